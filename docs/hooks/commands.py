@@ -9,12 +9,18 @@ import typer
 
 from timerstore.cli.commands import app
 
+COMMON = {"as_json", "config"}
+FOLDER = "The store's folder."
+"""Arguments that the head of the page tells of."""
+
 
 def sections() -> str:
     """Write a section for each panel of `timerstore --help`."""
     group: Any = typer.main.get_command(app)
     panels: dict[str, list[str]] = {}
     for name, command in group.commands.items():
+        if command.hidden:
+            continue
         panels.setdefault(command.rich_help_panel, []).append("\n".join(section(name, command)))
     parts = [f"## {panel}\n\n" + "\n".join(found) for panel, found in panels.items()]
     return "\n".join(parts)
@@ -27,9 +33,11 @@ def section(name: str, command: Any, level: int = 3) -> Iterator[str]:
     yield f"{'#' * level} {name}\n\n{unwrapped(said)}\n"
     if example:
         yield f"```\n{' '.join(example.split())}\n```\n"
-    if not inner:
+    shown = [each for each in command.params if each.name != "help" and not each.hidden]
+    shown = [each for each in shown if each.name not in COMMON and each.help != FOLDER]
+    if not inner and shown:
         yield "| argument, option | takes | |\n|---|---|---|"
-        yield from (row(each) for each in command.params if each.name != "help" and not each.hidden)
+        yield from map(row, shown)
         yield ""
     for other, its in inner.items():
         yield from section(f"{name} {other}", its, level + 1)

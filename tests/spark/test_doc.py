@@ -14,9 +14,15 @@ TEXT = (ROOT / "docs/spark.md").read_text()
 def section(table: Table) -> str:
     lines = [f"### {table.name}", "", f"A row is {table.meaning}.", ""]
     lines += ["| column | type | meaning |", "|---|---|---|"]
+    twins = {f"{column.name}_ms" for column in table.columns if column.kind == "timestamp"}
     for column in table.columns:
-        kind = f"{column.kind}, on request" if column.asked else column.kind
-        lines.append(f"| `{column.name}` | {kind} | {column.meaning} |")
+        if column.name in twins:
+            continue
+        twin = f"{column.name}_ms" in twins
+        name = f"`{column.name}`, `{column.name}_ms`" if twin else f"`{column.name}`"
+        kind = f"{column.kind}, bigint" if twin else column.kind
+        kind = f"{kind}; on request" if column.asked else kind
+        lines.append(f"| {name} | {kind} | {column.meaning} |")
     return "\n".join(lines) + "\n\n"
 
 

@@ -79,19 +79,21 @@ StorePath = Annotated[
     Path, typer.Argument(metavar="PATH", help="The store's folder.", readable=False)
 ]
 AnyPath = Annotated[
-    str, typer.Argument(metavar="PATH", help="The store's folder, or a backup: s3://… too.")
+    str, typer.Argument(metavar="PATH", help="The store's folder, or a backup, also s3://….")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, one object a line.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, one object on each line.")]
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", help="A TOML file with settings; else TIMERSTORE_* variables."),
+    typer.Option(
+        "--config", help="A TOML file with settings. Default: the TIMERSTORE_* variables."
+    ),
 ]
 OfTopic = Annotated[
-    str | None, typer.Option("--topic", "-t", help="Of this topic.", autocompletion=topics_of)
+    str | None, typer.Option("--topic", "-t", help="Only this topic.", autocompletion=topics_of)
 ]
 TIME = "now, +1h, tomorrow 09:00, 2026-11-22, ISO 8601, or epoch ms"
-Start = Annotated[str | None, typer.Option(help=f"Due at or after: {TIME}.")]
-End = Annotated[str | None, typer.Option(help="Due before.")]
+Start = Annotated[str | None, typer.Option(help=f"Due at this time or later: {TIME}.")]
+End = Annotated[str | None, typer.Option(help="Due before this time.")]
 
 
 @contextmanager

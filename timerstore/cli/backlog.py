@@ -26,7 +26,7 @@ GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer gr
 
 @app.command(rich_help_panel=LOOK)
 def groups(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) -> None:
-    """Show who is behind: for each group and topic what waits, since when, what failed.
+    """Show for each group and topic what waits, since when, and what failed.
 
     Example: timerstore groups timers/
     """

@@ -39,8 +39,8 @@ TopicToPut = Annotated[
     str, typer.Option("--topic", "-t", help="The topic.", autocompletion=topics_of)
 ]
 Delay = Annotated[str | None, typer.Option(help="How long from now, such as 1h30m.")]
-At = Annotated[str | None, typer.Option(help=f"When: {TIME}.")]
-AtMs = Annotated[int | None, typer.Option(help="When: UTC epoch milliseconds.")]
+At = Annotated[str | None, typer.Option(help=f"When it is due: {TIME}.")]
+AtMs = Annotated[int | None, typer.Option(help="When it is due, in epoch milliseconds.")]
 
 
 # --- put
@@ -50,19 +50,19 @@ AtMs = Annotated[int | None, typer.Option(help="When: UTC epoch milliseconds.")]
 def put(
     path: StorePath,
     body: Annotated[
-        str | None, typer.Argument(help="What to put; - or nothing: standard input.")
+        str | None, typer.Argument(help="The body. - or nothing: standard input.")
     ] = None,
     topic: TopicToPut = "default",
     delay: Delay = None,
     at: At = None,
     at_ms: AtMs = None,
     delay_level: Annotated[
-        int | None, typer.Option(help="Which of the store's delay levels, counted from 1.")
+        int | None, typer.Option(help="A delay level of the store, counted from 1.")
     ] = None,
     key: Annotated[str | None, typer.Option(help="A key.")] = None,
     tag: Annotated[str | None, typer.Option(help="A tag.")] = None,
     properties: Annotated[
-        list[str] | None, typer.Option("--property", "-p", help="NAME=VALUE; may be repeated.")
+        list[str] | None, typer.Option("--property", "-p", help="NAME=VALUE. May be repeated.")
     ] = None,
     lines: Annotated[
         bool, typer.Option("--lines", help="Put each line of standard input as a timer.")
@@ -70,7 +70,7 @@ def put(
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Put a timer, making the store where there is none; write its id.
+    """Put a timer and write its id. The store is created if it does not exist.
 
     Example: timerstore put timers/ 'order:42' --topic reminders --at 'tomorrow 09:00'
     """
@@ -193,17 +193,20 @@ def show_ids(out: Output, ids: Iterable[str]) -> None:
 def cancel(
     path: StorePath,
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="-: from standard input.")
+        list[str] | None,
+        typer.Argument(metavar="[ID]...", help="The ids. - reads them from standard input."),
     ] = None,
     topic: OfTopic = None,
-    key: Annotated[str | None, typer.Option(help="All of this key; with --topic.")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="All timers with this key. Needs --topic.")
+    ] = None,
     key_prefix: Annotated[
-        str | None, typer.Option(help="All whose key begins so; with --topic.")
+        str | None, typer.Option(help="All timers whose key begins with this. Needs --topic.")
     ] = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Cancel timers by their ids, or by a key. Exit status 1: one was too late, or there is none.
+    """Cancel timers by id or by key. Exit status 1: one had fired already, or there is none.
 
     Example: timerstore cancel timers/ --topic billing --key user:7
     """
@@ -259,21 +262,24 @@ def cancel_keys(
 @app.command(rich_help_panel=CHANGE)
 def reschedule(
     path: StorePath,
-    id: Annotated[str, typer.Argument(metavar="ID", help="As put wrote it.")],
+    id: Annotated[str, typer.Argument(metavar="ID", help="The id that put wrote.")],
     delay: Delay = None,
     at: At = None,
     at_ms: AtMs = None,
     body: Annotated[
-        str | None, typer.Option(help="A new body; -: standard input. Alone: the time stays.")
+        str | None,
+        typer.Option(
+            help="A new body. - reads it from standard input. Without a time, the time stays."
+        ),
     ] = None,
     properties: Annotated[
         list[str] | None,
-        typer.Option("--property", "-p", help="NAME=VALUE, instead of all that it had."),
+        typer.Option("--property", "-p", help="NAME=VALUE. Replaces all properties that it had."),
     ] = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Move a timer to another time, or change it; write its new id. Exit status 1: too late.
+    """Move a timer to another time, or change it, and write its new id. Exit status 1: too late.
 
     Example: timerstore reschedule timers/ 019C0F3A5B7C00000000000051C4D1E0 --delay 2h
     """

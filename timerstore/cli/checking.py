@@ -33,18 +33,21 @@ LINES_MAX = 20
 """Damaged places that are shown one by one; all are counted, and `--json` has a thousand."""
 Upto = Annotated[
     str | None,
-    typer.Option(help="checkpoint or end; else a store that is open to its checkpoint."),
+    typer.Option(
+        help="checkpoint or end. Default: an open store to its checkpoint, others to the end."
+    ),
 ]
 RollWindow = Annotated[
-    int | None, typer.Option(help="A broker's roll window in slots: its store does not say.")
+    int | None,
+    typer.Option(help="A broker's roll window in slots, because its store does not say."),
 ]
 FireRate = Annotated[
-    float | None, typer.Option(help="Timers that this machine fires in a second, if known.")
+    float | None, typer.Option(help="How many timers this machine fires in a second, if you know.")
 ]
 Measure = Annotated[
-    bool, typer.Option("--measure", help="Measure that first: some three seconds, in TMPDIR.")
+    bool, typer.Option("--measure", help="Measure that first, in TMPDIR. It takes some seconds.")
 ]
-All = Annotated[bool, typer.Option("--all", help="Show what is right as well.")]
+All = Annotated[bool, typer.Option("--all", help="Show the rules that pass, too.")]
 
 
 def checkpoint_ms(path: Path) -> int | None:
@@ -72,10 +75,10 @@ def tell_live(out: Output, path: Path) -> int | None:
 def verify(
     path: AnyPath, show_all: All = False, as_json: AsJson = False, config: ConfigFile = None
 ) -> None:
-    """Check every byte of a store, or a backup; change nothing. Exit status 1: there is damage.
+    """Check every byte of a store or a backup. Change nothing. Exit status 1: there is damage.
 
-    A store that a process has open is checked as of its last checkpoint: what is being written
-    behind that is no damage.
+    If a process has the store open, it is checked as of its last checkpoint. What is being written
+    after that does not count as damage.
 
     Example: timerstore verify timers/
     """
@@ -139,10 +142,10 @@ def validate(
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Check that a store's parts agree, and show how its timers are spread; change nothing.
+    """Check that a store's parts agree, and show how its timers are spread. Change nothing.
 
-    It takes no lock: a store that is open is read up to its last checkpoint. What each rule means
-    stands in docs/validate.md. Exit status 1: a rule failed.
+    It takes no lock. If a process has the store open, it is read up to its last checkpoint.
+    docs/validate.md explains each rule. Exit status 1: a rule failed.
 
     Example: timerstore validate timers/ --all
     """

@@ -26,20 +26,22 @@ def consume(
     ] = "default",
     group: Annotated[str, typer.Option("--group", "-g", help="The consumer group.")] = "default",
     timeout: Annotated[
-        float | None, typer.Option(help="End after so many seconds of nothing; 0: what is there.")
+        float | None,
+        typer.Option(help="End after this many seconds without a message. 0: take what is there."),
     ] = None,
-    count: Annotated[int | None, typer.Option("--count", "-n", help="End after so many.")] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", help="End after this many messages.")
+    ] = None,
     ack: Annotated[
         bool, typer.Option("--ack/--no-ack", help="Acknowledge what was written, or only look.")
     ] = True,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Write each message of a topic once it is due; in a pipe its body alone.
+    """Write each message of a topic when it is due. In a pipe it writes the bodies only.
 
-    It has the store open meanwhile. What was written is acknowledged, and nothing else: where the
-    reader leaves, as head does, the rest comes again; a pipe has taken some more than head shows,
-    so say --count to have no more than that.
+    It has the store open meanwhile. It acknowledges what it wrote. If the reader of a pipe ends, as
+    head does, some more may have been written than it shows: use --count.
 
     Example: timerstore consume timers/ --topic reminders --count 10 --json
     """

@@ -37,8 +37,10 @@ _FIELDS = (
     *("id", "topic", "key", "tag", "properties", "attempts", "first_failed_ms", "died_ms"),
     *("error_type", "error_text", "trace_id"),
 )
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="These alone; else all.")]
-Limit = Annotated[int | None, typer.Option("--limit", "-n", min=0, help="So many at most.")]
+Ids = Annotated[
+    list[str] | None, typer.Argument(metavar="[ID...]", help="Only these. Default: all.")
+]
+Limit = Annotated[int | None, typer.Option("--limit", "-n", min=0, help="How many at most.")]
 
 
 class _ListsByItself(TyperGroup):
@@ -55,7 +57,7 @@ dead = typer.Typer(cls=_ListsByItself, no_args_is_help=True)
 
 @dead.callback()
 def of_dead_letters() -> None:
-    """List, show, put back or drop a group's dead letters: what it gave up. Alone it lists.
+    """List, show, put back or drop a group's dead letters. Without a word it lists them.
 
     Example: timerstore dead timers/ mailer
     """
@@ -67,12 +69,17 @@ def list_(
     group: GroupName,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", "-n", min=0, help="So many; else all, or what fits a terminal."),
+        typer.Option(
+            "--limit",
+            "-n",
+            min=0,
+            help="How many at most. Default: what fits on a terminal, or all.",
+        ),
     ] = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """List a group's dead letters, the oldest first: what it gave up, and why.
+    """List a group's dead letters, the oldest first, and why each was given up.
 
     Example: timerstore dead list timers/ mailer
     """
@@ -108,11 +115,11 @@ def list_(
 def show(
     path: StorePath,
     group: GroupName,
-    id: Annotated[str, typer.Argument(metavar="ID", help="As list writes it.")],
+    id: Annotated[str, typer.Argument(metavar="ID", help="The id that list shows.")],
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Show all of one dead letter. Exit status 1: it is none, or none any more.
+    """Show one dead letter. Exit status 1: there is no such dead letter.
 
     Example: timerstore dead show timers/ mailer 019C0F3A5B7C00000000000051C4D1E0
     """
@@ -147,7 +154,7 @@ def retry(
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Put dead letters back, each at once, with its id, as attempt 0; write how many.
+    """Put dead letters back, due now, with the same id, as attempt 0. Write how many.
 
     Example: timerstore dead retry timers/ mailer --limit 10
     """
@@ -183,13 +190,15 @@ def drop(
     path: StorePath,
     group: GroupName,
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID...]", help="These; or say --all.")
+        list[str] | None, typer.Argument(metavar="[ID...]", help="Only these. For all, say --all.")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that there are.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Drop all dead letters of the group.")
+    ] = False,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Give dead letters up for good; write how many.
+    """Give dead letters up for good. Write how many.
 
     Example: timerstore dead drop timers/ mailer --all
     """

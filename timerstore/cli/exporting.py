@@ -32,14 +32,14 @@ def export(
         TableName, typer.Option("--table", help="Pending timers, fired ones, or all messages.")
     ] = "pending",
     form: Annotated[
-        FormatName | None, typer.Option("--format", "-f", help="Else by the file's ending.")
+        FormatName | None, typer.Option("--format", "-f", help="Default: by the file's ending.")
     ] = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Write a table of a store to a .jsonl, .csv, .parquet or .arrow file, which import reads.
+    """Write a table of a store to a .jsonl, .csv, .parquet or .arrow file, which import can read.
 
-    Nothing is fired. A store that a process has open is written as of its last checkpoint. An
+    Nothing is fired. If a process has the store open, it is written as of its last checkpoint. An
     .arrow file is an Arrow stream.
 
     Example: timerstore export timers/ pending.parquet

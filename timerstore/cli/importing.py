@@ -34,31 +34,33 @@ def import_file(
     path: StorePath,
     file: Annotated[Path, typer.Argument(metavar="FILE", help=".jsonl, .csv, .parquet, .arrow")],
     topic: TopicToPut = "default",
-    due: Annotated[str | None, typer.Option(help="Column with times, as put --at reads.")] = None,
+    due: Annotated[
+        str | None, typer.Option(help="Column with times, written as for put --at.")
+    ] = None,
     delay: Annotated[str | None, typer.Option(help="Column with delays, such as 1h30m.")] = None,
     body: Annotated[str | None, typer.Option(help="Column with bodies.")] = None,
     key: Annotated[str | None, typer.Option(help="Column with keys.")] = None,
     tag: Annotated[str | None, typer.Option(help="Column with tags.")] = None,
     topic_column: Annotated[str | None, typer.Option(help="Column with topics.")] = None,
     form: Annotated[
-        FormatName | None, typer.Option("--format", "-f", help="Else by the file's ending.")
+        FormatName | None, typer.Option("--format", "-f", help="Default: by the file's ending.")
     ] = None,
     progress_file: Annotated[
         Path | None,
-        typer.Option("--progress", help="Where to note how far it is, not beside FILE."),
+        typer.Option("--progress", help="Where to note the progress. Default: beside FILE."),
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Put it once more, though it was imported.")
+        bool, typer.Option("--again", help="Put all rows again, even if they were imported before.")
     ] = False,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Put each row of a file as a timer; what export wrote is read as it is.
+    """Put each row of a file as a timer. It reads what export wrote.
 
-    Columns: at_ms, due_ms, at or due for the time, or delay; body, or body_base64; and, where
-    there are any, topic, key, tag, properties (an object). Others are passed over. All rows are
-    checked before the first is put. How far it has come stands in a small file beside FILE: an
-    import that was killed and is run again puts the rest, nothing twice.
+    Columns: at_ms, due_ms, at, due or delay for the time; body or body_base64; and optionally
+    topic, key, tag, properties (an object). Others are ignored. All rows are checked before the
+    first is put. A small file beside FILE notes the progress: if an import was killed, run it
+    again, and it puts the rest, nothing twice.
 
     Example: timerstore import timers/ reminders.csv --due when --body text
     """

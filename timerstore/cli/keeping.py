@@ -40,14 +40,15 @@ def backup(
     path: StorePath,
     dest: BackupPath,
     keep: Annotated[
-        int | None, typer.Option(min=1, help="So many points stay, the newest; else all.")
+        int | None,
+        typer.Option(min=1, help="Keep only the newest points, this many. Default: all."),
     ] = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Add a point to a backup, also of a store that is open; only what is new is copied.
+    """Add a point to a backup, also while the store is open. Only what is new is copied.
 
-    Run it on a schedule, and ship BACKUP with any tool that copies folders: see docs/backup.md.
+    Run it on a schedule, and copy BACKUP elsewhere with any tool: see docs/backup.md.
     Exit status 1: there is damage in the store, and now in its backup.
 
     Example: timerstore backup timers/ backup/ --keep 48
@@ -64,17 +65,19 @@ def backup(
 def restore(
     path: BackupPath,
     dest: Annotated[
-        Path | None, typer.Argument(metavar="[DEST]", help="A new folder; without: list points.")
+        Path | None,
+        typer.Argument(metavar="[DEST]", help="A new folder. Without it, the points are listed."),
     ] = None,
     at: Annotated[
-        str | None, typer.Option(help="As of then, also between points; else the last point.")
+        str | None,
+        typer.Option(help="As of this time, also between points. Default: the last point."),
     ] = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Make a store of a backup as it was at a time, and check it; or list the backup's points.
+    """Make a store from a backup, as it was at a time, and check it. Or list the backup's points.
 
-    Nothing fires before somebody opens the store; then all does that is due by then.
+    Nothing fires until somebody opens the store. Then everything fires that is due by then.
 
     Example: timerstore restore backup/ restored/ --at "yesterday 15:00"
     """
@@ -100,10 +103,10 @@ def salvage(
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Make a sound store of whatever is left of one: every message that is whole, with its id.
+    """Make a sound store from what is left of a damaged one: every whole message, with its id.
 
-    SRC is not changed; no process may have it open. Nothing fires before somebody opens DEST.
-    Exit status 1: something was lost; the report says what.
+    SRC is not changed, and no process may have it open. Nothing fires until somebody opens DEST.
+    Exit status 1: something was lost, and the report says what.
 
     Example: timerstore salvage broken/ salvaged/
     """

@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 
 Limit = Annotated[
     int | None,
-    typer.Option("--limit", "-n", help="So many; else as many as fit on a terminal, or all."),
+    typer.Option(
+        "--limit", "-n", help="How many at most. Default: what fits on a terminal, or all."
+    ),
 ]
 _BAR_WIDTH = 30
 _AHEAD = {
@@ -65,7 +67,7 @@ _LATE = ("p50", "p99", "max")
 
 @app.command(rich_help_panel=LOOK)
 def info(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) -> None:
-    """Show what a store holds: pending timers by topic, disk space with what keeps it, levels.
+    """Show what a store holds: pending timers by topic, disk space and what keeps it, levels.
 
     Example: timerstore info timers/
     """
@@ -203,12 +205,14 @@ def pending(
     topic: OfTopic = None,
     start: Start = None,
     end: End = None,
-    key: Annotated[str | None, typer.Option(help="Of this key; at once with --topic.")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Only this key. Fast if --topic is given.")
+    ] = None,
     limit: Limit = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """List pending timers in the order of their due time; what is overdue is pending too.
+    """List pending timers by due time. Overdue timers are pending too.
 
     Example: timerstore pending timers/ --topic mail --start now --end +1h
     """
@@ -235,15 +239,15 @@ def pending(
 @app.command(rich_help_panel=LOOK)
 def find(
     path: StorePath,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="A part of what is looked for.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The text to look for.")],
     topic: OfTopic = None,
     limit: Limit = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """List pending timers with a text in their id, key, tag, properties or body, in any case.
+    """List pending timers that contain a text in their id, key, tag, properties or body.
 
-    It looks at each of them. Exit status: 1 where there is none.
+    Upper and lower case do not matter. It reads every pending timer. Exit status 1: none was found.
 
     Example: timerstore find timers/ ann@example.org
     """
@@ -303,14 +307,15 @@ def timer_row(timer: Timer, due: str, body: str) -> tuple[str, ...]:
 def get(
     path: StorePath,
     id: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="As put wrote it.", show_default=False)
+        str | None,
+        typer.Argument(metavar="[ID]", help="The id that put wrote.", show_default=False),
     ] = None,
     topic: OfTopic = None,
-    key: Annotated[str | None, typer.Option(help="The one of this key, in place of an id.")] = None,
+    key: Annotated[str | None, typer.Option(help="Find it by this key instead of an id.")] = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Show all of one pending timer, by its id or its key. Exit status 1: it is not pending.
+    """Show one pending timer, by its id or its key. Exit status 1: it is not pending.
 
     Example: timerstore get timers/ 019C0F3A5B7C00000000000051C4D1E0
     """
@@ -390,7 +395,8 @@ def count(
 def horizon(
     path: StorePath,
     bucket: Annotated[
-        str | None, typer.Option(help="Count by so much time each, such as 10m; else by distance.")
+        str | None,
+        typer.Option(help="Count in steps of this length, such as 10m. Default: by distance."),
     ] = None,
     topic: OfTopic = None,
     start: Start = None,
@@ -398,10 +404,10 @@ def horizon(
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Show how many timers fall due when: within seconds, minutes, hours, days from now.
+    """Show how many timers fall due within the next seconds, minutes, hours, days.
 
-    A program that has the store open tells that by what it counts, to a 56th of each timer's delay;
-    --bucket, --start, --end look at each timer, as of a store that nobody has open.
+    A program that has the store open answers from its counters, which are exact to a 56th of each
+    timer's delay. --bucket, --start, --end, and a store that nobody has open, read each timer.
 
     Example: timerstore horizon timers/ --bucket 1h --end +1d
     """

@@ -22,7 +22,8 @@ What = Annotated[
     str, typer.Argument(metavar="WHAT", help="firing, putting or consuming.", show_default=False)
 ]
 OfGroup = Annotated[
-    str | None, typer.Option("--group", "-g", help="Consuming: of this group; else of all.")
+    str | None,
+    typer.Option("--group", "-g", help="With consuming: only this group. Default: all groups."),
 ]
 _NOBODY = "No process has it open: nothing fires until one opens it."
 _REFUSED = ("waiting for space", "flush failed", "stopped")
@@ -46,15 +47,15 @@ def owner_of(path: Path) -> Owner | None:
 def health(
     path: StorePath,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 5 where messages wait for somebody.")
+        bool, typer.Option("--strict", help="Exit with 5 if there are warnings.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Tell whether the program that has the store open does its work, and what to do if not.
+    """Say whether the program that has the store open does its work, and what to do if not.
 
-    It warns of dead letters, and of topics that nobody reads. Exit status: 0 it runs (paused or
-    behind, it says so), 1 damaged, 4 it waits for space, could not flush, or has stopped, 3 no
-    process has the store open; with --strict 5 where it runs, but warns.
+    It warns of dead letters and of topics that nobody reads. Exit status: 0 it runs (perhaps paused
+    or behind), 1 damage was found, 3 no process has the store open, 4 it waits for space, could not
+    flush, or has stopped. With --strict: 5 if it runs, but warns.
 
     Example: timerstore health timers/ || page-somebody
     """
@@ -96,20 +97,20 @@ def pause(
     what: What,
     group: OfGroup = None,
     duration: Annotated[
-        str | None, typer.Option("--for", help="How long, such as 1h30m; else until resumed.")
+        str | None, typer.Option("--for", help="How long, such as 1h30m. Default: until resume.")
     ] = None,
     until: Annotated[
         str | None, typer.Option(help="Until when: tomorrow 09:00, an ISO time, …")
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Also after the program opens the store again.")
+        bool, typer.Option("--keep", help="Keep the pause when the program opens the store again.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Stop firing, putting, or consuming for a while; nothing is lost by it.
+    """Stop firing, putting or consuming for a while. Nothing is lost.
 
-    Firing: what falls due stays pending, and fires when it is over. Putting: programs get an
-    error. Consuming: nothing is handed out. Where no process has the store open, it is kept for the
+    firing: what falls due stays pending, and fires after the pause. putting: puts raise an error.
+    consuming: nothing is handed out. If no process has the store open, the pause holds for the
     next one.
 
     Example: timerstore pause timers/ firing --for 1h
@@ -136,7 +137,7 @@ def pause(
 
 @app.command(rich_help_panel=OPERATE)
 def resume(path: StorePath, what: What, group: OfGroup = None, as_json: AsJson = False) -> None:
-    """Go on with what was paused; what was overdue fires at once.
+    """End a pause. What is overdue fires at once.
 
     Example: timerstore resume timers/ firing
     """

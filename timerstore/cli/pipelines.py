@@ -31,13 +31,13 @@ FINDINGS_SHOWN = 5
 pipeline = typer.Typer(no_args_is_help=True)
 OutPath = Annotated[Path, typer.Argument(metavar="OUT", help="The folder of the result tables.")]
 Master = Annotated[
-    str | None, typer.Option(help="Spark's master, such as spark://host:7077; else local[*].")
+    str | None, typer.Option(help="Spark's master, such as spark://host:7077. Default: local[*].")
 ]
 
 
 @pipeline.callback()
 def of_pipeline() -> None:
-    """Read many stores in one run, keep what they hold as tables, judge how it is distributed.
+    """Read many stores in one run, keep the results as tables, and judge how timers are spread.
 
     Example: timerstore pipeline run tables/ stores/*
     """
@@ -52,13 +52,16 @@ def run_(
     ] = None,
     list_file: Annotated[
         Path | None,
-        typer.Option("--list", help="A CSV file with the columns name and path, instead."),
+        typer.Option(
+            "--list", help="A CSV file with the columns name and path, instead of STORES."
+        ),
     ] = None,
     run: Annotated[
-        str | None, typer.Option(help="Its name; the same one again replaces what it wrote.")
+        str | None,
+        typer.Option(help="The run's name. The same name again replaces what that run wrote."),
     ] = None,
     thresholds: Annotated[
-        Path | None, typer.Option(help="A TOML file that says from where on rules warn and fail.")
+        Path | None, typer.Option(help="A TOML file with the limits at which rules warn and fail.")
     ] = None,
     fire_rate: FireRate = None,
     measure: Measure = False,
@@ -71,11 +74,11 @@ def run_(
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Read each store once, write the result tables, judge all rules; change no store.
+    """Read each store once, write the result tables, and judge all rules. Change no store.
 
-    A store that is damaged, or gone, is a row, not the end. What the tables hold, and what each
-    rule means, stands in docs/pipeline.md. Exit status 1: a rule fails, or a store could not be
-    read; 5: a rule warns.
+    If a store is damaged or gone, the run goes on and the store has a row that says so.
+    docs/pipeline.md explains the tables and the rules. Exit status 1: a rule failed, or a store
+    could not be read; 5: a rule warns.
 
     Example: timerstore pipeline run tables/ stores/* --run nightly --thresholds limits.toml
     """
@@ -100,14 +103,14 @@ def run_(
 def report(
     out: OutPath,
     page: Annotated[
-        Path | None, typer.Argument(metavar="[PAGE]", help="The page; else report.html in OUT.")
+        Path | None, typer.Argument(metavar="[PAGE]", help="The page. Default: report.html in OUT.")
     ] = None,
-    run: Annotated[str | None, typer.Option(help="The run; else the last one.")] = None,
+    run: Annotated[str | None, typer.Option(help="The run. Default: the last one.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write one HTML page about a run: findings, due times, the wheel, lateness, drift.
 
-    It stands by itself, without a server or a network. Write where.
+    The page needs no server and no network. The command writes where it is.
 
     Example: timerstore pipeline report tables/ report.html
     """
@@ -127,18 +130,19 @@ def follow(
     out: OutPath,
     store: Annotated[Path, typer.Argument(metavar="STORE", help="The store's folder.")],
     name: Annotated[
-        str | None, typer.Option(help="The store's name in the tables; else its folder's.")
+        str | None, typer.Option(help="The store's name in the tables. Default: the folder's name.")
     ] = None,
-    every: Annotated[int, typer.Option(help="Seconds from batch to batch.")] = 5,
+    every: Annotated[int, typer.Option(help="Seconds between two batches.")] = 5,
     until_now: Annotated[
-        bool, typer.Option("--until-now", help="End when all that has fired by now is there.")
+        bool,
+        typer.Option("--until-now", help="End when everything that has fired by now is written."),
     ] = False,
     master: Master = None,
 ) -> None:
     """Append what a store fires to the tables fired and fired_lateness, on Spark, until stopped.
 
-    Started again it goes on where it stopped, however that was: no row is lost, none is there
-    twice. SIGTERM or Ctrl-C end it, with the status 0.
+    When started again, it goes on where it stopped, even after a kill. No row is lost or written
+    twice. SIGTERM or Ctrl-C ends it with status 0.
 
     Example: timerstore pipeline follow tables/ timers/
     """

@@ -16,11 +16,11 @@ _LOOK_S = 1.0
 
 @app.command(rich_help_panel=OPERATE)
 def serve(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) -> None:
-    """Have the store open, made if there is none, and serve it to other processes of this user.
+    """Open the store, or create it, and serve it to other processes of this user.
 
-    They call timerstore.connect(PATH). SIGTERM or Ctrl-C end it in order: calls that are being made
-    are answered, the store is closed. A service of systemd with Type=notify is told when it is
-    ready. Exit status: 0 it was told to end, 3 another process has the store open, 4 the disk.
+    They call timerstore.connect(PATH). SIGTERM or Ctrl-C ends it in order: calls under way are
+    answered, then the store is closed. It tells systemd (Type=notify) when it is ready. Exit
+    status: 0 it was told to end, 3 another process has the store open, 4 the disk failed.
 
     Example: timerstore serve timers/
     """

@@ -24,17 +24,20 @@ def tail(
     path: StorePath,
     topic: OfTopic = None,
     count: Annotated[
-        int, typer.Option("--lines", "-n", min=0, max=10_000, help="Begin with the last so many.")
+        int,
+        typer.Option(
+            "--lines", "-n", min=0, max=10_000, help="Begin with this many that have fired."
+        ),
     ] = 10,
     follow: Annotated[
         bool, typer.Option("--follow/--no-follow", "-f", help="Go on as timers fire.")
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Follow what fires, without consuming it; ends with Ctrl-C, or with the program.
+    """Show what fires, as it fires, without consuming it. Ctrl-C ends it.
 
-    Of all topics, or of one, such as %RETRY%group. Where more fires than can be shown it says how
-    many were left out.
+    Show all topics, or one, such as %RETRY%group. If more fires than can be shown, it says how many
+    were left out.
 
     Example: timerstore tail timers/ --topic mail
     """

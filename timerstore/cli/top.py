@@ -30,12 +30,12 @@ def top(
     interval: Annotated[
         float, typer.Option("--interval", "-i", min=0.2, help="Seconds between two looks.")
     ] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Look twice, show once, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show one look, and end.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Watch a running store: rates, lateness, services, backlog by topic and group, disk.
 
-    On a terminal it fills the screen; q ends it. Elsewhere it shows one look.
+    On a terminal it fills the screen until you press q. Otherwise it shows one look.
 
     Example: timerstore top timers/
     """

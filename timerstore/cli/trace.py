@@ -16,13 +16,13 @@ from timerstore.cli.texts import shown_time
 @app.command(rich_help_panel=LOOK)
 def trace(
     path: StorePath,
-    id: Annotated[str, typer.Argument(metavar="ID", help="As put wrote it.")],
+    id: Annotated[str, typer.Argument(metavar="ID", help="The id that put wrote.")],
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Say what became of a timer: pending, fired and which groups have it, cancelled, or moved.
+    """Say what became of a timer: pending, fired and what each group did, cancelled, or moved.
 
-    It sees as far as the log is kept. Exit status 1: it is not known any more.
+    It sees as far back as the log is kept. Exit status 1: the timer is unknown.
 
     Example: timerstore trace timers/ 019C0F3A5B7C00000000000051C4D1E0
     """

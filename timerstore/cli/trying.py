@@ -14,14 +14,17 @@ from timerstore.cli.status import DAMAGED
 @app.command(rich_help_panel=OTHER)
 def warmup(
     spark: Annotated[
-        bool, typer.Option("--spark", help="Have Java's classes ready as well: half a minute.")
+        bool, typer.Option("--spark", help="Prepare Java's classes, too. It takes half a minute.")
     ] = False,
     zip_file: Annotated[
         Path | None,
-        typer.Option("--zip", help="Write the package with it as a zip file, for Spark's workers."),
+        typer.Option(
+            "--zip",
+            help="Write the package and the compiled code as a zip file, for Spark's workers.",
+        ),
     ] = None,
 ) -> None:
-    """Compile what stores need, for an image or before tests; else the first opening does.
+    """Compile what stores need, for an image or before tests. Otherwise the first opening does it.
 
     Example: timerstore warmup
     """
@@ -44,11 +47,13 @@ def demo(
     path: Annotated[
         Path | None, typer.Argument(metavar="[PATH]", help="A new folder, which is kept.")
     ] = None,
-    timers: Annotated[int, typer.Option(min=160, help="How many the child would put.")] = 400_000,
-    seconds: Annotated[float, typer.Option(min=2, help="How far ahead they fall due.")] = 20.0,
+    timers: Annotated[
+        int, typer.Option(min=160, help="How many timers the child puts if it is not killed.")
+    ] = 400_000,
+    seconds: Annotated[float, typer.Option(min=2, help="How far ahead they are due.")] = 20.0,
     as_json: AsJson = False,
 ) -> None:
-    """Kill a process that puts timers; show that none was lost, or fired twice, or early.
+    """Kill a process that puts timers, then show that none was lost, fired twice or early.
 
     Example: timerstore demo --timers 100000 --seconds 5
     """

@@ -12,9 +12,9 @@ from timerstore.ground.amounts import shown_bytes
 
 @app.command(rich_help_panel=CHECK)
 def clean(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) -> None:
-    """Move what is pending out of old segments, and remove these; it takes some ten seconds.
+    """Copy pending timers out of old files, and remove those files. It takes some ten seconds.
 
-    An open store does it by itself where it is worth it.
+    An open store does this by itself when it is worth it.
 
     Example: timerstore clean timers/
     """
@@ -31,7 +31,7 @@ def clean(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) -
 
 @app.command(rich_help_panel=CHECK)
 def handover(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) -> None:
-    """Make a store fit for a RocketMQ broker, and close it.
+    """Prepare a store for a RocketMQ broker, and close it.
 
     Example: timerstore handover timers/
     """

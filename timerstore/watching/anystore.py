@@ -1,10 +1,10 @@
 """The calls of a store: what each is named, takes, returns, does.
 
-They stand here once. A store in this process, a client of one, a store that is shared: each is an
-`AnyStore`, so a type checker, `help` and the documentation read the same words of all of them. A
-call hands its arguments, in their order, to the method of its name of `_calls`: rooms of the
-store (`store/store.py`), or who asks the process that has it open (`serving/client.py`). The store
-for asyncio takes each call over (`aio/loopstore.py`); the door answers all that `CALLS` names.
+Each call is declared here once. A store in this process, a client of one, a shared store: each is
+an `AnyStore`, so a type checker, `help` and the documentation show the same text for all of them. A
+call hands its arguments, in order, to the method of the same name of `_calls`. Those are rooms of
+the store (`store/store.py`), or calls to the process that has it open (`serving/client.py`). The
+store for asyncio reuses each call (`aio/loopstore.py`); the door answers all that `CALLS` names.
 """
 
 # mypy: disable-error-code="attr-defined, no-any-return"
@@ -37,7 +37,7 @@ from timerstore.watching.topics import Upcoming
 class AnyStore(Protocol):
     """An open store: a `TimerStore`, a `SharedStore`, or a `Client` of one.
 
-    All calls that these have in common, each with what it does.
+    It has the calls that these have in common.
 
     >>> def remind(store: timerstore.AnyStore, who: str) -> str:
     ...     return store.put(b"hello", key=who, delay=timedelta(hours=1))
@@ -79,19 +79,19 @@ class AnyStore(Protocol):
     ) -> str:
         """Put one timer and return its id.
 
-        At most one of `delay`, `at` (aware), `at_ms` (epoch milliseconds) and `delay_level` says
-        when it is due; none of them, or a time that has passed: now. Fractions of a millisecond
-        round up. `delay_level` counts the durations of `Config.delay_levels` from 1; a higher one
-        than there are means the highest.
+        Pass at most one time: `delay`, `at` (with a time zone), `at_ms` (epoch milliseconds) or
+        `delay_level`. Without a time, or if the time has passed, the timer is due now. Fractions of
+        a millisecond round up. `delay_level` counts the durations of `Config.delay_levels` from 1;
+        a number that is too high means the last level.
 
-        With `key` and `if_absent`: where a timer of that topic and key is pending, nothing is put,
-        and its id returned. With `replace` this one comes in its place, under a new id. Each is one
-        step, beside all others of the kind and over any crash; a put without them asks nobody. Of
-        several that are pending, as a rule the last that was put is meant.
+        With `if_absent` and a `key`: if a timer of that topic and key is pending, put nothing and
+        return its id. With `replace`: put this timer in its place, under a new id. Both are atomic,
+        also over a crash and beside other such calls. If several are pending, the last one that
+        was put usually counts.
 
-        Durable on return as `Config.durability` says. O(size). Waits where `Config.admission` says
-        so. Raises InvalidArgumentError, StoreFullError, StoreClosedError, FlushFailedError; then
-        nothing was put.
+        Durable on return as `Config.durability` says. O(size). Waits for room if
+        `Config.admission` is "wait". Raises InvalidArgumentError, StoreFullError, StoreClosedError,
+        FlushFailedError; then nothing was put.
 
         >>> id = store.put(b"hello", delay=timedelta(minutes=5))
         """
@@ -113,32 +113,33 @@ class AnyStore(Protocol):
         """Put many timers and return their ids.
 
         `bodies`: a sequence of bytes, an Arrow binary array, or a 2-D uint8 array of shape (n,
-        length). `at_ms`, `delay_ms`: an int, or int64[n]; or `delay_level`, as for `put`; none of
-        them: due now. `keys`: n texts.
+        length). `at_ms`, `delay_ms`: an int for all, or int64[n]. `delay_level`: as for `put`.
+        Without a time, all are due now. `keys`: n texts.
 
-        One fsync for all. Not a transaction: a crash half-way leaves a prefix; so does an error,
-        whose `ids` name it, as durable as any. O(bytes), no object each. Errors as for `put`.
+        One fsync for all. It is not a transaction: a crash half-way leaves the first ones, and so
+        does an error, whose `ids` are theirs. O(bytes), without an object for each timer. Errors as
+        for `put`.
 
         >>> ids = store.put_many([b"a", b"b"], delay_ms=[1_000, 2_000])
         """
         return self._calls.put_many(bodies, topic, at_ms, delay_ms, keys, tag, delay_level)
 
     def cancel(self, id: str) -> bool:
-        """Cancel a timer: True, it will not fire; False, it is too late, or its message is damaged.
+        """Cancel a timer. True: it will not fire. False: too late, or its message is damaged.
 
-        Asked again before its due time it says True again: whoever lost an answer may repeat it.
+        You may repeat the call if its answer was lost: before the due time it returns True again.
 
-        Durable like a put. O(1) for a timer that lies ahead. Raises UnknownTimerError for an id
-        that is none of this store's.
+        Durable like a put. O(1) for a timer that is not due yet. Raises UnknownTimerError if the id
+        is not of this store.
         """
         return self._calls.cancel(id)
 
     def cancel_many(self, ids: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Cancel many timers; bool[n] as from `cancel`. One fsync for all."""
+        """Cancel many timers; return bool[n], as from `cancel`. One fsync for all."""
         return self._calls.cancel_many(ids)
 
     def cancel_key(self, topic: str, key: str) -> int:
-        """Cancel all pending timers with a key; return how many they were.
+        """Cancel all pending timers with a key; return how many there were.
 
         Durable like a put. O(timers with that key); O(pending) without `Config.key_index`.
 
@@ -160,12 +161,13 @@ class AnyStore(Protocol):
     ) -> str:
         """Move a timer to another time, or change its payload; return its new id.
 
-        `body` and `properties` come in the place of the old ones, all of them; topic, key and tag
-        stay. With either and no time, the time stays as well; with none of all: now.
+        `body` replaces the old body, `properties` replaces all old properties. Topic, key and tag
+        stay. If you pass one of these and no time, the time stays. If you pass nothing, it is due
+        now.
 
-        Atomic also over a crash: either all that is old holds, or all that is new. Durable like a
-        put, O(size). Raises TooLateError where the timer was fired or cancelled, and what `put`
-        raises; then nothing changed.
+        Atomic, also over a crash: either the old timer holds or the new one. Durable like a put,
+        O(size). Raises TooLateError if the timer was fired or cancelled, and what `put` raises;
+        then nothing changed.
 
         >>> id = store.put(b"hello", delay=timedelta(minutes=5))
         >>> id = store.reschedule(id, body=b"hello again")
@@ -175,23 +177,23 @@ class AnyStore(Protocol):
     # --- looking
 
     def get(self, id: str) -> Timer | None:
-        """Return a pending timer, or None where it was fired or cancelled.
+        """Return a pending timer, or None if it was fired or cancelled.
 
-        O(1), and the length of a few slots' chains for a timer that may have rolled.
+        O(1). For a timer that may have been written again on its way (a roll) it also reads a few
+        slots.
         """
         return self._calls.get(id)
 
     def find(self, id: str) -> Found:
-        """Tell what became of a timer: pending, fired, cancelled, moved, or unknown.
+        """Return what became of a timer: pending, fired, cancelled, moved, or unknown.
 
-        Of one that was fired: when, and which groups have it; of one that was cancelled: when, and
-        the id of the one that came in its place. It sees as far as the commit log is kept: once
-        retention has removed what fired, it is unknown. It looks where the id says, short where
-        timers fire in time; and through 200,000 messages at most in each place, so what fired hours
-        late in a busy topic may be unknown, which `why` then says. Of a broker's key it tells only
-        whether it is pending. No lock is held while it reads; what it tells may not be durable yet.
-        Raises UnknownTimerError for an id that is none of this store's, CorruptStoreError where it
-        is pending and its message damaged.
+        For a fired timer it says when, and what each group did with it. For a cancelled one it says
+        when, and the id of the timer that replaced it. It sees as far back as the commit log is
+        kept; after that a timer is unknown. It reads at most 200,000 messages in each place, so a
+        timer that fired hours late in a busy topic may be unknown; `why` says so. For a broker's
+        key it says only whether it is pending. It holds no lock, and what it returns may not be
+        durable yet. Raises UnknownTimerError if the id is not of this store, CorruptStoreError if
+        the timer is pending and its message is damaged.
 
         >>> id = store.put(b"hello", delay=timedelta(minutes=5))
         >>> store.cancel(id), store.find(id).state
@@ -200,9 +202,9 @@ class AnyStore(Protocol):
         return self._calls.find(id)
 
     def get_key(self, topic: str, key: str) -> Timer | None:
-        """Return the pending timer with a key, or None; of several, as a rule the last.
+        """Return the pending timer with a key, or None. If there are several, usually the last.
 
-        O(1); O(pending) without `Config.key_index`, or read-only. Raises StoreFullError where the
+        O(1); O(pending) without `Config.key_index`, or read-only. Raises StoreFullError if the
         index has no room on the disk.
 
         >>> id = store.put(b"hello", delay=timedelta(minutes=5), key="user:7")
@@ -220,10 +222,10 @@ class AnyStore(Protocol):
         limit: int | None = None,
         key: str | None = None,
     ) -> Iterator[Timer]:
-        """Yield pending timers in the order of due time, those with start_ms <= due < end_ms.
+        """Yield pending timers by due time, those with start_ms <= due < end_ms.
 
-        It shows the store as it is when iteration begins. With `key`, and a `topic`, those that
-        have it, without looking at any other.
+        It shows the store as it is when the iteration begins. With `topic` and `key` it reads only
+        the timers with that key.
         """
         return self._calls.pending(topic, start_ms, end_ms, limit, key)
 
@@ -238,10 +240,10 @@ class AnyStore(Protocol):
     ) -> pa.Table:
         """Return pending timers as an Arrow table, as the store is at one instant. O(their bytes).
 
-        Its columns are those of an exported table: id, topic, due_ms, put_ms, roll_count, offset,
-        key, tag, properties, body, or the `columns` that are named. Rows are in the order of the
-        log, which costs least; with `limit` they are the first by due time, in that order. A timer
-        whose message is damaged is left out, and named in the log.
+        The columns are id, topic, due_ms, put_ms, roll_count, offset, key, tag, properties, body,
+        or the `columns` that you name. Rows are in the order of the log, which costs least. With
+        `limit` they are the first by due time, in that order. A timer whose message is damaged is
+        left out, and the log names it.
 
         >>> store.pending_columns(topic="mail", columns=["id", "due_ms"]).num_rows
         0
@@ -255,14 +257,14 @@ class AnyStore(Protocol):
     def horizon(
         self, bucket_ms: int, *, start_ms: int | None = None, end_ms: int | None = None
     ) -> Horizon:
-        """Return how many timers fall due when, exactly, in buckets of `bucket_ms`. O(pending)."""
+        """Return how many timers are due in each span of `bucket_ms`, exactly. O(pending)."""
         return self._calls.horizon(bucket_ms, start_ms, end_ms)
 
     def upcoming(self, topic: str | None = None) -> Upcoming:
-        """Return about how many timers fall due within the next second, minute, hour, day.
+        """Return about how many timers are due within the next second, minute, hour, day.
 
-        Of all topics, or of one. Kept up to date as timers come and go: O(topics), no scan. See
-        `horizon` for exact counts, and `stats().topics` for all topics at once.
+        Counts all topics, or one. It reads counters: O(topics), no scan. `horizon` is exact;
+        `stats().topics` shows all topics at once.
 
         >>> due_within_a_minute = dict(store.upcoming("reminders").within)[60_000]
         """
@@ -271,15 +273,15 @@ class AnyStore(Protocol):
     def stats(self) -> Stats:
         """Return counters, cursors, queue depths, lateness, and what recovery found.
 
-        Also of a store that has stopped: then `stopped_by` says by what.
+        It works for a store that has stopped, too: then `stopped_by` says why.
         """
         return self._calls.stats()
 
     def health(self) -> Health:
-        """Tell whether the store does its work: its state, each condition since when, what to do.
+        """Say whether the store does its work: its state, what is wrong since when, what to do.
 
-        `warnings` name what waits for somebody though the store runs well: dead letters, and topics
-        that nobody reads. Also of a store that has stopped. O(topics).
+        `warnings` name dead letters, and topics that nobody reads. It works for a store that has
+        stopped, too. O(topics).
 
         >>> store.health().ok
         True
@@ -291,10 +293,10 @@ class AnyStore(Protocol):
     def consume(
         self, topic: str, *, group: str = "default", timeout: float | None = None
     ) -> Iterator[Delivery]:
-        """Yield each message of a topic once it is due, to be acknowledged with `ack`.
+        """Yield each message of a topic when it is due. Acknowledge it with `ack`.
 
-        Blocks for the next one; ends after `timeout` seconds of nothing. Iterators of one group
-        share the work. Under "group" durability only what is durable is handed out.
+        It waits for the next message, and ends after `timeout` seconds without one. Iterators of
+        one group share the messages. With "group" durability only durable messages are handed out.
         """
         return self._calls.consume(topic, group, timeout)
 
@@ -306,17 +308,17 @@ class AnyStore(Protocol):
         max_count: int = 1_024,
         timeout: float | None = None,
     ) -> Batch:
-        """Return up to `max_count` due messages by columns; empty after `timeout` seconds.
+        """Return up to `max_count` due messages by columns.
 
-        Without `timeout` it waits for the first.
+        It waits for the first one. After `timeout` seconds it returns an empty batch.
         """
         return self._calls.pull(topic, group, max_count, timeout)
 
     def dead_letters(self, group: str, limit: int | None = LISTED_MAX) -> list[DeadLetter]:
-        """Return what a group gave up and nobody has put back, the oldest first.
+        """Return the dead letters of a group, the oldest first: messages that it gave up.
 
-        Nothing is consumed. `limit`: so many at most, None for all. O(letters). What cannot be read
-        is left out, and named in the log.
+        Nothing is consumed. `limit`: how many at most; None: all. O(letters). A letter that cannot
+        be read is left out, and the log names it.
 
         >>> store.dead_letters("mailer")
         []
@@ -328,8 +330,8 @@ class AnyStore(Protocol):
     ) -> int:
         """Put a group's dead letters back, `limit` at most, or those with `ids`; return how many.
 
-        Each comes to this group again at once, with its id, as attempt 0. Durable on return. A
-        crash in the middle may double up to 256 of them. O(dead letters) with `ids`.
+        Each comes to this group again at once, with the same id, as attempt 0. Durable on return.
+        A crash in the middle may repeat up to 256 of them. O(dead letters) with `ids`.
         """
         return self._calls.redrive(group, limit, ids)
 
@@ -338,8 +340,8 @@ class AnyStore(Protocol):
     ) -> int:
         """Give a group's dead letters up for good, `limit` at most, or those with `ids`.
 
-        Return how many. They are not listed any more, and keep no disk space back. Durable on
-        return. O(dead letters) with `ids`.
+        Return how many. They are no longer listed and no longer keep disk space. Durable on return.
+        O(dead letters) with `ids`.
         """
         return self._calls.drop_dead_letters(group, limit, ids)
 
@@ -353,50 +355,49 @@ class AnyStore(Protocol):
         duration: timedelta | None = None,
         keep: bool = False,
     ) -> None:
-        """Stop "putting", "firing" or "consuming" for a while, as an operator may have to.
+        """Stop "putting", "firing" or "consuming" for a while.
 
-        Putting: `put`, `put_many`, `reschedule` raise PausedError. Firing: what falls due stays
-        pending, delay levels and retries too; nothing fires any more once this returns, and after
-        it is over what was overdue fires first. Consuming: nothing is handed out, of one `group` or
-        of all; what was handed out can be acknowledged.
+        "putting": `put`, `put_many` and `reschedule` raise PausedError. "firing": when this call
+        returns, nothing fires any more, retries included; what falls due stays pending, and fires
+        first after the pause. "consuming": nothing is handed out, to one `group` or to all; what
+        was handed out can be acknowledged.
 
-        Until `resume`, or for a `duration`. With `keep` also after the store is reopened, durable
-        on return. A second pause of the same thing replaces the first. `health()` lists them.
-        Raises InvalidArgumentError for a group that never read.
+        The pause lasts until `resume`, or for a `duration`. With `keep` it holds after the store is
+        reopened, and is durable on return. A second pause of the same thing replaces the first.
+        `health()` lists them. Raises InvalidArgumentError for a group that never read.
 
         >>> store.pause("firing", duration=timedelta(hours=1))
         """
         self._calls.pause(what, group, duration, keep)
 
     def resume(self, what: Paused, *, group: str | None = None) -> None:
-        """End a pause, if there is one; of "consuming" without `group` those of all groups.
+        """End a pause, if there is one. "consuming" without a `group`: those of all groups.
 
-        Raises InvalidArgumentError for a group that never read, and is not paused.
+        Raises InvalidArgumentError for a group that never read and is not paused.
         """
         self._calls.resume(what, group)
 
     # --- the end
 
     def flush(self) -> None:
-        """Write a checkpoint; everything put before is durable on return."""
+        """Write a checkpoint. Everything that was put before is durable on return."""
         self._calls.flush()
 
     def clean(self) -> int:
-        """Copy what is pending out of all old segments, and remove them; return the bytes freed.
+        """Copy pending timers out of all old files, and remove the files; return the bytes freed.
 
-        What `Config.cleaning` does by itself where it is worth it. O(commit log + units); it waits
-        some ten seconds until what is due meanwhile has fired, on a manual clock not at all: move
-        it, and call again. Raises StoreFullError where there is no room for the copies.
+        `Config.cleaning` does this by itself when it is worth it. O(commit log + units). It waits
+        some ten seconds until what is due meanwhile has fired. With a manual clock it does not
+        wait: move the clock, and call again. Raises StoreFullError if there is no room for copies.
         """
         return self._calls.clean()
 
     def close(self) -> None:
-        """Stop the services, flush, and let the directory go. Closing twice does nothing.
+        """Stop the services, flush, and release the directory. Closing twice does nothing.
 
-        Calls of other threads that are inside end first; those that come later, and those that
-        wait for messages, raise StoreClosedError. Where an exception ends it on the way (Ctrl-C),
-        call it again: it goes on, and flushes. Raises what has stopped the store before, if
-        anything; it is closed all the same.
+        Calls of other threads that are under way end first. Later calls, and calls that wait for
+        messages, raise StoreClosedError. If an exception interrupts it (Ctrl-C), call it again: it
+        goes on. If an error had stopped the store, it raises that error, and closes all the same.
         """
         self._calls.close()
 
