@@ -34,7 +34,9 @@ def in_memory():
     for module in [each for name, each in sys.modules.items() if name[:11] == "timerstore."]:
         for name, value in vars(module).items():
             if isinstance(value, Kernel):
-                found |= {(value.__module__, name, str(each)) for each in value.made.overloads}
+                made = vars(value).get("_made")
+                types = getattr(made, "overloads", ())
+                found |= {(value.__module__, name, str(each)) for each in types}
     return found
 
 

@@ -513,7 +513,12 @@ OURS = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in {"timerst
 BORROWING = {
     "an array at an address": (
         re.compile(r"\.from_address\("),
-        {"timelog/jit/mapping.py", "timelog/jit/intrinsics.py", "timelog/jit/objects.py"},
+        {
+            "timelog/jit/mapping.py",
+            "timelog/jit/intrinsics.py",
+            "timelog/jit/objects.py",
+            "timelog/jit/numpylayout.py",
+        },
     ),
     "a view that may lose what it was made of": (re.compile(r"\.view\(np\.ndarray\)"), set()),
     "a table whose segments may go": (

@@ -12,12 +12,9 @@ import tarfile
 from datetime import timedelta
 from pathlib import Path
 
-from numba.core.event import install_recorder
-
 import timerstore
-from tests.conftest import GOLDEN
 from tests.rigs.patient import Folder, Patient
-from tests.rigs.said_ahead import not_said_ahead, overloads
+from tests.rigs.said_ahead import called, compiled, not_said_ahead
 from tests.small_store import SMALL
 from timerstore import Config, ManualClock
 from timerstore.ground.ids import parse_id
@@ -25,6 +22,7 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.jit.kernel import LATER
 from timerstore.validation import validate
 
+GOLDEN = Path(__file__).parents[1] / "golden"
 SECOND = timedelta(seconds=1)
 GROUP = "g"
 NOT_HERE = {"timerstore.timelog.reading.audit.identify_copies"}
@@ -135,17 +133,16 @@ def main(folder: Path) -> None:
     logging.getLogger("timerstore").setLevel(logging.CRITICAL)
     clock = ManualClock(1_800_000_000_000)
     path = folder / "store"
-    with install_recorder("numba:compile") as recorder:
-        unclean(path, clock)
-        outlive(path, clock)
-        mend(path, clock)
-        look(path, folder)
-        take_over(folder)
-    for _, event in recorder.buffer:
-        print("compiled", event.data["dispatcher"].py_func)
+    unclean(path, clock)
+    outlive(path, clock)
+    mend(path, clock)
+    look(path, folder)
+    take_over(folder)
+    for name in compiled():
+        print("compiled", name)
     for line in not_said_ahead():
         print("not said ahead", line)
-    seen = dict(overloads())
+    seen = called()
     for each in LATER:
         if each.name not in seen and each.name not in NOT_HERE:
             print("not called", each.name)

@@ -12,6 +12,11 @@ another version: then kernels are compiled more slowly, see `compilers.py`.
     compilers.py    which of two ways of linking is taken (n)
     linking.py      ours: how helpers become part of it (n)
     trial.py        a trial of it, for a Numba that is new (n)
+    packaged.py     what a wheel brings: machine code that needs no Numba
+    processor.py    the levels of processors for which it does
+    packing.py      how it is made (n)
+    packedentry.py  what calls it from Python (n)
+    numpylayout.py  how NumPy lays out what it is called with
     apart.py        work that no exception of its caller reaches
     stamp.py        the digest of what it sees
     cachefile.py    the file in which it is cached (n)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from timerstore.timelog.jit.later import Function, Kernel, Later, compiler
+from timerstore.timelog.jit.packaged import packaged
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,13 +40,14 @@ LATER: Final[list[Ahead]] = []
 
 def is_cached(kernel: Ahead) -> bool:
     """Tell whether a kernel's machine code need not be compiled; True where nobody can tell."""
-    return kernel.dispatcher is None or bool(compiler("dispatchers").is_cached(kernel.dispatcher))
+    known = kernel.dispatcher
+    return known is None or known.is_packaged or bool(compiler("dispatchers").is_cached(known))
 
 
 def may_be_cached(kernel: Ahead) -> bool:
     """Tell whether there is a folder to keep a kernel's machine code in."""
     known = kernel.dispatcher
-    return known is None or bool(compiler("dispatchers").may_be_cached(known))
+    return known is None or known.is_packaged or bool(compiler("dispatchers").may_be_cached(known))
 
 
 def kernel(function: F) -> F:
@@ -85,14 +87,27 @@ def load_ahead(
 
     `dispatcher`: the kernel; else `load` is called.
     """
-    name = f"{function.__module__}.{function.__qualname__}"
     if not INTERPRETED:
-        kernels.append(Ahead(name, function, load or dispatcher.load, dispatcher))
+        kernels.append(Ahead(name_of(function), function, load or dispatcher.load, dispatcher))
 
 
-def c_function(function: Callable[..., Any]) -> Any:
-    """Compile a function that C can call; `address` is where it stands. It is cached."""
-    return Later("dispatchers.c_function", function).made
+def c_function(function: Callable[..., Any]) -> int:
+    """Compile a function that C can call; return its address. It is cached."""
+    library, name = packaged(), name_of(function)
+    if library is not None and name in library:
+        return library.address(name)
+    made = Later("dispatchers.c_function", function).made
+    _kept.append(made)
+    return int(made.address)
+
+
+_kept: Final[list[Any]] = []
+"""What machine code lives by whose address alone is known."""
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return what a kernel is called everywhere: by its module, with its own name."""
+    return f"{function.__module__}.{function.__qualname__}"
 
 
 def inlined(function: F, **options: Any) -> F:

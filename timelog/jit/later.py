@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from timerstore.timelog.jit.apart import apart
+from timerstore.timelog.jit.packaged import packaged, tell_compiled
 
 _FOLDER: Final = __name__.rpartition(".")[0]
 
@@ -99,6 +100,10 @@ class Kernel(Function):
     def __init__(self, function: Callable[..., Any], *, keeps_gil: bool = False) -> None:
         """`keeps_gil`: whether no other thread of Python runs meanwhile."""
         super().__init__("dispatchers.kernel", function, keeps_gil=keeps_gil)
+        self.name = f"{function.__module__}.{function.__qualname__}"
+        self.keeps_gil = keeps_gil
+        self._entry: Any = None
+        """What calls its packaged machine code."""
         self._helper = Function("dispatchers.helper", function)
 
     @property
@@ -109,11 +114,32 @@ class Kernel(Function):
     @property
     def is_at_hand(self) -> bool:
         """Whether it can be called without importing Numba first."""
-        return "_made" in self.__dict__
+        return "_made" in self.__dict__ or self.is_packaged
+
+    @property
+    def is_packaged(self) -> bool:
+        """Whether this package brings its machine code."""
+        library = packaged()
+        return library is not None and self.name in library
 
     def load(self) -> Any:
         """Have its machine code for the types that its annotations say; return what calls it."""
-        return compiler("dispatchers").load(self)
+        library = packaged()
+        if library is None or self.name not in library:
+            return compiler("dispatchers").load(self)
+        if self._entry is None:
+            self._call = self._entry = library.callable(self.name, self._call_other)
+        return self._entry
+
+    def _call_first(self, *args: Any, **kwargs: Any) -> Any:
+        if self.is_packaged:
+            return self.load()(*args, **kwargs)
+        return super()._call_first(*args, **kwargs)
+
+    def _call_other(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it with other types than it was packaged for: these are compiled."""
+        tell_compiled(self.name)
+        return self.made(*args, **kwargs)
 
 
 class Announced:

@@ -165,9 +165,9 @@ def section_entry(function: Callable[..., None], *, waits: bool) -> Any:
     count = function.__code__.co_argcount
     if INTERPRETED:
         return function
-    made = c_function(function)
+    address = c_function(function)
     prototype = ctypes.CFUNCTYPE if waits else ctypes.PYFUNCTYPE
-    return prototype(None, ctypes.c_int64, *(ctypes.py_object,) * (count - 1))(made.address)
+    return prototype(None, ctypes.c_int64, *(ctypes.py_object,) * (count - 1))(address)
 
 
 def section_ahead(function: Callable[..., None], *, waits: bool) -> None:

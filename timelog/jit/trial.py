@@ -71,8 +71,8 @@ def main() -> None:
     register = go_on(values, half, START)
     in_two = go_on(values[half:].copy(), half, register) ^ START
     _check("a helper that another kernel brings too", in_two, whole)
-    made = c_function(_callback)
-    _check("a callback", ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(made.address)(4), 7)
+    address = c_function(_callback)
+    _check("a callback", ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)(4), 7)
     again = kernel(_with_constant)
     _check("a kernel from the cache", again(7), 8)
     _check("hits of the cache", sum(again.made.stats.cache_hits.values()), 1)  # type: ignore[attr-defined]

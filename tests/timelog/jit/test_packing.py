@@ -1,0 +1,254 @@
+"""Kernels that are compiled ahead of time: what calls them, when they are used."""
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from timerstore.timelog.jit import numpylayout, packaged
+from timerstore.timelog.jit.kernel import INTERPRETED
+from timerstore.timelog.jit.processor import LEVELS, best_level
+
+PACKAGE = Path(timerstore.__file__).parent
+
+# Kernels of each kind of argument, result, call.
+SOURCE = '''
+"""Kernels to be packed."""
+
+from typing import NamedTuple
+
+from timerstore.timelog.jit.crc import crc32
+from timerstore.timelog.jit.entrypoint import entry_ahead, entry_point
+from timerstore.timelog.jit.kernel import INTERPRETED, kernel_ahead, kernel_later
+from timerstore.timelog.jit.locks import section_ahead, section_entry
+from timerstore.timelog.jit.intrinsics import view_words
+from timerstore.timelog.jit.record import Bytes, Flags, ReadBytes, Rows, Words, record
+
+
+@record
+class Place:
+    words: Words
+    count: int = 0
+
+
+class Pair(NamedTuple):
+    words: Words
+    by: int
+
+
+@kernel_ahead
+def of_all(place: Place, pair: Pair, rows: Rows, flags: Flags, up: bool, by: int) -> int:
+    place.count += by
+    total = place.words[0] + pair.words[1] * pair.by
+    for i in range(rows.shape[0]):
+        for k in range(rows.shape[1]):
+            total += rows[i, k] if up else -rows[i, k]
+    return total + len(flags)
+
+
+@kernel_later
+def crc_of(data: ReadBytes, at: int, count: int) -> int:
+    return crc32(data, at, count)
+
+
+@kernel_ahead
+def is_odd(x: int) -> bool:
+    return x % 2 == 1
+
+
+@kernel_ahead
+def fill(data: Bytes, value: int) -> None:
+    data[:] = value
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+def set_word(address: int) -> None:
+    view_words(address, 1)[0] = 7
+
+
+entry_ahead(add, keeps_gil=True)
+section_ahead(set_word, waits=False)
+'''
+
+USE = """
+import logging, sys, threading, zlib
+import numpy as np
+from timerstore.timelog.jit import packs
+from timerstore.timelog.jit.arraytypes import read_only
+assert {type(each).__name__ for each in vars(packs).values()} >= {"Kernel"}
+place, pair = packs.Place(np.array([5, 6])), packs.Pair(np.array([1, 100]), 3)
+rows, flags = np.arange(6).reshape(2, 3), np.zeros(4, np.bool_)
+assert packs.of_all(place, pair, rows, flags, True, 2) == 5 + 300 + 15 + 4 and place.count == 2
+assert packs.of_all(place, pair, rows[:1], flags[1:], False, np.int64(-1)) == 5 + 300 - 3 + 3
+assert place.count == 1
+data = np.arange(1000, dtype=np.uint8)
+for start, count in ((0, 0), (1, 15), (3, 16), (5, 64), (7, 900)):
+    wanted = zlib.crc32(data[start : start + count])
+    assert packs.crc_of(read_only(data), start, count) == wanted
+    assert packs.crc_of(data, start, count) == wanted
+assert [packs.is_odd(x) for x in (-1, 0, 3)] == [True, False, True]
+assert packs.fill(data[10:20], 9) is None and data[9:21].tolist() == [9, *[9] * 10, 20]
+assert packs.entry_point(packs.add, keeps_gil=True)(-1, 1 << 40) == (1 << 40) - 1
+word = np.zeros(1, np.int64)
+packs.section_entry(packs.set_word, waits=False)(word.ctypes.data)
+assert word[0] == 7
+assert "numba" not in sys.modules and "llvmlite" not in sys.modules
+# What fits no type is compiled, as everywhere: columns, other items, arguments by name.
+assert packs.fill(np.zeros((9, 2), np.uint8)[:, 0], 3) is None
+assert "numba" in sys.modules
+assert packs.is_odd(x=3) is True
+for wrong in ((data, "x"), (data, 1 << 70)):
+    try:
+        packs.fill(*wrong)
+        raise SystemExit(f"{wrong} was taken")
+    except Exception:
+        pass
+sealed = read_only(np.zeros(4, np.uint8))
+try:
+    packs.fill(sealed, 1)
+    raise SystemExit("a sealed array was written")
+except Exception:
+    assert not sealed.any()
+print("used")
+"""
+
+
+def ran(site: Path, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = {name: value for name, value in os.environ.items() if name[:5] != "NUMBA"}
+    return subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        env=variables | {"PYTHONPATH": str(site), "NUMBA_CACHE_DIR": str(site / "c")} | environment,
+        cwd=site,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+PACK = """
+import json, sys
+from pathlib import Path
+from timerstore.timelog.jit import packaged, packing, packs
+from timerstore.timelog.jit.kernel import AHEAD, LATER
+few = [each for each in [*AHEAD, *LATER] if each.function.__module__ == packs.__name__]
+packing.all_kernels = lambda: few
+packing.pack_level(LEVEL, FOLDER)
+"""
+
+if not INTERPRETED:
+
+    @pytest.fixture(scope="module")
+    def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """A copy of the package with some packed kernels."""
+        site = tmp_path_factory.mktemp("site")
+        shutil.copytree(PACKAGE, site / "timerstore", ignore=shutil.ignore_patterns("__pycache__"))
+        (site / "timerstore/timelog/jit/packs.py").write_text(SOURCE)
+        kernels = site / "timerstore" / packaged.FOLDER
+        shutil.rmtree(kernels, ignore_errors=True)
+        kernels.mkdir()
+        made = {}
+        for level in LEVELS:
+            program = PACK.replace("LEVEL", repr(level.name)).replace("FOLDER", repr(str(kernels)))
+            target = {"NUMBA_CPU_NAME": level.name, "NUMBA_CPU_FEATURES": level.text}
+            done = ran(site, program, KERNEL_LEVEL="none", **target)
+            assert done.returncode == 0, done.stderr
+            made[level.name] = json.loads((kernels / f"{level.name}.json").read_text())
+        listing = (
+            "import json, timerstore.timelog.jit.packaged as it\nfiles = it.sources()\n"
+            "print(json.dumps({'source_files': files, 'sources': it.source_digest(files)}))\n"
+        )
+        about = json.loads(ran(site, listing).stdout)
+        (kernels / packaged.MANIFEST).write_text(json.dumps(about | {"levels": made}))
+        return site
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("level", [each.name for each in LEVELS])
+    def test_packed_kernels_do_what_kernels_do(site: Path, level: str) -> None:
+        best = best_level()
+        names = [each.name for each in LEVELS]
+        runs = best is not None and names.index(level) >= names.index(best.name)
+        done = ran(site, USE if runs else "print('used')", KERNEL_LEVEL=level)
+        assert (done.stdout, done.returncode) == ("used\n", 0), done.stderr
+        if runs:
+            assert done.stderr.count("\n") == 1 and "is compiled: it is not packaged" in done.stderr
+
+    TRY = (
+        "import sys, timerstore.timelog.jit.packs as it\nassert it.is_odd(3)\n"
+        "print('numba' in sys.modules)\n"
+    )
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("what", "told"),
+        [
+            ("a byte", "is not what was packaged"),
+            ("a source", "they were made from other sources"),
+            ("a level", "none are for this processor"),
+            ("the manifest", "cannot be read"),
+            ("no manifest", ""),
+            ("none", ""),
+            ("bounds", ""),
+        ],
+    )
+    def test_nothing_else_is_run(site: Path, tmp_path: Path, what: str, told: str) -> None:
+        """What was compiled then is compiled here, and a line says why."""
+        copy = tmp_path / "site"
+        shutil.copytree(site, copy)
+        kernels = copy / "timerstore" / packaged.FOLDER
+        environment = {
+            "a level": {"KERNEL_LEVEL": "x86-64-v9"},
+            "none": {"KERNEL_LEVEL": "none"},
+            "bounds": {"NUMBA_BOUNDSCHECK": "1"},
+        }.get(what, {})
+        if what == "a byte":
+            for library in kernels.glob("*.so"):
+                content = bytearray(library.read_bytes())
+                content[len(content) // 2] ^= 1
+                library.write_bytes(content)
+        elif what == "a source":
+            with (copy / "timerstore/timelog/jit/packs.py").open("a") as file:
+                file.write("# edited\n")
+        elif what == "the manifest":
+            (kernels / packaged.MANIFEST).write_text("{")
+        elif what == "no manifest":
+            (kernels / packaged.MANIFEST).unlink()
+        done = ran(copy, TRY, **environment)
+        assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
+        assert done.stderr.count("\n") == bool(told) and told in done.stderr
+
+    @pytest.mark.slow
+    def test_a_zip_archive_brings_them_too(site: Path, tmp_path: Path) -> None:
+        made = shutil.make_archive(str(tmp_path / "all"), "zip", site)
+        done = ran(tmp_path, TRY, PYTHONPATH=made)
+        assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+def test_numpy_lays_arrays_out_as_it_is_known() -> None:
+    assert numpylayout.layout_holds()
+
+
+def test_another_layout_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ARRAY_FLAGS_AT", "ARRAY_NDIM_AT", "DESCR_NUMBER_AT", "DESCR_BYTE_ORDER_AT"):
+        with monkeypatch.context() as other:
+            other.setattr(numpylayout, name, getattr(numpylayout, name) + 1)
+            assert not numpylayout.layout_holds(), name
+
+
+def test_a_kernel_that_is_compiled_all_the_same_is_told_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(packaged, "_told", [])
+    monkeypatch.setattr(packaged, "packaged", lambda: object())
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            packaged.tell_compiled("timerstore.some.kernel")
+    assert [each.getMessage().split()[0] for each in caplog.records] == ["timerstore.some.kernel"]

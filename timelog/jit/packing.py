@@ -1,0 +1,151 @@
+"""Compiling all kernels ahead of time, into a library for each level of processors.
+
+That is done where a wheel is built, by `.ci/wheel.py`; `packaged.py` loads what is made here. Each
+level has a process of its own, because Numba compiles for one processor in a process:
+
+    python -m timerstore.timelog.jit.packing FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pkgutil
+import subprocess
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+import llvmlite.binding as llvm
+import numba
+from llvmlite import ir
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
+
+import timerstore
+from timerstore.timelog.jit import linking
+from timerstore.timelog.jit.kernel import AHEAD, LATER, Ahead
+from timerstore.timelog.jit.later import compiler
+from timerstore.timelog.jit.numpylayout import NDARRAY_SYMBOL
+from timerstore.timelog.jit.packaged import MANIFEST, digest_of, source_digest, sources
+from timerstore.timelog.jit.packedentry import Entry, emit_c_function
+from timerstore.timelog.jit.processor import LEVELS, Level
+from timerstore.timelog.jit.signatures import signature_of
+
+_APART: Final = ("cli", "demo", "otel", "recurring", "spark")
+"""Rooms that have no kernel, and import what need not be installed."""
+_LINK: Final = (
+    "cc",
+    "-shared",
+    "-nostdlib",
+    "-Wl,-z,now",
+    "-Wl,-z,noexecstack",
+    "-Wl,--gc-sections",
+)
+_PROGRAM: Final = (
+    "import sys; from timerstore.timelog.jit import packing; packing.pack_level(*sys.argv[1:])"
+)
+
+
+def pack(folder: Path) -> None:
+    """Write the libraries of all levels to a folder, with the manifest. Takes minutes.
+
+    Raises CalledProcessError where a kernel cannot be compiled or linked; that needs `cc`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    made = {}
+    for level in LEVELS:
+        target = {"NUMBA_CPU_NAME": level.name, "NUMBA_CPU_FEATURES": level.text}
+        command = [sys.executable, "-P", "-c", _PROGRAM, level.name, str(folder)]
+        subprocess.run(command, env=os.environ | target, check=True)
+        listed = folder / f"{level.name}.json"
+        made[level.name] = json.loads(listed.read_text())
+        listed.unlink()
+    about = {
+        "numba": numba.__version__,
+        "sources": source_digest(sources()),
+        "source_files": sources(),
+        "levels": made,
+    }
+    (folder / MANIFEST).write_text(json.dumps(about, indent=1) + "\n")
+
+
+def pack_level(name: str, folder: str) -> None:
+    """Write the library of one level, with a list of what is in it."""
+    (level,) = [each for each in LEVELS if each.name == name]
+    codegen = cpu_target.target_context.codegen()
+    if codegen.magic_tuple()[1:] != (level.name, level.text):
+        raise RuntimeError(f"{codegen.magic_tuple()} is not {level}: set NUMBA_CPU_NAME, _FEATURES")
+    kernels = all_kernels()
+    code = Path(folder, f"{name}.so")
+    with tempfile.TemporaryDirectory() as objects:
+        paths = [Path(objects, f"{i}.o") for i in range(len(kernels) + 1)]
+        paths[0].write_bytes(_emitted(_variables(), level))
+        with global_compiler_lock:
+            for path, each in zip(paths[1:], kernels, strict=True):
+                path.write_bytes(_emitted(_linked(each), level))
+        subprocess.run([*_LINK, "-o", str(code), *map(str, paths)], check=True)
+    listed = {
+        "file": code.name,
+        "sha256": digest_of(code.read_bytes()),
+        "kernels": sorted(each.name for each in kernels),
+    }
+    code.with_suffix(".json").write_text(json.dumps(listed))
+
+
+def all_kernels() -> list[Ahead]:
+    """Return the kernels of all modules."""
+    for module in pkgutil.walk_packages(timerstore.__path__, "timerstore."):
+        room = module.name.split(".")[1]
+        if room not in _APART and not module.name.startswith(f"{__package__}.trial"):
+            import_module(module.name)
+    return [*AHEAD, *LATER]
+
+
+class _PackedLibrary(linking.KernelLibrary):
+    """A kernel with all that it reaches, optimised, and not loaded."""
+
+    def _finalize_final_module(self) -> None:
+        self._finalized = True
+
+
+def _variables() -> Any:
+    """Return the module of what the loader fills in."""
+    module = ir.Module("variables")
+    variable = ir.GlobalVariable(module, ir.IntType(8).as_pointer(), NDARRAY_SYMBOL)
+    variable.initializer = ir.Constant(variable.type.pointee, None)
+    return llvm.parse_assembly(str(module))
+
+
+def _linked(kernel: Ahead) -> Any:
+    """Return the optimised module of a kernel with what calls it."""
+    helper = compiler("dispatchers").helper(kernel.function)
+    signature = signature_of(kernel.function)
+    helper.compile(signature)
+    (compiled,) = helper.overloads.values()
+    library = _PackedLibrary(cpu_target.target_context.codegen(), kernel.name)
+    module = library.create_ir_module(f"entry of {kernel.name}")
+    if kernel.dispatcher is None:
+        emit_c_function(module, kernel.name, compiled.fndesc)
+    else:
+        entry = Entry(module, kernel.name)
+        entry.emit(compiled.fndesc, keeps_gil=kernel.dispatcher.keeps_gil)
+    library.add_ir_module(module)
+    library.add_linking_library(compiled.library)
+    library.finalize()
+    return library._final_module
+
+
+def _emitted(module: Any, level: Level) -> bytes:
+    """Return the object file of a module, whose code may be loaded anywhere."""
+    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
+        cpu=level.name, features=level.text, opt=3, reloc="pic", codemodel="default"
+    )
+    code: bytes = machine.emit_object(module)
+    return code
+
+
+if __name__ == "__main__":
+    pack(Path(sys.argv[1]))
