@@ -24,7 +24,6 @@ from llvmlite import ir
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
-import timerstore
 from timerstore.timelog.jit import linking
 from timerstore.timelog.jit.kernel import AHEAD, LATER, Ahead
 from timerstore.timelog.jit.later import compiler
@@ -97,7 +96,8 @@ def pack_level(name: str, folder: str) -> None:
 
 def all_kernels() -> list[Ahead]:
     """Return the kernels of all modules."""
-    for module in pkgutil.walk_packages(timerstore.__path__, "timerstore."):
+    whole = import_module(__name__.partition(".")[0])
+    for module in pkgutil.walk_packages(whole.__path__, f"{whole.__name__}."):
         room = module.name.split(".")[1]
         if room not in _APART and not module.name.startswith(f"{__package__}.trial"):
             import_module(module.name)
