@@ -9,7 +9,15 @@ from tests.markdown import ROOT, split_fences
 PAGE = ROOT / "docs/guarantees.md"
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 ABSOLUTE = re.compile(r"\b(never|always|exactly once|nothing is lost)\b", re.IGNORECASE)
-COVERED = ("README.md", "docs/index.md")
+FOR_BUILDERS = "exclude: true"
+LEFT_OUT = {"docs/benchmarks.md", "docs/metrics.md", "docs/pipeline.md", "docs/spark.md"}
+"""Of measurements, or of tables, whose own tests hold them against the code."""
+NO_PROMISE = ("Is it exactly once?", "As always, [handlers", "`hello nobody` always fails")
+COVERED = sorted(
+    str(path.relative_to(ROOT))
+    for path in [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/howto/*.md")]
+    if FOR_BUILDERS not in path.read_text()[:60] and str(path.relative_to(ROOT)) not in LEFT_OUT
+)
 """Pages each of whose absolute sentences stands in the list."""
 
 
@@ -58,6 +66,8 @@ def test_each_absolute_sentence_is_listed(name: str) -> None:
     text = prose(name)
     for match in ABSOLUTE.finditer(text):
         around = text[max(0, match.start() - 200) : match.end() + 200]
+        if any(words in around for words in NO_PROMISE):
+            continue
         assert any(
             match[0].lower() in promise.lower() and " ".join(promise.split()) in around
             for promise in promises
