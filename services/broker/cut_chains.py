@@ -86,7 +86,7 @@ def _is_done(world: World, message: int, slot: int, offset: int) -> bool:
 
 
 @inlined
-def _point_back(world: World, timerlog: SegmentTable, offset: int, prev_pos: int) -> bool:
+def point_back(world: World, timerlog: SegmentTable, offset: int, prev_pos: int) -> bool:
     """Make a unit point to another one; False where it did already."""
     buf = segment_at(timerlog, offset)
     at = offset % world.timerlog.segment_bytes
@@ -117,11 +117,11 @@ def _cut_all(world: World, timerlog: SegmentTable, chains: Rows) -> int:
                 if first == NO_UNIT:
                     last = offset
                 else:
-                    _point_back(world, timerlog, first, offset)
+                    point_back(world, timerlog, first, offset)
                 first = offset
                 count += -1 if get_i32(buf, at + fmt.UNIT_MAGIC_AT) & fmt.UNIT_DELETE != 0 else 1
             offset = get_i64(buf, at + fmt.UNIT_PREV_AT)
-        if first != NO_UNIT and _point_back(world, timerlog, first, NO_UNIT):
+        if first != NO_UNIT and point_back(world, timerlog, first, NO_UNIT):
             changed = True
         if changed or first == NO_UNIT:
             set_slot(world.wheel, slot, first, last, count)

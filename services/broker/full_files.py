@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
-from timerstore.services.broker.cut_chains import change_units, retire_unit
+from timerstore.services.broker.cut_chains import change_units, point_back, retire_unit
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.log_units import all_units, live_units
 from timerstore.services.opening.recover_hops import use_last_units
@@ -29,13 +29,14 @@ from timerstore.timelog.bytes.unit import (
     NewUnit,
     check_unit,
     is_broker_unit,
+    next_unit_offset,
     unit_ms,
 )
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
 from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u32
-from timerstore.timelog.jit.kernel import kernel_ahead
+from timerstore.timelog.jit.kernel import inlined, kernel_ahead
 from timerstore.timelog.jit.record import Rows, Words
-from timerstore.wheel.slots import slot_last
+from timerstore.wheel.slots import NO_UNIT, set_slot, slot_last
 
 
 class NamedDelete(NamedTuple):
@@ -133,9 +134,13 @@ def _link_all(world: World, timerlog: SegmentTable, rows: Rows, start: int) -> i
 
 
 def name_units(engine: Engine, offsets: Words, delete: NamedDelete) -> None:
-    """Make units that nobody needs name a delete, in a slot that is passed; durable on return."""
+    """Make units that nobody needs name a delete, in a slot that is passed; durable on return.
+
+    They are taken out of the chains of slots that are passed before; O(units).
+    """
     rows = np.empty((len(offsets), 4), np.int64)
-    rows[:, 0], rows[:, 1:] = offsets, delete
+    rows[:, 0], rows[:, 1:] = np.sort(offsets), delete
+    change_units(engine, _take_out_all, rows)
     change_units(engine, _name_all, rows)
 
 
@@ -154,6 +159,74 @@ def passed_slot_ms(engine: Engine) -> int:
     while slots[slot % len(slots)] >= engine.read_slot:
         slot -= 1
     return slot * engine.precision_ms
+
+
+@inlined
+def _is_named(rows: Rows, offset: int) -> bool:
+    """Tell whether one of `rows`, sorted by their first column, is of the unit at `offset`."""
+    low, high = 0, len(rows)
+    while low < high:
+        middle = (low + high) // 2
+        if rows[middle, 0] < offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low < len(rows) and rows[low, 0] == offset
+
+
+@inlined
+def _kept_before(world: World, timerlog: SegmentTable, rows: Rows, offset: int) -> int:
+    """Return a unit's offset, or that of the first one before it in its chain that is kept."""
+    while offset >= world.cleaning.timerlog_start and _is_named(rows, offset):
+        buf = segment_at(timerlog, offset)
+        if len(buf) == 0:
+            return NO_UNIT
+        offset = get_i64(buf, offset % timerlog.segment_bytes + fmt.UNIT_PREV_AT)
+    return offset
+
+
+@kernel_ahead
+def _take_out_all(world: World, timerlog: SegmentTable, rows: Rows) -> int:
+    """Take units out of their chains; return how many others were changed, or −1 − offset.
+
+    `rows`: int64[n, 4], sorted by the offset of a unit, its first column. The slots of chains that
+    are still in the wheel lead past them, too.
+    """
+    segment_bytes, count = timerlog.segment_bytes, 0
+    offset = next_unit_offset(segment_bytes, world.cleaning.timerlog_start)
+    while offset + fmt.UNIT_BYTES <= world.timerlog.end:
+        buf = segment_at(timerlog, offset)
+        at = offset % segment_bytes
+        if len(buf) == 0 or check_unit(buf, at, offset, world.scratch) != UNIT_GOOD:
+            return -1 - offset
+        if not _is_named(rows, offset):
+            before = get_i64(buf, at + fmt.UNIT_PREV_AT)
+            count += point_back(
+                world, timerlog, offset, _kept_before(world, timerlog, rows, before)
+            )
+        offset = next_unit_offset(segment_bytes, offset + fmt.UNIT_BYTES)
+    for i in range(len(rows)):
+        buf = segment_at(timerlog, rows[i, 0])
+        slot = unit_ms(buf, rows[i, 0] % segment_bytes) // world.settings.precision_ms
+        _shorten_slot(world, timerlog, rows, slot)
+    return count
+
+
+@inlined
+def _shorten_slot(world: World, timerlog: SegmentTable, rows: Rows, slot: int) -> None:
+    """Make a slot lead past units that were taken out of its chain."""
+    offset = _kept_before(world, timerlog, rows, slot_last(world.wheel, slot))
+    first, last, count = NO_UNIT, offset, 0
+    while offset >= world.cleaning.timerlog_start:
+        buf = segment_at(timerlog, offset)
+        if len(buf) == 0:
+            break
+        at = offset % timerlog.segment_bytes
+        first = offset
+        count += -1 if get_i32(buf, at + fmt.UNIT_MAGIC_AT) & fmt.UNIT_DELETE != 0 else 1
+        offset = get_i64(buf, at + fmt.UNIT_PREV_AT)
+    if last != NO_UNIT or slot_last(world.wheel, slot) != NO_UNIT:
+        set_slot(world.wheel, slot, first, last, count)
 
 
 @kernel_ahead

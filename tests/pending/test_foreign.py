@@ -177,6 +177,11 @@ def test_what_a_store_holds_can_be_named(tmp_path: Path) -> None:
         assert len(store.pull(ODD, group="h", timeout=0)) == 1
         with pytest.raises(InvalidArgumentError, match="not due yet"):
             store.pull("rmq_sys_wheel_timer", timeout=0)
+        delivery.nack(timedelta(milliseconds=1_234))
+        clock.advance(timedelta(milliseconds=1_233))
+        assert not store.pull(ODD, group="g", timeout=0)
+        clock.advance(timedelta(milliseconds=1))  # not at the end of a broker's slot
+        assert [d.attempt for d in store.pull(ODD, group="g", timeout=0)] == [2]
         for bad in ("", "a/b", ".", "..", "a\0", "x" * 256, 5):
             with pytest.raises(InvalidArgumentError):
                 store.pull(bad, timeout=0)  # type: ignore[arg-type]

@@ -106,6 +106,25 @@ def test_it_may_be_killed_anywhere(
         assert verify(path).ok, str(verify(path))
 
 
+@pytest.mark.usefixtures("any_wheel")
+@pytest.mark.parametrize("seed", range(4))
+def test_a_second_handover_waits_no_longer_than_the_first(tmp_path: Path, seed: int) -> None:
+    """What the first one linked again lies a window ahead, and is no hop to wait for."""
+    clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
+    store, _ = hopped_store(path, clock, random.Random(seed))
+    store.handover()
+    ids, start_ms = AsBroker(path).keys(), clock.now_ms
+    with open_small(path, clock, FEW_UNITS) as store:
+        store.handover()
+    assert clock.now_ms <= start_ms + 3 * SMALL.precision_ms
+    due = [id for id in ids if int(id[:12], 16) > clock.now_ms]
+    assert set(due) <= set(AsBroker(path).keys()) <= set(ids)
+    assert verify(path).ok, str(verify(path))
+    with open_small(path, clock, FEW_UNITS) as store:
+        clock.advance(1_000 * SECOND)
+        assert len(drain(store)) >= len(due) and store.count() == 0
+
+
 def test_files_in_order_mislead_nobody(tmp_path: Path) -> None:
     clock = ManualClock(START_MS, force=True)
     with open_small(tmp_path / "s", clock, FEW_UNITS) as store:

@@ -6,8 +6,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests import naive
 from tests.rigs.random_store import MadeUp
 from timerstore import Config, ManualClock, TimerStore, verify
 from timerstore.timelog.bytes import format as fmt
@@ -44,6 +46,31 @@ def test_golden_stores(
     assert found["level_due"].checked == counts["in_levels"] == put["level"]
     assert counts["slots"] >= put["slot"] >= found.spread.slot_count
     assert found.spread.from_ms == state["read_ms"]
+
+
+@pytest.mark.parametrize("in_the_last_file", [True, False])
+def test_a_broker_that_was_stopped_has_not_written_its_wheel(
+    golden: Callable[[str], Path], in_the_last_file: bool
+) -> None:
+    """It links anew, as it opens, what stands in the last files of its timer log."""
+    path = golden("pending")
+    files = sorted((path / "timerlog").glob("0*"))
+    first_offset = int(files[-1 if in_the_last_file else 0].name)
+    wheel = np.fromfile(path / "timerwheel", fmt.SLOT)
+    data = bytearray((path / "config" / "timercheck").read_bytes())
+    check = naive.decode_timercheck(bytes(data))
+    data[8:16] = int(files[-1].name).to_bytes(8, "big")  # so far it was flushed
+    (path / "config" / "timercheck").write_bytes(data)
+    ahead = (wheel["time"] >= check.read_ms // 1_000) & (wheel["last"] >= first_offset)
+    chosen = np.flatnonzero(ahead & (wheel["first"] == wheel["last"]))[:3]
+    assert len(chosen) == 3
+    offsets = sorted(wheel["last"][chosen].tolist())
+    wheel[chosen] = np.zeros(3, fmt.SLOT)
+    wheel.tofile(path / "timerwheel")
+    found = validate(path, roll_window_slots=172_800)
+    assert found.ok == verify(path).ok == in_the_last_file
+    places = found["unreached"].mended if in_the_last_file else found["unreached"].examples
+    assert places if in_the_last_file else [each.offset for each in places] == offsets
 
 
 def _waits(line: dict[str, Any]) -> bool:

@@ -133,8 +133,9 @@ def _finish_slot(core: Core) -> None:
     precision = engine.precision_ms
     with engine.locks:
         last = max(world.dequeue_put.frontier_ms, _latest_taken_ms(engine)) // precision
-        # What hopped has a unit in the slot that it hopped from as well, until R is past that.
-        last = max(last, world.dequeue_get.claimed_slot - 1, engine.hopped_until - 1)
+        # What hopped has a unit in the slot that it hopped from as well, until R is past that; what
+        # earlier lives hopped is cut out of its chains.
+        last = max(last, world.dequeue_get.claimed_slot - 1)
         last = max(last, core.clock.now_ms // precision - 1)
         world.callers.take_limit_ms = (last + 1) * precision - 1
     while True:

@@ -156,6 +156,10 @@ def _delay_ms(delay: timedelta | None) -> int:
 def _as_timer(engine: Engine, topic: bytes, message: Message, due_ms: int, now_ms: int) -> Staged:
     key = message.properties.get("UNIQ_KEY", "").encode()
     properties = encode_waiting(fmt.PROPERTY_DUE, b"%d" % due_ms, key, topic)
+    id = parse_id(message.properties.get("UNIQ_KEY", ""))
+    if id is None or id.tag != engine.store_tag:
+        # What has a broker's key is read in a broker's way, see `exact_due_ms`.
+        properties += encode_property(fmt.PROPERTY_DELIVER, b"%d" % due_ms)
     composed = compose(
         fmt.TIMER_TOPIC,
         message.body,
@@ -164,12 +168,7 @@ def _as_timer(engine: Engine, topic: bytes, message: Message, due_ms: int, now_m
         flag=message.flag,
         reconsume_times=message.reconsume_times + 1,
     )
-    counted_ms = due_ms  # what has a broker's key is read in a broker's way, see `exact_due_ms`
-    id = parse_id(message.properties.get("UNIQ_KEY", ""))
-    if id is None or id.tag != engine.store_tag:
-        counted_ms += engine.precision_ms
-    row = engine.queues.row(topic)
-    return Staged(composed, 0, _tags_code(message), row, 1, counted_ms)
+    return Staged(composed, 0, _tags_code(message), engine.queues.row(topic), 1, due_ms)
 
 
 def _append(putting: Putting, entry: Staged, now_ms: int, due_ms: int, wait: bool) -> None:

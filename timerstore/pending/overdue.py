@@ -49,9 +49,24 @@ def find_moved(core: Core, due_ms: Int64s, offsets: Int64s) -> tuple[Int64s, Int
     """Find timers whose first message retention has removed: only a rolled copy can wait.
 
     Return the commit log offset of each one's latest copy, −1 where none waits, and the queue of
-    its real topic. Under all locks of the services. Costs as `find_overdue`.
+    its real topic. Under all locks of the services. Costs as `find_overdue`; O(pending) where a
+    timer that nobody can have taken is on no slot of its grid, because a broker rolled it.
     """
-    found = read_messages(core, np.unique(_waiting_messages(core, due_ms)))
+    messages, rows = _find_copies(core, due_ms, offsets, _waiting_messages(core, due_ms))
+    off_grid = (messages < 0) & (due_ms > core.engine.world.dequeue_put.frontier_ms)
+    if off_grid.any():
+        own = int(due_ms[off_grid].max()) // core.engine.precision_ms
+        waiting = _messages_until(core.engine, capture_locked(core), own)
+        found = _find_copies(core, due_ms[off_grid], offsets[off_grid], waiting)
+        messages[off_grid], rows[off_grid] = found
+    return messages, rows
+
+
+def _find_copies(
+    core: Core, due_ms: Int64s, offsets: Int64s, waiting: Int64s
+) -> tuple[Int64s, Int64s]:
+    """Find the latest copy of each timer among messages that wait: its offset, its queue; or −1."""
+    found = read_messages(core, np.unique(waiting))
     ours = np.flatnonzero(found.high == IDENTITY_OURS)
     # In ascending order, so that the latest copy stays. A retry has its origin's key, and is due at
     # another time.
@@ -77,12 +92,18 @@ def find_waiting_foreign(core: Core, due_ms: int, high: int, low: int) -> bool:
     engine, snapshot = core.engine, capture_locked(core)
     _, near = near_entries(engine.near)
     parts = [near, unlinked_messages(engine, snapshot), half_claimed(engine, snapshot)]
-    times = engine.wheel.slots["time"]
     last = max(due_ms // engine.precision_ms, snapshot.claimed)
-    for slot in np.sort(times[_is_unclaimed(snapshot, times) & (times <= last)]).tolist():
-        parts.append(slot_messages(engine, snapshot, slot))
+    parts.append(_messages_until(engine, snapshot, last))
     found = read_messages(core, np.unique(np.concatenate(parts)))
     return bool(((found.high == high) & (found.low == low)).any())
+
+
+def _messages_until(engine: Engine, snapshot: Snapshot, last: int) -> Int64s:
+    """Return the messages of all slots up to one that are not claimed."""
+    times = engine.wheel.slots["time"]
+    slots = np.sort(times[_is_unclaimed(snapshot, times) & (times <= last)]).tolist()
+    parts = [slot_messages(engine, snapshot, slot) for slot in slots]
+    return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 def _waiting_messages(core: Core, due_ms: Int64s) -> Int64s:

@@ -77,8 +77,11 @@ class SlotMeeting:
         if not self.scope.only_bytes:
             self._count_loads()
 
-    def _fail(self, rule: str, file: str, offsets: Words, reason: str) -> None:
-        fail(self.tally, rule, file, offsets, reason, torn=self.scope.is_wheel_torn)
+    def _fail(self, rule: str, file: str, offsets: Words, reason: str, units: Words) -> None:
+        """Note failures at these offsets; `units`: the timer log's units that they are about."""
+        torn = self.scope.torn_wheel(units)
+        for is_torn in (False, True):
+            fail(self.tally, rule, file, offsets[torn == is_torn], reason, torn=is_torn)
 
     def _is_end(self, prev: Words) -> Flags:
         """Tell where a chain ends: at −1, or where retention removed what came before."""
@@ -94,7 +97,7 @@ class SlotMeeting:
         order = ahead[np.lexsort((self.offset[ahead], self.prev[ahead]))]
         twice = order[1:][self.prev[order][1:] == self.prev[order][:-1]]
         reason = "an earlier unit has the same predecessor"
-        self._fail("chain_shared", _LOG, self.offset[twice], reason)
+        self._fail("chain_shared", _LOG, self.offset[twice], reason, self.offset[twice])
 
     # --- slots
 
@@ -116,7 +119,7 @@ class SlotMeeting:
             self.tally.check(rule, len(slots))
         lost = ~within & ~gone
         reason = "the slot's last unit is none of this slot"
-        self._fail("slot_last", WHEEL, at[lost] + fmt.SLOT_LAST_AT, reason)
+        self._fail("slot_last", WHEEL, at[lost] + fmt.SLOT_LAST_AT, reason, last[lost])
 
         broken = np.concatenate([[0], np.cumsum(~self.linked)])
         whole = within & (broken[np.minimum(place + 1, len(self.linked))] == broken[low])
@@ -136,6 +139,7 @@ class SlotMeeting:
     def _judge_whole(self, chosen: Words, low: Words, place: Words, at: Words) -> None:
         """Judge the slots whose units are all linked, from the first up to their last."""
         slots, low, place = self.slots[chosen], low[chosen], place[chosen]
+        last = slots[:, notes.SLOT_LAST]
         if not len(chosen):
             return
         edges = np.zeros(len(self.time) + 1, np.int64)
@@ -149,11 +153,13 @@ class SlotMeeting:
             cut, self.view.floor == 0, first_offset != slots[:, notes.SLOT_FIRST]
         )
         reason = "the chain does not end at the slot's first unit"
-        self._fail("slot_first", WHEEL, at[chosen[wrong]] + fmt.SLOT_FIRST_AT, reason)
+        first_at = at[chosen[wrong]] + fmt.SLOT_FIRST_AT
+        self._fail("slot_first", WHEEL, first_at, reason, last[wrong])
         net = np.concatenate([[0], np.cumsum(np.where(self.is_delete, -1, 1))])
         other = ahead & ~cut & (net[place + 1] - net[low] != slots[:, notes.SLOT_COUNT])
         reason = "the slot's count is not that of its chain"
-        self._fail("slot_count", WHEEL, at[chosen[other]] + fmt.SLOT_COUNT_AT, reason)
+        count_at = at[chosen[other]] + fmt.SLOT_COUNT_AT
+        self._fail("slot_count", WHEEL, count_at, reason, last[other])
 
     def _walk(self, i: int, low: int, place: int, at: int) -> None:
         """Walk one chain that is not whole, as far as it leads."""
@@ -169,15 +175,16 @@ class SlotMeeting:
             step = found
         slot = self.slots[i]
         is_ahead = slot[notes.SLOT_TIME] >= self.view.read_slot
+        last = self.offset[place : place + 1]
         if is_ahead and self._is_end(self.prev[end : end + 1])[0]:
             cut = self.prev[end] != _NO_UNIT
             if self.view.floor == 0 if cut else int(self.offset[end]) != slot[notes.SLOT_FIRST]:
                 reason = "the chain does not end at the slot's first unit"
                 first_at = np.array([at + fmt.SLOT_FIRST_AT])
-                self._fail("slot_first", WHEEL, first_at, reason)
+                self._fail("slot_first", WHEEL, first_at, reason, last)
             elif not cut and net != slot[notes.SLOT_COUNT]:
                 reason = "the slot's count is not that of its chain"
-                self._fail("slot_count", WHEEL, np.array([at + fmt.SLOT_COUNT_AT]), reason)
+                self._fail("slot_count", WHEEL, np.array([at + fmt.SLOT_COUNT_AT]), reason, last)
 
     # --- units
 
@@ -186,7 +193,7 @@ class SlotMeeting:
         self.tally.check("unreached", int(self.is_ahead.sum()))
         lost = self.is_ahead & ~self.reached & ~self.is_superseded
         reason = "no slot leads to this unit: its timer would not fire"
-        self._fail("unreached", _LOG, self.offset[lost], reason)
+        self._fail("unreached", _LOG, self.offset[lost], reason, self.offset[lost])
 
     def _count_loads(self) -> None:
         """Count how many timers wait in each slot ahead."""

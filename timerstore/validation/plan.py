@@ -73,6 +73,21 @@ class Scope(NamedTuple):
         """A broker was killed: it mends its wheel, from what it flushed, when it opens."""
         return self.is_unclean and not self.view.ours
 
+    def torn_wheel(self, units: Words) -> Flags:
+        """Tell for which units, by their offsets, what the wheel says can be torn: bool[n].
+
+        A broker that is stopped does not write its wheel. When it opens, it links again what stands
+        in the files of the timer log from the last one but one that it had flushed.
+        """
+        view = self.view
+        linked_again = 0 if self.is_wheel_torn else 1 << 62
+        if not view.ours and view.checkpoint is not None and not self.is_wheel_torn:
+            segment_bytes = view.reader.timerlog.segment_bytes
+            flushed = view.checkpoint.timerlog_flushed
+            linked_again = max(0, flushed // segment_bytes - 1) * segment_bytes
+        torn: Flags = units >= linked_again
+        return torn
+
     def torn_in_log(self, messages: Words) -> Flags:
         """Tell for which messages what is wrong can be torn, by their offsets: bool[n]."""
         torn: Flags = (messages >= self.view.durable) & self.is_unclean

@@ -1,0 +1,228 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.rocketmq.broker.BrokerController;
+import org.apache.rocketmq.broker.BrokerStartup;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
+import org.apache.rocketmq.common.message.MessageConst;
+import org.apache.rocketmq.common.message.MessageDecoder;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageExtBrokerInner;
+import org.apache.rocketmq.common.namesrv.NamesrvConfig;
+import org.apache.rocketmq.namesrv.NamesrvController;
+import org.apache.rocketmq.remoting.netty.NettyServerConfig;
+import org.apache.rocketmq.store.PutMessageResult;
+import org.apache.rocketmq.store.timer.TimerMessageStore;
+
+/**
+ * Runs RocketMQ brokers in one process, as a program asks for on standard input.
+ *
+ * Each line is a command, its words separated by tabs; each is answered by one line, "ok", or "failed" with a reason.
+ * A broker is started as RocketMQ's own BrokerStartup does it, from a file of settings. End of input ends the process
+ * at once, as a kill does.
+ */
+public class Brokers {
+    private static final PrintStream OUT = System.out;
+    private static final Map<String, BrokerController> BROKERS = new HashMap<>();
+    private static String names = "";
+
+    public static void main(String[] args) throws Exception {
+        System.setOut(System.err); // what RocketMQ prints is no answer
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            String answer;
+            try {
+                answer = "ok\t" + answer(line.split("\t", -1));
+            } catch (Throwable reason) {
+                reason.printStackTrace();
+                answer = "failed\t" + reason;
+            }
+            OUT.println(answer.replace("\n", " "));
+            OUT.flush();
+        }
+        Runtime.getRuntime().halt(1);
+    }
+
+    private static String answer(String[] words) throws Exception {
+        switch (words[0]) {
+            case "names":
+                return startNames();
+            case "start":
+                return start(words[1], words[2]);
+            case "timer":
+                return timer(words[1], words[2], words[3], Long.parseLong(words[4]), words[5]);
+            case "delete":
+                return delete(words[1], words[2], words[3], Long.parseLong(words[4]));
+            case "level":
+                return level(words[1], words[2], words[3], Integer.parseInt(words[4]), words[5]);
+            case "send":
+                return send(words[1], Long.parseLong(words[2]), words[3]);
+            case "recall":
+                return recall(words[1], words[2]);
+            case "consume":
+                return consume(words[1], words[2], words[3], Long.parseLong(words[4]));
+            case "linked":
+                return linked(words[1]);
+            case "stop":
+                return stop(Arrays.copyOfRange(words, 1, words.length));
+            default:
+                throw new IllegalArgumentException(words[0]);
+        }
+    }
+
+    private static String startNames() throws Exception {
+        NettyServerConfig server = new NettyServerConfig();
+        server.setListenPort(0);
+        server.setBindAddress("127.0.0.1");
+        NamesrvController controller = new NamesrvController(new NamesrvConfig(), server);
+        controller.initialize();
+        controller.start();
+        names = "127.0.0.1:" + server.getListenPort();
+        return names;
+    }
+
+    /** Answers with the commit log's start and end, as the broker found them. */
+    private static String start(String name, String settings) throws Exception {
+        BrokerController controller = BrokerStartup.buildBrokerController(new String[] {"-c", settings});
+        controller.getBrokerConfig().setNamesrvAddr(names.isEmpty() ? null : names);
+        if (!controller.initialize()) {
+            throw new IllegalStateException("the broker did not load " + settings);
+        }
+        String found = controller.getMessageStore().getMinPhyOffset() + "\t" + controller.getMessageStore().getMaxPhyOffset();
+        controller.start();
+        BROKERS.put(name, controller);
+        return found;
+    }
+
+    /** Stops brokers side by side, for each waits much. */
+    private static String stop(String[] stopped) throws Exception {
+        List<Thread> stopping = new ArrayList<>();
+        for (String name : stopped) {
+            stopping.add(new Thread(BROKERS.remove(name)::shutdown));
+        }
+        for (Thread each : stopping) {
+            each.start();
+        }
+        for (Thread each : stopping) {
+            each.join();
+        }
+        return "";
+    }
+
+    // --- a broker's own store, without a client
+
+    private static MessageExtBrokerInner message(BrokerController controller, String topic, String key, String body) {
+        MessageExtBrokerInner message = new MessageExtBrokerInner();
+        message.setTopic(topic);
+        message.setQueueId(0);
+        message.setBody(body.getBytes(StandardCharsets.UTF_8));
+        message.setBornTimestamp(System.currentTimeMillis());
+        message.setBornHost(controller.getStoreHost());
+        message.setStoreHost(controller.getStoreHost());
+        MessageAccessor.putProperty(message, MessageConst.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX, key);
+        return message;
+    }
+
+    private static String put(BrokerController controller, MessageExtBrokerInner message) {
+        message.setPropertiesString(MessageDecoder.messageProperties2String(message.getProperties()));
+        PutMessageResult result = controller.getMessageStore().putMessage(message);
+        if (!result.isOk()) {
+            throw new IllegalStateException(String.valueOf(result.getPutMessageStatus()));
+        }
+        return "";
+    }
+
+    private static String timer(String name, String topic, String key, long dueMs, String body) {
+        BrokerController controller = BROKERS.get(name);
+        MessageExtBrokerInner message = message(controller, topic, key, body);
+        MessageAccessor.putProperty(message, MessageConst.PROPERTY_TIMER_DELIVER_MS, String.valueOf(dueMs));
+        return put(controller, message);
+    }
+
+    /** As RecallMessageProcessor does it. */
+    private static String delete(String name, String topic, String key, long dueMs) {
+        BrokerController controller = BROKERS.get(name);
+        MessageExtBrokerInner message = message(controller, topic, key, "0");
+        MessageAccessor.putProperty(message, MessageConst.PROPERTY_TIMER_DEL_UNIQKEY, TimerMessageStore.buildDeleteKey(topic, key));
+        MessageAccessor.putProperty(message, MessageConst.PROPERTY_TIMER_DELIVER_MS, String.valueOf(dueMs));
+        return put(controller, message);
+    }
+
+    private static String level(String name, String topic, String key, int level, String body) {
+        BrokerController controller = BROKERS.get(name);
+        MessageExtBrokerInner message = message(controller, topic, key, body);
+        message.setDelayTimeLevel(level);
+        return put(controller, message);
+    }
+
+    /** Tells whether each message of the timer topic has its unit. */
+    private static String linked(String name) throws Exception {
+        TimerMessageStore timers = BROKERS.get(name).getTimerMessageStore();
+        return timers.getCommitQueueOffset() + "\t" + BROKERS.get(name).getMessageStore().getMaxOffsetInQueue(TimerMessageStore.TIMER_TOPIC, 0);
+    }
+
+    // --- through RocketMQ's client
+
+    private static DefaultMQProducer producer;
+
+    private static DefaultMQProducer producer() throws Exception {
+        if (producer == null) {
+            producer = new DefaultMQProducer("producers");
+            producer.setNamesrvAddr(names);
+            producer.start();
+        }
+        return producer;
+    }
+
+    private static String send(String topic, long dueMs, String body) throws Exception {
+        Message message = new Message(topic, body.getBytes(StandardCharsets.UTF_8));
+        message.setDeliverTimeMs(dueMs);
+        return producer().send(message).getRecallHandle();
+    }
+
+    private static String recall(String topic, String handle) throws Exception {
+        return producer().recallMessage(topic, handle);
+    }
+
+    /**
+     * Consumes for a while. What begins with "fail" fails, others are acknowledged.
+     *
+     * Answers with each body that came, and how often it had come before: "body:times", separated by tabs.
+     */
+    private static String consume(String group, String topic, String mode, long forMs) throws Exception {
+        List<String> came = Collections.synchronizedList(new ArrayList<>());
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(names);
+        consumer.setHeartbeatBrokerInterval(1_000); // what it reads changes, and the broker is told by the next one
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt each : messages) {
+                String body = new String(each.getBody(), StandardCharsets.UTF_8);
+                came.add(body + ":" + each.getReconsumeTimes());
+                if (mode.equals("failing") && body.startsWith("fail")) {
+                    context.setDelayLevelWhenNextConsume(1);
+                    return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        Thread.sleep(forMs);
+        consumer.shutdown();
+        return String.join("\t", came);
+    }
+}

@@ -1,0 +1,132 @@
+"""RocketMQ 5.3.3 in a process of its own, asked by lines: brokers that open folders of stores.
+
+`Brokers.java` starts each as RocketMQ's own program does, from a file of settings. Maven fetches
+RocketMQ once, into a folder of the user's cache.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from timerstore.closing.broker_files import CONFIG_FILE
+
+HERE: Final = Path(__file__).parent
+NO_TOOLS: Final = "no JDK or no Maven: RocketMQ itself opens no store"
+NO_JARS: Final = "Maven cannot fetch RocketMQ: RocketMQ itself opens no store"
+ANSWER_S: Final = 60
+"""Whatever a broker is asked it answers sooner, or its process is ended."""
+
+
+class NoRocketMQError(Exception):
+    """RocketMQ cannot run here; says why."""
+
+
+def classpath() -> str:
+    """Return what Java needs to run `Brokers`; fetched and compiled once for each version of it."""
+    if not all(map(shutil.which, ("java", "javac", "mvn"))):
+        raise NoRocketMQError(NO_TOOLS)
+    made_of = (HERE / "pom.xml").read_bytes(), (HERE / "Brokers.java").read_bytes()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "timerstore-tests"
+    jars, classes = (
+        cache / f"{name}-{zlib.crc32(content):08x}"
+        for name, content in zip(("rocketmq", "classes"), made_of, strict=True)
+    )
+    cache.mkdir(parents=True, exist_ok=True)
+    with open(cache / "lock", "w") as lock:  # tests run side by side
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not jars.exists():
+            command = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml")]
+            command += ["dependency:copy-dependencies"]
+            _make(jars, lambda folder: [*command, f"-DoutputDirectory={folder}"], NO_JARS)
+        if not classes.exists():
+            command = ["javac", "-cp", f"{jars}/*", str(HERE / "Brokers.java")]
+            _make(classes, lambda folder: [*command, "-d", str(folder)], "")
+    return f"{classes}:{jars}/*"
+
+
+def _make(folder: Path, command: Callable[[Path], list[str]], why: str) -> None:
+    """Have a command fill a folder, which is there once it is complete."""
+    made = Path(tempfile.mkdtemp(dir=folder.parent))
+    done = subprocess.run(command(made), capture_output=True, text=True, timeout=240, check=False)
+    if done.returncode:
+        shutil.rmtree(made)
+        if why:
+            raise NoRocketMQError(why)
+        raise RuntimeError(done.stdout + done.stderr)
+    made.rename(folder)
+
+
+class Brokers:
+    """Brokers in one process. Leaving the block kills it, with all that still run."""
+
+    def __init__(self, home: Path) -> None:
+        """Start the process; `home`: an empty folder, for settings and what RocketMQ logs."""
+        home.mkdir(parents=True)
+        self.home = home
+        command = ["java", "-XX:+UseSerialGC", f"-Duser.home={home}"]
+        command += ["-cp", classpath(), "Brokers"]
+        variables = os.environ | {"ROCKETMQ_HOME": str(home), "LC_ALL": "C.UTF-8"}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with open(home / "stderr", "wb") as said:
+            self.process = subprocess.Popen(command, **pipes, stderr=said, env=variables, text=True)
+
+    def __enter__(self) -> Brokers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """End the process with SIGKILL, and its brokers with it."""
+        self.process.kill()
+        self.process.communicate()
+
+    def ask(self, *words: object) -> list[str]:
+        """Send a command; return the words of its answer. Raises AssertionError where it failed."""
+        assert self.process.stdin and self.process.stdout
+        watchdog = threading.Timer(ANSWER_S, self.process.kill)
+        watchdog.start()
+        self.process.stdin.write("\t".join(map(str, words)) + "\n")
+        self.process.stdin.flush()
+        status, *answer = self.process.stdout.readline().rstrip("\n").split("\t")
+        watchdog.cancel()
+        assert status == "ok", f"{words}: {answer or (self.home / 'stderr').read_text()[-4000:]}"
+        return answer
+
+    def start(self, path: Path, **settings: object) -> tuple[int, int]:
+        """Start a broker on a store; return the commit log's start and end, as it found them.
+
+        It is set as the handover of the store says, where there was one, and by `settings`.
+        """
+        file = self.home / f"{path.name}.conf"
+        handed = path / CONFIG_FILE
+        lines = handed.read_text("latin-1").splitlines() if handed.exists() else []
+        ports = {"listenPort": 0, "haListenPort": _free_port(), "brokerIP1": "127.0.0.1"}
+        # Of two of its threads one never rests for so long, one reads the whole wheel so often.
+        ports |= {"transactionMetricFlushInterval": 200, "timerFlushIntervalMs": 3_000}
+        given = {"storePathRootDir": path, "storePathCommitLog": path / "commitlog"}
+        for name, value in (given | ports | {"bindAddress": "127.0.0.1"} | settings).items():
+            lines.append(f"{name} = {value}")
+        file.write_text("\n".join(lines), "latin-1")
+        start, end = self.ask("start", path, file)
+        return int(start), int(end)
+
+    def stop(self, *paths: Path) -> None:
+        """Stop the brokers of stores as their own program does."""
+        self.ask("stop", *paths)
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
