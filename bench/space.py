@@ -95,11 +95,21 @@ class _Watched:
         self.space = Space(ALLOWED_BYTES / scale)
         self._scale = scale
 
-    def put(self, bodies: list[bytes], delay_ms: np.ndarray) -> None:
+    def put(self, bodies: list[bytes], delay_ms: np.ndarray) -> list[str]:
         before = self.store.stats().commitlog_end
-        self.store.put_many(bodies, topic=TOPIC, delay_ms=delay_ms)
+        ids = self.store.put_many(bodies, topic=TOPIC, delay_ms=delay_ms)
         self.space.put_bytes += self.store.stats().commitlog_end - before
         self.space.put_count += len(bodies)
+        return ids
+
+    def reschedule(self, ids: list[str], delay_ms: np.ndarray) -> list[str]:
+        """Give each timer a new due time; what that appends counts as put."""
+        before = self.store.stats().commitlog_end
+        due_ms = (self.clock.now_ms + delay_ms).tolist()
+        ids = [self.store.reschedule(id, at_ms=each) for id, each in zip(ids, due_ms, strict=True)]
+        self.space.put_bytes += self.store.stats().commitlog_end - before
+        self.space.put_count += len(ids)
+        return ids
 
     def live_on(self, by_ms: int, *, before: bool) -> None:
         """Let time pass; take what fired, make a checkpoint; look at the disk `before` as well."""
@@ -218,4 +228,39 @@ def month(path: Path, *, scale: int, days: int, step_s: int) -> Space:
         delay_ms[is_far] = random.integers(SHORT_MS, days * DAY_MS, int(is_far.sum()))
         watched.put(bodies, delay_ms)
         watched.live_on(step_s * 1_000, before=False)
+    return watched.close()
+
+
+def year(path: Path, count: int) -> Space:
+    """Put `count` timers due within a year, as many an hour for a day; then let the year pass."""
+    random = np.random.default_rng(1)
+    bodies = ours.make_bodies(count // 24)
+    watched = _Watched(path, Config(durability="process"), 1)
+    for _ in range(24):
+        watched.put(bodies, random.integers(SHORT_MS, 365 * DAY_MS, len(bodies)))
+        watched.live_on(DAY_MS // 24, before=True)
+    for _ in range(365):
+        watched.live_on(DAY_MS, before=True)
+    return watched.close()
+
+
+def rescheduled(path: Path, count: int, times: int) -> Space:
+    """Put `count` timers due within 30 days, give each `times` another due time, let all pass.
+
+    Each time takes an hour of the clock, with a checkpoint each six minutes.
+    """
+    random = np.random.default_rng(1)
+    bodies = ours.make_bodies(count // 10)
+    watched = _Watched(path, Config(durability="process"), 1)
+    parts = []
+    for _ in range(10):
+        parts.append(watched.put(bodies, random.integers(DAY_MS, FAR_MS, len(bodies))))
+        watched.live_on(360_000, before=True)
+    for _ in range(times):
+        for at, ids in enumerate(parts):
+            delay_ms = random.integers(DAY_MS, FAR_MS, len(ids))
+            parts[at] = watched.reschedule(ids, delay_ms)
+            watched.live_on(360_000, before=True)
+    for _ in range(31):
+        watched.live_on(DAY_MS, before=True)
     return watched.close()

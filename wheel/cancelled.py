@@ -41,6 +41,7 @@ class CancelledSet:
     address: int = 0  # of its table, see sets.py: Python replaces it by a larger one
     length: int = 0  # of its table in words
     count: int = 0
+    timer_count: int = 0  # entries that are of timers of ours
     level_count: int = 0  # entries that are of delay levels
     held_count: int = 0  # of these, those held: IDENTITY_HELD
     held_from: int = NO_OFFSET  # commit log offset of the oldest of their deletes
@@ -55,6 +56,12 @@ def _table(cancelled: CancelledSet) -> Any:
 def is_of_level(high: int, low: int) -> bool:
     """Tell whether an identity is that of a message that was put into a delay level by us."""
     return high == IDENTITY_OURS and low >= fmt.LEVEL_MARK
+
+
+@inlined
+def is_our_timer(high: int, low: int) -> bool:
+    """Tell whether an identity is that of a timer of ours, which no delay level has."""
+    return high == IDENTITY_OURS and low < fmt.LEVEL_MARK
 
 
 @inlined
@@ -83,6 +90,8 @@ def cancelled_add(cancelled: CancelledSet, high: int, low: int) -> bool:
     if not set_add(_table(cancelled), high, low):
         return False
     cancelled.count += 1
+    if is_our_timer(high, low):
+        cancelled.timer_count += 1
     if is_of_level(high, low):
         cancelled.level_count += 1
     return True
@@ -117,6 +126,8 @@ def cancelled_remove(cancelled: CancelledSet, high: int, low: int) -> bool:
         if cancelled.held_count == 0:
             cancelled.held_from = NO_OFFSET
     cancelled.count -= 1
+    if is_our_timer(high, low):
+        cancelled.timer_count -= 1
     if of_level:
         cancelled.level_count -= 1
     return True
@@ -234,6 +245,8 @@ class CancelledTimers:
         of_level = held | ((high == IDENTITY_OURS) & (low >= fmt.LEVEL_MARK))
         assert self.set.count == len(low), (self.set.count, len(low))
         assert self.set.level_count == of_level.sum(), (self.set.level_count, of_level.sum())
+        ours = (high == IDENTITY_OURS) & ~of_level
+        assert self.set.timer_count == ours.sum(), (self.set.timer_count, ours.sum())
         assert self.set.held_count == held.sum(), (self.set.held_count, held.sum())
         assert (self.set.held_from == NO_OFFSET) == (not held.any()), self.set.held_from
         assert ROOM_WORDS * len(low) <= self.set.length == len(self.table)

@@ -3,5 +3,6 @@
 retention.py   removes the segments that nobody needs again
 reach.py       up to where only pending timers keep the log
 cleaning.py    moves pending timers out of the oldest segments
+forgetting.py  the deletes that it drops
 pass_units.py  the units that it reads
 """

@@ -2,7 +2,8 @@
 
 One timer that is due in a month would keep everything that was put after it. So a *pass* goes over
 the oldest segment: what is pending there and is not due soon is appended again, as a roll is, and
-the units it had are superseded (`floor.py`). What is due before the pass's S is left to fire from
+the units it had are superseded (`floor.py`). A cancelled timer is dropped, and its delete with it
+(`forgetting.py`). What is due before the pass's S is left to fire from
 its place. Once R is past the latest slot of that nothing of the segment is needed: F, the floor,
 moves behind it, and with the next checkpoint retention removes it. So S is as soon as it can be:
 behind what is claimed and what was ever fired, and behind what will be while the pass goes on.
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError, TimerStoreError
+from timerstore.services.cleaning.forgetting import NO_TARGET, forget_targets, live_bytes
 from timerstore.services.cleaning.pass_units import Pass, Round, Walk
 from timerstore.services.looking.log_units import CHUNK_UNITS, all_units
 from timerstore.services.mending.pass_lost import pass_lost
@@ -142,12 +144,15 @@ def _take_back_lost(thread: ServiceThread) -> None:
 
 
 @kernel_ahead
-def _copy_units(world: World, source: SegmentTable, units: Units, stop_at: int, now_ms: int) -> int:
+def _copy_units(
+    world: World, source: SegmentTable, units: Units, targets: Words, stop_at: int, now_ms: int
+) -> int:
     """Copy what the last pass needs of `units`, in one append; return how many are done with.
 
     `units`: those of its range that lead to S or later, in the order of the log; `stop_at` is where
-    the cursor stands once all are done with. `source`: the commit log's segments. _CUT, and nothing
-    done, where a slot from S on is being claimed, or was fired from. O(bytes).
+    the cursor stands once all are done with. `targets`: of the deletes that are dropped, see
+    `read_targets`. `source`: the commit log's segments. _CUT, and nothing done, where a slot from
+    S on is being claimed, or was fired from. O(bytes).
     """
     mine, thread = world.cleaning, world.cleaning.thread
     found, stage, precision = thread.found, world.stage, world.settings.precision_ms
@@ -161,6 +166,10 @@ def _copy_units(world: World, source: SegmentTable, units: Units, stop_at: int, 
         magic = units.magic[i]
         slot = units.ms[i] // precision
         if find_in(world.done, message) >= 0:
+            i += 1
+            continue
+        if targets[i] != NO_TARGET:
+            settled_bytes += size
             i += 1
             continue
         if stage_is_full(staged, staged_bytes, size):
@@ -339,12 +348,14 @@ class Cleaner:
 
     @property
     def pending_bytes(self) -> int | None:
-        """Bytes of the messages that pending units point to, about; None before it was learnt."""
+        """Bytes of the messages of pending timers, about; None before it was learnt."""
         world = self.engine.world
         if self._pending_bytes is None:
             return None
         settled = world.dequeue_put.settled_bytes + world.cleaning.settled_bytes
-        return max(0, self._pending_bytes + world.enqueue_put.linked_bytes - settled)
+        waits_bytes = max(0, self._pending_bytes + world.enqueue_put.linked_bytes - settled)
+        dropped_count = sum(len(each.targets) for each in [*self._passes])
+        return live_bytes(self.engine, waits_bytes, dropped_count)
 
     def _step(self, everything: bool) -> bool:
         if self.stopped or self.error is not None or self.engine.rebuild_wanted:
@@ -448,11 +459,11 @@ class Cleaner:
         """Copy a batch of the pass; end it where all are done with."""
         engine, world = self.engine, self.engine.world
         self._settle(walk)
-        units, stop_at = walk.next_units(self.units_at_once)
+        units, targets, stop_at = walk.next_units(self.units_at_once)
         now_ms = max(engine.clock.now_ms, engine.queues.table.stored_ms)
         before = world.cleaning.copied_count
         with engine.commitlog.reading():
-            done = _copy_units(world, walk.source.table, units, stop_at, now_ms)
+            done = _copy_units(world, walk.source.table, units, targets, stop_at, now_ms)
         if self.on_copies is not None and world.cleaning.copied_count > before:
             self.on_copies(walk.mine.first_slot * engine.precision_ms)
         if done == _CUT:
@@ -490,6 +501,7 @@ class Cleaner:
         self._end(walk, 2 * self.leave_slots + 1)
 
     def _end(self, walk: Walk, leave_slots: int = 0) -> None:
+        walk.mine.targets = walk.dropped_targets()
         took_slots = self.engine.world.dequeue_get.claimed_slot - walk.claimed_slot
         leave_slots = min(max(leave_slots, took_slots), self.wait_slots)
         left = self._round
@@ -511,5 +523,7 @@ class Cleaner:
             left = sum(each.first_slot >= 0 for each in passes[ended:] if each is not mine)
             left += walk is not None and self._is_entered(walk)
             _move_floor(self.engine.world, passes[ended - 1].stop, left)
+        for each in passes[:ended]:
+            forget_targets(self.engine, each.targets)
         for _ in range(ended):  # where a signal comes between, the same is done once more
             self._passes.popleft()

@@ -8,14 +8,16 @@ of its own, so those of the services stay as they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from timerstore.services.cleaning.forgetting import NO_TARGET, read_targets
 from timerstore.services.looking.log_units import read_units
 from timerstore.services.looking.unsaid_leads import say_leads
 from timerstore.timelog.bytes.unit import NOT_SAID, Units
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.reader import ReadSegments
 from timerstore.wheel import chain
 
@@ -34,6 +36,7 @@ class Pass:
     stop: int
     last_slot: int  # the latest that what it leaves in place leads to
     first_slot: int = -1  # S, of one that copies: it stands in `Cleaning.passes` as well
+    targets: Words = field(default_factory=lambda: np.zeros(0, np.int64))  # of deletes it dropped
 
 
 class Round:
@@ -92,18 +95,29 @@ class Walk:
     def __init__(self, engine: Engine, mine: Pass, units: Units) -> None:
         """`units`: what it looks at, in the order of the commit log."""
         log = engine.commitlog
-        self.mine, self.units, self.at = mine, units, 0
+        self.engine, self.mine, self.units, self.at = engine, mine, units, 0
+        self._targets = np.full(len(units), NO_TARGET)
         self.claimed_slot = engine.world.dequeue_get.claimed_slot
         """C when it began."""
         self.source = ReadSegments(log.folder, "commitlog", log.segment_bytes, open_count_max=2)
         self.source.map_from(mine.start, 1)
 
-    def next_units(self, count: int) -> tuple[Units, int]:
-        """Return the next units, with where the cursor stands once all are done with."""
+    def next_units(self, count: int) -> tuple[Units, Words, int]:
+        """Return the next units, the targets of those that are dropped as deletes: int64[n].
+
+        With them where the cursor stands once all are done with.
+        """
         stop = self.at + count
         is_last = stop >= len(self.units)
         cursor = self.mine.stop if is_last else int(self.units.message[stop])
-        return self.units[self.at : stop], cursor
+        units, targets = self.units[self.at : stop], self._targets[self.at : stop]
+        read_targets(self.engine.world, self.source.table, units, targets)
+        return units, targets, cursor
+
+    def dropped_targets(self) -> Words:
+        """Return the targets of the deletes that the pass, which has ended, dropped: int64[n]."""
+        done = self._targets[: np.searchsorted(self.units.message, self.mine.stop)]
+        return done[done != NO_TARGET]
 
     def go_to(self, cursor: int) -> None:
         """Go to the first unit whose message is not before `cursor`."""

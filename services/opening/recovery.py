@@ -254,6 +254,7 @@ def _settle_the_counts(this: Recovery) -> None:
         engine.read_slot, log.floor, engine.levels.offset
     )
     engine.world.cleaning.floor = max(log.floor, engine.commitlog.start)
+    engine.world.cleaning.opened_at = log.end
     this.findings.cancelled_count = engine.cancelled.set.count
     this.recount.settle(log.end, by_broker=this.findings.by_broker)
 

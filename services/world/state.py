@@ -217,6 +217,7 @@ class Cleaning:
     copied_count: int = 0
     copied_bytes: int = 0
     settled_bytes: int = 0  # of pending messages that were copied, or dropped
+    opened_at: int = 0  # the log's end when the store was opened
 
 
 @record

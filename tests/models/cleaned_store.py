@@ -12,9 +12,14 @@ live    What waits is told by units: a message that has one, in a slot R has not
 pass    The oldest segment [lo, hi): full, below the first message without a unit, below what must
         stay (here: fired messages not consumed). S = max(C, latest slot fired + 1) + margin is
         fixed when the pass begins. Its live messages are looked at in order. One that leads to a
-        slot >= S: a timer in the cancelled set is dropped, everything else, deletes too, is
-        appended again, all properties kept, TIMER_ORIGIN = its source's offset. What leads to a
-        slot < S stays, hops and fires from its place. The cursor moves in the same step.
+        slot >= S: a timer in the cancelled set is dropped, and a delete that was appended since
+        the store was opened. Everything else is appended again, all properties kept, TIMER_ORIGIN =
+        its source's offset. What leads to a slot < S stays, hops and fires from its place. The
+        cursor moves in the same step.
+delete  Its timer lies before it, so the passes have dropped the timer as well, or left it to fire.
+        The entry in the cancelled set stays until F is past the delete: only then has what was left
+        come to its slot. A delete of an earlier life is copied: a broker, or an older store, rolls
+        by message, so the timer may lie behind it.
 cut     If a timer of a slot >= S was fired before the cursor has reached hi, as a far roll is
         after a jump of the clock, the pass ends at the cursor, and another one begins there with a
         new S. (That C has come past S meanwhile does no harm.) Each keeps (lo, hi, S, offset of its
@@ -62,7 +67,7 @@ RULES = {
     "capture": "one",
     "remove": "durable",
     "reach": "linked",
-    "deletes": "copy",
+    "deletes": "drop ours",
     "eaten": 1,
     "order": "log first",
     "walk": "start",
@@ -286,6 +291,7 @@ class Store(rules_model.Store):
                     "S": self.first_slot() + self.rnd.randrange(self.v["margin"]),
                     "first": None,
                     "left": -1,
+                    "dropped": [],
                 }
                 self.passes.append(p)
                 if goal > self.round[0] or self.rnd.random() < 0.5:
@@ -305,10 +311,14 @@ class Store(rules_model.Store):
             if m["k"] == "p" and m["id"] in self.cancelled and self.v["dead"] == "drop":
                 self.info["cancelled, not copied"] += 1
                 continue
-            if m["k"] == "d" and self.v["deletes"] != "copy":
-                if self.v["deletes"] == "drop":
+            is_ours = not self.old and o >= self.opened
+            if m["k"] == "d" and (is_ours or self.v["deletes"] == "drop all"):
+                self.info["deletes dropped"] += 1
+                if self.v["deletes"] == "forget at once":
                     self.cancelled.pop(m["id"], 0)
-                continue
+                p["dropped"].append(m["id"])
+                if self.v["deletes"] != "copy":
+                    continue
             c = self.append(**(m | {"origin": o}))
             self.info["copies"] += 1
             self.info["copies of copies"] += "origin" in m
@@ -324,7 +334,11 @@ class Store(rules_model.Store):
             and self.passes[0]["hi"] == self.passes[0]["goal"]
             and (self.R > self.passes[0]["left"] or self.v["wait"] == "no")
         ):
-            self.F = self.passes.pop(0)["hi"]
+            ended = self.passes.pop(0)
+            self.F = ended["hi"]
+            if self.v["deletes"] not in ("copy", "never forget"):
+                for i in ended["dropped"]:
+                    self.cancelled.pop(i, 0)
             self.done = {o: c for o, c in self.done.items() if o >= self.F}
 
     def remove(self):
@@ -453,6 +467,7 @@ class Store(rules_model.Store):
 
     def open(self, lose=0):
         log = self.log
+        self.opened = len(log)
         qs = [m["q"] for m in log if m["k"] in "pd"]
         self.next_q = qs[-1] + 1 if qs else 0  # the queue's last entry stays
         first = next((m["q"] for _, m in log.kept() if m["k"] in "pd"), None)

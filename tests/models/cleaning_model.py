@@ -149,8 +149,9 @@ WRONG = [
     {"order": "F first"},
     {"remove": "memory"},
     {"reach": "all"},
-    {"deletes": "drop"},
-    {"deletes": "forget"},
+    {"deletes": "forget at once"},
+    {"deletes": "never forget"},
+    {"deletes": "drop all"},
     {"eaten": 0},
     {"cancel": "split"},
     {"walk": "-1"},
@@ -167,4 +168,5 @@ SAME = [
     {"barrier": 0},
     {"margin": 1},
     {"clean": 0},
+    {"deletes": "copy"},
 ]  # not needed, or no cleaning: nothing bad

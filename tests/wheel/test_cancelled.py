@@ -166,7 +166,7 @@ def test_an_empty_table_names_nobody() -> None:
     assert in_table(none, *columns([(OURS, 1), (OURS, LEVEL_MARK)])).tolist() == [False, False]
 
 
-@pytest.mark.parametrize("word", ["count", "level_count", "held_count", "held_from"])
+@pytest.mark.parametrize("word", ["count", "timer_count", "level_count", "held_count", "held_from"])
 def test_check_finds_a_count_that_is_wrong(word: str) -> None:
     timers = CancelledTimers()
     timers.add(*columns([(OURS, 5), (OURS, LEVEL_MARK | 5)]))
