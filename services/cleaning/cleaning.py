@@ -417,6 +417,9 @@ class Cleaner:
         if engine.last_recovered_source(engine.read_slot) >= start:
             return True
         could_go = self.reach.find(start) - start
+        # The units of what goes, go with it: where timers are cancelled, a sixth as much.
+        units_bytes = engine.timerlog.end - engine.timerlog.start
+        could_go += max(0, units_bytes - fmt.UNIT_BYTES * engine.pending_count())
         # What has no unit yet, the copies of a pass above all, waits as well: else one pass would
         # make the next one worth it.
         waits_bytes = (self.pending_bytes or 0) + self.reach.unlinked_bytes()
