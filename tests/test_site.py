@@ -10,6 +10,7 @@ import pytest
 
 from tests.markdown import ROOT, split_fences
 from timerstore.pipeline import DISTRIBUTION_RULES, TABLES
+from timerstore.tables import TABLES as STORE_TABLES
 from timerstore.validation.rules import RULES
 
 pytest.importorskip("mkdocs", reason="the extra docs is not installed")
@@ -46,6 +47,12 @@ def test_what_the_code_declares_is_filled_in(site: Path) -> None:
     assert all(f"<code>{rule.name}</code>" in texts["pipeline"] for rule in DISTRIBUTION_RULES)
     assert all(f'id="{name}"' in texts["pipeline"] for name in TABLES)
     assert 'id="reschedule"' in texts["cli"] and "--help" in texts["cli"]
+    spark = (site / "spark.html").read_text()
+    assert all(
+        f"<code>{column.name}</code>" in spark
+        for table in STORE_TABLES.values()
+        for column in table.columns
+    )
     for path in site.rglob("*.html"):
         assert "<!-- made:" not in path.read_text(), path
 

@@ -1,7 +1,7 @@
 """Fills in the tables of pages that the code itself declares, for MkDocs.
 
-A line `<!-- made: NAME -->` of a page stands for one of MAKERS. So what is declared once is written
-once. `python -P docs/hooks/made.py NAME` writes it to standard output.
+A line `<!-- made: NAME -->` of a page stands for one of MAKERS; a word behind the name is its
+argument. So what is declared once is written once. `python -P docs/hooks/made.py NAME` shows it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import commands
 
 from timerstore.pipeline import DISTRIBUTION_RULES, TABLES
 from timerstore.pipeline.thresholds import DEFAULTS, NEVER
+from timerstore.tables import TABLES as STORE_TABLES
 from timerstore.validation.rules import RULES
 
-MARK = re.compile(r"^<!-- made: (?P<name>[a-z-]+) -->$", re.MULTILINE)
+MARK = re.compile(r"^<!-- made: (?P<name>[a-z-]+)(?: (?P<of>\w+))? -->$", re.MULTILINE)
 
 
 def validation_rules() -> str:
@@ -60,11 +61,28 @@ def result_tables() -> str:
     return "\n".join(parts)
 
 
+def columns(name: str) -> str:
+    """Write the columns of one table that a store is read as."""
+    table = STORE_TABLES[name]
+    lines = [f"A row is {table.meaning}.", "", "| column | type | meaning |", "|---|---|---|"]
+    twins = {f"{column.name}_ms" for column in table.columns if column.kind == "timestamp"}
+    for column in table.columns:
+        if column.name in twins:
+            continue
+        twin = f"{column.name}_ms" in twins
+        name = f"`{column.name}`, `{column.name}_ms`" if twin else f"`{column.name}`"
+        kind = f"{column.kind}, bigint" if twin else column.kind
+        kind = f"{kind}; on request" if column.asked else kind
+        lines.append(f"| {name} | {kind} | {column.meaning} |")
+    return "\n".join(lines)
+
+
 def _number(value: float) -> str:
     return "never" if value == NEVER else f"{value:,g}"
 
 
-MAKERS: dict[str, Callable[[], str]] = {
+MAKERS: dict[str, Callable[..., str]] = {
+    "columns": columns,
     "commands": commands.sections,
     "validation-rules": validation_rules,
     "distribution-rules": distribution_rules,
@@ -74,7 +92,7 @@ MAKERS: dict[str, Callable[[], str]] = {
 
 def filled(markdown: str) -> str:
     """Put what each mark stands for in its place."""
-    return MARK.sub(lambda match: MAKERS[match["name"]](), markdown)
+    return MARK.sub(lambda match: MAKERS[match["name"]](*filter(None, [match["of"]])), markdown)
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
@@ -83,4 +101,4 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 
 
 if __name__ == "__main__":
-    print(MAKERS[sys.argv[1]]())
+    print(MAKERS[sys.argv[1]](*sys.argv[2:]))
