@@ -11,7 +11,7 @@ import numpy as np
 import ours
 
 import timerstore
-from timerstore import Config
+from timerstore import Config, Tuning
 
 FAR_COUNT = 100_000
 """Far timers, some 33 MB: with a factor of 1 and no slack the next pass is always worth it."""
@@ -35,10 +35,12 @@ def play(path: Path, duration_s: float, *, cleaning: bool, at_pull: bool) -> Pla
     """Measure lateness beside far timers, which are copied again and again with `cleaning`."""
     config = Config(
         durability="process",
-        commitlog_segment_bytes=SEGMENT_BYTES,
-        cleaning=cleaning,
-        cleaning_factor=1,
-        cleaning_slack_bytes=0,
+        tuning=Tuning(
+            commitlog_segment_bytes=SEGMENT_BYTES,
+            cleaning=cleaning,
+            cleaning_factor=1,
+            cleaning_slack_bytes=0,
+        ),
     )
     with timerstore.open(path / "store", config=config) as store:
         for part in ours.batches(ours.make_bodies(FAR_COUNT)):

@@ -13,7 +13,7 @@ import numpy as np
 import ours
 
 import timerstore
-from timerstore import Config, ManualClock, TimerStore
+from timerstore import Config, ManualClock, TimerStore, Tuning
 from timerstore.timelog.files.disk import Disk, MappedFile
 
 TOPIC = "space"
@@ -215,10 +215,12 @@ def month(path: Path, *, scale: int, days: int, step_s: int) -> Space:
     plain = Config()
     config = Config(
         durability="process",
-        commitlog_segment_bytes=plain.commitlog_segment_bytes // scale,
-        consumequeue_segment_bytes=plain.consumequeue_segment_bytes // 20 // scale * 20,
-        timerlog_segment_bytes=plain.timerlog_segment_bytes // scale,
-        cleaning_slack_bytes=plain.cleaning_slack_bytes // scale,
+        tuning=Tuning(
+            commitlog_segment_bytes=plain.commitlog_segment_bytes // scale,
+            consumequeue_segment_bytes=plain.consumequeue_segment_bytes // 20 // scale * 20,
+            timerlog_segment_bytes=plain.timerlog_segment_bytes // scale,
+            cleaning_slack_bytes=plain.cleaning_slack_bytes // scale,
+        ),
     )
     bodies = ours.make_bodies(1_000 * step_s // scale)
     watched = _Watched(path, config, scale)

@@ -36,7 +36,7 @@ def arguments(id: str) -> dict[str, dict[str, Any]]:
         "resume": {"what": "firing"},
         "consume": {"topic": "t", "group": "fresh", "timeout": 0},
         "dead_letters": {"group": "fresh"},
-        "redrive": {"group": "fresh"},
+        "retry_dead_letters": {"group": "fresh"},
         "drop_dead_letters": {"group": "fresh"},
         "pull": {"topic": "t", "group": "fresh", "timeout": 0},
     }

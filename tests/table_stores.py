@@ -8,18 +8,20 @@ from hypothesis import strategies as st
 
 import timerstore
 from tests import naive
-from timerstore import Config, ManualClock
+from timerstore import Config, ManualClock, Tuning
 
 MILLISECOND = timedelta(milliseconds=1)
 SECOND = timedelta(seconds=1)
 SMALL = Config(
     durability="process",
-    wheel_slot_count=64,
-    roll_window_slots=4,
-    commitlog_segment_bytes=4_096,
     retention_ms=3_600_000,
-    consumequeue_segment_bytes=200,
-    timerlog_segment_bytes=520,
+    tuning=Tuning(
+        wheel_slot_count=64,
+        roll_window_slots=4,
+        commitlog_segment_bytes=4_096,
+        consumequeue_segment_bytes=200,
+        timerlog_segment_bytes=520,
+    ),
 )
 TOPICS = ["default", "second", "third"]
 REFUSED = timerstore.TooLateError, timerstore.UnknownTimerError, timerstore.InvalidArgumentError

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 import timerstore
-from timerstore import Config, Consumer, ManualClock, Retry
+from timerstore import Config, Consumer, ManualClock, Retry, Tuning
 from timerstore.timelog.jit.later import Kernel
 
 
@@ -50,7 +50,8 @@ def step(what):
 MINUTE = timedelta(minutes=1)
 FAR = datetime(2090, 1, 1, tzinfo=UTC)
 clock = ManualClock()
-config = Config(durability="process", commitlog_segment_bytes=1 << 16, **SIZES)
+tuning = Tuning(commitlog_segment_bytes=1 << 16, **SIZES)
+config = Config(durability="process", tuning=tuning)
 store = timerstore.open(sys.argv[1], config=config, clock=clock)
 known = in_memory()
 first = store.put(b"a", delay=MINUTE)

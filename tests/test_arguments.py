@@ -153,7 +153,7 @@ def test_a_consumer(store: timerstore.TimerStore) -> None:
     good = {"store": store, "group": "g"}
     check(timerstore.Consumer, good, parameters(timerstore.Consumer))
     consumer = timerstore.Consumer(store, "g")
-    check(consumer.redrive, {}, ["limit"])
+    check(consumer.retry_dead_letters, {}, ["limit"])
     numbers = itertools.count()
 
     TOPIC = "t"

@@ -15,7 +15,7 @@ from tests.models import cleaning_model
 from tests.models.rules_model import found
 from tests.rigs.history import LEVELS, SLOT_MS, UNIT_MS, Act, Acts, History
 from tests.tiers import how_many
-from timerstore import Config
+from timerstore import Config, Tuning
 from timerstore.timelog.jit.kernel import INTERPRETED
 
 RUNS = how_many("CLEANING_RUNS", 4 if INTERPRETED else 15, 200)
@@ -38,17 +38,19 @@ class CleanedHistory(History):
         if not hasattr(self, "store"):
             self.config = Config(
                 durability=self.config.durability,
-                precision_ms=SLOT_MS,
-                roll_window_slots=6,
-                wheel_slot_count=64 * 2,
-                commitlog_segment_bytes=rnd.choice((1 << 11, 1 << 12, 1 << 13)),
-                consumequeue_segment_bytes=rnd.choice((60, 400)),
-                timerlog_segment_bytes=rnd.choice((104, 520)),
-                near_count_max=1 << 14,
                 delay_levels=LEVELS,
-                level_batch_count=rnd.choice((1, 3, 1024)),
-                cleaning=rnd.random() < 0.5,
-                cleaning_slack_bytes=rnd.choice((0, 1 << 13)),
+                tuning=Tuning(
+                    precision_ms=SLOT_MS,
+                    roll_window_slots=6,
+                    wheel_slot_count=64 * 2,
+                    commitlog_segment_bytes=rnd.choice((1 << 11, 1 << 12, 1 << 13)),
+                    consumequeue_segment_bytes=rnd.choice((60, 400)),
+                    timerlog_segment_bytes=rnd.choice((104, 520)),
+                    near_count_max=1 << 14,
+                    level_batch_count=rnd.choice((1, 3, 1024)),
+                    cleaning=rnd.random() < 0.5,
+                    cleaning_slack_bytes=rnd.choice((0, 1 << 13)),
+                ),
             )
         Acts.open(self)
         self.play = self.store.core.runner.play

@@ -168,7 +168,7 @@ def test_a_connection_that_commits_by_itself_is_refused(tmp_path: Path) -> None:
         lambda: Done(table="x; drop table y"),
         lambda: Done(table=None),  # type: ignore[arg-type]
         lambda: Done().forget(None, -timedelta(1)),
-        lambda: Done().forget(None, 5),  # type: ignore[arg-type]
+        lambda: Done().forget(None, "5"),  # type: ignore[arg-type]
     ],
 )
 def test_what_is_wrong(make: Any) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from tests.markdown import ROOT
 from tests.models.quiet_disk import QuietDisk
-from timerstore import Config, ManualClock, TimerStore
+from timerstore import Config, ManualClock, TimerStore, Tuning
 
 EXAMPLES = ROOT / "examples"
 TRIED = {
@@ -40,7 +40,9 @@ def load(name: str) -> ModuleType:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[TimerStore]:
-    config = Config(commitlog_segment_bytes=1 << 18, wheel_slot_count=1024, roll_window_slots=300)
+    config = Config(
+        tuning=Tuning(commitlog_segment_bytes=1 << 18, wheel_slot_count=1024, roll_window_slots=300)
+    )
     clock = ManualClock(round(START.timestamp() * 1000))
     with TimerStore(tmp_path, config=config, clock=clock, disk=QuietDisk()) as store:
         yield store

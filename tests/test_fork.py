@@ -99,7 +99,7 @@ def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
         "Consumer.start": consumer.start,
         "Consumer.step": running.step,
         "Consumer.run": running.run,
-        "Consumer.redrive": running.redrive,
+        "Consumer.retry_dead_letters": running.retry_dead_letters,
         "Consumer.drop_dead_letters": running.drop_dead_letters,
         "Consumer.stats": running.stats,
         "Consumer.dead_letters": running.dead_letters,
@@ -168,7 +168,9 @@ def test_a_store_to_look_at_is_refused_too(store: timerstore.TimerStore) -> None
 @pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_threads_of_the_parent_are_no_matter(tmp_path: Path) -> None:
-    config = timerstore.Config(durability="group", commitlog_segment_bytes=1 << 20)
+    config = timerstore.Config(
+        durability="group", tuning=timerstore.Tuning(commitlog_segment_bytes=1 << 20)
+    )
     with timerstore.open(tmp_path / "store", config=config) as store:
         store.put(b"now", topic="t")
         batch = store.pull("t", timeout=10)

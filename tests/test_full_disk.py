@@ -18,7 +18,8 @@ import timerstore
 from tests.loop_disk import fill
 
 root = Path(sys.argv[1])
-config = timerstore.Config(commitlog_segment_bytes=40 << 20, durability="process")
+tuning = timerstore.Tuning(commitlog_segment_bytes=40 << 20)
+config = timerstore.Config(durability="process", tuning=tuning)
 store = timerstore.open(root / "store", config=config)
 store.put_many([bytes(600)] * 600, delay_ms=3_600_000)
 log = store.core.engine.commitlog
@@ -72,9 +73,8 @@ import timerstore
 from tests.loop_disk import fill
 
 root = Path(sys.argv[1])
-config = timerstore.Config(
-    commitlog_segment_bytes=1 << 20, cleaning_slack_bytes=0, durability="process"
-)
+tuning = timerstore.Tuning(commitlog_segment_bytes=1 << 20, cleaning_slack_bytes=0)
+config = timerstore.Config(durability="process", tuning=tuning)
 store = timerstore.open(root / "store", config=config)
 fired = store.put_many([b"%d" % i + bytes(6_000) for i in range(1_000)], topic="t", delay_ms=0)
 while store.stats().commitlog_end < 2 * 6_000 * 1_000:
@@ -137,13 +137,12 @@ import timerstore
 from tests.loop_disk import fill
 
 root, seed = Path(sys.argv[1]), int(sys.argv[2])
-config = timerstore.Config(
-    durability="process",
+tuning = timerstore.Tuning(
     commitlog_segment_bytes=1 << 20,
     timerlog_segment_bytes=52 * 20_000,
     consumequeue_segment_bytes=20 * 20_000,
-    flush_interval_ms=50,
 )
+config = timerstore.Config(durability="process", flush_interval_ms=50, tuning=tuning)
 store = timerstore.open(root / "store", config=config)
 count = refused = 0
 while refused < 4:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.models.ledger import read_messages
 from tests.models.quiet_disk import QuietDisk
-from timerstore import Config, ManualClock, TimerStore, verify
+from timerstore import Config, ManualClock, TimerStore, Tuning, verify
 from timerstore.validation import validate
 
 pytestmark = pytest.mark.slow
@@ -43,11 +43,13 @@ class Life:
         self.fired: list[Fired] = []
         self.config = Config(
             durability="process",
-            precision_ms=1_000 if path.name == "pending" else 100,
-            roll_window_slots=172_800 if path.name == "pending" else 20,
-            cleaning=cleaned,
-            cleaning_factor=1,
-            cleaning_slack_bytes=0,
+            tuning=Tuning(
+                precision_ms=1_000 if path.name == "pending" else 100,
+                roll_window_slots=172_800 if path.name == "pending" else 20,
+                cleaning=cleaned,
+                cleaning_factor=1,
+                cleaning_slack_bytes=0,
+            ),
         )
         self.open()
 

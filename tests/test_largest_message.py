@@ -13,7 +13,7 @@ import pytest
 import timerstore
 from tests.models.ledger import read_messages
 from tests.rigs import broker
-from timerstore import Config, InvalidArgumentError, ManualClock, TimerStore
+from timerstore import Config, InvalidArgumentError, ManualClock, TimerStore, Tuning
 from timerstore.consuming.delivery import Delivery
 from timerstore.consuming.failures import FAILED
 from timerstore.consuming.sendback import send_back, send_to_dead
@@ -34,12 +34,14 @@ NAMES = pytest.mark.parametrize("names", [SHORT, LONG], ids=["short", "long"])
 def config(segment_bytes: int) -> Config:
     return Config(
         durability="process",
-        commitlog_segment_bytes=segment_bytes,
         retention_ms=3_600_000,
-        consumequeue_segment_bytes=400,
-        wheel_slot_count=128,
-        roll_window_slots=40,
         delay_levels="1s 1m",
+        tuning=Tuning(
+            commitlog_segment_bytes=segment_bytes,
+            consumequeue_segment_bytes=400,
+            wheel_slot_count=128,
+            roll_window_slots=40,
+        ),
     )
 
 

@@ -11,17 +11,17 @@ import resource, sys, time
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 import timerstore
-from timerstore import Config, TimerStore
+from timerstore import Config, TimerStore, Tuning
 from timerstore.store.readonly import ReadOnlyStore
 from timerstore.validation import validate
 
 path, durability, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-config = Config(
-    durability=durability,
+tuning = Tuning(
     commitlog_segment_bytes=1 << 20,
     consumequeue_segment_bytes=400,
     timerlog_segment_bytes=1 << 16,
 )
+config = Config(durability=durability, tuning=tuning)
 soon_ms = time.time_ns() // 10**6 + 2_000
 late_ms = soon_ms + 3_600_000
 with TimerStore(path, config=config) as store:

@@ -23,10 +23,11 @@ PROGRAM = """
 import random, sys, time
 from datetime import timedelta
 import timerstore
-from timerstore import Config, Consumer
+from timerstore import Config, Consumer, Tuning
 
 levels = "1s 1s 1s 1s"  # so that the bad one is dead soon
-config = Config(durability="process", commitlog_segment_bytes=1 << 20, delay_levels=levels)
+tuning = Tuning(commitlog_segment_bytes=1 << 20)
+config = Config(durability="process", delay_levels=levels, tuning=tuning)
 with timerstore.open("timers/", config=config) as store:
     consumer = Consumer(store, "mailer", threads=2, max_attempts=1)
 

@@ -20,13 +20,13 @@ from timerstore.ground.moments import moment
 CALLS = {
     "TimerStore": (
         "put put_many cancel cancel_many cancel_key reschedule get find get_key pending "
-        "pending_columns count horizon consume pull dead_letters redrive drop_dead_letters stats "
-        "health pause resume flush close handover"
+        "pending_columns count horizon consume pull dead_letters retry_dead_letters "
+        "drop_dead_letters stats health pause resume flush close handover"
     ),
-    "Batch": "bodies due_ms fired_ms ids ack to_arrow __len__ __iter__",
+    "Batch": "bodies due_ms fired fired_ms ids ack to_arrow __len__ __iter__",
     "Delivery": (
-        "id topic body key tag properties due due_ms fired_ms lateness_ms attempt group queue_id "
-        "queue_index offset ack nack ack_and_put ack_and_put_many"
+        "id topic body key tag properties due due_ms fired fired_ms lateness_ms attempt group "
+        "queue_id queue_index offset ack nack ack_and_put ack_and_put_many"
     ),
     "DeadLetter": (
         "id topic body key tag properties attempts died_ms first_failed_ms error_type error_text "
@@ -39,7 +39,7 @@ CALLS = {
     "Timer": "id topic body key tag properties due due_ms put_ms roll_count",
     "Config": "from_toml from_env",
     "Consumer": (
-        "on subscribe start run step close stats dead_letters redrive drop_dead_letters "
+        "on subscribe start run step close stats dead_letters retry_dead_letters drop_dead_letters "
         "__enter__ __exit__"
     ),
     "Retry": "delay_level ack_index",
@@ -47,7 +47,7 @@ CALLS = {
     "Hook": "before after",
     "ManualClock": "now_ms advance",
     "TimerIds": "__len__ __getitem__",
-    "Report": "ok problems to_dict",
+    "VerifyReport": "ok problems to_dict",
 }
 """API.md's classes, with what a program may use of each."""
 ERRORS = [
@@ -140,7 +140,7 @@ def test_examples_in_docstrings_run(
     if not examples:
         return
     monkeypatch.chdir(tmp_path)
-    config = timerstore.Config(commitlog_segment_bytes=1 << 20)
+    config = timerstore.Config(tuning=timerstore.Tuning(commitlog_segment_bytes=1 << 20))
     timerstore.open("timers", config=config).close()
     with timerstore.open("shared", config=config, clock=timerstore.ManualClock()) as store:
         for each in examples:
@@ -195,7 +195,7 @@ def test_help_of_the_store_begins_with_a_map_of_its_calls() -> None:
 
 
 def test_help_of_config_names_every_setting() -> None:
-    text = (inspect.getdoc(timerstore.Config) or "").split(">>>")[0]
+    text = f"{inspect.getdoc(timerstore.Config)} {inspect.getdoc(timerstore.Tuning)}"
     for name in timerstore.Config.__dataclass_fields__:
         assert re.search(rf"\b{name}\b", text), name
 

@@ -16,10 +16,10 @@ from timerstore.timelog.reading.reader import Sizes, StoreReader
 
 START_MS = 1_700_000_000_000
 SMALL = timerstore.Config(
-    commitlog_segment_bytes=8_192,
-    consumequeue_segment_bytes=400,
-    timerlog_segment_bytes=1_040,
     retention_ms=3_600_000,
+    tuning=timerstore.Tuning(
+        commitlog_segment_bytes=8_192, consumequeue_segment_bytes=400, timerlog_segment_bytes=1_040
+    ),
 )
 
 
@@ -133,11 +133,13 @@ def test_more_segments_than_stay_mapped_are_no_damage(tmp_path: Path) -> None:
     """What recovery changes in a private map must not go when the map does."""
     config = timerstore.Config(
         durability="process",
-        commitlog_segment_bytes=8_192,
         retention_ms=3_600_000,
-        consumequeue_segment_bytes=400,
-        timerlog_segment_bytes=1_040,
-        open_segments_max=2,
+        tuning=timerstore.Tuning(
+            commitlog_segment_bytes=8_192,
+            consumequeue_segment_bytes=400,
+            timerlog_segment_bytes=1_040,
+            open_segments_max=2,
+        ),
     )
     clock = timerstore.ManualClock(START_MS)
     store = timerstore.open(tmp_path / "store", config=config, clock=clock)

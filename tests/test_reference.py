@@ -16,7 +16,7 @@ from tests.page_player import is_said
 from timerstore.timelog.files.identity import SIZES
 
 REFERENCE = ROOT / "docs" / "reference"
-OWN_PAGES = {"Config"} | {
+OWN_PAGES = {"Config", "Tuning"} | {
     name for name in timerstore.__all__ if name.endswith("Error")
 }  # config.md, errors.md
 PACKAGES = {

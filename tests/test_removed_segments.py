@@ -10,7 +10,7 @@ import pytest
 from tests import naive
 from tests.models.ledger import TIMER_TOPIC
 from tests.models.quiet_disk import QuietDisk
-from timerstore import Config, ManualClock, TimerStore, verify
+from timerstore import Config, ManualClock, TimerStore, Tuning, verify
 from timerstore.offline.export import export_messages
 from timerstore.services.world.damage import Damage
 from timerstore.store.readonly import ReadOnlyStore
@@ -20,9 +20,9 @@ from timerstore.validation import validate
 pytestmark = pytest.mark.slow
 
 CONFIGS = {
-    "pending": Config(precision_ms=1_000, durability="process"),
-    "fired": Config(precision_ms=100, roll_window_slots=20, durability="process"),
-    "crashed": Config(precision_ms=100, roll_window_slots=20, durability="process"),
+    "pending": Config(durability="process", tuning=Tuning(precision_ms=1_000)),
+    "fired": Config(durability="process", tuning=Tuning(precision_ms=100, roll_window_slots=20)),
+    "crashed": Config(durability="process", tuning=Tuning(precision_ms=100, roll_window_slots=20)),
 }
 INTERNAL = (TIMER_TOPIC, "SCHEDULE_TOPIC_XXXX")
 Key = tuple[str, str]

@@ -30,6 +30,7 @@ from timerstore import (
     InvalidArgumentError,
     ManualClock,
     TimerStore,
+    Tuning,
     UnknownTimerError,
 )
 from timerstore.consuming.sendback import send_back
@@ -80,17 +81,19 @@ class WholeMachine(DictionaryMachine):
         self.slot_ms = precision_ms
         self.config = Config(
             durability=durability,
-            precision_ms=precision_ms,
-            roll_window_slots=window,
-            wheel_slot_count=128,
-            commitlog_segment_bytes=commitlog_bytes,
-            consumequeue_segment_bytes=queue_bytes,
-            timerlog_segment_bytes=timerlog_bytes,
-            near_count_max=1 << 16,
             retention_ms=retention_ms,
-            open_segments_max=spread + 3,
             delay_levels=LEVELS,
-            level_batch_count=spread,
+            tuning=Tuning(
+                precision_ms=precision_ms,
+                roll_window_slots=window,
+                wheel_slot_count=128,
+                commitlog_segment_bytes=commitlog_bytes,
+                consumequeue_segment_bytes=queue_bytes,
+                timerlog_segment_bytes=timerlog_bytes,
+                near_count_max=1 << 16,
+                open_segments_max=spread + 3,
+                level_batch_count=spread,
+            ),
         )
         self.open()
 

@@ -32,7 +32,7 @@ from timerstore.ground.lazy import loader as _loader
 if TYPE_CHECKING:
     from timerstore.backups.backup import backup
     from timerstore.backups.points import BackupPoint
-    from timerstore.backups.report import Problem, Report
+    from timerstore.backups.report import Problem, VerifyReport
     from timerstore.backups.taken import BackupReport
     from timerstore.consumer.consumer import Consumer
     from timerstore.consumer.hooks import Hook
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         TooLateError,
         UnknownTimerError,
     )
-    from timerstore.ground.config import Config
+    from timerstore.ground.config import Config, Tuning
     from timerstore.ground.ids import TimerIds
     from timerstore.offline.restore import RestoreReport, backup_points, restore
     from timerstore.offline.salvage import SalvageReport, salvage
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "backups.backup": "backup",
     "backups.points": "BackupPoint",
-    "backups.report": "Problem Report",
+    "backups.report": "Problem VerifyReport",
     "backups.taken": "BackupReport",
     "consumer.consumer": "Consumer",
     "consumer.hooks": "Hook",
@@ -94,7 +94,7 @@ _HOMES = {
         "ReadOnlyError StoreAccessError StoreClosedError StoreFullError "
         "StoreLockedError TimerStoreError TooLateError UnknownTimerError"
     ),
-    "ground.config": "Config",
+    "ground.config": "Config Tuning",
     "ground.ids": "TimerIds",
     "offline.restore": "RestoreReport backup_points restore",
     "offline.salvage": "SalvageReport salvage",
@@ -120,7 +120,7 @@ of the shell, whatever only looks at errors: none of these waits for Numba."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
-__getattr__ = _loader(__name__, _HOME_OF)
+__getattr__ = _loader(__name__, _HOME_OF, {"Report": "VerifyReport"})
 
 
 def __dir__() -> list[str]:
@@ -157,7 +157,6 @@ __all__ = [
     "PausedError",
     "Problem",
     "ReadOnlyError",
-    "Report",
     "RestoreReport",
     "Retry",
     "SalvageReport",
@@ -174,8 +173,10 @@ __all__ = [
     "TimerStoreError",
     "TooLateError",
     "TopicStats",
+    "Tuning",
     "UnknownTimerError",
     "Upcoming",
+    "VerifyReport",
     "backup",
     "backup_points",
     "connect",

@@ -1,7 +1,7 @@
 """Handlers that write to a database of their own: once, however often a message comes.
 
 A message can come again after its handler has done its work: after a crash, or a time-out. So the
-handler notes the message's id in the same transaction as its work, as a primary key; where it is
+handler notes the message's id in the same transaction as its work, as a primary key; if it is
 there already, the work was done. docs/exactly-once.md has it as an example.
 """
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.arguments import check_text, whole_ms
+from timerstore.ground.kinds import Duration, check_duration
 
 if TYPE_CHECKING:
     from timerstore.consuming.delivery import Delivery
@@ -32,7 +33,7 @@ class Done:
     """
 
     def __init__(self, handler: str = "default", *, table: str = "timerstore_done") -> None:
-        """Name whose work it is; each group that handles the same messages needs its own."""
+        """Name the handler. Each group that handles the same messages needs its own name."""
         if len(check_text(handler, "handler")) > HANDLER_BYTES_MAX:
             raise InvalidArgumentError(
                 f"handler has {len(handler)} characters. Use {HANDLER_BYTES_MAX} at most."
@@ -54,11 +55,11 @@ class Done:
             self._described().create(connection, checkfirst=True)
 
     def first_time(self, db: Any, message: Delivery | str) -> bool:
-        """Note that a message is done, with the work of this transaction; False: it was before.
+        """Note in this transaction that a message is done; False: it was done before.
 
-        `message`: a delivery, or its id. Call it first: where another transaction has noted the
-        same one and is not finished, the database lets this one wait, or refuses it, and the
-        message comes again. What is rolled back was never noted. One insert.
+        `message`: a delivery, or its id. Call it first. If another transaction has noted the same
+        message and is not finished, the database lets this one wait, or refuses it; then the
+        message comes again. A rollback takes the note back. One insert.
 
         >>> import sqlite3
         >>> done, db = Done("mailer"), sqlite3.connect(":memory:")
@@ -83,17 +84,16 @@ class Done:
         insert = f"insert or ignore into {self._table} values (:handler, :id, :done_ms)"
         return db.execute(insert, row).rowcount == 1
 
-    def forget(self, db: Any, older_than: timedelta) -> int:
-        """Delete notes that are older, and return how many; of this handler alone.
+    def forget(self, db: Any, older_than: Duration) -> int:
+        """Delete older notes of this handler; return how many.
 
-        A message may come again as long as its group has not acknowledged it, and dead letters as
-        long as they stay: keep notes for longer than that.
+        A message may come again until its group has acknowledged it, and a dead letter as long as
+        it stays. Keep notes for longer than that.
         """
-        if not isinstance(older_than, timedelta) or older_than < timedelta(0):
-            raise InvalidArgumentError(
-                f"older_than is {older_than!r}. Pass a datetime.timedelta, 0 or more."
-            )
-        before_ms = time.time_ns() // 1_000_000 - whole_ms(older_than)
+        length = check_duration(older_than, "older_than")
+        if length < timedelta(0):
+            raise InvalidArgumentError(f"older_than is {older_than!r}. Pass 0 or more.")
+        before_ms = time.time_ns() // 1_000_000 - whole_ms(length)
         if isinstance(db, sqlite3.Connection):
             delete = f"delete from {self._table} where handler = ? and done_ms < ?"
             return db.execute(delete, (self._handler, before_ms)).rowcount

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 class TimerStoreError(Exception):
     """The base of all errors of this package.
 
-    `ids`: of a `put_many` that failed half-way, the timers that it did put, the first ones of those
-    it was given. They fire; put the rest again. Of a FlushFailedError: the timers that are in the
-    log, of which it is not known whether they survive a power cut. Else it is empty.
+    `ids`: if a `put_many` failed half-way, the ids of the timers that it put, which are the first
+    ones. They fire; put the rest again. From a FlushFailedError: timers that are in the log, but
+    may not survive a power cut. Otherwise it is empty.
     """
 
     ids: Sequence[str] = ()
@@ -21,11 +21,11 @@ class InvalidArgumentError(TimerStoreError, ValueError):
 
 
 class NotAStoreError(TimerStoreError):
-    """The path is no timer store, or not one that this version can open."""
+    """The path is not a timer store, or not one that this version can open."""
 
 
 class StoreAccessError(TimerStoreError, OSError):
-    """The operating system refuses a file of the store: its rights, or where it lies."""
+    """The operating system refuses a file of the store, because of its rights or its place."""
 
     __str__ = Exception.__str__
 
@@ -43,7 +43,7 @@ class StoreLockedError(TimerStoreError):
 
 
 class ForkedProcessError(TimerStoreError):
-    """A child of fork used the store of its parent."""
+    """A forked child used the store of its parent."""
 
 
 class ReadOnlyError(TimerStoreError):
@@ -83,7 +83,7 @@ class CorruptStoreError(TimerStoreError):
 
 
 class UnknownTimerError(TimerStoreError, KeyError):
-    """The id is none that this store gave out."""
+    """The id is not of this store."""
 
     __str__ = Exception.__str__
 

@@ -46,7 +46,7 @@ def pack(path: str | os.PathLike[str]) -> None:
 
     Whoever imports it from there, on this kind of processor and with this Numba, compiles nothing:
     Spark's workers, say, for which it is `spark.submit.pyFiles`. It takes some seconds, or as long
-    as `compile_kernels` where the package's folder has no machine code. Raises
+    as `compile_kernels` if the package's folder has no machine code. Raises
     InvalidArgumentError, StoreAccessError.
 
     >>> timerstore.warmup.pack("timerstore.zip")
@@ -54,7 +54,7 @@ def pack(path: str | os.PathLike[str]) -> None:
     target = check_place(path)
     with tempfile.TemporaryDirectory() as folder, told_of(str(target)):
         _copy(Path(folder))
-        # As if it had been installed there, for that is where kernels are looked for.
+        # As if it had been installed there, because that is where kernels are looked for.
         environment = {name: os.environ[name] for name in os.environ if name != "NUMBA_CACHE_DIR"}
         done = subprocess.run(
             [sys.executable, "-P", "-c", _PROGRAM, folder],

@@ -24,9 +24,11 @@ DAY_MS = 24 * HOUR_MS
 DOWN_MS = 2_000
 _CONFIG = timerstore.Config(
     durability="process",
-    commitlog_segment_bytes=4 << 20,
-    timerlog_segment_bytes=1 << 20,
-    consumequeue_segment_bytes=200_000,
+    tuning=timerstore.Tuning(
+        commitlog_segment_bytes=4 << 20,
+        timerlog_segment_bytes=1 << 20,
+        consumequeue_segment_bytes=200_000,
+    ),
 )
 
 

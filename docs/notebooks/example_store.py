@@ -20,7 +20,9 @@ RUN_MS = 60_000
 DOWN_MS = 3_000
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-_CONFIG = timerstore.Config(durability="process", commitlog_segment_bytes=64 << 20)
+_CONFIG = timerstore.Config(
+    durability="process", tuning=timerstore.Tuning(commitlog_segment_bytes=64 << 20)
+)
 
 
 def make(path: Path, count: int = COUNT) -> Path:

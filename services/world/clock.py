@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final, Protocol
 
@@ -72,12 +73,16 @@ class ManualClock:
         """Return the time."""
         return self._now_ms
 
-    def advance(self, by: timedelta) -> None:
-        """Move the clock; with a positive `by`, fire what falls due on the way."""
-        if not isinstance(by, timedelta):
-            raise InvalidArgumentError(f"by is {by!r}. Pass a datetime.timedelta.")
+    def advance(self, by: timedelta | float) -> None:
+        """Move the clock by a timedelta, or by seconds; fire what falls due on the way."""
+        length = by
+        if isinstance(by, int | float) and not isinstance(by, bool):
+            with suppress(OverflowError, ValueError):
+                length = timedelta(seconds=by)
+        if not isinstance(length, timedelta):
+            raise InvalidArgumentError(f"by is {by!r}. Pass a datetime.timedelta, or seconds.")
         with self._lock:
-            stop_ms = self._now_ms + by // timedelta(milliseconds=1)
+            stop_ms = self._now_ms + length // timedelta(milliseconds=1)
             if not 10**11 <= stop_ms <= CLOCK_MS_MAX:
                 raise InvalidArgumentError(
                     f"by is {by!r}, which leads to {stop_ms} ms. Stay between 1973 and 9999."

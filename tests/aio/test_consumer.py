@@ -114,7 +114,7 @@ def test_what_fails_comes_again_then_dies(
             letters = await consumer.dead_letters()
             assert [(each.body, each.attempts) for each in letters] == [(b"bad", 2)] * 2
             assert sorted(each.ack_count for each in outcomes) == [0, 0, 0, 0, 1]
-            assert await consumer.redrive() == 2
+            assert await consumer.retry_dead_letters() == 2
 
     run(kind, main)
     assert sum("no luck" in str(r.exc_info and r.exc_info[1]) for r in caplog.records) == 4

@@ -11,7 +11,14 @@ from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 import timerstore
 from tests.cli.shell import Run
 from tests.rigs.objects import watched_filesystem
-from timerstore import Config, CorruptStoreError, InvalidArgumentError, ManualClock, NotAStoreError
+from timerstore import (
+    Config,
+    CorruptStoreError,
+    InvalidArgumentError,
+    ManualClock,
+    NotAStoreError,
+    Tuning,
+)
 from timerstore.backups.catalog import read_catalog
 from timerstore.backups.chains import claim_chain
 from timerstore.backups.destination import Destination, find_destination, find_place
@@ -20,12 +27,14 @@ from timerstore.errors import StoreAccessError, StoreLockedError
 START_MS = 1_700_000_000_000
 TINY = Config(
     durability="process",
-    commitlog_segment_bytes=8_192,
-    consumequeue_segment_bytes=400,
-    timerlog_segment_bytes=1_040,
-    wheel_slot_count=128,
-    roll_window_slots=40,
-    near_count_max=1 << 16,
+    tuning=Tuning(
+        commitlog_segment_bytes=8_192,
+        consumequeue_segment_bytes=400,
+        timerlog_segment_bytes=1_040,
+        wheel_slot_count=128,
+        roll_window_slots=40,
+        near_count_max=1 << 16,
+    ),
 )
 AHEAD_MS = 60_000
 

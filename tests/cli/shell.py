@@ -14,9 +14,11 @@ import timerstore
 Run = Callable[..., Result]
 SMALL = timerstore.Config(
     durability="process",
-    commitlog_segment_bytes=1 << 20,
-    consumequeue_segment_bytes=20_000,
-    timerlog_segment_bytes=52_000,
+    tuning=timerstore.Tuning(
+        commitlog_segment_bytes=1 << 20,
+        consumequeue_segment_bytes=20_000,
+        timerlog_segment_bytes=52_000,
+    ),
 )
 """Sizes that a test can afford; a store is opened with what it was made with."""
 

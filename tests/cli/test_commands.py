@@ -367,18 +367,19 @@ def test_only_damage_leaves_with_one(
     assert ("traceback" in told) == (status == 70)
 
 
-def test_redrive(path: Path, run: Run) -> None:
+def test_dead_retry(path: Path, run: Run) -> None:
     with timerstore.open(path, clock=timerstore.ManualClock()) as store:
         consumer = timerstore.Consumer(store, "mailer", max_attempts=0)
         consumer.subscribe("t", lambda d: timerstore.Retry())
         ids = list(store.put_many([b"a", b"b", b"c"], topic="t"))
         assert consumer.step() == 3
         consumer.close()
-    assert run("redrive", path, "mailer", "--limit", 2).stdout == "2\n"
-    told = json.loads(run("redrive", path, "mailer", "--json").stdout)
-    assert told == {"group": "mailer", "redriven": 1}
-    assert run("redrive", path, "mailer").stdout == "0\n"
-    assert "group" in run("redrive", path, "no/group", exits=2).stderr
+    assert run("dead", "retry", path, "mailer", "--limit", 2).stdout == "2\n"
+    told = json.loads(run("dead", "retry", path, "mailer", "--json").stdout)
+    assert told == {"group": "mailer", "retried": 1}
+    old = run("redrive", path, "mailer")  # its old name
+    assert old.stdout == "0\n" and "dead retry" in old.stderr
+    assert "group" in run("dead", "retry", path, "no/group", exits=2).stderr
     with timerstore.open(path, clock=timerstore.ManualClock()) as store:
         again = list(store.consume("t", group="mailer", timeout=0))
         assert [(d.id, d.attempt) for d in again] == [(id, 0) for id in ids]

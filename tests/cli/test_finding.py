@@ -97,7 +97,7 @@ def test_a_misspelt_group_and_headers(path: Path, run: Run) -> None:
         consumer = Consumer(store, "mailer")
         consumer.subscribe("mail", lambda d: Retry(-1, reason="no such address"))
         consumer.step()
-    for command in (["dead"], ["dead", "retry"], ["redrive"], ["dead", "drop", "--all"]):
+    for command in (["dead"], ["dead", "retry"], ["dead", "drop", "--all"]):
         assert "Did you mean 'mailer'?" in run(*command, path, "mialer", exits=2).output
     head, line = (each.split("\t") for each in run("dead", path, "mailer").output.splitlines())
     letter = dict(zip(head, line, strict=True))

@@ -125,7 +125,7 @@ def test_a_store_that_nobody_has_open_is_paused_for_the_next_one(path: Path, run
 
 
 def test_a_store_whose_owner_cannot_be_asked(path: Path, run: Run) -> None:
-    with timerstore.open(path, config=timerstore.Config(control=False)):
+    with timerstore.open(path, config=timerstore.Config(tuning=timerstore.Tuning(control=False))):
         assert str(os.getpid()) in run("health", path, exits=3).output
 
 

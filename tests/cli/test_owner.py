@@ -86,7 +86,7 @@ def test_import_and_clean(
     assert "on disk" in run("clean", path).stdout
 
 
-def test_redrive_and_groups(run: Run, path: Path, owner: timerstore.TimerStore) -> None:
+def test_dead_retry_and_groups(run: Run, path: Path, owner: timerstore.TimerStore) -> None:
     consumer = timerstore.Consumer(owner, "mailer", max_attempts=0)
 
     @consumer.on("t")
@@ -115,7 +115,7 @@ def test_redrive_and_groups(run: Run, path: Path, owner: timerstore.TimerStore) 
     found = sorted((each["id"], each["body"], each["key"]) for each in letters)
     assert found == [*zip(ids, "abc", "klm", strict=True)]
     assert letters[0]["id"] in run("dead", path, "mailer", "-n", 1, env=terminal).stdout
-    assert run("redrive", path, "mailer", ids[1]).stdout == "1\n"
+    assert run("dead", "retry", path, "mailer", ids[1]).stdout == "1\n"
     _, *plain = run("dead", path, "mailer").stdout.splitlines()
     left = [line.split("\t")[2] for line in plain]
     assert sorted(left) == [ids[0], ids[2]]

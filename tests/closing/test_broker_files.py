@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.services.test_cleaning import SECOND, START_MS, open_small
-from timerstore import Config, ManualClock, TimerStore, TimerStoreError
+from timerstore import Config, ManualClock, TimerStore, TimerStoreError, Tuning
 from timerstore.closing.broker_files import CONFIG_FILE
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -16,7 +16,8 @@ SKIPPED_SLOTS = 604_800 - 60
 
 def open_large(path: Path, clock: ManualClock, precision_ms: int = 1_000) -> TimerStore:
     config = Config(
-        durability="process", commitlog_segment_bytes=1 << 18, precision_ms=precision_ms
+        durability="process",
+        tuning=Tuning(commitlog_segment_bytes=1 << 18, precision_ms=precision_ms),
     )
     return TimerStore(path, config=config, clock=clock)
 

@@ -409,13 +409,13 @@ def test_redrive(shop: Shop) -> None:
     shop.clock.advance(timedelta(seconds=5))
     letters = list(shop.store.consume("%DLQ%g", timeout=0))
     assert [(d.id, d.attempt) for d in letters] == [(id, 2) for id in ids]
-    assert consumer.redrive(limit=1) == 1
+    assert consumer.retry_dead_letters(limit=1) == 1
     well = True
     shop.kill()  # what redrive has done is durable when it returns
     attempts.clear()
     consumer = consume()
-    assert consumer.redrive() == 2
-    assert consumer.redrive() == 0
+    assert consumer.retry_dead_letters() == 2
+    assert consumer.retry_dead_letters() == 0
     shop.clock.advance(SECOND)
     assert attempts[-3:] == [(b"1", 0), (b"2", 0), (b"3", 0)]
     bystander = shop.consumer("other")
@@ -440,8 +440,8 @@ def test_redrive_that_fails_in_the_middle(shop: Shop, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(dead_letters, "send_to", fill_up)
     with pytest.raises(StoreFullError):
-        consumer.redrive()
-    assert consumer.redrive() == 1
+        consumer.retry_dead_letters()
+    assert consumer.retry_dead_letters() == 1
     again = [d.body for d in shop.store.consume("t", group="g", timeout=0)]
     assert again == [b"1", b"2", b"3"]
 
@@ -470,7 +470,7 @@ def test_dead_letters_are_kept_until_they_are_redriven(tmp_path: Path) -> None:
         letter.ack()
         kept = fill_up()
         assert fill_up() == kept, "the dead letter holds the log"
-        assert consumer.redrive() == 1
+        assert consumer.retry_dead_letters() == 1
         consumer.step()
         store.pull("%DLQ%g", group="g", timeout=0).ack()
         fill_up()
@@ -488,7 +488,7 @@ def test_dead_letters_are_kept_until_they_are_redriven(tmp_path: Path) -> None:
         {"pull_count": 0},
         {"batch_count": 33},
         {"max_attempts": -1},
-        {"timeout": 5},
+        {"timeout": "5"},
         {"timeout": timedelta(0)},
         {"start": "now"},
         {"start": 12},
@@ -522,9 +522,9 @@ def test_misuse_is_told(shop: Shop) -> None:
         with pytest.raises(InvalidArgumentError, match="was started"):
             act()
     with pytest.raises(InvalidArgumentError, match="limit"):
-        consumer.redrive(limit=-1)
+        consumer.retry_dead_letters(limit=-1)
     with pytest.raises(InvalidArgumentError, match="timedelta"):
-        consumer.close(timeout=3)  # type: ignore[arg-type]
+        consumer.close(timeout="3")  # type: ignore[arg-type]
     assert consumer.close() is True
     assert consumer.close() is True
     with pytest.raises(InvalidArgumentError, match="was closed"):

@@ -276,7 +276,7 @@ class ConsumerMachine(StoreMachine):
     @rule(limit=st.sampled_from([None, 1]))
     def redrive(self, limit: int | None) -> None:
         dead = [copy for copy in self.copies if copy.state == "dead letter"]
-        count = self.consumer.redrive(limit)
+        count = self.consumer.retry_dead_letters(limit)
         assert count == len(dead[:limit])
         # Dead letters are read in the order in which they died; the dictionary knows how many.
         revived = self.revived_ids(count)

@@ -202,7 +202,7 @@ def test_what_is_given_up_lets_its_line_go_on(tmp_path: Path) -> None:
         assert (letter.attempts, letter.first_failed_ms) == (2, bench.start_ms)
         assert (letter.died_ms, letter.error_text) == (bench.start_ms + 10_000, "no luck")
         bench.failing.clear()
-        assert bench.consumer.redrive() == 1
+        assert bench.consumer.retry_dead_letters() == 1
         bench.clock.advance(SECOND)
         assert bench.seen[3:] == [(b"a1", 20_000, 0)]
     bench.store.close()

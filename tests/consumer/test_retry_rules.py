@@ -178,7 +178,7 @@ def test_a_consumer_may_say_how_long() -> None:
     assert wait_after(0, outcome(delay=minute), 3, backoff) == minute
 
 
-WRONG_DELAYS = (5, timedelta(seconds=-1), timedelta.max, "1s")
+WRONG_DELAYS = (-5, True, timedelta(seconds=-1), timedelta.max, "1s")
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ PATIENCE_S = 60.0  # other programs may have the machine
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[TimerStore]:
-    with TimerStore(tmp_path, config=Config(**SMALL)) as store:
+    with TimerStore(tmp_path, config=Config.from_mapping(SMALL, "the test")) as store:
         yield store
 
 
@@ -92,7 +92,7 @@ def test_limits_hold_and_nothing_is_dropped(tmp_path: Path, limits: dict[str, in
         with lock:
             active, seen = active - 1, seen + 1
 
-    with TimerStore(tmp_path, config=Config(**SMALL, **limits)) as store:
+    with TimerStore(tmp_path, config=Config.from_mapping(SMALL | limits, "the test")) as store:
         store.put_many([b"x" * 100] * 150, topic="t")
         consumer = Consumer(store, "g", threads=12)
         consumer.subscribe("t", handle)
@@ -111,7 +111,9 @@ def test_one_that_hangs_stops_pulling_at_the_span(tmp_path: Path) -> None:
             go_on.wait(PATIENCE_S)
         seen[0] += 1
 
-    with TimerStore(tmp_path, config=Config(**SMALL, inflight_span_max=20)) as store:
+    with TimerStore(
+        tmp_path, config=Config.from_mapping(SMALL | {"inflight_span_max": 20}, "the test")
+    ) as store:
         store.put(b"hangs", topic="t")
         store.put_many([b"x"] * 60, topic="t")
         consumer = Consumer(store, "g", threads=4)
@@ -130,7 +132,9 @@ def test_other_topics_go_on_where_one_is_at_its_limit(tmp_path: Path) -> None:
     def count(d: Delivery) -> None:
         others[0] += 1
 
-    with TimerStore(tmp_path, config=Config(**SMALL, inflight_count_max=2)) as store:
+    with TimerStore(
+        tmp_path, config=Config.from_mapping(SMALL | {"inflight_count_max": 2}, "the test")
+    ) as store:
         store.put_many([b"x"] * 5, topic="slow")
         consumer = Consumer(store, "g", threads=4)
         consumer.subscribe("slow", lambda d: go_on.wait(PATIENCE_S) and None)
@@ -288,7 +292,7 @@ def test_whatever_ends_a_thread_ends_the_consumer_alone(
         ended.append(True)
         raise error
 
-    store = TimerStore(tmp_path, config=Config(**SMALL))
+    store = TimerStore(tmp_path, config=Config.from_mapping(SMALL, "the test"))
     hooks = [EndingHook(error)] if place == "hook" else []
     consumer = Consumer(
         store, "g", threads=3, hooks=hooks, batch_count=2, timeout=timedelta(milliseconds=100)
@@ -310,7 +314,7 @@ def test_whatever_ends_a_thread_ends_the_consumer_alone(
     if place in ("pull", "read", "task", "lead", "hook", "handler"):  # no handler ended
         assert len(list(store.consume("t", group="g", timeout=0.2))) == 5
     store.close()
-    TimerStore(tmp_path, config=Config(**SMALL)).close()
+    TimerStore(tmp_path, config=Config.from_mapping(SMALL, "the test")).close()
 
 
 @pytest.mark.timeout(60)
@@ -335,7 +339,7 @@ def test_a_consumer_whose_threads_cannot_start(
 
 @pytest.mark.timeout(60)
 def test_a_store_that_stops_ends_its_consumers(tmp_path: Path) -> None:
-    store = TimerStore(tmp_path, config=Config(**SMALL))
+    store = TimerStore(tmp_path, config=Config.from_mapping(SMALL, "the test"))
     consumer = Consumer(store, "g", threads=3)
     consumer.subscribe("t", lambda d: None)
     consumer.start()
@@ -350,7 +354,7 @@ def test_a_store_that_stops_ends_its_consumers(tmp_path: Path) -> None:
 
 
 def test_a_store_that_is_closed_first(tmp_path: Path) -> None:
-    store = TimerStore(tmp_path, config=Config(**SMALL))
+    store = TimerStore(tmp_path, config=Config.from_mapping(SMALL, "the test"))
     consumer = Consumer(store, "g")
     consumer.subscribe("t", lambda d: None)
     consumer.start()

@@ -148,7 +148,7 @@ def test_only_once(store: TimerStore) -> None:
         [{"body": "x"}],
         [{"body": b""}],
         [{"body": b"x"}, {"body": b"x", "topic": "a b"}],
-        [{"body": b"x"}, {"body": b"x", "delay": 5}],
+        [{"body": b"x"}, {"body": b"x", "delay": "5"}],
         [{"body": b"x", "delay": SECOND, "delay_level": 1}],
         [{"body": b"x", "when": SECOND}],
         [{"body": b"x", "key": ""}],

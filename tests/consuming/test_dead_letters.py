@@ -81,32 +81,32 @@ def test_listing_consumes_nothing(ward: Ward) -> None:
     assert ward.letters() == ward.letters() == [b"1", b"2", b"3"]
     assert [each.body for each in ward.store.dead_letters("g", 2)] == [b"1", b"2"]
     assert ward.store.dead_letters("g", 0) == []
-    assert ward.consumer.redrive(1) == 1
+    assert ward.consumer.retry_dead_letters(1) == 1
     assert ward.letters() == [b"2", b"3"] and ward.counted() == 2
     ward.store.close()
     with timerstore.open(ward.path, read_only=True, clock=ManualClock()) as looking:
         assert [each.body for each in looking.dead_letters("g")] == [b"2", b"3"]
         with pytest.raises(timerstore.ReadOnlyError):
-            looking.redrive("g")
+            looking.retry_dead_letters("g")
 
 
 @pytest.mark.parametrize("crash", [False, True])
 def test_single_ones_are_put_back_for_good(ward: Ward, crash: bool) -> None:
     ids = ward.lose(b"0", b"1", b"2", b"3", b"4")
     ward.got.clear()
-    assert ward.store.redrive("g", ids=[ids[3], ids[1], "0" * 32]) == 2
+    assert ward.store.retry_dead_letters("g", ids=[ids[3], ids[1], "0" * 32]) == 2
     assert ward.letters() == [b"0", b"2", b"4"] and ward.counted() == 3
-    assert ward.store.redrive("g", ids=[ids[1]]) == 0
+    assert ward.store.retry_dead_letters("g", ids=[ids[1]]) == 0
     ward.reopen(crash=crash)
     assert ward.counted() == 3
     assert ward.letters() == [b"0", b"2", b"4"]
     ward.kind = True
     ward.consumer.step()
     assert sorted(ward.got) == [(b"1", 0), (b"3", 0)]
-    assert ward.consumer.redrive(ids=[ids[0]]) == 1  # the offset may pass the first two
+    assert ward.consumer.retry_dead_letters(ids=[ids[0]]) == 1  # the offset may pass the first two
     ward.reopen(crash=crash)
     assert ward.letters() == [b"2", b"4"]
-    assert ward.store.redrive("g") == 2 and ward.letters() == []
+    assert ward.store.retry_dead_letters("g") == 2 and ward.letters() == []
     ward.reopen(crash=crash)
     assert ward.letters() == [] and ward.counted() == 0
     ward.consumer.step()
@@ -118,7 +118,7 @@ def test_single_ones_are_put_back_for_good(ward: Ward, crash: bool) -> None:
 def test_more_than_at_once(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letters, "_AT_ONCE", 3)
     ids = ward.lose(*(b"%d" % i for i in range(10)))
-    assert ward.store.redrive("g", 7, ids=ids[1:]) == 7
+    assert ward.store.retry_dead_letters("g", 7, ids=ids[1:]) == 7
     assert ward.letters() == [b"0", b"8", b"9"]
 
 
@@ -126,7 +126,7 @@ def test_what_somebody_reads_is_left_alone(ward: Ward) -> None:
     ids = ward.lose(b"0", b"1", b"2")
     batch = ward.store.pull("%DLQ%g", group="g", max_count=2, timeout=0)
     assert ward.letters() == [b"0", b"1", b"2"]  # not done yet
-    assert ward.store.redrive("g", ids=ids) == 1
+    assert ward.store.retry_dead_letters("g", ids=ids) == 1
     batch.ack()
     assert ward.letters() == []
 
@@ -143,18 +143,18 @@ def test_one_that_fails_stays(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(dead_letters, "send_to", send)
     with pytest.raises(StoppedHereError):
-        ward.store.redrive("g", ids=ids)
+        ward.store.retry_dead_letters("g", ids=ids)
     monkeypatch.undo()
     assert ward.letters() == [b"1", b"2"]
     ward.reopen(crash=True)
     assert ward.letters() == [b"1", b"2"]
-    assert ward.store.redrive("g", ids=ids) == 2
+    assert ward.store.retry_dead_letters("g", ids=ids) == 2
 
 
 def test_what_lies_behind_the_queue_is_forgotten(ward: Ward) -> None:
     # A power cut may take the entry: another message comes in its place, and is not done.
     ids = ward.lose(b"0", b"1", b"2")
-    ward.store.redrive("g", ids=[ids[1]])
+    ward.store.retry_dead_letters("g", ids=[ids[1]])
     ward.store.close()
     path = ward.path / "config" / TALLY_FILE
     path.write_text(json.dumps({"doneAhead": {"%DLQ%g@g": {"0": [1, 3], "7": [0]}}}))
@@ -179,8 +179,8 @@ def test_wrong_arguments(ward: Ward) -> None:
     for call in (
         lambda: ward.store.dead_letters("g", -1),
         lambda: ward.store.dead_letters(""),
-        lambda: ward.store.redrive("g", ids="abc"),
-        lambda: ward.store.redrive("g", -1),
+        lambda: ward.store.retry_dead_letters("g", ids="abc"),
+        lambda: ward.store.retry_dead_letters("g", -1),
     ):
         with pytest.raises(InvalidArgumentError):
             call()
@@ -202,7 +202,7 @@ def test_none_is_lost_wherever_putting_back_stops(tmp_path: Path, some: bool) ->
         disk.stop_at = stop_at
         chosen = ids[1:3] if some else None
         try:
-            assert store.redrive("g", ids=chosen) == (2 if some else 4)
+            assert store.retry_dead_letters("g", ids=chosen) == (2 if some else 4)
         except StoppedHereError:
             events = stop_at + 2
         disk.stop_at = -1
@@ -260,7 +260,7 @@ def test_a_letter_says_why_and_since_when(tmp_path: Path, crash: bool) -> None:
     assert letter.error_text == "attempt 2: line 1 column 1 (char 0)"
     assert letter.trace_id == trace
     # Put back it is as new.
-    assert clinic.consumer.redrive() == 1
+    assert clinic.consumer.retry_dead_letters() == 1
     (again,) = clinic.store.consume("t", group="g", timeout=0)
     assert (again.attempt, again.properties) == (0, told)
     assert "TIMER_ERROR_TEXT" not in again._handed.message(again._i).properties
@@ -302,6 +302,10 @@ def test_what_is_dropped_is_gone(ward: Ward, crash: bool) -> None:
     assert ward.store.drop_dead_letters("g") == 2
     ward.reopen(crash=crash)
     ward.kind = True
-    assert ward.letters() == [] and ward.store.redrive("g") == 0 and ward.consumer.step() == 0
+    assert (
+        ward.letters() == []
+        and ward.store.retry_dead_letters("g") == 0
+        and ward.consumer.step() == 0
+    )
     with pytest.raises(InvalidArgumentError):
         ward.store.drop_dead_letters("no/group")

@@ -102,4 +102,4 @@ def test_a_message_at_the_limit_dies_all_the_same(tmp_path: Path, what: str) -> 
         (letter,) = store.dead_letters(group)
         assert (letter.id, letter.attempts) == (id, 3)
         assert (letter.body, letter.properties) == (body, properties)
-        assert store.redrive(group) == 1
+        assert store.retry_dead_letters(group) == 1

@@ -7,7 +7,7 @@ import pytest
 
 import timerstore
 from tests.models.ledger import read_messages
-from timerstore import Config, InvalidArgumentError, ManualClock, TimerStore
+from timerstore import Config, InvalidArgumentError, ManualClock, TimerStore, Tuning
 from timerstore.consuming.delivery import Delivery
 from timerstore.consuming.sendback import send_back, send_to, send_to_dead
 from timerstore.timelog.bytes.decode import Message
@@ -102,7 +102,9 @@ def test_after_a_delay(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
-    config = Config(delay_levels="1s", commitlog_segment_bytes=1_024, durability="process")
+    config = Config(
+        delay_levels="1s", durability="process", tuning=Tuning(commitlog_segment_bytes=1_024)
+    )
     with timerstore.open(tmp_path / "s", clock=ManualClock(START_MS), config=config) as store:
         store.put(bytes(300), topic="t")
         message = message_of(one(store))

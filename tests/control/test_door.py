@@ -34,6 +34,7 @@ from timerstore import (
     TimerStore,
     TimerStoreError,
     TooLateError,
+    Tuning,
     UnknownTimerError,
 )
 from timerstore.control import socketfile
@@ -157,7 +158,7 @@ def test_where_nobody_listens_nobody_is_found(tmp_path: Path, kind: str) -> None
     if kind == "manual":
         store = timerstore.open(path, clock=ManualClock(time.time_ns() // 1_000_000))
     elif kind == "off":
-        store = timerstore.open(path, config=Config(control=False))
+        store = timerstore.open(path, config=Config(tuning=Tuning(control=False)))
     elif kind == "read-only":
         store = timerstore.open(path, read_only=True)
     elif kind == "plain":
@@ -197,7 +198,7 @@ def test_a_store_that_is_not_served_is_asked_all_the_same(store: TimerStore, own
 
 
 def test_the_shell_may_be_shut_out_of_what_clients_use(tmp_path: Path) -> None:
-    with timerstore.open(tmp_path / "s", config=Config(control=False)) as store:
+    with timerstore.open(tmp_path / "s", config=Config(tuning=Tuning(control=False))) as store:
         with timerstore.serve(store), timerstore.connect(store.path) as client:
             assert client.put(b"x", delay_level=3)
             with pytest.raises(StoreAccessError, match=r"Config\.control is off"):

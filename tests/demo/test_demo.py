@@ -86,7 +86,7 @@ def test_lateness_quantiles() -> None:
 
 def test_offsets_of_ids(tmp_path: Path) -> None:
     clock = timerstore.ManualClock()
-    config = timerstore.Config(commitlog_segment_bytes=1 << 20)
+    config = timerstore.Config(tuning=timerstore.Tuning(commitlog_segment_bytes=1 << 20))
     with timerstore.open(tmp_path / "store", config=config, clock=clock) as store:
         ids = store.put_many([b"x"] * 40, delay_ms=1_000)
     assert offsets_of_ids(pa.array(list(ids))).tolist() == ids.offsets.tolist()

@@ -23,7 +23,7 @@ import timerstore.services.pipeline.dequeue_put as put_module
 from tests.models.ledger import Ledger, Root, check_store, read_ledger
 from tests.models.power_disk import PowerDisk
 from tests.rigs.baton import Baton, attached
-from timerstore import Config, TimerStore, TooLateError
+from timerstore import Config, TimerStore, TooLateError, Tuning
 from timerstore.services.running.steps import IDLE_MS_MAX
 from timerstore.services.world.aside import FIRST_COUNT
 from timerstore.services.world.level_arrays import CLAMP_SLACK_MS
@@ -192,19 +192,21 @@ class Player:
 
         self.config = Config(
             durability="group" if self.plan.group else "process",
-            precision_ms=SLOT_MS,
-            roll_window_slots=12 if self.plan.group else 6,  # units say where they lead, or do not
-            wheel_slot_count=128,
-            commitlog_segment_bytes=self.plan.segment_bytes,
             retention_ms=0,
-            cleaning_factor=1,
-            cleaning_slack_bytes=0,
             flush_interval_ms=50,
-            consumequeue_segment_bytes=60,
-            timerlog_segment_bytes=104,
-            near_count_max=1 << 10,
             delay_levels=LEVELS,
-            level_batch_count=2,
+            tuning=Tuning(
+                precision_ms=SLOT_MS,
+                roll_window_slots=12 if self.plan.group else 6,
+                wheel_slot_count=128,
+                commitlog_segment_bytes=self.plan.segment_bytes,
+                cleaning_factor=1,
+                cleaning_slack_bytes=0,
+                consumequeue_segment_bytes=60,
+                timerlog_segment_bytes=104,
+                near_count_max=1 << 10,
+                level_batch_count=2,
+            ),
         )
 
     def play(self) -> None:

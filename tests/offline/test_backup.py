@@ -27,6 +27,7 @@ from timerstore import (
     NotAStoreError,
     StoreFullError,
     StoreLockedError,
+    Tuning,
 )
 from timerstore.backups.backup import take_point
 from timerstore.backups.building import built_beside
@@ -37,12 +38,14 @@ from timerstore.validation.plain import validate
 START_MS = 1_700_000_000_000
 TINY = Config(
     durability="process",
-    commitlog_segment_bytes=8_192,
-    consumequeue_segment_bytes=400,
-    timerlog_segment_bytes=1_040,
-    wheel_slot_count=128,
-    roll_window_slots=40,
-    near_count_max=1 << 16,
+    tuning=Tuning(
+        commitlog_segment_bytes=8_192,
+        consumequeue_segment_bytes=400,
+        timerlog_segment_bytes=1_040,
+        wheel_slot_count=128,
+        roll_window_slots=40,
+        near_count_max=1 << 16,
+    ),
 )
 AHEAD_MS = 60_000
 
@@ -339,9 +342,8 @@ def test_beside_threads_that_put(tmp_path: Path) -> None:
     stop, acked, put = threading.Event(), list[bytes](), set[bytes]()
     config = Config(
         durability="process",
-        commitlog_segment_bytes=1 << 18,
-        timerlog_segment_bytes=1 << 16,
         flush_interval_ms=20,
+        tuning=Tuning(commitlog_segment_bytes=1 << 18, timerlog_segment_bytes=1 << 16),
     )
     with timerstore.open(tmp_path / "store", config=config) as store:
 

@@ -20,7 +20,7 @@ from tests.models.quiet_disk import QuietDisk
 from tests.rigs.dictionary import LEVELS, TOPICS, DictionaryMachine
 from tests.rigs.machine import cases_of
 from tests.tiers import how_many
-from timerstore import BackupPoint, Config, InvalidArgumentError, ManualClock, TimerStore
+from timerstore import BackupPoint, Config, InvalidArgumentError, ManualClock, TimerStore, Tuning
 from timerstore.backups.backup import take_point
 from timerstore.offline.restore import restore_point
 from timerstore.timelog.files.disk import Disk
@@ -87,17 +87,19 @@ class BackupMachine(DictionaryMachine):
         self.slot_ms = precision_ms
         self.config = Config(
             durability="process",
-            precision_ms=precision_ms,
-            roll_window_slots=window,
-            wheel_slot_count=128,
-            commitlog_segment_bytes=commitlog_bytes,
-            consumequeue_segment_bytes=queue_bytes,
-            timerlog_segment_bytes=520,
-            near_count_max=1 << 16,
             retention_ms=retention_ms,
-            cleaning_factor=1,
-            cleaning_slack_bytes=0,
             delay_levels=LEVELS,
+            tuning=Tuning(
+                precision_ms=precision_ms,
+                roll_window_slots=window,
+                wheel_slot_count=128,
+                commitlog_segment_bytes=commitlog_bytes,
+                consumequeue_segment_bytes=queue_bytes,
+                timerlog_segment_bytes=520,
+                near_count_max=1 << 16,
+                cleaning_factor=1,
+                cleaning_slack_bytes=0,
+            ),
         )
         self.open()
 

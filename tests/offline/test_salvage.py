@@ -22,7 +22,7 @@ from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
 from tests.tiers import how_many
-from timerstore import Config, InvalidArgumentError, ManualClock, NotAStoreError, TimerStore
+from timerstore import Config, InvalidArgumentError, ManualClock, NotAStoreError, TimerStore, Tuning
 from timerstore.offline import leftovers
 from timerstore.offline.leftovers import infer_size
 from timerstore.offline.salvage import salvage_to
@@ -34,15 +34,17 @@ LEVELS = "1s 7s"
 LEVELS_MS = np.array([1_000, 7_000], np.int64)
 CONFIG = Config(
     durability="process",
-    precision_ms=100,
-    roll_window_slots=8,
-    wheel_slot_count=128,
-    commitlog_segment_bytes=4_096,
-    consumequeue_segment_bytes=400,
-    timerlog_segment_bytes=520,
-    near_count_max=1 << 16,
     retention_ms=10**9,
     delay_levels=LEVELS,
+    tuning=Tuning(
+        precision_ms=100,
+        roll_window_slots=8,
+        wheel_slot_count=128,
+        commitlog_segment_bytes=4_096,
+        consumequeue_segment_bytes=400,
+        timerlog_segment_bytes=520,
+        near_count_max=1 << 16,
+    ),
 )
 EXAMPLES = how_many("MACHINE_EXAMPLES", 1 if INTERPRETED else 3, 40)
 

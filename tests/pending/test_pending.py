@@ -16,7 +16,9 @@ from timerstore.services.looking.instant import capture_instant
 
 pytestmark = pytest.mark.slow
 
-CONFIG = timerstore.Config(durability="process", precision_ms=100, flush_interval_ms=50)
+CONFIG = timerstore.Config(
+    durability="process", flush_interval_ms=50, tuning=timerstore.Tuning(precision_ms=100)
+)
 
 
 class Ledger:
@@ -113,7 +115,7 @@ def test_what_was_cancelled_stays_out_of_a_listing_that_began_before_it_was_pass
     tmp_path: Path,
 ) -> None:
     clock = timerstore.ManualClock(1_700_000_000_000)
-    config = timerstore.Config(durability="process", precision_ms=100)
+    config = timerstore.Config(durability="process", tuning=timerstore.Tuning(precision_ms=100))
     with timerstore.open(tmp_path / "store", config=config, clock=clock) as store:
         due_ms = clock.now_ms + np.arange(300) * 10
         ids = store.put_many([b"%d" % i for i in range(300)], topic="t", at_ms=due_ms)

@@ -16,17 +16,19 @@ import numpy as np
 import timerstore
 from tests.rigs.patient import Patient
 from tests.sparse_copy import copy_tree
-from timerstore import Config, Consumer, ManualClock, Retry, pipeline
+from timerstore import Config, Consumer, ManualClock, Retry, Tuning, pipeline
 
 START_MS = 1_800_000_000_000
 CONFIG = Config(
     durability="process",
-    wheel_slot_count=8_192,
-    roll_window_slots=8_000,
-    commitlog_segment_bytes=1 << 20,
     retention_ms=30 * 86_400_000,
-    consumequeue_segment_bytes=20_000,
-    timerlog_segment_bytes=52_000,
+    tuning=Tuning(
+        wheel_slot_count=8_192,
+        roll_window_slots=8_000,
+        commitlog_segment_bytes=1 << 20,
+        consumequeue_segment_bytes=20_000,
+        timerlog_segment_bytes=52_000,
+    ),
 )
 FEW_SLOTS = replace(CONFIG, wheel_slot_count=128, roll_window_slots=6)
 SECOND, MINUTE_MS = timedelta(seconds=1), 60_000
@@ -281,7 +283,7 @@ def _(case: Case, bad: bool) -> Limits:
         for _ in range(3 if bad else 2):
             store.put(b"x", topic="t")
         consumer.step()
-        store.redrive("g", ids=[store.dead_letters("g")[1].id])
+        store.retry_dead_letters("g", ids=[store.dead_letters("g")[1].id])
     return {"age_dead": {"fail": 1}}
 
 

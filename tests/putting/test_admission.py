@@ -20,6 +20,7 @@ from timerstore import (
     StoreClosedError,
     StoreFullError,
     TimerStore,
+    Tuning,
 )
 from timerstore.putting import admission
 from timerstore.services.running import runner as runner_module
@@ -271,13 +272,15 @@ BAD: list[dict[str, Any]] = [
 @pytest.mark.parametrize("values", BAD, ids=str)
 def test_settings_that_cannot_be(values: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError, match=next(iter(values))):
-        Config(**values)
+        Config.from_mapping(values, "the test")
 
 
 def test_settings_from_the_environment() -> None:
     names = {"ADMISSION": "wait", "ADMISSION_COUNT_MAX": "9", "ADMISSION_TIMEOUT_MS": "5"}
     config = Config.from_env({f"TIMERSTORE_{name}": text for name, text in names.items()})
-    expected = Config(admission="wait", admission_count_max=9, admission_timeout_ms=5)
+    expected = Config(
+        admission="wait", tuning=Tuning(admission_count_max=9, admission_timeout_ms=5)
+    )
     assert config == expected
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import timerstore
 from tests.models.ledger import LEVEL_TOPIC, read_messages
-from timerstore import Config, InvalidArgumentError, ManualClock, TimerStore, TooLateError
+from timerstore import Config, InvalidArgumentError, ManualClock, TimerStore, TooLateError, Tuning
 from timerstore.cli.commands import app
 from timerstore.errors import StoreFullError, TimerStoreError
 from timerstore.ground.ids import parse_id
@@ -74,7 +74,7 @@ def test_one_way_to_say_when(tmp_path: Path) -> None:
 
 
 def test_limits(tmp_path: Path) -> None:
-    config = Config(delay_levels="1s 1h", max_delay_ms=60_000)
+    config = Config(delay_levels="1s 1h", tuning=Tuning(max_delay_ms=60_000))
     with open_store(tmp_path, ManualClock(START_MS), config) as store:
         engine = store.core.engine
         engine.config = replace(engine.config, max_bytes=1)
@@ -82,7 +82,7 @@ def test_limits(tmp_path: Path) -> None:
             store.put(b"b", delay_level=2)
         with pytest.raises(StoreFullError):
             store.put(b"b", delay_level=1)
-    config = Config(commitlog_segment_bytes=1024)
+    config = Config(tuning=Tuning(commitlog_segment_bytes=1024))
     with (
         timerstore.open(tmp_path / "t", config=config, clock=ManualClock()) as store,
         pytest.raises(InvalidArgumentError, match="Pass 360 at most"),

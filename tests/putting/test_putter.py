@@ -11,17 +11,19 @@ import pytest
 
 import timerstore
 from tests.models.quiet_disk import QuietDisk
-from timerstore import Config, FlushFailedError, ManualClock, StoreFullError, TimerStore
+from timerstore import Config, FlushFailedError, ManualClock, StoreFullError, TimerStore, Tuning
 from timerstore.timelog.files.disk import MappedFile
 
 START_MS = 1_800_000_000_000
 MINUTE = timedelta(minutes=1)
 CONFIG = Config(
-    commitlog_segment_bytes=4 << 10,
-    consumequeue_segment_bytes=2_000,
-    wheel_slot_count=128,
-    roll_window_slots=40,
     delay_levels="1s 1m",
+    tuning=Tuning(
+        commitlog_segment_bytes=4 << 10,
+        consumequeue_segment_bytes=2_000,
+        wheel_slot_count=128,
+        roll_window_slots=40,
+    ),
 )
 
 

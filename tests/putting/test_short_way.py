@@ -76,7 +76,7 @@ def test_both_ways_write_the_same(
 
 
 WRONG: list[dict[str, Any]] = [
-    {"delay": 5},
+    {"delay": "5"},
     {"delay": timedelta(1), "at_ms": FAR_MS},
     {"at": datetime(2111, 1, 1)},  # noqa: DTZ001
     {"at": date(2111, 1, 1)},

@@ -64,7 +64,7 @@ def test_a_daily_job_over_a_change_of_clocks(store: TimerStore, clock: ManualClo
     found = []
     for _ in range(4 * 24):
         clock.advance(HOUR)
-        jobs.go_on()
+        jobs.step()
         assert store.count(TOPIC) == 1
         for d in store.consume("reports", group="g", timeout=0):
             told = d.body, d.key, d.tag, list(d.properties)
@@ -93,7 +93,7 @@ def test_started_again_as_it_is_and_changed(store: TimerStore, clock: ManualCloc
         *(("reports", "k"), ("reports", "l"), ("other", "k"))
     ]
     clock.advance(HOUR)
-    jobs.go_on()
+    jobs.step()
     (d,) = [d for d in store.consume("reports", group="g", timeout=0) if d.key == "l"]
     assert d.properties == {"a": "b", "scheduled_ms": str(START_MS + 5_400_000)}
 
@@ -129,11 +129,11 @@ def test_missed_runs(
         jobs = Schedules(store)
         if stop_minutes % 2:
             jobs.start("reports", **given)  # as programs do; the old one may have fired
-        jobs.go_on()
+        jobs.step()
         assert runs(store) == [f"27. {each}" for each in expected]
         ((next_ms, _),) = jobs.list()
         assert next_ms == START_MS + (stop_minutes // 10 + 1) * 600_000
-        assert jobs.go_on() == 0
+        assert jobs.step() == 0
 
 
 def test_very_many_were_missed(store: TimerStore, clock: ManualClock) -> None:
@@ -142,7 +142,7 @@ def test_very_many_were_missed(store: TimerStore, clock: ManualClock) -> None:
         given: dict[str, Any] = {"key": missed, "schedule": every(SECOND), "missed": missed}
         jobs.start(missed, body=b"x", **given)
     clock.advance(timedelta(seconds=1_000))
-    while jobs.go_on():
+    while jobs.step():
         assert store.count(TOPIC) <= 2
     assert [len(runs(store, topic)) for topic in ("all", "one")] == [1_000, 1]
 
@@ -156,17 +156,17 @@ def test_stopped(store: TimerStore, clock: ManualClock) -> None:
     jobs.start("reports", **given)
     clock.advance(HOUR)  # it has fired, and nobody carried it on
     assert not jobs.stop("reports", "k")
-    assert list(jobs.list()) == [] and jobs.go_on() == 0
+    assert list(jobs.list()) == [] and jobs.step() == 0
     assert runs(store) == []
     clock.advance(40 * 24 * HOUR)  # the mark goes by itself
-    jobs.go_on()
+    jobs.step()
     assert store.count() == 0 and runs(store) == []
     jobs.start("reports", **given)
     clock.advance(HOUR)
     assert not jobs.stop("reports", "k")
     jobs.start("reports", **given)  # in the place of the mark
     clock.advance(HOUR)
-    jobs.go_on()
+    jobs.step()
     assert len(runs(store)) == 1
     assert len(list(jobs.list())) == 1
 
@@ -181,7 +181,7 @@ def test_what_is_wrong(store: TimerStore) -> None:
         {"body": b""},
         {"schedule": "0 9 * * *"},
         {"missed": "two"},
-        {"grace": 5},
+        {"grace": "5"},
         {"grace": -SECOND},
         {"tag": ""},
         {"properties": {"scheduled_ms": "1"}},
@@ -197,7 +197,7 @@ def test_what_is_wrong(store: TimerStore) -> None:
         jobs.stop("reports", "")
     store.put(b"what is no job", topic=TOPIC)
     store.put(b"nor this", topic=TOPIC, properties={"timerstore.job": "{"})
-    assert jobs.go_on() == 2 and jobs.go_on() == 0
+    assert jobs.step() == 2 and jobs.step() == 0
     assert store.count() == 0
 
 
@@ -207,11 +207,11 @@ def test_putting_is_paused(store: TimerStore, clock: ManualClock) -> None:
     clock.advance(HOUR)
     store.pause("putting")
     with pytest.raises(PausedError):
-        jobs.go_on()
+        jobs.step()
     store.resume("putting")
     store.close()
     with TimerStore(store.path, config=LARGER, clock=clock, disk=QuietDisk()) as store:
-        assert Schedules(store).go_on() == 1 and len(runs(store)) == 1
+        assert Schedules(store).step() == 1 and len(runs(store)) == 1
 
 
 def test_a_job_that_cannot_go_on_holds_up_no_other(tmp_path: Path, clock: ManualClock) -> None:
@@ -226,11 +226,11 @@ def test_a_job_that_cannot_go_on_holds_up_no_other(tmp_path: Path, clock: Manual
         for count in range(1, 4):
             clock.advance(24 * HOUR)
             with pytest.raises(InvalidArgumentError):
-                jobs.go_on()
+                jobs.step()
             assert len(runs(store)) == 1 and store.count(TOPIC) == 1, count
         jobs.start("reports", key="other", body=b"x", schedule=every(HOUR))
         jobs.start("reports", key="far", body=b"x", schedule=every(HOUR))
-        assert jobs.go_on() == 1 and store.count(TOPIC) == 3
+        assert jobs.step() == 1 and store.count(TOPIC) == 3
 
 
 def test_a_schedule_that_is_unknown_here_is_kept(
@@ -245,9 +245,9 @@ def test_a_schedule_that_is_unknown_here_is_kept(
         )
         clock.advance(24 * HOUR)
         with pytest.raises(TimerStoreError, match="reports/k cannot go on here"):
-            jobs.go_on()
+            jobs.step()
         assert runs(store) == []
-    assert jobs.go_on() == 1 and len(runs(store)) == 1 and store.count(TOPIC) == 1
+    assert jobs.step() == 1 and len(runs(store)) == 1 and store.count(TOPIC) == 1
 
 
 def test_large_runs_that_were_missed(tmp_path: Path, clock: ManualClock) -> None:
@@ -260,7 +260,7 @@ def test_large_runs_that_were_missed(tmp_path: Path, clock: ManualClock) -> None
         jobs.start("reports", key="k", body=b"x" * BODY_BYTES_MAX, **given)  # type: ignore[arg-type]
         jobs.start("reports", key="l", body=b"x" * 100_000, **given)  # type: ignore[arg-type]
         clock.advance(50 * HOUR)
-        while jobs.go_on():
+        while jobs.step():
             pass
         assert len(runs(store)) == 100 and store.count(TOPIC) == 2
 
@@ -337,11 +337,11 @@ def test_what_could_not_go_on_does_later(store: TimerStore, clock: ManualClock) 
     store.pause("putting")
     for _ in range(2):
         with pytest.raises(PausedError):
-            jobs.go_on()
+            jobs.step()
     with pytest.raises(PausedError):
         jobs.start("reports", key="d", **given)  # type: ignore[arg-type]
     store.resume("putting")
-    assert Schedules(store).go_on() == 3 and jobs.go_on() == 0
+    assert Schedules(store).step() == 3 and jobs.step() == 0
     assert len(runs(store)) == store.count(TOPIC) == 3
 
 
@@ -362,7 +362,7 @@ def test_each_run_once_over_any_crash(tmp_path: Path, seed: int) -> None:
                 now_ms += step_ms
                 clock.advance(timedelta(milliseconds=step_ms))
             elif act == "go on":
-                jobs.go_on()
+                jobs.step()
             elif act == "start":
                 jobs.start("reports", **given)
             elif act == "flush":
@@ -373,7 +373,7 @@ def test_each_run_once_over_any_crash(tmp_path: Path, seed: int) -> None:
                 clock = ManualClock(now_ms)
                 store = TimerStore(path, config=LARGER, clock=clock, disk=QuietDisk())
             assert store.count(TOPIC) <= 1
-        while Schedules(store).go_on():
+        while Schedules(store).step():
             pass
         found = sorted(
             scheduled_ms(d) or 0 for d in store.consume("reports", group="audit", timeout=0)
@@ -419,7 +419,7 @@ def test_many_start_it_and_carry_it_on(tmp_path: Path) -> None:
                     body = b"b" if rnd.random() < 0.005 else b"a"
                     given: dict[str, Any] = {"key": "k", "schedule": every(30 * SECOND / 1_000)}
                     jobs[number].start("ticks", body=body, **given)
-                    jobs[number].go_on()
+                    jobs[number].step()
                     assert store.count(TOPIC) <= 1
             except BaseException as e:
                 errors.append(e)

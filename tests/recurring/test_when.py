@@ -136,7 +136,7 @@ def test_written_and_read(schedule: Schedule) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: every(5),  # type: ignore[arg-type]
+        lambda: every("5"),  # type: ignore[arg-type]
         lambda: every(timedelta(0)),
         lambda: every(timedelta(milliseconds=9)),
         lambda: cron("* * * *", tz="UTC"),

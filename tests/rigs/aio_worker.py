@@ -22,7 +22,7 @@ async def main(folder: str, journal: int, first: int, durability: Any) -> None:
         durability=durability,
         flush_interval_ms=50,
         delay_levels="1s 1s 1s",
-        commitlog_segment_bytes=1 << 20,
+        tuning=timerstore.Tuning(commitlog_segment_bytes=1 << 20),
     )
     async with timerstore.aio.open(folder, config=config) as store:
         consumer = timerstore.aio.Consumer(store, "g", concurrency=50)

@@ -15,18 +15,20 @@ import timerstore
 
 TINY = timerstore.Config(
     durability="process",
-    precision_ms=100,
-    wheel_slot_count=128,
-    roll_window_slots=40,
-    commitlog_segment_bytes=1 << 14,
-    consumequeue_segment_bytes=2_000,
-    timerlog_segment_bytes=5_248,
     flush_interval_ms=20,
     retention_ms=1,
-    cleaning_factor=1,
-    cleaning_slack_bytes=0,
     delay_levels="1s 2s",
-    near_count_max=1 << 16,
+    tuning=timerstore.Tuning(
+        precision_ms=100,
+        wheel_slot_count=128,
+        roll_window_slots=40,
+        commitlog_segment_bytes=1 << 14,
+        consumequeue_segment_bytes=2_000,
+        timerlog_segment_bytes=5_248,
+        cleaning_factor=1,
+        cleaning_slack_bytes=0,
+        near_count_max=1 << 16,
+    ),
 )
 
 

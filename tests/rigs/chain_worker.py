@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.rigs.nursery import nurse
-from timerstore import Config, Consumer, Delivery, TimerStore
+from timerstore import Config, Consumer, Delivery, TimerStore, Tuning
 
 GROUP, TOPIC, RECEIPTS, THREADS, CHAINS = "workers", "chains", "receipts", 6, 40
 
@@ -23,11 +23,10 @@ def config_of(durability: Any) -> Config:
     """Many checkpoints, small files."""
     return Config(
         durability=durability,
-        commitlog_segment_bytes=1 << 20,
-        consumequeue_segment_bytes=20 * 5000,
         flush_interval_ms=10,
         delay_levels="1s 1s 1s",
         retention_ms=86_400_000,
+        tuning=Tuning(commitlog_segment_bytes=1 << 20, consumequeue_segment_bytes=20 * 5000),
     )
 
 

@@ -13,15 +13,14 @@ import time
 from pathlib import Path
 
 from tests.rigs.nursery import nurse
-from timerstore import Config, Consumer, Delivery, TimerStore
+from timerstore import Config, Consumer, Delivery, TimerStore, Tuning
 
 GROUP, TOPIC, THREADS, MAX_ATTEMPTS = "workers", "jobs", 20, 2
 CONFIG = Config(
     durability="process",
-    commitlog_segment_bytes=1 << 22,
-    consumequeue_segment_bytes=20 * 5000,
     flush_interval_ms=20,
     delay_levels="1s 1s 1s 1s 1s 1s",
+    tuning=Tuning(commitlog_segment_bytes=1 << 22, consumequeue_segment_bytes=20 * 5000),
 )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.models.ledger import Ledger, check_store, read_ledger, read_messages
 from tests.models.power_disk import PowerCutError, PowerDisk
-from timerstore import Config, ManualClock, TimerStore, TooLateError
+from timerstore import Config, ManualClock, TimerStore, TooLateError, Tuning
 from timerstore.services.running.leap import leap
 from timerstore.services.running.provide import provide
 from timerstore.services.running.steps import step
@@ -92,16 +92,18 @@ class History(Acts):
         self.group = self.rnd.random() < 0.5
         self.config = Config(
             durability="group" if self.group else "process",
-            precision_ms=SLOT_MS,
-            roll_window_slots=6,
-            wheel_slot_count=64 * 2,
-            commitlog_segment_bytes=self.rnd.choice((1 << 12, 1 << 12, 1 << 13, 1 << 15)),
             retention_ms=1,
-            consumequeue_segment_bytes=self.rnd.choice((60, 400)),
-            timerlog_segment_bytes=self.rnd.choice((104, 520, 5248)),
-            near_count_max=1 << 14,
             delay_levels=LEVELS,
-            level_batch_count=self.rnd.choice((1, 3, 1024)),
+            tuning=Tuning(
+                precision_ms=SLOT_MS,
+                roll_window_slots=6,
+                wheel_slot_count=64 * 2,
+                commitlog_segment_bytes=self.rnd.choice((1 << 12, 1 << 12, 1 << 13, 1 << 15)),
+                consumequeue_segment_bytes=self.rnd.choice((60, 400)),
+                timerlog_segment_bytes=self.rnd.choice((104, 520, 5248)),
+                near_count_max=1 << 14,
+                level_batch_count=self.rnd.choice((1, 3, 1024)),
+            ),
         )
         # What was acknowledged, with the log's end at that moment.
         self.put: dict[str, int] = {}

@@ -18,21 +18,23 @@ from typing import NoReturn
 
 from tests.models.archive import ArchivingDisk
 from tests.rigs.nursery import nurse, say
-from timerstore import Config, StoreClosedError, TimerStore, TooLateError
+from timerstore import Config, StoreClosedError, TimerStore, TooLateError, Tuning
 
 GROUP = "workers"
 CONFIG = Config(
     durability="process",
-    precision_ms=100,
-    roll_window_slots=8,
-    wheel_slot_count=128,
-    commitlog_segment_bytes=1 << 17,
     retention_ms=3_600_000,
-    consumequeue_segment_bytes=20 * 500,
-    timerlog_segment_bytes=5248,
     flush_interval_ms=15,
-    near_count_max=1 << 16,
     delay_levels="1s 2s",
+    tuning=Tuning(
+        precision_ms=100,
+        roll_window_slots=8,
+        wheel_slot_count=128,
+        commitlog_segment_bytes=1 << 17,
+        consumequeue_segment_bytes=20 * 500,
+        timerlog_segment_bytes=5248,
+        near_count_max=1 << 16,
+    ),
 )
 CONFIGS = {
     "kept": CONFIG,

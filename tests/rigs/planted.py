@@ -10,7 +10,7 @@ import numpy as np
 import timerstore
 from tests import naive
 from tests.rigs.patient import TIMERS, Patient
-from timerstore import Config, ManualClock
+from timerstore import Config, ManualClock, Tuning
 from timerstore.timelog.bytes import format as fmt
 from timerstore.validation.cursorchecks import (
     COUNTS_FILE,
@@ -25,12 +25,14 @@ from timerstore.wheel.checksums import PAGE_BYTES
 LOG, UNITS, WHEEL = "commitlog", "timerlog", "timerwheel"
 CONFIG = Config(
     durability="process",
-    wheel_slot_count=128,
-    roll_window_slots=6,
-    commitlog_segment_bytes=1 << 13,
     retention_ms=3_600_000,
-    consumequeue_segment_bytes=20_000,
-    timerlog_segment_bytes=1_300,
+    tuning=Tuning(
+        wheel_slot_count=128,
+        roll_window_slots=6,
+        commitlog_segment_bytes=1 << 13,
+        consumequeue_segment_bytes=20_000,
+        timerlog_segment_bytes=1_300,
+    ),
 )
 SECOND = timedelta(seconds=1)
 

@@ -16,7 +16,7 @@ import timerstore
 from tests.rigs.patient import Folder, Patient
 from tests.rigs.said_ahead import called, compiled, not_said_ahead
 from tests.small_store import SMALL
-from timerstore import Config, ManualClock
+from timerstore import Config, ManualClock, Tuning
 from timerstore.ground.ids import parse_id
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.jit.kernel import LATER
@@ -124,7 +124,9 @@ def take_over(folder: Path) -> None:
         with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
             archive.extractall(folder, filter="data")
         validate(folder / name)
-        timerstore.open(folder / name, config=Config(roll_window_slots=172_800)).close()
+        timerstore.open(
+            folder / name, config=Config(tuning=Tuning(roll_window_slots=172_800))
+        ).close()
         validate(folder / name)
 
 

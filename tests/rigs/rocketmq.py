@@ -32,19 +32,21 @@ from pathlib import Path
 import numpy as np
 
 from tests import naive
-from timerstore import Config, ManualClock, TimerStore, verify
+from timerstore import Config, ManualClock, TimerStore, Tuning, verify
 from timerstore.validation import validate
 
 TOPIC = "t"
 RUN_S = 40
 CONFIG = Config(
     durability="process",
-    roll_window_slots=1_200,
-    commitlog_segment_bytes=1 << 18,
-    consumequeue_segment_bytes=2_000,
-    timerlog_segment_bytes=5_248,
-    cleaning_factor=1,
-    cleaning_slack_bytes=0,
+    tuning=Tuning(
+        roll_window_slots=1_200,
+        commitlog_segment_bytes=1 << 18,
+        consumequeue_segment_bytes=2_000,
+        timerlog_segment_bytes=5_248,
+        cleaning_factor=1,
+        cleaning_slack_bytes=0,
+    ),
 )
 
 

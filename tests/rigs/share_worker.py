@@ -19,17 +19,16 @@ from datetime import timedelta
 from pathlib import Path
 
 import timerstore
-from timerstore import Config, TooLateError
+from timerstore import Config, TooLateError, Tuning
 from timerstore.control.wire import Header, Part, Wire
 from timerstore.serving.shared import SharedStore
 
 TOPIC, GROUP = "shared", "workers"
 CONFIG = Config(
     durability="process",
-    commitlog_segment_bytes=1 << 24,
-    consumequeue_segment_bytes=20 * 50_000,
     flush_interval_ms=50,
     retention_ms=86_400_000,
+    tuning=Tuning(commitlog_segment_bytes=1 << 24, consumequeue_segment_bytes=20 * 50_000),
 )
 
 

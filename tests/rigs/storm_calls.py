@@ -313,10 +313,10 @@ class Calls:
         letters = self.store.dead_letters("c", limit=rng.choice([10, 300]))
         assert all(letter.topic == TOPIC for letter in letters)
         if rng.random() < 0.5:
-            self.store.redrive("c", limit=rng.choice([1, 50, None]))
+            self.store.retry_dead_letters("c", limit=rng.choice([1, 50, None]))
         elif letters:
             chosen = [letter.id for letter in rng.sample(letters, min(len(letters), 20))]
-            self.store.redrive("c", ids=chosen)
+            self.store.retry_dead_letters("c", ids=chosen)
 
     def do_others(self, rng: random.Random) -> None:
         self.store.pull(f"other{rng.randrange(300)}", group="g", timeout=0).ack()

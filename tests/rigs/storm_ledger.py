@@ -181,7 +181,7 @@ def _drain(store: TimerStore, ledger: Ledger) -> set[str]:
             return letters
         letters = {letter.id for letter in store.dead_letters("c", limit=None)}
         count, redriven = len(store.dead_letters("c", limit=None)), True
-        if (done := store.redrive("c")) != count:
+        if (done := store.retry_dead_letters("c")) != count:
             ledger.failures.append(f"{count} dead letters, {done} put back")
     ledger.failures.append("it does not come to an end")
     return letters

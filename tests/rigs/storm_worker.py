@@ -30,7 +30,7 @@ import numba
 
 from tests.rigs.storm_calls import Calls
 from tests.rigs.storm_ledger import LEVELS, TOPIC, Ledger, judge
-from timerstore import Config, Consumer, StoreClosedError, TimerStore
+from timerstore import Config, Consumer, StoreClosedError, TimerStore, Tuning
 from timerstore.warmup import compile_kernels
 
 SEGMENTS_MAPPED = (2, 4, 8, 64)
@@ -77,20 +77,22 @@ def config(rng: random.Random, open_segments_max: int) -> Config:
     """Return settings under which every limit is met all the time."""
     return Config(
         durability=rng.choice(["process", "process", "group"]),
-        precision_ms=100,
-        commitlog_segment_bytes=1 << 16,
-        consumequeue_segment_bytes=2_000,
-        timerlog_segment_bytes=403 * 52 + 16,
         flush_interval_ms=rng.choice([20, 100, 500]),
         retention_ms=1,
-        cleaning_factor=1,
-        cleaning_slack_bytes=0,
-        near_count_max=1 << 18,
-        open_segments_max=open_segments_max or rng.choice(SEGMENTS_MAPPED),
         admission=rng.choice(["grow", "wait"]),
-        admission_count_max=rng.choice([1, 20, 1_000]),
         delay_levels=LEVELS,
-        level_batch_count=rng.choice([1, 1_024]),
+        tuning=Tuning(
+            precision_ms=100,
+            commitlog_segment_bytes=1 << 16,
+            consumequeue_segment_bytes=2_000,
+            timerlog_segment_bytes=403 * 52 + 16,
+            cleaning_factor=1,
+            cleaning_slack_bytes=0,
+            near_count_max=1 << 18,
+            open_segments_max=open_segments_max or rng.choice(SEGMENTS_MAPPED),
+            admission_count_max=rng.choice([1, 20, 1_000]),
+            level_batch_count=rng.choice([1, 1_024]),
+        ),
     )
 
 

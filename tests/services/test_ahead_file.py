@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from timerstore import Config, ManualClock, TimerStore
+from timerstore import Config, ManualClock, TimerStore, Tuning
 from timerstore.services.durable.ahead_file import AHEAD_FILE
 from timerstore.services.opening import recovery
 from timerstore.timelog.files.jsonfile import sealed
 
-SMALL = Config(durability="process", wheel_slot_count=1_024, roll_window_slots=60)
+SMALL = Config(durability="process", tuning=Tuning(wheel_slot_count=1_024, roll_window_slots=60))
 DELAYS_MS = [0, 500, 5_000, 3_600_000, 90 * 86_400_000, 60 * 365 * 86_400_000]
 
 

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.models.ledger import check_store, read_ledger, read_messages
-from timerstore import Config, ManualClock, TimerStore
+from timerstore import Config, ManualClock, TimerStore, Tuning
 from timerstore.services.durable.capture import capture
 from timerstore.services.engine import engine as engine_module
 from timerstore.services.pipeline.dequeue_get import CLAIM_UNITS
@@ -38,13 +38,15 @@ STOP_SLOTS = 50
 OPENED_MS = START_MS + STOP_SLOTS * SLOT_MS
 CONFIG = Config(
     durability="process",
-    precision_ms=SLOT_MS,
-    wheel_slot_count=128,
-    roll_window_slots=40,
-    commitlog_segment_bytes=1 << 16,
-    consumequeue_segment_bytes=2_000,
-    timerlog_segment_bytes=5_248,
-    near_count_max=1 << 16,
+    tuning=Tuning(
+        precision_ms=SLOT_MS,
+        wheel_slot_count=128,
+        roll_window_slots=40,
+        commitlog_segment_bytes=1 << 16,
+        consumequeue_segment_bytes=2_000,
+        timerlog_segment_bytes=5_248,
+        near_count_max=1 << 16,
+    ),
 )
 
 

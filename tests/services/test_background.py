@@ -16,7 +16,7 @@ import pytest
 import timerstore
 from tests.faulty_disk import FaultyDisk
 from tests.rigs.waiting import wait_until
-from timerstore import Config, Consumer, FlushFailedError, StoreFullError, TimerStore
+from timerstore import Config, Consumer, FlushFailedError, StoreFullError, TimerStore, Tuning
 from timerstore.services.running import runner as runner_module
 from timerstore.services.world.background import BackgroundThread, Failure, Flag
 
@@ -29,15 +29,17 @@ pytestmark = [
 
 CONFIG = Config(
     durability="process",
-    precision_ms=100,
-    wheel_slot_count=2_048,
-    roll_window_slots=600,
-    commitlog_segment_bytes=1 << 14,
-    consumequeue_segment_bytes=2_000,
-    timerlog_segment_bytes=5_200,
-    near_count_max=1 << 16,
     flush_interval_ms=10,
     retention_ms=1,
+    tuning=Tuning(
+        precision_ms=100,
+        wheel_slot_count=2_048,
+        roll_window_slots=600,
+        commitlog_segment_bytes=1 << 14,
+        consumequeue_segment_bytes=2_000,
+        timerlog_segment_bytes=5_200,
+        near_count_max=1 << 16,
+    ),
 )
 
 
@@ -140,7 +142,7 @@ def test_a_thread_that_ends_is_seen(
         lambda: next(store.consume("default")),
         lambda: store.flush(),
         lambda: list(store.pending()),
-        lambda: Consumer(store, "g").redrive(),
+        lambda: Consumer(store, "g").retry_dead_letters(),
     ]
     for call in calls:
         with pytest.raises(type(error)) as raised:

@@ -11,7 +11,9 @@ from timerstore.timelog.files.disk import Disk, MappedFile
 
 START_MS = 1_700_000_000_000
 SMALL = timerstore.Config(
-    commitlog_segment_bytes=4_096, consumequeue_segment_bytes=200, timerlog_segment_bytes=520
+    tuning=timerstore.Tuning(
+        commitlog_segment_bytes=4_096, consumequeue_segment_bytes=200, timerlog_segment_bytes=520
+    )
 )
 
 

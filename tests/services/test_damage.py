@@ -10,7 +10,7 @@ import pytest
 from tests.models.damaged import check_damaged
 from tests.models.ledger import read_ledger
 from tests.models.quiet_disk import QuietDisk
-from timerstore import Config, ManualClock, TimerStore
+from timerstore import Config, ManualClock, TimerStore, Tuning
 from timerstore.services.engine.rebuild import MARK_FILE
 from timerstore.services.world.damage import PLACES_MAX, Damage
 
@@ -20,12 +20,14 @@ START_MS = 1_800_000_000_000
 SECOND = timedelta(seconds=1)
 CONFIG = Config(
     durability="process",
-    wheel_slot_count=128,
-    roll_window_slots=6,
-    commitlog_segment_bytes=8_192,
     retention_ms=3_600_000,
-    consumequeue_segment_bytes=200,
-    timerlog_segment_bytes=520,
+    tuning=Tuning(
+        wheel_slot_count=128,
+        roll_window_slots=6,
+        commitlog_segment_bytes=8_192,
+        consumequeue_segment_bytes=200,
+        timerlog_segment_bytes=520,
+    ),
 )
 TIMER_QUEUE = "consumequeue/rmq_sys_wheel_timer/0"
 

@@ -16,7 +16,7 @@ from tests.models.quiet_disk import QuietDisk
 from tests.naive_copying import LOST, Appended, DeliverLevels, Level
 from tests.naive_services import LEVEL_MARK, NO_NEED, Log
 from tests.services import alone as one
-from timerstore import Config, ManualClock, TimerStore
+from timerstore import Config, ManualClock, TimerStore, Tuning
 from timerstore.errors import StoreFullError
 from timerstore.services.pipeline.deliver_levels import clamped_ms
 from timerstore.services.world import needs
@@ -29,14 +29,16 @@ START_MS = 1_800_000_000_000
 SECOND = timedelta(seconds=1)
 SMALL = Config(
     delay_levels="1s 5s 1m 2h",
-    precision_ms=100,
-    wheel_slot_count=1_024,
-    roll_window_slots=60,
-    commitlog_segment_bytes=4_096,
     retention_ms=3_600_000,
-    consumequeue_segment_bytes=60,
-    timerlog_segment_bytes=520,
     durability="process",
+    tuning=Tuning(
+        precision_ms=100,
+        wheel_slot_count=1_024,
+        roll_window_slots=60,
+        commitlog_segment_bytes=4_096,
+        consumequeue_segment_bytes=60,
+        timerlog_segment_bytes=520,
+    ),
 )
 
 
@@ -225,7 +227,9 @@ def test_the_twin_of_a_due_time(ahead_ms: int, level_ms: int) -> None:
 @pytest.mark.parametrize("batch_count", [1, 3, 1024])
 def test_each_at_its_millisecond_in_order(tmp_path: Path, batch_count: int) -> None:
     clock = ManualClock(START_MS)
-    config = Config(delay_levels="1s 5s", level_batch_count=batch_count, durability="process")
+    config = Config(
+        delay_levels="1s 5s", durability="process", tuning=Tuning(level_batch_count=batch_count)
+    )
     store = open_store(tmp_path, clock, config=config)
     put: list[tuple[int, bytes]] = []
     for i in range(40):
@@ -379,7 +383,7 @@ def test_damage_is_passed_and_counted(tmp_path: Path) -> None:
 def test_levels_take_turns(tmp_path: Path) -> None:
     """A level with much to do keeps no other one waiting for long."""
     clock = ManualClock(START_MS)
-    config = Config(delay_levels="1s 2s", level_batch_count=4, durability="process")
+    config = Config(delay_levels="1s 2s", durability="process", tuning=Tuning(level_batch_count=4))
     store = open_store(tmp_path, clock, config=config)
     store.put_many([b"two"] * 8, delay_level=2)
     clock.advance(SECOND)
@@ -400,13 +404,17 @@ def test_a_real_clock(tmp_path: Path) -> None:
 def test_retention_keeps_what_waits(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     config = Config(
-        **{name: getattr(SMALL, name) for name in ("precision_ms", "wheel_slot_count")},
-        **{name: getattr(SMALL, name) for name in ("roll_window_slots", "delay_levels")},
-        commitlog_segment_bytes=4_096,
-        consumequeue_segment_bytes=200,
-        timerlog_segment_bytes=520,
+        delay_levels=SMALL.delay_levels,
         retention_ms=1_000,
         durability="process",
+        tuning=Tuning(
+            precision_ms=SMALL.precision_ms,
+            wheel_slot_count=SMALL.wheel_slot_count,
+            roll_window_slots=SMALL.roll_window_slots,
+            commitlog_segment_bytes=4_096,
+            consumequeue_segment_bytes=200,
+            timerlog_segment_bytes=520,
+        ),
     )
     store = open_store(tmp_path, clock, config=config)
     store.put(b"in two hours", topic="slow", delay_level=4)

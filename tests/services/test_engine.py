@@ -13,7 +13,9 @@ from timerstore.timelog.writing.compose import Staged, compose
 
 def test_messages_that_go_together_cross_segments(tmp_path: Path) -> None:
     """A reschedule appends two messages at once, here at every place of small segments."""
-    config = timerstore.Config(consumequeue_segment_bytes=60, commitlog_segment_bytes=2048)
+    config = timerstore.Config(
+        tuning=timerstore.Tuning(consumequeue_segment_bytes=60, commitlog_segment_bytes=2048)
+    )
     clock = timerstore.ManualClock(1_700_000_000_000)
     with timerstore.open(tmp_path / "store", config=config, clock=clock) as store:
         for size in range(1, 1400, 70):
@@ -39,7 +41,7 @@ def test_names_that_begin_as_ours_do_are_kept(tmp_path: Path) -> None:
 
 def test_what_is_larger_than_a_segment_is_refused(tmp_path: Path) -> None:
     """Whoever staged it: the appender says so, and nothing was appended."""
-    config = timerstore.Config(commitlog_segment_bytes=2048)
+    config = timerstore.Config(tuning=timerstore.Tuning(commitlog_segment_bytes=2048))
     clock = timerstore.ManualClock(1_700_000_000_000)
     with timerstore.open(tmp_path / "store", config=config, clock=clock) as store:
         message = compose(b"t", bytes(2048), b"", born_ms=1)
@@ -53,7 +55,9 @@ def test_a_signal_while_steps_are_waited_for_lets_nothing_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was dropped stays mapped until a later call has waited to its end."""
-    config = timerstore.Config(commitlog_segment_bytes=1 << 16, open_segments_max=1)
+    config = timerstore.Config(
+        tuning=timerstore.Tuning(commitlog_segment_bytes=1 << 16, open_segments_max=1)
+    )
     clock = timerstore.ManualClock(1_700_000_000_000)
     with timerstore.open(tmp_path / "store", config=config, clock=clock) as store:
         for _ in range(120):

@@ -7,17 +7,19 @@ from pathlib import Path
 import pytest
 
 from tests.models.quiet_disk import QuietDisk
-from timerstore import Config, ManualClock, TimerStore
+from timerstore import Config, ManualClock, TimerStore, Tuning
 from timerstore.timelog.bytes.format import UNIT_BYTES
 
 START_MS = 1_800_000_000_000
 SECOND = timedelta(seconds=1)
 CONFIG = Config(
     durability="process",
-    wheel_slot_count=128,
-    roll_window_slots=10,
-    commitlog_segment_bytes=1 << 16,
-    timerlog_segment_bytes=520,
+    tuning=Tuning(
+        wheel_slot_count=128,
+        roll_window_slots=10,
+        commitlog_segment_bytes=1 << 16,
+        timerlog_segment_bytes=520,
+    ),
 )
 SHORT = replace(CONFIG, precision_ms=100)
 """Its hops are shorter than a precision with a second: each reads its message."""

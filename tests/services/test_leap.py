@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from timerstore import Config, ManualClock, TimerStore
+from timerstore import Config, ManualClock, TimerStore, Tuning
 from timerstore.services.running.leap import leap
 
-TINY = Config(wheel_slot_count=64, roll_window_slots=4)
+TINY = Config(tuning=Tuning(wheel_slot_count=64, roll_window_slots=4))
 
 
 def checkpoints(store: TimerStore) -> int:

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from timerstore import Config, ManualClock, metrics
+from timerstore import Config, ManualClock, Tuning, metrics
 from timerstore.services.looking.families import AGES_MS, COUNTERS, GAUGES, QUANTILES, TIMES_MS
 
 prometheus_client = pytest.importorskip("prometheus_client")
 
-SMALL = Config(durability="process", wheel_slot_count=1_024, roll_window_slots=60)
+SMALL = Config(durability="process", tuning=Tuning(wheel_slot_count=1_024, roll_window_slots=60))
 
 
 def test_scraped_values(tmp_path: Path) -> None:

@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 
 from tests.sparse_copy import copy_tree
-from timerstore import Config, ManualClock, TimerStore, TopicStats
+from timerstore import Config, ManualClock, TimerStore, TopicStats, Tuning
 from timerstore.services.engine.counter_file import PLACE_BYTES
 
 SMALL = Config(
     durability="process",
-    wheel_slot_count=1_024,
-    roll_window_slots=60,
-    commitlog_segment_bytes=1 << 16,
+    tuning=Tuning(wheel_slot_count=1_024, roll_window_slots=60, commitlog_segment_bytes=1 << 16),
 )
 
 

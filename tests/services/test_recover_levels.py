@@ -11,7 +11,7 @@ import pytest
 from tests.models.ledger import Ledger, check_store, read_ledger, read_messages
 from tests.models.quiet_disk import QuietDisk
 from tests.services.test_deliver_levels import SECOND, START_MS, bodies, open_store
-from timerstore import Config, ManualClock, TimerStore
+from timerstore import Config, ManualClock, TimerStore, Tuning
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.bytes import format as fmt
 
@@ -156,7 +156,7 @@ def test_fewer_levels_than_before(tmp_path: Path) -> None:
     store = open_store(tmp_path, clock)
     store.put(b"a minute", delay_level=3)
     store.close()
-    config = Config(delay_levels="1s 2h", precision_ms=100)
+    config = Config(delay_levels="1s 2h", tuning=Tuning(precision_ms=100))
     store = open_store(tmp_path, clock, config=config)
     assert [level.end for level in store.stats().levels] == [0, 0, 1]
     clock.advance(timedelta(milliseconds=59_999))
@@ -179,7 +179,11 @@ def test_golden_levels_at_their_millisecond(
     stored_ms = {message.offset: message.stored_ms for message in read_messages(path)}
     start_ms = max(stored_ms.values())
     precision_ms = 1000 if name == "pending" else 100
-    config = Config(precision_ms=precision_ms, roll_window_slots=20 if precision_ms == 100 else 60)
+    config = Config(
+        tuning=Tuning(
+            precision_ms=precision_ms, roll_window_slots=20 if precision_ms == 100 else 60
+        )
+    )
     clock = ManualClock(start_ms, force=True)
     store = TimerStore(path, config=config, clock=clock, disk=QuietDisk())
     for seconds in (1, 3, 30, 300, 3_600, 7_200):
@@ -277,10 +281,12 @@ def test_a_brokers_levels_are_not_ours(
         file.write_text(json.dumps({"offsetTable": offsets}))
     state = next(row for row in golden_list(name) if row["kind"] == "state")
     config = Config(
-        precision_ms=state["precision_ms"],
-        roll_window_slots=172_800 if name == "pending" else 20,
         delay_levels="1s",
         durability="process",
+        tuning=Tuning(
+            precision_ms=state["precision_ms"],
+            roll_window_slots=172_800 if name == "pending" else 20,
+        ),
     )
     clock = ManualClock(newest, force=True)
     store = TimerStore(path, config=config, clock=clock, disk=QuietDisk())

@@ -19,7 +19,7 @@ from tests.markdown import ROOT
 from tests.models.damaged import check_damaged
 from tests.models.ledger import TIMER_TOPIC, check_store, read_ledger, read_messages
 from tests.models.quiet_disk import QuietDisk
-from timerstore import Config, CorruptStoreError, ManualClock, TimerStore
+from timerstore import Config, CorruptStoreError, ManualClock, TimerStore, Tuning
 from timerstore.timelog.files.checkpoint import Checkpoint, read_checkpoint
 from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
 
@@ -27,14 +27,16 @@ START_MS = 1_800_000_000_000
 SLOT_MS = 1_000
 CONFIG = Config(
     durability="process",
-    precision_ms=SLOT_MS,
-    roll_window_slots=6,
-    wheel_slot_count=128,
-    commitlog_segment_bytes=8_192,
     retention_ms=3_600_000,
-    consumequeue_segment_bytes=200,
-    timerlog_segment_bytes=520,
-    near_count_max=1 << 16,
+    tuning=Tuning(
+        precision_ms=SLOT_MS,
+        roll_window_slots=6,
+        wheel_slot_count=128,
+        commitlog_segment_bytes=8_192,
+        consumequeue_segment_bytes=200,
+        timerlog_segment_bytes=520,
+        near_count_max=1 << 16,
+    ),
 )
 
 
@@ -459,7 +461,9 @@ def test_a_brokers_store_goes_on(
     stored_ms = {message.offset: message.stored_ms for message in read_messages(path)}
     before = fired_by_key(path)
     newest = max(message.stored_ms for message in read_messages(path))
-    config = Config(precision_ms=precision_ms, roll_window_slots=20 if days == 1 else 172_800)
+    config = Config(
+        tuning=Tuning(precision_ms=precision_ms, roll_window_slots=20 if days == 1 else 172_800)
+    )
     clock = ManualClock(newest, force=True)
     store = TimerStore(path, config=config, clock=clock, disk=QuietDisk())
     assert store.core.findings.by_broker and not store.core.findings.rebuilt

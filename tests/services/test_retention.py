@@ -10,19 +10,21 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from timerstore import Config, ManualClock
+from timerstore import Config, ManualClock, Tuning
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import segment_name
 
 SECOND = timedelta(seconds=1)
 SMALL = Config(
     durability="process",
-    wheel_slot_count=1_024,
-    roll_window_slots=60,
-    commitlog_segment_bytes=4_096,
-    consumequeue_segment_bytes=200,
-    timerlog_segment_bytes=520,
     retention_ms=10_000,
+    tuning=Tuning(
+        wheel_slot_count=1_024,
+        roll_window_slots=60,
+        commitlog_segment_bytes=4_096,
+        consumequeue_segment_bytes=200,
+        timerlog_segment_bytes=520,
+    ),
 )
 
 
@@ -335,12 +337,14 @@ def test_max_bytes_refuses_until_consumed(tmp_path: Path) -> None:
 def test_services_run_while_segments_go(tmp_path: Path) -> None:
     config = Config(
         durability="process",
-        commitlog_segment_bytes=1 << 16,
-        consumequeue_segment_bytes=2_000,
-        timerlog_segment_bytes=5_200,
         flush_interval_ms=20,
         retention_ms=50,
-        precision_ms=100,
+        tuning=Tuning(
+            commitlog_segment_bytes=1 << 16,
+            consumequeue_segment_bytes=2_000,
+            timerlog_segment_bytes=5_200,
+            precision_ms=100,
+        ),
     )
     with timerstore.open(tmp_path / "s", config=config) as store:
         got, put, stop = 0, 0, time.monotonic() + 4

@@ -11,7 +11,7 @@ import pytest
 from tests.models.ledger import TIMER_TOPIC
 from tests.models.quiet_disk import QuietDisk
 from tests.services.test_recovery import CONFIG, START_MS, content_of
-from timerstore import Config, ManualClock, NotAStoreError, TimerStore
+from timerstore import Config, ManualClock, NotAStoreError, TimerStore, Tuning
 from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.identity import SIZES
@@ -70,7 +70,7 @@ def test_without_a_copy_nothing_is_guessed(tmp_path: Path, checkpoint: bool) -> 
     described = json.loads((path / "timerstore.json").read_text())
     forget(path, copies=True, checkpoint=checkpoint)
     before = content_of(path)
-    config = Config(roll_window_slots=CONFIG.roll_window_slots)
+    config = Config(tuning=Tuning(roll_window_slots=CONFIG.roll_window_slots))
     with pytest.raises(NotAStoreError, match="no broker's store") as caught:
         TimerStore(path, config=config, clock=ManualClock(START_MS, force=True), disk=QuietDisk())
     assert content_of(path) == before
@@ -87,7 +87,7 @@ def test_without_a_copy_nothing_is_guessed(tmp_path: Path, checkpoint: bool) -> 
 def test_a_brokers_store_is_measured(golden: Callable[[str], Path]) -> None:
     path = golden("fired")
     os.truncate(path / "consumequeue" / TIMER_TOPIC / "0" / f"{0:020d}", 0)  # the first of many
-    config = Config(precision_ms=1_000, roll_window_slots=20)
+    config = Config(tuning=Tuning(precision_ms=1_000, roll_window_slots=20))
     store = TimerStore(
         path, config=config, clock=ManualClock(START_MS, force=True), disk=QuietDisk()
     )

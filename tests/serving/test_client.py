@@ -190,7 +190,7 @@ WRONG: list[Callable[[Any], object]] = [
     lambda s: s.put(b"x", topic="no topic"),
     lambda s: s.put(b"x", topic=3),
     lambda s: s.put(b"x" * (5 << 20)),
-    lambda s: s.put(b"x", delay=5),
+    lambda s: s.put(b"x", delay="5"),
     lambda s: s.put(b"x", delay=HOUR, at_ms=4 * 10**12),
     lambda s: s.put(b"x", delay=HOUR, delay_level=1),
     lambda s: s.put(b"x", delay_level="1"),
@@ -221,9 +221,9 @@ WRONG: list[Callable[[Any], object]] = [
     lambda s: next(s.consume("no/topic", timeout=0)),
     lambda s: next(s.pending(limit="x")),
     lambda s: s.dead_letters("a b"),
-    lambda s: s.redrive("g", ids="x"),
+    lambda s: s.retry_dead_letters("g", ids="x"),
     lambda s: s.pause("sleeping"),
-    lambda s: s.pause("firing", duration=5),
+    lambda s: s.pause("firing", duration="5"),
     lambda s: s.pending_columns(columns=["what"]),
 ]
 
@@ -295,7 +295,7 @@ def test_messages_are_handed_out_and_settled(store: TimerStore, client: Client) 
     assert len(client.pull("t", timeout=0)) == 0
     assert [each.body for each in client.pending()] == [b"2"]
     assert store.stats().groups and client.dead_letters("default") == []
-    assert client.redrive("default") == 0
+    assert client.retry_dead_letters("default") == 0
 
 
 def test_a_message_is_acknowledged_with_what_comes_in_its_place(

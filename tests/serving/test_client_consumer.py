@@ -89,7 +89,7 @@ def test_handlers_succeed_fail_and_give_up(store: TimerStore, client: Client) ->
         2,
     )
     assert len(store.pull("mail", group="mailer", timeout=0)) == 0
-    assert consumer.redrive() == 2 and consumer.drop_dead_letters() == 0
+    assert consumer.retry_dead_letters() == 2 and consumer.drop_dead_letters() == 0
 
 
 def test_a_list_at_a_time_and_what_was_not_begun(store: TimerStore, client: Client) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import timerstore
 from tests.rigs.waiting import wait_until
-from timerstore import Client, Config, StoreClosedError, TimerStore, TimerStoreError
+from timerstore import Client, Config, StoreClosedError, TimerStore, TimerStoreError, Tuning
 from timerstore.control.wire import Header, LostError, Part, Wire
 from timerstore.serving import session as session_module
 from timerstore.serving.server import Server
@@ -22,16 +22,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 HOUR = timedelta(hours=1)
 TINY = Config(
     durability="process",
-    commitlog_segment_bytes=16 << 10,
-    consumequeue_segment_bytes=20 * 32,
-    timerlog_segment_bytes=52 * 64,
-    wheel_slot_count=128,
-    roll_window_slots=60,
-    precision_ms=100,
-    cleaning_slack_bytes=0,
-    cleaning_factor=1,
     flush_interval_ms=20,
-    near_count_max=4_096,
+    tuning=Tuning(
+        commitlog_segment_bytes=16 << 10,
+        consumequeue_segment_bytes=20 * 32,
+        timerlog_segment_bytes=52 * 64,
+        wheel_slot_count=128,
+        roll_window_slots=60,
+        precision_ms=100,
+        cleaning_slack_bytes=0,
+        cleaning_factor=1,
+        near_count_max=4_096,
+    ),
 )
 
 

@@ -221,7 +221,7 @@ def test_a_call_that_cannot_be_made_twice_says_so(store: TimerStore, server: Ser
         client.count()
         store.close()
         with pytest.raises(StoreClosedError, match=r"ended before it answered|No process has"):
-            client.redrive("g")
+            client.retry_dead_letters("g")
         with pytest.raises(StoreClosedError, match="No process has served"):
             client.put(b"x")
 
@@ -235,7 +235,7 @@ def test_a_forked_child_serves_nobody(store: TimerStore, server: Server) -> None
 
 
 def test_puts_of_many_clients_share_a_fsync(tmp_path: Path) -> None:
-    config = timerstore.Config(commitlog_segment_bytes=1 << 20)
+    config = timerstore.Config(tuning=timerstore.Tuning(commitlog_segment_bytes=1 << 20))
     with timerstore.open(tmp_path / "s", config=config) as store, timerstore.serve(store):
         before = store.stats().sync_count
 

@@ -151,7 +151,7 @@ def test_what_is_missing_at_the_ends_is_no_empty_table(
     """A segment before the first, or behind the last, leaves no gap that would show."""
     path = tmp_path / "s"
     sizes = {"commitlog_segment_bytes": 1 << 16, "timerlog_segment_bytes": 1 << 12}
-    with timerstore.open(path, config=timerstore.Config(**sizes)) as store:
+    with timerstore.open(path, config=timerstore.Config.from_mapping(sizes, "the test")) as store:
         store.put_many([b"x" * 500] * 200, delay_ms=3_600_000)
     timerstore.open(path).close()  # now each has its unit
     assert timerstore.read(path, "problems").num_rows == 0

@@ -11,7 +11,7 @@ import pytest
 
 from tests import naive
 from tests.rigs.random_store import MadeUp
-from timerstore import Config, ManualClock, TimerStore, verify
+from timerstore import Config, ManualClock, TimerStore, Tuning, verify
 from timerstore.timelog.bytes import format as fmt
 from timerstore.validation import validate
 
@@ -95,7 +95,7 @@ def test_stores_that_were_made_up(seed: int, tmp_path: Path) -> None:
 
 
 def test_a_store_that_is_open_is_read_up_to_its_checkpoint(tmp_path: Path) -> None:
-    config = Config(durability="process", wheel_slot_count=128, roll_window_slots=6)
+    config = Config(durability="process", tuning=Tuning(wheel_slot_count=128, roll_window_slots=6))
     with TimerStore(tmp_path / "store", config=config, clock=ManualClock()) as store:
         store.put_many([b"flushed"] * 5, delay_ms=[0, 500, 3_000, 9_000, 90_000])
         store.core.clock.advance(timedelta(seconds=4))

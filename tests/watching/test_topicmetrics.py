@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from timerstore import Config, ManualClock, TimerStore, metrics
+from timerstore import Config, ManualClock, TimerStore, Tuning, metrics
 from timerstore.timelog.writing.tally import HISTOGRAM_BUCKETS, bucket_max
 from timerstore.watching import topicmetrics
 from timerstore.watching.topicmetrics import HISTOGRAMS, OTHERS
 
 prometheus_client = pytest.importorskip("prometheus_client")
 
-SMALL = Config(durability="process", wheel_slot_count=1_024, roll_window_slots=60)
+SMALL = Config(durability="process", tuning=Tuning(wheel_slot_count=1_024, roll_window_slots=60))
 
 
 def test_scraped_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

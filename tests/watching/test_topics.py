@@ -6,10 +6,17 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from timerstore import Config, InvalidArgumentError, ManualClock, StoreClosedError, TimerStore
+from timerstore import (
+    Config,
+    InvalidArgumentError,
+    ManualClock,
+    StoreClosedError,
+    TimerStore,
+    Tuning,
+)
 from timerstore.watching.topics import WITHIN_MS, Histogram
 
-SMALL = Config(durability="process", wheel_slot_count=1_024, roll_window_slots=60)
+SMALL = Config(durability="process", tuning=Tuning(wheel_slot_count=1_024, roll_window_slots=60))
 DAY_MS = 86_400_000
 
 

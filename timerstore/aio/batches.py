@@ -21,6 +21,8 @@ from timerstore.consuming.group import Group
 from timerstore.consuming.run import Run
 from timerstore.consuming.sendback import send_back
 from timerstore.errors import StoreClosedError
+from timerstore.ground.arguments import given_delay
+from timerstore.ground.kinds import Duration
 
 CONSUME_COUNT: Final = 256
 """Messages that an iterator takes from its group at once; it gives back what it did not yield."""
@@ -39,20 +41,23 @@ class Delivery(PlainDelivery):
     __slots__ = ()
     _handed: LoopRun
 
-    async def nack(self, delay: timedelta | None = None) -> None:  # type: ignore[override]
-        """Send it back: it comes again after `delay`, at once without one, with the same id.
+    async def nack(  # type: ignore[override]
+        self, delay: Duration | None = None, *, delay_ms: int | None = None
+    ) -> None:
+        """Send it back: it comes again after a delay, or at once, with the same id.
 
         On return the retry is as durable as a put. Cancelling the task that waits for that changes
         nothing: it is sent back all the same.
         """
-        await self._handed.send_back(self._i, delay)
+        await self._handed.send_back(self._i, given_delay(delay, delay_ms))
 
     async def ack_and_put(  # type: ignore[override]
         self,
         body: bytes,
         *,
         topic: str | None = None,
-        delay: timedelta | None = None,
+        delay: Duration | None = None,
+        delay_ms: int | None = None,
         at: datetime | None = None,
         at_ms: int | None = None,
         key: str | None = None,
@@ -66,8 +71,15 @@ class Delivery(PlainDelivery):
         See `timerstore.Delivery.ack_and_put`. A task that is cancelled while it waits for room has
         done neither; while it waits for durability, both.
         """
-        put: Put = {"body": body, "topic": topic, "delay": delay, "at": at, "at_ms": at_ms}
-        put |= {"key": key, "tag": tag, "properties": properties, "delay_level": delay_level}
+        put: Put = {"body": body, "topic": topic, "delay": delay, "delay_ms": delay_ms}
+        put |= {
+            "at": at,
+            "at_ms": at_ms,
+            "key": key,
+            "tag": tag,
+            "properties": properties,
+            "delay_level": delay_level,
+        }
         put |= {"if_absent": if_absent}
         (id,) = await self.ack_and_put_many([put])
         return id
@@ -193,7 +205,7 @@ class Messages:
         return next(self._left)
 
     async def _share_turn(self) -> None:
-        """Let the loop have its turn, where this iterator has had its share of one."""
+        """Let the loop have its turn, if this iterator has had its share of one."""
         side, now_s = self._side, time.monotonic()
         busy_count = max(1, side.reader_count - len(side.arrivals.waiting))
         if now_s - self._turn_s > max(TURN_S / busy_count, _TURN_S_MIN):

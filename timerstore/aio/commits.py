@@ -75,7 +75,7 @@ class Commits:
             return
 
     def _resolve(self, error: BaseException | None) -> None:
-        """Let those go whose bytes are durable; all of them, where nothing will be any more."""
+        """Let those go whose bytes are durable; all of them, if nothing will be any more."""
         waiting, durable_end = self._waiting, self._core.flusher.durable_end
         while waiting and (error is not None or waiting[0][0] <= durable_end):
             end, future = waiting.popleft()

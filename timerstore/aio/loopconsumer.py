@@ -25,7 +25,7 @@ from timerstore.consuming.dead_letters import LISTED_MAX, DeadLetter
 from timerstore.consuming.starting import Start
 from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.ground.arguments import check_topic_to_consume
-from timerstore.ground.kinds import check_bool, check_int, check_kind
+from timerstore.ground.kinds import Duration, check_bool, check_duration, check_int, check_kind
 from timerstore.ground.staying import Stays
 
 log = logging.getLogger("timerstore")
@@ -57,8 +57,8 @@ class Consumer(Stays):
         batch_count: int = 1,
         pull_count: int = 32,
         max_attempts: int | None = 16,
-        backoff: Sequence[timedelta] | None = None,
-        timeout: timedelta = timedelta(minutes=15),
+        backoff: Sequence[Duration] | None = None,
+        timeout: Duration = timedelta(minutes=15),
         broadcast: bool = False,
         instance: str = "",
         ordered: Ordered = False,
@@ -79,7 +79,7 @@ class Consumer(Stays):
             pull_count=pull_count,
             max_attempts=max_attempts,
             backoff=backoff,
-            timeout=timeout,
+            timeout=check_duration(timeout, "timeout"),
             broadcast=broadcast,
             instance=instance,
             ordered=ordered,
@@ -128,7 +128,7 @@ class Consumer(Stays):
         self._handlers = Handlers(self._source, self._workings.handling, self._concurrency)
         return self._handlers
 
-    async def run(self, *, timeout: timedelta | None = None, close_store: bool = True) -> int:
+    async def run(self, *, timeout: Duration | None = None, close_store: bool = True) -> int:
         """Call handlers until SIGTERM or SIGINT comes, then end; return an exit status.
 
         As `timerstore.Consumer.run`: 0, all handlers have ended; 1, an error ended it; 128 + the
@@ -178,11 +178,11 @@ class Consumer(Stays):
             count += done
         return count
 
-    async def close(self, timeout: timedelta | None = None) -> bool:
+    async def close(self, timeout: Duration | None = None) -> bool:
         """Begin nothing new, and wait until all handlers have ended; for `timeout` at most.
 
         Return whether they have. What was not begun is for the next consumer of the group. A
-        handler that still runs goes on, as by `timerstore.Consumer.close`. Where the task is
+        handler that still runs goes on, as by `timerstore.Consumer.close`. If the task is
         cancelled meanwhile, call it again: it goes on. Raises what has stopped the consumer before,
         if anything.
         """
@@ -233,9 +233,11 @@ class Consumer(Stays):
         """Return what the group gave up; see `timerstore.TimerStore.dead_letters`."""
         return await self.store.dead_letters(self.group, limit)
 
-    async def redrive(self, limit: int | None = None, *, ids: Collection[str] | None = None) -> int:
-        """Put the group's dead letters back; see `timerstore.TimerStore.redrive`."""
-        return await self.store.redrive(self.group, limit, ids=ids)
+    async def retry_dead_letters(
+        self, limit: int | None = None, *, ids: Collection[str] | None = None
+    ) -> int:
+        """Put the group's dead letters back; see `timerstore.TimerStore.retry_dead_letters`."""
+        return await self.store.retry_dead_letters(self.group, limit, ids=ids)
 
     async def drop_dead_letters(
         self, limit: int | None = None, *, ids: Collection[str] | None = None

@@ -46,7 +46,7 @@ class LoopSource(StoreSource):
         return tasks
 
     async def wait(self, *, for_messages: bool) -> None:
-        """Sleep until something is fired, where that is waited for, or `wake` is called."""
+        """Sleep until something is fired, if that is waited for, or `wake` is called."""
         rows = [row for each in self.topics for row in list(each.group.cursors)]
         self._sleep = self.side.loop.create_future()
         try:

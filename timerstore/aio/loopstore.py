@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from copy import copy
+from datetime import datetime
 from functools import partial, wraps
 from itertools import islice
 from pathlib import Path
@@ -17,7 +18,8 @@ from timerstore.aio.batches import PULL_COUNT_MAX, Batch, LoopRun, Messages, nex
 from timerstore.aio.side import LoopSide
 from timerstore.consuming import consuming
 from timerstore.errors import TimerStoreError
-from timerstore.ground.kinds import check_int, check_timeout
+from timerstore.ground.kinds import Duration, check_int, check_timeout
+from timerstore.ground.renamed import renamed
 from timerstore.ground.staying import Stays
 from timerstore.pending.timers import Timer
 from timerstore.pending.verdict import is_foreign
@@ -68,6 +70,7 @@ def _by_id(call: Call[P, R]) -> Awaited[P, R]:
     return ask
 
 
+@renamed(redrive="retry_dead_letters")
 class TimerStore(Stays):
     """An open store, used by one event loop; made by `timerstore.aio.open` or `attach`.
 
@@ -162,16 +165,22 @@ class TimerStore(Stays):
         self,
         *,
         topic: str | None = None,
+        start: datetime | None = None,
         start_ms: int | None = None,
+        end: datetime | None = None,
         end_ms: int | None = None,
         limit: int | None = None,
         key: str | None = None,
     ) -> AsyncIterator[Timer]:
         """Yield pending timers in the order of due time; see `timerstore.TimerStore.pending`."""
         self.side.check()
-        timers = self.sync.pending(
-            topic=topic, start_ms=start_ms, end_ms=end_ms, limit=limit, key=key
-        )
+        bounds: dict[str, Any] = {
+            "start": start,
+            "start_ms": start_ms,
+            "end": end,
+            "end_ms": end_ms,
+        }
+        timers = self.sync.pending(topic=topic, limit=limit, key=key, **bounds)
         return self._listed(timers)
 
     async def _listed(self, timers: Iterator[Timer]) -> AsyncIterator[Timer]:
@@ -198,7 +207,7 @@ class TimerStore(Stays):
     # --- consuming
 
     def consume(
-        self, topic: str, *, group: str = "default", timeout: float | None = None
+        self, topic: str, *, group: str = "default", timeout: Duration | None = None
     ) -> Messages:
         """Yield each message of a topic once it is due, to be acknowledged with `ack`.
 
@@ -216,7 +225,7 @@ class TimerStore(Stays):
         *,
         group: str = "default",
         max_count: int = 1_024,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> Batch:
         """Return up to `max_count` due messages by columns; see `timerstore.TimerStore.pull`.
 
@@ -233,7 +242,7 @@ class TimerStore(Stays):
         return Batch(LoopRun(self.side, run or reader.empty()))
 
     dead_letters = _apart(AnyStore.dead_letters)
-    redrive = _apart(AnyStore.redrive)
+    retry_dead_letters = _apart(AnyStore.retry_dead_letters)
     drop_dead_letters = _apart(AnyStore.drop_dead_letters)
 
     # --- operating

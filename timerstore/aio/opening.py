@@ -57,7 +57,7 @@ def open(
     """Open a timer store for the running event loop; see `timerstore.open`.
 
     `async with timerstore.aio.open(path) as store:`, or `store = await timerstore.aio.open(path)`.
-    Another thread opens it, since recovery and kernels take their time. Where the task is cancelled
+    Another thread opens it, since recovery and kernels take their time. If the task is cancelled
     meanwhile, that thread closes it again.
     """
 

@@ -3,7 +3,7 @@
 Three ways, chosen by what a call may wait for:
 
 - `here`: it waits for nothing. The loop's thread makes it, and returns.
-- `append`: it waits for nothing either, but the caller shall: for room before it, where
+- `append`: it waits for nothing either, but the caller shall: for room before it, if
   `Config.admission` says so, and for durability after it. Tasks wait for both, no thread.
 - `apart`: it may take long. One of a few threads makes it; a task that is cancelled meanwhile
   leaves it running to its end.

@@ -101,7 +101,7 @@ class Wakeups:
             self.wake(self._concerned())
 
     def _poll(self) -> None:
-        """Let those look who wait for the longest time; all, where the store has ended."""
+        """Let those look who wait for the longest time; all, if the store has ended."""
         self._polling = None
         waiting = list(self.waiting)
         if self._core.closed or self._core.failure.error is not None:
@@ -136,7 +136,7 @@ class Arrivals(Wakeups):
         super()._leave(future)
 
     def _concerned(self) -> Iterable[asyncio.Future[None]]:
-        """Return who waits for a queue that has grown; all, where one has come into being."""
+        """Return who waits for a queue that has grown; all, if one has come into being."""
         ends, before = self._read_ends(), self._ends
         self._ends = ends
         if len(ends) != len(before):

@@ -71,7 +71,7 @@ def backup(
     config: Config | None = None,
     progress: Progress | None = None,
 ) -> BackupReport:
-    """Add a point to the backup in `dest`, making it where there is none; return what was done.
+    """Add a point to the backup in `dest`, making it if there is none; return what was done.
 
     The store may be open in this or another process, at any rate of puts, closed, or killed; it is
     not changed. Everything whose put had returned before is in it. `keep`: so many points stay, the
@@ -80,8 +80,8 @@ def backup(
     `dest`: a folder; or an address such as s3://bucket/timers, gs://…, abfs://…, file:///folder, or
     a pyarrow.fs.FileSystem: then what is new is written there as objects, which never change.
 
-    Raises InvalidArgumentError where `dest` is something else, or another store's; StoreFullError,
-    StoreLockedError, StoreAccessError where it cannot be reached, CorruptStoreError where segments
+    Raises InvalidArgumentError if `dest` is something else, or another store's; StoreFullError,
+    StoreLockedError, StoreAccessError if it cannot be reached, CorruptStoreError if segments
     are missing: then the earlier points stay.
 
     >>> timerstore.backup("timers/", "backup/").ok
@@ -201,7 +201,7 @@ class _Run:
     # --- the log
 
     def _chain_end(self) -> int | None:
-        """Return from where the backup's log is continued; None where a new chain begins."""
+        """Return from where the backup's log is continued; None if a new chain begins."""
         listed, log = self.list, self.reader.commitlog
         if (listed.path / EARLIER_FOLDER / str(listed.chain)).is_dir():
             listed.chain += 1  # it was moved there, and then the run ended

@@ -17,7 +17,7 @@ from timerstore.timelog.files.disk import Disk
 
 @contextmanager
 def built_beside(disk: Disk, target: Path) -> Iterator[Path]:
-    """Yield an empty folder, which becomes `target` at the end; where that fails, nothing stays."""
+    """Yield an empty folder, which becomes `target` at the end; if that fails, nothing stays."""
     if target.is_symlink() or not _is_free(target):
         raise InvalidArgumentError(
             f"{target} is there already. Pass a folder that does not exist, or is empty."
@@ -55,7 +55,7 @@ def _is_free(path: Path) -> bool:
 
 
 def remove_tree(disk: Disk, folder: Path) -> None:
-    """Remove a folder with its files; where that is interrupted, some of them are left."""
+    """Remove a folder with its files; if that is interrupted, some of them are left."""
     for each in sorted(folder.iterdir()):
         if each.is_dir() and not each.is_symlink():
             remove_tree(disk, each)

@@ -145,7 +145,7 @@ class Catalog:
 
 
 def read_catalog(dest: Destination) -> Catalog:
-    """Return what a destination holds. Raises NotAStoreError where that is no backup."""
+    """Return what a destination holds. Raises NotAStoreError if that is no backup."""
     catalog = Catalog(dest, read_chains(dest))
     if not catalog.known:
         raise NotAStoreError(f"{dest} holds no backup. Pass another place.")
@@ -153,7 +153,7 @@ def read_catalog(dest: Destination) -> Catalog:
 
 
 def point_of(name: str) -> BackupPoint | None:
-    """Return the point that a name below `points/` is of; None where it is of none."""
+    """Return the point that a name below `points/` is of; None if it is of none."""
     found = _POINT.fullmatch(name)
     if found is None:
         return None

@@ -1,7 +1,7 @@
 """Who may write to a remote backup: its chains, of which the newest one alone grows.
 
 A *chain* is what one line of a store's life has written, one after the other. A new one begins
-with the first point, where the store had removed what followed the last point, and where a copy
+with the first point, if the store had removed what followed the last point, and where a copy
 became the store (`promote`). It says from which offset on the log's bytes are its own, and up to
 which point what stood there before goes on to hold. What an older chain's writer adds after that
 is seen by nobody.
@@ -46,7 +46,7 @@ class Chain:
     base: int
     """From this offset on the log's bytes are its own; before it, the chain before has them."""
     last_point: int
-    """Points of the chains before are seen up to this number; 0 where there is none."""
+    """Points of the chains before are seen up to this number; 0 if there is none."""
     restores: Restores
     """How the store was restored that writes it."""
 
@@ -65,7 +65,7 @@ class Chains:
     known: list[Chain]
     """Those that were begun, the oldest one first."""
     newest_claim: tuple[int, str]
-    """Number and name of the newest claim, (0, "") where there is none."""
+    """Number and name of the newest claim, (0, "") if there is none."""
 
 
 def read_chains(dest: Destination) -> Chains:
@@ -80,7 +80,7 @@ def read_chains(dest: Destination) -> Chains:
 
 
 def newest_claim(dest: Destination) -> tuple[int, str]:
-    """Return number and name of the newest claim; (0, "") where there is none. One request."""
+    """Return number and name of the newest claim; (0, "") if there is none. One request."""
     claims, begun = _listed(dest)
     return max(claims | begun, default=(0, ""))
 
@@ -97,7 +97,7 @@ def _listed(dest: Destination) -> tuple[set[tuple[int, str]], set[tuple[int, str
 def claim_chain(dest: Destination, after: int) -> tuple[int, str]:
     """Claim the next chain; who wrote before is refused from now on. Return its number and name.
 
-    Raises StoreLockedError where somebody else claims one at the same time.
+    Raises StoreLockedError if somebody else claims one at the same time.
     """
     claim = (after + 1, uuid.uuid4().hex)
     dest.put(_object(*claim, "claim"), b"{}")

@@ -138,7 +138,7 @@ def find_place(place: Place) -> Path | Destination:
     """Return the folder of a backup, or its destination where it is one of objects.
 
     A folder of this machine that holds a remote backup is a destination, however it is named.
-    Raises InvalidArgumentError; StoreAccessError where a file system does not answer.
+    Raises InvalidArgumentError; StoreAccessError if a file system does not answer.
     """
     if _is_filesystem(place):
         return Destination(place, "", shown_place(place))
@@ -172,7 +172,7 @@ def find_place(place: Place) -> Path | Destination:
 def find_destination(place: Place) -> Destination:
     """Return the destination that an address, or a folder, is meant to be.
 
-    Raises InvalidArgumentError where a backup in the form of a folder lies there.
+    Raises InvalidArgumentError if a backup in the form of a folder lies there.
     """
     found = find_place(place)
     if isinstance(found, Destination):

@@ -33,7 +33,7 @@ _TRIES_MAX: Final = 3
 Told = Callable[[int], None]
 """Takes how many bytes were done since the last call; any thread may call it."""
 OnFault = Callable[[Fault], None]
-"""Takes what is damaged, or missing; where it is given, zeros stay in that place."""
+"""Takes what is damaged, or missing; if it is given, zeros stay in that place."""
 
 
 def lay_log(
@@ -96,7 +96,7 @@ class _Fetch:
         self._lock = threading.Lock()
 
     def all(self, start: int, end: int) -> None:
-        """Fetch a range; where pieces were merged meanwhile, look for what holds it now."""
+        """Fetch a range; if pieces were merged meanwhile, look for what holds it now."""
         wanted = [(start, end)]
         for number in range(1, _TRIES_MAX + 1):
             is_last, missing = number == _TRIES_MAX, list[Slice]()

@@ -47,7 +47,7 @@ class Slice(NamedTuple):
 
 
 def piece_of(name: str) -> Piece | None:
-    """Return the piece that a name below `log/` is of; None where it is of none."""
+    """Return the piece that a name below `log/` is of; None if it is of none."""
     found = _NAME.fullmatch(name)
     if found is None:
         return None
@@ -59,7 +59,7 @@ def piece_of(name: str) -> Piece | None:
 def cover(parts: Iterable[Slice], start: int, end: int) -> list[Slice]:
     """Return what makes up [start, end) of the log, without overlaps, as few as there can be.
 
-    Raises CorruptStoreError where a byte is in none of the parts. O(parts · log parts).
+    Raises CorruptStoreError if a byte is in none of the parts. O(parts · log parts).
     """
     found, at = list[Slice](), start
     waiting = sorted(parts, key=lambda part: (part.start, part.piece))

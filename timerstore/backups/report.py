@@ -29,8 +29,8 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What `verify` found; `ok` where there is no problem."""
+class VerifyReport:
+    """What `verify` found; `ok` if there is no problem."""
 
     path: str
     problems: tuple[Problem, ...]
@@ -42,7 +42,7 @@ class Report:
     unit_count: int
     slot_count: int
     pending_count: int | None
-    """Timers that opening would find pending; None where there is damage."""
+    """Timers that opening would find pending; None if there is damage."""
     queue_count: int
     bytes_count: int
     was_open: bool

@@ -25,7 +25,7 @@ def append_bytes(
     """Write bytes [start, stop) of a segment to its copy, of which the first `start` stay.
 
     Zeros follow up to `length`; zeros stay holes. Returns the CRC-32 of the first `stop` bytes,
-    where `crc` is that of the first `start`. Durable on return. O(stop − start).
+    if `crc` is that of the first `start`. Durable on return. O(stop − start).
     """
     fd = disk.open_file(path, create=True)
     try:

@@ -73,7 +73,7 @@ class Shipper:
 
     @property
     def last(self) -> BackupPoint | None:
-        """The last point, None where there is none."""
+        """The last point, None if there is none."""
         points = self.catalog.points
         return points[-1] if points else None
 
@@ -120,7 +120,7 @@ class Shipper:
         )
 
     def check_is_ours(self) -> None:
-        """Raise StoreLockedError where somebody else has begun to write to the destination."""
+        """Raise StoreLockedError if somebody else has begun to write to the destination."""
         if newest_claim(self.dest) != self._claim:
             raise StoreLockedError(
                 f"Another store has taken over {self.dest}: a copy was promoted, or another "

@@ -28,7 +28,7 @@ def refuse_inside(path: Path, dest: Path) -> None:
 
 
 def check_whole(reader: StoreReader) -> None:
-    """Raise CorruptStoreError where segments of the commit log are missing, or cut."""
+    """Raise CorruptStoreError if segments of the commit log are missing, or cut."""
     for fault in reader.commitlog.faults:
         raise CorruptStoreError(*fault)
 
@@ -47,7 +47,7 @@ def sizes_of(reader: StoreReader) -> dict[str, int | None]:
 
 
 def check_same_store(reader: StoreReader, tag: int, segment_bytes: int, dest: object) -> None:
-    """Raise InvalidArgumentError where a backup is not that of the store."""
+    """Raise InvalidArgumentError if a backup is not that of the store."""
     sizes = reader.sizes
     if tag not in (sizes.store_tag, -1):
         raise InvalidArgumentError(
@@ -61,7 +61,7 @@ def check_same_store(reader: StoreReader, tag: int, segment_bytes: int, dest: ob
 
 
 def check_continued(reader: StoreReader, end: int, is_same: bool, dest: object) -> None:
-    """Raise InvalidArgumentError where the log is not the one that a backup holds up to `end`."""
+    """Raise InvalidArgumentError if the log is not the one that a backup holds up to `end`."""
     if end > reader.commitlog.files_end or not is_same:
         raise InvalidArgumentError(
             f"The log of {reader.path} is not the one that {dest} holds up to offset {end}: it was "

@@ -22,13 +22,13 @@ Restores = list[dict[str, Any]]
 
 
 def read_restores(path: Path, read: Read = read_file) -> Restores:
-    """Return how a store was restored, the first time first; nothing where it never was."""
+    """Return how a store was restored, the first time first; nothing if it never was."""
     content = read_json(path / RESTORED_FILE, read) or {}
     return check_restores(content.get("restores", []))
 
 
 def check_restores(restores: object) -> Restores:
-    """Return a list of restores that was read. Raises CorruptStoreError where it is none."""
+    """Return a list of restores that was read. Raises CorruptStoreError if it is none."""
     if not isinstance(restores, list) or not all(
         isinstance(each, dict) and isinstance(each.get("log_end"), int) for each in restores
     ):
@@ -43,7 +43,7 @@ def note_restore(disk: Disk, path: Path, log_end: int) -> None:
 
 
 def find_divergence(reader: StoreReader, before: Restores, log_end: int, backup: object) -> None:
-    """Raise InvalidArgumentError where the store is not what became of a point in `backup`.
+    """Raise InvalidArgumentError if the store is not what became of a point in `backup`.
 
     `before`, `log_end`: how the store had been restored by then, and where its log ended.
     """

@@ -11,7 +11,7 @@ top.py          top
 topview.py      what top draws
 tail.py         tail
 backlog.py      groups
-dead.py         dead, redrive
+dead.py         dead
 changes.py      put, cancel, reschedule
 consume.py      consume
 serving.py      serve

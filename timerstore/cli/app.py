@@ -100,7 +100,7 @@ End = Annotated[str | None, typer.Option(help="Due before this time.")]
 def answering(*, as_json: bool) -> Iterator[Output]:
     """Yield where results go; turn an error into a message and an exit status.
 
-    A status that a command sets in `out.status` is that of its end, also where whoever reads the
+    A status that a command sets in `out.status` is that of its end, also if whoever reads the
     output has seen enough.
     """
     logging.basicConfig(format="timerstore: %(message)s", level=logging.WARNING)
@@ -127,7 +127,7 @@ def answering(*, as_json: bool) -> Iterator[Output]:
 
 
 def flush_output() -> None:
-    """Write out what is left; where nobody takes it, see that Python does not complain at its end.
+    """Write out what is left; if nobody takes it, see that Python does not complain at its end.
 
     Python flushes once more when it ends, and then leaves with a status of its own.
     """
@@ -178,7 +178,7 @@ def settings(config_file: Path | None) -> Config:
 
 
 def read_instant(out: Output, text: str | None, name: str) -> int | None:
-    """Read a time that was typed, as epoch ms; say which instant it is where that is not plain."""
+    """Read a time that was typed, as epoch ms; say which instant it is if that is not plain."""
     if text is None:
         return None
     instant = parse_instant(text)

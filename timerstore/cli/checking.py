@@ -25,7 +25,7 @@ from timerstore.errors import InvalidArgumentError
 from timerstore.ground.amounts import shown_bytes
 
 if TYPE_CHECKING:
-    from timerstore.backups.report import Report
+    from timerstore.backups.report import VerifyReport
     from timerstore.validation import Spread, Validation
 
 EXAMPLES_SHOWN = 3
@@ -51,7 +51,7 @@ All = Annotated[bool, typer.Option("--all", help="Show the rules that pass, too.
 
 
 def checkpoint_ms(path: Path) -> int | None:
-    """Return when the last checkpoint was written, None where there is none."""
+    """Return when the last checkpoint was written, None if there is none."""
     try:
         return (path / "config" / "timercheck").stat().st_mtime_ns // 1_000_000
     except OSError:
@@ -59,7 +59,7 @@ def checkpoint_ms(path: Path) -> int | None:
 
 
 def tell_live(out: Output, path: Path) -> int | None:
-    """Say as of when a store is read that a process has open; None where none has."""
+    """Say as of when a store is read that a process has open; None if none has."""
     who, as_of_ms = held_by(path), checkpoint_ms(path)
     if who is None or as_of_ms is None:
         return None
@@ -98,7 +98,7 @@ def verify(
             show_report(out, report, live=as_of_ms is not None, show_all=show_all)
 
 
-def show_report(out: Output, report: Report, *, live: bool, show_all: bool) -> None:
+def show_report(out: Output, report: VerifyReport, *, live: bool, show_all: bool) -> None:
     """Write the verdict, then damage; with `show_all` also what the next opening mends."""
     verdict = "no damage found" if report.ok else f"{report.problem_count:,} damaged places"
     out.say(

@@ -1,7 +1,7 @@
 """How a command comes to a store: to look, or to change it.
 
 Looking takes no lock and fires nothing, so it works beside the process that has the store open.
-Changing is asked of that process where there is one (`owner.py`), else the store is opened.
+Changing is asked of that process if there is one (`owner.py`), else the store is opened.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Look:
         return store
 
     def stats(self) -> dict[str, Any]:
-        """Return the statistics: the owner's own, where there is one."""
+        """Return the statistics: the owner's own, if there is one."""
         told: dict[str, Any] = self._ask("stats")
         return told
 
@@ -108,7 +108,7 @@ class Look:
         return told
 
     def _ask(self, name: str, **arguments: Any) -> Any:
-        """Ask the owner; look at the files where it does not answer any more."""
+        """Ask the owner; look at the files if it does not answer any more."""
         if self.owner is not None:
             try:
                 return self.owner.call(name, **arguments)
@@ -154,7 +154,7 @@ def check_is_there(path: Path) -> None:
 
 @contextmanager
 def looking(out: Output, path: str | Path, config_file: Path | None = None) -> Iterator[Look]:
-    """Look at a store, or a backup; say as of when, where that is not plain."""
+    """Look at a store, or a backup; say as of when, if that is not plain."""
     with ExitStack() as stack:
         if isinstance(path, str) and "://" in path:
             folder = stack.enter_context(_fetched(out, path))

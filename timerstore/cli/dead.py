@@ -8,7 +8,6 @@ import typer
 from typer.core import TyperGroup
 
 from timerstore.cli.app import (
-    CHANGE,
     LOOK,
     AsJson,
     ConfigFile,
@@ -158,10 +157,18 @@ def retry(
 
     Example: timerstore dead retry timers/ mailer --limit 10
     """
-    redrive(path, group, ids, limit, as_json, config)
+    with answering(as_json=as_json) as out, changing(path, config) as changer:
+        stats = changer.call("stats")  # before: the call makes the group known
+        count = changer.call("retry_dead_letters", group=group, limit=limit, ids=ids or None)
+        if not count:
+            check_known("group", group, stats)
+        if as_json:
+            out.json({"group": group, "retried": count})
+        else:
+            out.line(count)
 
 
-@app.command(rich_help_panel=CHANGE)
+@app.command(hidden=True)
 def redrive(
     path: StorePath,
     group: GroupName,
@@ -170,19 +177,9 @@ def redrive(
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Put a group's dead letters back, as `dead retry` does; write how many.
-
-    Example: timerstore redrive timers/ mailer --limit 10
-    """
-    with answering(as_json=as_json) as out, changing(path, config) as changer:
-        stats = changer.call("stats")  # before: the call makes the group known
-        count = changer.call("redrive", group=group, limit=limit, ids=ids or None)
-        if not count:
-            check_known("group", group, stats)
-        if as_json:
-            out.json({"group": group, "redriven": count})
-        else:
-            out.line(count)
+    """Do what `dead retry` does, by its old name."""
+    typer.echo("redrive is called `dead retry` now. Use that.", err=True)
+    retry(path, group, ids, limit, as_json, config)
 
 
 @dead.command()

@@ -28,7 +28,7 @@ BATCH_COUNT = 160
 PUT_SHARE = 0.4
 CANCEL_SHARE = 0.05
 KILL_S_MAX = 120
-"""The child ends by itself where no kill comes, once everything was put."""
+"""The child ends by itself if no kill comes, once everything was put."""
 LEAD_MS = 500
 """No timer is due sooner after its put, nor cancelled later before it is due."""
 

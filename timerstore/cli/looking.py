@@ -349,7 +349,7 @@ def get(
 
 
 def get_key(look: Look, topic: str | None, key: str) -> Timer | None:
-    """Return the timer that has a key, of a topic or of any; None where there is none."""
+    """Return the timer that has a key, of a topic or of any; None if there is none."""
     if topic is not None:
         found = look.store.get_key(topic, key)
         if found is None:

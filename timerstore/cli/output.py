@@ -1,4 +1,4 @@
-"""What a command shows: tables on a terminal, plain lines in a pipe, JSON where asked for."""
+"""What a command shows: tables on a terminal, plain lines in a pipe, JSON if asked for."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class Output:
 
     @contextmanager
     def progress(self, what: str, unit: str = "") -> Iterator[Callable[..., None]]:
-        """Yield a function that takes how much is done, of how much; a bar where somebody looks.
+        """Yield a function that takes how much is done, of how much; a bar if somebody looks.
 
         `unit`: "bytes", or what is counted. It stands on standard error, beside any results.
         """

@@ -44,9 +44,9 @@ class Changer:
 def changing(
     path: Path, config_file: Path | None, *, create: bool = False, is_bulk: bool = False
 ) -> Iterator[Changer]:
-    """Yield who changes the store at `path`, which is made where there is none and `create`.
+    """Yield who changes the store at `path`, which is made if there is none and `create`.
 
-    `is_bulk`: the command calls `flush` where something must be durable.
+    `is_bulk`: the command calls `flush` if something must be durable.
     """
     if not create:
         check_is_there(path)

@@ -1,7 +1,7 @@
 """How far an import has come, in a small file beside the input.
 
 Before each chunk of rows it is written, durably, with where the store's log ended then. An import
-that was killed may have put a part of its last chunk: its first rows, in their order, for that is
+that was killed may have put a part of its last chunk: its first rows, in their order; that is
 how a store puts. Which part, the log behind that place tells: a put has an id that says where in
 the log it stands, and its row's content. So a second run puts the rest, nothing twice.
 """
@@ -53,9 +53,9 @@ def progress_path(file: Path, store_tag: int) -> Path:
 
 
 def read_progress(path: Path, new: Progress, file: Path, *, again: bool = False) -> Progress:
-    """Return how far an import has come: `new` where there was none, or all is to be put `again`.
+    """Return how far an import has come: `new` if there was none, or all is to be put `again`.
 
-    Raises InvalidArgumentError where the file, or what was said of it, is another one now.
+    Raises InvalidArgumentError if the file, or what was said of it, is another one now.
     """
     try:
         from timerstore.timelog.files.jsonfile import understood

@@ -56,7 +56,7 @@ class _Ending:
 
 
 def _tell_systemd(text: str) -> None:
-    """Tell the supervisor, where there is one; nobody is told twice for want of an answer."""
+    """Tell the supervisor, if there is one; nobody is told twice for want of an answer."""
     name = os.environ.get("NOTIFY_SOCKET", "")
     if name[:1] not in ("/", "@"):
         return

@@ -74,7 +74,7 @@ def _show(out: Output, messages: list[dict[str, Any]]) -> None:
 def fitting(fired: dict[str, Any], late_ms: int, width: int) -> str:
     """Return a line of at most `width` cells: when, how late, topic, key, id, body.
 
-    Where it is narrow the id goes first, then the key; the rest is cut.
+    If it is narrow the id goes first, then the key; the rest is cut.
     """
     parts = [
         shown_time(fired["fired_ms"])[11:],

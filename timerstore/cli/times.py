@@ -5,7 +5,7 @@
     2026-11-22  2026-11-22 09:00     ISO 8601, with seconds, with a zone, or without
     1800000000000                    UTC epoch milliseconds
 
-A time without a zone is one of the machine's own (TZ). Where a clock that is set forward skips it,
+A time without a zone is one of the machine's own (TZ). If a clock that is set forward skips it,
 or one that is set back shows it twice, it is refused; a day begins with its first instant. Nothing
 else is a time: what somebody mistyped must not become one.
 """
@@ -75,7 +75,7 @@ def now_ms() -> int:
 
 
 def parse_instant(text: str, *, from_ms: int | None = None, zone: tzinfo | None = None) -> Instant:
-    """Read a time; `from_ms` is now, `zone` the machine's, where they are not to be asked for.
+    """Read a time; `from_ms` is now, `zone` the machine's, if they are not to be asked for.
 
     >>> parse_instant("2027-01-15T08:00Z")
     Instant(ms=1800000000000, is_exact=True)

@@ -233,7 +233,7 @@ def _groups(now: Look, before: Look, width: int) -> list[Text]:
 def lateness(now: Look, before: Look) -> tuple[int, int, int]:
     """Return p50, p99, the largest lateness in ms of what fired since an earlier look.
 
-    Where nothing did, of everything.
+    If nothing did, of everything.
     """
     counts = _late_counts(now.stats)
     for bucket, count in _late_counts(before.stats).items():
@@ -259,7 +259,7 @@ def _late_counts(stats: dict[str, Any]) -> dict[int, int]:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Return values as blocks, at most `width` of them; neighbours share one where there are more.
+    """Return values as blocks, at most `width` of them; neighbours share one if there are more.
 
     >>> sparkline([0, 1, 2, 4, 8], 5)
     ' ▁▂▄█'

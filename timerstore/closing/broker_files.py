@@ -27,7 +27,7 @@ CONFIG_FILE: Final = "config/broker.conf"
 
 
 def check_wheel(engine: Engine) -> None:
-    """Raise TimerStoreError where a broker would refuse the wheel."""
+    """Raise TimerStoreError if a broker would refuse the wheel."""
     count = engine.config.wheel_slot_count
     if count != BROKER_SLOT_COUNT:
         raise TimerStoreError(
@@ -38,9 +38,9 @@ def check_wheel(engine: Engine) -> None:
 
 
 def open_before_ms(engine: Engine) -> int | None:
-    """Return until when a broker must open the store to fire everything; None where nothing waits.
+    """Return until when a broker must open the store to fire everything; None if nothing waits.
 
-    It skips what lies further back, also where that is a roll, whose timer is due much later.
+    It skips what lies further back, also if that is a roll, whose timer is due much later.
     """
     chains = used_chains(engine)
     if not len(chains):

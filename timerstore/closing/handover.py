@@ -4,7 +4,7 @@ A broker knows a slot as read or not read, and matches a delete with its timer o
 So the last slot from which anything was taken is finished and nothing later is taken; each
 cancelled timer gets a delete unit in its own slot; the last unit of the timer log is made the last
 entry of the timer topic's queue, from which a broker works out how far it came; units that
-cleaning has superseded are cut out of their slots, for a broker would fire them; and files that a
+cleaning has superseded are cut out of their slots; a broker would fire them; and files that a
 broker would remove too soon are made to stay.
 """
 
@@ -101,7 +101,7 @@ def handover(core: Core, consuming: Consuming) -> int | None:
 
 
 def _stop_levels(core: Core) -> None:
-    """Deliver nothing from the levels any more; refuse where a broker would deliver too much."""
+    """Deliver nothing from the levels any more; refuse if a broker would deliver too much."""
     engine = core.engine
     with engine.locks:
         cancelled = engine.cancelled.set.level_count

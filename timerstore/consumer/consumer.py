@@ -22,7 +22,8 @@ from timerstore.consuming.dead_letters import LISTED_MAX, DeadLetter
 from timerstore.consuming.starting import Start
 from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.ground.arguments import check_topic_to_consume
-from timerstore.ground.kinds import check_bool, check_int
+from timerstore.ground.kinds import Duration, check_bool, check_duration, check_int
+from timerstore.ground.renamed import renamed
 from timerstore.ground.staying import Closes
 from timerstore.watching.anystore import AnyStore
 
@@ -33,14 +34,15 @@ THREADS_MAX: Final = 1_024
 _H = TypeVar("_H", bound=Handler)
 
 
+@renamed(redrive="retry_dead_letters")
 class Consumer(Closes):
-    """Calls handlers with what falls due, in threads, and sees to what fails.
+    """Calls handlers with what falls due, in threads, and retries what fails.
 
-    A handler gets a `Delivery`, or with `batch_count` above 1 a list of them. When it returns None
-    they are acknowledged. When it raises, or returns a `Retry`, or takes longer than `timeout`,
-    they are sent back: they come again through the delay levels, later each time, and after
-    `max_attempts` retries they go to the dead letters, the topic `%DLQ%group`. It is at least
-    once: what was handled before a crash may come again, with the same id.
+    A handler gets a `Delivery`, or with `batch_count` above 1 a list of them. If it returns None,
+    they are acknowledged. If it raises, returns a `Retry`, or takes longer than `timeout`, they
+    come again through the delay levels, later each time. After `max_attempts` retries they become
+    dead letters, in the topic `%DLQ%group`. Handlers run at least once: after a crash a message may
+    come again, with the same id.
 
     >>> consumer = timerstore.Consumer(store, "mailer")
     >>> @consumer.on("reminders")
@@ -61,30 +63,29 @@ class Consumer(Closes):
         batch_count: int = 1,
         pull_count: int = 32,
         max_attempts: int | None = 16,
-        backoff: Sequence[timedelta] | None = None,
-        timeout: timedelta = timedelta(minutes=15),
+        backoff: Sequence[Duration] | None = None,
+        timeout: Duration = timedelta(minutes=15),
         broadcast: bool = False,
         instance: str = "",
         ordered: Ordered = False,
         hooks: Sequence[Hook] = (),
         start: Start = "earliest",
     ) -> None:
-        """Prepare; `start` begins.
+        """Make a consumer; `start` begins.
 
-        `threads`: handlers at the same time. `pull_count`: messages read at once. `max_attempts`:
-        retries before a message is given up, None for ever. `backoff`: how long a message waits
-        after its first failure, after its second, …, to the millisecond, and the last for all
-        further ones, in place of the delay levels. `timeout`: after this a handler's
-        messages are sent back; it is not stopped, and keeps its thread until it ends. `hooks`: see
-        `Hook`.
+        `threads`: how many handlers run at the same time. `pull_count`: messages read at once.
+        `max_attempts`: retries before a message is given up; None: never. `backoff`: waits instead
+        of the delay levels, to the millisecond: after the first failure, the second, and so on; the
+        last one repeats. `timeout`: after this time a handler's messages are sent back. The handler
+        is not stopped, and keeps its thread until it ends. `hooks`: see `Hook`.
 
-        `ordered`: True, and of a topic, "key", and of what has the same key, each message is begun
-        when the one before is done; what fails holds back those behind it. docs/consumer.md has the
-        rules.
+        `ordered`: with True the messages of a topic, with "key" those with the same key, are
+        handled one after the other. A message that fails holds back those behind it.
+        docs/consumer.md has the rules.
 
-        `broadcast`: each instance gets every message, with an offset of its own, and failures are
-        only logged; `instance` names it where a group has more than one. `start`: where a group
-        begins that never read a topic: "earliest", "latest", or epoch milliseconds.
+        `broadcast`: each instance gets every message, and failures are only logged; `instance`
+        names it if a group has several. `start`: where a group begins that never read the topic:
+        "earliest", "latest", or epoch milliseconds.
         """
         self._threads_count = check_int(threads, "threads", 1, THREADS_MAX)
         settings = ConsumerSettings(
@@ -93,7 +94,7 @@ class Consumer(Closes):
             pull_count=pull_count,
             max_attempts=max_attempts,
             backoff=backoff,
-            timeout=timeout,
+            timeout=check_duration(timeout, "timeout"),
             broadcast=broadcast,
             instance=instance,
             ordered=ordered,
@@ -118,11 +119,11 @@ class Consumer(Closes):
         return take
 
     def subscribe(self, topic: str, handler: Handler, *, tags: str = "*") -> None:
-        """Have `handler` called with a topic's messages; before `start`, once for each topic.
+        """Call `handler` with a topic's messages. Do this before `start`, once for each topic.
 
         `tags`: "a||b" for messages with one of these tags, "*" for all. Messages with other tags
-        are done for the whole group, so all its consumers need the same subscriptions. What comes
-        again after a failure is not filtered.
+        are done for the whole group, so all its consumers need the same subscriptions. Retries are
+        not filtered.
         """
         check_handler(handler)
         self._workings.subscribe(topic, handler, tags)
@@ -130,10 +131,10 @@ class Consumer(Closes):
     # --- running
 
     def start(self) -> None:
-        """Begin to call handlers. Durable on return: where a new group starts.
+        """Begin to call handlers. The start of a new group is durable on return.
 
-        On a manual clock no thread is started; the clock's `advance` then calls handlers on its
-        way, at the very time at which something falls due.
+        With a manual clock no thread is started. The clock's `advance` calls handlers, each at the
+        time at which its message falls due.
         """
         self._workings.start()
         if self._stepper is not None:
@@ -142,17 +143,17 @@ class Consumer(Closes):
             self._threads = Threads(self._workings.source, self._workings.handling)
             self._threads.start(self._threads_count, f"timerstore-{self.group}")
 
-    def run(self, *, timeout: timedelta | None = None, close_store: bool = True) -> int:
+    def run(self, *, timeout: Duration | None = None, close_store: bool = True) -> int:
         """Call handlers until SIGTERM or SIGINT comes, then end; return an exit status.
 
-        For a program's main thread. It starts, where `start` was not called. At the signal nothing
-        new is begun; it waits for the handlers that run, for `timeout` at most, then closes the
-        store, unless told otherwise. A second signal does not wait for handlers any more, a third
-        does what it did before; at the end all signals do.
+        Call it in a program's main thread. It calls `start` if that was not done. At the signal
+        nothing new begins; it waits for running handlers, for `timeout` at most, then closes the
+        store unless `close_store` is False. After a second signal it does not wait any more. A
+        third one does what it did before `run`.
 
-        0: all handlers have ended. 1: an error ended it; it was logged, and stands in `error`.
-        128 + the signal's number: handlers still run, in threads that end with the process; what
-        they handle comes again. What `start` raises is raised.
+        Returns 0: all handlers have ended. 1: an error ended it; it was logged, and is in `error`.
+        128 + the signal's number: handlers still run; what they handle comes again. Raises what
+        `start` raises.
 
         >>> sys.exit(consumer.run())  # doctest: +SKIP
         """
@@ -180,9 +181,10 @@ class Consumer(Closes):
             return exit_status(signals.number, ended=ended, failed=failed)
 
     def step(self) -> int:
-        """On a manual clock: call handlers with all that is there now; return how many messages.
+        """With a manual clock, call handlers with all that is due now; return how many messages.
 
-        For tests, in the calling thread, one after the other. Works with and without `start`.
+        For tests. Handlers run in the calling thread, one after the other. It works with and
+        without `start`.
         """
         self._open_store.check_process()
         if self._stepper is None:
@@ -196,14 +198,14 @@ class Consumer(Closes):
 
     # --- the end
 
-    def close(self, timeout: timedelta | None = None) -> bool:
-        """Begin nothing new, and wait until all handlers have ended; for `timeout` at most.
+    def close(self, timeout: Duration | None = None) -> bool:
+        """Begin nothing new, and wait until all handlers have ended, for `timeout` at most.
 
-        Return whether they have. What was not begun is handed out again, to the next consumer of
-        the group. A handler that is still running goes on; its messages are acknowledged when it
-        ends, if the store is open then, else they come again. Closing twice does nothing; where an
-        exception ended it on the way (Ctrl-C), the second time goes on. Raises what has stopped
-        the consumer before, if anything. In a forked child it does nothing.
+        Return whether they have ended. The next consumer of the group gets what was not begun. A
+        handler that still runs goes on; its messages are acknowledged when it ends, if the store is
+        open then. Closing twice does nothing. If an exception interrupts it (Ctrl-C), call it
+        again: it goes on. If an error had stopped the consumer, it raises that error. In a forked
+        child it does nothing.
         """
         timeout_s = seconds_of(timeout)
         if self._open_store.forked:
@@ -232,7 +234,7 @@ class Consumer(Closes):
 
     @property
     def error(self) -> BaseException | None:
-        """What has stopped it, for `close` to raise; None while it works."""
+        """The error that stopped it; None while it works."""
         return None if self._threads is None else self._threads.failure.error
 
     def __enter__(self) -> Self:
@@ -247,21 +249,23 @@ class Consumer(Closes):
     # --- looking
 
     def stats(self) -> tuple[ConsumerStats, ...]:
-        """Return what it does with each of its topics. O(queues of these topics)."""
+        """Return a row for each of its topics. O(queues of these topics)."""
         return read_consumer_stats(self._workings)
 
     # --- dead letters
 
     def dead_letters(self, limit: int | None = LISTED_MAX) -> list[DeadLetter]:
-        """Return what the group gave up; see `TimerStore.dead_letters`."""
+        """Return the group's dead letters; see `TimerStore.dead_letters`."""
         return self.store.dead_letters(self.group, limit)
 
-    def redrive(self, limit: int | None = None, *, ids: Collection[str] | None = None) -> int:
-        """Put the group's dead letters back; see `TimerStore.redrive`.
+    def retry_dead_letters(
+        self, limit: int | None = None, *, ids: Collection[str] | None = None
+    ) -> int:
+        """Put the group's dead letters back; see `TimerStore.retry_dead_letters`.
 
         May be called before `start` too.
         """
-        return self.store.redrive(self.group, limit, ids=ids)
+        return self.store.retry_dead_letters(self.group, limit, ids=ids)
 
     def drop_dead_letters(
         self, limit: int | None = None, *, ids: Collection[str] | None = None

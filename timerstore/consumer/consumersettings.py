@@ -12,7 +12,7 @@ from timerstore.consumer.retry_rules import check_backoff
 from timerstore.consuming.starting import Start, check_start
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.arguments import check_group
-from timerstore.ground.kinds import check_bool, check_duration, check_int, check_kind
+from timerstore.ground.kinds import Duration, check_bool, check_int, check_kind
 
 ATTEMPTS_MAX: Final = 1 << 30
 PULL_COUNT_MAX: Final = 4_096
@@ -29,7 +29,7 @@ class ConsumerSettings:
     batch_count: int
     pull_count: int
     max_attempts: int | None
-    backoff: Sequence[timedelta] | None
+    backoff: Sequence[Duration] | None
     timeout: timedelta
     broadcast: bool
     instance: str
@@ -45,8 +45,8 @@ class ConsumerSettings:
         check_int(self.batch_count, "batch_count", 1, self.pull_count)
         self.attempts_max = ATTEMPTS_MAX if self.max_attempts is None else self.max_attempts
         check_int(self.attempts_max, "max_attempts", 0, ATTEMPTS_MAX)
-        if check_duration(self.timeout, "timeout") <= timedelta(0):
-            raise InvalidArgumentError(f"timeout is {self.timeout!r}. Pass a positive timedelta.")
+        if self.timeout <= timedelta(0):
+            raise InvalidArgumentError(f"timeout is {self.timeout!r}. Pass a positive one.")
         check_start(self.start)
         check_group(self.group)
         check_kind(self.instance, str, "instance")

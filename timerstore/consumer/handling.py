@@ -2,7 +2,7 @@
 
 Ground rules: any thread may call anything here. A task that is being handled stands in `_running`;
 whoever takes it out, the handler's thread or the one that finds it too slow, decides alone what
-becomes of it. A program's code gets copies of our lists, for it may empty them; what is done is
+becomes of it. A program's code gets copies of our lists, because it may empty them; what is done is
 counted by our own, with lengths as they stand in the batch.
 """
 
@@ -23,6 +23,7 @@ from timerstore.consumer.subscription import Subscription, Task
 from timerstore.consuming.failures import Failure
 from timerstore.consuming.sendback import DEAD, Wait
 from timerstore.errors import StoreClosedError, TimerStoreError
+from timerstore.ground.arguments import given_delay
 
 log = logging.getLogger("timerstore")
 
@@ -131,9 +132,11 @@ class Handling:
             return Outcome(count, None, None, False, elapsed_ms)
         if error is None and isinstance(result, Retry):
             if result.ack_index < count:
-                asked = result.delay, result.reason
+                wait = given_delay(result.delay, None)
                 return Outcome(
-                    result.ack_index, result.delay_level, None, False, elapsed_ms, *asked
+                    result.ack_index,
+                    result.delay_level,
+                    *(None, False, elapsed_ms, wait, result.reason),
                 )
             if result.ack_index == count and self._as_list:
                 return Outcome(count, None, None, False, elapsed_ms)
@@ -204,7 +207,7 @@ class Handling:
         return wait_after(attempt, outcome, self._max_attempts, self._backoff)
 
     def _send_back(self, task: Task, outcome: Outcome) -> Iterator[None]:
-        """Send each message of a task back; where that fails, hand them in again later."""
+        """Send each message of a task back; if that fails, hand them in again later."""
         sent_count, dead_count, failure = 0, 0, None
         try:
             for i in range(len(task.places)):
@@ -265,7 +268,7 @@ class Handling:
     # --- time
 
     def next_ms(self, *, begins: bool = True) -> float:
-        """Return when `tend` has something to do next; infinity where nothing is known.
+        """Return when `tend` has something to do next; infinity if nothing is known.
 
         `begins`: whether anything may begin then, or time-outs count alone.
         """

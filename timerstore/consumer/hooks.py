@@ -19,7 +19,7 @@ class Hook(Protocol):
     """
 
     def before(self, deliveries: list[Delivery]) -> None:
-        """Act before the handler is called; `deliveries` is a list also where it gets one."""
+        """Act before the handler is called; `deliveries` is a list also if it gets one."""
 
     def after(self, deliveries: list[Delivery], outcome: Outcome) -> None:
         """Act once it is known what became of the messages.

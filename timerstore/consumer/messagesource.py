@@ -49,7 +49,7 @@ class Store(Protocol):
         """Raise in a forked child."""
 
     def check_writable(self) -> None:
-        """Raise where nothing can be sent back."""
+        """Raise if nothing can be sent back."""
 
     def steady_ms(self) -> float:
         """Return a time that is never set, or the manual one."""

@@ -109,7 +109,7 @@ class OrderedSubscription(LimitedSubscription):
     def hold(self, task: Task, wait: Wait) -> bool:
         """Have a message that failed come again, the first of its line, with an attempt more.
 
-        False where a put has acknowledged it.
+        False if a put has acknowledged it.
         """
         run, core = _run_of(task), self.group.core
         if run.is_done(task.places[0]):

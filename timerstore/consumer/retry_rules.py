@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from timerstore.consuming.sendback import DEAD, Wait
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.kinds import check_duration, check_kind
+from timerstore.ground.arguments import given_delay
+from timerstore.ground.kinds import Duration, check_duration, check_kind
 
 FIRST_LEVEL: Final = 3
 """The delay level after the first failure; each further one waits a level more."""
@@ -24,13 +25,13 @@ DELAY_MAX: Final = timedelta(days=365 * 1_000)
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """What a handler returns for messages that shall come again.
+    """What a handler returns for messages that must come again.
 
-    `delay_level`: after which of the store's delay levels, counted from 1; 0: 3 + the attempts so
-    far, or what the consumer's `backoff` says; below 0: never, it goes to the dead letters.
-    `ack_index`: of a list, how many succeeded: `deliveries[:ack_index]` are acknowledged, the rest
-    comes again. `delay`: after so long, to the millisecond, in place of a level. `reason`: what the
-    log says, and the dead letter, if it becomes one.
+    `delay`: how long they wait, a timedelta or seconds, or `delay_ms`. `delay_level`: instead of a
+    delay, the level of the store, counted from 1. 0: level 3 + the attempts so far, or what the
+    consumer's `backoff` says. Below 0: never; they become dead letters. `ack_index`: of a list, how
+    many succeeded: `deliveries[:ack_index]` are acknowledged, the others come again. `reason`: why,
+    for the log and the dead letter.
 
     >>> Retry(delay=timedelta(seconds=90), reason="the server asked for it").delay.seconds
     90
@@ -38,8 +39,9 @@ class Retry:
 
     delay_level: int = 0
     ack_index: int = 0
-    delay: timedelta | None = None
+    delay: Duration | None = None
     reason: str = ""
+    delay_ms: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -52,8 +54,10 @@ class Retry:
                 f"ack_index is {self.ack_index}. Pass how many of the list succeeded."
             )
         check_kind(self.reason, str, "reason")
-        if self.delay is not None:
-            check_wait(self.delay, "delay")
+        if self.delay is not None or self.delay_ms is not None:
+            delay = check_wait(given_delay(self.delay, self.delay_ms), "delay")
+            object.__setattr__(self, "delay", delay)
+            object.__setattr__(self, "delay_ms", None)
             if self.delay_level != 0:
                 raise InvalidArgumentError(
                     "delay and delay_level exclude each other. Pass one of them."
@@ -62,12 +66,11 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one call of a handler ended; hooks are told it.
+    """How one call of a handler ended; hooks get it.
 
     `ack_count`: how many of its messages succeeded. `delay_level`, `delay`, `reason`: what the
-    handler asked for the others, and why; the first is None where all succeeded. `error`: what it
-    raised. `timed_out`: it took too long, and what it does from now on counts for nothing.
-    `elapsed_ms`: how long it took.
+    handler asked for the others; `delay_level` is None if all succeeded. `error`: what it raised.
+    `timed_out`: it took too long, and its result does not count. `elapsed_ms`: how long it took.
     """
 
     ack_count: int
@@ -107,7 +110,7 @@ def check_backoff(backoff: Any) -> tuple[timedelta, ...]:
         return ()
     if isinstance(backoff, str | bytes) or not isinstance(backoff, Sequence) or not backoff:
         raise InvalidArgumentError(
-            f"backoff is {backoff!r}. Pass a list of timedeltas: the wait after the first failure, "
+            f"backoff is {backoff!r}. Pass a list: the wait after the first failure, "
             "after the second, …; the last holds for all further ones."
         )
     return tuple(check_wait(each, "backoff") for each in backoff)
@@ -115,8 +118,9 @@ def check_backoff(backoff: Any) -> tuple[timedelta, ...]:
 
 def check_wait(value: Any, what: str) -> timedelta:
     """Return how long a message shall wait, or refuse it."""
-    if not timedelta(0) <= check_duration(value, what) <= DELAY_MAX:
+    length = check_duration(value, what)
+    if not timedelta(0) <= length <= DELAY_MAX:
         raise InvalidArgumentError(
-            f"{what} is {value!r}. Pass a timedelta from 0 to {DELAY_MAX.days:,} days."
+            f"{what} is {value!r}. Pass a length of time from 0 to {DELAY_MAX.days:,} days."
         )
-    return value  # type: ignore[no-any-return]
+    return length

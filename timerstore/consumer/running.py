@@ -10,12 +10,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from types import FrameType
 from typing import Any, Final, Self
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.kinds import check_duration
+from timerstore.ground.kinds import Duration, check_duration
 from timerstore.services.world.background import Flag
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -26,7 +25,7 @@ JOIN_S: Final = 0.05
 
 
 def check_main_thread() -> None:
-    """Refuse to run where no signal can come."""
+    """Refuse to run if no signal can come."""
     if threading.current_thread() is not threading.main_thread():
         raise InvalidArgumentError(
             f"run() was called in the thread {threading.current_thread().name!r}; signals come to "
@@ -94,7 +93,7 @@ class Signals:
         return True
 
 
-def seconds_of(timeout: timedelta | None) -> float | None:
+def seconds_of(timeout: Duration | None) -> float | None:
     """Return how long to wait for handlers, None for ever, or refuse it."""
     return None if timeout is None else check_duration(timeout, "timeout").total_seconds()
 

@@ -54,7 +54,7 @@ class StoreSource(Source):
         pairs = [(each.topic, reads_as) for each in subscriptions]
         begin_groups(self._consuming, pairs, told.start)
         if not told.broadcast:
-            # Where nobody has read the dead letters, this keeps retention from removing them.
+            # If nobody has read the dead letters, this keeps retention from removing them.
             begin_groups(self._consuming, [(dead_topic(told.group), told.group)], "earliest")
         held: defaultdict[int, Held] = defaultdict(Held)
         limits = Limits.of(self.core.engine.config)

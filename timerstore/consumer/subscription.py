@@ -70,7 +70,7 @@ class Task:
         self.line: str | None = None
         """Of an ordered consumer: whom it waits for."""
         self.again_ms = self.wait_ms = 0
-        """When it is to be handled again, where it was held back in an earlier life."""
+        """When it is to be handled again, if it was held back in an earlier life."""
 
     def split(self, count: int) -> tuple[Task, Task]:
         """Return a task of its first messages, and one of the others."""
@@ -149,7 +149,7 @@ class Subscription:
             self._release(task)
 
     def give_back(self, task: Task) -> None:
-        """Let others have a task's messages; where an owner has ended, they have them anyway."""
+        """Let others have a task's messages; if an owner has ended, they have them anyway."""
         try:
             task.handed.give_back(task.places)
         except StoreClosedError:
@@ -168,7 +168,7 @@ class Subscription:
     # --- what an ordered consumer has besides (`ordered.py`)
 
     def hold(self, task: Task, wait: Wait) -> bool:
-        """Have a task come again before others of its line; False where it cannot."""
+        """Have a task come again before others of its line; False if it cannot."""
         return False
 
     def next_after(self, task: Task) -> Task | None:
@@ -204,7 +204,7 @@ class LimitedSubscription(Subscription):
         super().__init__(topic, handler, tags)
         self.limited = False
         self.remake: Callable[[Run], Run] | None = None
-        """Makes of what was pulled what handlers are to have, where that is something else."""
+        """Makes of what was pulled what handlers are to have, if that is something else."""
 
     def open(
         self, consuming: Consuming, group: str, limits: Limits, held: defaultdict[int, Held]
@@ -220,7 +220,7 @@ class LimitedSubscription(Subscription):
     def pull(self, count_max: int, batch_count: int) -> list[Task]:
         """Return tasks of up to `count_max` messages, `batch_count` in each.
 
-        An empty list where nothing is there; then `limited` tells whether limits are the reason.
+        An empty list if nothing is there; then `limited` tells whether limits are the reason.
         """
         while True:
             self.limited = False
@@ -254,7 +254,7 @@ class LimitedSubscription(Subscription):
         return room
 
     def _room_in_bytes(self, cursor: QueueCursor, count: int, held: Held) -> int:
-        """Return how many of the next messages fit; one always does where none is in flight."""
+        """Return how many of the next messages fit; one always does if none is in flight."""
         left = self._limits.bytes - held.bytes
         if count <= 0 or count * self.group.core.engine.message_bytes_max <= left:
             return count

@@ -9,7 +9,7 @@
     lentblocks.py   the memory that they lie in
     cursors.py      how far one group has come in a queue
     starting.py     where a new group begins
-    pace.py         waiting for more, where much is coming
+    pace.py         waiting for more, if much is coming
     grouptally.py   what became of a group's messages
     tallyfile.py    that, over a restart
     retries.py      what a group sent back

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, TypedDict
 
 from timerstore.consuming.cursors import Flight
@@ -33,10 +33,11 @@ from timerstore.ground.arguments import (
     check_body,
     check_topic,
     encode_properties,
+    given_delay,
     resolve_due_ms,
 )
 from timerstore.ground.ids import format_id
-from timerstore.ground.kinds import check_bool
+from timerstore.ground.kinds import Duration, check_bool
 from timerstore.putting.bylevel import check_level, stage_at_level
 from timerstore.putting.putter import compose_timer
 from timerstore.putting.putting import Putting
@@ -53,7 +54,8 @@ class Put(TypedDict, total=False):
 
     body: bytes
     topic: str | None
-    delay: timedelta | None
+    delay: Duration | None
+    delay_ms: int | None
     at: datetime | None
     at_ms: int | None
     key: str | None
@@ -162,7 +164,7 @@ def checked(puts: Any) -> list[dict[str, Any]]:
 
 
 def _condition(put: dict[str, Any], own_topic: str) -> tuple[str, str] | None:
-    """Return topic and key of a put that is left out where such a timer is pending."""
+    """Return topic and key of a put that is left out if such a timer is pending."""
     if_absent, key, topic = put.get("if_absent", False), put.get("key"), put.get("topic")
     check_bool(if_absent, "if_absent")
     if not if_absent:
@@ -179,7 +181,8 @@ def _compose(putting: Putting, own_topic: str, put: dict[str, Any], now_ms: int)
     topic = check_topic(own_topic if given["topic"] is None else given["topic"])
     encoded = encode_properties(given["key"], given["tag"], given["properties"])
     body = check_body(given["body"], len(encoded), engine.content_bytes_max)
-    times = given["delay"], given["at"], given["at_ms"]
+    delay = given_delay(given["delay"], given["delay_ms"])
+    times = delay, given["at"], given["at_ms"]
     if given["delay_level"] is not None:
         level = check_level(engine, given["delay_level"], *times)
         return stage_at_level(engine, level, topic, body, encoded, now_ms)

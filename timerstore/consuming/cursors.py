@@ -94,7 +94,7 @@ class QueueCursor:
         return bool(self.given_back) or visible_end > self.next
 
     def hand_out(self, visible_end: int, count_max: int) -> tuple[int, int, Flight | None]:
-        """Return the next run (start, stop) and its flight; an empty run where nothing is new."""
+        """Return the next run (start, stop) and its flight; an empty run if nothing is new."""
         if self.given_back:
             start = self.given_back.popleft()
             stop = start + 1
@@ -114,7 +114,7 @@ class QueueCursor:
         return start, stop, flight
 
     def take(self, index: int) -> Flight | None:
-        """Hand out one entry, wherever it stands; None where it is done, or in flight.
+        """Hand out one entry, wherever it stands; None if it is done, or in flight.
 
         O(entries before it that are not handed out).
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 from typing import Final
 
@@ -16,11 +17,12 @@ from timerstore.consuming.sendback import send_to, wait_durable
 from timerstore.core.inside import inside
 from timerstore.ground.arguments import check_group
 from timerstore.ground.kinds import check_int, check_names
+from timerstore.ground.moments import moment
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message, user_properties
 
 LISTED_MAX: Final = 1_000
-"""Dead letters that are listed where no limit is given."""
+"""Dead letters that are listed if no limit is given."""
 _AT_ONCE: Final = 256
 """Dead letters that are appended together, with one fsync, before their offset is committed."""
 _RETRY_TOPIC: Final = fmt.PROPERTY_RETRY_TOPIC.decode()
@@ -32,9 +34,9 @@ class DeadLetter:
 
     `id`: the one that its put returned. `topic`: the one that it was put to. `attempts`: how often
     it was handled. `died_ms`: when it was given up, its last failure; `first_failed_ms`: its first,
-    None where that is not known. `error_type`, `error_text`: the exception that the last attempt
-    raised, shortened; or `timeout`, or `retry` for a `Retry` that it returned; "" where it does not
-    say. `trace_id`: of the trace that it was put in, where it carries one.
+    None if that is not known. `error_type`, `error_text`: the exception that the last attempt
+    raised, shortened; or `timeout`, or `retry` for a `Retry` that it returned; "" if it does not
+    say. `trace_id`: of the trace that it was put in, if it carries one.
     """
 
     id: str
@@ -50,6 +52,16 @@ class DeadLetter:
     error_text: str
     trace_id: str | None
 
+    @property
+    def died(self) -> datetime:
+        """When it was given up, in UTC."""
+        return moment(self.died_ms)
+
+    @property
+    def first_failed(self) -> datetime | None:
+        """When it failed first, in UTC."""
+        return None if self.first_failed_ms is None else moment(self.first_failed_ms)
+
 
 @inside
 def list_dead_letters(
@@ -62,7 +74,7 @@ def list_dead_letters(
     return [_shown(message) for _, _, message in islice(_waiting(consuming, group), left)]
 
 
-def redrive(
+def retry_dead_letters(
     consuming: Consuming,
     group: str,
     limit: int | None = None,
@@ -89,7 +101,7 @@ def drop(
     limit: int | None = None,
     ids: Collection[str] | None = None,
 ) -> int:
-    """Give a group's dead letters up for good, as many as `redrive` would put back.
+    """Give a group's dead letters up for good, as many as `retry_dead_letters` would put back.
 
     Durable on return. What somebody reads under the group's own name just now is left alone.
     """

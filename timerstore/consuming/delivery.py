@@ -12,17 +12,19 @@ import pyarrow as pa
 from timerstore.consuming.ackput import Put
 from timerstore.consuming.failures import Failure
 from timerstore.consuming.sendback import Wait
+from timerstore.ground.arguments import given_delay
 from timerstore.ground.ids import Int64s, Moments
+from timerstore.ground.kinds import Duration
 from timerstore.ground.moments import moment
 from timerstore.ground.staying import Stays
 from timerstore.timelog.bytes.decode import Message, user_properties
 
 
 class Delivery(Stays):
-    """One message that was handed out. Acknowledge it, or it comes again after reopening.
+    """One message that was handed out. If you do not acknowledge it, it comes again.
 
-    A handler of a `Consumer` gets it and returns; who calls `consume`, or goes through a `Batch`,
-    ends it with one of `ack`, `nack`, `ack_and_put`, `ack_and_put_many`.
+    A handler of a `Consumer` gets it and returns. If you call `consume`, or go through a `Batch`,
+    end it with one of `ack`, `nack`, `ack_and_put`, `ack_and_put_many`.
 
     >>> id = store.put(b"hello", topic="doc", key="ann")
     >>> for d in store.consume("doc", timeout=0):
@@ -51,7 +53,7 @@ class Delivery(Stays):
 
     @property
     def id(self) -> str:
-        """The id that the put returned; the same over every redelivery."""
+        """The id that `put` returned. It is the same each time the message comes."""
         return str(self._handed.ids[self._i].as_py())
 
     @property
@@ -65,13 +67,18 @@ class Delivery(Stays):
         return moment(self.due_ms)
 
     @property
+    def fired(self) -> datetime:
+        """When it was fired into the log, in UTC."""
+        return moment(self.fired_ms)
+
+    @property
     def group(self) -> str:
         """The group that it was handed out to."""
         return self._handed.reads_as
 
     @property
     def queue_id(self) -> int:
-        """Its topic's queue in which it stands, from 0; once sent back, that of `%RETRY%group`."""
+        """The queue of its topic that it is in, from 0; of a retry, the queue of `%RETRY%group`."""
         return self._handed.message(self._i).queue_id
 
     @property
@@ -110,25 +117,28 @@ class Delivery(Stays):
         return self._handed.message(self._i).reconsume_times
 
     def ack(self) -> None:
-        """Acknowledge: it will not come again; durable with the next flush. O(1).
+        """Acknowledge the message: it will not come again. Durable with the next flush. O(1).
 
-        After StoreClosedError it may come again.
+        If this raises StoreClosedError, the message may come again.
         """
         self._handed.settle(self._i)
 
-    def nack(self, delay: timedelta | None = None) -> None:
-        """Send it back: it comes again after `delay`, at once without one, with the same id.
+    def nack(self, delay: Duration | None = None, *, delay_ms: int | None = None) -> None:
+        """Send the message back: it comes again after a delay, or at once, with the same id.
+
+        `delay`: a timedelta, or seconds.
 
         On return the retry is as durable as a put.
         """
-        self._handed.nack(self._i, delay)
+        self._handed.nack(self._i, given_delay(delay, delay_ms))
 
     def ack_and_put(
         self,
         body: bytes,
         *,
         topic: str | None = None,
-        delay: timedelta | None = None,
+        delay: Duration | None = None,
+        delay_ms: int | None = None,
         at: datetime | None = None,
         at_ms: int | None = None,
         key: str | None = None,
@@ -139,24 +149,31 @@ class Delivery(Stays):
     ) -> str:
         """Acknowledge, and put the next timer; return its id. Both happen, or neither.
 
-        Also over a crash or a power cut, whatever the durability: the message does not come again
-        if and only if the timer is there. Arguments as for `put`; without a topic: the message's.
-        With `if_absent`, where a timer of that topic and key is pending, that one counts.
+        This holds over a crash or a power cut, with each durability. The arguments are those of
+        `put`; without a topic, the timer goes to the message's topic. With `if_absent`, if a timer
+        of that topic and key is pending, nothing is put.
 
-        Durable like a put. Raises TooLateError where the message was acknowledged or sent back
-        before, perhaps because its handler took too long, and what `put` raises. Then nothing was
-        put, and it is as open as before.
+        Durable like a put. Raises TooLateError if the message was acknowledged or sent back before,
+        perhaps because its handler took too long, and what `put` raises. Then nothing was put, and
+        the message is still open.
 
         >>> d.ack_and_put(b"again tomorrow", delay=timedelta(days=1))  # doctest: +SKIP
         """
-        put: Put = {"body": body, "topic": topic, "delay": delay, "at": at, "at_ms": at_ms}
-        put |= {"key": key, "tag": tag, "properties": properties, "delay_level": delay_level}
+        put: Put = {"body": body, "topic": topic, "delay": delay, "delay_ms": delay_ms}
+        put |= {
+            "at": at,
+            "at_ms": at_ms,
+            "key": key,
+            "tag": tag,
+            "properties": properties,
+            "delay_level": delay_level,
+        }
         put |= {"if_absent": if_absent}
         (id,) = self.ack_and_put_many([put])
         return id
 
     def ack_and_put_many(self, puts: Sequence[Put]) -> list[str]:
-        """Acknowledge, and put several timers; return their ids. All of it happens, or nothing.
+        """Acknowledge, and put several timers; return their ids. All of it happens or nothing.
 
         `puts`: 1 to 1,023 dicts with what `put` takes, 4 MiB together. See `ack_and_put`.
 
@@ -248,7 +265,7 @@ class HandedOut(Protocol):
 class Batch(Stays):
     """Messages handed out together, by columns.
 
-    `bodies`: an Arrow binary array; `due_ms`, `fired_ms`: int64 arrays; `due`: a datetime64 array;
+    `bodies`: an Arrow binary array; `due_ms`, `fired_ms`: int64 arrays; `due`, `fired`: datetime64;
     `ids`: an Arrow string array; all of one length; `topic`: that of all. Iterating gives
     `Delivery` objects.
     """
@@ -282,6 +299,11 @@ class Batch(Stays):
     def due(self) -> Moments:
         """When each was due, in UTC: a datetime64 array. O(1), the same memory."""
         return self.due_ms.view("datetime64[ms]")
+
+    @property
+    def fired(self) -> Moments:
+        """When each was fired into the log, in UTC: a datetime64 array. O(1), the same memory."""
+        return self.fired_ms.view("datetime64[ms]")
 
     @property
     def fired_ms(self) -> Int64s:

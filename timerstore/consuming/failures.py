@@ -1,6 +1,6 @@
 """Why a message failed: properties that it carries from its first failure to its death.
 
-They tell people, nothing is decided by them. Where a message has no room left for them, they are
+They tell people, nothing is decided by them. If a message has no room left for them, they are
 shortened, or left out: it can be sent back, and die, all the same.
 """
 
@@ -81,7 +81,7 @@ def shortened(text: str, bytes_max: int) -> str:
 
 
 def first_failed_ms(properties: Mapping[str, str]) -> int | None:
-    """Return when a message failed first, where it says so."""
+    """Return when a message failed first, if it says so."""
     value = properties.get(_FIRST_FAILED, "")
     return int(value) if value.isascii() and value.isdigit() and len(value) < 16 else None
 

@@ -73,7 +73,7 @@ class Group(Reader):
 
     @inside
     def pull(self, count_max: int, room: Room | None = None) -> Run | None:
-        """Hand out what is there, up to `count_max`; None where nothing is.
+        """Hand out what is there, up to `count_max`; None if nothing is.
 
         `room` tells, under the lock, how many a queue may give that has any.
         """
@@ -299,7 +299,7 @@ class Group(Reader):
     # --- how far it has come
 
     def ahead_to_keep(self) -> dict[tuple[str, int], Ranges]:
-        """Return what is done behind the committed indexes, where that is to be kept."""
+        """Return what is done behind the committed indexes, if that is to be kept."""
         self.core.check_process()
         return self._by_queue(QueueCursor.done_ranges) if self.keeps_ahead else {}
 

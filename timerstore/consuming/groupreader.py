@@ -58,7 +58,7 @@ class Reader:
 
     @contextmanager
     def claiming(self, flight: Flight, place: Place) -> Iterator[None]:
-        """Claim a message; where an exception comes out, it is released."""
+        """Claim a message; if an exception comes out, it is released."""
         if not self.claim(flight, place):
             raise TooLateError("The message was acknowledged or sent back before.")
         try:

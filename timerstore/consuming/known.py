@@ -38,7 +38,7 @@ def ack_known(
 
 
 def _place_of(group: Group, id: str, offset: int) -> tuple[int, int] | None:
-    """Return row and index of the entry of a message; None where it is not that one."""
+    """Return row and index of the entry of a message; None if it is not that one."""
     engine = group.core.engine
     if not engine.commitlog.start <= offset < engine.commitlog.end:
         return None

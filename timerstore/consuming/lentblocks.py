@@ -20,7 +20,7 @@ _SMALLEST_BITS: Final = 16
 _LARGEST_BITS: Final = 24
 """Larger blocks, for 16 MiB of bodies at once, are not kept."""
 _KEPT_MAX: Final = 4
-"""Of each size: 128 MiB at most, where so much was handed out at once."""
+"""Of each size: 128 MiB at most, if so much was handed out at once."""
 
 
 def _owner_references() -> int:

@@ -2,8 +2,8 @@
 
 Each batch costs the same 20 to 50 µs of Python, whether it holds fifty messages or five thousand.
 A reader that takes what is there whenever it can is never idle, and takes a few hundred at a time.
-Where messages come so fast that a moment brings many more, waiting for them costs nothing but that
-moment; where they come slowly nobody waits.
+If messages come so fast that a moment brings many more, waiting for them costs nothing but that
+moment; if they come slowly nobody waits.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The log says them first, in records (`timelog/writing/ackrecord.py`). The file's
 records' topic says up to where all of them are in it: as committed indexes, or as what is done
 behind those. An `ack_and_put` that is under way keeps that offset back, from before its record is
 appended until its message is settled. What is behind it is applied when the store is opened; twice
-is as good as once, for an entry of a queue never becomes another one.
+is as good as once, because an entry of a queue never becomes another one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class PutAcks:
             self.log_end = max(self.log_end, log_end)
 
     def covered(self) -> int | None:
-        """Return the index of the first record that may not be settled; None where none ever was.
+        """Return the index of the first record that may not be settled; None if none ever was.
 
         Whoever reads the groups' offsets afterwards finds all that is before it.
         """

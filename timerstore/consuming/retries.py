@@ -51,7 +51,7 @@ class RetryCursor(QueueCursor):
     def hand_out_of(
         self, topic: str, visible_end: int, count_max: int
     ) -> tuple[int, int, Flight | None]:
-        """Return the next run of one topic's retries; an empty run where there is none."""
+        """Return the next run of one topic's retries; an empty run if there is none."""
         while not self._waiting[topic]:
             start, stop, flight = super().hand_out(visible_end, _ROUTE_COUNT)
             if flight is None or start == stop:
@@ -66,7 +66,7 @@ class RetryCursor(QueueCursor):
         return start, stop, flight
 
     def take(self, index: int) -> Flight | None:
-        """Hand out one entry, wherever it stands; None where it is done, or in flight."""
+        """Hand out one entry, wherever it stands; None if it is done, or in flight."""
         for waiting in self._waiting.values():
             for each in waiting:
                 if each[1] == index:

@@ -216,7 +216,7 @@ class Run(HandedOut):
     # --- what is appended again, or has a put in its place
 
     def claiming(self, i: int) -> AbstractContextManager[None]:
-        """Claim a message; where an exception comes out, it is released."""
+        """Claim a message; if an exception comes out, it is released."""
         return self.reader.claiming(self.flight, self._place(i))
 
     def _place(self, i: int) -> Place:
@@ -232,7 +232,7 @@ class Run(HandedOut):
             reader.count_failed(1, 1, 0)
 
     def send_again(self, i: int, wait: Wait, failure: Failure) -> bool:
-        """Send one back, or to the dead letters; False where a put has acknowledged it."""
+        """Send one back, or to the dead letters; False if a put has acknowledged it."""
         if self.is_done(i):
             return False
         putting, name, message = self.reader.putting, self.reader.name, self.message(i)

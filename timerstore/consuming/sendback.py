@@ -148,9 +148,10 @@ def wait_durable(putting: Putting) -> None:
 def _delay_ms(delay: timedelta | None) -> int:
     if delay is None:
         return 0
-    if check_duration(delay, "delay") < timedelta(0):
-        raise InvalidArgumentError(f"delay is {delay!r}. Pass a timedelta, 0 or more.")
-    return whole_ms(delay)
+    length = check_duration(delay, "delay")
+    if length < timedelta(0):
+        raise InvalidArgumentError(f"delay is {delay!r}. Pass a length of time, 0 or more.")
+    return whole_ms(length)
 
 
 def _as_timer(engine: Engine, topic: bytes, message: Message, due_ms: int, now_ms: int) -> Staged:
@@ -217,7 +218,7 @@ def _failed(engine: Engine, message: Message, now_ms: int, failure: Failure | No
 
 
 def _first_origin(message: Message) -> bytes:
-    """Return RETRY_TOPIC and ORIGIN_MESSAGE_ID where it has none yet."""
+    """Return RETRY_TOPIC and ORIGIN_MESSAGE_ID if it has none yet."""
     first = {
         fmt.PROPERTY_RETRY_TOPIC: message.topic,
         fmt.PROPERTY_ORIGIN_ID: message.properties.get("UNIQ_KEY", ""),

@@ -62,7 +62,7 @@ class TallyFile:
         """What was held back when the file was read."""
 
     def read(self) -> tuple[Tallies, DoneAhead]:
-        """Return what was kept, by (topic, group); nothing where the file is damaged."""
+        """Return what was kept, by (topic, group); nothing if the file is damaged."""
         try:
             tallies, done, self.held = read_tallies(self._path, self._disk)
         except CorruptStoreError as e:
@@ -87,7 +87,7 @@ class TallyFile:
 
 
 def read_tallies(path: Path, disk: Disk) -> tuple[Tallies, DoneAhead, AllHeldBack]:
-    """Read the file; CorruptStoreError where it is damaged."""
+    """Read the file; CorruptStoreError if it is damaged."""
     content = read_json(path, disk.read) or {}
     check_seal(path, content)
     tallies: Tallies = {}
@@ -143,7 +143,7 @@ def _held_back(row: list[int]) -> tuple[tuple[int, int], tuple[int, int, int, in
 
 
 def _content(tallies: Tallies, done: DoneAhead, held: AllHeldBack) -> dict[str, Any]:
-    """Return what the file says; nothing where nothing was ever done."""
+    """Return what the file says; nothing if nothing was ever done."""
     counted = {_NAME_END.join(pair): each.counters() for pair, each in sorted(tallies.items())}
     ahead = {
         _NAME_END.join(pair): {str(queue): indexes for queue, indexes in queues.items() if indexes}

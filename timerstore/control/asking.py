@@ -27,7 +27,7 @@ from timerstore.timelog.files.lockfile import holder
 TIMEOUT_S: Final = 60.0
 """How long an answer may take: a fsync on a disk that is busy takes its time."""
 NOBODY: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK, errno.ENXIO)
-"""What connecting fails with where no process listens."""
+"""What connecting fails with if no process listens."""
 
 
 class Owner:
@@ -45,7 +45,7 @@ class Owner:
     def call(self, name: str, **arguments: Any) -> Any:
         """Make a call in the owner's process; return its result as JSON says it.
 
-        Raises what the call raised there; StoreClosedError where the owner ended meanwhile, of
+        Raises what the call raised there; StoreClosedError if the owner ended meanwhile, of
         which it is not known whether it made the call.
         """
         return from_json(self.ask(name, **arguments)[0]["result"])
@@ -92,9 +92,9 @@ class Owner:
 
 
 def find_owner(path: str | os.PathLike[str]) -> Owner | None:
-    """Return the process that has a store open; None where there is none that can be asked.
+    """Return the process that has a store open; None if there is none that can be asked.
 
-    Raises StoreAccessError where it belongs to another user.
+    Raises StoreAccessError if it belongs to another user.
     """
     try:
         connect(Path(path), SOCKET_NAME, TIMEOUT_S).close()

@@ -44,5 +44,5 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def answer_get(guest: socket.socket, answer: Callable[[str], dict[str, Any]]) -> None:
-    """Answer one request; raises OSError where the other end has gone."""
+    """Answer one request; raises OSError if the other end has gone."""
     _Handler(guest, answer)  # its making is its whole life

@@ -28,7 +28,7 @@ class Listener:
     """
 
     def __init__(self, path: Path, name: str) -> None:
-        """Listen; raises OSError where the file system knows no sockets."""
+        """Listen; raises OSError if the file system knows no sockets."""
         self._name, self._lock, self._closed = name, threading.Lock(), False
         self._folder = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -72,7 +72,7 @@ class Listener:
         return status.st_dev, status.st_ino, stat.S_IFMT(status.st_mode), status.st_mtime_ns
 
     def accept(self) -> socket.socket | None:
-        """Return who comes; None where nobody did for a moment. Raises OSError once closed."""
+        """Return who comes; None if nobody did for a moment. Raises OSError once closed."""
         try:
             return self._socket.accept()[0]
         except TimeoutError:
@@ -80,7 +80,7 @@ class Listener:
             return None
 
     def _look(self) -> None:
-        """Make the file again where it is not ours any more; where that fails, look again later."""
+        """Make the file again if it is not ours any more; if that fails, look again later."""
         with self._lock, suppress(OSError):
             if not self._closed and self._find(self._name) != self._file:
                 before = self._socket
@@ -123,7 +123,7 @@ def is_allowed(guest: socket.socket) -> bool:
 
 
 def connect(path: Path, name: str, timeout_s: float | None) -> socket.socket:
-    """Return a socket connected to the one of a folder; raises OSError where nobody listens."""
+    """Return a socket connected to the one of a folder; raises OSError if nobody listens."""
     folder = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
@@ -138,7 +138,7 @@ def connect(path: Path, name: str, timeout_s: float | None) -> socket.socket:
 
 
 def _connect(sock: socket.socket, file: str) -> None:
-    """Connect; where many do at once, the kernel's queue may be full for a moment."""
+    """Connect; if many do at once, the kernel's queue may be full for a moment."""
     until_s = time.monotonic() + _QUEUE_S
     while True:
         try:

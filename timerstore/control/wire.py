@@ -151,7 +151,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Return the value, with its bytes; raises InvalidArgumentError where these are none."""
+    """Return the value, with its bytes; raises InvalidArgumentError if these are none."""
     if isinstance(value, dict):
         if value.keys() == {_BYTES}:
             return _from_base64(value[_BYTES])

@@ -4,7 +4,7 @@ When any has to be compiled, so are those that few programs call (an opening aft
 table, a validation), which are loaded when they are first called. So nothing is compiled later.
 
 They are compiled side by side, in processes that do nothing else and leave them in the cache, so
-that the other threads of the program go on. Where that cannot be (no folder to cache them in, one
+that the other threads of the program go on. If that cannot be (no folder to cache them in, one
 processor, a program that is not started as plain Python) they are compiled here.
 """
 
@@ -51,7 +51,7 @@ _compiling = False
 def load_kernels() -> None:
     """Have the machine code in memory of every kernel that calls on an open store run.
 
-    O(1) once it is. A process's first store takes some tenths of a second; where they have to be
+    O(1) once it is. A process's first store takes some tenths of a second; if they have to be
     compiled, with all others, it takes half a minute to a minute, which stderr is told on a
     terminal, and else the log. An exception, a signal's say, ends the wait alone; what was begun
     goes on.
@@ -120,7 +120,7 @@ def _compile_later() -> None:
 
 
 def _missing_later() -> list[Ahead]:
-    """Return those that are loaded later, and are not in the cache; none where there is none."""
+    """Return those that are loaded later, and are not in the cache; none if there is none."""
     for package in (timelog, wheel, services):
         for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
             import_module(module.name)

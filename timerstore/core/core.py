@@ -134,7 +134,7 @@ class Core:
         self._start_services()
 
     def _tell_recovery(self) -> None:
-        """Log what happened in one sentence; a warning where bytes were cut, or made anew."""
+        """Log what happened in one sentence; a warning if bytes were cut, or made anew."""
         found = self.findings
         if not found.clean or found.rebuilt:
             level = logging.WARNING if found.torn_bytes or found.rebuilt else logging.INFO
@@ -209,7 +209,7 @@ class Core:
             )
 
     def check_open(self, *, stopped: bool = False) -> None:
-        """Raise where the store cannot be used any more; `stopped`: one that has stopped can."""
+        """Raise if the store cannot be used any more; `stopped`: one that has stopped can."""
         if self.forked:
             self.check_process()
         if self.closed:
@@ -218,13 +218,13 @@ class Core:
             self.failure.check()
 
     def check_writable(self) -> None:
-        """Raise where nothing may be put, cancelled or sent back."""
+        """Raise if nothing may be put, cancelled or sent back."""
         self.check_open()
         if self._refusal is not None:
             raise ReadOnlyError(self._refusal)
 
     def check_putting(self) -> None:
-        """Raise where nothing may be put."""
+        """Raise if nothing may be put."""
         self.check_writable()
         if self.switches.pauses:
             if self.switches.find("putting", self.clock.now_ms):
@@ -245,7 +245,7 @@ class Core:
             self.end_short_way()  # looked at last: whoever ends it says why before
 
     def check_unlocked(self, *, keys: bool = False) -> None:
-        """Raise where this thread holds a lock that the call would wait for: for ever.
+        """Raise if this thread holds a lock that the call would wait for: for ever.
 
         `keys`: it would wait for that of the key index as well.
         """
@@ -292,7 +292,7 @@ class Core:
     def after_append(self, now_ms: int, due_ms: int | None = None) -> None:
         """Have what was appended noticed by the services, then wait until it is durable.
 
-        `due_ms`: of the earliest timer in it; None where there is none.
+        `due_ms`: of the earliest timer in it; None if there is none.
         """
         if not self.clock.manual:
             self.runner.wake_for(now_ms + NO_HURRY_MS if due_ms is None else due_ms)

@@ -38,7 +38,7 @@ class CommittedIndexes:
         self._needed = needed
 
     def smallest(self, topic: bytes, queue_id: int) -> tuple[int, str] | None:
-        """Return the smallest index that a group still needs, with the group; None where no one."""
+        """Return the smallest index that a group still needs, with the group; None if no one."""
         groups = self._needed.get(text(topic))
         if groups is None:
             return None
@@ -69,7 +69,7 @@ class ConsumerOffsets:
         }
 
     def get(self, topic: str, group: str, queue_id: int) -> int:
-        """Return a committed index; 0 where the group never read the queue."""
+        """Return a committed index; 0 if the group never read the queue."""
         return self.table.get(f"{topic}@{group}", {}).get(str(queue_id), 0)
 
     def snapshot(self) -> dict[tuple[str, str], dict[int, int]]:

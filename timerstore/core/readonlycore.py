@@ -6,7 +6,7 @@ and what it finds is what the next real opening would find.
 
 Of a store that another process uses it shows what had reached the files at the moment of opening:
 the last checkpoint with the wheel and the small files that go with it (`timelog/files/steady.py`),
-and the log up to its last whole message. All segments stay mapped, for what was changed in a map is
+and the log up to its last whole message. All segments stay mapped; what was changed in a map is
 nowhere else, and the writer's retention may remove the file.
 """
 
@@ -52,7 +52,7 @@ class PrivateFile(MappedFile):
     keeps_changes = True
 
     def __init__(self, path: Path, length: int, fd: int = -1) -> None:
-        """Map `length` bytes of the open file `fd`; zeros where there is none."""
+        """Map `length` bytes of the open file `fd`; zeros if there is none."""
         self.length = self.allocated_bytes = length
         size = os.fstat(fd).st_size if fd >= 0 else 0
         self.view: Bytes = map_bytes(fd if size >= length else -1, length, private=True)
@@ -247,7 +247,7 @@ class ReadOnlyCore(Core):
         self.lock_file = _NoLock()
 
     def open(self, config: Config) -> None:
-        """Open; again where the writer, or its retention, was faster."""
+        """Open; again if the writer, or its retention, was faster."""
         for again in tries():
             steady = self._look()
             try:

@@ -68,7 +68,7 @@ class Waiters:
     """The waiters of a store."""
 
     def __init__(self, words: Words) -> None:
-        """Use the kernel's array of places: eventfd, then 1 where its thread wants to be woken."""
+        """Use the kernel's array of places: eventfd, then 1 if its thread wants to be woken."""
         self._words = words
         self._lock = threading.RLock()  # a signal's handler may close the store meanwhile
         self._free: list[Waiter] = []

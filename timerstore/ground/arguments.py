@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.ids import Int64s
-from timerstore.ground.kinds import check_duration, check_name, shown_int
+from timerstore.ground.kinds import Duration, check_duration, check_int, check_name, shown_int
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.limits import DESCRIPTION_BYTES_MAX, GROUP_BYTES_MAX
 from timerstore.timelog.files.names import is_topic
@@ -124,14 +124,7 @@ def resolve_due_ms(
     if delay is not None:
         due_ms = now_ms + whole_ms(check_duration(delay, "delay"))
     elif at is not None:
-        if not isinstance(at, datetime):
-            raise InvalidArgumentError(f"at is {at!r}. Pass an aware datetime.datetime.")
-        if at.utcoffset() is None:
-            raise InvalidArgumentError(
-                f"at is {at!r}, which has no time zone. Pass an aware datetime, "
-                "such as datetime.now(timezone.utc)."
-            )
-        due_ms = whole_ms(at - EPOCH)
+        due_ms = instant_ms(at, "at")
     elif at_ms is not None:
         due_ms = check_due_ms(at_ms)
     if at_ms is None:
@@ -142,6 +135,49 @@ def resolve_due_ms(
             f"Pass at most {max_delay_ms} ms, or raise max_delay_ms."
         )
     return due_ms
+
+
+def instant_ms(at: object, name: str) -> int:
+    """Return an aware datetime as epoch ms, or refuse it; fractions of a ms round up."""
+    if not isinstance(at, datetime):
+        raise InvalidArgumentError(f"{name} is {at!r}. Pass an aware datetime.datetime.")
+    if at.utcoffset() is None:
+        raise InvalidArgumentError(
+            f"{name} is {at!r}, which has no time zone. Pass an aware datetime, "
+            "such as datetime.now(timezone.utc)."
+        )
+    return whole_ms(at - EPOCH)
+
+
+def given_instant(at: object, at_ms: int | None, name: str) -> int | None:
+    """Return a time in epoch ms that was given as a datetime, as `{name}_ms`, or not at all."""
+    if at is None:
+        return at_ms
+    if at_ms is not None:
+        raise InvalidArgumentError(f"{name} and {name}_ms exclude each other. Pass one of them.")
+    return instant_ms(at, name)
+
+
+def given_delay(delay: object, delay_ms: object) -> timedelta | None:
+    """Return a delay that was given as a timedelta, in seconds, in ms, or not at all."""
+    if delay_ms is None:
+        return None if delay is None else check_duration(delay, "delay")
+    if delay is not None:
+        raise InvalidArgumentError("delay and delay_ms exclude each other. Pass one of them.")
+    return timedelta(milliseconds=check_int(delay_ms, "delay_ms", -DUE_MS_MAX, DUE_MS_MAX))
+
+
+def given_times(
+    delay: Duration | None, delay_ms: object, at: datetime | None, at_ms: object
+) -> tuple[object, object]:
+    """Return `delay_ms` and `at_ms` of a `put_many`, whose times may be given in other ways."""
+    if sum(each is not None for each in (delay, delay_ms, at, at_ms)) > 1:
+        raise InvalidArgumentError(
+            "delay, delay_ms, at and at_ms exclude each other. Pass one of them."
+        )
+    if delay is not None:
+        delay_ms = whole_ms(check_duration(delay, "delay"))
+    return delay_ms, at_ms if at is None else instant_ms(at, "at")
 
 
 def check_alone(*times: object) -> None:

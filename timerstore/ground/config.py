@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, TypedDict, Unpack, get_type_hints
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.kinds import check_int, check_path
@@ -40,31 +41,22 @@ _FALSE, _TRUE = ("0", "false", "no", "off"), ("1", "true", "yes", "on")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
-    """How a store is made and run.
+class Tuning:
+    """The settings that few programs need; see `Config`.
 
-    Sizes, precision and windows are recorded in the store when it is made; it is always opened
-    with what was recorded. The rest may change from one opening to the next. A name ends in its
-    unit. docs/reference/config.md says of each what it means, and when to change it:
+    docs/reference/config.md says what each means, and when to change it:
 
-        safe       durability, flush_interval_ms
-        space      max_bytes, retention_ms, cleaning, cleaning_factor, cleaning_slack_bytes
-        put        admission, admission_count_max, admission_timeout_ms, congestion_slot_count,
-                   max_delay_ms
-        consume    inflight_count_max, inflight_bytes_max, inflight_span_max
-        levels     delay_levels, level_batch_count
+        space      cleaning, cleaning_factor, cleaning_slack_bytes
+        put        admission_count_max, admission_timeout_ms, congestion_slot_count, max_delay_ms
+        consume    inflight_count_max, inflight_bytes_max, inflight_span_max, level_batch_count
         others     control, key_index
         sizes      commitlog_segment_bytes, consumequeue_segment_bytes, timerlog_segment_bytes,
                    near_count_max, open_segments_max
         wheel      precision_ms, roll_window_slots, wheel_slot_count
 
-    >>> Config(durability="process").durability
-    'process'
+    >>> Config(tuning=Tuning(cleaning=False)).tuning.cleaning
+    False
     """
-
-    durability: Durability = "group"
-    """When a put returns: "group", its bytes are fsynced, one fsync for all who wait; "process",
-    they are in the page cache, and safe from a crash of the process but not of the machine."""
 
     precision_ms: int = 1_000
     """Time of one slot of the wheel: 100, 200, 500 or 1000. Timers fire to the millisecond
@@ -86,39 +78,23 @@ class Config:
     timerlog_segment_bytes: int = 16 << 20
     """One file of timer units: 322,638 of them."""
 
-    flush_interval_ms: int = 500
-    """A checkpoint is made this often; it bounds what a crash makes recovery scan."""
-
-    retention_ms: int = 0
-    """A consumed message is kept at least this long; 0: it goes when no group needs it. Whoever
-    wants history sets it."""
-
     cleaning: bool = True
     """Whether what is pending in an old segment is copied, so that the segment can go. Without, one
     timer that is due in a month keeps all that was put after it for days."""
 
     cleaning_factor: int = 2
     """It is done where what could go is more than so many times the bytes that are pending: with 2,
-    60 bytes are copied for 100 that are put, where one timer in a hundred is due within 30 days.
+    60 bytes are copied for 100 that are put, if one timer in a hundred is due within 30 days.
     With 4, 27, for half as much disk again."""
 
     cleaning_slack_bytes: int = 128 << 20
     """And so many bytes more: a store with little pending is not worth any copies below that."""
-
-    max_bytes: int | None = None
-    """Puts are refused while the store takes this much disk, by its blocks as `du` counts them, but
-    for two segments, which are kept for what fires and for cleaning; what is in it is kept. See
-    `least_max_bytes`, and `small`."""
 
     max_delay_ms: int | None = None
     """A put further ahead than this is refused."""
 
     congestion_slot_count: int | None = None
     """A slot with twice this many timers takes no more; between, puts are refused by chance."""
-
-    admission: AdmissionRule = "grow"
-    """What a put does where the services do not keep up: "grow", it goes on, as the queue on disk
-    grows; "wait", it waits for room in that queue."""
 
     admission_count_max: int = 65_536
     """Timers of the queue on disk that no service has read, where a put begins to wait: some 20 ms
@@ -135,10 +111,6 @@ class Config:
     key_index: bool = True
     """Whether timers are found by their key through the files of `index/`, 24 bytes for each timer
     that has one. Without, `get_key`, `cancel_key`, puts on condition read all that is pending."""
-
-    delay_levels: str = DELAY_LEVELS
-    """Durations of the fixed delay levels, counted from 1; units s, m, h, d. Others than before
-    change nothing for what waits already: it stays due when it was put to be."""
 
     level_batch_count: int = 1_024
     """Messages of a delay level that one append delivers at most; with 1 each is delivered before
@@ -161,7 +133,125 @@ class Config:
     """Messages between the oldest one that is not done and the newest that was handed out. While
     one hangs, at most so many behind it are handled; a crash hands those out again."""
 
-    def __post_init__(self) -> None:
+
+class _Old(TypedDict, total=False):
+    """Settings of `Tuning`, by the names that they had in `Config`."""
+
+    precision_ms: int
+    roll_window_slots: int
+    wheel_slot_count: int
+    commitlog_segment_bytes: int
+    consumequeue_segment_bytes: int
+    timerlog_segment_bytes: int
+    cleaning: bool
+    cleaning_factor: int
+    cleaning_slack_bytes: int
+    max_delay_ms: int | None
+    congestion_slot_count: int | None
+    admission_count_max: int
+    admission_timeout_ms: int | None
+    control: bool
+    key_index: bool
+    level_batch_count: int
+    near_count_max: int
+    open_segments_max: int
+    inflight_count_max: int
+    inflight_bytes_max: int
+    inflight_span_max: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, init=False)
+class Config(Tuning):
+    """How a store is made and run.
+
+    Most programs need at most six settings: durability, flush_interval_ms, max_bytes, retention_ms,
+    admission, delay_levels. `tuning` has all others, see `Tuning`; each of them is an attribute
+    here, too. Sizes, precision and windows are recorded in the store when it is made, and stay. The
+    rest may change from one opening to the next. A name ends in its unit. docs/reference/config.md
+    says what each means, and when to change it.
+
+    >>> Config(durability="process").durability
+    'process'
+    """
+
+    durability: Durability = "group"
+    """When a put returns: "group", its bytes are fsynced, one fsync for all who wait; "process",
+    they are in the page cache, and safe from a crash of the process but not of the machine."""
+
+    flush_interval_ms: int = 500
+    """A checkpoint is made this often; it bounds what a crash makes recovery scan."""
+
+    max_bytes: int | None = None
+    """Puts are refused while the store takes this much disk, by its blocks as `du` counts them, but
+    for two segments, which are kept for what fires and for cleaning; what is in it is kept. See
+    `least_max_bytes`, and `small`."""
+
+    retention_ms: int = 0
+    """A consumed message is kept at least this long; 0: it goes when no group needs it. Whoever
+    wants history sets it."""
+
+    admission: AdmissionRule = "grow"
+    """What a put does where the services do not keep up: "grow", it goes on, as the queue on disk
+    grows; "wait", it waits for room in that queue."""
+
+    delay_levels: str = DELAY_LEVELS
+    """Durations of the fixed delay levels, counted from 1; units s, m, h, d. Others than before
+    change nothing for what waits already: it stays due when it was put to be."""
+
+    def __init__(
+        self,
+        *,
+        durability: Durability = "group",
+        flush_interval_ms: int = 500,
+        max_bytes: int | None = None,
+        retention_ms: int = 0,
+        admission: AdmissionRule = "grow",
+        delay_levels: str = DELAY_LEVELS,
+        tuning: Tuning | None = None,
+        **old: Unpack[_Old],
+    ) -> None:
+        """Take the settings; those of `tuning` may still be given here, with a warning."""
+        unknown = [name for name in old if name not in _TUNED]
+        if unknown:
+            near = get_close_matches(unknown[0], [each.name for each in fields(self)], 1)
+            meant = f". Did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"Config has no setting {unknown[0]!r}{meant}")
+        if tuning is not None and not isinstance(tuning, Tuning):
+            raise InvalidArgumentError(f"tuning is {tuning!r}. Pass a timerstore.Tuning.")
+        is_copy = len(old) == len(_TUNED)  # by dataclasses.replace, which passes all
+        if is_copy and tuning is not None:
+            old = {}
+        if old and not is_copy:
+            names = ", ".join(f"{name}=" for name in old)
+            warnings.warn(
+                f"Pass Config(tuning=Tuning({names}…)): they go from Config with the next version.",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+        self._set(locals(), tuning, old)
+
+    def _set(self, given: Mapping[str, Any], tuning: Tuning | None, old: Mapping[str, Any]) -> None:
+        for name in _TUNED:
+            value = old[name] if name in old else getattr(tuning or _PLAIN, name)
+            object.__setattr__(self, name, value)
+        for name in _ON_TOP:
+            object.__setattr__(self, name, given[name])
+        self._check()
+
+    @classmethod
+    def _of(cls, values: Mapping[str, Any]) -> Config:
+        """Make a configuration of settings by name, whichever they are."""
+        made = object.__new__(cls)
+        own = {name: values.get(name, _DEFAULTS[name]) for name in _ON_TOP}
+        made._set(own, None, {name: values[name] for name in _TUNED if name in values})
+        return made
+
+    @property
+    def tuning(self) -> Tuning:
+        """The settings that few programs need."""
+        return Tuning(**{name: getattr(self, name) for name in _TUNED})
+
+    def _check(self) -> None:
         """Refuse what cannot work, and say what can."""
         hints = _hints()
         for field in fields(self):
@@ -219,7 +309,7 @@ class Config:
         return segments + 2 * self.consumequeue_segment_bytes + wheel_bytes
 
     def check_max_bytes(self) -> None:
-        """Raise InvalidArgumentError where `max_bytes` can never work with these sizes."""
+        """Raise InvalidArgumentError if `max_bytes` can never work with these sizes."""
         if self.max_bytes is not None and self.max_bytes < self.least_max_bytes:
             raise InvalidArgumentError(
                 f"max_bytes is {self.max_bytes}, and with the segments and the wheel of this store "
@@ -246,7 +336,7 @@ class Config:
         }
         if max_bytes < 256 << 20:
             sizes |= {"wheel_slot_count": 86_400, "roll_window_slots": 43_200}
-        made = cls.from_mapping(sizes | settings, "Config.small")
+        made = cls.from_mapping(sizes | _flat(settings), "Config.small")
         made.check_max_bytes()
         return made
 
@@ -275,16 +365,17 @@ class Config:
     def from_mapping(cls, values: Mapping[str, Any], source: str) -> Config:
         """Make a configuration of named values; `source` is named in errors."""
         known = {field.name for field in fields(cls)}
-        for name in values:
+        flat = _flat(values)
+        for name in flat:
             if name not in known:
                 raise InvalidArgumentError(
                     f"{source} sets {name!r}, which is no setting. Use {', '.join(sorted(known))}."
                 )
-        return cls(**values)
+        return cls._of(flat)
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str]) -> Config:
-        """Read the table [timerstore] of a TOML file, or the whole file where it has none."""
+        """Read the table [timerstore] of a TOML file, or the whole file if it has none."""
         name, values = os.fspath(check_path(path)), read_toml(path, "settings")
         table = values.get("timerstore", values)
         if not isinstance(table, dict):
@@ -321,7 +412,25 @@ class Config:
         return cls.from_mapping(values, "The environment")
 
 
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by name, those of `tuning` among them, be that a table or a `Tuning`."""
+    flat = dict(values)
+    tuning = flat.pop("tuning", None)
+    if isinstance(tuning, Tuning):
+        own = {name: getattr(tuning, name) for name in _TUNED}
+        return {name: own[name] for name in own if own[name] != getattr(_PLAIN, name)} | flat
+    if tuning is not None and not isinstance(tuning, Mapping):
+        raise InvalidArgumentError(f"tuning is {tuning!r}. Pass a timerstore.Tuning, or a table.")
+    return {**(tuning or {}), **flat}
+
+
 @cache
 def _hints() -> dict[str, Any]:
     """Return the types of the settings: to find them out takes milliseconds."""
     return get_type_hints(Config)
+
+
+_TUNED = tuple(field.name for field in fields(Tuning))
+_PLAIN = Tuning()
+_DEFAULTS = {field.name: field.default for field in fields(Config) if field.name not in _TUNED}
+_ON_TOP = tuple(_DEFAULTS)

@@ -119,7 +119,7 @@ def joined(many: Sequence[TimerIds]) -> TimerIds:
 def read_plain(ids: Sequence[str], tag: int) -> tuple[Int64s, Int64s, Bytes] | None:
     """Return due times, offsets and digits of ids that are all one store's own, as it writes them.
 
-    None where one is not. `digits`: uint8[n, 32]. 100 ns each.
+    None if one is not. `digits`: uint8[n, 32]. 100 ns each.
     """
     if isinstance(ids, TimerIds):
         if ids._tag != tag:

@@ -11,6 +11,9 @@ from typing import Any, Final
 
 from timerstore.errors import InvalidArgumentError
 
+Duration = timedelta | float
+"""A length of time: a timedelta, or seconds."""
+
 _NAMES_SHOWN: Final = 20
 
 
@@ -111,21 +114,30 @@ def check_positive(value: Any, what: str) -> None:
 
 
 def check_duration(value: Any, what: str) -> timedelta:
-    """Return a duration, or refuse it; a mere number says no unit."""
+    """Return a duration, given as a timedelta or in seconds, or refuse it."""
     if isinstance(value, timedelta):
         return value
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    wanted = f"timedelta(seconds={shown_int(value)})" if is_number else "a datetime.timedelta"
-    raise InvalidArgumentError(f"{what} is {shown_int(value)}. Pass {wanted}.")
+    wanted = "Pass a datetime.timedelta, or seconds as a number."
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidArgumentError(f"{what} is {value!r}. {wanted}")
+    try:
+        return timedelta(seconds=value)
+    except (OverflowError, ValueError) as e:
+        shown = shown_int(value)
+        raise InvalidArgumentError(
+            f"{what} is {shown}, which is no length of time. {wanted}"
+        ) from e
 
 
 def check_timeout(timeout: Any) -> float | None:
     """Return how many seconds to wait, None for ever, or refuse it."""
     if timeout is None:
         return None
+    if isinstance(timeout, timedelta):
+        return timeout.total_seconds()
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout != timeout:
         raise InvalidArgumentError(
-            f"timeout is {timeout!r}. Pass seconds, a float or an int, or None to wait for ever."
+            f"timeout is {timeout!r}. Pass seconds, a timedelta, or None to wait for ever."
         )
     try:
         return float(timeout)

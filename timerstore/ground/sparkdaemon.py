@@ -1,7 +1,7 @@
 """The process that Spark forks its Python workers from, out of the installed PySpark.
 
 Spark puts a zip file with PySpark's sources before all other folders. What comes from there is
-compiled anew in each process, for nobody keeps the result, and up to a query's first row there are
+compiled anew in each process; nobody keeps the result, and up to a query's first row there are
 eight such processes. This module imports nothing of PySpark before the zip files are out of the
 way, so it cannot lie in `timerstore.spark`.
 """

@@ -139,7 +139,7 @@ def export(
 
     `format`: "jsonl", one JSON object a line; "csv"; "arrow", an IPC stream; "parquet". `upto`:
     "checkpoint" for a store that a process has open; else what recovery would find. `progress`: is
-    told how many rows are read, of how many where that is known. O(rows), with BATCH_COUNT of them
+    told how many rows are read, of how many if that is known. O(rows), with BATCH_COUNT of them
     in memory.
     """
     check_choice(format, "format", get_args(Format))

@@ -49,7 +49,7 @@ class Leftovers(NamedTuple):
 
 
 def look_at(path: Path) -> Leftovers:
-    """Look at what is left. Raises NotAStoreError where there is nothing of a log."""
+    """Look at what is left. Raises NotAStoreError if there is nothing of a log."""
     folder = path / "commitlog"
     if not folder.is_dir():
         folder = path  # the bare segments
@@ -94,7 +94,7 @@ def infer_size(files: dict[int, int]) -> int:
 def copy_log(
     disk: Disk, found: Leftovers, folder: Path, told: Callable[[int], None]
 ) -> Iterator[Problem]:
-    """Write whole segments, zeros where something is lost; yield what is wrong with the files."""
+    """Write whole segments, zeros if something is lost; yield what is wrong with the files."""
     size = found.segment_bytes
     disk.make_folder(folder)
     numbers = sorted(offset // size for offset in found.files if offset % size == 0)
@@ -127,7 +127,7 @@ def copy_log(
 def _copy_readable(
     disk: Disk, source: Path, target: int, base: int, size: int, told: Callable[[int], None]
 ) -> Iterator[Problem]:
-    """Copy what the disk gives; where it fails, sector by sector."""
+    """Copy what the disk gives; if it fails, sector by sector."""
     fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         for first, last in ranges_of(fd, 0, size):
@@ -187,7 +187,7 @@ def small_files(disk: Disk, path: Path) -> tuple[dict[str, bytes], list[str]]:
 
 
 def sizes_for(found: Leftovers, config: Config, tag: int) -> Identity:
-    """Return what a store of ours is taken to be made with, where nothing says it any more."""
+    """Return what a store of ours is taken to be made with, if nothing says it any more."""
     config = replace(config, commitlog_segment_bytes=found.segment_bytes)
     return Identity(
         store_tag=tag,

@@ -108,7 +108,7 @@ def _used(reader: StoreReader, ends: list[int]) -> list[int]:
 
 
 def _keep_rolled(reader: StoreReader, found: LogFound, copies: Words) -> None:
-    """Note in each range what a rolled copy in it was made of, where the timer went on from there.
+    """Note in each range what a rolled copy in it was made of, if the timer went on from there.
 
     `copies`: all that are sound, see `lostcopies.py`.
     """

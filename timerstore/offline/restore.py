@@ -122,12 +122,12 @@ def restore(
     """Make a store in `dest` out of the backup in `path`, and check it; return what it holds.
 
     `path`: its folder or its address, as `backup` takes it.
-    `at`: an aware datetime, or epoch milliseconds: everything that was stored by then. Where the
-    log between two points is there, that is exact; where it is not, and without `at`, the store is
+    `at`: an aware datetime, or epoch milliseconds: everything that was stored by then. If the
+    log between two points is there, that is exact; if it is not, and without `at`, the store is
     as of the last point before. `dest` must not exist, or be empty. Nothing fires before somebody
     opens it; then all does that is due. O(bytes), read three times. Durable on return.
 
-    Raises InvalidArgumentError, NotAStoreError, StoreFullError; CorruptStoreError where the backup
+    Raises InvalidArgumentError, NotAStoreError, StoreFullError; CorruptStoreError if the backup
     is not what was written: then `dest` stays as it was.
 
     >>> point = timerstore.backup("timers/", "backup/")
@@ -186,7 +186,7 @@ class Chosen:
 
     point: BackupPoint
     log_end: int
-    """So much of the log is looked at; where `at_ms` is None it is all restored."""
+    """So much of the log is looked at; if `at_ms` is None it is all restored."""
     at_ms: int | None
 
 

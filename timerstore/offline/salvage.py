@@ -2,7 +2,7 @@
 
 The log is copied as far as it can be read. Whole messages stay at their offsets, so ids stay what
 they were; what is lost between them is covered with fillers (`timelog/writing/filler.py`). Indexes
-are made anew. The cursors of the last checkpoint hold where there are any, but for the floor: what
+are made anew. The cursors of the last checkpoint hold if there are any, but for the floor: what
 a lost copy was to supersede shall not be lost with it.
 """
 
@@ -105,11 +105,11 @@ def salvage(
 
     `path` may lack any file, hold damaged, cut, unreadable ones, or be a backup; it is not changed.
     No process may have it open. `dest` must not exist, or be empty. `config`: the sizes, precision
-    and window that the store was made with, where nothing of it says them any more. Nothing fires
+    and window that the store was made with, if nothing of it says them any more. Nothing fires
     before somebody opens it. O(bytes), read four times. Durable on return. A remote backup
     (s3://…) is laid down below TMPDIR first: as much of it as can be read.
 
-    Raises NotAStoreError where nothing of a commit log is left, StoreFullError.
+    Raises NotAStoreError if nothing of a commit log is left, StoreFullError.
 
     >>> timerstore.salvage("timers/", "salvaged/").lost_bytes
     0

@@ -16,7 +16,7 @@ from typing import Final
 
 from timerstore.backups.destination import Place, is_address, shown_place
 from timerstore.backups.fetching import as_folder
-from timerstore.backups.report import PROBLEMS_MAX, Problem, Report
+from timerstore.backups.report import PROBLEMS_MAX, Problem, VerifyReport
 from timerstore.core.directory import is_backup
 from timerstore.ground.config import Config
 from timerstore.ground.kinds import check_kind
@@ -42,16 +42,15 @@ def verify(
     *,
     config: Config | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Report:
+) -> VerifyReport:
     """Check every byte of a closed store, of a copy, or of a backup; change nothing.
 
-    Of a store that is open it checks what its last checkpoint made durable; what lies behind that
-    is a warning at most, for it may be half written. Of a backup it checks all points; one that is
-    remote (s3://…) is laid down below TMPDIR for that. Reads
-    RocketMQ's own stores as well. `config` says the delay levels where they are not RocketMQ's.
-    `progress`: is told how many bytes are done, of how many. Raises NotAStoreError where there is
-    no store; damage is in the report. O(bytes), in bounded memory, with some 80 bytes for each
-    timer in a temporary file.
+    If the store is open, it checks what the last checkpoint made durable; what comes after that is
+    a warning at most, because it may be half written. It checks all points of a backup, and copies
+    a remote one (s3://…) below TMPDIR first. It reads RocketMQ's own stores, too. `config`: the
+    delay levels, if they are not RocketMQ's. `progress`: is told how many bytes are done, of how
+    many. Raises NotAStoreError if there is no store; damage is in the report. O(bytes), in bounded
+    memory, with some 80 bytes for each timer in a temporary file.
 
     >>> timerstore.verify("timers/").ok
     True
@@ -70,7 +69,7 @@ def _verify(
     faults: list[Fault],
     config: Config,
     progress: Callable[[int, int], None] | None,
-) -> Report:
+) -> VerifyReport:
     """Check a folder; `faults` were found on the way to it."""
     of_backup = is_backup(folder)
     plan = make_plan(
@@ -120,7 +119,7 @@ def _failed(tally: Evidence) -> bool:
     )
 
 
-def _report(path: str, scope: Scope, tally: Evidence) -> Report:
+def _report(path: str, scope: Scope, tally: Evidence) -> VerifyReport:
     reader, checked = scope.view.reader, tally.checked["message_sound"]
     rules = [rule for rule in RULES if rule.name in ABOUT_BYTES]
     errors = [rule.name for rule in rules if rule.severity == "error"]
@@ -130,7 +129,7 @@ def _report(path: str, scope: Scope, tally: Evidence) -> Report:
     sizes = [reader.commitlog.bytes_count, reader.timerlog.bytes_count, reader.slots.nbytes]
     sizes += [queue.bytes_count for queue in reader.queues.values()]
     is_counted = not problems and scope.has_indexes
-    return Report(
+    return VerifyReport(
         path=path,
         problems=problems,
         warnings=warnings,

@@ -12,7 +12,7 @@
     keyed.py        timers by their key
     found.py        messages that wait, as arrays
     overdue.py      what may have been taken already
-    target.py       what an id stands for, where that is to be cancelled or moved
+    target.py       what an id stands for, if that is to be cancelled or moved
     timers.py       the timer that a caller sees
 
 A room imports `core/`, never the store.

@@ -78,7 +78,7 @@ class ById:
         self._delete = delete_template(b"t", -1, self._tag)  # for the topic that came last
 
     def cancel(self, id: object, now_ms: int) -> bool | None:
-        """Cancel a timer that lies ahead: True, or False where it is too late; None: the long way.
+        """Cancel a timer that lies ahead: True, or False if it is too late; None: the long way.
 
         Its delete is not durable yet.
         """
@@ -88,7 +88,7 @@ class ById:
         return True if verdict == CANCELLED_NOW else None
 
     def cancel_once(self, id: object, now_ms: int) -> bool | None:
-        """Do the same; False where it had been cancelled before."""
+        """Do the same; False if it had been cancelled before."""
         verdict, _ = self._cancel(id, now_ms)
         return None if verdict == NOT_JUDGED else verdict == CANCELLED_NOW
 
@@ -179,7 +179,7 @@ class ById:
             self._places.append(place)
 
     def _digits_of(self, id: object) -> bytes | None:
-        """Return what may be the digits of an id; None where it cannot be one of ours.
+        """Return what may be the digits of an id; None if it cannot be one of ours.
 
         None as well while it is known that messages are damaged: a later copy may be one of them,
         which the long way looks for.

@@ -37,7 +37,7 @@ class Found(NamedTuple):
 def read_messages(core: Core, messages: Int64s, cancelled: Int64s = _NOTHING) -> Found:
     """Read messages into a `Found`, segment by segment; sources that are done are left out.
 
-    So is what cannot be read, for its checksum is compared; `find_pending` names it. O(bytes).
+    So is what cannot be read, because its checksum is compared; `find_pending` names it. O(bytes).
 
     `cancelled`: the table of what was cancelled, and is left out as well.
     """

@@ -69,7 +69,7 @@ class Keyed:
             return next(self._timers(*names), None)
 
     def _read_found(self) -> Timer | None:
-        """Return the timer that was found; None where it is not pending, or only maybe."""
+        """Return the timer that was found; None if it is not pending, or only maybe."""
         id, message = self._search.id, self._search.message
         timer = self._by_id.get(id)
         if timer is None and id is not None and self._by_id.is_pending(id):
@@ -252,7 +252,7 @@ class _Walk:
                 raise StopIteration
 
     def _read_id(self, message: int) -> str:
-        """Return the id of what a broker put; "" where it cannot be read."""
+        """Return the id of what a broker put; "" if it cannot be read."""
         try:
             return read_timer(self._core, message, 0).id
         except CorruptStoreError:

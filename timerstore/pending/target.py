@@ -1,4 +1,4 @@
-"""What an id stands for, where that is to be cancelled or moved: ours, or what a broker wrote.
+"""What an id stands for, if that is to be cancelled or moved: ours, or what a broker wrote.
 
 What a broker wrote has its own unique key for an id, which `pending` lists. Such a key says nothing
 of where its timer waits, and a broker's rolls are not on our grid, so the pending timers are
@@ -53,7 +53,7 @@ def id_as_written(core: Core, id: str) -> str:
 
 
 def find_ours(core: Core, id: str) -> Target | None:
-    """Find a timer of this store; None where it is too late. Under the locks of the services."""
+    """Find a timer of this store; None if it is too late. Under the locks of the services."""
     verdict = judge(core, [id], locked=True)
     if not verdict.pending[0] and verdict.row[0] != DAMAGED:
         return None
@@ -87,7 +87,7 @@ def broker_copies(core: Core, id: str) -> list[tuple[int, int]]:
 
 
 def find_theirs(core: Core, id: str) -> list[Target]:
-    """Find the timers of a broker with this key; raise UnknownTimerError where there is none."""
+    """Find the timers of a broker with this key; raise UnknownTimerError if there is none."""
     engine, found = core.engine, []
     for offset, due_ms in broker_copies(core, id):
         message = decode_message(engine.commitlog.view(offset), offset)

@@ -25,7 +25,7 @@ from timerstore.timelog.jit.record import Bytes
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """A pending timer; `due_ms`, `put_ms` are epoch milliseconds, `due` is a datetime in UTC.
+    """A pending timer; `due_ms`, `put_ms` are epoch milliseconds, `due`, `put` datetimes in UTC.
 
     `roll_count`: how often its message was appended again on its way.
     """
@@ -44,6 +44,11 @@ class Timer:
     def due(self) -> datetime:
         """When it falls due, in UTC."""
         return moment(self.due_ms)
+
+    @property
+    def put(self) -> datetime:
+        """When it was put, in UTC."""
+        return moment(self.put_ms)
 
 
 (

@@ -35,7 +35,7 @@ class Verdict(NamedTuple):
 
     due_ms: Int64s
     offset: Int64s  # as in the id: of a delay level's with LEVEL_MARK
-    message: Int64s  # the first put, or where that was removed the latest copy, −1 for none
+    message: Int64s  # the first put, or if that was removed the latest copy, −1 for none
     row: Int64s  # queue of the real topic; of a delay level's + QUEUE_COUNT_MAX; or DAMAGED
     pending: Bools
     cancelled: Bools
@@ -65,7 +65,7 @@ def _unknown(id: object) -> UnknownTimerError:
 
 
 def find(core: Core, due_ms: Int64s, offsets: Int64s) -> FirstPuts:
-    """Find the first put of each id; raise UnknownTimerError where there was none."""
+    """Find the first put of each id; raise UnknownTimerError if there was none."""
     engine = core.engine
     log, puts, found = engine.commitlog, new_first_puts(due_ms, offsets), MessageParts()
     rows = puts.row
@@ -112,7 +112,7 @@ def _decide(core: Core, found: FirstPuts) -> Verdict:
     frontier_ms = max(world.dequeue_put.frontier_ms, passed_ms - 1)
     pending = kept & (due_ms > frontier_ms)
     pending |= kept & (indexes >= world.enqueue_put.linked_index)
-    # Where messages are damaged, the copy that waits may be one of them.
+    # If messages are damaged, the copy that waits may be one of them.
     unsure = kept if engine.uncounted else kept & ~pending
     if unsure.any():
         pending[unsure] = find_overdue(core, due_ms[unsure], offsets[unsure], rows[unsure])

@@ -101,7 +101,7 @@ def _of_rule(result: RuleResult) -> Finding:
 
 
 def worst(verdicts: Iterable[str]) -> str:
-    """Return the worst of some verdicts; ok where there is none.
+    """Return the worst of some verdicts; ok if there is none.
 
     >>> worst(["ok", "warn", "ok"])
     'warn'
@@ -110,6 +110,6 @@ def worst(verdicts: Iterable[str]) -> str:
 
 
 def first_failing(findings: Sequence[Finding]) -> Finding | None:
-    """Return the worst finding, the first of them; None where all is well."""
+    """Return the worst finding, the first of them; None if all is well."""
     bad = [each for each in findings if each.verdict != OK]
     return max(bad, key=lambda each: VERDICTS.index(each.verdict), default=None)

@@ -32,8 +32,8 @@ def find_members(stores: Any) -> list[Member]:
 
     `stores`: a path, a folder of stores, a pattern; a list of these; a mapping from names to paths;
     rows of (name, path), or a table with these columns, Arrow's, pandas' or Spark's. Else a store's
-    name is its folder's, or its whole path where two have that. Raises InvalidArgumentError where
-    two have a name, or one is too long for a folder's, NotAStoreError where a pattern matches
+    name is its folder's, or its whole path if two have that. Raises InvalidArgumentError if
+    two have a name, or one is too long for a folder's, NotAStoreError if a pattern matches
     nothing.
     """
     named = _named(stores)
@@ -89,7 +89,7 @@ def _as_list(stores: Any) -> list[Any]:
 
 
 def _expanded(path: Any) -> list[str]:
-    """Return the stores that a path means; itself, where it is none and no pattern either."""
+    """Return the stores that a path means; itself, if it is none and no pattern either."""
     text = os.fspath(check_path(path))
     try:
         found = find_stores(text, refused_too=True).paths
@@ -115,7 +115,7 @@ def _check_name(name: str) -> None:
 
 
 def size_of(path: str) -> int:
-    """Return how many bytes of disk the logs of a store take; 0 where they cannot be looked at."""
+    """Return how many bytes of disk the logs of a store take; 0 if they cannot be looked at."""
     total = 0
     for folder in _LOGS:
         try:

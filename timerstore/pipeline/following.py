@@ -58,7 +58,7 @@ def follow(
     was. `name`: the store's, else its folder's. `checkpoint`: the folder of Spark's, else one below
     `out`. One stream for a name at a time. `batch_bytes`: of the commit log in a batch, at most. A
     store in use is followed to its last checkpoint, half a second behind. Raises
-    InvalidArgumentError where `path` is no store.
+    InvalidArgumentError if `path` is no store.
 
     >>> query = timerstore.pipeline.follow(spark, "timers/", "tables/", until_now=True)
     >>> query.awaitTermination()

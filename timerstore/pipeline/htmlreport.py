@@ -61,10 +61,10 @@ def write_report(
     *,
     run: str | None = None,
 ) -> Path:
-    """Write a page about a run, the last one where none is named; return where.
+    """Write a page about a run, the last one if none is named; return where.
 
     `out`: the folder of result tables. `path`: the page, `report.html` in that folder where it is
-    None. It needs no server and no network. Raises InvalidArgumentError where there is no such run.
+    None. It needs no server and no network. Raises InvalidArgumentError if there is no such run.
 
     >>> result = timerstore.pipeline.run("timers/", "tables/")
     >>> timerstore.pipeline.report("tables/", "report.html")

@@ -25,7 +25,7 @@ BUSIEST: Final = 20
 _HEAVIEST_PART: Final = 0.01
 _TOLD: Final = 5
 _ROBUST: Final = 1.4826
-"""A median of deviations times this is a standard deviation, where numbers are normal."""
+"""A median of deviations times this is a standard deviation, if numbers are normal."""
 
 _SPREAD_THEM: Final = "Add some seconds of chance to the due times; see docs/howto/capacity.md."
 LOAD_SECOND: Final = DistributionRule(

@@ -69,10 +69,10 @@ def do_store(member: Member, options: RunOptions) -> StoreResult:
 def or_unreadable(
     member: Member, options: RunOptions, work: Callable[[], StoreResult]
 ) -> StoreResult:
-    """Do something about a store; where that fails, write that it could not be read.
+    """Do something about a store; if that fails, write that it could not be read.
 
     Whatever is wrong with one store must not keep the others from being looked at. What is wrong
-    with `out` is raised, for it concerns all of them.
+    with `out` is raised, because it concerns all of them.
     """
     try:
         return work()

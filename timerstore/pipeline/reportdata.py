@@ -75,9 +75,9 @@ class ReportData:
 def read_report(
     out: str | os.PathLike[str], run: str | None = None, charts_max: int = 50
 ) -> ReportData:
-    """Read what a report shows of a run, the last one where none is named.
+    """Read what a report shows of a run, the last one if none is named.
 
-    Raises InvalidArgumentError where there is none.
+    Raises InvalidArgumentError if there is none.
     """
     runs = sorted(read_results(out, "runs").to_pylist(), key=lambda row: row["began"])
     names = [row["run"] for row in runs]

@@ -43,7 +43,7 @@ CHAINS_DEPTH: Final = DistributionRule(
 CHAINS_SCATTER: Final = DistributionRule(
     "chains_scatter",
     "MiB of the commit log's pages that firing one slot reads, at most",
-    "Messages of one slot lie far apart, for they were put at different times. Let memory hold "
+    "Messages of one slot lie far apart, because they were put at different times. Let memory hold "
     "the log, use a faster disk, or put timers of one instant together.",
 )
 CHAINS_DEAD: Final = DistributionRule(

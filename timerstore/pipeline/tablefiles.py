@@ -130,7 +130,7 @@ def remove_unfinished(out: str | os.PathLike[str]) -> None:
 
 
 def find_day(out: str | os.PathLike[str], run: str) -> str | None:
-    """Return the day under which a run has written, None where it has not."""
+    """Return the day under which a run has written, None if it has not."""
     for table in (RUNS, "stores"):
         pattern = f"day=*/{run}.parquet" if table == RUNS else f"day=*/store=*/{run}.parquet"
         for path in Path(out, table).glob(pattern):
@@ -187,7 +187,7 @@ def read_results(
 
     Only runs that came to their end count. `run`, `store`: of that run, or store, alone. An older
     version's files lack the columns that came since: these are null. Raises InvalidArgumentError
-    where a newer version wrote there, or a file is damaged.
+    if a newer version wrote there, or a file is damaged.
 
     >>> result = timerstore.pipeline.run("timers/", "tables/", run="nightly")
     >>> timerstore.pipeline.read("tables/", "stores", run="nightly").num_rows

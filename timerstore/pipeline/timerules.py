@@ -50,7 +50,7 @@ AGE_UNREAD: Final = DistributionRule(
 AGE_DEAD: Final = DistributionRule(
     "age_dead",
     "dead letters",
-    "See what failed with timerstore dead list, mend it, then timerstore redrive.",
+    "See what failed with timerstore dead list, mend it, then timerstore dead retry.",
 )
 
 

@@ -28,7 +28,7 @@ from timerstore.services.world.world import (
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX
 
 UNLIMITED: Final = 1 << 62
-"""The room where nothing is bounded."""
+"""The room if nothing is bounded."""
 PIECE_COUNT_MAX: Final = STAGE_COUNT_MAX
 """Timers that one look for room admits."""
 _POLL_MS: Final = 50
@@ -118,7 +118,7 @@ class Admission:
         return wait_ms
 
     def _check_space(self) -> None:
-        """Raise where services wait for space: there may be no room before somebody makes some."""
+        """Raise if services wait for space: there may be no room before somebody makes some."""
         error = self.core.runner.waiting_for_space
         if error is not None:
             raise copy(error)  # others may raise it too

@@ -1,4 +1,4 @@
-"""Congestion: timers are refused where too many of one slot would fall due together.
+"""Congestion: timers are refused if too many of one slot would fall due together.
 
 Off unless `Config(congestion_slot_count=…)` sets a limit n₀. A slot with up to n₀ timers accepts,
 one with 2 n₀ refuses; between, the chance of refusal rises linearly from 0 to 1. A timer is judged

@@ -100,7 +100,7 @@ class Putting:
         return format_id(due_ms, offset, engine.store_tag)
 
     def append_short(self, prepared: Prepared) -> str | None:
-        """Do the same by the short way, where that can be; None: it cannot."""
+        """Do the same by the short way, if that can be; None: it cannot."""
         if prepared.level:
             return None
         timer = Put(prepared.body, prepared.topic, at_ms=prepared.due_ms)

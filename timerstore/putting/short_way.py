@@ -71,7 +71,7 @@ def _put_one(
     """Append one message; return its offset, or NEEDS_LONG_WAY and nothing done.
 
     `extra`: properties as they stand in a message. `due_ms`: of a delay level's template the
-    level. `now_ms`: 0 where the kernel is to ask the clock.
+    level. `now_ms`: 0 if the kernel is to ask the clock.
     """
     place, template = _place_at(place_address), _template_at(template_address)
     if place.callers.short_way_ended != 0:  # closed, or being closed: nothing here is mapped

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.ground.arguments import check_text, check_topic, whole_ms
-from timerstore.ground.kinds import check_choice
+from timerstore.ground.kinds import Duration, check_choice, check_duration
 from timerstore.recurring.when import Cron, Every, Schedule, read_schedule
 
 TOPIC: Final = "timerstore-recurring"
@@ -99,7 +99,7 @@ def new_job(
     body: bytes,
     schedule: Schedule,
     missed: Missed,
-    grace: timedelta,
+    grace: Duration,
     tag: str | None,
     properties: Mapping[str, str] | None,
 ) -> Job:
@@ -107,8 +107,9 @@ def new_job(
     if not isinstance(schedule, Every | Cron):
         raise InvalidArgumentError(f"schedule is {schedule!r}. Pass what every or cron returned.")
     check_choice(missed, "missed", ("all", "one", "none"))
-    if not isinstance(grace, timedelta) or grace < timedelta(0):
-        raise InvalidArgumentError(f"grace is {grace!r}. Pass a datetime.timedelta, 0 or more.")
+    grace = check_duration(grace, "grace")
+    if grace < timedelta(0):
+        raise InvalidArgumentError(f"grace is {grace!r}. Pass 0 or more.")
     if properties is not None and not isinstance(properties, Mapping):
         raise InvalidArgumentError(f"properties is {properties!r}. Pass a dict of str to str.")
     if isinstance(body, bytes | bytearray | memoryview) and len(body) > BODY_BYTES_MAX:

@@ -26,6 +26,8 @@ from timerstore.errors import (
     TimerStoreError,
     TooLateError,
 )
+from timerstore.ground.kinds import Duration
+from timerstore.ground.renamed import renamed
 from timerstore.ground.staying import Stays
 from timerstore.recurring.job import JOB, SCHEDULED, TOPIC, Job, Missed, name_of, new_job, read_job
 from timerstore.recurring.when import Schedule
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("timerstore")
 
 RUNS_MAX: Final = 100
-"""Runs that are put at once, where many were missed; the rest follow at once."""
+"""Runs that are put at once, if many were missed; the rest follow at once."""
 STOPPED: Final = timedelta(days=30)
 """So long a job that was stopped while it fired is kept from going on."""
 GRACE: Final = timedelta(minutes=1)
@@ -58,11 +60,12 @@ class _Start:
         self.next_ms: int | None = None
 
 
+@renamed(go_on="step")
 class Schedules(Stays):
-    """The recurring jobs of one store; any number of threads, and processes, may have it.
+    """The recurring jobs of one store. Several threads and processes may each have one.
 
-    As a context manager it carries jobs on in a thread of its own. Each run comes as a message of
-    the job's topic, with the job's key, for consumers as any other; `scheduled_ms` says for when.
+    As a context manager it carries jobs on in a thread of its own. Each run is a message of the
+    job's topic, with the job's key; `scheduled_ms` says which time it is for.
     """
 
     def __init__(self, store: AnyStore) -> None:
@@ -82,18 +85,18 @@ class Schedules(Stays):
         body: bytes,
         schedule: Schedule,
         missed: Missed = "one",
-        grace: timedelta = GRACE,
+        grace: Duration = GRACE,
         tag: str | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> int:
         """Start a job, and return when it runs next, in epoch ms.
 
-        One job for each topic and key. Started again as it is, as programs do at each start, it
-        goes on unchanged; with anything changed, that comes in its place, counted from now.
+        There is one job for each topic and key. Call this each time the program starts: if nothing
+        changed, the job goes on; if something changed, the new job replaces it, counted from now.
 
         `missed` says what becomes of runs whose time passed by more than `grace` while nobody
-        carried the job on: "all" are made up for, "one" for all of them, "none". What is late by
-        less runs. Durable like a put. Raises InvalidArgumentError, and what `put` raises.
+        carried the job on: "all" of them run, "one" for all of them, or "none". A run that is late
+        by less runs. Durable like a put. Raises InvalidArgumentError, and what `put` raises.
 
         >>> schedules.start("reports", key="daily", body=b"x", schedule=daily)  # doctest: +SKIP
         """
@@ -122,12 +125,11 @@ class Schedules(Stays):
         return at_ms
 
     def stop(self, topic: str, key: str) -> bool:
-        """Stop a job; tell whether it was waiting for its next run.
+        """Stop a job; return whether it was waiting for its next run.
 
-        No run is put once this returns; one that was put comes. Where the job's timer may have
-        fired just now, or while nobody carried jobs on, a mark keeps it from going on for 30 days,
-        and whoever is at it just now is waited for, for a second.
-        Durable like a cancel.
+        When this returns, no further run is put; a run that was put before comes. If the job's
+        timer may have fired just now, a mark stops the job for 30 days, and this waits up to a
+        second for a thread or process that carries it on. Durable like a cancel.
         """
         name = name_of(topic, key)
         if self._store.cancel_key(TOPIC, name):
@@ -140,7 +142,7 @@ class Schedules(Stays):
         return False
 
     def _oldest_fired_ms(self) -> int | None:
-        """Return when the oldest timer fired that is not carried on; None where all are."""
+        """Return when the oldest timer fired that is not carried on; None if all are."""
         groups = [each for each in self._store.stats().groups if each.topic == TOPIC]
         return min((each.oldest_fired_ms or 0 for each in groups if each.lag_count), default=None)
 
@@ -150,7 +152,7 @@ class Schedules(Stays):
         What fires meanwhile does not count: other jobs may fire without end.
         """
         until, oldest_ms = time.monotonic() + _OTHERS_S, self._oldest_fired_ms()
-        # Messages are stamped with a time that never falls, also where the clock went back.
+        # Messages are stamped with a time that never falls, also if the clock went back.
         began_ms = max(self._store.health().now_ms, oldest_ms or 0)
         while oldest_ms is not None and oldest_ms <= began_ms:
             if not self._go_on_as_far():
@@ -161,7 +163,7 @@ class Schedules(Stays):
         return True
 
     def list(self) -> Iterator[tuple[int, Job]]:
-        """Yield each job with when it runs next, in epoch ms, in that order."""
+        """Yield (next run in epoch ms, job) for each job, by that time."""
         for timer in self._store.pending(topic=TOPIC):
             job = read_job(timer.body, timer.tag, timer.properties)
             if job is not None:
@@ -169,11 +171,11 @@ class Schedules(Stays):
 
     # --- carrying them on
 
-    def go_on(self) -> int:
+    def step(self) -> int:
         """Put the runs that are due now, and each job's next timer; return how many fired.
 
-        What the thread of a `with` block does all the time; for a manual clock, or a loop of your
-        own. Raises what `put` raises; call it again.
+        The thread of a `with` block does this all the time. Call it yourself with a manual clock,
+        or in a loop of your own. If it raises what `put` raises, call it again.
         """
         count, first, now_ms = 0, None, self._store.health().now_ms
         with closing(self._fired(0)) as fired:
@@ -187,9 +189,9 @@ class Schedules(Stays):
         return count
 
     def _go_on_as_far(self) -> int:
-        """Do the same, where what cannot go on is not for the caller to know."""
+        """Do the same, if what cannot go on is not for the caller to know."""
         try:
-            return self.go_on()
+            return self.step()
         except TimerStoreError as e:
             log.warning("%s: a job could not go on, and is kept: %s", TOPIC, e)
             return 0

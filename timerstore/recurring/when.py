@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.arguments import DUE_MS_MAX, whole_ms
+from timerstore.ground.kinds import Duration, check_duration
 
 INTERVAL_MIN: Final = timedelta(milliseconds=10)
 _DAY_MS: Final = 86_400_000
@@ -82,28 +83,27 @@ class Cron:
 Schedule = Every | Cron
 
 
-def every(interval: timedelta) -> Every:
-    """Return a schedule of times that are `interval` apart, the first one after `start`.
+def every(interval: Duration) -> Every:
+    """Return a schedule that runs every `interval`, the first time one interval after `start`.
 
-    By elapsed time: no time zone, no daylight saving. Raises InvalidArgumentError.
+    It counts elapsed time, without a time zone or daylight saving. Raises InvalidArgumentError.
 
     >>> every(timedelta(minutes=5)).interval_ms
     300000
     """
-    if not isinstance(interval, timedelta):
-        raise InvalidArgumentError(f"interval is {interval!r}. Pass a datetime.timedelta.")
-    if interval < INTERVAL_MIN:
+    length = check_duration(interval, "interval")
+    if length < INTERVAL_MIN:
         raise InvalidArgumentError(f"interval is {interval!r}. Pass {INTERVAL_MIN} at least.")
-    return Every(whole_ms(interval))
+    return Every(whole_ms(length))
 
 
 def cron(expression: str, *, tz: str) -> Cron:
     """Return a schedule of the five fields of cron: minute, hour, day, month, day of the week.
 
-    `tz`: whose clock it means, such as "Europe/Berlin" or "UTC". Where clocks change, as Debian's
-    cron has it: a fixed time in the hour that is missing runs when the clock has jumped, one in the
-    hour that comes twice runs the first time; what has `*` in its minute or hour goes by what the
-    clock shows. Needs the extra `recurring`. Raises InvalidArgumentError.
+    `tz`: the time zone, such as "Europe/Berlin" or "UTC". When clocks change, Debian's rules hold:
+    a fixed time in the hour that is skipped runs after the skip; one in the hour that comes twice
+    runs the first time; an expression with `*` in its minute or hour follows the clock. Needs the
+    extra `recurring`. Raises InvalidArgumentError.
 
     >>> cron("0 9 * * MON-FRI", tz="Europe/Berlin").tz
     'Europe/Berlin'

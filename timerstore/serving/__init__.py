@@ -14,7 +14,7 @@
     link.py           a client's connections: found, lost, found again
     framecolumns.py   columns behind a frame's header
     typed.py          values as their types say, from JSON
-    shared.py         a client that becomes the owner where nobody is
+    shared.py         a client that becomes the owner if nobody is
     takeover.py       which one is becoming it
 
 A client of the store, and above it: it asks the store's public calls. `docs/processes.md` has the

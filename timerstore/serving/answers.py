@@ -49,7 +49,8 @@ WAIT_S: Final = 0.5
 MADE_ONCE: Final = frozenset(
     (
         *("put", "put_many", "reschedule", "cancel", "cancel_key", "cancel_many"),
-        *("ack", "ack_known", "nack", "retry", "ack_and_put", "redrive", "drop_dead_letters"),
+        *("ack", "ack_known", "nack", "retry", "ack_and_put"),
+        *("retry_dead_letters", "drop_dead_letters"),
     )
 )
 """Calls whose answer is kept until the next one on the same connection, in case it is lost."""
@@ -346,7 +347,7 @@ class Answers:
         return None, ()
 
     def _describe(self, asked: Asked, batch: Any, start: Any, stop: Any) -> Answer:
-        """Return some of a batch's messages but for their bodies; None where it was taken back."""
+        """Return some of a batch's messages but for their bodies; None if it was taken back."""
         held = asked.session.batch(batch)
         if held is None or not 0 <= start <= stop <= len(held):
             return None, ()

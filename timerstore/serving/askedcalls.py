@@ -34,7 +34,7 @@ from timerstore.ground.arguments import (
     resolve_due_ms,
 )
 from timerstore.ground.ids import TimerIds, joined
-from timerstore.ground.kinds import check_timeout
+from timerstore.ground.kinds import check_duration, check_timeout
 from timerstore.ground.put import Given, Put
 from timerstore.pending.timers import Timer
 from timerstore.serving.answers import WAIT_S, read_ids
@@ -43,7 +43,7 @@ from timerstore.serving.framecolumns import COLUMN_BYTES, read_table, write_tabl
 from timerstore.serving.link import Link
 from timerstore.serving.typed import maker_of, typed
 from timerstore.timelog.bytes import format as fmt
-from timerstore.watching.anystore import CALLS
+from timerstore.watching.anystore import CALLS, TURNED
 
 IDS_AT_ONCE: Final = 500_000
 """In one question, so that it is short enough."""
@@ -246,9 +246,9 @@ class AskedCalls:
                 told = {"batch": None, "topic": topic, "retry": False}
                 return ClientRun(self._link, group, _NO_ROWS, told)
 
-    def redrive(self, group: str, limit: int | None, ids: Collection[str] | None) -> Any:
+    def retry_dead_letters(self, group: str, limit: int | None, ids: Collection[str] | None) -> Any:
         """Put a group's dead letters back."""
-        return self._settle("redrive", group, limit, ids)
+        return self._settle("retry_dead_letters", group, limit, ids)
 
     def drop_dead_letters(self, group: str, limit: int | None, ids: Collection[str] | None) -> Any:
         """Give a group's dead letters up for good."""
@@ -263,10 +263,8 @@ class AskedCalls:
     def pause(self, what: Paused, group: str | None, duration: object, keep: bool) -> None:
         """Stop something for a while."""
         given: dict[str, Any] = {"what": what, "group": group, "keep": keep}
-        if isinstance(duration, timedelta):
-            given["duration_s"] = duration.total_seconds()
-        elif duration is not None:
-            raise InvalidArgumentError(f"duration is {duration!r}. Pass a timedelta.")
+        if duration is not None:
+            given["duration_s"] = check_duration(duration, "duration").total_seconds()
         self.ask("pause", given)
 
     def close(self) -> None:
@@ -285,7 +283,8 @@ def _ask_as_it_is(
 def _described(name: str) -> tuple[list[str], Callable[[Any], Any]]:
     """Return the names of a call's arguments, and what makes its result of what JSON says."""
     call = CALLS[name]
-    return [*signature(call).parameters][1:], maker_of(get_type_hints(call)["return"])
+    names = [each for each in signature(call).parameters if each not in ("self", *TURNED)]
+    return names, maker_of(get_type_hints(call)["return"])
 
 
 def _range(
@@ -319,7 +318,7 @@ def _binary(values: Any, what: str, *, takes_text: bool) -> pa.Array:
 
 
 def _pieces(table: pa.Table) -> Iterator[pa.Table]:
-    """Yield a table by pieces that one question can take; one even where it has no row."""
+    """Yield a table by pieces that one question can take; one even if it has no row."""
     if table.num_rows < 2 or table.nbytes <= COLUMN_BYTES:
         yield table
     else:

@@ -22,15 +22,15 @@ PATIENCE_S: Final = 30.0
 class Client(Stays, AnyStore):
     """A store that another process serves; made by `timerstore.connect`.
 
-    Its calls are those of `TimerStore`, with the same errors; see there. Any number of threads may
-    use it, and a forked child too, as a client of its own. Where the owner ends, a call waits for
-    the next one, and is made there, once: what was put is not put twice. What was pulled and not
-    acknowledged comes again. Raises StoreClosedError where no process serves the store for a while.
+    It has the calls of `TimerStore`, with the same errors. Any number of threads may use it, and a
+    forked child too, as a client of its own. If the owner ends, a call waits for the next owner,
+    and is made there once: nothing is put twice. What was pulled and not acknowledged comes again.
+    Raises StoreClosedError if no process serves the store for a while.
 
-    What many timers need is asked in pieces: `put_many` takes one fsync for each 16 MiB,
-    `cancel_many` one for each 500,000 ids. `pull` returns fewer where bodies take more than 32 MiB.
-    Where the owner ends on the way, `pending` raises InvalidArgumentError: begin again; `redrive`
-    and `drop_dead_letters` raise StoreClosedError.
+    Large calls go in pieces: `put_many` takes one fsync for each 16 MiB, `cancel_many` one for each
+    500,000 ids. `pull` returns fewer messages if their bodies take more than 32 MiB. If the owner
+    ends meanwhile, `pending` raises InvalidArgumentError: begin again; `retry_dead_letters` and
+    `drop_dead_letters` raise StoreClosedError.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, timeout: float = PATIENCE_S) -> None:
@@ -59,7 +59,7 @@ class Client(Stays, AnyStore):
         return f"<{type(self).__name__} of {str(self._path)!r}{closed}>"
 
     def close(self) -> None:
-        """Leave; what was pulled, but not acknowledged, comes again. Twice does nothing."""
+        """Leave. What was pulled and not acknowledged comes again. Twice does nothing."""
         self._link.close()
 
     def _new_source(self, settings: ConsumerSettings) -> Source:
@@ -70,9 +70,9 @@ class Client(Stays, AnyStore):
 def connect(path: str | os.PathLike[str], *, timeout: float = PATIENCE_S) -> Client:
     """Return a client of a store that another process of this machine and user serves.
 
-    A context manager. `timeout`: for so many seconds a call, this one too, waits where nobody
-    serves it; then it raises StoreClosedError. Raises NotAStoreError where the owner is of another
-    version.
+    It is a context manager. `timeout`: if nobody serves the store, each call, this one included,
+    waits this many seconds, then raises StoreClosedError. Raises NotAStoreError if the owner is of
+    another version.
 
     >>> with timerstore.open("timers/", share=True), timerstore.connect("timers/") as client:
     ...     id = client.put(b"hello")

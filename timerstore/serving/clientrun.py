@@ -18,6 +18,7 @@ from timerstore.ground.arguments import (
     check_alone,
     check_body,
     encode_properties,
+    given_delay,
     resolve_due_ms,
     whole_ms,
 )
@@ -98,9 +99,9 @@ class ClientRun(HandedOut):
         self._ask("nack", place=i, delay_s=None if delay is None else delay.total_seconds())
 
     def send_again(self, i: int, wait: Wait, failure: Failure) -> bool:
-        """Send one back, or to the dead letters; False where the next owner hands it out again.
+        """Send one back, or to the dead letters; False if the next owner hands it out again.
 
-        Where it is not held any more, it comes again anyway.
+        If it is not held any more, it comes again anyway.
         """
         delay_ms = whole_ms(wait) if isinstance(wait, timedelta) else None
         level = None if isinstance(wait, timedelta) else wait
@@ -149,7 +150,8 @@ class ClientRun(HandedOut):
 def _said(put: dict[str, Any]) -> dict[str, Any]:
     """Return a put as it is sent: due when the client's clock says."""
     given = {name: value for name, value in put.items() if value is not None}
-    delay, at, at_ms = (given.pop(name, None) for name in ("delay", "at", "at_ms"))
+    delay = given_delay(given.pop("delay", None), given.pop("delay_ms", None))
+    at, at_ms = given.pop("at", None), given.pop("at_ms", None)
     if "delay_level" not in given:
         given["at_ms"] = resolve_due_ms(time.time_ns() // 1_000_000, delay, at, at_ms, None)
     else:

@@ -32,7 +32,7 @@ log = logging.getLogger("timerstore")
 _WAIT_S: Final = 0.2
 """A pull waits so long at the owner; `close` waits for it."""
 _AGAIN_S: Final = 1.0
-"""Where no process has served the store for a while, it is asked again after this."""
+"""If no process has served the store for a while, it is asked again after this."""
 
 
 class _Waiter:
@@ -111,7 +111,7 @@ class ClientSource(Source):
                 "has it. Leave them out, or make the consumer where `is_owner` is True."
             )
         self._begin_groups([[each.topic, told.group] for each in subscriptions], told.start)
-        # Where nobody has read the dead letters, this keeps retention from removing them.
+        # If nobody has read the dead letters, this keeps retention from removing them.
         self._begin_groups([[dead_topic(told.group), told.group]], "earliest")
 
     def _begin_groups(self, pairs: list[list[str]], start: Any) -> None:

@@ -66,7 +66,7 @@ class Door:
     """Listens for one open store; clients are let in while it is served."""
 
     def __init__(self, store: TimerStore) -> None:
-        """Listen; raises OSError where the file system knows no sockets."""
+        """Listen; raises OSError if the file system knows no sockets."""
         self.core, self.path = store.core, store.path
         self.may_ask = store.core.engine.config.control
         """Whether the shell may, which is no client."""
@@ -95,7 +95,7 @@ class Door:
         return [wire for each in list(self.sessions.values()) for wire in list(each.wires)]
 
     def serve(self) -> bool:
-        """Let clients in from now on; False where they were let in before."""
+        """Let clients in from now on; False if they were let in before."""
         with self._lock:
             was_served = self.serving.is_set()
             self.serving.set()
@@ -252,7 +252,7 @@ class Door:
     # --- clients
 
     def _answer_client(self, wire: Wire, name: str, slot: str) -> None:
-        """Answer a client until it ends the connection; nothing where the store is not served."""
+        """Answer a client until it ends the connection; nothing if the store is not served."""
         if not self.serving.wait(_UNSERVED_S):
             return
         with self._lock:
@@ -340,7 +340,7 @@ class Door:
         return self._answer_once({"call": name}, [])[0]
 
     def _answer(self, asked: Asked, question: Header) -> Answered:
-        """Return a header with its parts; raises LostError where the store is being closed."""
+        """Return a header with its parts; raises LostError if the store is being closed."""
         name = question.get("call")
         try:
             result, columns = self._answers.answer(asked, name, question.get("with", {}))
@@ -374,7 +374,7 @@ _doors: weakref.WeakSet[Door] = weakref.WeakSet()
 
 
 def find_door(store: TimerStore) -> Door | None:
-    """Return the door of an open store, where it has one."""
+    """Return the door of an open store, if it has one."""
     doors = [each for each in list(_doors) if each.core is store.core]
     return next((each for each in doors if not each.closing.is_set()), None)
 

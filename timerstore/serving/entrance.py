@@ -53,15 +53,15 @@ def open(
     clock: ManualClock | None = None,
     share: bool = False,
 ) -> TimerStore | SharedStore:
-    """Open a timer store, making it if `create` and there is none.
+    """Open a timer store; with `create`, make it if there is none.
 
-    A context manager; `close` stops the services and flushes. One process at a time can have a
-    store open. A directory that bears no mark of ours is a broker's: its sizes are read off the
-    files. With `read_only` no file is changed and no lock is taken, so that one can look at a store
-    that is in use, or at a copy: what would change it raises ReadOnlyError. With `share` any number
-    of processes of one user have it open: one owns it, the others are its clients, and when it ends
-    another one takes over; see `SharedStore`. With a `clock` time stands still until it is moved,
-    for tests; a store with real timers refuses it, see `ManualClock`.
+    It is a context manager; `close` stops the services and flushes. One process at a time can have
+    a store open. `read_only`: no file is changed and no lock is taken, so you can look at a store
+    that is in use, or at a copy; calls that would change it raise ReadOnlyError. `share`: several
+    processes of one user have it open; one owns it, the others are its clients, and when it ends,
+    another one takes over; see `SharedStore`. `clock`: time stands still until you move it, for
+    tests; a store with real timers refuses it, see `ManualClock`. The directory may be a RocketMQ
+    broker's.
 
     Raises NotAStoreError, StoreLockedError, CorruptStoreError, InvalidArgumentError.
 

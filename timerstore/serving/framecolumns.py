@@ -11,7 +11,7 @@ from timerstore.control.wire import Part
 from timerstore.errors import InvalidArgumentError
 
 COLUMN_BYTES: Final = 16 << 20
-"""Of columns in one frame, where they can be divided."""
+"""Of columns in one frame, if they can be divided."""
 
 
 def write_table(table: pa.Table) -> list[Part]:

@@ -2,7 +2,7 @@
 
 Each call that is under way has a connection of its own, a *slot*, which is used again by the next.
 One more, the heart, asks nothing: it tells the owner that the client is alive, and the client that
-the owner is. Where an owner is lost, its calls wait for the next one for a while, and are made
+the owner is. If an owner is lost, its calls wait for the next one for a while, and are made
 again there if they may have been made, or not, with the same result.
 """
 
@@ -87,7 +87,7 @@ class Link:
     def __init__(
         self, path: Path, patience_s: float, on_nobody: Callable[[], None] | None = None
     ) -> None:
-        """`patience_s`: how long a call waits for an owner. `on_nobody`: called where none is."""
+        """`patience_s`: how long a call waits for an owner. `on_nobody`: called if none is."""
         self.path, self.patience_s = path, patience_s
         self._on_nobody = on_nobody
         self.closed = Flag()
@@ -128,9 +128,9 @@ class Link:
     ) -> Answered:
         """Return what the owner answers; raises what the call raised there.
 
-        Arguments are as a program has them. Where the owner is lost on the way, what
-        `is_repeatable` is asked of the next one. Raises StoreClosedError where there is none for a
-        while, or where it is not known what became of a call that is not.
+        Arguments are as a program has them. If the owner is lost on the way, what
+        `is_repeatable` is asked of the next one. Raises StoreClosedError if there is none for a
+        while, or if it is not known what became of a call that is not.
         """
         if self._thread is None:
             self.start()
@@ -236,7 +236,7 @@ class Link:
     def _connect(self, slot: str) -> Wire:
         """Return a connection on which the owner knows us.
 
-        Raises _NobodyError, LostError where there is none just now; for good, what it told.
+        Raises _NobodyError, LostError if there is none just now; for good, what it told.
         """
         try:
             sock = connect(self.path, SOCKET_NAME, _ANSWER_S)

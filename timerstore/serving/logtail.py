@@ -29,7 +29,7 @@ _PUT_BY, _REPLACES = fmt.PROPERTY_PUT_BY.decode(), fmt.PROPERTY_REPLACES.decode(
 def find_put_by(core: Core, name: str, since: int, count: int) -> list[TimerId]:
     """Return what a name put behind an offset of the log, `count` timers at most, in their order.
 
-    O(messages behind it). Raises StoreClosedError where that is not known.
+    O(messages behind it). Raises StoreClosedError if that is not known.
     """
     core.check_open()
     found = {id for id, message in _puts(core, since) if message.properties.get(_PUT_BY) == name}
@@ -42,7 +42,7 @@ def find_put_by(core: Core, name: str, since: int, count: int) -> list[TimerId]:
 def find_moved(core: Core, id: str, due_ms: int | None, since: int) -> str | None:
     """Return the id of the timer that came in another one's place behind an offset.
 
-    `due_ms`: it is due then; None: whenever. Raises StoreClosedError where that is not known.
+    `due_ms`: it is due then; None: whenever. Raises StoreClosedError if that is not known.
     """
     core.check_open()
     for moved, message in _puts(core, since):

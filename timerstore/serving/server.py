@@ -53,8 +53,8 @@ class Server(Closes):
 def serve(store: TimerStore) -> Server:
     """Serve an open store to other processes of this machine and user, until it is closed.
 
-    They come with `timerstore.connect`, or `timerstore.open(path, share=True)`. Raises
-    StoreAccessError where it is served already, or its file system knows no sockets.
+    They connect with `timerstore.connect`, or `timerstore.open(path, share=True)`. Raises
+    StoreAccessError if it is served already, or its file system has no sockets.
 
     >>> with timerstore.open("timers/") as store:
     ...     server = timerstore.serve(store)
@@ -68,7 +68,7 @@ def serve(store: TimerStore) -> Server:
 
 
 def let_others_ask(store: TimerStore) -> TimerStore:
-    """Let the shell ask an open store, until that is closed; where it cannot, that is logged."""
+    """Let the shell ask an open store, until that is closed; if it cannot, that is logged."""
     core = store.core
     _remove_old(core.path)
     if core.clock.manual or not core.engine.config.control:

@@ -55,7 +55,7 @@ class LastAnswers:
         return len(self._last)
 
     def find(self, slot: str, number: object) -> Answered | None:
-        """Return what was answered to a question; None where that is not known."""
+        """Return what was answered to a question; None if that is not known."""
         last = self._last.get(slot)
         return last[1] if last is not None and last[0] == number else None
 
@@ -103,7 +103,7 @@ class Session:
         return name
 
     def batch(self, name: object) -> Run | None:
-        """Return a batch of which something is held; None where it was taken back."""
+        """Return a batch of which something is held; None if it was taken back."""
         with self._lock:
             held = self._held.get(name) if isinstance(name, str) else None
             return None if held is None else held.batch
@@ -119,9 +119,9 @@ class Session:
         return batch is not None
 
     def use(self, name: str, place: int, do: Callable[[Run], T]) -> T | None:
-        """Do something that settles one message; None where it is not held, and nothing done.
+        """Do something that settles one message; None if it is not held, and nothing done.
 
-        Where that raises, the message is held as before.
+        If that raises, the message is held as before.
         """
         batch, mine = self._take(name, [place])
         if batch is None or not mine:

@@ -26,9 +26,9 @@ _PROBLEM_S = 1.0
 
 
 class SharedStore(Client):
-    """A store that this process owns while no other one does; made by `timerstore.open`.
+    """A store that this process owns if no other one does; made by `timerstore.open`.
 
-    Its calls are those of `TimerStore`; see `Client`.
+    It has the calls of `TimerStore`; see `Client`.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class SharedStore(Client):
 
     @property
     def is_owner(self) -> bool:
-        """Whether this process has the store open at present."""
+        """Whether this process owns the store now."""
         return self._owned() is not None
 
     def _owned(self) -> TimerStore | None:
@@ -86,7 +86,7 @@ class SharedStore(Client):
         self._link.problem = None
 
     def close(self) -> None:
-        """Leave; an owner closes the store, and another process that shares it takes over."""
+        """Leave. If this process is the owner, another process that shares the store takes over."""
         self._link.close()
         store, self._store = self._store, None
         if store is not None:

@@ -76,7 +76,7 @@ def used(batch: Any) -> Any:
 
 
 def put_rows(store: TimerStore, batch: Any, topic: str) -> Iterator[TimerIds]:
-    """Put the rows of a record batch; `topic`: where none is given."""
+    """Put the rows of a record batch; `topic`: if none is given."""
     table = pa.Table.from_batches([batch]).combine_chunks()
     names = table.column_names
     due_ms, bodies = _times_ms(table), table["body"]

@@ -37,7 +37,7 @@ class NoJavaError(TimerStoreError):
 
 
 def java_version(java: str | os.PathLike[str]) -> int:
-    """Return the major version of a Java, 0 where it is none."""
+    """Return the major version of a Java, 0 if it is none."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -50,7 +50,7 @@ def java_version(java: str | os.PathLike[str]) -> int:
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Path | None:
-    """Return JAVA_HOME of a Java that is new enough; None where Spark finds one by itself.
+    """Return JAVA_HOME of a Java that is new enough; None if Spark finds one by itself.
 
     First `JAVA_HOME`, then `java` on `PATH`, as Spark looks for it; then the packaged one. Raises
     NoJavaError.

@@ -50,7 +50,7 @@ class NoClassesError(TimerStoreError):
 
 
 def java_options(options: str) -> str:
-    """Return Java's options, with the file of classes where there is one."""
+    """Return Java's options, with the file of classes if there is one."""
     path = _path()
     if path is None or not path.is_file() or not _is_ours(path.parent):
         return options

@@ -48,7 +48,7 @@ class ReadOptions:
         return find_stores(self.paths[0] if len(self.paths) == 1 else self.paths)
 
     def column_names(self) -> tuple[str, ...]:
-        """Return the columns of the DataFrame where no schema is given."""
+        """Return the columns of the DataFrame if no schema is given."""
         if self.columns is not None:
             for name in self.columns:
                 find_table(self.table).find(name)

@@ -19,7 +19,7 @@ from timerstore.tables.splits import Split, plan
 
 
 class SplitPartition(InputPartition):
-    """One split; None where the table has no row at all."""
+    """One split; None if the table has no row at all."""
 
     def __init__(self, split: Split | None) -> None:
         """Hold a split."""

@@ -1,4 +1,4 @@
-"""A Spark session that works on any machine, also where no Java is installed."""
+"""A Spark session that works on any machine, also if no Java is installed."""
 
 from __future__ import annotations
 

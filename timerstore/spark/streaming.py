@@ -78,7 +78,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._target is not None:
                 end = max(first, min(end, self._target.get(path, first)))
             ends[path] = end
-        # A store that is gone keeps its place, for it may come back.
+        # A store that is gone keeps its place, because it may come back.
         return {**start, **ends}
 
     def _ends(self, start: Offsets) -> Offsets:

@@ -39,7 +39,7 @@ def spark_schema(table: str, columns: Sequence[str]) -> StructType:
 
 
 def check_schema(table: str, wanted: StructType) -> None:
-    """Refuse a schema that a user gave, where it is not the table's or a part of it."""
+    """Refuse a schema that a user gave, if it is not the table's or a part of it."""
     for field in wanted.fields:
         kind = schema.find_table(table).find(field.name).kind
         if field.dataType != _TYPES[kind]:

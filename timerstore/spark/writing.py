@@ -84,7 +84,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 class Loaded(WriterCommitMessage):
-    """What one task wrote: the name of its store or file, empty where it had no rows."""
+    """What one task wrote: the name of its store or file, empty if it had no rows."""
 
     def __init__(self, part: int, name: str, count: int) -> None:
         """Note it."""
@@ -240,7 +240,7 @@ class AppendWriter(_JobWriter):
 
     @plainly
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Put all rows, and flush. Where that fails, what was put is cancelled."""
+        """Put all rows, and flush. If that fails, what was put is cancelled."""
         try:
             with entrance.open(self.options.path, config=self.options.config) as store:
                 start = store.core.engine.commitlog.end

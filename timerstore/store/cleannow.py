@@ -28,7 +28,7 @@ def clean_by_itself(core: Core, consuming: Consuming) -> None:
 def _before_flush(core: Core, consuming: Consuming) -> None:
     """Do what the next checkpoint shall make durable: groups' offsets, and F."""
     consuming.write_offsets()
-    # Where there is no room, the flush goes on: it is what makes some.
+    # If there is no room, the flush goes on: it is what makes some.
     with contextlib.suppress(StoreFullError):
         consuming.write_tallies()
     if not core.closed:

@@ -12,7 +12,7 @@ from timerstore.backups.taken import BackupReport, Progress
 from timerstore.closing.close import close
 from timerstore.closing.handover import handover
 from timerstore.consuming.consuming import Consuming
-from timerstore.consuming.dead_letters import drop, list_dead_letters, redrive
+from timerstore.consuming.dead_letters import drop, list_dead_letters, retry_dead_letters
 from timerstore.core.core import Core
 from timerstore.ground.config import Config
 from timerstore.ground.kinds import check_kind, check_place
@@ -57,7 +57,7 @@ class Calls:
         self.consume = consuming.consume
         self.pull = consuming.pull
         self.dead_letters = partial(list_dead_letters, consuming)
-        self.redrive = partial(redrive, consuming)
+        self.retry_dead_letters = partial(retry_dead_letters, consuming)
         self.drop_dead_letters = partial(drop, consuming)
         self.pause = partial(pause, core, consuming)
         self.resume = partial(resume, core, consuming)
@@ -73,7 +73,7 @@ class TimerStore(Stays, AnyStore):
         take      consume one by one, pull many by columns; or a Consumer, with handlers
         change    cancel, cancel_many, cancel_key, reschedule
         look      get, find, get_key, pending, pending_columns, count, horizon, upcoming
-        watch     stats, health; dead_letters, redrive, drop_dead_letters
+        watch     stats, health; dead_letters, retry_dead_letters, drop_dead_letters
         operate   pause, resume, flush, clean, backup, handover, close
 
     >>> with timerstore.open("timers/") as store:
@@ -153,18 +153,17 @@ class TimerStore(Stays, AnyStore):
         )
 
     def handover(self) -> int | None:
-        """Make the store fit for a RocketMQ broker, and close it.
+        """Prepare the store for a RocketMQ broker, and close it.
 
-        What is due goes on firing until the slot that has begun is finished, about one
-        `precision_ms`; what is overdue is fired before. A broker has no memory of what was fired
-        inside a slot; after a mere `close` it would fire that again. `config/broker.conf` says how
-        a broker is to be set. Returns until when it must have opened the store, in UTC epoch ms:
-        later it skips timers; None where nothing is pending. Raises TimerStoreError where R is
-        ahead of the clock, or a broker would refuse the wheel. Everything is durable on return.
-        O(units).
+        It fires what is overdue, and the rest of the slot that has begun, which takes about one
+        `precision_ms`. After a plain `close` a broker would fire that slot again. The broker's
+        settings are in `config/broker.conf`. Returns until when a broker must open the store, in
+        epoch ms, because later it skips timers; None if nothing is pending. Raises TimerStoreError
+        if the clock was set back, or a broker would refuse the wheel. Everything is durable on
+        return. O(units).
         """
         return handover(self.core, self.consuming)
 
     def abandon(self) -> None:
-        """Let everything go without flushing, as a crash of the process would. For tests."""
+        """Release everything without flushing, as a crash of the process would. For tests."""
         close(self.core, self.consuming, flush=False)

@@ -23,7 +23,7 @@ from timerstore.core.offsets import ConsumerOffsets
 from timerstore.core.switches import SWITCHES_FILE, Pause, Paused, Switches
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.arguments import DUE_MS_MAX, check_group, whole_ms
-from timerstore.ground.kinds import check_bool, check_choice, check_duration, unknown_name
+from timerstore.ground.kinds import Duration, check_bool, check_choice, check_duration, unknown_name
 from timerstore.services.world.clock import SystemClock
 from timerstore.services.world.state import DELIVER_LEVELS, DEQUEUE_GET
 from timerstore.timelog.files.disk import Disk
@@ -38,7 +38,7 @@ def pause(
     consuming: Consuming,
     what: Paused,
     group: str | None,
-    duration: timedelta | None,
+    duration: Duration | None,
     keep: bool,
 ) -> None:
     """Stop something; see `TimerStore.pause`."""
@@ -55,11 +55,11 @@ def pause(
 
 
 def switch_closed(
-    path: Path, what: Paused, group: str | None, duration: timedelta | None, *, paused: bool
+    path: Path, what: Paused, group: str | None, duration: Duration | None, *, paused: bool
 ) -> None:
     """Pause or resume something of a store that nobody has open, for the next opening.
 
-    Durable on return. Raises StoreLockedError where somebody has it open.
+    Durable on return. Raises StoreLockedError if somebody has it open.
     """
     _check(what, group)
     disk, now_ms = Disk(), SystemClock().now_ms
@@ -112,12 +112,13 @@ def _check_known(group: str | None, known: set[str]) -> None:
         raise InvalidArgumentError(unknown_name("group", group, known))
 
 
-def _end_ms(now_ms: int, duration: timedelta | None) -> int | None:
+def _end_ms(now_ms: int, duration: Duration | None) -> int | None:
     if duration is None:
         return None
-    if check_duration(duration, "duration") <= timedelta():
-        raise InvalidArgumentError(f"duration is {duration}. Pass a positive timedelta.")
-    return min(now_ms + whole_ms(duration), DUE_MS_MAX)
+    length = check_duration(duration, "duration")
+    if length <= timedelta():
+        raise InvalidArgumentError(f"duration is {duration}. Pass a positive one.")
+    return min(now_ms + whole_ms(length), DUE_MS_MAX)
 
 
 def _settle(core: Core) -> None:

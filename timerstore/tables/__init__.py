@@ -5,7 +5,7 @@
     view.py        one store as one query sees it: its checkpoint, where its logs end
     bounds.py      what a filter asks for
     where.py       a condition in words, as bounds
-    defaults.py    what a table is read with where nothing is said
+    defaults.py    what a table is read with if nothing is said
     splits.py      a table cut into splits, at exact record boundaries
     boundaries.py  where records begin
     reading.py     a split read into batches

@@ -31,7 +31,7 @@ class Log(Protocol):
 
 
 def _validity(valid: Flags | None) -> Any:
-    """Return Arrow's bitmap; None where all are valid."""
+    """Return Arrow's bitmap; None if all are valid."""
     if valid is None or valid.all():
         return None
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
@@ -71,7 +71,7 @@ def _starts(lengths: Words) -> Any:
 
 
 def texts(log: Log, places: Words, lengths: Words, kind: str) -> Any:
-    """Return strings or binaries that stand in mapped segments; null where the length is < 0."""
+    """Return strings or binaries that stand in mapped segments; null if the length is < 0."""
     if lengths.max(initial=-1) < 0:
         return pa.nulls(len(lengths), ARROW_TYPES[kind])
     starts = _starts(lengths)

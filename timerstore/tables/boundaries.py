@@ -1,6 +1,6 @@
 """Where records of the commit log begin, so that a segment can be cut between two of them.
 
-The entries of the consume queues point at messages; where they are missing, a scan from the
+The entries of the consume queues point at messages; if they are missing, a scan from the
 segment's start finds one.
 """
 
@@ -17,7 +17,7 @@ from timerstore.timelog.reading.reader import ReadSegments, StoreReader, read_en
 _QUEUES_MAX: Final = 4
 """Queues that are asked, those with the most segments first."""
 _TRIES_MAX: Final = 8
-"""Entries that are tried, where one points to damage."""
+"""Entries that are tried, if one points to damage."""
 
 
 def cut_log(view: StoreView, start: int, stop: int, piece_bytes: int) -> list[int]:
@@ -50,7 +50,7 @@ def message_from(view: StoreView, target: int, stop: int) -> int:
 def log_end(view: StoreView, start: int) -> int:
     """Return the offset behind the last message that may be read. O(bytes) of a broker's log.
 
-    Ours says so in its checkpoint; where a broker wrote last, the log is read from `start`, where a
+    Ours says so in its checkpoint; if a broker wrote last, the log is read from `start`, where a
     message begins, or from the last one that a queue knows.
     """
     if view.ours and view.log_stop <= view.durable:
@@ -103,7 +103,7 @@ def _offset(queue: ReadSegments, index: int) -> int:
 def _scan_to(reader: StoreReader, target: int, end: int) -> int:
     """Return where the first message at or behind `target` begins, read from the segment's start.
 
-    Or `end`, where there is none.
+    Or `end`, if there is none.
     """
     segment_bytes = reader.commitlog.segment_bytes
     offset = target - target % segment_bytes

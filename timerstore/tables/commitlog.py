@@ -103,7 +103,7 @@ class MessageRows:
         return MessageRows(self.log, self.rows[chosen], self.parts_of(chosen))
 
     def parts_of(self, chosen: Any) -> LoggedParts | None:
-        """Return the parts of those that are chosen, where they are known."""
+        """Return the parts of those that are chosen, if they are known."""
         return None if self._parts is None else self._parts[chosen]
 
     @property

@@ -1,4 +1,4 @@
-"""What a table is read with where nothing is said."""
+"""What a table is read with if nothing is said."""
 
 from __future__ import annotations
 

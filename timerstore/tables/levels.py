@@ -26,7 +26,7 @@ class LevelEntries(NamedTuple):
 def level_offsets(reader: StoreReader) -> list[int]:
     """Return the index of the first message that each delay level has not delivered.
 
-    Raises CorruptStoreError where `delayOffset.json` cannot be read.
+    Raises CorruptStoreError if `delayOffset.json` cannot be read.
     """
     offsets = LevelOffsetFile(reader.path / "config" / "delayOffset.json").read(reader.steady.read)
     if reader.checkpoint is not None and not reader.checkpoint.by_broker:

@@ -41,7 +41,7 @@ class Places(NamedTuple):
     """Messages that may be pending, with the units that hold them; int64[n] each."""
 
     message: Words
-    unit: Words  # −1 where there is none yet
+    unit: Words  # −1 if there is none yet
     slot: Words
     level_due_ms: Words  # of what waits in a delay level, else IN_MESSAGE
     due_ms: Words  # exact, as the unit or the level's entry says it; IN_MESSAGE: read the message
@@ -158,7 +158,7 @@ def in_level(
 def _in_wheel(view: StoreView, *, deletes: bool) -> Iterator[Places]:
     """Yield what has a unit, then what has none yet.
 
-    Where the cancelled set is empty, no delete that has a unit still counts.
+    If the cancelled set is empty, no delete that has a unit still counts.
     """
     checkpoint = view.checkpoint
     is_empty = view.ours and checkpoint is not None and not checkpoint.cancelled_count
@@ -192,7 +192,7 @@ class Settled(NamedTuple):
 def settled(view: StoreView) -> Settled:
     """Find what was fired, rolled or cancelled, once for each view. O(log since L + units).
 
-    Where a broker wrote last there is no L, so that all of the log is read; it does not say of what
+    If a broker wrote last there is no L, so that all of the log is read; it does not say of what
     its copies are; and its units may come twice.
     """
     if view.settled is None:

@@ -34,8 +34,8 @@ def read_split(
     """Yield the record batches of a split.
 
     `failfast`: damage is a CorruptStoreError, else rows that cannot be read are left out; the table
-    `problems` names them. `schema`: that of the batches, where not `arrow_schema(columns)`. `view`:
-    of whom planned the split, where that is at hand.
+    `problems` names them. `schema`: that of the batches, if not `arrow_schema(columns)`. `view`:
+    of whom planned the split, if that is at hand.
     """
     schema = arrow_schema(split.table, columns) if schema is None else schema
     bounds = Bounds() if bounds is None else bounds
@@ -74,7 +74,7 @@ def _read(
     failfast: bool,
 ) -> Iterator[list[Any] | Fault]:
     """Yield lists of columns, with what is wrong."""
-    # A batch knows its length from a column, also where none but the store's path is asked for.
+    # A batch knows its length from a column, also if none but the store's path is asked for.
     table, (name, start, stop) = split.table, part
     columns = columns or (_ANY_COLUMN[table],)
     if table in ("messages", "fired"):

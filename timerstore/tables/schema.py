@@ -245,7 +245,7 @@ def find_table(name: str) -> Table:
 
 
 def default_columns(table: str, *, several: bool = False, body: bool = False) -> tuple[str, ...]:
-    """Return the columns of a table where none are named.
+    """Return the columns of a table if none are named.
 
     `several`: with the store's path. `body`: with all that was put.
     """

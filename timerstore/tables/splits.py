@@ -269,7 +269,7 @@ def _within(
 
 
 def _stored_ms(view: StoreView, offset: int) -> int | None:
-    """Return when the message at `offset` was stored; None where it cannot be read."""
+    """Return when the message at `offset` was stored; None if it cannot be read."""
     for rows in view.reader.scan(offset, offset + 1):
         return int(rows.stored_ms[0])
     return None

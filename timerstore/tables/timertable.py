@@ -53,7 +53,7 @@ class TimerRows(MessageRows):
         unit: Words,
         slot_ms: Words,
     ) -> None:
-        """Hold `unit`, `slot_ms`: int64[n], −1 where there is none."""
+        """Hold `unit`, `slot_ms`: int64[n], −1 if there is none."""
         super().__init__(log, rows, parts)
         self.unit, self.slot_ms = unit, slot_ms
 
@@ -183,7 +183,7 @@ def read(
 ) -> Iterator[list[Any] | Fault]:
     """Yield the columns of each batch, with what is wrong; `part` says what a range counts.
 
-    Where units say all that is asked for, their messages are not read, but with `failfast`.
+    If units say all that is asked for, their messages are not read, but with `failfast`.
     """
     makers = [MAKERS[name] for name in columns]
     faults: list[Fault] = []

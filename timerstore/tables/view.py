@@ -164,7 +164,7 @@ _planned: dict[str, StoreReader] = {}
 def _level_offsets(reader: StoreReader, *, upto_checkpoint: bool) -> tuple[int, ...]:
     """Return how far the delay levels were delivered.
 
-    `upto_checkpoint`: by then; `delayOffset.json` may say what was delivered since. Where it cannot
+    `upto_checkpoint`: by then; `delayOffset.json` may say what was delivered since. If it cannot
     be read, which the table `problems` tells, a broker's levels begin at their queues' start.
     """
     checkpoint = reader.checkpoint

@@ -142,7 +142,7 @@ def _number(text: str) -> int:
 
 
 def _around(name: str, text: str) -> tuple[int, int]:
-    """Return the whole milliseconds next to a time; UTC, where no zone is named."""
+    """Return the whole milliseconds next to a time; UTC, if no zone is named."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError as e:

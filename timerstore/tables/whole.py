@@ -38,7 +38,7 @@ def read(
     then the column `store` says which a row is of. `table`: "timers" is what is pending, "fired"
     what has fired; also "messages", "queues", "units", "slots", "checkpoint", "problems". The page
     "Spark: a store as tables" shows their columns. `columns`: those that are wanted, none else is
-    read. `body`: where no columns are named, those with the payload too (`tag`, `properties`,
+    read. `body`: if no columns are named, those with the payload too (`tag`, `properties`,
     `body`). `where`: rows that are wanted, such as "due < '2026-11-22' and topic = 'mail'"; times
     are UTC. `mode`: what cannot be read is left out, and is in the table "problems"; "failfast"
     raises CorruptStoreError. Of timers, columns that units say (`unit_offset`, `slot_time`, `due`,

@@ -49,7 +49,7 @@ def _done_ahead(view: StoreView) -> DoneAhead:
 
 
 def _stored_ms(view: StoreView, topic: str, queue_id: int, index: int) -> int:
-    """Return when the message of an entry was stored; −1 where that cannot be read."""
+    """Return when the message of an entry was stored; −1 if that cannot be read."""
     queue = view.reader.queues[topic, queue_id]
     index = max(index, queue.start // fmt.ENTRY_BYTES)
     data = queue.read(index * fmt.ENTRY_BYTES, fmt.ENTRY_BYTES)

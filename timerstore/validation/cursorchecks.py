@@ -75,7 +75,7 @@ def cursor_at(name: str) -> int:
 def level_faults(reader: StoreReader, queue_ends: Mapping[tuple[str, int], int]) -> list[Fault]:
     """Return the delay levels that stand outside their queues: opening corrects them.
 
-    A clean close writes the same into both files. Raises CorruptStoreError where `delayOffset.json`
+    A clean close writes the same into both files. Raises CorruptStoreError if `delayOffset.json`
     cannot be read.
     """
     checkpoint, faults = reader.checkpoint, list[Fault]()
@@ -122,7 +122,7 @@ def group_faults(reader: StoreReader, queue_ends: Mapping[tuple[str, int], int])
 
 
 def stored_pending_count(reader: StoreReader) -> int | None:
-    """Return the count that a clean close stored; None where none did. Raises CorruptStoreError."""
+    """Return the count that a clean close stored; None if none did. Raises CorruptStoreError."""
     checkpoint = reader.checkpoint
     if checkpoint is None or checkpoint.by_broker or not checkpoint.clean or reader.is_open:
         return None

@@ -66,7 +66,7 @@ def look_at_files(findings: Findings) -> None:
 
 
 def _look_at_wheel(findings: Findings, view: StoreView) -> None:
-    """Look at the size of the wheel's file; where ours was closed its lack is named already."""
+    """Look at the size of the wheel's file; if ours was closed its lack is named already."""
     path = view.reader.path / WHEEL
     is_file, expected = path.is_file(), 2 * view.reader.sizes.wheel_slot_count * fmt.SLOT_BYTES
     size = path.stat().st_size if is_file else 0
@@ -145,7 +145,7 @@ def _judge_wheel_sums(scope: Scope, tally: Evidence) -> None:
 
 
 def _judge_pending(view: StoreView, tally: Evidence) -> None:
-    """Judge the count that a clean close stored, where the timers were counted."""
+    """Judge the count that a clean close stored, if the timers were counted."""
     try:
         stored = stored_pending_count(view.reader)
     except CorruptStoreError as e:

@@ -64,7 +64,7 @@ def judge_units(
 ) -> Iterator[AuditedUnits]:
     """Yield the units in [start, stop), judged: see `timelog/reading/audit.py`. O(units).
 
-    `read_slot`: R. `log_end`: where the commit log ends. `window_ms`: a broker's roll window, where
+    `read_slot`: R. `log_end`: where the commit log ends. `window_ms`: a broker's roll window, if
     it is known. The arrays are overwritten by the next step.
     """
     log, messages = reader.timerlog, reader.commitlog

@@ -86,7 +86,7 @@ def lost_entries(view: StoreView, entries: np.ndarray) -> Flags:
 
 
 def last_filler(reader: StoreReader) -> int:
-    """Return the offset of a store's last filler, −1 where it has none. O(1)."""
+    """Return the offset of a store's last filler, −1 if it has none. O(1)."""
     last, salvaged = -1, text(SALVAGED_TOPIC)
     for (topic, _), queue in reader.queues.items():
         stop = -(-queue.used_end() // fmt.ENTRY_BYTES)

@@ -1,6 +1,6 @@
 """What a store holds, in numbers that can be added: slots, due times, lateness, growth, rolls.
 
-It is counted on the way of a validation, from what that reads anyway, where a `Scope` asks for it.
+It is counted on the way of a validation, from what that reads anyway, if a `Scope` asks for it.
 `timerstore.pipeline` makes tables of it.
 """
 

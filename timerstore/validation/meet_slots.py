@@ -128,7 +128,7 @@ class SlotMeeting:
             self._walk(i, int(low[i]), int(place[i]), int(at[i]))
 
     def _find(self, offsets: Words) -> Words:
-        """Return where units stand, −1 where there is no such unit."""
+        """Return where units stand, −1 if there is no such unit."""
         order = np.argsort(self.offset)
         if not len(order):
             return np.full(len(offsets), -1, np.int64)

@@ -73,7 +73,7 @@ class TimerMeeting:
         fail(self.tally, rule, _LOG, self.offset[wrong], reason, torn=torn)
 
     def _find(self, offsets: Words) -> Words:
-        """Return where messages stand, −1 where there is no such message."""
+        """Return where messages stand, −1 if there is no such message."""
         if not len(self.offset):
             return np.full(len(offsets), -1, np.int64)
         place = np.minimum(np.searchsorted(self.offset, offsets), len(self.offset) - 1)

@@ -32,7 +32,7 @@ SLOT_COUNT: Final = 4
 TIMER_NOTE: Final = 2  # by timer: a message
 TIMER_KEY: Final = 0
 TIMER_OFFSET: Final = 1
-TIMER_DUE_MS: Final = 2  # to the millisecond; −1 where it has none
+TIMER_DUE_MS: Final = 2  # to the millisecond; −1 if it has none
 TIMER_WORD: Final = 3
 
 COPY_NOTE: Final = 3  # by timer: a message that says what it is a copy of; TIMER_ columns, and

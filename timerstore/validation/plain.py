@@ -35,7 +35,7 @@ _HEAD_BYTES: Final = 16
 class Exchange:
     """Notes on their way from ranges to buckets.
 
-    All wait in one file, for a process may not open one for each of thousands of buckets. What a
+    All wait in one file; a process may not open one for each of thousands of buckets. What a
     bucket has of a kind lies there in pieces. Each begins with two int64: where the one before it
     lies, or −1, and how many bytes follow.
     """
@@ -127,7 +127,7 @@ def validate(
     """Check that the parts of a store agree with each other; change nothing.
 
     Reads a closed store or a copy to its end, one that is open to its last checkpoint, a broker's
-    too. `upto`: "checkpoint" or "end", where it is not to choose itself. `delay_levels`: those of
+    too. `upto`: "checkpoint" or "end", if it is not to choose itself. `delay_levels`: those of
     the store; `roll_window_slots`: of a broker's, which its files do not say. `fire_rate_per_s`:
     what this machine fires, from `measure_fire_rate`; the load is told beside it. `progress`: is
     told how many steps are done, of how many. Raises NotAStoreError; damage is in the result.

@@ -36,7 +36,7 @@ class Scope(NamedTuple):
     first_index: int
     """Queue index of the message of the first unit that is kept."""
     window_ms: int
-    """A broker's roll window, 0 where unknown."""
+    """A broker's roll window, 0 if unknown."""
     only_bytes: bool = False
     """Only the rules about bytes are asked for, with all places that break them."""
     has_indexes: bool = True
@@ -170,7 +170,7 @@ def make_plan(
 def _first_index(view: StoreView) -> int:
     """Return the queue index of the first message that must have a unit.
 
-    Where retention removed the first units, that of the first unit whose message can be read.
+    If retention removed the first units, that of the first unit whose message can be read.
     """
     if view.reader.timerlog.start == 0:
         return 0

@@ -42,7 +42,7 @@ BUSIEST_MAX: Final = 10
 SHOWN_SHARE: Final = 0.98
 """Which part of the timers a time axis must show, where the others lie far behind them."""
 FAR: Final = 4
-"""How many times as long the whole span is, where those others are left to a sentence."""
+"""How many times as long the whole span is, if those others are left to a sentence."""
 LATE_MS: Final = (0, 1, 2, 3, 6, 11, 21, 51, 101, 201, 501, 1_001)
 """Where buckets of lateness begin, up to a second."""
 VERY_LATE_MS: Final = (

@@ -39,7 +39,7 @@ def look_at_json(findings: Findings) -> None:
 
 
 def _json_fault(file: Path) -> tuple[int, str] | None:
-    """Return where a file is no JSON object, and why; None where it is one."""
+    """Return where a file is no JSON object, and why; None if it is one."""
     try:
         data = read_small(file)
     except CorruptStoreError as e:

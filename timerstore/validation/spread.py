@@ -35,7 +35,7 @@ def lateness_told(late_ms: Words) -> Words:
 
 
 def quantiles(counter: Counter[int], parts: tuple[float, ...]) -> list[int]:
-    """Return quantiles of a counted distribution; 0 where it is empty.
+    """Return quantiles of a counted distribution; 0 if it is empty.
 
     >>> quantiles(Counter({0: 98, 7: 2}), (0.5, 0.99, 1.0))
     [0, 7, 7]
@@ -50,7 +50,7 @@ def quantiles(counter: Counter[int], parts: tuple[float, ...]) -> list[int]:
 
 
 def gini(loads: Counter[int]) -> float:
-    """Return the Gini coefficient of loads: 0 where all are equal, towards 1 where one has all.
+    """Return the Gini coefficient of loads: 0 if all are equal, towards 1 if one has all.
 
     `loads`: how many slots have a load.
 
@@ -98,7 +98,7 @@ class Spread:
     lateness: dict[int, int]
     """Fired messages by lateness in ms."""
     fire_rate_per_s: float | None
-    """What the machine fires, where the caller has said or measured it."""
+    """What the machine fires, if the caller has said or measured it."""
     precision_ms: int = 1000
     """How long a slot is."""
 
@@ -126,7 +126,7 @@ class Spread:
     def next_hour(self) -> dict[str, float]:
         """What the next hour asks for: timers, how many are late already, its heaviest minute.
 
-        `peak_share`, the heaviest minute as a part of the machine's rate, where that is known.
+        `peak_share`, the heaviest minute as a part of the machine's rate, if that is known.
         """
         stop_ms = self.from_ms + HOUR_MS
         due = [n for ms, n in self.minutes.items() if self.from_ms - MINUTE_MS < ms < stop_ms]
@@ -224,7 +224,7 @@ def busiest_words(spread: Spread) -> str:
 
 
 def machine_words(spread: Spread) -> str:
-    """Return what the machine fires, where that is known, and how long it needs for the busiest."""
+    """Return what the machine fires, if that is known, and how long it needs for the busiest."""
     if spread.fire_rate_per_s is None:
         return ""
     text = f"This machine fires {spread.fire_rate_per_s:,.0f} timers a second"

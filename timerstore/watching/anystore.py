@@ -24,8 +24,17 @@ import pyarrow as pa
 from timerstore.consuming.dead_letters import LISTED_MAX, DeadLetter
 from timerstore.consuming.delivery import Batch, Delivery
 from timerstore.core.switches import Paused
-from timerstore.ground.arguments import Bodies, Keys, Times
+from timerstore.ground.arguments import (
+    Bodies,
+    Keys,
+    Times,
+    given_delay,
+    given_instant,
+    given_times,
+)
 from timerstore.ground.ids import TimerIds
+from timerstore.ground.kinds import Duration
+from timerstore.ground.renamed import renamed
 from timerstore.pending.listing import Horizon
 from timerstore.pending.timers import Timer
 from timerstore.watching.find import Found
@@ -34,6 +43,7 @@ from timerstore.watching.stats import Stats
 from timerstore.watching.topics import Upcoming
 
 
+@renamed(redrive="retry_dead_letters")
 class AnyStore(Protocol):
     """An open store: a `TimerStore`, a `SharedStore`, or a `Client` of one.
 
@@ -67,7 +77,8 @@ class AnyStore(Protocol):
         body: bytes,
         *,
         topic: str = "default",
-        delay: timedelta | None = None,
+        delay: Duration | None = None,
+        delay_ms: int | None = None,
         at: datetime | None = None,
         at_ms: int | None = None,
         key: str | None = None,
@@ -79,10 +90,11 @@ class AnyStore(Protocol):
     ) -> str:
         """Put one timer and return its id.
 
-        Pass at most one time: `delay`, `at` (with a time zone), `at_ms` (epoch milliseconds) or
-        `delay_level`. Without a time, or if the time has passed, the timer is due now. Fractions of
-        a millisecond round up. `delay_level` counts the durations of `Config.delay_levels` from 1;
-        a number that is too high means the last level.
+        Pass at most one time: `delay` (a timedelta, or seconds), `delay_ms`, `at` (a datetime with
+        a time zone), `at_ms` (epoch milliseconds) or `delay_level`. Without a time, or if the time
+        has passed, the timer is due now. Fractions of a millisecond round up. `delay_level` counts
+        the durations of `Config.delay_levels` from 1; a number that is too high means the last
+        level.
 
         With `if_absent` and a `key`: if a timer of that topic and key is pending, put nothing and
         return its id. With `replace`: put this timer in its place, under a new id. Both are atomic,
@@ -95,6 +107,8 @@ class AnyStore(Protocol):
 
         >>> id = store.put(b"hello", delay=timedelta(minutes=5))
         """
+        if delay_ms is not None or (delay is not None and type(delay) is not timedelta):
+            delay = given_delay(delay, delay_ms)
         return self._calls.put(
             (body, topic, delay, at, at_ms, key, tag, properties, delay_level, if_absent, replace)
         )
@@ -104,8 +118,10 @@ class AnyStore(Protocol):
         bodies: Bodies,
         *,
         topic: str = "default",
-        at_ms: Times | None = None,
+        delay: Duration | None = None,
         delay_ms: Times | None = None,
+        at: datetime | None = None,
+        at_ms: Times | None = None,
         keys: Keys | None = None,
         tag: str | None = None,
         delay_level: int | None = None,
@@ -113,8 +129,8 @@ class AnyStore(Protocol):
         """Put many timers and return their ids.
 
         `bodies`: a sequence of bytes, an Arrow binary array, or a 2-D uint8 array of shape (n,
-        length). `at_ms`, `delay_ms`: an int for all, or int64[n]. `delay_level`: as for `put`.
-        Without a time, all are due now. `keys`: n texts.
+        length). `delay_ms`, `at_ms`: an int for all, or int64[n]. `delay`, `at`, `delay_level`: for
+        all, as for `put`. Without a time, all are due now. `keys`: n texts.
 
         One fsync for all. It is not a transaction: a crash half-way leaves the first ones, and so
         does an error, whose `ids` are theirs. O(bytes), without an object for each timer. Errors as
@@ -122,6 +138,8 @@ class AnyStore(Protocol):
 
         >>> ids = store.put_many([b"a", b"b"], delay_ms=[1_000, 2_000])
         """
+        if delay is not None or at is not None:
+            delay_ms, at_ms = given_times(delay, delay_ms, at, at_ms)  # type: ignore[assignment]
         return self._calls.put_many(bodies, topic, at_ms, delay_ms, keys, tag, delay_level)
 
     def cancel(self, id: str) -> bool:
@@ -153,7 +171,8 @@ class AnyStore(Protocol):
         self,
         id: str,
         *,
-        delay: timedelta | None = None,
+        delay: Duration | None = None,
+        delay_ms: int | None = None,
         at: datetime | None = None,
         at_ms: int | None = None,
         body: bytes | None = None,
@@ -161,6 +180,7 @@ class AnyStore(Protocol):
     ) -> str:
         """Move a timer to another time, or change its payload; return its new id.
 
+        The times are those of `put`, without `delay_level`.
         `body` replaces the old body, `properties` replaces all old properties. Topic, key and tag
         stay. If you pass one of these and no time, the time stays. If you pass nothing, it is due
         now.
@@ -172,6 +192,7 @@ class AnyStore(Protocol):
         >>> id = store.put(b"hello", delay=timedelta(minutes=5))
         >>> id = store.reschedule(id, body=b"hello again")
         """
+        delay = given_delay(delay, delay_ms)
         return self._calls.reschedule(id, delay, at, at_ms, body, properties)
 
     # --- looking
@@ -217,23 +238,29 @@ class AnyStore(Protocol):
         self,
         *,
         topic: str | None = None,
+        start: datetime | None = None,
         start_ms: int | None = None,
+        end: datetime | None = None,
         end_ms: int | None = None,
         limit: int | None = None,
         key: str | None = None,
     ) -> Iterator[Timer]:
-        """Yield pending timers by due time, those with start_ms <= due < end_ms.
+        """Yield pending timers by due time, those with start <= due < end.
 
         It shows the store as it is when the iteration begins. With `topic` and `key` it reads only
         the timers with that key.
         """
+        start_ms = given_instant(start, start_ms, "start")
+        end_ms = given_instant(end, end_ms, "end")
         return self._calls.pending(topic, start_ms, end_ms, limit, key)
 
     def pending_columns(
         self,
         *,
         topic: str | None = None,
+        start: datetime | None = None,
         start_ms: int | None = None,
+        end: datetime | None = None,
         end_ms: int | None = None,
         limit: int | None = None,
         columns: Sequence[str] | None = None,
@@ -248,6 +275,8 @@ class AnyStore(Protocol):
         >>> store.pending_columns(topic="mail", columns=["id", "due_ms"]).num_rows
         0
         """
+        start_ms = given_instant(start, start_ms, "start")
+        end_ms = given_instant(end, end_ms, "end")
         return self._calls.pending_columns(topic, start_ms, end_ms, limit, columns)
 
     def count(self, topic: str | None = None) -> int:
@@ -255,9 +284,17 @@ class AnyStore(Protocol):
         return self._calls.count(topic)
 
     def horizon(
-        self, bucket_ms: int, *, start_ms: int | None = None, end_ms: int | None = None
+        self,
+        bucket_ms: int,
+        *,
+        start: datetime | None = None,
+        start_ms: int | None = None,
+        end: datetime | None = None,
+        end_ms: int | None = None,
     ) -> Horizon:
         """Return how many timers are due in each span of `bucket_ms`, exactly. O(pending)."""
+        start_ms = given_instant(start, start_ms, "start")
+        end_ms = given_instant(end, end_ms, "end")
         return self._calls.horizon(bucket_ms, start_ms, end_ms)
 
     def upcoming(self, topic: str | None = None) -> Upcoming:
@@ -291,7 +328,7 @@ class AnyStore(Protocol):
     # --- consuming
 
     def consume(
-        self, topic: str, *, group: str = "default", timeout: float | None = None
+        self, topic: str, *, group: str = "default", timeout: Duration | None = None
     ) -> Iterator[Delivery]:
         """Yield each message of a topic when it is due. Acknowledge it with `ack`.
 
@@ -306,7 +343,7 @@ class AnyStore(Protocol):
         *,
         group: str = "default",
         max_count: int = 1_024,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> Batch:
         """Return up to `max_count` due messages by columns.
 
@@ -325,7 +362,7 @@ class AnyStore(Protocol):
         """
         return self._calls.dead_letters(group, limit)
 
-    def redrive(
+    def retry_dead_letters(
         self, group: str, limit: int | None = None, *, ids: Collection[str] | None = None
     ) -> int:
         """Put a group's dead letters back, `limit` at most, or those with `ids`; return how many.
@@ -333,7 +370,7 @@ class AnyStore(Protocol):
         Each comes to this group again at once, with the same id, as attempt 0. Durable on return.
         A crash in the middle may repeat up to 256 of them. O(dead letters) with `ids`.
         """
-        return self._calls.redrive(group, limit, ids)
+        return self._calls.retry_dead_letters(group, limit, ids)
 
     def drop_dead_letters(
         self, group: str, limit: int | None = None, *, ids: Collection[str] | None = None
@@ -352,7 +389,7 @@ class AnyStore(Protocol):
         what: Paused,
         *,
         group: str | None = None,
-        duration: timedelta | None = None,
+        duration: Duration | None = None,
         keep: bool = False,
     ) -> None:
         """Stop "putting", "firing" or "consuming" for a while.
@@ -408,3 +445,5 @@ CALLS: Final = {
     if isinstance(call, FunctionType) and not name.startswith("_")
 }
 """Each call by its name."""
+TURNED: Final = ("delay_ms", "start", "end")
+"""Arguments of calls on one timer, or of ranges, that are handed on as `delay` or in ms."""

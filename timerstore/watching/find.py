@@ -3,7 +3,7 @@
 An id says when its timer is due, and where it was put. What fired stands in its topic's queue from
 its due time on; what was cancelled has its delete in the slot of its due time, whose chain of units
 stays for days after the slot has passed; what is pending `get` knows. Each look is short where
-timers fire in time, and ends after so many messages where they do not. No lock is held while
+timers fire in time, and ends after so many messages if they do not. No lock is held while
 messages are read, so what fires meanwhile is looked for once more.
 """
 
@@ -60,7 +60,7 @@ class GroupFound:
 
     `state`: "waiting", it was not handed out yet, or not again since the store was opened; "handed
     out"; "sent back", it waits to come again; "dead", it is or was a dead letter; "done", it was
-    acknowledged. `attempt` counts from 0. Where more came since than is looked at, "done" may also
+    acknowledged. `attempt` counts from 0. If more came since than is looked at, "done" may also
     be sent back.
     """
 
@@ -97,6 +97,21 @@ class Found:
     def due(self) -> datetime | None:
         """When it is, or was, due, in UTC."""
         return None if self.due_ms is None else moment(self.due_ms)
+
+    @property
+    def put(self) -> datetime | None:
+        """When it was put, in UTC."""
+        return None if self.put_ms is None else moment(self.put_ms)
+
+    @property
+    def fired(self) -> datetime | None:
+        """When it was fired, in UTC."""
+        return None if self.fired_ms is None else moment(self.fired_ms)
+
+    @property
+    def cancelled(self) -> datetime | None:
+        """When it was cancelled, in UTC."""
+        return None if self.cancelled_ms is None else moment(self.cancelled_ms)
 
 
 class _Range(NamedTuple):
@@ -185,13 +200,13 @@ class _Search:
         return None if delete is None else self._cancelled(first, delete)
 
     def _first_put(self) -> Message | None:
-        """Return the message that the id names; None where it was removed, or is damaged."""
+        """Return the message that the id names; None if it was removed, or is damaged."""
         if self.offset >= self.log.end:
             raise _no_timer(self.id)
         return self._read(self.offset)
 
     def _read(self, offset: int) -> Message | None:
-        """Read a message that has the id; None where there is none."""
+        """Read a message that has the id; None if there is none."""
         if not self.log.start <= offset < self.log.end:
             return None
         if not any(True for _ in find_named(self.engine, np.array([offset], np.int64), self.id)):

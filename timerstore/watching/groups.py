@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from threading import RLock
 from typing import Final
 
@@ -13,6 +14,7 @@ from timerstore.consuming.grouptally import GroupTally, ResponseStats
 from timerstore.consuming.retries import RetryCursor
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError
+from timerstore.ground.moments import moment
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import decode_message, text
 from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
@@ -41,7 +43,7 @@ class GroupStats:
 
     `lag_count`: messages that were fired and are not acknowledged, over all queues;
     `in_flight_count` of them are handed out. `oldest_fired_ms`: when the oldest of them was fired,
-    `oldest_age_ms`: how long ago; None and 0 where there is none. `dead_letter_count`: those of the
+    `oldest_age_ms`: how long ago; None and 0 if there is none. `dead_letter_count`: those of the
     group that wait in `%DLQ%group`, the same number in each row of the group.
 
     Counters are kept over a restart: `handled_count` messages were acknowledged, `failed_count`
@@ -62,6 +64,11 @@ class GroupStats:
     retried_count: int
     dead_count: int
     response: ResponseStats
+
+    @property
+    def oldest_fired(self) -> datetime | None:
+        """When the oldest message was fired that waits, in UTC."""
+        return None if self.oldest_fired_ms is None else moment(self.oldest_fired_ms)
 
 
 def read_groups(
@@ -211,7 +218,7 @@ class _Groups:
         return first, NO_OFFSET
 
     def _fired_ms(self, offset: int) -> int | None:
-        """Return when the message at an offset was fired; None where it cannot be read."""
+        """Return when the message at an offset was fired; None if it cannot be read."""
         if offset not in self._known_ms:
             try:
                 view = self.core.engine.commitlog.view(offset)

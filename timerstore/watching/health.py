@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any, Final, Literal
 
 from timerstore.consuming.consuming import Consuming
@@ -51,7 +52,7 @@ _UNREAD = (
 class Condition:
     """One thing that is not as it should be, or was switched off.
 
-    `since_ms`: UTC epoch milliseconds, None where nobody noted it. `cure`: what to do.
+    `since_ms`: UTC epoch milliseconds, None if nobody noted it. `cure`: what to do.
     """
 
     state: State
@@ -59,13 +60,18 @@ class Condition:
     what: str
     cure: str
 
+    @property
+    def since(self) -> datetime | None:
+        """Since when, in UTC."""
+        return None if self.since_ms is None else moment(self.since_ms)
+
 
 @dataclass(frozen=True, slots=True)
 class HealthWarning:
     """Messages that wait for somebody, though the store does its work: `count` of a `topic`.
 
     `kind`: "dead letters", which `group` gave up, or "nobody reads", a topic that no group ever
-    read; then `group` is None. `since_ms`: when the oldest was fired, None where it cannot be read.
+    read; then `group` is None. `since_ms`: when the oldest was fired, None if it cannot be read.
     """
 
     kind: Literal["dead letters", "nobody reads"]
@@ -75,6 +81,11 @@ class HealthWarning:
     since_ms: int | None
     what: str
     cure: str
+
+    @property
+    def since(self) -> datetime | None:
+        """Since when, in UTC."""
+        return None if self.since_ms is None else moment(self.since_ms)
 
 
 @dataclass(frozen=True, slots=True)

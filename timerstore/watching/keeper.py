@@ -25,7 +25,7 @@ _TRIES_MAX: Final = 16
 def kept_by(core: Core) -> str:
     """Return what keeps the log: a group, a topic, a level, or a pending timer, with its offset.
 
-    Where a timer keeps the oldest segment, what would keep the log without it comes second.
+    If a timer keeps the oldest segment, what would keep the log without it comes second.
     """
     reach, engine = core.cleaner.reach, core.engine
     floor, segment_bytes = engine.world.cleaning.floor, engine.commitlog.segment_bytes
@@ -50,7 +50,7 @@ def kept_by(core: Core) -> str:
 
 
 def _keeper(core: Core, floor: int, number: int, slot: int) -> tuple[Timer, int] | None:
-    """Return a pending timer due in a slot whose message lies in a segment; None where none is.
+    """Return a pending timer due in a slot whose message lies in a segment; None if none is.
 
     It waits in that slot, or in one that its hops come to. O(_LOOKED_AT_MAX) for each.
     """

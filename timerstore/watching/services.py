@@ -67,7 +67,7 @@ class ServiceStats:
     thread. `queue_count`: entries that wait for it; of deliver-levels those that are due.
     `done_count`: what it did since then, to tell a rate by: entries read, linked, appended.
 
-    `state`: "running"; "idle", where nothing is to be done yet; "waiting", and then `waits_for`
+    `state`: "running"; "idle", if nothing is to be done yet; "waiting", and then `waits_for`
     says for whom or what, in words; "stopped". It is of the moment, and mostly "idle".
     """
 
@@ -172,7 +172,7 @@ def read_stages(core: Core) -> tuple[StageStats, ...]:
 
 
 def unlinked_age_ms(core: Core) -> int:
-    """Return how long ago the oldest put that has no unit yet was stored; 0 where all have one.
+    """Return how long ago the oldest put that has no unit yet was stored; 0 if all have one.
 
     Also where its message cannot be read. O(1).
     """

@@ -154,7 +154,7 @@ def _cleaning(stats: Stats) -> Iterator[str]:
 
 
 def _table(title: str, columns: Sequence[str], rows: Rows) -> Iterator[str]:
-    """Yield a section's lines; nothing where it has no rows. ">": a column of numbers.
+    """Yield a section's lines; nothing if it has no rows. ">": a column of numbers.
 
     Columns that have nothing in them are left out; the first has a name in each row.
     """

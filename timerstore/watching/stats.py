@@ -50,7 +50,7 @@ class CleaningStats:
     `floor`: before this offset of the commit log nothing is needed. `could_go_bytes`: what lies
     between it and what is needed for other reasons than pending timers. `kept_by`: what keeps the
     oldest segment, with its offset: a group, a topic that nobody reads, a delay level, or one of
-    its pending timers. `pending_bytes`: of the messages of pending timers, about; None where the
+    its pending timers. `pending_bytes`: of the messages of pending timers, about; None if the
     store was opened with timers in it, until cleaning has counted them.
     """
 
@@ -92,7 +92,7 @@ class Stats:
     queue_index: int
     queue_end: int
     unlinked_age_ms: int
-    """How long ago the oldest put that has no unit yet was stored; 0 where all have one."""
+    """How long ago the oldest put that has no unit yet was stored; 0 if all have one."""
     commitlog_start: int
     commitlog_end: int
     durable_end: int

@@ -80,7 +80,7 @@ class Histogram:
     buckets: tuple[tuple[int, int], ...]
 
     def quantile_ms(self, share: float) -> int:
-        """Return a quantile: the largest value of its bucket; 0 where there is none."""
+        """Return a quantile: the largest value of its bucket; 0 if there is none."""
         left = max(1, -(-self.count * share // 1))
         for top, count in self.buckets:
             left -= count
