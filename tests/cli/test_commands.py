@@ -489,5 +489,5 @@ def test_a_missing_extra_is_named(name: str) -> None:
     )
     assert done.returncode == 2
     assert done.stderr == (
-        f"timerstore: this command needs {name}. Install it: pip install '.[cli]' in the clone\n"
+        f"timerstore: this command needs {name}. Install it: pip install {name}\n"
     )

@@ -42,7 +42,7 @@ import os
 import signal
 import sys
 
-_MISSING = "timerstore: this command needs {}. Install it: pip install '.[cli]' in the clone\n"
+_MISSING = "timerstore: this command needs {0}. Install it: pip install {0}\n"
 _NEEDED = ("typer", "rich")
 
 

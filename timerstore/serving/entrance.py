@@ -70,9 +70,6 @@ def open(
     """
     from timerstore.errors import InvalidArgumentError
     from timerstore.ground.kinds import check_bool
-    from timerstore.serving.server import let_others_ask
-    from timerstore.store.readonly import ReadOnlyStore
-    from timerstore.store.store import TimerStore
     from timerstore.timelog.files.oserrors import told_of
 
     check_bool(create, "create")
@@ -88,5 +85,10 @@ def open(
         return SharedStore(path, create=create, config=config)
     with told_of(path):
         if read_only:
+            from timerstore.store.readonly import ReadOnlyStore
+
             return ReadOnlyStore(path, create=False, config=config, clock=clock)
+        from timerstore.serving.server import let_others_ask
+        from timerstore.store.store import TimerStore
+
         return let_others_ask(TimerStore(path, create=create, config=config, clock=clock))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from timerstore.tables.commitlog import Maker, MessageRows
 from timerstore.tables.schema import BINARY, INT
@@ -61,7 +60,7 @@ SCHEMAS: Final[dict[str, Any]] = {
 
 def _id(messages: MessageRows) -> Any:
     ids = messages.text("key")
-    return pc.fill_null(ids, "") if ids.null_count else ids
+    return ids.fill_null("") if ids.null_count else ids
 
 
 _COMMON_MAKERS: Final[dict[str, Maker]] = {
