@@ -110,7 +110,7 @@ class WheelSums:
     def find_damaged(self, wheel: Bytes, used: Iterable[tuple[int, int]]) -> int:
         """Return the first page that is not what was written, or −1. O(pages + bytes of `used`).
 
-        `used`: the ranges of the wheel that are no holes. Where checksums were noted and none can
+        `used`: the ranges of the wheel that are no holes. If checksums were noted and none can
         be read, that may be any page.
         """
         if self._is_damaged:

@@ -55,7 +55,7 @@ NO_TIMER: Final = 4  # it says no due time, or no topic; or it is half of a tran
 GONE: Final = 5  # its segment is not there
 
 IN_MESSAGE: Final = -(1 << 63)
-"""In place of a due time: the message says it, for it waits in no delay level."""
+"""In place of a due time: the message says it, because it waits in no delay level."""
 
 
 @record
@@ -63,11 +63,11 @@ class PendingRead(Table):
     """What is read at timers' places: the verdict; the rest of what is PENDING or a DELETE."""
 
     verdict: Words
-    due_ms: Words  # exact, as the message says it; −1 where it says none
+    due_ms: Words  # exact, as the message says it; −1 if it says none
     high: Words  # who it is; of a delete its target
     low: Words
     rolls: Words
-    row: Words  # the real topic's queue; −1 where it has no row yet
+    row: Words  # the real topic's queue; −1 if it has no row yet
     born_ms: Words
     body_bytes: Words
     topic_hash: Words  # where the reading says so
@@ -79,7 +79,7 @@ class Reading(NamedTuple):
     how: ReadAs
     done: Words  # a map of `sets.py`: sources that have their copy
     done_count: int
-    cancelled: Words  # the cancelled set's table; of length 0 where nothing was cancelled
+    cancelled: Words  # the cancelled set's table; of length 0 if nothing was cancelled
     needs_rows: bool = False  # each pending timer's topic must have a row
     with_hashes: bool = False  # hashes of topics are wanted
 

@@ -14,7 +14,7 @@ one of its own (`aside` is 1 for it, else 0), see `services/world/aside.py`.
       └ bucket: chunk → chunk      (each up to CHUNK_ENTRIES of due, message offset, info)
 
 A bucket is a linked list of chunks, in the order of arrival. Single nodes would be a cache miss
-each, for a slot's timers come in no order of due time (174 ns to take one). Chunks live
+each, because a slot's timers come in no order of due time (174 ns to take one). Chunks live
 in a pool whose pages are touched only as they are needed, so its length is a limit and costs
 nothing. It belongs to dequeue-get; all calls happen under the near lock.
 """
@@ -86,7 +86,7 @@ def new_near_wheel(precision_ms: int, count_max: int) -> NearWheel:
         ring *= 2
     chunk_count = 2 * ring + 2 * count_max // CHUNK_ENTRIES + 2
     # Anonymous memory without a reservation: pages come as they are touched. With one, the system
-    # refuses to fork a process that has a few stores, for each would reserve gigabytes again.
+    # refuses to fork a process that has a few stores, because each would reserve gigabytes again.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     pool = mmap.mmap(-1, CHUNK_WORDS * 8 * chunk_count, flags=flags)
     columns = np.zeros((7, PLACES), np.int64)
@@ -261,7 +261,7 @@ def near_insert(
 
 @inlined
 def near_pop(near: NearWheel, bucket: int) -> bool:
-    """Take the first entry out of a bucket, into `popped`; False where there is none. O(1).
+    """Take the first entry out of a bucket, into `popped`; False if there is none. O(1).
 
     `bucket`: see `bucket_at`.
     """
@@ -292,7 +292,7 @@ def _taken(near: NearWheel) -> None:
 
 @inlined
 def near_pop_due(near: NearWheel, bucket: int, now_ms: int) -> bool:
-    """Take the first entry that is due out of a bucket; False where there is none. O(bucket).
+    """Take the first entry that is due out of a bucket; False if there is none. O(bucket).
 
     For the bucket at R's start while the clock, set back, is behind R: timers that are due before
     R share it.
@@ -326,7 +326,7 @@ def near_pop_due(near: NearWheel, bucket: int, now_ms: int) -> bool:
 
 @inlined
 def near_first_due(near: NearWheel, bucket: int, stop_ms: int) -> int:
-    """Return the smallest due time in a bucket, or `stop_ms` where that is smaller. O(bucket)."""
+    """Return the smallest due time in a bucket, or `stop_ms` if that is smaller. O(bucket)."""
     chunk = near.head[bucket]
     while chunk != NONE:
         for i in range(_start(near, chunk), _stop(near, chunk)):

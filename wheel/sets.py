@@ -1,8 +1,8 @@
 """Hash sets that kernels look into.
 
 Both are open-addressing tables in int64 arrays, two words for each entry, with linear probing; an
-entry is (0, 0) where free. Python makes them larger before they are more than half full. All calls
-happen under fire, where services run.
+entry is (0, 0) if free. Python makes them larger before they are more than half full. All calls
+happen under fire, if services run.
 """
 
 from __future__ import annotations

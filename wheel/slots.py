@@ -99,7 +99,7 @@ class TimerWheel:
     def __init__(self, disk: Disk, path: Path, slot_count: int, *, is_gone: bool = False) -> None:
         """Map the file, or make it; a new one is a hole, and read as empty slots.
 
-        With `is_gone` it is taken for new; where it cannot be removed, it lies in memory.
+        With `is_gone` it is taken for new; if it cannot be removed, it lies in memory.
         """
         self.disk, self.path = disk, path
         length = 2 * slot_count * fmt.SLOT_BYTES
@@ -146,7 +146,7 @@ class TimerWheel:
     def capture(self) -> list[tuple[int, Bytes]]:
         """Copy the dirty pages, as runs of (position, bytes), and mark them clean.
 
-        For recovery, which fails as a whole where they cannot be written; see
+        For recovery, which fails as a whole if they cannot be written; see
         services/durable/capture.py.
         """
         pages = nonzero_places(self.array.dirty)
@@ -172,9 +172,9 @@ class TimerWheel:
             self.disk.sync(self.fd, self.path)
 
     def check_pages(self, *, is_unknown: bool) -> None:
-        """Raise CorruptStoreError where a page is not what was written; before it is changed.
+        """Raise CorruptStoreError if a page is not what was written; before it is changed.
 
-        Where nobody noted checksums, the pages are taken as they are; with `is_unknown` always: a
+        If nobody noted checksums, the pages are taken as they are; with `is_unknown` always: a
         broker wrote since.
         """
         wheel, used = self.array.slots, list(ranges_of(self.fd, 0, len(self.array.slots)))

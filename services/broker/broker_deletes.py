@@ -14,7 +14,7 @@ from timerstore.wheel.slots import slot_last
 def link_delete(
     world: World, unit_ms: int, message: int, size: int, topic_hash: int, now_ms: int
 ) -> bool:
-    """Write a plain delete unit at a timer's time; False where there is no room for it."""
+    """Write a plain delete unit at a timer's time; False if there is no room for it."""
     if find_unit_room(world) < 0:
         return False
     precision = world.settings.precision_ms

@@ -87,7 +87,7 @@ def _is_done(world: World, message: int, slot: int, offset: int) -> bool:
 
 @inlined
 def point_back(world: World, timerlog: SegmentTable, offset: int, prev_pos: int) -> bool:
-    """Make a unit point to another one; False where it did already."""
+    """Make a unit point to another one; False if it did already."""
     buf = segment_at(timerlog, offset)
     at = offset % world.timerlog.segment_bytes
     if len(buf) == 0 or get_i64(buf, at + fmt.UNIT_PREV_AT) == prev_pos:
@@ -149,7 +149,7 @@ def retire_unit(
     size: int,
     topic_hash: int,
 ) -> bool:
-    """Rewrite a unit, as one of a message in a slot that is passed; False where there is none."""
+    """Rewrite a unit, as one of a message in a slot that is passed; False if there is none."""
     buf = segment_at(timerlog, offset)
     at = offset % world.timerlog.segment_bytes
     if len(buf) == 0 or check_unit(buf, at, offset, world.scratch) != UNIT_GOOD:

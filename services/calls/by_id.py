@@ -2,7 +2,7 @@
 
 A caller with many ids has arrays; one with a single id would pay for making them. So these kernels
 take integers alone (`timelog/jit/entrypoint.py`), and read the id's digits where they stand. They
-go without the GIL, for they wait for fire, which Python may hold while it waits for the GIL.
+go without the GIL, because they wait for fire, which Python may hold while it waits for the GIL.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def new_place(world: World) -> Place:
 
 @inlined
 def _read_id(place: Place, digits: Bytes) -> bool:
-    """Tell due time and offset that an id names; False where it can be no timer's of this store."""
+    """Tell due time and offset that an id names; False if it can be no timer's of this store."""
     tag = place.world.settings.store_tag
     due_ms, offset = get_hex(digits, 0, 12), get_hex(digits, 12, 12)
     if due_ms < 0 or offset < 0 or get_word(digits, 24) != hex_8_word(tag):

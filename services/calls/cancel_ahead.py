@@ -4,7 +4,7 @@ A timer that is due after the frontier, or has no unit yet, was certainly not ta
 level's message that its loop has not reached. All of it
 happens under fire, which the kernel takes and gives back without returning to Python: a
 thread that held it and waited for the GIL would make every timer late that falls due meanwhile.
-Where Python had to look for a timer, it holds the lock, and the kernel does the rest. Either way no
+If Python had to look for a timer, it holds the lock, and the kernel does the rest. Either way no
 signal can leave an entry in the cancelled set without its delete in the log.
 """
 
@@ -178,7 +178,7 @@ def cancel_ahead(
 def _cancel_with(world: World, stage: Stage, count: int, high: int, low: int, now_ms: int) -> bool:
     """Append `count` messages, the last one a timer's delete, and note that timer as cancelled.
 
-    `high`, `low`: its identity. Under fire. False, and nothing done, where a segment is missing,
+    `high`, `low`: its identity. Under fire. False, and nothing done, if a segment is missing,
     see `stage.need`.
     """
     if append(world.commitlog, world.queues, world.append_lock, stage, count, now_ms, True) == 0:

@@ -65,7 +65,7 @@ def row_of_first_put(
 ) -> int:
     """Return the row of the real topic's queue of a message that was read.
 
-    UNKNOWN where it is not the first put of the id with this due time and offset; NO_ROW where
+    UNKNOWN if it is not the first put of the id with this due time and offset; NO_ROW if
     nothing was put to that topic or fired since the store was opened.
     """
     if found.real_topic_bytes < 0 or found.deletes_bytes >= 0:

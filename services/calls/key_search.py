@@ -9,7 +9,7 @@ when R was not yet past some slot, where by now R is past that one and the timer
 slot is its timer's own, or R's where R was past that.
 
 What is before F may be done with, or was copied: then its copy is in the index, if F stood there
-before the index was brought up to date. Where F came to a message of a search only since, the index
+before the index was brought up to date. If F came to a message of a search only since, the index
 is brought up to date again.
 
 Everything here goes under the lock of the index.
@@ -53,7 +53,7 @@ from timerstore.timelog.writing.keyindex import (
 
 # How a search is called.
 BEGIN: Final = 0
-BEGIN_BEHIND: Final = 1  # also where the index is not up to date
+BEGIN_BEHIND: Final = 1  # also if the index is not up to date
 GO_ON: Final = 2
 GO_ON_WITHOUT: Final = 3  # what was found last is not pending: it leaves its chain
 
@@ -333,5 +333,5 @@ class KeySearch:
 
     @property
     def id(self) -> str | None:
-        """The id of what was found; None where its key is no usual one."""
+        """The id of what was found; None if its key is no usual one."""
         return str(self._id, "latin-1") if self._state[ID_BYTES] else None

@@ -7,7 +7,7 @@ the units it had are superseded (`floor.py`). A cancelled timer is dropped, and 
 its place. Once R is past the latest slot of that nothing of the segment is needed: F, the floor,
 moves behind it, and with the next checkpoint retention removes it. So S is as soon as it can be:
 behind what is claimed and what was ever fired, and behind what will be while the pass goes on.
-Where that is reached before, the pass ends there, and the next one leaves more.
+If that is reached before, the pass ends there, and the next one leaves more.
 
 A segment in which nothing is pending from S on is passed for nothing. One that costs copies waits
 until there is enough to win: what could go must be more than `cleaning_factor` times the bytes that
@@ -151,7 +151,7 @@ def _copy_units(
 
     `units`: those of its range that lead to S or later, in the order of the log; `stop_at` is where
     the cursor stands once all are done with. `targets`: of the deletes that are dropped, see
-    `read_targets`. `source`: the commit log's segments. _CUT, and nothing done, where a slot from
+    `read_targets`. `source`: the commit log's segments. _CUT, and nothing done, if a slot from
     S on is being claimed, or was fired from. O(bytes).
     """
     mine, thread = world.cleaning, world.cleaning.thread
@@ -248,7 +248,7 @@ class Cleaner:
         """Slots behind the claimed ones whose timers a pass leaves to fire: the last one took so
         many."""
         self.wait_slots = max(2, WAIT_MS // engine.precision_ms)
-        """Slots behind the claimed ones that are waited for, where nothing later is pending."""
+        """Slots behind the claimed ones that are waited for, if nothing later is pending."""
         self.units_at_once = CHUNK_UNITS
         """Units that a step reads, or looks at."""
         self.on_copies: Callable[[int], None] | None = None
@@ -268,13 +268,13 @@ class Cleaner:
         """Begin to clean what is worth it, or whatever can be with `everything`; move F.
 
         `at_once`: to its end; else `go_on` does the rest, piece by piece. O(units of the segments
-        that are passed + queues). Raises StoreFullError where there is no room for a copy.
+        that are passed + queues). Raises StoreFullError if there is no room for a copy.
         """
         self._may_begin = True
         self._go_on(at_once=at_once, everything=everything)
 
     def go_on(self) -> None:
-        """Do a piece of what is under way: TICK_BYTES at most. As `run`; O(1) where nothing is."""
+        """Do a piece of what is under way: TICK_BYTES at most. As `run`; O(1) if nothing is."""
         if self._may_begin or self._passes:
             self._go_on(at_once=False, everything=False)
 
@@ -303,7 +303,7 @@ class Cleaner:
             log.error("%s: nothing is cleaned any more: %s", self.engine.path, e, extra=fields)
 
     def _waiting(self) -> KernelLock:
-        """Return the lock, for who waits for it; refused where this thread has it."""
+        """Return the lock, for who waits for it; refused if this thread has it."""
         if self._lock.is_mine():
             raise TimerStoreError(
                 "This was called inside another call of the same thread, as a signal's handler may "
@@ -312,7 +312,7 @@ class Cleaner:
         return self._lock
 
     def step(self) -> bool:
-        """Do one bounded step, whether it is worth it or not; False where there is none."""
+        """Do one bounded step, whether it is worth it or not; False if there is none."""
         done = self._step(True)
         self._move_floor()
         return done

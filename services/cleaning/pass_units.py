@@ -79,7 +79,7 @@ class Round:
     def waiting(self, start: int, stop: int, first_slot: int) -> tuple[Units, int]:
         """Return what leads to `first_slot` or later of the messages from `start` to `stop`.
 
-        With it the latest slot that the others lead to, −1 where there is none.
+        With it the latest slot that the others lead to, −1 if there is none.
         """
         units = self._parts[0]
         first, last = np.searchsorted(units.message, (start, stop)).tolist()

@@ -28,7 +28,7 @@ class Committed(Protocol):
     """What groups have consumed, as one moment's durable offsets."""
 
     def smallest(self, topic: bytes, queue_id: int) -> tuple[int, str] | None:
-        """Return the smallest index that a group still needs, with the group; None where no one."""
+        """Return the smallest index that a group still needs, with the group; None if no one."""
 
 
 class Reach:
@@ -45,10 +45,10 @@ class Reach:
         self._keeper = 0  # row of the queue that kept it last: it is asked first
 
     def find(self, start: int) -> int:
-        """Return the reach, a segment's end; `start` where it is not past the segment there.
+        """Return the reach, a segment's end; `start` if it is not past the segment there.
 
         What was found stays, and is only looked beyond. O(segments that came since), and O(queues)
-        where there is one.
+        if there is one.
         """
         log, segment_bytes = self.engine.commitlog, self.engine.commitlog.segment_bytes
         start = max(start, self.found)
@@ -113,7 +113,7 @@ class Reach:
     def _first_unconsumed(self, least: int, limit: int) -> int:
         """Return the offset of the oldest message that a group, or a delay level, still needs.
 
-        `limit` where it lies behind that; where it is before `least`, any that is.
+        `limit` where it lies behind that; if it is before `least`, any that is.
         """
         queues, committed = self.engine.queues, self._committed()
         for row in (self._keeper, *range(1, len(queues.files))):

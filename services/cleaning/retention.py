@@ -123,7 +123,7 @@ class Retention:
     def _wanted_ahead(self) -> int:
         """Return how many segments behind the log's end are of use: what is filled in seconds.
 
-        None where they may take room from what is put.
+        None if they may take room from what is put.
         """
         engine, log = self.engine, self.engine.commitlog
         number, position = divmod(log.end, log.segment_bytes)
@@ -136,7 +136,7 @@ class Retention:
         return min(ahead_max, number - self._ends[0] + int(is_half_full))
 
     def _drop_ahead(self) -> None:
-        """Remove one segment behind the log's end, where more are left than are of use.
+        """Remove one segment behind the log's end, if more are left than are of use.
 
         One at a run, so that a pause of a few seconds leaves some.
         """
@@ -148,7 +148,7 @@ class Retention:
             self.removed_count += 1
 
     def _remove_leaving(self) -> int:
-        """Remove what is to go; where a full disk keeps some, they are the first next time."""
+        """Remove what is to go; if a full disk keeps some, they are the first next time."""
         count = 0
         while self._leaving:
             file = self._leaving[0]

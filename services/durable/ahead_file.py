@@ -66,7 +66,7 @@ def write_ahead(engine: Engine) -> None:
 
 
 def take_ahead(engine: Engine, log_end: int, metrics: dict[str, Any]) -> bool:
-    """Take the counts; False, and nothing taken, where they do not hold.
+    """Take the counts; False, and nothing taken, if they do not hold.
 
     `metrics`: what `config/timermetrics` says.
     """
@@ -119,7 +119,7 @@ def _check_topic(topic: str) -> None:
 def _decode(row: dict[str, Any]) -> tuple[str, int, Any, Any, Any]:
     """Return topic, queue id, words as in a row of the tally, buckets with their counts.
 
-    Raises what `understood` takes where that is not what stands there.
+    Raises what `understood` takes if that is not what stands there.
     """
     words = np.zeros(TALLY_WORDS, np.int64)
     words[PENDING_BYTES : KEPT_FROM + RING_COUNT] = row["words"]

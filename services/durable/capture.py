@@ -1,6 +1,6 @@
 """Capturing a checkpoint: cursors with copies of the wheel's dirty pages, in one kernel.
 
-It takes and gives back fire and wheel without returning to Python in between, for a thread that
+It takes and gives back fire and wheel without returning to Python in between, because a thread that
 holds the lock and waits for the GIL makes every timer late that falls due meanwhile. A page that
 was captured stays dirty until `written` says that it is durable, so whatever ends a flush on the
 way, the next one captures the page again.
@@ -69,7 +69,7 @@ def _capture(
     numbers: Words,
     pages: Bytes,
 ) -> bool:
-    """Capture; False where dirty pages or queues do not fit, with their counts in `cursors`."""
+    """Capture; False if dirty pages or queues do not fit, with their counts in `cursors`."""
     near, wheel = world.near, world.wheel
     lock_acquire(world.fire_lock)
     lock_acquire(world.wheel_lock)

@@ -127,7 +127,7 @@ class Flusher:
         self.commit.advance(end)
 
     def _fail(self, error: BaseException) -> None:
-        """Remember a failed fsync; it is final, for the kernel may have dropped the pages."""
+        """Remember a failed fsync; it is final, because the kernel may have dropped the pages."""
         if self.error is None:
             self.error = error
             self.commit.fail()
@@ -285,7 +285,7 @@ class Flusher:
         retry_s = max(tick_s, self.engine.precision_ms / 2000)  # as the services do
         last, seen_end = time.monotonic(), -1
         while not self._stop.wait(nap_s if self.waiting_for_space is None else retry_s):
-            # Where nothing comes, nothing has to be made ahead.
+            # If nothing comes, nothing has to be made ahead.
             idle, seen_end = self.engine.commitlog.end == seen_end, self.engine.commitlog.end
             nap_s = min(2 * nap_s, _IDLE_TICK_S, interval_s) if idle else tick_s
             full = _room_wanted(self.engine.prepare_ahead)
@@ -372,7 +372,7 @@ def remove_abort(path: Path) -> None:
 def write_abort(disk: Disk, path: Path) -> None:
     """Say that a store is open, with this process's id as RocketMQ does; durable on return.
 
-    Where the disk is full the name alone is there, which takes no block.
+    If the disk is full the name alone is there, which takes no block.
     """
     try:
         disk.replace(path / "abort", str(os.getpid()).encode())

@@ -67,7 +67,7 @@ def _tell(words: Words) -> None:
 
 @inlined
 def _look(words: Words, offset: int) -> int:
-    """Return what there is to say to who waits for `offset`; STILL_WAITS where nothing."""
+    """Return what there is to say to who waits for `offset`; STILL_WAITS if nothing."""
     if load_acquire(words, _DURABLE) >= offset:
         return IS_DURABLE
     if load_acquire(words, _FAILED) != 0:

@@ -155,7 +155,7 @@ class CounterFile:
         self._written[rows] = -1
 
     def write(self, commitlog: SegmentTable, lock: Words, *, durably: bool) -> None:
-        """Write what counters have changed; where it fails, the next time will do. O(queues)."""
+        """Write what counters have changed; if it fails, the next time will do. O(queues)."""
         sums, end = _sums(self._queues), commitlog.end
         rows = np.flatnonzero(sums != self._written[: len(sums)])
         if not len(rows) and not durably:

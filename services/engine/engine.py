@@ -359,7 +359,7 @@ class Engine:
         self.queues.prepare(0)
 
     def row_of_message(self, offset: int) -> int:
-        """Return the queue row of a timer's real topic, made if needed; −1 where it is damaged."""
+        """Return the queue row of a timer's real topic, made if needed; −1 if it is damaged."""
         view = self.commitlog.view(offset)
         found = MessageParts()
         if read_at(view, 0, found) != GOOD or found.real_topic_bytes < 0:
@@ -405,7 +405,7 @@ class Engine:
     def disk_bytes(self) -> int:
         """Bytes that all files of the store that grow take of the disk.
 
-        They are counted anew, O(segments), where any took or gave back blocks since the last call.
+        They are counted anew, O(segments), if any took or gave back blocks since the last call.
         """
         count = self.disk.change_count
         if count != self._disk_bytes[0]:

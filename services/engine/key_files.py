@@ -7,7 +7,7 @@ how many of their entries, and up to where each queue is in them. What does not 
 made anew from the queues.
 
 Ground rules: everything goes under `lock`, which is taken before any lock of the services. A file
-whose last message is done with is dropped; so are all, where their record is missing or wrong.
+whose last message is done with is dropped; so are all, if their record is missing or wrong.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ RECORD_FILE: Final = "config/keyindex.json"
 ROOM_MIN: Final = 1_024
 ROOM_MAX: Final = 1 << 22
 """Entries of a file: as many as all others have, so that a store with few keys stays small; 100 MB
-at most, for it goes as a whole. Larger ones where there are very many files."""
+at most, because it goes as a whole. Larger ones if there are very many files."""
 _MANY_FILES: Final = FILE_COUNT_MAX // 2
 _ROOM_OF_MANY: Final = 1 << 24
 _STEP_COUNT: Final = 4_096
@@ -163,7 +163,7 @@ class KeyFiles:
         return record
 
     def _load(self, record: dict[str, Any]) -> None:
-        """Map what is recorded; raise where it is not so any more."""
+        """Map what is recorded; raise if it is not so any more."""
         for name, (index, message) in record["cursors"].items():
             queue = whole(int(name), 0, fmt.LEVEL_COUNT_MAX)
             row = dict(self._rows()).get(queue, -1)
@@ -193,7 +193,7 @@ class KeyFiles:
             self._synced[path] = values[0]
 
     def _check_messages(self, file: _File, count: int) -> None:
-        """Raise where the log has no message at the places of some entries."""
+        """Raise if the log has no message at the places of some entries."""
         for entry in np.unique(np.linspace(1, count - 1, 8, dtype=np.int64)).tolist():
             at = int(entries_of(file.map.view, entry, entry + 1)[0]["offset"])
             if at < self._commitlog.start:
@@ -389,7 +389,7 @@ class KeyFiles:
     def note(self, *, clean: bool) -> _Noted | None:
         """Say what a record would say that is written once the log is durable up to now.
 
-        None where it is not worth one. Before a checkpoint is captured.
+        None if it is not worth one. Before a checkpoint is captured.
         """
         if not self.is_used:
             return None
@@ -426,7 +426,7 @@ class KeyFiles:
     def write(self, noted: _Noted | None) -> None:
         """Make the files durable, then the record; behind the checkpoint. Raises FlushFailedError.
 
-        Where there is no room for the record, an older one holds, or none.
+        If there is no room for the record, an older one holds, or none.
         """
         if noted is not None:
             try:

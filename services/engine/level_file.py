@@ -32,9 +32,9 @@ class LevelOffsetFile:
         self._written: list[int] | None = None
 
     def read(self, read: Read = read_file) -> list[int]:
-        """Return the offset of each level, 0 where the file says nothing; `read`: reads a file.
+        """Return the offset of each level, 0 if the file says nothing; `read`: reads a file.
 
-        Raises CorruptStoreError where it is damaged.
+        Raises CorruptStoreError if it is damaged.
         """
         content = read_json(self._path, read) or {}
         check_seal(self._path, content)

@@ -83,7 +83,7 @@ def open_rebuilding(
 ) -> Opened:
     """Open a store by `attempt`, which is told which indexes to make anew, and why.
 
-    Where an index turns out damaged, it is tried again without it. An attempt leaves nothing behind
+    If an index turns out damaged, it is tried again without it. An attempt leaves nothing behind
     that the next one does not repeat.
     """
     wanted, places = read_mark(path) | find_missing(path), list[Place]()

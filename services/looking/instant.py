@@ -59,10 +59,10 @@ class Snapshot(NamedTuple):
     """The cursors of one moment. Units do not change, so chains are walked later."""
 
     claimed: int
-    claim_offset: int  # the rest of the slot before `claimed`, where it is half claimed
+    claim_offset: int  # the rest of the slot before `claimed`, if it is half claimed
     aside_claimed: int  # slots in [this, aside_stop) are not claimed either: they were put aside
     aside_stop: int
-    aside_offset: int  # the rest of the slot before `aside_claimed`, where it is half claimed
+    aside_offset: int  # the rest of the slot before `aside_claimed`, if it is half claimed
     top: int
     timerlog_end: int
     queue_start: int
@@ -75,7 +75,7 @@ class Instant(NamedTuple):
 
     snapshot: Snapshot
     messages: Words  # of the near wheel, and in the queues before and behind it
-    cancelled: Words  # the set's table, see wheel/cancelled.py; of length 0 where it was empty
+    cancelled: Words  # the set's table, see wheel/cancelled.py; of length 0 if it was empty
     pending_count: int
     level_start: Words  # of each delay level: the index of the first that waits
     level_stop: Words
@@ -92,9 +92,9 @@ def _capture(
     level_stop: Words,
     passes: Words,
 ) -> bool:
-    """Capture; False, with the lengths that are needed in `cursors`, where it does not fit.
+    """Capture; False, with the lengths that are needed in `cursors`, if it does not fit.
 
-    `cancelled`: uint8[8 * n], or of length 0 where nobody asks for the set.
+    `cancelled`: uint8[8 * n], or of length 0 if nobody asks for the set.
     """
     queues, levels, due, late = world.queues, world.levels, world.dequeue_ring, world.late_ring
     lock_acquire(world.fire_lock)

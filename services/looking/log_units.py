@@ -27,7 +27,7 @@ CHUNK_UNITS: Final = 16_384
 def all_units(engine: Engine, start: int, stop: int, from_slot: int = -1) -> Iterator[Units]:
     """Yield the units in [start, stop) of slots from `from_slot` on; overwritten by the next.
 
-    They are read through maps of their own, so that those of the services stay as they are; where
+    They are read through maps of their own, so that those of the services stay as they are; if
     nothing is written, units that recovery linked are in the engine's maps alone.
     """
     log = engine.timerlog

@@ -26,7 +26,7 @@ def reading_of(engine: Engine, cancelled: Words) -> Reading:
 
 
 def reading_all(engine: Engine) -> Reading:
-    """Return how messages are read where nothing is known to be done or cancelled."""
+    """Return how messages are read if nothing is known to be done or cancelled."""
     return reading_of(engine, np.zeros(0, np.int64))._replace(done_count=0)
 
 
@@ -68,7 +68,7 @@ def read_timers(
 
 
 def _enter_topic(engine: Engine, message: int) -> bool:
-    """Give a message's real topic its row; False where the message was removed meanwhile."""
+    """Give a message's real topic its row; False if the message was removed meanwhile."""
     return _while_kept(engine, message, lambda: engine.row_of_message(message))
 
 
@@ -80,13 +80,13 @@ def map_alone(engine: Engine, message: int) -> bool:
 
 
 def map_kept(engine: Engine, message: int) -> bool:
-    """Map a message's segment; False where retention has removed it."""
+    """Map a message's segment; False if retention has removed it."""
     log = engine.commitlog
     return _while_kept(engine, message, lambda: log.existing(message // log.segment_bytes))
 
 
 def _while_kept(engine: Engine, message: int, look: Callable[[], object]) -> bool:
-    """Look at a message; False where retention has removed it, with whatever that raised."""
+    """Look at a message; False if retention has removed it, with whatever that raised."""
     try:
         look()
     except CorruptStoreError:

@@ -20,7 +20,7 @@ from timerstore.timelog.writing.append import QueueTable
 from timerstore.timelog.writing.consumequeue import find_row
 
 # Where a message's parts begin and end in its segment.
-SPAN_STATUS: Final = 0  # what `read_message` says of it; −1 where it is not mapped
+SPAN_STATUS: Final = 0  # what `read_message` says of it; −1 if it is not mapped
 SPAN_BODY: Final = 1
 SPAN_BODY_END: Final = 2
 SPAN_PROPERTIES: Final = 3

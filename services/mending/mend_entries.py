@@ -37,7 +37,7 @@ def is_sound(engine: Engine, row: int, index: int, entry: fmt.Entries) -> bool:
 
 
 def mend_entry(engine: Engine, row: int, index: int) -> bool:
-    """Write an entry again; False, and named, where its message cannot be found. O(log).
+    """Write an entry again; False, and named, if its message cannot be found. O(log).
 
     Looked for between the messages of the nearest entries that are sound.
     """
@@ -124,7 +124,7 @@ def _look_around(engine: Engine, row: int, index: int) -> tuple[range, dict[int,
 
 
 def _sound_message(engine: Engine, row: int, index: int) -> int:
-    """Return the offset that an entry says, or −1 where it is not its message's."""
+    """Return the offset that an entry says, or −1 if it is not its message's."""
     entry = engine.queues.read(row, index, 1)
     return int(entry["offset"][0]) if is_sound(engine, row, index, entry) else -1
 

@@ -99,7 +99,7 @@ def _read_units(engine: Engine) -> tuple[_Units, Words]:
 
 
 def _restore(engine: Engine, units: _Units, offset: int) -> bool:
-    """Write a damaged unit again; False where its message or its slot cannot be told."""
+    """Write a damaged unit again; False if its message or its slot cannot be told."""
     message, slot = _message_of(engine, offset), _slot_of(engine, units, offset)
     if message < 0 or slot < engine.read_slot:
         return False
@@ -146,7 +146,7 @@ def _message_of(engine: Engine, offset: int) -> int:
 
 
 def _index_beside(engine: Engine, offset: int, step: int) -> tuple[int, int]:
-    """Return the queue index of the nearest sound unit's message, _NO_INDEX where it has none.
+    """Return the queue index of the nearest sound unit's message, _NO_INDEX if it has none.
 
     With it comes how many damaged units lie between. Units of hops are passed by. Where the log has
     no more units: the index before its first one, or behind its last.
@@ -177,7 +177,7 @@ def _index_beside(engine: Engine, offset: int, step: int) -> tuple[int, int]:
 
 
 def _index_of(engine: Engine, message: int) -> int:
-    """Return the queue index of a message; _NO_INDEX where it has none."""
+    """Return the queue index of a message; _NO_INDEX if it has none."""
     commitlog, queues = engine.commitlog, engine.queues
     if not commitlog.start <= message < commitlog.end:
         return _NO_INDEX
@@ -193,7 +193,7 @@ def _index_of(engine: Engine, message: int) -> int:
 def _write_again(
     world: World, offset: int, previous: int, slot: int, message: int, now_ms: int
 ) -> bool:
-    """Write the unit of a message into a slot that it was placed in; False where it cannot be."""
+    """Write the unit of a message into a slot that it was placed in; False if it cannot be."""
     found = world.dequeue_get.thread.found
     source = segment_at(world.commitlog, message)
     buf = segment_at(world.timerlog, offset)
@@ -274,7 +274,7 @@ def _link(engine: Engine, units: _Units) -> None:
 
 @kernel_later
 def _set_previous(world: World, offset: int, previous: int) -> bool:
-    """Make a unit point to another one; False where its segment is not mapped."""
+    """Make a unit point to another one; False if its segment is not mapped."""
     buf = segment_at(world.timerlog, offset)
     if len(buf) == 0:
         return False

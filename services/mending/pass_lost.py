@@ -48,7 +48,7 @@ def pass_lost(engine: Engine, service: ServiceThread) -> None:
 
 
 def name_lost(engine: Engine, message: int) -> bool:
-    """Name a message that cannot be read; False where that is no damage.
+    """Name a message that cannot be read; False if that is no damage.
 
     It was removed by a broker's clean-up; or lost before it was salvaged, told then, and not
     counted since. Any thread may call this.
@@ -126,7 +126,7 @@ def _rows_by_unit(engine: Engine, message: int, info: int) -> list[int]:
 
 
 def _find_unit(engine: Engine, slot: int, message: int) -> int:
-    """Return the offset of a message's unit in a slot, or −1, also where a segment is missing."""
+    """Return the offset of a message's unit in a slot, or −1, also if a segment is missing."""
     try:
         for units in slot_units(engine, slot):
             mine = np.flatnonzero(units.message == message)

@@ -56,7 +56,7 @@ class Scrub:
         self._next_s = now_s + (done / BYTES_PER_S if done else PAUSE_S)
 
     def step(self) -> int:
-        """Read on; return how many bytes, 0 where a pass has ended."""
+        """Read on; return how many bytes, 0 if a pass has ended."""
         if self._steps is None:
             self._steps = self._pass()
         try:

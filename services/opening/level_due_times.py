@@ -20,7 +20,7 @@ from timerstore.timelog.reading.scan import LoggedMessages
 
 log = logging.getLogger("timerstore")
 _LEVEL_MS_MAX: Final = 36_500 * 86_400_000
-"""Where an entry says a longer level, it is damaged."""
+"""If an entry says a longer level, it is damaged."""
 
 
 class LevelDueTimes:
@@ -65,7 +65,7 @@ class LevelDueTimes:
         return stored_ms + level_ms
 
     def _entries(self, row: int, indexes: Words) -> np.ndarray[Any, Any]:
-        """Return the entries at these indexes; zeros where there are none."""
+        """Return the entries at these indexes; zeros if there are none."""
         queues, found = self.engine.queues, np.zeros(len(indexes), fmt.QUEUE_ENTRY)
         numbers = indexes // queues.segment_entries
         for number in np.unique(numbers).tolist():

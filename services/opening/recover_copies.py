@@ -32,7 +32,7 @@ def drop_before(
 def learn_sources(engine: Engine) -> None:
     """Find the slots in which sources wait that are done; until R is past them L stays.
 
-    O(units) where there are any.
+    O(units) if there are any.
 
     That may be deletes, whose copies rolled: L stays at these as well.
     """

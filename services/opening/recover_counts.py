@@ -39,7 +39,7 @@ def _count(
 ) -> None:
     """Count what scanned messages did, each if it stands behind what its row has counted.
 
-    `queue_rows`: of each timer's real topic, −1 where a message is neither. `waits`: it is in the
+    `queue_rows`: of each timer's real topic, −1 if a message is neither. `waits`: it is in the
     timer topic or, `in_level`, in a delay level.
     """
     for i in range(len(rows.offset)):

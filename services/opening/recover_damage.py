@@ -26,7 +26,7 @@ class DamagedLog:
     """The places of a commit log that were passed over while it was scanned.
 
     What was flushed, or has something sound behind it, was whole once: that it cannot be read now
-    is damage. `durable` is where the flushed part ends, None where nobody says it.
+    is damage. `durable` is where the flushed part ends, None if nobody says it.
     """
 
     def __init__(self, engine: Engine, durable: int | None) -> None:
@@ -81,7 +81,7 @@ class DamagedLog:
     def rolled_from(self, origins: list[Words], copies: list[Words]) -> tuple[Words, Words]:
         """Return the sources of rolled copies that are damaged, with the copies made of those.
 
-        `copies` were made of `origins`; see `rolled_sources`. O(log) where any is damaged.
+        `copies` were made of `origins`; see `rolled_sources`. O(log) if any is damaged.
         """
         known = np.concatenate([np.zeros(0, np.int64), *origins])
         places = np.concatenate([np.zeros(0, np.int64), *copies])[self.ranges.contains(known)]

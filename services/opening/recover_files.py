@@ -1,7 +1,7 @@
 """Files that were cut or lost: what was flushed must be there with its full length.
 
 A file that is shorter, and all zeros, was about to be made when a process ended; that holds only
-where nothing of it was ever made durable. The commit log is the truth, so what it lost is an error,
+if nothing of it was ever made durable. The commit log is the truth, so what it lost is an error,
 and nothing is changed. Timer log and consume queues are made anew from it (`rebuild.py`).
 """
 
@@ -20,7 +20,7 @@ def check_files(
     *,
     is_live: bool = False,
 ) -> None:
-    """Raise CorruptStoreError where the commit log was cut, or an index that is not made anew.
+    """Raise CorruptStoreError if the commit log was cut, or an index that is not made anew.
 
     A broker's checkpoint, or none, does not say how much of the log was flushed: then only the last
     file can have been about to be made. How much of a queue was flushed nobody says. While another

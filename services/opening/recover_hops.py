@@ -15,7 +15,7 @@ from timerstore.wheel.sets import map_put_all, new_table
 def learn_hops(engine: Engine, checkpoint: Checkpoint) -> None:
     """Read what hops linked from the checkpoint's T on, so that units before it are passed by.
 
-    O(units from T on). Slots before R need not be known: nobody reads their units. Where T is lost,
+    O(units from T on). Slots before R need not be known: nobody reads their units. If T is lost,
     or a broker wrote since, all units are read.
     """
     start, until = checkpoint.hops_from, checkpoint.claimed_slot

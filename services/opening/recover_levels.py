@@ -116,7 +116,7 @@ def _tally(
 
 
 def take_level_counts(engine: Engine, metrics: dict[str, Any]) -> None:
-    """Take the counts that a clean close of ours stored; count where there are none."""
+    """Take the counts that a clean close of ours stored; count if there are none."""
     counts = metrics.get("levelCount")
     if not isinstance(counts, dict):
         return count_waiting(engine)

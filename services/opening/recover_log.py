@@ -229,7 +229,7 @@ class LogScan:
 
 
 def queue_rows_of(engine: Engine, names: scan.QueueNames) -> Words:
-    """Return the row of each of these queues, which gets one where it has none. O(n)."""
+    """Return the row of each of these queues, which gets one if it has none. O(n)."""
     result = np.empty(len(names.queue_id), np.int64)
     with engine.commitlog.reading() as commitlog:
         while (lost := find_rows(engine.queues.table, commitlog, names, result)) >= 0:

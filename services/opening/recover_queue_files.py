@@ -1,8 +1,8 @@
 """Queue files that are gone from either end of a queue: what nothing but the commit log can tell.
 
 Retention keeps what points to kept messages, and the segment of the last entry; the next segment is
-made before one is full. So a queue is asked about only where it has no file, ends with a full one,
-or begins with an entry of a message that is not the log's first: seldom, for it takes a scan.
+made before one is full. So a queue is asked about only if it has no file, ends with a full one,
+or begins with an entry of a message that is not the log's first: seldom, because it takes a scan.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def check_queue_files(engine: Engine, durable: int, linked: int, asked: list[int]) -> None:
-    """Raise CorruptStoreError where a queue lacks entries of messages that it was written for.
+    """Raise CorruptStoreError if a queue lacks entries of messages that it was written for.
 
     `durable`: where the flushed part of the commit log ends; `linked`: Q, the timer queue's entries
-    that were flushed; `asked`: rows that are asked about in any case. O(log) where any is.
+    that were flushed; `asked`: rows that are asked about in any case. O(log) if any is.
     """
     queues, log = engine.queues, engine.commitlog
     asked = asked + [row for row in range(len(queues.files)) if _may_be_cut(engine, row, linked)]

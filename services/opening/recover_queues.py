@@ -35,7 +35,7 @@ def _lies_before(entry: Any, offset: int) -> bool:
 
 
 def check_queue_end(engine: Engine, row: int, durable: int) -> bool:
-    """Raise CorruptStoreError where a damaged entry has hidden a queue's end. O(log entries).
+    """Raise CorruptStoreError if a damaged entry has hidden a queue's end. O(log entries).
 
     A search that was led astray ends beside the entry that did it: the last one before the end is
     no message's, or the first one behind it is not empty and points to nothing that came later.

@@ -1,6 +1,6 @@
 """Messages that a broker's own clean-up has removed, while its indexes still point to them.
 
-A broker removes commit log segments by their age, also where timers in them wait; when such a timer
+A broker removes commit log segments by their age, also if timers in them wait; when such a timer
 is due, it drops it. So do we: that is no damage. What is gone is passed by, counted, told once.
 """
 

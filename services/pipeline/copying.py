@@ -98,7 +98,7 @@ class Counted(NamedTuple):
     """Which timer a copy is of, as it is counted."""
 
     row: int  # its destination's
-    pending_row: int  # where it was counted, −1 where it stays pending
+    pending_row: int  # where it was counted, −1 if it stays pending
     due_ms: int
     counted_ms: int  # it was counted as due then
 
@@ -139,7 +139,7 @@ def stage_copy(
 
 @inlined
 def append_staged(world: World, thread: ServiceThread, staged: int, stamp_ms: int) -> int:
-    """Append what is staged; return how many, with a need where it is not all. O(bytes)."""
+    """Append what is staged; return how many, with a need if it is not all. O(bytes)."""
     if staged == 0:
         return 0
     stage = world.stage

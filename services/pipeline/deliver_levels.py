@@ -118,7 +118,7 @@ def level_event_ms(world: World, level: int, now_ms: int) -> int:
     """Return when a level has something to do next: NEVER, or `now_ms` at the earliest. O(1).
 
     Any service's thread may ask, at any time: so it looks at words alone, not into a segment, whose
-    map may go just then. `now_ms` where they do not say it; a step then looks, see `_see_head`. A
+    map may go just then. `now_ms` if they do not say it; a step then looks, see `_see_head`. A
     word of the head before may stand beside one of this head, for they are plain words: it was due
     sooner, so a step looks once for nothing.
     """
@@ -166,7 +166,7 @@ def _see_head(world: World, level: int, now_ms: int) -> None:
 
 @inlined
 def _due_ms(world: World, level: int, message: int, due_ms: int, now_ms: int) -> int:
-    """Return when a message is due: at its entry's time, or now, where the clock went back.
+    """Return when a message is due: at its entry's time, or now, if the clock went back.
 
     If its own level has to be read, and its segment is not mapped, NOT_MAPPED.
     """
@@ -206,7 +206,7 @@ def clamped_ms(due_ms: int, level_ms: int, now_ms: int) -> int:
 
 @inlined_view
 def _entries(world: World, level: int, index: int) -> Any:
-    """Return the segment of a level's queue that holds `index`; of length 0 where unmapped."""
+    """Return the segment of a level's queue that holds `index`; of length 0 if unmapped."""
     entries = world.queues.segment_entries
     if world.levels.number[level] != index // entries:
         return view_bytes(0, 0)

@@ -249,7 +249,7 @@ def has_passable(world: World, now_ms: int) -> bool:
 def _is_passable(world: World, aside: int, now_ms: int) -> bool:
     """Tell whether a range's first slot can be passed; to be relied on under wheel alone.
 
-    Where only the durable R is in the way, a checkpoint is asked for.
+    If only the durable R is in the way, a checkpoint is asked for.
     """
     if aside == 1 and not is_aside(world):
         return False
@@ -298,7 +298,7 @@ def _is_balanced(world: World, place: int) -> bool:
 
 @inlined
 def _read_target(world: World, buf: Bytes, message: int, slot: int) -> None:
-    """Read whom a delete in a slot cancels into `found`; nobody, two zeros, where it is damaged.
+    """Read whom a delete in a slot cancels into `found`; nobody, two zeros, if it is damaged.
 
     Nor of one that a handover put beside a roll: its target has hopped on, and so has the unit that
     the delete had before.

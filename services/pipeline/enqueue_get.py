@@ -85,7 +85,7 @@ def enqueue_get(world: World) -> int:
 
 @inlined
 def _take_told(world: World, index: int) -> bool:
-    """Hand on a timer that its put has told of; False where that was overwritten."""
+    """Hand on a timer that its put has told of; False if that was overwritten."""
     told, at = world.queues.told, (index & (TOLD_COUNT - 1)) * TOLD_COLUMNS
     if load_acquire(told, at + TOLD_INDEX) != index:
         return False
@@ -101,7 +101,7 @@ def _take_told(world: World, index: int) -> bool:
 
 @inlined
 def _take_read(world: World, buf: Bytes, message: int, size: int, index: int) -> bool:
-    """Read one message, and hand it on; False where it is not that of its entry."""
+    """Read one message, and hand it on; False if it is not that of its entry."""
     mine, found = world.enqueue_get.thread, world.enqueue_get.thread.found
     position = message % world.commitlog.segment_bytes
     status = BAD_PARTS

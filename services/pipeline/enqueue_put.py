@@ -68,7 +68,7 @@ def enqueue_put(world: World, now_ms: int) -> int:
 
 @inlined
 def _link(world: World, at: int, now_ms: int) -> bool:
-    """Write and link one unit; False, with a need, where something must be made first."""
+    """Write and link one unit; False, with a need, if something must be made first."""
     ring, mine, settings = world.enqueue_ring, world.enqueue_put.thread, world.settings
     precision, passed = settings.precision_ms, world.dequeue_put.passed_slot
     top = ring_top(settings, observe(world.flush, "checkpointed_slot"))
@@ -149,7 +149,7 @@ def _hand_on_late(
 
 @inlined
 def _note_delete(world: World, high: int, low: int) -> bool:
-    """Add a delete's target to the cancelled set; False where the set must grow first.
+    """Add a delete's target to the cancelled set; False if the set must grow first.
 
     In recovery alone: whoever cancels while services run adds it, under fire. Not a delay level's,
     whose loop may have passed it.

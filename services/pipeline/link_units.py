@@ -37,7 +37,7 @@ def find_unit_room(world: World) -> int:
 
 @inlined
 def has_unit_room(world: World, thread: ServiceThread) -> bool:
-    """Tell whether there is room for a unit; a service's need says it where there is not."""
+    """Tell whether there is room for a unit; a service's need says it if there is not."""
     offset = find_unit_room(world)
     if offset < 0:
         tell_need(thread, TIMERLOG_SEGMENT, -1 - offset)

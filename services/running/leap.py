@@ -1,4 +1,4 @@
-"""R's leap: where no timer waits, R goes to the clock at once.
+"""R's leap: if no timer waits, R goes to the clock at once.
 
 Otherwise R moves slot by slot, and after each turn of half the ring it waits for a checkpoint. For
 a wheel of 64 slots, ten days of seconds are 13,500 checkpoints.

@@ -40,7 +40,7 @@ def _provide(engine: Engine, service: int, need: int, offset: int) -> None:
         if offset >= engine.timerlog.end:
             engine.make_unit_room()
         elif offset < engine.timerlog.start:
-            pass  # it was removed meanwhile, for all in it is superseded
+            pass  # it was removed meanwhile, because all in it is superseded
         elif number in engine.timerlog.numbers:
             engine.timerlog.existing(number)
         else:

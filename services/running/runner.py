@@ -61,7 +61,7 @@ class Runner:
         return body
 
     def _meet(self, service: int) -> None:
-        """Answer a need; where there is no space, the service stands still for a while."""
+        """Answer a need; if there is no space, the service stands still for a while."""
         thread = self.engine.services[service]
         need, offset, level = thread.need, thread.need_offset, self._failed_level(service)
         try:
@@ -79,7 +79,7 @@ class Runner:
             self.waiting_for_space = self.waiting_since_ms = None
 
     def _failed_level(self, service: int) -> int:
-        """Return the level whose delivery has the need, once; −1 where it is not a level's."""
+        """Return the level whose delivery has the need, once; −1 if it is not a level's."""
         if service != DELIVER_LEVELS:
             return -1
         levels = self.engine.levels

@@ -2,7 +2,7 @@
 
 On the wall clock each service has a thread that stays inside, which is what keeps timers on the
 millisecond while Python is busy: nothing between a due time and the log needs the GIL. A thread
-returns to Python only where something must be made (a need) or to stop. On a manual clock one
+returns to Python only if something must be made (a need) or to stop. On a manual clock one
 thread plays the same steps in turn, event by event.
 
 Threads *help*: whoever would go to sleep, while the next service has work and its thread sleeps,

@@ -21,7 +21,7 @@ then jumps to the front. Until then, so that the next life after a crash finds e
 - a timer whose slot the front has passed, but R has not, is a *straggler*: the front's slot stands
   in for it, and R waits until that is passed as well.
 
-Where the stop was longer than half the wheel, nothing is put aside.
+If the stop was longer than half the wheel, nothing is put aside.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class BackgroundThread:
         self._began, self._ended = False, Flag()
 
     def start(self) -> None:
-        """Start; raises RuntimeError where the system has no thread left.
+        """Start; raises RuntimeError if the system has no thread left.
 
         Another thread does it: `Thread.start` does not survive a signal's exception, which falls
         into the main thread alone.

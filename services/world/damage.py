@@ -44,7 +44,7 @@ class Damage:
         self._lock = threading.Lock()
 
     def note(self, file: str, offset: int, reason: str) -> bool:
-        """Name a place, in the log too; False where it was named before, or is no damage."""
+        """Name a place, in the log too; False if it was named before, or is no damage."""
         if file == "commitlog" and 0 <= offset < self.log_start():
             return False
         with self._lock:

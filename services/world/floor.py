@@ -97,7 +97,7 @@ class Floor:
 
 
 def read_floor(world: World) -> Floor:
-    """Return F and the passes; under all locks of the services, or where nobody cleans."""
+    """Return F and the passes; under all locks of the services, or if nobody cleans."""
     cleaning, count = world.cleaning, world.cleaning.pass_count
     passes = cleaning.passes[: count * PASS_COLUMNS].reshape(count, PASS_COLUMNS).copy()
     return Floor(cleaning.floor, passes, world.hopped)

@@ -24,7 +24,7 @@ NOT_READ: Final = -1
 """A message's own level was not asked for; LEADS_NOWHERE: the message cannot be read."""
 LEADS_NOWHERE: Final = -(1 << 50)
 RETRY_WAIT_MS_MAX: Final = 60_000
-"""The longest wait between attempts to deliver, where there is no space."""
+"""The longest wait between attempts to deliver, if there is no space."""
 
 
 @record

@@ -69,7 +69,7 @@ PASS_COUNT_MAX: Final = 64
 PASS_START: Final = 0  # of the messages that it looks at
 PASS_CURSOR: Final = 1  # those before it were looked at
 PASS_FIRST_SLOT: Final = 2  # S: units of slots before it are left where they are
-PASS_FIRST_COPY: Final = 3  # the offset of its first copy, NO_COPY where there is none
+PASS_FIRST_COPY: Final = 3  # the offset of its first copy, NO_COPY if there is none
 PASS_COLUMNS: Final = 4
 
 

@@ -73,7 +73,7 @@ WAITER_COUNT_MAX: Final = 64
 
 PUTTERS_WOKEN_AT: Final = 2 * WAITER_COUNT_MAX
 """In `putters`: who waits to put is woken once only so many entries of the timer topic's queue are
-unread; −1 where nobody waits."""
+unread; −1 if nobody waits."""
 
 LATENESS_BUCKETS: Final = 512
 """Lateness histogram: exact below 256 ms, then 8 steps for each doubling."""
@@ -119,9 +119,7 @@ class World:
     scratch: Bytes  # uint8[64]: scratch of recovery
     lateness: Words  # int64[LATENESS_BUCKETS]: fired timers by ms late
     stages: Words  # see stages.py
-    waiters: (
-        Words  # int64[2 * WAITER_COUNT_MAX]: eventfd, then 1 where its consumer wants to be woken
-    )
+    waiters: Words  # int64[2 * WAITER_COUNT_MAX]: eventfd, then 1 if its consumer wants to be woken
     putters: Words  # int64[2 * WAITER_COUNT_MAX + 1]: as `waiters`, of who waits to put
     clock: Words  # int64[8]: scratch of clock_ms under fire
 

@@ -235,7 +235,7 @@ QUEUE_BLANK_SIZE: Final = 0x7FFFFFFF
 QUEUE_LOST_SIZE: Final = 1
 """Size in the entry of a message that is lost: no message has it, so none is taken for it.
 
-It points to the second byte of what was lost; where a broker left it out, to the message before."""
+It points to the second byte of what was lost; if a broker left it out, to the message before."""
 
 # --- timer log unit -----------------------------------------------------------------------------
 #

@@ -36,7 +36,7 @@ from timerstore.timelog.jit.record import Bytes, record
 
 @record
 class MessageParts:
-    """What was found in one message: `at` is where it begins; −1 where a property is missing."""
+    """What was found in one message: `at` is where it begins; −1 if a property is missing."""
 
     at: int = 0
     size: int = 0
@@ -70,7 +70,7 @@ class MessageParts:
     identity_high: int = 0
     identity_low: int = 0
     usual_end: int = 0
-    """Behind the four properties that begin as those of ours do; −1 where they do not."""
+    """Behind the four properties that begin as those of ours do; −1 if they do not."""
 
 
 # What `read_message` returns.

@@ -121,7 +121,7 @@ def crc_digits_are(buf: Bytes, at: int, code: int) -> bool:
 
 @inlined
 def get_decimal(buf: Bytes, at: int, count: int) -> int:
-    """Read `count` decimal digits; −1 where they are none, or more than 18."""
+    """Read `count` decimal digits; −1 if they are none, or more than 18."""
     if count < 1 or count > 18:
         return -1
     value = 0
@@ -135,7 +135,7 @@ def get_decimal(buf: Bytes, at: int, count: int) -> int:
 
 @inlined
 def get_decimal_13(buf: Bytes, at: int) -> int:
-    """Read 13 decimal digits; −1 where they are none."""
+    """Read 13 decimal digits; −1 if they are none."""
     low = get_word(buf, at + 5)
     high = (get_word(buf, at) << 24) | _ZEROS_3  # three zeros before the first five digits
     if not (_are_digits(low) and _are_digits(high)):
@@ -166,7 +166,7 @@ def _read_8(word: int) -> int:
 
 @inlined
 def get_hex(buf: Bytes, at: int, count: int) -> int:
-    """Read `count` <= 12 upper- or lower-case hex digits; −1 where they are none.
+    """Read `count` <= 12 upper- or lower-case hex digits; −1 if they are none.
 
     Without a branch for each digit: letters come among them as by chance.
     """

@@ -124,7 +124,7 @@ def put_unit(
 
 @inlined
 def check_unit(buf: Bytes, at: int, offset: int, scratch: Bytes) -> int:
-    """Check a unit's structure and, where it is ours, its CRC: a UNIT_ constant."""
+    """Check a unit's structure and, if it is ours, its CRC: a UNIT_ constant."""
     if len(buf) - at < fmt.UNIT_BYTES or get_i32(buf, at + fmt.UNIT_SIZE_AT) != fmt.UNIT_BYTES:
         return UNIT_BROKEN
     if get_i32(buf, at + fmt.UNIT_MAGIC_AT) | fmt.UNIT_MAGIC_BITS != fmt.UNIT_MAGIC_BITS:

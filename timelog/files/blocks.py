@@ -115,7 +115,7 @@ class Blocks(ABC):
     def _allocate_ahead(self, least: int, wanted: int) -> None:
         """Have the blocks from the log's end up to `wanted`, or as far as there is room.
 
-        Raises StoreFullError where there is none up to `least`.
+        Raises StoreFullError if there is none up to `least`.
         """
         while True:
             try:

@@ -74,14 +74,14 @@ class Checkpoint:
     def lost_from(self, start: int) -> int | None:
         """Return from where on a log that begins at `start` lacks what is never removed.
 
-        None where it lacks nothing, or a broker may have removed it, or nobody noted the floor.
+        None if it lacks nothing, or a broker may have removed it, or nobody noted the floor.
         """
         is_known = self.knows_floor and not self.by_broker
         return self.needed_offset if is_known and start > self.needed_offset else None
 
     @property
     def floor_offset(self) -> int:
-        """F; 0, before all messages, where a broker wrote since and nobody knows it."""
+        """F; 0, before all messages, if a broker wrote since and nobody knows it."""
         return 0 if self.by_broker else self.floor
 
     def base(self) -> np.ndarray:
@@ -127,7 +127,7 @@ def sealed_from(checkpoint: Checkpoint | None, was_open: bool) -> int:
 
 
 def _decode(data: bytes) -> tuple[Checkpoint, bool] | None:
-    """Decode one copy: the checkpoint, and whether its echo holds; None where it is torn."""
+    """Decode one copy: the checkpoint, and whether its echo holds; None if it is torn."""
     content = _whole_extension(data[_BASE_BYTES : _BASE_BYTES + fmt.CHECKPOINT_EXTENSION.itemsize])
     if content is None:
         return None
@@ -185,7 +185,7 @@ def _from_base(data: bytes) -> Checkpoint:
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint | None:
-    """Decide what a timercheck file says; None where it says nothing.
+    """Decide what a timercheck file says; None if it says nothing.
 
     - The first copy is valid and its echo equals the 56 bytes: it holds.
     - It is valid, but each of the 56 bytes is the echo's or that of a newer second copy: the write
@@ -222,7 +222,7 @@ def decode_checkpoint(data: bytes) -> Checkpoint | None:
 
 
 def read_checkpoint(path: Path, read: Read = read_file) -> Checkpoint | None:
-    """Read config/timercheck; None where there is none. `read`: reads a file."""
+    """Read config/timercheck; None if there is none. `read`: reads a file."""
     data = read(path)
     return None if data is None else decode_checkpoint(data)
 

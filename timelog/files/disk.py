@@ -104,7 +104,7 @@ class Zeros(MappedFile):
     """Zeros in the place of a file that is missing."""
 
     def __init__(self, path: Path, length: int) -> None:
-        """Make `length` zeros, which take memory only where they are read."""
+        """Make `length` zeros, which take memory only if they are read."""
         self.length = self.allocated_bytes = length
         self.view: Bytes = np.zeros(length, np.uint8)
         self.owner, self.address = MapOwner(self.view, path), int(self.view.ctypes.data)
@@ -152,7 +152,7 @@ class Disk:
             raise self.full(e, path) from e
 
     def read(self, path: Path) -> bytes | None:
-        """Return a small file's content; None where there is none."""
+        """Return a small file's content; None if there is none."""
         return read_file(path)
 
     def names(self, folder: Path) -> list[str]:
@@ -160,7 +160,7 @@ class Disk:
         return list_names(folder)
 
     def block_bytes(self, path: Path) -> int:
-        """Return how much of the disk a file takes; 0 where there is none."""
+        """Return how much of the disk a file takes; 0 if there is none."""
         try:
             return path.stat().st_blocks * 512
         except OSError:  # it went meanwhile
@@ -248,7 +248,7 @@ class Disk:
     def open_pages(self, file: MappedFile, start: int, stop: int) -> None:
         """Let bytes [start, stop) that have their blocks be written to now; see the mapping's.
 
-        Raises StoreFullError, where the write would be a SIGBUS.
+        Raises StoreFullError, if the write would be a SIGBUS.
         """
         if file.allocated_bytes < file.length and stop > start:
             if not open_pages(file.address + start, stop - start):
@@ -327,7 +327,7 @@ class Disk:
     def sync_folder(self, path: Path) -> None:
         """Make the names in a folder durable.
 
-        Raises StoreFullError where no descriptor is left: then nothing is lost, and it can be tried
+        Raises StoreFullError if no descriptor is left: then nothing is lost, and it can be tried
         again.
         """
         try:
@@ -373,7 +373,7 @@ class Disk:
             os.close(fd)
 
     def give_up_spare(self) -> bool:
-        """Give the room back that `keep_spare` took; False where there was none."""
+        """Give the room back that `keep_spare` took; False if there was none."""
         if self.spare is None or not self.spare_bytes:
             return False
         self.spare_bytes = 0
@@ -426,7 +426,7 @@ class Disk:
     def take_over(self, path: Path, name: Path) -> bool:
         """Give a log's file another name in its folder, durably on return.
 
-        False, and nothing has changed, where somebody else may look into it, there is such a name
+        False, and nothing has changed, if somebody else may look into it, there is such a name
         already, or the file system cannot do it in one step. Raises StoreFullError,
         FlushFailedError.
         """
@@ -447,7 +447,7 @@ class Disk:
         return True
 
     def rename(self, path: Path, name: Path) -> bool:
-        """Rename a file unless that name exists; False where it cannot be done."""
+        """Rename a file unless that name exists; False if it cannot be done."""
         done = _RENAME is not None and _RENAME(
             _AT_CWD, os.fsencode(path), _AT_CWD, os.fsencode(name), _RENAME_NOREPLACE
         )
@@ -465,7 +465,7 @@ class Disk:
             path.unlink(missing_ok=True)
             self.change_count += 1
             self.keep_spare()
-        except OSError as e:  # also to remove takes room, where files are copied on write
+        except OSError as e:  # also to remove takes room, if files are copied on write
             raise self.full(e, path) from e
 
 

@@ -1,7 +1,7 @@
 """What a store was made with: its tag, its sizes, none of which ever changes.
 
 `timerstore.json` says it, for people to read. A copy with a CRC stands behind each copy of the
-checkpoint in `config/timercheck`, where a broker leaves it alone: without any of them a store would
+checkpoint in `config/timercheck`, if a broker leaves it alone: without any of them a store would
 be taken for a broker's, whose timers nobody here has cancelled.
 """
 
@@ -77,7 +77,7 @@ def _hop_of_first_version(roll_window_slots: int) -> int:
 
 
 def decode_identity(data: bytes) -> Identity | None:
-    """Decode one copy; None where there is none, or a damaged one."""
+    """Decode one copy; None if there is none, or a damaged one."""
     crc_at, is_first = _CRC_AT, data.startswith(fmt.IDENTITY_MARK_NO_HOP)
     if is_first:
         crc_at -= _HOP_BYTES
@@ -123,8 +123,8 @@ def parse_identity(described: dict[str, Any]) -> Identity:
 def find_identity(path: Path) -> tuple[Identity | None, CorruptStoreError | None]:
     """Return what a store was made with, and what is wrong with `timerstore.json`.
 
-    None and None: no store of ours, as far as these files tell. The copy has a CRC, so where the
-    two differ, it holds. Raises NotAStoreError where another version made the store.
+    None and None: no store of ours, as far as these files tell. The copy has a CRC, so if the
+    two differ, it holds. Raises NotAStoreError if another version made the store.
     """
     found, fault = None, None
     try:

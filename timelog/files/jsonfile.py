@@ -39,7 +39,7 @@ def parse_json(text: str) -> Any:
 
 
 def read_json(path: Path, read: Read = read_file) -> dict[str, Any] | None:
-    """Read a JSON object; None where the file is missing or empty. `read`: reads a file.
+    """Read a JSON object; None if the file is missing or empty. `read`: reads a file.
 
     The `.bak` beside a damaged file is tried next, as RocketMQ does.
     """
@@ -70,7 +70,7 @@ def read_json(path: Path, read: Read = read_file) -> dict[str, Any] | None:
 
 @contextmanager
 def understood(file: str) -> Iterator[None]:
-    """Raise CorruptStoreError where the block finds that a file says something else than it should.
+    """Raise CorruptStoreError if the block finds that a file says something else than it should.
 
     What JSON holds may be of any type: a list where an object belongs, no such key, a number that
     nothing has room for.
@@ -96,7 +96,7 @@ def sealed(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_seal(path: Path, value: dict[str, Any]) -> None:
-    """Raise CorruptStoreError where an object has a checksum of ours that does not match."""
+    """Raise CorruptStoreError if an object has a checksum of ours that does not match."""
     if _CHECKSUM in value and value[_CHECKSUM] != _checksum(value):
         raise CorruptStoreError(path.name, 0, "the checksum does not match")
 

@@ -67,7 +67,7 @@ class LockFile:
 
     @property
     def fd(self) -> int:
-        """The descriptor, −1 where it is let go."""
+        """The descriptor, −1 if it is let go."""
         return -1 if self._file is None else self._file.fileno()
 
     def release(self) -> None:

@@ -27,7 +27,7 @@ def segment_name(offset: int) -> str:
 
 
 def segment_offset(name: str) -> int | None:
-    """Return where the segment of that file name starts; None where it is no segment's.
+    """Return where the segment of that file name starts; None if it is no segment's.
 
     >>> segment_offset("00000000000000004096")
     4096
@@ -38,7 +38,7 @@ def segment_offset(name: str) -> int | None:
 
 
 def number_of(name: str) -> int | None:
-    """Return the number that names a folder, of a queue or a point; None where none does.
+    """Return the number that names a folder, of a queue or a point; None if none does.
 
     >>> number_of("17"), number_of("017"), number_of("²"), number_of("-1")
     (17, None, None, None)

@@ -23,7 +23,7 @@ def nonzero_places(shared: np.ndarray[Any, Any]) -> Words:
 
 
 def first_used(shared: Bytes) -> int:
-    """Return the place of the first byte that is not zero; −1 where all are. O(zeros before it)."""
+    """Return the place of the first byte that is not zero; −1 if all are. O(zeros before it)."""
     for at, stop in growing_pieces(0, len(shared)):
         used = shared[at:stop] != 0
         if used.any():
@@ -40,7 +40,7 @@ def growing_pieces(start: int, stop: int) -> Iterator[tuple[int, int]]:
 
 
 def last_used(shared: Bytes) -> int:
-    """Return the place of the last byte that is not zero; −1 where all are. O(zeros behind it)."""
+    """Return the place of the last byte that is not zero; −1 if all are. O(zeros behind it)."""
     for behind, before in growing_pieces(0, len(shared)):
         stop = len(shared) - behind
         used = shared[len(shared) - before : stop] != 0
@@ -50,7 +50,7 @@ def last_used(shared: Bytes) -> int:
 
 
 def used_before_gap(shared: Bytes, gap_bytes: int) -> int:
-    """Return where more than `gap_bytes` zeros begin for the first time; all, where none do."""
+    """Return where more than `gap_bytes` zeros begin for the first time; all, if none do."""
     start = 0
     for at in range(0, len(shared), _PIECE_BYTES):
         used = at + nonzero_places(shared[at : at + _PIECE_BYTES])

@@ -31,7 +31,7 @@ class PinnedLog:
     def pin(self, offsets: Words) -> None:
         """Map the segments of these offsets, and no other, as far as they are still there.
 
-        Raises CorruptStoreError where one is missing that was not removed as done with.
+        Raises CorruptStoreError if one is missing that was not removed as done with.
         """
         first, last = (
             int(each) // self._log.segment_bytes for each in (offsets.min(), offsets.max())
@@ -42,7 +42,7 @@ class PinnedLog:
         self._pin(wanted)
 
     def map_from(self, offset: int) -> bool:
-        """Map the segment of an offset, and the one behind, no other; False where it was removed.
+        """Map the segment of an offset, and the one behind, no other; False if it was removed.
 
         So whoever comes to the end of the one can go on in the other.
         """

@@ -65,7 +65,7 @@ class SegmentedFile(Blocks):
     ) -> None:
         """List the segments that exist; none is mapped yet. With `is_gone` there are none.
 
-        `name`: what errors call it; the folder's where there is none. `for_kernels`: whether they
+        `name`: what errors call it; the folder's if there is none. `for_kernels`: whether they
         look segments up in its table. A whole one takes half a megabyte, and there is a consume
         queue for each topic.
         """
@@ -142,7 +142,7 @@ class SegmentedFile(Blocks):
     # --- what is lost
 
     def _check_length(self, number: int) -> None:
-        """Raise CorruptStoreError where a segment's file is shorter than it was made, or longer."""
+        """Raise CorruptStoreError if a segment's file is shorter than it was made, or longer."""
         path = self.path(number)
         size = self.disk.size(path)
         if size != self.segment_bytes:
@@ -339,7 +339,7 @@ class SegmentedFile(Blocks):
     def detach_before(self, offset: int) -> None:
         """Forget the segments that end at or before `offset`; `remove_detached` removes them.
 
-        See the ground rules: it is quick, for the thread that stays in a kernel waits for it.
+        See the ground rules: it is quick, because the thread that stays in a kernel waits for it.
         """
         with self.lock:
             for number in self.numbers:
@@ -362,7 +362,7 @@ class SegmentedFile(Blocks):
     def remove_detached(self) -> None:
         """Remove detached segments, the oldest first, each durably before the next.
 
-        So a crash at any point leaves a log without a gap, which begins somewhat earlier. Where
+        So a crash at any point leaves a log without a gap, which begins somewhat earlier. If
         this raises, the rest is to be removed before any other. One that may be used again, and is
         wanted, becomes the log's last segment instead.
         """
@@ -376,7 +376,7 @@ class SegmentedFile(Blocks):
             self._detached.pop(0)
 
     def _reuse(self, path: Path) -> bool:
-        """Make the file of a removed segment the one behind the log's last; False where it must
+        """Make the file of a removed segment the one behind the log's last; False if it must
         not be, or is not wanted. O(1), with a sync of the folder.
 
         Its new name is durable before a byte is written to it: were its old name to come back in a
@@ -411,7 +411,7 @@ class SegmentedFile(Blocks):
             return True
 
     def drop_last(self, ahead_max: int, lock: Words, reach_bytes: int) -> bool:
-        """Remove the last segment, where more than `ahead_max` lie behind the one at the log's end.
+        """Remove the last segment, if more than `ahead_max` lie behind the one at the log's end.
 
         `lock`: the append lock's words. `reach_bytes`: how far behind the log's end whoever appends
         may look without it; a segment that is that near stays. O(1), with a sync of the folder.
@@ -431,7 +431,7 @@ class SegmentedFile(Blocks):
     def clear_behind(self) -> None:
         """Leave nothing of an earlier use behind the log's end, durably; while nobody appends.
 
-        It costs what is left of the last segment, where that was used before; else nothing.
+        It costs what is left of the last segment, if that was used before; else nothing.
         """
         with self.lock:
             last = self.end // self.segment_bytes
@@ -485,7 +485,7 @@ class SegmentedFile(Blocks):
     def cut_from(self, offset: int) -> None:
         """Leave zeros alone from `offset` on, durably: what a crash has undone must not come back.
 
-        Segments behind the one that `offset` lies in are removed, the last first, where they hold
+        Segments behind the one that `offset` lies in are removed, the last first, if they hold
         anything; so none of them is missed.
         """
         for number in reversed(self.numbers.copy()):

@@ -47,7 +47,7 @@ class SegmentTable:
     """Where segments are mapped; kernels index it with `number % TABLE_LENGTH`."""
 
     address: Words  # int64[TABLE_LENGTH]
-    number: Words  # int64[TABLE_LENGTH], −1 where nothing is mapped
+    number: Words  # int64[TABLE_LENGTH], −1 if nothing is mapped
     zeroed: Words  # int64[TABLE_LENGTH]: up to this offset a segment is zeros behind the log's end
     allocated: Words  # int64[TABLE_LENGTH]: up to this offset a segment's blocks are allocated
     opened: Words  # int64[TABLE_LENGTH]: up to this offset its pages were opened lately
@@ -77,7 +77,7 @@ def new_segment_table(
 
 @inlined_view
 def segment_at(table: SegmentTable, offset: int) -> Any:
-    """Return the uint8 view of the segment that holds `offset`; of length 0 where unmapped."""
+    """Return the uint8 view of the segment that holds `offset`; of length 0 if unmapped."""
     segment_bytes = table.segment_bytes
     number = offset // segment_bytes
     slot = number & (TABLE_LENGTH - 1)
@@ -115,7 +115,7 @@ def prefetch_message(table: SegmentTable, offset: int) -> None:
 
 @inlined
 def can_write(table: SegmentTable, offset: int, stop: int) -> bool:
-    """Have bytes from `offset` to `stop`, in one segment, writable; False where they are not.
+    """Have bytes from `offset` to `stop`, in one segment, writable; False if they are not.
 
     Who appends to a log calls it, with rising offsets. A page of a segment that has all its blocks
     is just written to. In any other the system is asked to open it, once between two ticks of the

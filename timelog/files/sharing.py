@@ -20,7 +20,7 @@ _PAUSE_S: Final = 0.001
 
 
 def _open_folder(folder: Path) -> int:
-    """Return a descriptor of a folder; −1 where there is none, or none that may be read."""
+    """Return a descriptor of a folder; −1 if there is none, or none that may be read."""
     try:
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -56,7 +56,7 @@ class FolderShare:
 
 
 def take_alone(folder: Path) -> int:
-    """Return a descriptor that has a folder's lock alone, to be closed; −1 where somebody reads."""
+    """Return a descriptor that has a folder's lock alone, to be closed; −1 if somebody reads."""
     fd = _open_folder(folder)
     if fd >= 0 and not _lock(fd, fcntl.LOCK_EX):
         os.close(fd)

@@ -20,7 +20,7 @@ _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def read_head(path: Path, bytes_max: int) -> bytes:
-    """Return at most the first `bytes_max` bytes; raises MissingFileError where it is none."""
+    """Return at most the first `bytes_max` bytes; raises MissingFileError if it is none."""
     try:
         fd = os.open(path, _FLAGS)
         try:

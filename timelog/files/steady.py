@@ -38,7 +38,7 @@ _PIECE_BYTES: Final = 1 << 20
 
 
 def read_file(path: Path) -> bytes | None:
-    """Return a small file's content; None where there is none."""
+    """Return a small file's content; None if there is none."""
     try:
         if path.name == _CURSORS:
             return read_head(path, 2 * fmt.CHECKPOINT_BYTES)
@@ -48,7 +48,7 @@ def read_file(path: Path) -> bytes | None:
 
 
 def list_names(folder: Path) -> list[str]:
-    """Return the names in a folder; none where it is missing, or no folder."""
+    """Return the names in a folder; none if it is missing, or no folder."""
     try:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -129,7 +129,7 @@ class Steady:
         return before
 
     def read(self, path: Path) -> bytes | None:
-        """Return a small file's content as it stood; None where there was none."""
+        """Return a small file's content as it stood; None if there was none."""
         if path in self._errors:
             raise self._errors[path]
         if path in self._files:
@@ -159,7 +159,7 @@ class WheelCopy:
     """A copy of the wheel's file, in memory without a name; its holes stay holes."""
 
     def __init__(self, path: Path) -> None:
-        """Copy the file; `fd` is −1 where there is none."""
+        """Copy the file; `fd` is −1 if there is none."""
         self.fd, self.ranges, self.length = -1, list[tuple[int, int]](), 0
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:

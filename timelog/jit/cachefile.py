@@ -22,7 +22,7 @@ from timerstore.timelog.jit.stamp import stamp_of
 class _Stamped:
     """What a cache file becomes: its stamp is the kernel's, found when it is first asked for.
 
-    Not when the kernel is decorated, for the helpers that stand below it are not known then.
+    Not when the kernel is decorated, because the helpers that stand below it are not known then.
     """
 
     kernel: Callable[..., Any]
@@ -30,7 +30,7 @@ class _Stamped:
     _index_path: str
 
     def _load_index(self) -> Any:
-        """Return what machine code there is; none where the list of it cannot be read.
+        """Return what machine code there is; none if the list of it cannot be read.
 
         An earlier version of ours may have written it, whose records stood in other modules.
         """
@@ -54,7 +54,7 @@ class _Stamped:
         return IN_ARCHIVE and os.path.abspath(self._cache_path).startswith(PACKAGE)
 
     def save(self, key: Any, data: Any) -> None:
-        """Keep machine code for the next process; where it cannot be written, go on without."""
+        """Keep machine code for the next process; if it cannot be written, go on without."""
         try:
             super().save(key, data)  # type: ignore[misc]
         except OSError as e:

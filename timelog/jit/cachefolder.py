@@ -5,7 +5,7 @@ the source, one in the user's home; else it refuses to make a kernel at all. So 
 added, for our files alone. Before all others: where NUMBA_CACHE_DIR, or the package, cannot be
 written, in an image or a zip archive say, and kernels were compiled there for this kind of
 processor. Behind all others: a folder below the system's temporary one. What lies there is run as
-machine code, so it must be this user's own and open to nobody else. Where there is none either,
+machine code, so it must be this user's own and open to nobody else. If there is none either,
 kernels are compiled in each process anew.
 """
 
@@ -38,7 +38,7 @@ _NOWHERE: Final = os.path.join(os.devnull, "timerstore")
 
 @cache
 def temporary_folder() -> str | None:
-    """Return the folder, made if needed; None where there is no safe one. Told of once, in a line.
+    """Return the folder, made if needed; None if there is no safe one. Told of once, in a line.
 
     It is kept for the next process, which would have to compile all of them again.
     """
@@ -188,7 +188,7 @@ class LastLocator(_Locator):
 
 
 def add_locators() -> None:
-    """Have Numba ask `WarmLocator` first, and `LastLocator` where it would refuse.
+    """Have Numba ask `WarmLocator` first, and `LastLocator` if it would refuse.
 
     These are internals of Numba. Without them it chooses and refuses as it always did.
     """

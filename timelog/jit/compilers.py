@@ -1,9 +1,9 @@
 """Which compiler makes a kernel: ours, or Numba's own where ours does not work.
 
-`linking.py` stands on internals of Numba. Where another version lacks what it needs, or does it
+`linking.py` stands on internals of Numba. If another version lacks what it needs, or does it
 otherwise, kernels are compiled as Numba does it by itself: more slowly, with the same results. A
 line in the log says so, once. A Numba that is newer than those that were tried is tried first, by
-`trial.py`, in a process of its own, for what goes wrong there may end a process.
+`trial.py`, in a process of its own, because what goes wrong there may end a process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ trial.main()
 """
 
 _reason: str | None = None
-"""Why it is Numba's own; empty where it is ours; None before anybody asked."""
+"""Why it is Numba's own; empty if it is ours; None before anybody asked."""
 
 
 class HelperCompiler:
@@ -65,7 +65,7 @@ def _chosen(name: str) -> Any:
 def links_itself() -> bool:
     """Tell whether Numba links kernels as it does by itself.
 
-    The answer is found when a process asks for the first time, where the version is a new one in
+    The answer is found when a process asks for the first time, if the version is a new one in
     some seconds.
     """
     global _reason

@@ -299,7 +299,7 @@ class Wide(_Folding):
         return self.builder.insert_element(self.constant([(0, 0)] * 4), value, _I32(0))
 
     def load_up_to_64(self, address: Any, count: Any) -> Any:
-        """Load 64 bytes, or `count` where that is less, and zeros behind; read no others."""
+        """Load 64 bytes, or `count` if that is less, and zeros behind; read no others."""
         builder = self.builder
         bits = builder.lshr(_I64(-1), builder.sub(_I64(64), self.lesser(count, 64)))
         pointer = builder.inttoptr(address, _BYTES_64.as_pointer())

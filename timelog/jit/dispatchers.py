@@ -26,7 +26,7 @@ def kernel(function: Callable[..., Any], *, keeps_gil: bool) -> Any:
     """Return the dispatcher of a kernel that Python calls. Its machine code is cached."""
     options = _OPTIONS | {"nogil": not keeps_gil}
     made = numba.njit(cache=True, pipeline_class=KernelCompiler, **options)(function)
-    compile_for = made._compile_for_args  # what a dispatcher calls where it has no code yet
+    compile_for = made._compile_for_args  # what a dispatcher calls if it has no code yet
     made._compile_for_args = lambda *args, **kws: apart(lambda: compile_for(*args, **kws))
     use_stamp(made, function)
     return made
@@ -60,7 +60,7 @@ def _without_literals(dispatcher: Any) -> Any:
 def load(kernel: Kernel) -> Any:
     """Have a kernel's machine code for the types that its annotations say, or compile it.
 
-    Return what calls it: the bare entry point where there is one.
+    Return what calls it: the bare entry point if there is one.
     """
     made = kernel.made
     entry = apart(lambda: made.compile(signature_of(kernel.py_func)))
@@ -93,7 +93,7 @@ def type_of(made: Any) -> Any:
 
 
 def is_cached(kernel: Kernel) -> bool:
-    """Tell whether a kernel's machine code need not be compiled; True where nobody can tell."""
+    """Tell whether a kernel's machine code need not be compiled; True if nobody can tell."""
     # These are internals of Numba; without them kernels are compiled without a word.
     cache: Any = getattr(kernel.made, "_cache", None)
     cache_file: Any = getattr(cache, "_cache_file", None)

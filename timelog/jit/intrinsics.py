@@ -227,7 +227,7 @@ def _multiply_twin(a: int, b: int) -> int:
 wrapping_multiply = _multiply_twin if INTERPRETED else Instruction("codegen.wrapping_multiply")
 """wrapping_multiply(a, b): the lower 64 bits of the product.
 
-Numba says of `a * b` that it never overflows (LLVM's `nsw`). Where it does, the result is whatever
+Numba says of `a * b` that it never overflows (LLVM's `nsw`). If it does, the result is whatever
 the optimiser finds convenient, another thing in each caller: no good for a hash."""
 
 

@@ -39,7 +39,7 @@ LATER: Final[list[Ahead]] = []
 
 
 def is_cached(kernel: Ahead) -> bool:
-    """Tell whether a kernel's machine code need not be compiled; True where nobody can tell."""
+    """Tell whether a kernel's machine code need not be compiled; True if nobody can tell."""
     known = kernel.dispatcher
     return known is None or known.is_packaged or bool(compiler("dispatchers").is_cached(known))
 

@@ -108,7 +108,7 @@ class Kernel(Function):
 
     @property
     def _numba_type_(self) -> Any:
-        """What Numba asks where another kernel names this."""
+        """What Numba asks if another kernel names this."""
         return self._helper._numba_type_
 
     @property

@@ -230,7 +230,7 @@ class KernelLock(Section):
             entry_point(_acquire_if_free, keeps_gil=True),
             section_entry(_release_if_taken, waits=False),
         )
-        """`with lock.if_free as taken:` takes it where nobody has it, and never waits; the block
+        """`with lock.if_free as taken:` takes it if nobody has it, and never waits; the block
         runs in any case, and asks."""
 
     def is_mine(self) -> bool:

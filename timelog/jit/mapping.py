@@ -89,9 +89,9 @@ def sync_mapping(address: int, length: int) -> None:
 
 
 def open_pages(address: int, count: int) -> bool:
-    """Have the pages of mapped bytes writable; False where a write would be a SIGBUS.
+    """Have the pages of mapped bytes writable; False if a write would be a SIGBUS.
 
-    That is so where the disk is full and a page lies in a folio of the page cache, up to 2 MiB,
+    That is so if the disk is full and a page lies in a folio of the page cache, up to 2 MiB,
     that reaches into a hole: who makes one page of it writable asks room for all of it. Linux
     before 5.14 cannot say.
     """

@@ -1,7 +1,7 @@
 """Reading the bytes objects of CPython in a kernel, without a call for each.
 
 A bytes object's length and data stand at fixed places behind its address. That is an internal of
-CPython, so it is checked here at import; where it does not hold, Arrow converts instead.
+CPython, so it is checked here at import; if it does not hold, Arrow converts instead.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def address_of(data: bytes) -> int:
 
 
 def read_bytes_objects(values: tuple[Any, ...]) -> tuple[Int64s, Int64s] | None:
-    """Return address and length of each bytes object; None where one is of another type.
+    """Return address and length of each bytes object; None if one is of another type.
 
-    None as well where no store was opened: a client does without the kernel. The caller keeps the
+    None as well if no store was opened: a client does without the kernel. The caller keeps the
     tuple for as long as it uses the addresses. O(n), 5 ns each.
     """
     if not getattr(_read_objects, "is_at_hand", True):

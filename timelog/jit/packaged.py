@@ -3,7 +3,7 @@
 `timerstore/kernels` has a library of machine code for each level of processors, and a manifest. A
 library is loaded from there alone, and only if it hashes to what the manifest says, as this
 package's sources do. Nothing of Numba is needed for that. What is not there, as in a clone, is
-compiled when it is needed; the log says so in a line where some are there.
+compiled when it is needed; the log says so in a line if some are there.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class _UnusableError(Exception):
 
 @cache
 def packaged() -> Packaged | None:
-    """Return the kernels that are packaged for this processor; None where there are none.
+    """Return the kernels that are packaged for this processor; None if there are none.
 
-    A process asks when it calls its first kernel. Where there is a manifest and none can be used
+    A process asks when it calls its first kernel. If there is a manifest and none can be used
     all the same, the log says why in a line.
     """
     if os.environ.get(SWITCH) == "none" or os.environ.get("NUMBA_BOUNDSCHECK", "0") not in _OFF:
@@ -104,7 +104,7 @@ def packaged() -> Packaged | None:
 
 
 def _usable(manifest: bytes) -> Packaged:
-    """Return the kernels of a manifest; raises _UnusableError where they cannot be used."""
+    """Return the kernels of a manifest; raises _UnusableError if they cannot be used."""
     try:
         about = json.loads(manifest)
     except ValueError as e:
@@ -143,7 +143,7 @@ _told: Final[list[str]] = []
 
 
 def _loaded(path: str, content: bytes) -> ctypes.CDLL:
-    """Load a library; one in an archive from memory, where nobody can have changed it."""
+    """Load a library; one in an archive from memory, if nobody can have changed it."""
     if not IN_ARCHIVE:
         return ctypes.CDLL(path)
     fd = os.memfd_create("timerstore-kernels", os.MFD_CLOEXEC)

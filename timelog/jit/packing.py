@@ -51,7 +51,7 @@ _PROGRAM: Final = (
 def pack(folder: Path) -> None:
     """Write the libraries of all levels to a folder, with the manifest. Takes minutes.
 
-    Raises CalledProcessError where a kernel cannot be compiled or linked; that needs `cc`.
+    Raises CalledProcessError if a kernel cannot be compiled or linked; that needs `cc`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     made = {}

@@ -33,7 +33,7 @@ _LINUX_NAMES: Final = {
 """What Linux calls a feature where LLVM has another name."""
 _CPU_INFO: Final = "/proc/cpuinfo"
 _READ_BYTES: Final = 1 << 14
-"""As much as tells all of the first processor; the whole takes long where there are hundreds."""
+"""As much as tells all of the first processor; the whole takes long if there are hundreds."""
 
 
 class Level(NamedTuple):
@@ -65,7 +65,7 @@ def fits(level: Level, cpu_info: str) -> bool:
 
 
 def best_level() -> Level | None:
-    """Return the best level of this processor; None where there is none, or it is unknown."""
+    """Return the best level of this processor; None if there is none, or it is unknown."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return None
     try:

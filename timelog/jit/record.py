@@ -3,7 +3,7 @@
 A NamedTuple of arrays would be passed to every compiled function by value, seven words for each
 array; with the fifty arrays of a store that makes compiling ten times slower and calls dearer. A
 record is passed as the address of a block of (address, length) pairs, and a field becomes an array
-only where it is used. The arrays of a record are fixed when it is made.
+only if it is used. The arrays of a record are fixed when it is made.
 
     @record
     class EnqueuePut:
@@ -65,7 +65,7 @@ LINE: Final = "begins a cache line"
 SHARED: Final = "written by several, atomically"
 _LINE_WORDS: Final = 8
 _by_address: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-"""All records, where kernels are interpreted and an address has to lead to the Python object."""
+"""All records, if kernels are interpreted and an address has to lead to the Python object."""
 _RESERVED: Final = frozenset({"block", "block_address", "cells", "owners"})
 
 

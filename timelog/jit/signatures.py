@@ -23,7 +23,7 @@ _SCALARS: Final = {int: types.int64, bool: types.boolean}
 
 @cache
 def signature_of(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """Return the types of a kernel's arguments; raises TypeError where an annotation says none."""
+    """Return the types of a kernel's arguments; raises TypeError if an annotation says none."""
     hints = get_type_hints(function, include_extras=True)
     hints.pop("return", None)
     return tuple(_type_of(hint, f"{function.__qualname__}({name})") for name, hint in hints.items())

@@ -23,7 +23,7 @@ from timerstore.timelog.jit.later import Instruction
 CLOCK_REALTIME: Final = 0
 CLOCK_MONOTONIC: Final = 1
 _FUTEX: Final = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), -1)
-"""The system call's number; where it is not known, who would sleep naps instead."""
+"""The system call's number; if it is not known, who would sleep naps instead."""
 _WAIT_PRIVATE: Final = 128
 _WAKE_PRIVATE: Final = 129
 _EVERYBODY: Final = (1 << 31) - 1
@@ -80,7 +80,7 @@ if INTERPRETED:
         """Do nothing: they look up by themselves."""
 
     def open_pages(address: int, count: int) -> bool:
-        """Have the pages of mapped bytes writable; False where a write would be a SIGBUS."""
+        """Have the pages of mapped bytes writable; False if a write would be a SIGBUS."""
         return mapping.open_pages(int(address), int(count))
 
 else:
@@ -116,7 +116,7 @@ else:
 
     @inlined
     def open_pages(address: int, count: int) -> bool:
-        """Have the pages of mapped bytes writable; False where a write would be a SIGBUS.
+        """Have the pages of mapped bytes writable; False if a write would be a SIGBUS.
 
         See `mapping.open_pages`.
         """

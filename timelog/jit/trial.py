@@ -59,7 +59,7 @@ def _callback(address: int) -> int:
 
 
 def main() -> None:
-    """Raise where a kernel cannot be linked in our way, or does something else then."""
+    """Raise if a kernel cannot be linked in our way, or does something else then."""
     values: Any = np.arange(_BYTES, dtype=np.uint8)
     half = _BYTES // 2
     _check("a helper", _kernel(7), 8)

@@ -4,7 +4,7 @@ scan.py        a range of the commit log as rows of numbers
 pull.py        a run of queue entries as columns
 columns.py     messages as columns: texts, properties
 units.py       units of the timer log as columns
-copies.py      which message is a copy of which, where a broker does not say
+copies.py      which message is a copy of which, if a broker does not say
 reader.py      a store's directory, for reading alone
 logend.py      where a log ends that was not closed
 pastdamage.py  where reading goes on past what is damaged

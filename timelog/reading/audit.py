@@ -82,7 +82,7 @@ _TIMER_TOPIC_WORD = as_word(fmt.TIMER_TOPIC)
 class AuditedUnits(LoggedUnits):
     """Units with what their messages say; `status` is a verdict."""
 
-    queue_index: Words  # −1 where the message cannot be read, as below
+    queue_index: Words  # −1 if the message cannot be read, as below
     high: Words  # identity of its timer, of a delete's target; else 0
     low: Words
     message_due_ms: Words  # else −1
@@ -95,7 +95,7 @@ class Audited(NamedTuple):
     from_slot: int  # R
     log_start: int  # of the commit log
     log_end: int
-    floor: int  # F, 0 where nothing was cleaned
+    floor: int  # F, 0 if nothing was cleaned
     precision_ms: int
     hop_ms: int  # of our rolls; 0: unknown
     window_ms: int  # of a broker's; 0: unknown
@@ -167,7 +167,7 @@ def _judge_message(
         return OTHER_KIND
     if magic & fmt.UNIT_ROLL != 0:
         return _judge_roll(buf, at, found.due_ms, store)
-    # A handover puts a delete beside its timer, also where that is a roll.
+    # A handover puts a delete beside its timer, also if that is a roll.
     if magic & fmt.UNIT_DELETE != 0 and not is_broker_unit(buf, at):
         return UNIT_GOOD
     # A timer that came after its slot had passed waits in a later one; a broker's does not.
@@ -191,7 +191,7 @@ def audit_units(
     """Judge each unit in [state[0], stop), damaged ones too; return how many. O(units).
 
     `units`: written. `state`: int64[3]: the offset to go on at; which log has to be mapped first, 0
-    for none, 1 for the timer log, 2 for the commit log; at which offset. Where a unit's predecessor
+    for none, 1 for the timer log, 2 for the commit log; at which offset. If a unit's predecessor
     lies in a segment that is missing, hand the two in again as they are.
     """
     start, from_slot, floor, precision_ms = (

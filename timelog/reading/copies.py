@@ -1,4 +1,4 @@
-"""Which message is a copy of which, where a broker left no `TIMER_ORIGIN`."""
+"""Which message is a copy of which, if a broker left no `TIMER_ORIGIN`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What a lost copy said of its source, as far as that can still be known.
 
-A copy says of its source that it was made. Where it is lost, the source would go again. A fired
+A copy says of its source that it was made. If it is lost, the source would go again. A fired
 copy of which its properties are left still names its source; a rolled one is named by what was made
-of it, for the timer went on from there.
+of it, because the timer went on from there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def copies_of(rows: LoggedMessages) -> Words:
 
 
 def fired_source(reader: StoreReader, framed: LoggedMessages) -> int:
-    """Return the source of a fired copy that is damaged; NO_SOURCE where nothing says it.
+    """Return the source of a fired copy that is damaged; NO_SOURCE if nothing says it.
 
     `framed`: see `Damage`. It is believed where it names a sound message of the same timer: that
     one was fired, and shall not be fired again.
@@ -48,7 +48,7 @@ def fired_source(reader: StoreReader, framed: LoggedMessages) -> int:
 
 
 def rolled_sources(reader: StoreReader, made: Words, known: Words) -> Words:
-    """Return which sources had rolled copies that are lost: int64[n, 3]. O(log) where any had.
+    """Return which sources had rolled copies that are lost: int64[n, 3]. O(log) if any had.
 
     A row is a source, its lost copy, and what was made of that. `made`: int64[n, 5], the copies
     made of lost messages, see `copies_of`. `known`: what has a copy in any case.
@@ -75,7 +75,7 @@ def rolled_sources(reader: StoreReader, made: Words, known: Words) -> Words:
 
 
 def topic_of(reader: StoreReader, row: LoggedMessages) -> bytes:
-    """Return the topic of a scanned row; nothing where it is not there."""
+    """Return the topic of a scanned row; nothing if it is not there."""
     try:
         return reader.commitlog.read(int(row.topic_at), int(row.topic_bytes))
     except CorruptStoreError:

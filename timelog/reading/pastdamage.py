@@ -24,7 +24,7 @@ class Damage(NamedTuple):
     end: int  # of its segment, or of what is read
     following: int  # where the next sound message up to `end` begins, or −1
     resume: int  # where reading goes on
-    framed: LoggedMessages  # the message here, where nothing but its checksum is wrong; else none
+    framed: LoggedMessages  # the message here, if nothing but its checksum is wrong; else none
     is_empty: bool  # nothing but zeros follows up to `end`
 
 
@@ -61,7 +61,7 @@ def sound_messages(reader: StoreReader, start: int, stop: int) -> Iterator[Logge
 
 
 def lost_up_to(reason: str, offset: int, following: int) -> str:
-    """Say what is lost where no message can be read in [offset, following)."""
+    """Say what is lost if no message can be read in [offset, following)."""
     return f"{reason}; {following - offset} bytes up to the next message are lost"
 
 
@@ -95,7 +95,7 @@ def _look_at(reader: StoreReader, offset: int, is_message: bool, bad: int, stop:
 
 
 def read_framed(reader: StoreReader, offset: int) -> LoggedMessages:
-    """Read a message whose checksum does not match; nothing where its structure is wrong too."""
+    """Read a message whose checksum does not match; nothing if its structure is wrong too."""
     for rows in reader.scan(offset, offset + 1, verify=False):
         rows.status[:] = BAD_CRC
         return rows

@@ -94,7 +94,7 @@ def measure_run(
 ) -> None:
     """Find where the messages of `count` queue entries lie. O(count).
 
-    `entries`: uint8, in which the first stands at `at`. `words`: int64[RUN_WORDS], written; where
+    `entries`: uint8, in which the first stands at `at`. `words`: int64[RUN_WORDS], written; if
     no entry points at a message RUN_HIGH is not above RUN_LOW.
     """
     end = observe(commitlog, "end")

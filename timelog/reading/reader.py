@@ -192,7 +192,7 @@ class ReadSegments:
             self._drop(number)
 
     def map_from(self, offset: int, count: int = 2) -> bool:
-        """Map the segment of `offset` and those behind it; False where the first is missing."""
+        """Map the segment of `offset` and those behind it; False if the first is missing."""
         number = offset // self.segment_bytes
         for each in range(number, number + count):
             if each in self.numbers:
@@ -277,7 +277,7 @@ def read_entries(queue: ReadSegments | None, index: int, count: int) -> fmt.Entr
 
 
 def map_file(path: Path, length: int) -> Bytes:
-    """Return the first `length` bytes of a file, read-only; where it is shorter, zeros follow."""
+    """Return the first `length` bytes of a file, read-only; if it is shorter, zeros follow."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         size = os.fstat(fd).st_size
@@ -325,7 +325,7 @@ class Sizes:
 
 
 def read_sizes(path: Path) -> tuple[Sizes, Fault | None]:
-    """Return a store's sizes, off its files where none are recorded, and what hindered reading."""
+    """Return a store's sizes, off its files if none are recorded, and what hindered reading."""
     identity, fault = None, None
     try:
         identity, lost = find_identity(path)
@@ -446,7 +446,7 @@ class StoreReader:
 
     @cached_property
     def slots(self) -> np.ndarray[Any, Any]:
-        """The timer wheel as a SLOT array, empty where there is none."""
+        """The timer wheel as a SLOT array, empty if there is none."""
         wheel = self.steady.wheel
         count = min(wheel.length // fmt.SLOT_BYTES, 2 * self.sizes.wheel_slot_count, _SLOTS_MAX)
         if not count:

@@ -64,7 +64,7 @@ def read_units(
     """Read the units that begin in [state[0], stop), damaged ones too; return how many. O(units).
 
     `units`: written. `scratch`: uint8[16]. `state`: int64[2], written: the
-    offset to go on at; 1 where its segment has to be mapped first.
+    offset to go on at; 1 if its segment has to be mapped first.
     """
     segment_bytes = timerlog.segment_bytes
     count = 0
@@ -116,7 +116,7 @@ def walk_units(
 ) -> Iterator[LoggedUnits]:
     """Yield the units that begin in [start, stop) in chunks. O(units).
 
-    A segment that is missing is passed over, for the reader of the files names it. A chunk is
+    A segment that is missing is passed over, because the reader of the files names it. A chunk is
     written over by the next, and may be empty.
     """
     units = LoggedUnits.room(chunk)

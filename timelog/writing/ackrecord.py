@@ -34,7 +34,7 @@ def compose_record(record: AckRecord, born_ms: int) -> bytes:
 
 
 def read_record(body: bytes) -> AckRecord | None:
-    """Return what a message of the topic says; None where it was not written by us.
+    """Return what a message of the topic says; None if it was not written by us.
 
     >>> read_record(b'["mailer", "jobs", 0, 17, 2]').queue_index
     17

@@ -9,7 +9,7 @@ their consume queue entries. Ground rules:
 - both are stored with release order after the bytes, so a reader that loads them with acquire
   order finds what stands before them;
 - the lock is a `SpinLock`: threads wait for it while they hold the GIL, so it is only ever held
-  inside a kernel, never across a return to Python. Where a segment is missing, `append` returns
+  inside a kernel, never across a return to Python. If a segment is missing, `append` returns
   what it has done, with the reason in the caller's own `stage.need`;
 - what is larger than a segment is refused there as well. Callers see to it that none is staged:
   calls by `limits.py`, services by leaving out a copy that does not fit.
@@ -136,7 +136,7 @@ def new_queue_table(segment_entries: int) -> QueueTable:
     """Return an empty table; its pages are touched only as queues come.
 
     Whatever one append writes must be mapped at once. So a row has as many places as a stage of one
-    queue's messages may touch segments: two, where a segment has 1,023 entries or more.
+    queue's messages may touch segments: two, if a segment has 1,023 entries or more.
     """
     touched = 1 - -(STAGE_COUNT_MAX - 1) // segment_entries
     places = 1 << (touched - 1).bit_length()
@@ -359,7 +359,7 @@ def _touch_ahead(commitlog: SegmentTable, stage: Stage, count: int) -> None:
 
 @inlined
 def _clear_ahead(commitlog: SegmentTable, start: int, stop: int) -> None:
-    """Zero the apron of messages that go from `start` to `stop`, where old bytes may lie there.
+    """Zero the apron of messages that go from `start` to `stop`, if old bytes may lie there.
 
     That is so in a segment that is used again, which has all its blocks. An apron is zeroed at
     once: it stays in the cache until the messages come. What of the apron falls into the next
@@ -385,7 +385,7 @@ def _stamp(stage: Stage, count: int, stored_ms: int, now_ms: int) -> None:
     """Fill in what depends on the message's place.
 
     A delay level's message is due a level after it was stored; so that this is a level after the
-    clock's now, it is stored at the clock's now, also where that went back.
+    clock's now, it is stored at the clock's now, also if that went back.
     """
     at = 0
     for i in range(count):

@@ -333,7 +333,7 @@ class ConsumeQueues:
     def run(self, row: int, index: int, count: int) -> tuple[Bytes, int, object]:
         """Return bytes that hold entries [index, index + count), which must exist, and where.
 
-        They are those of the file itself where one segment holds all of them. Keep the third as
+        They are those of the file itself if one segment holds all of them. Keep the third as
         long as the bytes are used.
         """
         number, position = divmod(index, self.segment_entries)

@@ -44,7 +44,7 @@ def filler(
 
 
 def cut_range(length: int, origin_count: int, *, to_end: bool) -> list[int] | None:
-    """Cut a range of a log into sizes of fillers; None where it is too short for one.
+    """Cut a range of a log into sizes of fillers; None if it is too short for one.
 
     So many of the first can carry an origin. `to_end`: the segment ends there, so there is room
     for a blank behind the last one.

@@ -468,7 +468,7 @@ def frame_copy(
     to: Destination,
     says: CopySays,
 ) -> int:
-    """Frame a copy of a stored message at `at`; return its size, −1 where properties overflow.
+    """Frame a copy of a stored message at `at`; return its size, −1 if properties overflow.
 
     `source`, `found`: the message's segment, and what `read_message` found. Room for SIZE + topic
     + COPY_EXTRA_BYTES is needed. O(size).

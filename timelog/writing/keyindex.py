@@ -64,7 +64,7 @@ class KeyIndex:
     word: int = 0
     """Keys of the message at which `index_some` stopped that have their entry."""
     unmapped: int = 0
-    """That message, where its segment is not mapped; −1: the last file is full."""
+    """That message, if its segment is not mapped; −1: the last file is full."""
     seen: int = 0
     """Entries of queues that were looked at since the record was written."""
 
@@ -140,7 +140,7 @@ def word_end(buf: Bytes, at: int, end: int) -> int:
 
 @inlined
 def word_start(buf: Bytes, at: int, end: int) -> int:
-    """Return where the next word begins; `end` where there is none."""
+    """Return where the next word begins; `end` if there is none."""
     while at < end and get_u8(buf, at) == _BLANK:
         at += 1
     return at
@@ -203,7 +203,7 @@ def index_some(
     """Index what the next `count` entries of a queue point at; return how many it did.
 
     `entries`: they begin at `at`. `queue`: 0 the timer topic's, else a level. Messages before
-    `floor` are passed by, as is what is damaged. Where it did fewer, `index.unmapped` says what is
+    `floor` are passed by, as is what is damaged. If it did fewer, `index.unmapped` says what is
     missing. O(bytes of the properties).
     """
     segment_bytes, end = commitlog.segment_bytes, commitlog.end

@@ -27,7 +27,7 @@ NEVER_MS: Final = 1 << 62
 # Columns of what is summed, before one for each time ahead.
 OVERDUE: Final = 0
 LATER: Final = 1  # not overdue: with those of all times
-NEXT_MS: Final = 2  # NEVER_MS where there is none
+NEXT_MS: Final = 2  # NEVER_MS if there is none
 OLDEST_MS: Final = 3  # of what is overdue
 WITHIN: Final = 4
 

@@ -48,8 +48,8 @@ def find_overdue(
 def find_moved(core: Core, due_ms: Int64s, offsets: Int64s) -> tuple[Int64s, Int64s]:
     """Find timers whose first message retention has removed: only a rolled copy can wait.
 
-    Return the commit log offset of each one's latest copy, −1 where none waits, and the queue of
-    its real topic. Under all locks of the services. Costs as `find_overdue`; O(pending) where a
+    Return the commit log offset of each one's latest copy, −1 if none waits, and the queue of
+    its real topic. Under all locks of the services. Costs as `find_overdue`; O(pending) if a
     timer that nobody can have taken is on no slot of its grid, because a broker rolled it.
     """
     messages, rows = _find_copies(core, due_ms, offsets, _waiting_messages(core, due_ms))
