@@ -49,9 +49,10 @@ def main() -> None:
             shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=LEFT_OUT)
         build(source, "sdist", dist)
         packed = source / "timerstore" / "kernels"
+        # Of the copy, so that an edit meanwhile makes no kernels of other sources.
         subprocess.run(
             [sys.executable, "-P", "-m", "timerstore.timelog.jit.packing", str(packed)],
-            env=os.environ | {"KERNEL_LEVEL": "none"},
+            env=os.environ | {"KERNEL_LEVEL": "none", "PYTHONPATH": str(source)},
             cwd=folder,
             check=True,
         )
