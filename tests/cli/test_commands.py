@@ -248,7 +248,11 @@ def test_handover(run: Run, path: Path) -> None:
     told = json.loads(run("handover", path, "--json").stdout)
     assert told["handed_over"] is True and Path(told["broker_conf"]).is_file()
     assert told["open_before_ms"] > time.time_ns() // 1_000_000 + 5 * 86_400_000
-    assert "Start it before" in run("handover", path).stdout
+    names, broker, proxy = told["commands"]
+    assert (names, proxy) == ("sh bin/mqnamesrv", "sh bin/mqproxy -n localhost:9876")
+    assert broker == f"sh bin/mqbroker -n localhost:9876 -c {told['broker_conf']}"
+    said = run("handover", path).stdout
+    assert "Start it before" in said and all(f"  {each}\n" in said for each in told["commands"])
     assert not (path / "abort").exists()
     assert json.loads(run("info", path, "--json").stdout)["pending_count"] == 1
 

@@ -16,5 +16,6 @@ steady.py        small files as of one moment
 jsonfile.py      JSON that a broker reads or writes
 identity.py      what a store was made with: its tag, its sizes
 checkpoint.py    which cursors are durable
+rocksdb.py       refuses what a broker keeps in RocksDB
 oserrors.py      what the operating system refuses, told as an error of ours
 """

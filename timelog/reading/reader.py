@@ -27,6 +27,7 @@ from timerstore.timelog.files.checkpoint import Checkpoint, decode_checkpoint, s
 from timerstore.timelog.files.identity import IDENTITY_FILE, find_identity
 from timerstore.timelog.files.names import number_of, segment_name, segment_offset
 from timerstore.timelog.files.nonzero import first_used, growing_pieces, last_used
+from timerstore.timelog.files.rocksdb import refuse_rocksdb
 from timerstore.timelog.files.segmenttable import TABLE_LENGTH, SegmentTable, new_segment_table
 from timerstore.timelog.files.sharing import FolderShare
 from timerstore.timelog.files.steady import (
@@ -388,6 +389,7 @@ class StoreReader:
         """
         if not (path / "commitlog").is_dir() and not (path / "timerstore.json").is_file():
             raise NotAStoreError(f"{path} holds no commit log. Pass a store's directory.")
+        refuse_rocksdb(path)
         self.path, self.level_ms = path, level_ms
         self._share = FolderShare(path / "commitlog") if shares else None
         self._kept: dict[str, dict[int, Bytes]] = {}

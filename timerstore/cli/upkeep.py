@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 from timerstore.cli.app import CHECK, AsJson, ConfigFile, StorePath, answering, app
 from timerstore.cli.coming import open_to_change
 from timerstore.cli.looking import space_rows
@@ -41,11 +44,26 @@ def handover(path: StorePath, as_json: AsJson = False, config: ConfigFile = None
         from timerstore.closing.broker_files import CONFIG_FILE
 
         settings = str(path / CONFIG_FILE)
+        commands = _commands(path / CONFIG_FILE)
         if as_json:
-            found = {"path": str(path), "handed_over": True}
+            found = {"path": str(path), "handed_over": True, "commands": commands}
             out.json(found | {"broker_conf": settings, "open_before_ms": until_ms})
             return
         out.say(f"A RocketMQ broker can open {path} now, with the settings in {settings}.")
+        out.say("In RocketMQ's folder type these, each in a terminal of its own; the last one is")
+        out.say("for clients that speak gRPC:")
+        for command in commands:
+            out.say(f"  {command}")
         if until_ms is not None:
             until = shown_time(until_ms)
             out.say(f"Start it before {until}: a broker that opens later skips the first timers.")
+
+
+def _commands(settings: Path) -> list[str]:
+    """Return what starts RocketMQ: a name server, the broker, a proxy."""
+    names = "localhost:9876"
+    return [
+        "sh bin/mqnamesrv",
+        f"sh bin/mqbroker -n {names} -c {shlex.quote(str(settings.absolute()))}",
+        f"sh bin/mqproxy -n {names}",
+    ]

@@ -8,6 +8,7 @@ from typing import Final
 from timerstore.errors import NotAStoreError
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.lockfile import LockFile
+from timerstore.timelog.files.rocksdb import refuse_rocksdb
 
 LIST_FILE: Final = "backup.json"
 
@@ -34,9 +35,10 @@ def is_backup(path: Path) -> bool:
 
 
 def check_is_store(path: Path) -> None:
-    """Refuse a folder that holds something else than a store."""
+    """Refuse a folder that holds something else than a store that can be read."""
     names = {entry.name for entry in path.iterdir()}
     if names and not names & {"timerstore.json", "commitlog", "lock"}:
         raise NotAStoreError(
             f"{path} holds files that are no store's. Pass an empty folder, or a store's."
         )
+    refuse_rocksdb(path)

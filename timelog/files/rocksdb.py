@@ -1,0 +1,57 @@
+"""Refuses folders of a broker whose timers or queues lie in RocksDB.
+
+RocketMQ keeps queues there with `storeType = defaultRocksDB`: then `consumequeue/` is a database,
+not a folder for each topic. From 5.4 on it can keep timers there (`timerRocksDBEnable`): in a
+column family of `rocksdbstore/`, a folder that 5.4 always makes. Without a look there such a store
+would seem to have no timers at all.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from timerstore.errors import NotAStoreError
+
+_MARKS: Final = (b"nametimer", b"timeline_checkpoint", b"sys_topic_scan_offset_checkpoint")
+"""What stands in a file with timers: the name of their column family, or a cursor among them."""
+_PROPERTIES_BYTES: Final = 64 << 10
+"""The column family's name is among the last bytes of a table; a log is searched as a whole."""
+
+
+def refuse_rocksdb(path: Path) -> None:
+    """Raise NotAStoreError where the timers or queues of a folder lie in RocksDB.
+
+    O(1); of a broker's store with `rocksdbstore/` O(bytes of its logs).
+    """
+    if (path / "consumequeue" / "CURRENT").is_file():
+        raise NotAStoreError(
+            f"{path} has its queues in RocksDB (consumequeue/), which timerstore does not read. "
+            "Leave it to a broker with storeType = defaultRocksDB."
+        )
+    named = next((each for each in _tables(path / "rocksdbstore") if _has_timers(each)), None)
+    if named is not None:
+        raise NotAStoreError(
+            f"{path} has timers in RocksDB (rocksdbstore/{named.name}), which timerstore does not "
+            "read. Leave it to a broker with timerRocksDBEnable = true. If nothing waits there any "
+            "more, make a copy without rocksdbstore/ and open that."
+        )
+
+
+def _tables(folder: Path) -> Iterator[Path]:
+    try:
+        yield from sorted(each for each in folder.iterdir() if each.suffix in (".sst", ".log"))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def _has_timers(file: Path) -> bool:
+    size = os.stat(file).st_size
+    if size == 0:
+        return False
+    with open(file, "rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as data:
+        start = max(0, size - _PROPERTIES_BYTES) if file.suffix == ".sst" else 0
+        return any(data.find(mark, start) >= 0 for mark in _MARKS)
