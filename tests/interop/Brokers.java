@@ -37,6 +37,7 @@ import org.apache.rocketmq.store.timer.TimerMessageStore;
 public class Brokers {
     private static final PrintStream OUT = System.out;
     private static final Map<String, BrokerController> BROKERS = new HashMap<>();
+    private static NamesrvController nameServer;
     private static String names = "";
 
     public static void main(String[] args) throws Exception {
@@ -90,6 +91,7 @@ public class Brokers {
         NamesrvController controller = new NamesrvController(new NamesrvConfig(), server);
         controller.initialize();
         controller.start();
+        nameServer = controller;
         names = "127.0.0.1:" + server.getListenPort();
         return names;
     }
@@ -103,6 +105,10 @@ public class Brokers {
         }
         String found = controller.getMessageStore().getMinPhyOffset() + "\t" + controller.getMessageStore().getMaxPhyOffset();
         controller.start();
+        String itsName = controller.getBrokerConfig().getBrokerName();
+        while (nameServer != null && !nameServer.getRouteInfoManager().getAllClusterInfo().getBrokerAddrTable().containsKey(itsName)) {
+            Thread.sleep(50); // clients would not find it; the caller limits the time
+        }
         BROKERS.put(name, controller);
         return found;
     }

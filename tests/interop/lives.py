@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests import naive
 from tests.interop.brokers import Brokers
-from timerstore import Config, ManualClock, TimerStore, verify
+from timerstore import Config, ManualClock, TimerStore, Tuning, verify
 from timerstore.validation import validate
 
 TOPICS = ("orders", "mails")
@@ -63,15 +63,17 @@ class Life:
         rnd = self.rnd
         self.config = Config(
             durability="process",
-            precision_ms=rnd.choice((100, 200, 1_000)),
-            roll_window_slots=rnd.choice((20, 60, 600)),
-            commitlog_segment_bytes=1 << rnd.choice((15, 17)),
-            consumequeue_segment_bytes=rnd.choice((400, 2_000)),
-            timerlog_segment_bytes=rnd.choice((520, 5_248)),
             delay_levels=LEVELS,
             retention_ms=1,
-            cleaning_factor=1,
-            cleaning_slack_bytes=0,
+            tuning=Tuning(
+                precision_ms=rnd.choice((100, 200, 1_000)),
+                roll_window_slots=rnd.choice((20, 60, 600)),
+                commitlog_segment_bytes=1 << rnd.choice((15, 17)),
+                consumequeue_segment_bytes=rnd.choice((400, 2_000)),
+                timerlog_segment_bytes=rnd.choice((520, 5_248)),
+                cleaning_factor=1,
+                cleaning_slack_bytes=0,
+            ),
         )
         self.due_ms: dict[str, int] = {}  # of all that were ever put, by id
         self.topic: dict[str, str] = {}

@@ -10,12 +10,12 @@ import pytest
 
 from tests.interop.brokers import Brokers
 from tests.interop.lives import log_of, now_ms
-from timerstore import Config, ManualClock, TimerStore, verify
+from timerstore import Config, ManualClock, TimerStore, Tuning, verify
 from timerstore.validation import validate
 
 pytestmark = pytest.mark.slow
 
-CONFIG = Config(durability="process", commitlog_segment_bytes=1 << 20)
+CONFIG = Config(durability="process", tuning=Tuning(commitlog_segment_bytes=1 << 20))
 TOPIC, GROUP = "orders", "readers"
 HOUR = timedelta(hours=1)
 

@@ -10,17 +10,19 @@ import pytest
 
 from tests.interop.brokers import Brokers
 from tests.interop.lives import TOPICS, Life, log_of, now_ms, settings
-from timerstore import Config, ManualClock, NotAStoreError, TimerStore, verify
+from timerstore import Config, ManualClock, NotAStoreError, TimerStore, Tuning, verify
 from timerstore.validation import validate
 
 pytestmark = [pytest.mark.slow, pytest.mark.prove]
 
 CONFIG = Config(
     durability="process",
-    precision_ms=100,
-    commitlog_segment_bytes=1 << 18,
-    consumequeue_segment_bytes=2_000,
-    timerlog_segment_bytes=5_248,
+    tuning=Tuning(
+        precision_ms=100,
+        commitlog_segment_bytes=1 << 18,
+        consumequeue_segment_bytes=2_000,
+        timerlog_segment_bytes=5_248,
+    ),
 )
 TOPIC = "orders"
 
@@ -67,7 +69,7 @@ def test_killed_twice_while_it_fires(tmp_path: Path, rocketmq: Callable[[Path], 
 def test_a_queue_that_ends_with_a_file(tmp_path: Path, rocketmq: Callable[[Path], Brokers]) -> None:
     path, clock = tmp_path / "s", ManualClock(now_ms() - 60_000, force=True)
     store = TimerStore(path, config=CONFIG, clock=clock)
-    count = CONFIG.consumequeue_segment_bytes // 20
+    count = CONFIG.tuning.consumequeue_segment_bytes // 20
     for i in range(count):
         store.put(b"%d" % i, topic=TOPIC)
     clock.advance(timedelta(seconds=1))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from timerstore import Config, NotAStoreError, verify
+from timerstore import Config, NotAStoreError, Tuning, verify
 from timerstore.validation import validate
 
 WAYS: list[Callable[[Path], object]] = [
@@ -22,7 +22,7 @@ WAL = bytes.fromhex("b1a4e8f03e0001010000000000000002000000") + b"\x05\x01\x20"
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "s"
-    config = Config(durability="process", commitlog_segment_bytes=1 << 16)
+    config = Config(durability="process", tuning=Tuning(commitlog_segment_bytes=1 << 16))
     with timerstore.open(path, config=config) as store:
         store.put(b"x", delay_level=1)
     return path
