@@ -69,6 +69,10 @@ class Sizes:
     """Far timers, short timers."""
     month: tuple[int, int, int]
     """1,000 timers a second over this; days; seconds between two checkpoints."""
+    year: int
+    """Timers due within a year."""
+    rescheduled: tuple[int, int]
+    """Timers; how often each gets another due time."""
     speed: tuple[int, int]
     """Far timers, short timers."""
     pending: tuple[int, int]
@@ -93,6 +97,8 @@ FULL = Sizes(
     lateness_s=15,
     disk=(10_000, 10_000_000),
     month=(128, 30, 240),
+    year=10_000_000,
+    rescheduled=(1_000_000, 10),
     speed=(10_000, 3_000_000),
     pending=(1_000_000, 10_000_000),
     first_count=3,
@@ -115,6 +121,8 @@ QUICK = Sizes(
     lateness_s=4,
     disk=(1_000, 1_000_000),
     month=(512, 3, 240),
+    year=100_000,
+    rescheduled=(20_000, 10),
     speed=(10_000, 1_000_000),
     pending=(100_000, 1_000_000),
     first_count=1,
@@ -304,6 +312,20 @@ class Bench:
         what += f" of manual time, 1/{scale} of 1,000 a second ({_short(took.put_count)} in all)"
         return _took("month", what, f"300 MB / {scale}", took, 0.7)
 
+    def year(self) -> list[Result]:
+        """Disk while timers hop through a year."""
+        with self._path() as path:
+            took = space.year(path / "store", self.sizes.year)
+        return _took("year", f"{_short(took.put_count)} due within a year", "300 MB", took, 0.05)
+
+    def rescheduled(self) -> list[Result]:
+        """Disk while each timer gets another due time again and again."""
+        count, times = self.sizes.rescheduled
+        with self._path() as path:
+            took = space.rescheduled(path / "store", count, times)
+        what = f"{_short(count)} due within 30 days, each rescheduled {times} times"
+        return _took("rescheduled", what, "300 MB", took, 0.05)
+
     def speed(self) -> list[Result]:
         """Disk while many timers are put, fire and are consumed."""
         far, short = self.sizes.speed
@@ -472,7 +494,19 @@ class Bench:
 
 
 ROWS = ("put_many", "put_single", "put_group", "life", "objects", "levels", "late_log", "late_pull")
-ROWS += ("late_clean", "burst", "disk", "month", "speed", "pending", "first", "consumer", "jobs")
+ROWS += (
+    "late_clean",
+    "burst",
+    "disk",
+    "month",
+    "year",
+    "rescheduled",
+    "speed",
+    "pending",
+    "first",
+    "consumer",
+    "jobs",
+)
 
 GROUP_REACH = 14_850
 """Single puts a second with `group`: half more than when blocks were allocated on the way."""
