@@ -87,6 +87,7 @@ def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
     calls = {f"TimerStore.{k}": v for k, v in calls_of(store, later).items()}
     calls |= {
         "TimerStore.backup": lambda: store.backup(store.path.with_name("backup")),
+        "TimerStore.follow": lambda: store.follow(store.path.with_name("copy")),
         "Batch.ack": batch.ack,
         "Batch.to_arrow": batch.to_arrow,
         "Batch.message": lambda: batch.message(0),

@@ -155,7 +155,7 @@ def run(module: ModuleType, example: doctest.DocTest, names: dict[str, object]) 
 
 
 BESIDES = {
-    "TimerStore": "path upcoming cancel_many backup clean abandon",
+    "TimerStore": "path upcoming cancel_many backup follow clean abandon",
     "Batch": "due topic message tags_codes",
     "Consumer": "error",
     "ManualClock": "manual",

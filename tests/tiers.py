@@ -29,6 +29,8 @@ PROVED: Final = (
     "test_kill.py::test_killed_again_and_again",
     "consumer/test_consumer_kill.py",
     "consuming/test_ackput_kill.py::test_killed_again_and_again",
+    "backups/test_standby.py::test_wherever_a_promotion_ends",
+    "backups/test_follow.py::test_small_pieces_become_large_ones",
     "offline/test_backup.py::test_killed_in_the_middle_beside_a_busy_owner",
     "cli/test_importing.py::test_a_process_that_is_killed",
     "serving/test_serve_command.py",

@@ -31,6 +31,8 @@ from timerstore.ground.lazy import loader as _loader
 
 if TYPE_CHECKING:
     from timerstore.backups.backup import backup
+    from timerstore.backups.followed import CopyStatus
+    from timerstore.backups.followthread import Following
     from timerstore.backups.points import BackupPoint
     from timerstore.backups.report import Problem, VerifyReport
     from timerstore.backups.taken import BackupReport
@@ -80,6 +82,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "backups.backup": "backup",
+    "backups.followed": "CopyStatus",
+    "backups.followthread": "Following",
     "backups.points": "BackupPoint",
     "backups.report": "Problem VerifyReport",
     "backups.taken": "BackupReport",
@@ -138,10 +142,12 @@ __all__ = [
     "Config",
     "CongestedError",
     "Consumer",
+    "CopyStatus",
     "CorruptStoreError",
     "DeadLetter",
     "Delivery",
     "FlushFailedError",
+    "Following",
     "ForkedProcessError",
     "Found",
     "GroupFound",

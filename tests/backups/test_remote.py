@@ -182,7 +182,7 @@ def test_two_stores_in_one_place_are_refused(place: str, tmp_path: Path) -> None
     assert timerstore.restore(place, kept.restored, clock=kept.clock).pending_count == 21
     with timerstore.open(kept.restored, config=TINY, clock=kept.clock) as store:
         store.backup(place)  # it was restored to the last point, so it goes on there
-    with pytest.raises(InvalidArgumentError, match="two by now"):
+    with pytest.raises(StoreLockedError, match="taken over"):
         timerstore.backup(kept.path, place)
     other.store.close()
 

@@ -117,8 +117,11 @@ def test_what_is_restored_is_told(kept: Kept) -> None:
     assert report.ok and report.to_dict()["pending_count"] == 13
     assert str(report) == (
         f"{kept.restored} is the store as of 2023-11-14T22:14:20.006Z: 13 timers pending, "
-        "27 messages, 1 groups. What was fired or consumed after that comes again."
+        "27 messages, 1 groups. What was fired or consumed after that comes again.\n"
+        "  WARNING: the last point was taken just now, so the store may still live. If it does, "
+        "13 timers fire in both: stop it before you open this one."
     )
+    assert report.twice_count == 13
     assert not list(kept.restored.parent.glob(".*"))
     with timerstore.open(kept.restored, clock=kept.clock) as store:
         assert len(list(store.consume("t", group="g", timeout=0))) == 7  # one has just fired

@@ -40,7 +40,7 @@ from timerstore.serving.shared import SharedStore
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 HOUR = timedelta(hours=1)
 AT = datetime(2099, 1, 1, tzinfo=UTC)
-NOT_A_CLIENTS = {"handover", "abandon", "backup"}
+NOT_A_CLIENTS = {"handover", "abandon", "backup", "follow"}
 """What concerns the owner's files, or its end."""
 
 

@@ -30,6 +30,7 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
         store.put(b"x", topic="t", delay_level=1)
         clock.advance(timedelta(seconds=2))
         store.pull("t", group="g", max_count=2, timeout=0).ack()
+        store.follow(path.with_name("copy")).close()
         return list(registry.collect())
 
 

@@ -251,6 +251,7 @@ class TimerStore(Stays):
     resume = _apart(AnyStore.resume)
     flush = _apart(AnyStore.flush)
     backup = _apart(store.TimerStore.backup)
+    follow = _apart(store.TimerStore.follow)
     clean = _apart(AnyStore.clean)
     handover = _apart(store.TimerStore.handover)
 

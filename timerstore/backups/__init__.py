@@ -18,5 +18,11 @@ chains.py         who may write
 catalog.py        what is there
 thinning.py       removing what is not needed
 ship.py           adding a point
+merging.py        many small pieces become one
+follower.py       adding points all the time
+followthread.py   the same, within the program that has the store open
+followed.py       what a follower says of itself
 fetching.py       laying it down again
+standby.py        its last point, kept in a folder
+promote.py        that folder becomes the store
 """

@@ -186,7 +186,7 @@ class _Run:
         listed.points = listed.points[len(dropped) :]
         self._forget_marks()
         listed.write(self.disk)
-        self._write_top(point)
+        write_top(self.disk, listed.path, small_files_of(self.reader))
         self._prune()
         return BackupReport(
             path=os.fspath(reader.path),
@@ -296,21 +296,6 @@ class _Run:
             files={name: zlib.crc32(data) for name, data in files.items()},
         )
 
-    def _write_top(self, point: BackupPoint) -> None:
-        """Let the folder look like the store at its last point; the cursors come last."""
-        path, files = self.list.path, small_files_of(self.reader)
-        for name in ("abort", "checkpoint", "timerstore.json"):
-            if name not in files and (path / name).exists():
-                self.disk.remove(path / name)
-        for each in sorted((path / "config").glob("*")):
-            if str(each.relative_to(path)) not in files and each.is_file():
-                self.disk.remove(each)
-        last = "config/timercheck"
-        for name in sorted(files, key=lambda each: each == last):
-            self.disk.make_folder((path / name).parent)
-            if _content(path / name) != files[name]:
-                self.disk.replace(path / name, files[name])
-
     # --- what goes
 
     def _forget_marks(self) -> None:
@@ -347,6 +332,21 @@ class _Run:
                 offset = segment_offset(path.name)
                 if offset is not None and offset // size not in numbers:
                     disk.remove(path)
+
+
+def write_top(disk: Disk, path: Path, files: dict[str, bytes]) -> None:
+    """Let a backup's folder look like the store at its last point; the cursors come last."""
+    for name in ("abort", "checkpoint", "timerstore.json"):
+        if name not in files and (path / name).exists():
+            disk.remove(path / name)
+    for each in sorted((path / "config").glob("*")):
+        if str(each.relative_to(path)) not in files and each.is_file():
+            disk.remove(each)
+    last = "config/timercheck"
+    for name in sorted(files, key=lambda each: each == last):
+        disk.make_folder((path / name).parent)
+        if _content(path / name) != files[name]:
+            disk.replace(path / name, files[name])
 
 
 def _content(path: Path) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from timerstore.ground.config import Config
 from timerstore.services.opening.recovery_findings import RecoveryFindings
 from timerstore.services.world.clock import ManualClock
 from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.names import segment_offset
 
 
 @contextmanager
@@ -70,6 +72,29 @@ def write_files(disk: Disk, folder: Path, files: dict[str, bytes]) -> None:
     for name, data in files.items():
         disk.make_folder((folder / name).parent)
         disk.replace(folder / name, data)
+
+
+def cut_log(disk: Disk, folder: Path, log_end: int, segment_bytes: int) -> None:
+    """Leave nothing of a commit log behind its end; durable but for the folder's names.
+
+    The first segment stays, whatever the end.
+    """
+    found = sorted(
+        (offset, path)
+        for path in folder.iterdir()
+        if (offset := segment_offset(path.name)) is not None
+    )
+    for offset, path in found:
+        if offset >= log_end and offset > found[0][0]:
+            disk.remove(path)
+        elif offset + segment_bytes > log_end:
+            fd = disk.open_file(path)
+            try:
+                os.ftruncate(fd, max(0, log_end - offset))
+                os.ftruncate(fd, segment_bytes)
+                disk.sync(fd, path)
+            finally:
+                os.close(fd)
 
 
 def bring_to_life(

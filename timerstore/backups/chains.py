@@ -26,12 +26,18 @@ from typing import Any, Final
 
 from timerstore.backups.destination import CHAINS_FOLDER, Destination
 from timerstore.backups.timeline import Restores, check_restores
-from timerstore.errors import CorruptStoreError, NotAStoreError, StoreLockedError
+from timerstore.errors import (
+    CorruptStoreError,
+    NotAStoreError,
+    StoreAccessError,
+    StoreLockedError,
+)
 from timerstore.timelog.files.identity import SIZES
 from timerstore.timelog.files.jsonfile import check_seal, read_json, sealed, understood, whole
 from timerstore.timelog.files.names import INT32_MAX
 
 _VERSION: Final = 1
+_BEGUN, _PROMOTED = b'{"promoted": false}', b'{"promoted": true}'
 _NAME: Final = re.compile(r"([0-9]{8})-([0-9a-f]{32})\.(claim|json)")
 
 
@@ -67,6 +73,12 @@ class Chains:
     newest_claim: tuple[int, str]
     """Number and name of the newest claim, (0, "") if there is none."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the newest claim is of a chain that was not begun."""
+        number, name = self.newest_claim
+        return not any((each.number, each.name) == (number, name) for each in self.known)
+
 
 def read_chains(dest: Destination) -> Chains:
     """Read all chains. Raises CorruptStoreError, NotAStoreError, StoreAccessError."""
@@ -94,14 +106,19 @@ def _listed(dest: Destination) -> tuple[set[tuple[int, str]], set[tuple[int, str
     return claims, begun
 
 
-def claim_chain(dest: Destination, after: int) -> tuple[int, str]:
+def claim_chain(dest: Destination, after: int, *, promoted: bool = False) -> tuple[int, str]:
     """Claim the next chain; who wrote before is refused from now on. Return its number and name.
 
-    Raises StoreLockedError if somebody else claims one at the same time.
+    A claim that never became a chain stands in nobody's way, but for one of a copy that is being
+    `promoted`.
+    Raises StoreLockedError if somebody else claims one at the same time, StoreAccessError where
+    the destination does not list what was written.
     """
     claim = (after + 1, uuid.uuid4().hex)
-    dest.put(_object(*claim, "claim"), b"{}")
+    dest.put(_object(*claim, "claim"), _PROMOTED if promoted else _BEGUN)
     claims, begun = _listed(dest)
+    if claim not in claims:
+        raise incomplete_list(dest)
     if any(each != claim and each[0] >= claim[0] for each in claims | begun):
         dest.remove(_object(*claim, "claim"))
         raise StoreLockedError(
@@ -109,6 +126,22 @@ def claim_chain(dest: Destination, after: int) -> tuple[int, str]:
             "writes to one destination. Then try again."
         )
     return claim
+
+
+def incomplete_list(dest: Destination) -> StoreAccessError:
+    """Return the error of a list that lacks what was written: some answer nonsense for a while."""
+    return StoreAccessError(
+        f"{dest} does not list what was written there. Look whether something else answers in its "
+        "place, such as a proxy; it must show at once what was written."
+    )
+
+
+def is_promotion(dest: Destination, claim: tuple[int, str]) -> bool:
+    """Tell whether a claim is of a copy that is being promoted. One request."""
+    try:
+        return dest.get(_object(*claim, "claim")) != _BEGUN
+    except FileNotFoundError:
+        return False
 
 
 def begin_chain(dest: Destination, chain: Chain) -> None:

@@ -30,8 +30,9 @@ _WHOLE_AT_ONCE: Final = frozenset(("s3", "gcs", "abfs"))
 """File systems that show a new object once all of it is there."""
 _FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
 _REASON_CHARACTERS_MAX: Final = 300
-_CONNECT_S: Final = 10.0
-_REQUEST_S: Final = 30.0
+_CONNECT_S: Final = 5.0
+_REQUEST_S: Final = 10.0
+"""Without a byte for so long a request has failed; it is made three times."""
 _YES: Final = frozenset(("true", "1"))
 
 
@@ -206,10 +207,11 @@ def _is_filesystem(place: object) -> bool:
     return module is not None and isinstance(place, module.FileSystem)
 
 
-def _local(path: Path) -> Destination:
+def _local(path: Path, shown: str | None = None) -> Destination:
     from pyarrow.fs import LocalFileSystem
 
-    return Destination(LocalFileSystem(), os.fspath(path.absolute()), os.fspath(path))
+    place = os.fspath(path.absolute())
+    return Destination(LocalFileSystem(), place, place if shown is None else shown)
 
 
 def _of_file_address(text: str) -> Path | Destination:
@@ -221,7 +223,7 @@ def _of_file_address(text: str) -> Path | Destination:
     except (ValueError, OSError) as e:
         raise InvalidArgumentError(f"{text} is no address of a file: {e}.") from e
     path = check_path(root)
-    return path if is_backup(path) else _local(path)
+    return path if is_backup(path) else _local(path, text)
 
 
 def _shown(text: str) -> str:

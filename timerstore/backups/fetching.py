@@ -21,7 +21,7 @@ from timerstore.backups.destination import Destination, Place, find_place
 from timerstore.backups.pieces import Slice, cover, parts_of
 from timerstore.backups.points import EARLIER_FOLDER, BackupList, BackupPoint
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
-from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.names import segment_name
 from timerstore.timelog.reading.reader import Fault
 
@@ -253,7 +253,7 @@ def lay_destination(
     progress: Callable[[int, int], None] | None = None,
     on_fault: OnFault | None = None,
 ) -> None:
-    """Make a backup in an empty folder of what a destination holds."""
+    """Make a backup in an empty folder of what a destination holds; nothing of it is durable."""
     catalog = read_catalog(dest)
     points = catalog.points[-1:] if only_last else catalog.points
     if not points:
@@ -262,10 +262,20 @@ def lay_destination(
         catalog,
         folder,
         points,
-        disk=Disk(),
+        disk=_Fleeting(),
         told=Summed(progress, sum(point.bytes_count for point in points[-1:])),
         on_fault=on_fault,
     )
+
+
+class _Fleeting(Disk):
+    """A disk for what goes again soon: nothing is made durable."""
+
+    def sync(self, file: MappedFile | int, path: Path) -> None:
+        """Do nothing."""
+
+    def sync_folder(self, path: Path) -> None:
+        """Do nothing."""
 
 
 class Summed:

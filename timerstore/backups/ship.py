@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from timerstore.backups.catalog import Catalog, point_object
-from timerstore.backups.chains import Chain, begin_chain, claim_chain, newest_claim, read_chains
+from timerstore.backups.chains import (
+    Chain,
+    begin_chain,
+    claim_chain,
+    incomplete_list,
+    is_promotion,
+    newest_claim,
+    read_chains,
+)
 from timerstore.backups.destination import Destination
 from timerstore.backups.frames import pack
 from timerstore.backups.pieces import Piece, block_ranges, crc_of
@@ -41,6 +49,9 @@ from timerstore.timelog.reading.reader import StoreReader
 UPLOAD_COUNT: Final = 4
 """Pieces that are sent side by side; each is a block at most, 32 MiB, in memory."""
 
+_PASSING: Final = frozenset(("config/timercheck", "checkpoint"))
+"""Small files that change without anything having happened."""
+
 
 def ship_once(
     reader: StoreReader,
@@ -53,6 +64,7 @@ def ship_once(
     """Add one point, and keep the newest `keep`; return what was done. Durable on return."""
     shipper = Shipper(dest)
     report = shipper.ship(reader, progress=progress, now_ms=now_ms)
+    assert report is not None
     if keep is not None:
         keep_newest(shipper.catalog, keep)
         remove_needless(shipper.catalog)
@@ -66,10 +78,15 @@ class Shipper:
         """List what is there. Raises CorruptStoreError, StoreAccessError."""
         self.dest = dest
         self.catalog = Catalog(dest, read_chains(dest))
-        self._claim = self.catalog.chains.newest_claim
+        chains = self.catalog.chains
+        self._claim, self._is_open = chains.newest_claim, chains.is_open
+        if self._is_open and self._claim[0] and is_promotion(dest, self._claim):
+            raise self._taken_over()
         self._restores: Restores | None = None
         """How the store had been restored by the last point."""
         self._is_same = False
+        self._said: dict[str, bytes] | None = None
+        """The small files of the last point, without those that change all the time."""
 
     @property
     def last(self) -> BackupPoint | None:
@@ -78,9 +95,17 @@ class Shipper:
         return points[-1] if points else None
 
     def ship(
-        self, reader: StoreReader, *, progress: Progress | None = None, now_ms: int | None = None
-    ) -> BackupReport:
-        """Add a point. O(bytes that were appended since the last one). Durable on return."""
+        self,
+        reader: StoreReader,
+        *,
+        progress: Progress | None = None,
+        now_ms: int | None = None,
+        only_new: bool = False,
+    ) -> BackupReport | None:
+        """Add a point. O(bytes that were appended since the last one). Durable on return.
+
+        `only_new`: add none, and return None, where nothing has changed but cursors and clocks.
+        """
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         start, chain = self._begin(reader)
         end, message_count, problems, told = start, 0, list[Problem](), _Told(progress)
@@ -95,6 +120,9 @@ class Shipper:
         told.total = 2 * (end - start)
         make_durable(reader, end)
         files = small_files_of(reader)
+        said = {name: data for name, data in files.items() if name not in _PASSING}
+        if only_new and end == start and self.last is not None and said == self._said:
+            return None
         self._send(reader, chain.number, start, end, told)
         point = BackupPoint(
             number=1 + max(chain.last_point, self.last.number if self.last is not None else 0),
@@ -109,6 +137,7 @@ class Shipper:
         self.dest.put(name, data)
         self.catalog.add(point, name)
         self._restores = read_restores(reader.path, reader.steady.read)
+        self._said = said
         return BackupReport(
             path=os.fspath(reader.path),
             dest=self.dest.shown,
@@ -121,12 +150,18 @@ class Shipper:
 
     def check_is_ours(self) -> None:
         """Raise StoreLockedError if somebody else has begun to write to the destination."""
-        if newest_claim(self.dest) != self._claim:
-            raise StoreLockedError(
-                f"Another store has taken over {self.dest}: a copy was promoted, or another "
-                "backup has begun there. What this store puts from now on is not in it. If the "
-                "copy is the store now, stop this one; else pass another destination."
-            )
+        newest = newest_claim(self.dest)
+        if newest[0] < self._claim[0]:
+            raise incomplete_list(self.dest)
+        if newest != self._claim:
+            raise self._taken_over()
+
+    def _taken_over(self) -> StoreLockedError:
+        return StoreLockedError(
+            f"Another store has taken over {self.dest}: a copy was promoted, or another backup has "
+            "begun there. What this store puts from now on is not in it. If the copy is the store "
+            "now, stop this one; else pass another destination."
+        )
 
     def _begin(self, reader: StoreReader) -> tuple[int, Chain]:
         """Return from where the log is sent, and the chain that it belongs to."""
@@ -134,18 +169,22 @@ class Shipper:
         if chain is None:
             return log.start, self._new_chain(reader, log.start)
         check_same_store(reader, chain.store_tag, chain.segment_bytes, self.dest)
+        own = read_restores(reader.path, reader.steady.read)
+        if own[: len(chain.restores)] != chain.restores:
+            raise self._taken_over()
         if last is not None and self._restores is None:
             files = self.catalog.read_files(last)
             self._restores = read_restores(Path(), lambda path: files.get(str(path)))
+            self._said = {name: files[name] for name in files if name not in _PASSING}
         start = last.log_end if last is not None and last.chain == chain.number else chain.base
-        before = max(self._restores or [], chain.restores, key=len)
-        find_divergence(reader, before, start, self.dest)
+        find_divergence(reader, self._restores or [], start, self.dest)
         if last is not None and not self._is_same:
             is_same = self._holds_what_is_there(reader, last)
             check_continued(reader, last.log_end, is_same, self.dest)
             self._is_same = True
-        if start < log.start:
-            return log.start, self._new_chain(reader, log.start)
+        if start < log.start or self._is_open or own != chain.restores:
+            start = max(start, log.start)
+            return start, self._new_chain(reader, start)
         return start, chain
 
     def _holds_what_is_there(self, reader: StoreReader, last: BackupPoint) -> bool:
@@ -173,7 +212,7 @@ class Shipper:
             restores=read_restores(reader.path, reader.steady.read),
         )
         begin_chain(self.dest, chain)
-        self._claim = (number, name)
+        self._claim, self._is_open = (number, name), False
         self.catalog.begin(chain)
         return chain
 

@@ -21,7 +21,7 @@ exporting.py    export
 importing.py    import
 rows.py         rows of a file as timers to put
 progressfile.py how far an import has come
-keeping.py      backup, restore, salvage
+keeping.py      backup, follow, standby, promote, restore, salvage
 upkeep.py       clean, handover
 trying.py       warmup, demo
 coming.py       a store that is looked at, or changed

@@ -1,7 +1,11 @@
-"""Commands that keep copies of a store: backup, restore, salvage."""
+"""Commands that keep copies of a store: backup, follow, standby, promote, restore, salvage."""
 
 from __future__ import annotations
 
+import signal
+import sys
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +25,7 @@ from timerstore.cli.coming import held_by
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED
 from timerstore.cli.texts import shown_time
+from timerstore.cli.times import parse_delay
 from timerstore.errors import InvalidArgumentError, StoreLockedError
 from timerstore.ground.amounts import shown_bytes
 
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
     from timerstore.backups.taken import BackupReport
     from timerstore.offline.restore import RestoreReport
     from timerstore.offline.salvage import SalvageReport
+    from timerstore.services.world.background import Flag
 
 BackupPath = Annotated[
     str, typer.Argument(metavar="BACKUP", help="A folder, or s3://…, gs://…, file://….")
@@ -59,6 +65,127 @@ def backup(
         with out.progress(f"backing up {path}", "bytes") as update:
             report = run(path, dest, keep=keep, config=settings(config), progress=update)
         finish(out, report)
+
+
+@app.command(rich_help_panel=CHECK)
+def follow(
+    path: StorePath,
+    dest: BackupPath,
+    every: Annotated[str, typer.Option(help="How often, such as 1s or 250ms.")] = "1s",
+    keep: Annotated[
+        str, typer.Option(help="So far back it can be restored, such as 48h; or all.")
+    ] = "48h",
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Do not follow: say no more that nobody does.")
+    ] = False,
+    config: ConfigFile = None,
+) -> None:
+    """Keep a copy of a store elsewhere, up to date to the second, until it is stopped.
+
+    The program that has the store open is not asked, and not slowed. What fails is tried again,
+    with waits that grow up to a minute; `timerstore health` tells. SIGTERM and Ctrl-C end it.
+    Exit status 3: this store may not write there, another one has taken over.
+
+    Example: timerstore follow timers/ s3://bucket/timers --every 1s
+    """
+    with answering(as_json=False) as out:
+        from timerstore.backups.destination import find_destination
+        from timerstore.backups.followed import forget_status
+        from timerstore.backups.follower import Follower
+
+        if forget:
+            known = forget_status(path, find_destination(dest).shown)
+            out.say(f"{path} is {'no longer' if known else 'not'} followed into {dest}")
+            return
+        follower = Follower(
+            path,
+            lambda: find_destination(dest),
+            every_s=max(parse_delay(every).total_seconds(), 0.01),
+            keep_ms=None if keep == "all" else parse_delay(keep) // timedelta(milliseconds=1),
+            config=settings(config),
+        )
+        out.say(f"following {path} into {follower.dest}")
+        sys.stdout.flush()
+        run_until_told(follower.run)
+
+
+def run_until_told(run: Callable[[Flag], None]) -> None:
+    """Run until SIGTERM or SIGINT comes, which sets the flag."""
+    from timerstore.services.world.background import Flag
+
+    stop, numbers = Flag(), (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(each, lambda *_: stop.set()) for each in numbers]
+    try:
+        run(stop)
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+@app.command(rich_help_panel=CHECK)
+def standby(
+    dest: BackupPath,
+    local: Annotated[
+        Path, typer.Argument(metavar="LOCAL", help="A folder of this machine.", readable=False)
+    ],
+    every: Annotated[str, typer.Option(help="How often, such as 10s.")] = "10s",
+    once: Annotated[bool, typer.Option("--once", help="Fetch what there is, then end.")] = False,
+) -> None:
+    """Keep the last point of a followed store in a folder, which can become the store.
+
+    Nothing fires there; it can be looked at, and verified. What fails is told, and tried again.
+    SIGTERM and Ctrl-C end it. `timerstore promote LOCAL` makes it the store.
+
+    Example: timerstore standby s3://bucket/timers local/
+    """
+    with answering(as_json=False) as out:
+        from timerstore.backups.destination import find_destination
+        from timerstore.backups.standby import Standby
+
+        waiting_s = max(parse_delay(every).total_seconds(), 0.01)
+        keeper = Standby(local, find_destination(dest), dest)
+        try:
+            if once:
+                step = keeper.step()
+                when = shown_time(step.point.time_ms)
+                out.say(f"{local} is as of {when}: {shown_bytes(step.copied_bytes)} were new")
+                return
+            out.say(f"keeping {local} as {keeper.dest} is")
+            sys.stdout.flush()
+            run_until_told(lambda stop: keeper.run(stop, waiting_s))
+        finally:
+            keeper.close()
+
+
+@app.command(rich_help_panel=CHECK)
+def promote(
+    local: Annotated[
+        Path, typer.Argument(metavar="LOCAL", help="The standby's folder.", readable=False)
+    ],
+    no_fence: Annotated[
+        bool,
+        typer.Option("--no-fence", help="Do not ask the destination, where it cannot be reached."),
+    ] = False,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Make a standby the store; the one before may not write to the destination any more.
+
+    Stop the program of the one before, if it still runs: what is pending would fire in both.
+    Nothing fires in LOCAL before somebody opens it. A promotion that was ended is taken up by the
+    same command.
+
+    Example: timerstore promote local/
+    """
+    with answering(as_json=as_json) as out:
+        from timerstore.backups.promote import promote as run
+
+        with out.progress(f"promoting {local}"):
+            report = run(local, fenced=not no_fence, config=settings(config))
+        if as_json:
+            out.json(report.to_dict())
+        else:
+            out.say(str(report))
 
 
 @app.command(rich_help_panel=CHECK)

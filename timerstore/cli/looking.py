@@ -374,7 +374,7 @@ def offset_of(id: str) -> int | None:
 
 @app.command(rich_help_panel=LOOK)
 def count(
-    path: StorePath, topic: OfTopic = None, as_json: AsJson = False, config: ConfigFile = None
+    path: AnyPath, topic: OfTopic = None, as_json: AsJson = False, config: ConfigFile = None
 ) -> None:
     """Write how many timers are pending.
 

@@ -138,6 +138,11 @@ def _head(now: Look, before: Look, width: int) -> list[Text]:
         (due, "dim"),
     )
     lines = [title, first, second, appended, spark]
+    for copy in stats["copies"]:
+        late = f", {shown_span(copy['lag_ms'])}" if copy["lag_ms"] >= 1_000 else ""
+        said = f"copy in {copy['dest']}: {shown_bytes(copy['lag_bytes'])} behind{late}"
+        said += f"; {copy['error']}" if copy["error"] else ""
+        lines.append(Text(shown(said), style=_BAD if copy["error"] else "dim"))
     for condition in health["conditions"][:1]:
         style = _STYLES.get(condition["state"], _BAD)
         first_place, *others = condition["what"].split("; ")

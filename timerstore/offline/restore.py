@@ -8,16 +8,17 @@ its place under another name, and gets its own once it is whole.
 from __future__ import annotations
 
 import os
+import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from timerstore.backups.building import bring_to_life, built_beside, write_files
+from timerstore.backups.building import bring_to_life, built_beside, cut_log, write_files
 from timerstore.backups.catalog import Catalog, read_catalog
 from timerstore.backups.destination import Destination, Place, find_place
 from timerstore.backups.fetching import Summed, lay_log
@@ -43,7 +44,6 @@ from timerstore.offline.verify import verify
 from timerstore.services.world.clock import ManualClock
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.identity import find_identity
-from timerstore.timelog.files.names import segment_name
 from timerstore.timelog.files.oserrors import telling, told_of
 from timerstore.timelog.files.steady import read_file
 from timerstore.timelog.reading.pastdamage import sound_messages
@@ -51,6 +51,8 @@ from timerstore.timelog.reading.reader import StoreReader
 
 Progress = Callable[[int, int], None]
 """Takes how many bytes are done, of how many."""
+_LIVES_MS: Final = 600_000
+"""A store of which a point is younger may still live."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +72,9 @@ class RestoreReport:
     message_count: int
     group_count: int
     """Consumer groups; what one consumed after the point comes again."""
+    twice_count: int
+    """Timers that fire in both stores if the one that was backed up still lives, as it may where
+    its last point is younger than ten minutes; else 0."""
     problems: tuple[Problem, ...]
     """Damage that was in the store when the backup was taken."""
 
@@ -90,6 +95,11 @@ class RestoreReport:
             f"{self.pending_count:,} timers pending, {self.message_count:,} messages, "
             f"{self.group_count:,} groups. What was fired or consumed after that comes again."
         ]
+        if self.twice_count:
+            lines.append(
+                "  WARNING: the last point was taken just now, so the store may still live. If it "
+                f"does, {self.twice_count:,} timers fire in both: stop it before you open this one."
+            )
         lines += shown_problems("  DAMAGED: ", self.problems, len(self.problems))
         return "\n".join(lines)
 
@@ -237,7 +247,7 @@ class _Restoring:
         log_end = self.chosen.log_end
         if self.chosen.at_ms is not None:
             log_end = self._find_cut(self.chosen.at_ms, config)
-            self._cut(log_end)
+            cut_log(disk, folder, log_end, self.list.segment_bytes)
         disk.sync_folder(folder)
         note_restore(disk, self.path, log_end)
         return log_end
@@ -272,22 +282,6 @@ class _Restoring:
                 return int(rows.offset[np.argmax(later)])
         return self.chosen.log_end
 
-    def _cut(self, log_end: int) -> None:
-        """Leave nothing behind the log's end."""
-        size = self.list.segment_bytes
-        for number in numbers_of(self.chosen.point, size, self.chosen.log_end):
-            path = self.path / "commitlog" / segment_name(number * size)
-            if number * size >= log_end and number * size > self.chosen.point.log_start:
-                self.disk.remove(path)
-            elif (number + 1) * size > log_end:
-                fd = self.disk.open_file(path)
-                try:
-                    os.ftruncate(fd, log_end - number * size)
-                    os.ftruncate(fd, size)
-                    self.disk.sync(fd, path)
-                finally:
-                    os.close(fd)
-
     def bring_to_life(
         self, config: Config, clock: ManualClock | None, log_end: int, target: Path
     ) -> RestoreReport:
@@ -300,6 +294,8 @@ class _Restoring:
         offsets = ConsumerOffsets(self.disk, self.path / "config" / "consumerOffset.json")
         groups = {group for _, group in offsets.snapshot()}
         point, at_ms = self.chosen.point, self.chosen.at_ms
+        now_ms = time.time_ns() // 1_000_000 if clock is None else clock.now_ms
+        may_live = now_ms - self.list.points[-1].time_ms < _LIVES_MS
         return RestoreReport(
             path=self.list.shown,
             dest=os.fspath(target),
@@ -309,5 +305,6 @@ class _Restoring:
             pending_count=findings.pending_count,
             message_count=report.message_count,
             group_count=len(groups),
+            twice_count=findings.pending_count if may_live else 0,
             problems=report.problems,
         )

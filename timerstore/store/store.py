@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 from timerstore.backups.backup import take_point
-from timerstore.backups.destination import Place, find_place
+from timerstore.backups.destination import Place, find_destination, find_place
+from timerstore.backups.follower import Follower
+from timerstore.backups.followthread import Following
 from timerstore.backups.taken import BackupReport, Progress
 from timerstore.closing.close import close
 from timerstore.closing.handover import handover
@@ -15,7 +18,7 @@ from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.dead_letters import drop, list_dead_letters, retry_dead_letters
 from timerstore.core.core import Core
 from timerstore.ground.config import Config
-from timerstore.ground.kinds import check_kind, check_place
+from timerstore.ground.kinds import check_duration, check_kind, check_place
 from timerstore.ground.staying import Stays
 from timerstore.pending.pending import PendingTimers
 from timerstore.putting.putting import Putting
@@ -74,7 +77,7 @@ class TimerStore(Stays, AnyStore):
         change    cancel, cancel_many, cancel_key, reschedule
         look      get, find, get_key, pending, pending_columns, count, horizon, upcoming
         watch     stats, health; dead_letters, retry_dead_letters, drop_dead_letters
-        operate   pause, resume, flush, clean, backup, handover, close
+        operate   pause, resume, flush, clean, backup, follow, handover, close
 
     >>> with timerstore.open("timers/") as store:
     ...     id = store.put(b"hello", topic="greetings", delay=timedelta(hours=1))
@@ -151,6 +154,40 @@ class TimerStore(Stays, AnyStore):
             progress=progress,
             now_ms=core.clock.now_ms,
         )
+
+    def follow(
+        self,
+        dest: Place,
+        *,
+        every: timedelta = timedelta(seconds=1),
+        keep: timedelta | None = timedelta(hours=48),
+    ) -> Following:
+        """Keep a copy of the store in `dest` up to date from a thread, until the store is closed.
+
+        `dest`: as `timerstore.backup` takes it. After each `every` what was appended is shipped, so
+        that is what a lost disk costs at most, with one upload. `keep`: so far back the copy can be
+        restored, to the millisecond; None: for ever. It returns at once; what fails is tried again,
+        and stands in `health`. Close what is returned to end it. Calls of the store do not wait
+        for it. O(bytes that are appended).
+
+        Raises StoreLockedError where a process of this machine follows there already,
+        InvalidArgumentError, StoreAccessError where the address leads nowhere.
+        """
+        every, core = check_duration(every, "every"), self.core
+        if keep is not None:
+            keep = check_duration(keep, "keep")
+        core.check_open()
+        follower = Follower(
+            core.path,
+            lambda: find_destination(dest),
+            every_s=max(every.total_seconds(), 0.01),
+            keep_ms=None if keep is None else keep // timedelta(milliseconds=1),
+            config=core.engine.config,
+            now_ms=lambda: core.clock.now_ms,
+        )
+        following = Following(follower)
+        core.at_close.append(following.end)
+        return following
 
     def handover(self) -> int | None:
         """Prepare the store for a RocketMQ broker, and close it.

@@ -1,18 +1,19 @@
 """Watching: what an operator wants to know of a store.
 
-    anystore.py      the calls of a store: name, arguments, result, document
-    find.py          what became of a timer, by its id
-    fired.py         what fires, as it fires
-    groups.py        how far each group is behind, what became of what it read
-    groupmetrics.py  that, for Prometheus
-    health.py        is it healthy, since when not, what to do
-    keeper.py        what keeps disk space, by its name
-    partmetrics.py   services, stages, levels, cleaning for Prometheus
-    services.py      what each service does or waits for, how long a stage takes
-    shown.py         statistics as a text to be read
-    topics.py        what each topic holds, what became of its timers, when the others fall due
-    topicmetrics.py  that, for Prometheus
-    stats.py         what `stats()` returns
+    anystore.py        the calls of a store: name, arguments, result, document
+    find.py            what became of a timer, by its id
+    fired.py           what fires, as it fires
+    groups.py          how far each group is behind, what became of what it read
+    groupmetrics.py    that, for Prometheus
+    health.py          is it healthy, since when not, what to do
+    keeper.py          what keeps disk space, by its name
+    followedcopies.py  how far copies elsewhere lag
+    partmetrics.py     services, stages, levels, cleaning, copies for Prometheus
+    services.py        what each service does or waits for, how long a stage takes
+    shown.py           statistics as a text to be read
+    topics.py          what each topic holds, what became of its timers, when the others fall due
+    topicmetrics.py    that, for Prometheus
+    stats.py           what `stats()` returns
 
 A room imports `core/` and other rooms, never the store.
 """

@@ -13,6 +13,7 @@ from timerstore.core.switches import Pause
 from timerstore.errors import FlushFailedError
 from timerstore.ground.moments import moment
 from timerstore.services.engine.engine import Engine
+from timerstore.watching.followedcopies import CopyStats, copies_behind
 from timerstore.watching.groups import NOBODY, GroupStats, read_neglected
 
 State = Literal[
@@ -72,9 +73,11 @@ class HealthWarning:
 
     `kind`: "dead letters", which `group` gave up, or "nobody reads", a topic that no group ever
     read; then `group` is None. `since_ms`: when the oldest was fired, None if it cannot be read.
+    Or "copy is behind": `topic` is then the destination of a copy elsewhere, `count` the bytes
+    that it lacks, `since_ms` since when it does.
     """
 
-    kind: Literal["dead letters", "nobody reads"]
+    kind: Literal["dead letters", "nobody reads", "copy is behind"]
     topic: str
     group: str | None
     count: int
@@ -136,8 +139,15 @@ def read_health(core: Core, consuming: Consuming) -> Health:
     state: State = found[0].state if found else "running"
     warnings: tuple[HealthWarning, ...] = ()
     if core.failure.error is None:
-        warnings = tuple(_warned(each) for each in read_neglected(core, consuming))
+        copies = (_behind_copy(*each, now_ms) for each in copies_behind(core))
+        warnings = (*copies, *(_warned(each) for each in read_neglected(core, consuming)))
     return Health(state, state in _FINE, now_ms, core.opened_ms, tuple(found), warnings)
+
+
+def _behind_copy(copy: CopyStats, what: str, cure: str, now_ms: int) -> HealthWarning:
+    since_ms = now_ms - copy.lag_ms if copy.lag_ms else copy.failing_since_ms
+    cure = cure.replace("DEST", copy.dest)
+    return HealthWarning("copy is behind", copy.dest, None, copy.lag_bytes, since_ms, what, cure)
 
 
 def _warned(row: GroupStats) -> HealthWarning:

@@ -1,4 +1,4 @@
-"""Metrics of a store's parts: services, stages, delay levels, cleaning; for both exporters."""
+"""Metrics of a store's parts: services, stages, levels, cleaning, copies; for both exporters."""
 
 from __future__ import annotations
 
@@ -37,6 +37,14 @@ def _levels(field: str, divisor: int = 1) -> Callable[[Mapping[str, Any]], Rows]
 
 def _cleaning(field: str) -> Callable[[Mapping[str, Any]], Rows]:
     return lambda stats: [(value, ()) for value in (stats["cleaning"][field],) if value is not None]
+
+
+def _copies(field: str, divisor: int = 1) -> Callable[[Mapping[str, Any]], Rows]:
+    return lambda stats: [(each[field] / divisor, (each["dest"],)) for each in stats["copies"]]
+
+
+def _failing(stats: Mapping[str, Any]) -> Rows:
+    return [(int(each["error"] is not None), (each["dest"],)) for each in stats["copies"]]
 
 
 def _states(stats: Mapping[str, Any]) -> Rows:
@@ -101,6 +109,26 @@ METRICS: Final = (
     Metric(
         *("gauge", "cleaning_could_go_bytes", "By", "Bytes that pending timers alone keep"),
         *((), _cleaning("could_go_bytes")),
+    ),
+    Metric(
+        *("gauge", "copy_lag_seconds", "s", "How long something has waited to be in a copy"),
+        *(("dest",), _copies("lag_ms", 1_000)),
+    ),
+    Metric(
+        *("gauge", "copy_lag_bytes", "By", "Bytes of the log that a copy elsewhere lacks"),
+        *(("dest",), _copies("lag_bytes")),
+    ),
+    Metric(
+        *("gauge", "copy_failing", "1", "1 while nothing can be shipped into a copy"),
+        *(("dest",), _failing),
+    ),
+    Metric(
+        *("counter", "copy_sent_bytes", "By", "Bytes sent to a copy since its follower began"),
+        *(("dest",), _copies("sent_bytes")),
+    ),
+    Metric(
+        *("counter", "copy_requests", "{request}", "Calls of a copy's file system since then"),
+        *(("dest",), _copies("request_count")),
     ),
 )
 

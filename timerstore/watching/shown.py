@@ -51,6 +51,10 @@ def _store(stats: Stats) -> Iterator[str]:
         f"{shown_bytes(stats.fired_bytes)} fired, {shown_bytes(stats.rolled_bytes)} hops, "
         f"{shown_bytes(stats.cleaning.copied_bytes)} cleaning"
     )
+    for each in stats.copies:
+        lag = f"{shown_bytes(each.lag_bytes)} behind" if each.lag_bytes else "all is there"
+        lag += f", for {shown_ms(each.lag_ms)}" if each.lag_ms else ""
+        yield f"           copy in {plain(each.dest)}: {lag}"
     for what, said in (
         ("has stopped", stats.stopped_by),
         ("waits for space", stats.waiting_for_space),

@@ -14,6 +14,7 @@ from timerstore.core.inside import inside
 from timerstore.services.world.rings import waiting_places
 from timerstore.services.world.world import bucket_lateness_ms
 from timerstore.timelog.bytes.format import UNIT_BYTES
+from timerstore.watching.followedcopies import CopyStats, read_copies
 from timerstore.watching.groups import GroupStats, read_groups
 from timerstore.watching.keeper import kept_by
 from timerstore.watching.services import (
@@ -124,6 +125,8 @@ class Stats:
     topics: tuple[TopicStats, ...]
     """One for each topic that a timer was ever put to, by name."""
     cleaning: CleaningStats
+    copies: tuple[CopyStats, ...]
+    """One for each destination that the store is followed into, or was."""
     waiting_for_space: str | None
     stopped_by: str | None
     retention_stopped_by: str | None
@@ -196,6 +199,7 @@ def read_stats(core: Core, consuming: Consuming) -> Stats:
         groups=read_groups(core, consuming),
         topics=read_topics(core),
         cleaning=read_cleaning(core),
+        copies=read_copies(core),
         retention_stopped_by=_said(core.retention.error or core.cleaner.error),
     )
 

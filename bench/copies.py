@@ -1,0 +1,195 @@
+"""What following a store costs, what its copy takes, how fast that is a store again."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+import timerstore
+from timerstore.backups.followed import read_statuses
+
+BODY_BYTES = 100
+BATCH = 20_000
+RATE = 200_000
+HOUR_MS = 3_600_000
+
+
+def bodies(count: int, *, random: bool) -> np.ndarray:
+    """Return bodies of 100 bytes: noise, or text as a program writes it."""
+    if random:
+        return np.random.default_rng(7).integers(0, 256, (count, BODY_BYTES), np.uint8)
+    text = '{{"user": {}, "order": "{:010d}", "what": "reminder", "mail": true}}'
+    texts = [text.format(i * 7_919 % 1_000_000, i).encode() for i in range(count)]
+    texts = [each.ljust(BODY_BYTES)[:BODY_BYTES] for each in texts]
+    return np.frombuffer(b"".join(texts), np.uint8).reshape(count, BODY_BYTES)
+
+
+def put_for(store: timerstore.TimerStore, seconds: float, rate: int, block: np.ndarray) -> float:
+    """Put at a rate; return the median time of a batch in milliseconds."""
+    took, began_s, number = [], time.perf_counter(), 0
+    delays = np.full(len(block), 6 * HOUR_MS)
+    while (now_s := time.perf_counter()) - began_s < seconds:
+        store.put_many(block, topic="copies", delay_ms=delays)
+        took.append(1_000 * (time.perf_counter() - now_s))
+        number += 1
+        time.sleep(max(0.0, began_s + number * len(block) / rate - time.perf_counter()))
+    return float(np.median(took))
+
+
+@contextmanager
+def following(path: Path, dest: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `timerstore follow` beside the block."""
+    code = "from timerstore.cli import main; main()"
+    command = [sys.executable, "-P", "-c", code, "follow", os.fspath(path), dest]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        yield child
+    finally:
+        child.send_signal(signal.SIGTERM)
+        child.wait(120)
+
+
+def cpu_s(pid: int) -> float:
+    """Return a process's seconds of processor time."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure_following(folder: Path, dest: str, seconds: float, *, random: bool) -> None:
+    """Put with no follower, then with one; say what that cost."""
+    path = folder / "store"
+    block = bodies(BATCH, random=random)
+    config = timerstore.Config(durability="process")
+    kind = "noise" if random else "text"
+    with timerstore.open(path, config=config) as store:
+        put_for(store, 3, RATE, block)
+        alone = [put_for(store, seconds / 2, RATE, block)]
+        with following(path, dest) as child:
+            while not (found := read_statuses(path)) or not found[0].shipped_end:
+                time.sleep(0.1)
+            time.sleep(3)
+            start, sent = store.stats().commitlog_end, read_statuses(path)[0].sent_bytes
+            requests, used_s = read_statuses(path)[0].request_count, cpu_s(child.pid)
+            began_s = time.perf_counter()
+            beside = put_for(store, seconds, RATE, block)
+            passed_s, used_s = time.perf_counter() - began_s, cpu_s(child.pid) - used_s
+            lag = store.stats().copies[0]
+            while store.stats().copies[0].lag_bytes:
+                time.sleep(0.2)
+            end, (status,) = store.stats().commitlog_end, read_statuses(path)
+        alone.append(put_for(store, seconds / 2, RATE, block))
+    before = sum(alone) / 2
+    print(f"{kind}: {(end - start) / passed_s / 1e6:.0f} MB/s appended")
+    print(f"  follower      {used_s / passed_s:.2f} of a core")
+    print(f"  sent          {(status.sent_bytes - sent) / (end - start):.3f} of what was appended")
+    print(f"  calls         {(status.request_count - requests) / passed_s:.1f} a second")
+    print(f"  lag           {lag.lag_ms} ms, {lag.lag_bytes / 1e6:.0f} MB at the end")
+    print(
+        f"  batch of {BATCH:,}  {beside:.2f} ms beside it, {before:.2f} ms alone: "
+        f"{100 * (beside / before - 1):+.1f} %"
+    )
+
+
+def measure_idle(folder: Path, dest: str, seconds: float) -> None:
+    """Let a store idle; say how often its follower asked for something."""
+    path = folder / "idle"
+    with timerstore.open(path) as store, following(path, dest):
+        store.put_many([b"x"] * 100, topic="t", delay_ms=[HOUR_MS] * 100)
+        while not (found := read_statuses(path)) or store.stats().copies[0].lag_bytes:
+            time.sleep(0.1)
+        time.sleep(70)
+        before = read_statuses(path)[0].request_count
+        time.sleep(seconds)
+        time.sleep(11)  # it says so every ten seconds
+        (found,) = read_statuses(path)
+        print(f"idle: {found.request_count - before} calls in {seconds:.0f} s")
+
+
+def measure_restore(folder: Path, dest: str, count: int) -> None:
+    """Back up many pending timers; restore them, beside copying the same bytes."""
+    path, block = folder / "many", bodies(BATCH, random=False)
+    with timerstore.open(path, config=timerstore.Config(durability="process")) as store:
+        for _ in range(count // BATCH):
+            delays = np.random.default_rng(1).integers(HOUR_MS, 24 * HOUR_MS, BATCH)
+            store.put_many(block, topic="copies", delay_ms=delays)
+        began_s = time.perf_counter()
+        report = store.backup(dest)
+        print(
+            f"backup of {report.point.bytes_count / 1e9:.2f} GB: "
+            f"{time.perf_counter() - began_s:.1f} s"
+        )
+    os.sync()
+    began_s = time.perf_counter()
+    shutil.copytree(path / "commitlog", folder / "copied")
+    for each in (folder / "copied").iterdir():
+        fd = os.open(each, os.O_RDONLY)
+        os.fsync(fd)
+        os.close(fd)
+    copied_s = time.perf_counter() - began_s
+    from timerstore.backups.catalog import read_catalog
+    from timerstore.backups.destination import find_destination
+    from timerstore.backups.fetching import Summed, lay_log
+    from timerstore.timelog.files.disk import Disk
+
+    catalog = read_catalog(find_destination(dest))
+    point = catalog.points[-1]
+    began_s = time.perf_counter()
+    lay_log(
+        catalog,
+        catalog.run_of(point),
+        point.log_start,
+        point.log_end,
+        folder / "laid",
+        disk=Disk(),
+        told=Summed(None, 1),
+    )
+    laid_s = time.perf_counter() - began_s
+    began_s = time.perf_counter()
+    found = timerstore.restore(dest, folder / "restored")
+    took_s = time.perf_counter() - began_s
+    print(
+        f"restore of {found.pending_count:,} pending: the log is laid down in {laid_s:.1f} s, "
+        f"{laid_s / copied_s:.2f} of a copy's {copied_s:.1f} s; "
+        f"{took_s:.1f} s with its indexes made and every byte verified"
+    )
+
+
+def main() -> None:
+    """Measure what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dest", help="an address; else a folder beside the stores")
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--timers", type=int, default=10_000_000)
+    parser.add_argument("--only", choices=["following", "idle", "restore"])
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        dest = given.dest or f"file://{name}/objects"
+        if given.only in (None, "following"):
+            for random in (False, True):
+                where = folder / ("noise" if random else "text")
+                where.mkdir()
+                measure_following(where, f"{dest}-{where.name}", given.seconds, random=random)
+                shutil.rmtree(where)
+        if given.only in (None, "idle"):
+            measure_idle(folder, f"{dest}-idle", max(60.0, given.seconds))
+        if given.only in (None, "restore"):
+            measure_restore(folder, f"{dest}-many", given.timers)
+    most_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    print(f"most memory of this process: {most_bytes / 1e9:.1f} GB")
+
+
+if __name__ == "__main__":
+    main()

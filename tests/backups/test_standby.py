@@ -1,0 +1,291 @@
+"""A standby, which becomes the store: the one before is refused, whatever ends where."""
+
+import json
+import signal
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore
+from tests.backups.test_follow import Followed, until
+from tests.backups.test_remote import AHEAD_MS, TINY
+from tests.cli.shell import SMALL, Run, finish, process
+from timerstore import InvalidArgumentError, NotAStoreError, StoreLockedError
+from timerstore.backups.catalog import read_catalog
+from timerstore.backups.chains import claim_chain, newest_claim
+from timerstore.backups.destination import find_destination
+from timerstore.backups.promote import PromoteReport, promote
+from timerstore.backups.standby import STANDBY_FILE, Standby
+from timerstore.timelog.files.disk import Disk
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Pair:
+    """A store that is followed, with a standby of it."""
+
+    def __init__(self, folder: Path, place: str) -> None:
+        self.kept, self.place, self.local = Followed(folder, place), place, folder / "local"
+
+    def ship(self, count: int) -> None:
+        self.kept.put(count)
+        self.kept.follower.step()
+
+    def fetch(self, **options: Any) -> int:
+        standby = Standby(self.local, find_destination(self.place), self.place, **options)
+        try:
+            return standby.step().copied_bytes
+        finally:
+            standby.close()
+
+    def promote(self, **options: Any) -> PromoteReport:
+        return promote(self.local, config=TINY, clock=self.kept.clock, **options)
+
+    def close(self) -> None:
+        self.kept.follower.close()
+        self.kept.store.close()
+
+
+@pytest.fixture
+def pair(place: str, tmp_path: Path) -> Iterator[Pair]:
+    found = Pair(tmp_path, place)
+    yield found
+    found.close()
+
+
+def count(path: Path, **options: Any) -> int:
+    with timerstore.open(path, read_only=True, config=TINY, **options) as store:
+        return store.count()
+
+
+def test_it_fetches_what_is_new(pair: Pair) -> None:
+    for number in range(1, 6):
+        pair.ship(30)
+        assert pair.fetch() > 0 and pair.fetch() == 0
+        assert count(pair.local) == 30 * number
+        assert timerstore.verify(pair.local).ok
+    with pytest.raises(NotAStoreError, match="is a backup"):
+        timerstore.open(pair.local)
+    (point,) = timerstore.backup_points(pair.local)
+    assert point.log_end == pair.kept.store.stats().commitlog_end
+
+
+def test_it_becomes_the_store(pair: Pair) -> None:
+    """At its last point; then it is followed itself, and nobody else is."""
+    pair.ship(20)
+    pair.fetch()
+    pair.ship(5)
+    report = pair.promote()
+    assert (report.pending_count, report.fenced) == (25, True)
+    assert "25 timers are pending" in str(report) and report.to_dict()["fenced"]
+    pair.kept.put(7)
+    with pytest.raises(StoreLockedError, match="taken over"):
+        pair.kept.follower.step()
+    with pytest.raises(StoreLockedError, match="taken over"):
+        timerstore.backup(pair.kept.path, pair.place)
+    assert not (pair.local / STANDBY_FILE).exists()
+    with timerstore.open(pair.local, config=TINY, clock=pair.kept.clock) as store:
+        assert store.count() == 25
+        store.put(b"in the new one", delay=timedelta(milliseconds=AHEAD_MS))
+        with store.follow(pair.place):
+            pass
+    assert timerstore.verify(pair.place).ok
+    assert pair.kept.restore().pending_count == 26
+    with pytest.raises(NotAStoreError, match="no standby"):
+        pair.promote()
+
+
+def test_what_comes_late_from_the_one_before_is_not_seen(pair: Pair, tmp_path: Path) -> None:
+    """Its look at the claims was before, its point is written behind: nobody sees it."""
+    pair.ship(10)
+    pair.fetch()
+    shipper = pair.kept.follower._shipper
+    assert shipper is not None
+    report = pair.promote()
+    pair.kept.put(9)
+    shipper.check_is_ours = lambda: None  # type: ignore[method-assign]
+    pair.kept.follower.step()
+    points = timerstore.backup_points(pair.place)
+    assert len(points) == 1 and report.pending_count == 10
+    assert pair.kept.restore().pending_count == 10
+    with timerstore.open(pair.local, config=TINY, clock=pair.kept.clock) as store:
+        store.put(b"x", delay=timedelta(hours=1))
+        store.backup(pair.place)
+    assert [point.number for point in timerstore.backup_points(pair.place)] == [1, 2]
+    assert timerstore.verify(pair.place).ok
+    assert timerstore.restore(pair.place, tmp_path / "again").pending_count == 11
+
+
+class Ended(BaseException):
+    """The process ends here."""
+
+
+class EndingDisk(Disk):
+    """A disk whose process ends at one of its events."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def event(self, kind: str, path: Path) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Ended
+
+
+def test_wherever_a_step_ends(tmp_path: Path) -> None:
+    """What the folder holds is whole, and the next step goes on."""
+    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
+    pair.ship(40)
+    pair.fetch()
+    total, left, ended = 40, 0, 0
+    while True:
+        pair.ship(40)
+        total += 40
+        try:
+            pair.fetch(disk=EndingDisk(left))
+        except Ended:
+            ended += 1
+        else:
+            break
+        assert timerstore.verify(pair.local).ok, left
+        assert 40 <= count(pair.local) <= total  # what was fetched behind the point is a prefix
+        left += 1 + left // 6
+    assert ended > 8 and count(pair.local) == total
+    pair.close()
+
+
+def test_wherever_a_promotion_ends(tmp_path: Path) -> None:
+    """It is taken up by the next one, which has all of it."""
+    left, ended = 0, True
+    while ended:
+        pair = Pair(tmp_path / str(left), f"file://{tmp_path}/objects{left}")
+        pair.ship(12)
+        pair.fetch()
+        pair.ship(3)
+        ended = False
+        try:
+            pair.promote(disk=EndingDisk(left))
+        except Ended:
+            ended = True
+        pair.kept.put(1)
+        if not ended:
+            pair.close()
+            break
+        assert pair.promote().pending_count == 15
+        with pytest.raises(StoreLockedError, match="taken over"):
+            pair.kept.follower.step()
+        with timerstore.open(pair.local, config=TINY, clock=pair.kept.clock) as store:
+            store.backup(pair.place)
+        assert pair.kept.restore().pending_count == 15
+        pair.close()
+        left += 1 + left // 3
+    assert left > 9
+
+
+def test_one_of_two_is_promoted(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
+    pair.ship(10)
+    pair.fetch()
+    other = Pair.__new__(Pair)
+    other.kept, other.place, other.local = pair.kept, pair.place, tmp_path / "other"
+    other.fetch()
+    dest = find_destination(pair.place)
+    with pytest.raises(Ended):
+        pair.promote(disk=EndingDisk(2))
+    if newest_claim(dest)[0] == 1:
+        claim_chain(dest, 1, promoted=True)
+    other.promote()
+    plan = json.loads((pair.local / STANDBY_FILE).read_text())
+    if "claim" in plan:
+        with pytest.raises(StoreLockedError, match="Somebody else"):
+            pair.promote()
+    with timerstore.open(other.local, config=TINY, clock=pair.kept.clock) as store:
+        assert store.count() == 10
+        store.backup(pair.place)
+    pair.close()
+
+
+def test_without_its_destination(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
+    pair.ship(10)
+    pair.fetch()
+    (tmp_path / "objects").rename(tmp_path / "gone")
+    (tmp_path / "objects").write_text("")
+    with pytest.raises(timerstore.TimerStoreError):
+        pair.promote()
+    assert count(pair.local) == 10  # a standby as before
+    report = pair.promote(fenced=False)
+    assert (report.pending_count, report.fenced) == (10, False)
+    with timerstore.open(pair.local, config=TINY, clock=pair.kept.clock) as store:
+        assert store.count() == 10
+    pair.close()
+
+
+def test_a_gap_in_the_log_is_stepped_over(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
+    pair.ship(10)
+    pair.fetch()
+    kept = pair.kept
+    for _ in range(6):
+        kept.put(60)
+        kept.clock.advance(timedelta(minutes=5))
+        for delivery in kept.store.consume("t", timeout=0):
+            delivery.ack()
+        kept.store.flush()
+    pair.ship(4)
+    assert len(read_catalog(find_destination(pair.place)).known) == 2
+    assert pair.fetch() > 0
+    assert count(pair.local) == 4 and timerstore.verify(pair.local).ok
+    assert pair.promote().pending_count == 4
+    pair.close()
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
+    pair.ship(1)
+    pair.fetch()
+    dest = find_destination(pair.place)
+    held = Standby(pair.local, dest, pair.place)
+    with pytest.raises(StoreLockedError):
+        Standby(pair.local, dest, pair.place)
+    held.close()
+    with pytest.raises(InvalidArgumentError, match="something else"):
+        Standby(pair.kept.path, dest, pair.place)
+    elsewhere = f"file://{tmp_path}/elsewhere"
+    with pytest.raises(InvalidArgumentError, match="standby of"):
+        Standby(pair.local, find_destination(elsewhere), elsewhere)
+    with pytest.raises(NotAStoreError, match="no standby"):
+        promote(pair.kept.path)
+    empty = Standby(tmp_path / "empty", find_destination(elsewhere), elsewhere)
+    with pytest.raises(NotAStoreError, match="holds no backup"):
+        empty.step()
+    empty.close()
+    pair.close()
+
+
+@pytest.mark.slow
+def test_the_commands(run: Run, tmp_path: Path) -> None:
+    path, place, local = tmp_path / "timers", f"file://{tmp_path}/objects", tmp_path / "local"
+    with timerstore.open(path, config=SMALL) as store:
+        store.put(b"first", delay=timedelta(hours=1))
+        with store.follow(place, every=timedelta(milliseconds=50)) as following:
+            until(lambda: following.status.shipped_end)
+            assert "were new" in run("standby", place, local, "--once").output
+            child = process("standby", place, local, "--every", "50ms")
+            store.put(b"second", delay=timedelta(hours=1))
+            end = store.stats().commitlog_end
+            until(lambda: timerstore.backup_points(local)[-1].log_end == end)
+            child.send_signal(signal.SIGTERM)
+            assert finish(child)[0] == 0
+            assert "second" in run("pending", local).output
+            assert "2 timers are pending" in run("promote", local).output
+            store.put(b"third", delay=timedelta(hours=1))
+            until(lambda: following.status.ended)
+            with pytest.raises(StoreLockedError):
+                following.close()
+            following.close = lambda: None  # type: ignore[method-assign]
+    assert "taken over" in run("follow", path, place, exits=3).output
+    assert json.loads(run("info", local, "--json").stdout)["pending_count"] == 2

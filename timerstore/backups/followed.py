@@ -1,0 +1,129 @@
+"""What followers say of a store's copies elsewhere: a small file for each, in the store's folder.
+
+    follow/CRC.json    what the follower of one destination said last; CRC names the destination
+    follow/CRC.lock    is locked by that follower
+
+They are not made durable: who follows again writes them anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import zlib
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from timerstore.errors import StoreLockedError
+
+FOLLOW_FOLDER: Final = "follow"
+_FILE_BYTES_MAX: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyStatus:
+    """How far a copy elsewhere has come."""
+
+    dest: str
+    every_ms: int
+    """It looks so often for what is new."""
+    alive_ms: int
+    """When the follower said this; it does so every ten seconds at least."""
+    shipped_ms: int
+    """All that was put before this time is in the copy; 0: nothing was shipped yet."""
+    shipped_end: int
+    """The offset up to which the log is in the copy."""
+    sent_bytes: int
+    """Since it began."""
+    request_count: int
+    """Calls of the file system since it began; each is one request or a few."""
+    failing_since_ms: int | None
+    """Since when nothing can be shipped, None where all is well."""
+    error: str | None
+    """Why nothing can be shipped."""
+    next_try_ms: int | None
+    """When it tries again; None where it does not fail, or has given up."""
+    ended: bool
+    """The follower has ended, by itself or because it was told to."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all values, for JSON."""
+        return asdict(self)
+
+
+def write_status(path: Path, status: CopyStatus) -> None:
+    """Write what a follower says into a store's folder; who reads sees all of it or none."""
+    file = _file(path, status.dest, "json")
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    temporary = file.with_name(file.name + ".tmp")
+    temporary.write_text(json.dumps(status.to_dict()))
+    temporary.rename(file)
+
+
+def read_statuses(path: Path) -> list[CopyStatus]:
+    """Return what each follower of a store said last; a file that says nothing is passed over."""
+    found = list[CopyStatus]()
+    folder = path / FOLLOW_FOLDER
+    with suppress(OSError):
+        for name in sorted(os.listdir(folder)):
+            if name.endswith(".json"):
+                with suppress(OSError, ValueError, LookupError, TypeError):
+                    found.append(_status(folder / name))
+    return found
+
+
+def _status(file: Path) -> CopyStatus:
+    fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        told = json.loads(os.read(fd, _FILE_BYTES_MAX))
+    finally:
+        os.close(fd)
+    values = {each.name: told[each.name] for each in fields(CopyStatus)}
+    for name, value in values.items():
+        may_lack = name in ("failing_since_ms", "error", "next_try_ms")
+        kind = str if name in ("dest", "error") else bool if name == "ended" else int
+        if type(value) is not kind and not (may_lack and value is None):
+            raise ValueError(f"{name} is {value!r:.80}")
+    return CopyStatus(**values)
+
+
+def forget_status(path: Path, dest: str) -> bool:
+    """Forget a copy, so that nobody is warned of it; return whether there was one."""
+    try:
+        _file(path, dest, "json").unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _file(path: Path, dest: str, kind: str) -> Path:
+    return path / FOLLOW_FOLDER / f"{zlib.crc32(dest.encode()):08x}.{kind}"
+
+
+class FollowLock:
+    """The right to write into one destination, among processes of this machine."""
+
+    def __init__(self, path: Path, dest: str) -> None:
+        """Take it, or raise StoreLockedError."""
+        file = _file(path, dest, "lock")
+        file.parent.mkdir(mode=0o700, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._fd = os.open(file, flags, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            self.release(locked=False)
+            raise StoreLockedError(
+                f"{path} is followed into {dest} by another process already. Stop one of them."
+            ) from e
+
+    def release(self, *, locked: bool = True) -> None:
+        """Let it go; twice does nothing."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            if locked:
+                fcntl.flock(fd, fcntl.LOCK_UN)
+            os.close(fd)

@@ -1,0 +1,222 @@
+"""Following a store: what is appended is shipped all the time, beside whoever appends.
+
+The owner is not asked. Each interval a few bytes behind what was shipped say whether there is more;
+only then the log is read. Whatever fails is tried again, after waits that grow; what says that this
+store may not write there ends it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from timerstore.backups.destination import Destination
+from timerstore.backups.followed import CopyStatus, FollowLock, write_status
+from timerstore.backups.merging import merge_pieces
+from timerstore.backups.ship import Shipper
+from timerstore.backups.taking import check_whole, refuse_inside
+from timerstore.backups.thinning import remove_needless, thin_out
+from timerstore.core.directory import is_backup
+from timerstore.errors import (
+    InvalidArgumentError,
+    NotAStoreError,
+    StoreLockedError,
+    TimerStoreError,
+)
+from timerstore.ground.config import Config
+from timerstore.services.world.background import Flag
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.names import segment_name
+from timerstore.timelog.files.steady import list_names
+from timerstore.timelog.reading.reader import StoreReader
+
+log = logging.getLogger("timerstore")
+
+KEEP_MS: Final = 48 * 3_600_000
+"""So long points are kept where nobody says otherwise."""
+WAIT_S_MAX: Final = 60.0
+"""Between two tries while something fails."""
+_CARE_S: Final = 60.0
+"""So often points are thinned, pieces merged, and small files looked at that change alone."""
+_BEAT_S: Final = 10.0
+_REFUSED: Final = (InvalidArgumentError, StoreLockedError, NotAStoreError)
+"""What does not go away by waiting."""
+
+
+class Follower:
+    """Ships one store into one destination, for as long as it is run."""
+
+    def __init__(
+        self,
+        path: Path,
+        find: Callable[[], Destination],
+        *,
+        every_s: float = 1.0,
+        keep_ms: int | None = KEEP_MS,
+        config: Config | None = None,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """Take the right to write there. `find` returns the destination, anew after each failure.
+
+        Raises StoreLockedError where somebody follows there already, InvalidArgumentError where
+        the destination cannot be one, NotAStoreError.
+        """
+        config = Config() if config is None else config
+        if is_backup(path) or not (path / "commitlog").is_dir():
+            raise NotAStoreError(f"{path} is no store. Pass the folder of a store.")
+        self.path, self.every_s, self.keep_ms, self._find = path, every_s, keep_ms, find
+        self._levels = np.array(config.delay_levels_ms(), np.int64)
+        self.dest, self._now_ms = find(), now_ms
+        if self.dest.folder is not None:
+            refuse_inside(path, self.dest.folder)
+        self._lock = FollowLock(path, self.dest.shown)
+        self._shipper: Shipper | None = None
+        self._failed_count = 0
+        self._looked_end = -1
+        self._cared_s = self._beat_s = time.monotonic()
+        self._sent_before = self._requests_before = 0
+        self.status = CopyStatus(
+            dest=self.dest.shown,
+            every_ms=round(1_000 * every_s),
+            alive_ms=self._now_ms(),
+            shipped_ms=0,
+            shipped_end=0,
+            sent_bytes=0,
+            request_count=0,
+            failing_since_ms=None,
+            error=None,
+            next_try_ms=None,
+            ended=False,
+        )
+
+    def run(self, stop: Flag) -> None:
+        """Follow until `stop` is set, then ship what is left; raises what refuses this store."""
+        try:
+            while not stop.wait(self.step()):
+                pass
+            if not self._failed_count:
+                self.step()
+        except BaseException as e:
+            if isinstance(e, Exception):
+                self._tell(error=f"{type(e).__name__}: {e}", next_try_ms=None)
+            raise
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Say that it has ended; let the right to write go. Twice does nothing."""
+        if not self.status.ended:
+            self._tell(ended=True)
+            self._lock.release()
+
+    def step(self) -> float:
+        """Ship what is new, if anything; return how many seconds to wait until the next time."""
+        began_s, now_ms = time.monotonic(), self._now_ms()
+        try:
+            self._look(now_ms)
+        except _REFUSED:
+            raise
+        except (TimerStoreError, OSError) as e:
+            return self._wait_after(e)
+        if self._failed_count:
+            log.warning("%s is followed into %s again", self.path, self.dest)
+            self._failed_count = 0
+            self._tell(failing_since_ms=None, error=None, next_try_ms=None)
+        elif time.monotonic() - self._beat_s >= _BEAT_S:
+            self._tell()
+        return max(0.0, self.every_s - (time.monotonic() - began_s))
+
+    def _look(self, now_ms: int) -> None:
+        if self._shipper is None:
+            if self._failed_count:
+                self._sent_before += self.dest.sent_bytes
+                self._requests_before += self.dest.request_count
+                self.dest = self._find()  # with credentials as they are now
+            self._shipper, self._looked_end = Shipper(self.dest), -1
+        is_time_to_care = time.monotonic() - self._cared_s >= _CARE_S
+        last = self._shipper.last
+        if not (last is None or self._looked_end < 0 or is_time_to_care):
+            if not self._has_more(last.log_end, self._shipper.catalog.segment_bytes):
+                return
+        reader = StoreReader(self.path, self._levels)
+        check_whole(reader)
+        report = self._shipper.ship(reader, now_ms=now_ms, only_new=True)
+        if report is not None and report.problems:
+            log.warning("%s", report)
+        last = self._shipper.last
+        assert last is not None
+        self._looked_end = last.log_end
+        self._tell(shipped_ms=now_ms, shipped_end=last.log_end)
+        if is_time_to_care:
+            self._cared_s = time.monotonic()
+            catalog = self._shipper.catalog
+            merge_pieces(reader, catalog)
+            if self.keep_ms is not None:
+                thin_out(catalog, now_ms, self.keep_ms)
+            remove_needless(catalog)
+
+    def _has_more(self, end: int, segment_bytes: int) -> bool:
+        """Tell whether something stands in the log behind `end`; reads some bytes. O(1).
+
+        Where that segment is gone, the log goes on behind a gap.
+        """
+        head = self._read(end, segment_bytes)
+        if not head:
+            name = segment_name(end - end % segment_bytes)
+            return any(each > name for each in list_names(self.path / "commitlog"))
+        if int.from_bytes(head[fmt.BLANK_MAGIC_AT :][:4], "big") == fmt.BLANK_MAGIC:
+            head = self._read(end - end % segment_bytes + segment_bytes, segment_bytes)
+        return any(head)
+
+    def _read(self, offset: int, segment_bytes: int) -> bytes:
+        number, position = divmod(offset, segment_bytes)
+        file = self.path / "commitlog" / segment_name(number * segment_bytes)
+        try:
+            fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            if not self.path.is_dir():
+                raise NotAStoreError(f"There is no {self.path} any more.") from None
+            return b""
+        try:
+            return os.pread(fd, 8, position)
+        finally:
+            os.close(fd)
+
+    def _wait_after(self, error: Exception) -> float:
+        """Keep what failed; return how long to wait, longer each time, never the same."""
+        self._shipper = None  # what was written may be there or not: list it anew
+        self._failed_count += 1
+        longest_s = min(WAIT_S_MAX, self.every_s * 2.0 ** min(self._failed_count - 1, 30))
+        wait_s = longest_s * (0.5 + 0.5 * random.random())
+        now_ms = self._now_ms()
+        since_ms = self.status.failing_since_ms
+        if since_ms is None:
+            log.warning("%s is not followed into %s just now: %s", self.path, self.dest, error)
+        self._tell(
+            failing_since_ms=now_ms if since_ms is None else since_ms,
+            error=f"{type(error).__name__}: {error}",
+            next_try_ms=now_ms + round(1_000 * wait_s),
+        )
+        return wait_s
+
+    def _tell(self, **changes: object) -> None:
+        self._beat_s = time.monotonic()
+        self.status = replace(
+            self.status,
+            alive_ms=self._now_ms(),
+            sent_bytes=self._sent_before + self.dest.sent_bytes,
+            request_count=self._requests_before + self.dest.request_count,
+            **changes,  # type: ignore[arg-type]
+        )
+        try:
+            write_status(self.path, self.status)
+        except OSError as e:
+            log.debug("what followers say could not be written: %s", e)

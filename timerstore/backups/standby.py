@@ -1,0 +1,203 @@
+"""A standby: the last point of a remote backup, kept in a folder that can become the store.
+
+The folder is a backup in the form that `backup` writes, with one point, so it can be looked at and
+verified, and nothing fires in it. Each step fetches what is new of the log alone, then writes the
+point's files and the list, as a backup does: wherever it ends, the point that the list names is
+whole. `standby.json` says where the backup lies, and how far a promotion has come.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from timerstore.backups.backup import write_top
+from timerstore.backups.building import remove_tree, write_files
+from timerstore.backups.catalog import Catalog, read_catalog
+from timerstore.backups.destination import Destination, find_destination
+from timerstore.backups.fetching import lay_log
+from timerstore.backups.points import (
+    EARLIER_FOLDER,
+    POINTS_FOLDER,
+    BackupList,
+    BackupLock,
+    BackupPoint,
+    numbers_of,
+    read_list,
+)
+from timerstore.backups.timeline import check_restores
+from timerstore.core.directory import LIST_FILE, is_backup
+from timerstore.errors import InvalidArgumentError, TimerStoreError
+from timerstore.services.world.background import Flag
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.jsonfile import read_json, understood, whole, write_json
+from timerstore.timelog.files.names import INT32_MAX, segment_offset
+
+log = logging.getLogger("timerstore")
+
+WAIT_S_MAX: Final = 60.0
+"""Between two tries while something fails."""
+STANDBY_FILE: Final = "standby.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandbyStep:
+    """What one look at a backup brought."""
+
+    point: BackupPoint
+    copied_bytes: int
+    """Of the log; 0 where there was nothing new."""
+
+
+class Standby:
+    """A folder that follows a destination."""
+
+    def __init__(
+        self, path: Path, dest: Destination, address: str, disk: Disk | None = None
+    ) -> None:
+        """Take the folder, or make it; `address` leads to the destination again.
+
+        Raises InvalidArgumentError where it is something else, StoreLockedError.
+        """
+        self.path, self.dest, self.disk = path, dest, Disk() if disk is None else disk
+        self.disk.make_folder(path)
+        names = {each.name for each in path.iterdir()} - {"commitlog", POINTS_FOLDER}
+        if names and not names & {LIST_FILE, STANDBY_FILE, f"{STANDBY_FILE}.tmp"}:
+            raise InvalidArgumentError(
+                f"{path} holds something else than a standby. Pass an empty folder."
+            )
+        self._lock = BackupLock(path, alone=True)
+        try:
+            plan = read_plan(path)
+            if plan and find_destination(plan["dest"]).shown != dest.shown:
+                raise InvalidArgumentError(
+                    f"{path} is a standby of {plan['dest']}. Pass another folder for {dest}."
+                )
+            if not plan:
+                write_json(self.disk, path / STANDBY_FILE, {"dest": address})
+            self.listed: BackupList | None = read_list(path) if is_backup(path) else None
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def run(self, stop: Flag, every_s: float) -> None:
+        """Look again and again until `stop` is set; what fails is logged, and tried again."""
+        failed_count = 0
+        while True:
+            wait_s = every_s
+            try:
+                self.step()
+                failed_count = 0
+            except (TimerStoreError, OSError) as e:
+                log.warning("%s is not what %s is just now: %s", self.path, self.dest, e)
+                failed_count += 1
+                wait_s = max(every_s, min(WAIT_S_MAX, 2.0**failed_count * random.random()))
+            if stop.wait(wait_s):
+                return
+
+    def close(self) -> None:
+        """Let the folder go; twice does nothing."""
+        self._lock.release()
+
+    @property
+    def last(self) -> BackupPoint | None:
+        """The point that the folder holds, None where there is none yet."""
+        return self.listed.points[-1] if self.listed is not None else None
+
+    def step(self) -> StandbyStep:
+        """Fetch the last point, where it is a new one. O(bytes that are new). Durable on return.
+
+        Raises NotAStoreError where there is no backup, InvalidArgumentError where it has no point,
+        CorruptStoreError, StoreAccessError, StoreFullError: the point before stays.
+        """
+        catalog = read_catalog(self.dest)
+        if not catalog.points:
+            raise InvalidArgumentError(f"{self.dest} holds no point yet. Take a backup first.")
+        point = catalog.points[-1]
+        last, run = self.last, catalog.run_of(point)
+        if last is not None and (last.number, last.time_ms) == (point.number, point.time_ms):
+            return StandbyStep(point=last, copied_bytes=0)
+        start = point.log_start
+        goes_on = last is not None and last.chain == run and last.log_end >= start
+        if goes_on and last is not None and last.log_end <= point.log_end:
+            start = last.log_end
+        elif self.listed is not None:
+            self._move_aside(self.listed, run)
+        self._fetch(catalog, point, run, start)
+        return StandbyStep(point=point, copied_bytes=point.log_end - start)
+
+    def _move_aside(self, listed: BackupList, run: int) -> None:
+        """Keep the log of the point before where the list still finds it, out of the way."""
+        folder, aside = self.path / "commitlog", self.path / EARLIER_FOLDER / str(listed.chain)
+        if listed.chain == run:
+            raise InvalidArgumentError(
+                f"{self.dest} has lost its last points. Pass another folder for the standby."
+            )
+        if folder.is_dir() and not aside.is_dir():
+            self.disk.make_folder(aside.parent)
+            folder.rename(aside)
+            self.disk.sync_folder(aside.parent)
+            self.disk.sync_folder(self.path)
+
+    def _fetch(self, catalog: Catalog, point: BackupPoint, run: int, start: int) -> None:
+        disk, chain, size = self.disk, catalog.chain, catalog.segment_bytes
+        assert chain is not None
+        folder = self.path / "commitlog"
+        files = catalog.read_files(point)
+        lay_log(catalog, run, start, point.log_end, folder, disk=disk, told=lambda count: None)
+        found = BackupList(self.path, chain.store_tag, dict(chain.sizes), run)
+        known = self.listed.marks.get(run, {}) if self.listed is not None else {}
+        for number in numbers_of(point, size, point.log_end):
+            stop = min(point.log_end - number * size, size)
+            at, crc = known.get(number, [(0, 0)])[-1]
+            if at > stop:
+                at, crc = 0, 0
+            found.marks_of(run, number).append((stop, self._crc(found, run, number, at, stop, crc)))
+        write_files(disk, found.point_folder(point.number), files)
+        crcs = {name: zlib.crc32(data) for name, data in files.items()}
+        found.points.append(replace(point, chain=run, files=crcs))
+        found.write(disk)
+        write_top(disk, self.path, files)
+        self.listed = found
+        self._prune(point, size)
+
+    def _crc(
+        self, found: BackupList, run: int, number: int, start: int, stop: int, crc: int
+    ) -> int:
+        with (self.path / "commitlog" / found.segment_path(run, number).name).open("rb") as file:
+            file.seek(start)
+            while start < stop:
+                piece = file.read(min(1 << 20, stop - start))
+                start, crc = start + len(piece), zlib.crc32(piece, crc)
+        return crc
+
+    def _prune(self, point: BackupPoint, size: int) -> None:
+        for folder in sorted((self.path / POINTS_FOLDER).iterdir()):
+            if folder.name != str(point.number):
+                remove_tree(self.disk, folder)
+        if (self.path / EARLIER_FOLDER).is_dir():
+            remove_tree(self.disk, self.path / EARLIER_FOLDER)
+        kept = numbers_of(point, size, point.log_end)
+        for each in sorted((self.path / "commitlog").iterdir()):
+            offset = segment_offset(each.name)
+            if offset is not None and offset // size not in kept:
+                self.disk.remove(each)
+
+
+def read_plan(path: Path) -> dict[str, Any]:
+    """Return what `standby.json` says; nothing where there is none. Raises CorruptStoreError."""
+    plan = read_json(path / STANDBY_FILE) or {}
+    with understood(STANDBY_FILE):
+        if plan and not isinstance(plan["dest"], str):
+            raise ValueError("dest is no text")
+        if "claim" in plan:
+            number, name = plan["claim"]
+            whole(number, 1, INT32_MAX)
+            if not isinstance(name, str):
+                raise ValueError("the claim's name is no text")
+        check_restores(plan.get("restores", []))
+    return plan

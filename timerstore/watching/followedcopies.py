@@ -1,0 +1,84 @@
+"""How far a store's copies elsewhere lag behind it, by what their followers say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from timerstore.backups.followed import CopyStatus, read_statuses
+from timerstore.core.core import Core
+from timerstore.ground.amounts import shown_bytes
+
+_BEHIND_MS: Final = 60_000
+"""A copy that lags so long, and thirty of its intervals, is warned of."""
+_CURE: Final = (
+    "Look at the address, the network and the credentials, and whether `timerstore follow` runs; "
+    "it goes on by itself. If nobody is to follow any more: `timerstore follow PATH DEST --forget`."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyStats:
+    """A look at one copy that is followed into a destination.
+
+    `lag_ms`: since when something waits to be in it, 0 where nothing does; `lag_bytes`: how much of
+    the log. `error`: why nothing can be shipped, since `failing_since_ms`; `next_try_ms`: when it
+    is tried again, None where the follower has given up. `alive_ms`: when it said this; `ended`: it
+    follows no more. `sent_bytes`, `request_count`: since it began.
+    """
+
+    dest: str
+    lag_ms: int
+    lag_bytes: int
+    shipped_ms: int
+    shipped_end: int
+    sent_bytes: int
+    request_count: int
+    alive_ms: int
+    error: str | None
+    failing_since_ms: int | None
+    next_try_ms: int | None
+    ended: bool
+
+
+def read_copies(core: Core) -> tuple[CopyStats, ...]:
+    """Look at each copy. O(copies): a small file for each is read."""
+    now_ms, end = core.clock.now_ms, core.engine.commitlog.end
+    return tuple(_look(each, now_ms, end) for each in read_statuses(core.path))
+
+
+def _look(status: CopyStatus, now_ms: int, end: int) -> CopyStats:
+    lag_bytes = max(0, end - status.shipped_end)
+    return CopyStats(
+        dest=status.dest,
+        lag_ms=max(0, now_ms - status.shipped_ms) if lag_bytes and status.shipped_ms else 0,
+        lag_bytes=lag_bytes,
+        shipped_ms=status.shipped_ms,
+        shipped_end=status.shipped_end,
+        sent_bytes=status.sent_bytes,
+        request_count=status.request_count,
+        alive_ms=status.alive_ms,
+        error=status.error,
+        failing_since_ms=status.failing_since_ms,
+        next_try_ms=status.next_try_ms,
+        ended=status.ended,
+    )
+
+
+def copies_behind(core: Core) -> list[tuple[CopyStats, str, str]]:
+    """Return each copy that is behind for long, or fails: with a sentence, and what to do."""
+    found = list[tuple[CopyStats, str, str]]()
+    now_ms, end = core.clock.now_ms, core.engine.commitlog.end
+    for status in read_statuses(core.path):
+        copy = _look(status, now_ms, end)
+        is_late = copy.lag_ms > max(_BEHIND_MS, 30 * status.every_ms)
+        if copy.error is None and not is_late:
+            continue
+        what = f"The copy in {copy.dest} lacks {shown_bytes(copy.lag_bytes)}"
+        what += f", put in the last {copy.lag_ms / 1_000:,.0f} s" if copy.lag_ms else ""
+        if copy.error is not None:
+            what += f"; {copy.error}"
+        elif copy.ended:
+            what += "; its follower has ended"
+        found.append((copy, what if what.endswith(".") else f"{what}.", _CURE))
+    return found
