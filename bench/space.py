@@ -122,10 +122,11 @@ class _Watched:
             batch.ack()
         if before:
             self._look()
-        # Cleaning has had its time meanwhile: twenty pieces in each second of it.
-        self.store.core.cleaner.run(at_once=True)
-        self.store.flush()
-        self._look()
+        copied_bytes = -1  # cleaning does a piece with each flush, and has time for all it wants
+        while copied_bytes != (now := self.store.stats().cleaning.copied_bytes):
+            copied_bytes = now
+            self.store.flush()
+            self._look()
 
     def _look(self) -> None:
         space, taken = self.space, _disk_bytes(self.store, self._scale)
