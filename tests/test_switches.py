@@ -179,7 +179,7 @@ def test_damaged_switches_are_named_and_left_aside(tmp_path: Path) -> None:
         ("Firing", {}),
         ("firing", {"group": "g"}),
         ("firing", {"duration": timedelta()}),
-        ("firing", {"duration": 5}),
+        ("firing", {"duration": "5"}),
         ("firing", {"keep": 1}),
         ("consuming", {"group": "no such/name"}),
     ],

@@ -64,7 +64,7 @@ def wrong_openings(share: bool) -> None:
 
 def wrong(store: TimerStore, consumer: Consumer) -> None:
     store.put("a")  # wrong
-    store.put(b"a", delay=5)  # wrong
+    store.put(b"a", delay="5")  # wrong
     store.put_many(["a"])  # wrong
     store.put_many("a")  # wrong
     store.put_many(b"a")  # wrong

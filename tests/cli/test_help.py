@@ -16,6 +16,7 @@ COMMANDS = {(name,): GROUP.commands[name] for name in NAMES}  # type: ignore[att
 PIPELINE = GROUP.commands["pipeline"].commands  # type: ignore[attr-defined]
 COMMANDS |= {("dead", name): command for name, command in DEAD.items()}
 COMMANDS |= {("pipeline", name): command for name, command in PIPELINE.items()}
+COMMANDS = {names: command for names, command in COMMANDS.items() if not command.hidden}
 _SHELL_BLOCK = re.compile(r"## At the shell\n+```\n(.*?)```", re.DOTALL)
 
 
@@ -60,4 +61,5 @@ def test_every_command_writes_json() -> None:
     for names, command in COMMANDS.items():
         options = {each for p in command.params for each in p.opts}
         silent = (("warmup",), ("dead",), ("pipeline",), ("pipeline", "follow"))
+        silent += (("follow",), ("standby",))
         assert "--json" in options or names in silent

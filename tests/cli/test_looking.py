@@ -174,7 +174,7 @@ def test_foreign_variables_are_ignored_with_a_warning(path: Path) -> None:
 
 
 def test_version(run: Run) -> None:
-    assert run("--version").stdout.startswith("timerstore 0.")
+    assert run("--version").stdout.startswith("timerstore 1.")
 
 
 def test_consume_acknowledges_what_a_reader_took_that_leaves(path: Path) -> None:

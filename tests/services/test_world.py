@@ -220,8 +220,8 @@ def test_it_can_be_set_back() -> None:
     assert (moves, walker.seen) == ([(0, -1_000)], [-1_000])
 
 
-@pytest.mark.parametrize("bad", [1, 1.5, None])
-def test_it_refuses_what_is_no_timedelta(bad: object) -> None:
+@pytest.mark.parametrize("bad", ["1", None])
+def test_it_refuses_what_is_no_length_of_time(bad: object) -> None:
     with pytest.raises(InvalidArgumentError):
         ManualClock().advance(bad)  # type: ignore[arg-type]
 
