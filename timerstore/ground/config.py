@@ -224,7 +224,7 @@ class Config(Tuning):
         if old and not is_copy:
             names = ", ".join(f"{name}=" for name in old)
             warnings.warn(
-                f"Pass Config(tuning=Tuning({names}…)): they go from Config with the next version.",
+                f"Pass Config(tuning=Tuning({names}…)): they go from Config with version 2.0.",
                 DeprecationWarning,
                 stacklevel=2,
             )
