@@ -106,7 +106,8 @@ class LogScan:
                 asked.append(row)
             self.log.queue_ends[row] = engine.queues.next_index(row)
         if is_checked and self.checkpoint is not None:
-            check_queue_files(engine, index_from, self.checkpoint.queue_index, asked)
+            linked, is_clean = self.checkpoint.queue_index, self.findings.clean
+            check_queue_files(engine, index_from, linked, asked, is_clean=is_clean)
 
     # --- chunk by chunk
 

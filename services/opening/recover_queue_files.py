@@ -3,6 +3,7 @@
 Retention keeps what points to kept messages, and the segment of the last entry; the next segment is
 made before one is full. So a queue is asked about only if it has no file, ends with a full one,
 or begins with an entry of a message that is not the log's first: seldom, because it takes a scan.
+A topic of which nothing has fired yet has no file either. After a clean close its counters say so.
 """
 
 from __future__ import annotations
@@ -15,19 +16,25 @@ from timerstore.errors import CorruptStoreError
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.reading.pastdamage import sound_messages
 from timerstore.timelog.reading.reader import StoreReader
+from timerstore.timelog.writing.tally import FIRED_COUNT, LOST_COUNT, PUT_COUNT, TALLY_WORDS
 
 if TYPE_CHECKING:
     from timerstore.services.engine.engine import Engine
 
 
-def check_queue_files(engine: Engine, durable: int, linked: int, asked: list[int]) -> None:
+def check_queue_files(
+    engine: Engine, durable: int, linked: int, asked: list[int], *, is_clean: bool
+) -> None:
     """Raise CorruptStoreError if a queue lacks entries of messages that it was written for.
 
     `durable`: where the flushed part of the commit log ends; `linked`: Q, the timer queue's entries
-    that were flushed; `asked`: rows that are asked about in any case. O(log) if any is.
+    that were flushed; `asked`: rows that are asked about in any case. `is_clean`: we closed the
+    store cleanly, so the counters of topics are whole. O(log) if any is asked about.
     """
     queues, log = engine.queues, engine.commitlog
-    asked = asked + [row for row in range(len(queues.files)) if _may_be_cut(engine, row, linked)]
+    for row in range(len(queues.files)):
+        if _may_be_cut(engine, row, linked) and not (is_clean and _waits_only(engine, row)):
+            asked = [*asked, row]
     if not asked:
         return
     reader = StoreReader(engine.path, engine.level_ms, precision_ms=engine.precision_ms)
@@ -43,6 +50,13 @@ def check_queue_files(engine: Engine, durable: int, linked: int, asked: list[int
                     at = int(index[i]) * fmt.ENTRY_BYTES
                     reason = "the segment of this entry is missing"
                     raise CorruptStoreError(queues.files[row].name, at, reason)
+
+
+def _waits_only(engine: Engine, row: int) -> bool:
+    """Tell whether a queue has no file because timers were put for it, and none has fired."""
+    words = engine.queues.table.tally.words[row * TALLY_WORDS :]
+    was_put = words[PUT_COUNT] > 0 and words[FIRED_COUNT] == 0 and words[LOST_COUNT] == 0
+    return bool(was_put and not engine.queues.files[row].numbers)
 
 
 def _may_be_cut(engine: Engine, row: int, linked: int) -> bool:

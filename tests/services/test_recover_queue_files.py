@@ -11,6 +11,7 @@ from tests.models.quiet_disk import QuietDisk
 from tests.services.test_damage import CONFIG, START_MS
 from tests.sparse_copy import copy_tree
 from timerstore import ManualClock, TimerStore
+from timerstore.services.opening import recover_queue_files
 from timerstore.timelog.files.checkpoint import read_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60, method="signal")]
@@ -126,3 +127,25 @@ def test_a_damaged_last_entry_is_missed(
     with TimerStore(path, config=CONFIG, clock=ManualClock(stores[1]), disk=QuietDisk()) as store:
         assert store.core.findings.rebuilt == ["consume queues"] and not store.health().ok
         assert len(store.pull("small", timeout=0)) == 1
+
+
+def test_a_topic_of_which_nothing_fired_costs_no_scan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else opening would read the whole log, for each topic whose timers are all far ahead."""
+    clock, scans = ManualClock(START_MS), []
+
+    def scan(*where: object) -> list[object]:
+        scans.append(where)
+        return []
+
+    store = TimerStore(tmp_path / "s", config=CONFIG, clock=clock, disk=QuietDisk())
+    store.put_many([b"later"] * 3, topic="b", delay_ms=60_000)
+    store.close()
+    monkeypatch.setattr(recover_queue_files, "sound_messages", scan)
+    store = TimerStore(tmp_path / "s", config=CONFIG, clock=clock, disk=QuietDisk())
+    assert scans == []
+    store.core.flusher.flush()
+    store.abandon()
+    TimerStore(tmp_path / "s", config=CONFIG, clock=clock, disk=QuietDisk()).abandon()
+    assert len(scans) == 1  # counters may be behind after a kill
