@@ -96,7 +96,7 @@ class Walk:
         """`units`: what it looks at, in the order of the commit log."""
         log = engine.commitlog
         self.engine, self.mine, self.units, self.at = engine, mine, units, 0
-        self._targets = np.full(len(units), NO_TARGET)
+        self._targets, self._read_count = np.full(len(units), NO_TARGET), 0
         self.claimed_slot = engine.world.dequeue_get.claimed_slot
         """C when it began."""
         self.source = ReadSegments(log.folder, "commitlog", log.segment_bytes, open_count_max=2)
@@ -110,9 +110,10 @@ class Walk:
         stop = self.at + count
         is_last = stop >= len(self.units)
         cursor = self.mine.stop if is_last else int(self.units.message[stop])
-        units, targets = self.units[self.at : stop], self._targets[self.at : stop]
-        read_targets(self.engine.world, self.source.table, units, targets)
-        return units, targets, cursor
+        new = slice(self._read_count, stop)  # a batch takes a part, so most come again
+        read_targets(self.engine.world, self.source.table, self.units[new], self._targets[new])
+        self._read_count = max(self._read_count, stop)
+        return self.units[self.at : stop], self._targets[self.at : stop], cursor
 
     def dropped_targets(self) -> Words:
         """Return the targets of the deletes that the pass, which has ended, dropped: int64[n]."""

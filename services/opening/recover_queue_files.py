@@ -32,9 +32,8 @@ def check_queue_files(
     store cleanly, so the counters of topics are whole. O(log) if any is asked about.
     """
     queues, log = engine.queues, engine.commitlog
-    for row in range(len(queues.files)):
-        if _may_be_cut(engine, row, linked) and not (is_clean and _waits_only(engine, row)):
-            asked = [*asked, row]
+    every_row = range(len(queues.files))
+    asked = asked + [row for row in every_row if _may_be_cut(engine, row, linked, is_clean)]
     if not asked:
         return
     reader = StoreReader(engine.path, engine.level_ms, precision_ms=engine.precision_ms)
@@ -52,17 +51,14 @@ def check_queue_files(
                     raise CorruptStoreError(queues.files[row].name, at, reason)
 
 
-def _waits_only(engine: Engine, row: int) -> bool:
-    """Tell whether a queue has no file because timers were put for it, and none has fired."""
-    words = engine.queues.table.tally.words[row * TALLY_WORDS :]
-    was_put = words[PUT_COUNT] > 0 and words[FIRED_COUNT] == 0 and words[LOST_COUNT] == 0
-    return bool(was_put and not engine.queues.files[row].numbers)
-
-
-def _may_be_cut(engine: Engine, row: int, linked: int) -> bool:
+def _may_be_cut(engine: Engine, row: int, linked: int, is_clean: bool) -> bool:
     """Tell whether files may be missing at either end of a queue."""
     queues, file = engine.queues, engine.queues.files[row]
     first, end = queues.first_index(row), queues.next_index(row)
+    if not file.numbers and is_clean:
+        words = queues.table.tally.words[row * TALLY_WORDS :]
+        if words[PUT_COUNT] > 0 and words[FIRED_COUNT] == 0 and words[LOST_COUNT] == 0:
+            return False
     if not file.numbers or end * fmt.ENTRY_BYTES == file.files_end or (row == 0 and end < linked):
         return True
     if first == 0:
