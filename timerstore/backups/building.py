@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from timerstore.backups.points import BackupLock
+from timerstore.backups.report import Problem
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.config import Config
@@ -99,15 +100,19 @@ def cut_log(disk: Disk, folder: Path, log_end: int, segment_bytes: int) -> None:
 
 def bring_to_life(
     path: Path, disk: Disk, config: Config, clock: ManualClock | None
-) -> RecoveryFindings:
+) -> tuple[RecoveryFindings, tuple[Problem, ...]]:
     """Recover a store whose indexes are missing, so that they are there; nothing fires.
 
     It is left as a kill would leave it: a clean close says that whatever has its copy was claimed.
+    Returns what was found, and what is damaged: each message of the log was checked by its CRC.
     """
     core = Core(path, disk, clock)
     try:
         core.lock(create=False)
         core.open(config)
-        return core.findings
+        damage = core.engine.damage.to_list()
+        return core.findings, tuple(
+            Problem(each["file"], each["offset"], each["reason"]) for each in damage
+        )
     finally:
         core.give_up_opening()

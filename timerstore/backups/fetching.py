@@ -29,6 +29,8 @@ DOWNLOAD_COUNT: Final = 4
 """Pieces that are fetched side by side; each is a block at most, 32 MiB, in memory."""
 _TRIES_MAX: Final = 3
 """Of one object that does not come as it was written, and of a list of pieces."""
+_LARGE_BYTES: Final = 1 << 18
+"""So many bytes the disk begins to write at once, while the next ones are unpacked."""
 
 Told = Callable[[int], None]
 """Takes how many bytes were done since the last call; any thread may call it."""
@@ -157,6 +159,8 @@ class _Fetch:
             if piece.any():
                 path = self.folder / segment_name(number * size)
                 self.disk.write_at(self.files[number], piece, position, path)
+                if len(piece) >= _LARGE_BYTES:
+                    self.disk.begin_writing(self.files[number], position, len(piece))
             at, raw = at + len(piece), raw[len(piece) :]
 
     def _damaged(self, error: CorruptStoreError) -> None:

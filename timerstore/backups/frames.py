@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from timerstore.backups.checksums import joined
 from timerstore.errors import CorruptStoreError
 
 FRAME_BYTES: Final = 1 << 20
@@ -29,17 +30,23 @@ _LEVEL: Final = 1
 
 def pack(data: Any) -> bytes:
     """Return bytes in frames. `data`: anything with the buffer protocol. O(bytes)."""
+    return pack_checked(data)[0]
+
+
+def pack_checked(data: Any) -> tuple[bytes, int]:
+    """Return bytes in frames, with the CRC-32 of what they hold."""
     codec = pa.Codec("zstd", compression_level=_LEVEL)
-    view, parts = memoryview(data).cast("B"), [_MAGIC]
+    view, parts, whole_crc = memoryview(data).cast("B"), [_MAGIC], 0
     for at in range(0, len(view), FRAME_BYTES):
         raw = view[at : at + FRAME_BYTES]
-        packed = codec.compress(raw, asbytes=True)
-        parts += [_HEAD.pack(len(raw), len(packed), zlib.crc32(raw)), packed]
-    return b"".join(parts)
+        packed, crc = codec.compress(raw, asbytes=True), zlib.crc32(raw)
+        parts += [_HEAD.pack(len(raw), len(packed), crc), packed]
+        whole_crc = joined(whole_crc, crc, len(raw))
+    return b"".join(parts), whole_crc
 
 
-def unpack(data: bytes, name: str) -> Iterator[memoryview]:
-    """Yield what the frames hold, one after the other; each is checked before it is handed out.
+def unpack(data: bytes, name: str) -> Iterator[tuple[memoryview, int]]:
+    """Yield what each frame holds, in order, with its CRC-32, which was checked before.
 
     `name`: what errors call the object. Raises CorruptStoreError at the first frame that is not as
     it was written, or does not end.
@@ -62,10 +69,10 @@ def unpack(data: bytes, name: str) -> Iterator[memoryview]:
             raise CorruptStoreError(name, at, "a frame cannot be unpacked") from e
         if len(raw) != raw_bytes or zlib.crc32(raw) != crc:
             raise CorruptStoreError(name, at, "a frame's checksum does not match")
-        yield raw
+        yield raw, crc
         at = stop
 
 
 def unpack_whole(data: bytes, name: str) -> bytes:
     """Return all that the frames hold. Raises CorruptStoreError."""
-    return b"".join(unpack(data, name))
+    return b"".join(raw for raw, _ in unpack(data, name))

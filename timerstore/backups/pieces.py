@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
+from timerstore.backups.checksums import joined
 from timerstore.backups.frames import unpack
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.files.names import INT32_MAX, INT64_MAX
@@ -97,8 +98,8 @@ def parts_of(piece: Piece, data: bytes) -> Iterator[tuple[int, memoryview]]:
     Raises CorruptStoreError.
     """
     at, crc = piece.start, 0
-    for raw in unpack(data, piece.name):
-        crc = zlib.crc32(raw, crc)
+    for raw, raw_crc in unpack(data, piece.name):
+        crc = joined(crc, raw_crc, len(raw))
         if at + len(raw) > piece.end:
             break
         yield at, raw

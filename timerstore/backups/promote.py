@@ -90,7 +90,7 @@ def promote(
             _become_store(path, restores, disk)
         finally:
             lock.release()
-    findings = bring_to_life(path, disk, config, clock)
+    findings, _ = bring_to_life(path, disk, config, clock)
     disk.remove(path / STANDBY_FILE)
     return PromoteReport(
         path=os.fspath(path),

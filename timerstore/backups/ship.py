@@ -27,7 +27,7 @@ from timerstore.backups.chains import (
     read_chains,
 )
 from timerstore.backups.destination import Destination
-from timerstore.backups.frames import pack
+from timerstore.backups.frames import pack_checked
 from timerstore.backups.pieces import Piece, block_ranges, crc_of
 from timerstore.backups.points import BackupPoint
 from timerstore.backups.report import Problem
@@ -245,8 +245,9 @@ class Shipper:
 
 def send_piece(dest: Destination, chain: int, start: int, end: int, view: Any) -> Piece:
     """Write the object of bytes [start, end) of a log, which `view` holds. O(bytes)."""
-    piece = Piece(start, end, chain, crc_of(view))
-    dest.put(piece.name, pack(view))
+    packed, crc = pack_checked(view)
+    piece = Piece(start, end, chain, crc)
+    dest.put(piece.name, packed)
     return piece
 
 

@@ -40,7 +40,6 @@ from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.ground.arguments import EPOCH
 from timerstore.ground.config import Config
 from timerstore.ground.kinds import check_int, check_kind, check_path
-from timerstore.offline.verify import verify
 from timerstore.services.world.clock import ManualClock
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.identity import find_identity
@@ -135,7 +134,7 @@ def restore(
     `at`: an aware datetime, or epoch milliseconds: everything that was stored by then. If the
     log between two points is there, that is exact; if it is not, and without `at`, the store is
     as of the last point before. `dest` must not exist, or be empty. Nothing fires before somebody
-    opens it; then all does that is due. O(bytes), read three times. Durable on return.
+    opens it; then all does that is due. O(bytes), read twice. Durable on return.
 
     Raises InvalidArgumentError, NotAStoreError, StoreFullError; CorruptStoreError if the backup
     is not what was written: then `dest` stays as it was.
@@ -285,12 +284,11 @@ class _Restoring:
     def bring_to_life(
         self, config: Config, clock: ManualClock | None, log_end: int, target: Path
     ) -> RestoreReport:
-        """Recover what was laid down, which makes its indexes; look at every byte."""
+        """Recover what was laid down, which makes its indexes, and checks each message."""
         if find_identity(self.path)[0] is None:  # a broker's: its files said the sizes
             sizes = {name: size for name, size in self.list.sizes.items() if size is not None}
             config = replace(config, **sizes)  # type: ignore[arg-type]
-        findings = bring_to_life(self.path, self.disk, config, clock)
-        report = verify(self.path, config=config)
+        findings, problems = bring_to_life(self.path, self.disk, config, clock)
         offsets = ConsumerOffsets(self.disk, self.path / "config" / "consumerOffset.json")
         groups = {group for _, group in offsets.snapshot()}
         point, at_ms = self.chosen.point, self.chosen.at_ms
@@ -303,8 +301,8 @@ class _Restoring:
             as_of_ms=point.time_ms if at_ms is None else at_ms,
             log_end=log_end,
             pending_count=findings.pending_count,
-            message_count=report.message_count,
+            message_count=findings.scanned_count,
             group_count=len(groups),
             twice_count=findings.pending_count if may_live else 0,
-            problems=report.problems,
+            problems=problems,
         )

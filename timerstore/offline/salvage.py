@@ -188,7 +188,7 @@ class _Salvage:
         filler_count = cover(self.disk, reader, log)
         self._write_small_files(log, filler_count)
         self._write_checkpoint(log)
-        findings = bring_to_life(self.path, self.disk, self.config, clock)
+        findings, _ = bring_to_life(self.path, self.disk, self.config, clock)
         if lost:
             self.unknown.append(
                 "Timers that were put, or put further, in a lost range are gone. One whose fired "

@@ -1,0 +1,43 @@
+"""The CRC-32 of bytes that were looked at in parts."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from timerstore.timelog.jit.crc import POLYNOMIAL
+
+_ONE: Final = 1 << 31
+"""The polynomial 1: the highest bit stands for the lowest power."""
+
+
+def joined(first: int, second: int, second_bytes: int) -> int:
+    """Return the CRC-32 of two runs of bytes, out of that of each; no byte is read. O(1).
+
+    >>> import zlib
+    >>> joined(zlib.crc32(b"tim"), zlib.crc32(b"er"), 2) == zlib.crc32(b"timer")
+    True
+    """
+    return _times(_moved(second_bytes), first) ^ second
+
+
+def _times(a: int, b: int) -> int:
+    """Return a product modulo the CRC's polynomial."""
+    product, bit = 0, _ONE
+    while a:
+        if a & bit:
+            product, a = product ^ b, a ^ bit
+        bit >>= 1
+        b = (b >> 1) ^ POLYNOMIAL if b & 1 else b >> 1
+    return product
+
+
+@lru_cache(64)
+def _moved(count: int) -> int:
+    """Return what moves a CRC on over `count` bytes: x to the power of their bits."""
+    power, square = _ONE, _ONE >> 8
+    while count:
+        if count & 1:
+            power = _times(power, square)
+        square, count = _times(square, square), count >> 1
+    return power
