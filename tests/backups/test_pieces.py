@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.backups.checksums import joined
+from timerstore.backups.crcparts import joined
 from timerstore.backups.frames import FRAME_BYTES, pack, pack_checked, unpack, unpack_whole
 from timerstore.backups.pieces import (
     BLOCK_BYTES,

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from timerstore.backups.checksums import joined
+from timerstore.backups.crcparts import joined
 from timerstore.errors import CorruptStoreError
 
 FRAME_BYTES: Final = 1 << 20

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from timerstore.backups.checksums import joined
+from timerstore.backups.crcparts import joined
 from timerstore.backups.frames import unpack
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.files.names import INT32_MAX, INT64_MAX
