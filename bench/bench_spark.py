@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,15 +74,25 @@ class Queries:
         """Yield what is measured: its name, the query."""
         low, high = self.start_ms + 5 * DAY_MS, self.start_ms + 6 * DAY_MS
         day = f"due_ms >= {low} and due_ms < {high}"
+
+        def whole(table: str) -> int:
+            return every(self.load(table))
+
+        def whole_parquet(table: str) -> int:
+            return every(self.read_parquet(table))
+
+        def counted(table: str) -> int:
+            return int(self.load(table).count())
+
+        def some(table: str, columns: str) -> int:
+            return every(self.load(table, columns=columns))
+
         for table in ("units", "messages", "timers"):
-            yield f"{table}, store, every column", lambda t=table: every(self.load(t))
-            yield f"{table}, Parquet, every column", lambda t=table: every(self.read_parquet(t))
-            yield f"{table}, store, count()", lambda t=table: self.load(t).count()
+            yield f"{table}, store, every column", partial(whole, table)
+            yield f"{table}, Parquet, every column", partial(whole_parquet, table)
+            yield f"{table}, store, count()", partial(counted, table)
         for table, columns in (("units", "due_ms,magic"), ("messages", "offset,topic,stored_ms")):
-            yield (
-                f"{table}, store, {columns}",
-                lambda t=table, c=columns: every(self.load(t, columns=c)),
-            )
+            yield f"{table}, store, {columns}", partial(some, table, columns)
         yield (
             "timers of one day, store, filter() pushed",
             lambda: self.load("timers", push_filters="true").where(day).count(),

@@ -46,7 +46,8 @@ def lmdb(count: int, reach: float | None = None, *, synced: bool = False) -> Pee
 def far_due_ms(count: int) -> list[int]:
     """Return due times at random milliseconds of the hour after the next."""
     start_ms = int(time.time() * 1_000) + ours.FAR_MS
-    return (start_ms + np.random.randint(0, ours.FAR_MS, count)).tolist()
+    due_ms: list[int] = (start_ms + np.random.randint(0, ours.FAR_MS, count)).tolist()
+    return due_ms
 
 
 def put_many(peer: Timers, bodies: list[bytes]) -> None:

@@ -142,7 +142,7 @@ def key_calls(store: TimerStore, pending: int, far_ms: int) -> Calls:
         for _ in range(count):
             assert store.cancel_key("keyed", f"user:{next(numbers)}") == 1
 
-    def put(key: Callable[[], str], **given: bool) -> Callable[[int], None]:
+    def put(key: Callable[[], str], **given: Any) -> Callable[[int], None]:
         def call(count: int) -> None:
             for _ in range(count):
                 store.put(BODY, topic="keyed", at_ms=far_ms, key=key(), **given)
@@ -311,7 +311,7 @@ def main() -> None:
     sizes = QUICK if arguments.quick else FULL
     if arguments.rounds:
         sizes = Sizes(**{**asdict(sizes), "rounds": arguments.rounds})
-    header = f"{machine.describe()}; {time.strftime('%Y-%m-%d')}; {sizes.pending:,} pending."
+    header = machine.headline(f"{sizes.pending:,} pending")
     with machine.scratch_folder(arguments.folder) as folder:
         of_calls = {"put", "by_id", "by_key", "pending"} & {*parts}
         us = measure(folder, parts, sizes) if of_calls else {}

@@ -14,24 +14,26 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import beside
 import cleaned
 import consumer
-import jobs
 import lateness
+import limit
 import machine
 import ours
 import report
 import space
 from bare import BareFile
 from beside import short as _short
+from jobs import MISSING, RUNNERS, Played, play
+from limit import Limited
 from sizes import FULL, QUICK, Sizes
 
 FILL_BEGIN = "<!-- figures: begin -->"
@@ -81,12 +83,17 @@ class Bench:
         peers: Sequence[beside.Peer],
         *,
         durability: str = "process",
+        limited: bool = False,
     ) -> dict[str, Any]:
-        """Play interleaved rounds, see `beside.Rounds`."""
+        """Play interleaved rounds, see `beside.Rounds`; `limited`: beside the disk, too."""
         s = self.sizes
         rounds = beside.Rounds(self.bodies(s.standing), s.rounds, self.warm_bytes)
         with self._path() as path:
-            return rounds.play(path, play, self.bodies(count), against, peers, durability)
+            if not limited:
+                return rounds.play(path, play, self.bodies(count), against, peers, durability)
+            disk = Limited(path / "bare", play, durability)
+            figures = rounds.play(path, disk.play, self.bodies(count), against, peers, durability)
+        return figures | {"limit": disk.figures()}
 
     # --- rows
 
@@ -139,7 +146,14 @@ class Bench:
             ("process", [beside.sqlite(s.sqlite, 20), beside.lmdb(s.lmdb, 3)]),
             ("group", self._synced_peers()),
         ):
-            f = self.rates(ours.whole_life, s.life, beside.whole_life, peers, durability=durability)
+            f = self.rates(
+                ours.whole_life,
+                s.life,
+                beside.whole_life,
+                peers,
+                durability=durability,
+                limited=True,
+            )
             rows.append(_rate("life", what, durability, f, peers, "4 M/s"))
         return rows
 
@@ -150,7 +164,8 @@ class Bench:
     def objects(self) -> list[Result]:
         """Whole lives, an object each."""
         peers = [beside.sqlite(self.sizes.sqlite, 20)]
-        f = self.rates(ours.whole_life_objects, self.sizes.objects, beside.whole_life, peers)
+        count = self.sizes.objects
+        f = self.rates(ours.whole_life_objects, count, beside.whole_life, peers, limited=True)
         what = "whole life through `for d in consume()` with `ack`"
         return [_rate("objects", what, "process", f, peers, "1.5 M/s")]
 
@@ -159,17 +174,20 @@ class Bench:
         rates: dict[bool, list[ours.Rate]] = {True: [], False: []}
         with self._path() as path, ours.open_store(path, "process") as store:
             ours.put_many(store, self.bodies(self.sizes.standing))
+            disk = Limited(path / "bare", partial(ours.whole_life_waiting, level=True), "process")
             for _ in range(self.sizes.rounds + 1):
-                for level, played in rates.items():
-                    machine.warm_memory(self.warm_bytes)
-                    bodies = self.bodies(self.sizes.life)
-                    played.append(ours.whole_life_waiting(store, bodies, level=level))
+                machine.warm_memory(self.warm_bytes)
+                bodies = self.bodies(self.sizes.life)
+                rates[True].append(disk.play(store, bodies))
+                machine.warm_memory(self.warm_bytes)
+                rates[False].append(ours.whole_life_waiting(store, bodies, level=False))
         through, wheel = beside.median(rates[True]), beside.median(rates[False])
         sizes = [round(rates[level][-1].bytes_each) for level in (True, False)]
         figures = {"per_second": through, "wheel_per_second": wheel, "bytes_each": sizes}
+        figures["limit"] = disk.figures()
         measured = (
             f"{through / wheel:.2f} ×: {_short(through)}/s with {sizes[0]} bytes each, "
-            f"the wheel's {_short(wheel)}/s with {sizes[1]}"
+            f"the wheel's {_short(wheel)}/s with {sizes[1]}" + limit.words(disk.figures())
         )
         what = f"whole life through a delay level of {ours.WAIT_MS} ms, beside the wheel's"
         return [Result("levels", what, "≥ 0.5 ×", "", measured, through >= wheel / 2, figures)]
@@ -371,7 +389,7 @@ class Bench:
         late = {n: f"{p.median_ms:.1f} / {p.p99_ms:.1f} ms" for n, p in steady.items()}
         told = "; ".join(f"{name} {_short(rate)}/s" for name, rate in rates.items())
         if ratio is None:
-            told += f"; huey, APScheduler {jobs.MISSING}"
+            told += f"; huey, APScheduler {MISSING}"
         else:
             told = f"{ratio:.3g} ×: {told}"
         figures = {"burst": {n: asdict(p) for n, p in burst.items()}}
@@ -398,32 +416,23 @@ class Bench:
             ),
         ]
 
-    def _play_jobs(self, count: int, *, delay_ms: int, over_ms: int) -> dict[str, jobs.Played]:
+    def _play_jobs(self, count: int, *, delay_ms: int, over_ms: int) -> dict[str, Played]:
         played = {}
-        for runner in (jobs.Ours, jobs.Huey, jobs.ApScheduler):
+        for runner in RUNNERS:
             with self._path() as path:
                 try:
-                    played[runner.__name__] = jobs.play(
+                    played[runner.__name__] = play(
                         runner, path / "jobs", count, delay_ms=delay_ms, over_ms=over_ms
                     )
                 except ModuleNotFoundError as e:
-                    print(f"{runner.__name__} needs {e.name}; {jobs.MISSING}", flush=True)
+                    print(f"{runner.__name__} needs {e.name}; {MISSING}", flush=True)
         return played
 
 
-ROWS = ("put_many", "put_single", "put_group", "life", "objects", "levels", "late_log", "late_pull")
-ROWS += (
-    "late_clean",
-    "burst",
-    "disk",
-    "month",
-    "year",
-    "rescheduled",
-    "speed",
-    "pending",
-    "first",
-    "consumer",
-    "jobs",
+ROWS = (
+    *("put_many", "put_single", "put_group", "life", "objects", "levels", "late_log", "late_pull"),
+    *("late_clean", "burst", "disk", "month", "year", "rescheduled", "speed", "pending", "first"),
+    *("consumer", "jobs"),
 )
 
 GROUP_REACH = 14_850
@@ -441,7 +450,8 @@ def _rate(
     reach = beside.reach(peers)
     if durability == "group":
         what, stretch = what + ", `group` beside peers that fsync each transaction", ""
-    return Result(row, what, reach, stretch, beside.measured(f, peers), beside.reached(f, peers), f)
+    measured = beside.measured(f, peers) + limit.words(f.get("limit"))
+    return Result(row, what, reach, stretch, measured, beside.reached(f, peers), f)
 
 
 def _took(row: str, what: str, allowed: str, took: space.Space, copied_max: float) -> list[Result]:
@@ -528,7 +538,7 @@ def main() -> None:
     sizes = QUICK if arguments.quick else FULL
     if arguments.rounds:
         sizes = Sizes(**{**asdict(sizes), "rounds": arguments.rounds})
-    header = f"{machine.describe()}; {time.strftime('%Y-%m-%d')}."
+    header = machine.headline()
     print(header)
     results: list[Result] = []
     with machine.scratch_folder(arguments.folder) as folder:

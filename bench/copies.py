@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -107,14 +107,14 @@ def measure_idle(folder: Path, dest: str, seconds: float) -> None:
     path = folder / "idle"
     with timerstore.open(path) as store, following(path, dest):
         store.put_many([b"x"] * 100, topic="t", delay_ms=[HOUR_MS] * 100)
-        while not (found := read_statuses(path)) or store.stats().copies[0].lag_bytes:
+        while not read_statuses(path) or store.stats().copies[0].lag_bytes:
             time.sleep(0.1)
         time.sleep(70)
         before = read_statuses(path)[0].request_count
         time.sleep(seconds)
         time.sleep(11)  # it says so every ten seconds
-        (found,) = read_statuses(path)
-        print(f"idle: {found.request_count - before} calls in {seconds:.0f} s")
+        (status,) = read_statuses(path)
+        print(f"idle: {status.request_count - before} calls in {seconds:.0f} s")
 
 
 def measure_restore(folder: Path, dest: str, count: int, rounds: int) -> None:
@@ -131,7 +131,7 @@ def measure_restore(folder: Path, dest: str, count: int, rounds: int) -> None:
             f"{time.perf_counter() - began_s:.1f} s"
         )
     found = None
-    ways = {
+    ways: dict[str, Callable[[Path], object]] = {
         "copied": lambda target: copy_durably(path / "commitlog", target),
         "laid": lambda target: lay_down(dest, target),
         "restored": lambda target: timerstore.restore(dest, target),

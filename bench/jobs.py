@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -144,6 +143,10 @@ class ApScheduler:
         self._scheduler.shutdown(wait=True)
 
 
+RunnerType = type[Ours] | type[Huey] | type[ApScheduler]
+RUNNERS: tuple[RunnerType, ...] = (Ours, Huey, ApScheduler)
+
+
 @dataclass(frozen=True)
 class Played:
     """What one of them has reached."""
@@ -154,7 +157,12 @@ class Played:
 
 
 def play(
-    runner: Callable[[Path], Runner], folder: Path, count: int, *, delay_ms: int, over_ms: int
+    runner: RunnerType,
+    folder: Path,
+    count: int,
+    *,
+    delay_ms: int,
+    over_ms: int,
 ) -> Played:
     """Put `count` jobs one by one, and wait for the last.
 
@@ -162,7 +170,7 @@ def play(
     milliseconds of a span of `over_ms` that begins `delay_ms` from now.
     """
     folder.mkdir()
-    known = runner(folder)
+    known: Runner = runner(folder)
     try:
         notes.expect(1)
         known.put(int(time.time() * 1_000))  # the first one compiles, connects, starts threads

@@ -26,7 +26,8 @@ class Lateness:
     count: int
 
 
-def _quantiles(parts: list[np.ndarray]) -> Lateness:
+def quantiles(parts: list[np.ndarray]) -> Lateness:
+    """Return the quantiles of all parts together."""
     late = np.concatenate(parts)
     median, p99 = np.percentile(late, [50, 99])
     return Lateness(float(median), float(p99), float(late.max()), len(late))
@@ -74,4 +75,4 @@ def measure(
     stop.set()
     for thread in threads:
         thread.join()
-    return _quantiles(parts)
+    return quantiles(parts)

@@ -10,6 +10,7 @@ import re
 import resource
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -111,6 +112,12 @@ def scratch_folder(parent: str | None) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def headline(*more: str) -> str:
+    """Return what stands over a table: the machine, the day, how busy it is already, and more."""
+    load = f"load {os.getloadavg()[0]:.1f} at the beginning"
+    return "; ".join([describe(), time.strftime("%Y-%m-%d"), load, *more]) + "."
 
 
 def describe() -> str:

@@ -47,7 +47,7 @@ class LmdbTimers:
 
     def take_due(self, now_ms: int) -> list[tuple[bytes, bytes]]:
         """Remove and return up to ROWS_PER_TRANSACTION due timers, in one transaction."""
-        limit, rows = _KEY.pack(now_ms + 1, 0), []
+        limit, rows = _KEY.pack(now_ms + 1, 0), list[tuple[bytes, bytes]]()
         with self._env.begin(write=True) as transaction:
             cursor = transaction.cursor()
             there = cursor.first()

@@ -101,7 +101,7 @@ class _Watched:
         ids = self.store.put_many(bodies, topic=TOPIC, delay_ms=delay_ms)
         self.space.put_bytes += self.store.stats().commitlog_end - before
         self.space.put_count += len(bodies)
-        return ids
+        return list(ids)
 
     def reschedule(self, ids: list[str], delay_ms: np.ndarray) -> list[str]:
         """Give each timer a new due time, AT_ONCE in a second; what that appends counts as put."""

@@ -122,7 +122,7 @@ def measure(code: str, path: Path) -> dict[str, object]:
     for (kind, _), seconds in watch.cpu_s.items():
         cpu_s[kind] = round(cpu_s.get(kind, 0) + seconds, 1)
     assert child.returncode == 0, out
-    found = json.loads(out.strip().splitlines()[-1])
+    found: dict[str, object] = json.loads(out.strip().splitlines()[-1])
     assert found["ok"], out
     found |= {"total_s": round(total_s, 1), "cpu_s": cpu_s}
     found |= {"rss_mb": watch.highest_mb, "load": os.getloadavg()[0]}
