@@ -21,7 +21,8 @@ from timerstore.consumer.hooks import Hook
 from timerstore.consumer.retry_rules import Retry
 from timerstore.consumer.running import SIGNALS, Signals, exit_status, seconds_of
 from timerstore.consumer.workings import Workings
-from timerstore.consuming.dead_letters import LISTED_MAX, DeadLetter
+from timerstore.consuming.agreed import LISTED_MAX
+from timerstore.consuming.dead_letters import DeadLetter
 from timerstore.consuming.starting import Start
 from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.ground.arguments import check_topic_to_consume

@@ -18,7 +18,8 @@ from timerstore.consumer.stepping import stepper_of
 from timerstore.consumer.subscription import Handler, check_handler
 from timerstore.consumer.threads import Threads
 from timerstore.consumer.workings import CLOSED, NEW, STARTED, Workings, source_of
-from timerstore.consuming.dead_letters import LISTED_MAX, DeadLetter
+from timerstore.consuming.agreed import LISTED_MAX
+from timerstore.consuming.dead_letters import DeadLetter
 from timerstore.consuming.starting import Start
 from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.ground.arguments import check_topic_to_consume

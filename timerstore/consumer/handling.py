@@ -20,8 +20,8 @@ from timerstore.consumer.hooks import call_after, call_before
 from timerstore.consumer.messagesource import Source
 from timerstore.consumer.retry_rules import TIMEOUT_LEVEL, Outcome, Retry, wait_after
 from timerstore.consumer.subscription import Subscription, Task
+from timerstore.consuming.agreed import DEAD, Wait
 from timerstore.consuming.failures import Failure
-from timerstore.consuming.sendback import DEAD, Wait
 from timerstore.errors import StoreClosedError, TimerStoreError
 from timerstore.ground.arguments import given_delay
 

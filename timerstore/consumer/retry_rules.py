@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from timerstore.consuming.sendback import DEAD, Wait
+from timerstore.consuming.agreed import DEAD, Wait
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.arguments import given_delay
 from timerstore.ground.kinds import Duration, check_duration, check_kind

@@ -12,7 +12,8 @@ from timerstore.consumer.consumersettings import ConsumerSettings
 from timerstore.consumer.messagesource import Source, Waiter
 from timerstore.consumer.ordered import OrderedSubscription, ordered_limits
 from timerstore.consumer.subscription import Held, LimitedSubscription, Limits, Task
-from timerstore.consuming.consuming import Consuming, dead_topic
+from timerstore.consuming.agreed import dead_topic
+from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.group import Group
 from timerstore.consuming.grouptally import GroupTally
 from timerstore.consuming.sendback import wait_durable

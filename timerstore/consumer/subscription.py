@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.consumer.retry_rules import Retry
+from timerstore.consuming.agreed import Wait
 from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.cursors import QueueCursor
 from timerstore.consuming.delivery import Delivery, HandedOut
@@ -24,7 +25,6 @@ from timerstore.consuming.group import Group
 from timerstore.consuming.grouptally import GroupTally
 from timerstore.consuming.retries import RetryCursor
 from timerstore.consuming.run import Run
-from timerstore.consuming.sendback import Wait
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, StoreClosedError
 from timerstore.ground.config import Config
 from timerstore.timelog.bytes.text import java_hash_of

@@ -20,13 +20,13 @@ need no record, but each kernel that copies messages would have to drop it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any
 
 from timerstore.consuming.cursors import Flight
 from timerstore.consuming.groupreader import Place, Reader
+from timerstore.consuming.nextputs import NAMES, Put, checked
 from timerstore.core.inside import inside
 from timerstore.errors import InvalidArgumentError, TimerStoreError, TooLateError
 from timerstore.ground.arguments import (
@@ -37,35 +37,16 @@ from timerstore.ground.arguments import (
     resolve_due_ms,
 )
 from timerstore.ground.ids import format_id
-from timerstore.ground.kinds import Duration, check_bool
+from timerstore.ground.kinds import check_bool
 from timerstore.putting.bylevel import check_level, stage_at_level
 from timerstore.putting.putter import compose_timer
 from timerstore.putting.putting import Putting
 from timerstore.services.calls.deletes import append_all
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
-from timerstore.timelog.writing.ackrecord import ACKS_TOPIC, PUTS_MAX, AckRecord, compose_record
+from timerstore.timelog.writing.ackrecord import ACKS_TOPIC, AckRecord, compose_record
 from timerstore.timelog.writing.append import STAGE_BYTES
 from timerstore.timelog.writing.compose import Staged, stage_messages
-
-
-class Put(TypedDict, total=False):
-    """What `put` takes, by name; without a topic, that of the message."""
-
-    body: bytes
-    topic: str | None
-    delay: Duration | None
-    delay_ms: int | None
-    at: datetime | None
-    at_ms: int | None
-    key: str | None
-    tag: str | None
-    properties: Mapping[str, str] | None
-    delay_level: int | None
-    if_absent: bool
-
-
-_NAMES = frozenset(Put.__annotations__)
 
 
 @inside
@@ -148,21 +129,6 @@ def _append(
     return [id for id in ids if id is not None]
 
 
-def checked(puts: Any) -> list[dict[str, Any]]:
-    """Return the arguments of each put, or refuse them."""
-    if isinstance(puts, str | bytes | Mapping) or not isinstance(puts, Sequence):
-        raise InvalidArgumentError(f"puts is {puts!r}. Pass a list of dicts, each as for put.")
-    if not 1 <= len(puts) <= PUTS_MAX:
-        raise InvalidArgumentError(f"puts has {len(puts)}. Pass 1 to {PUTS_MAX}.")
-    for each in puts:
-        if not isinstance(each, Mapping) or not set(each) <= _NAMES or "body" not in each:
-            raise InvalidArgumentError(
-                f"puts has {each!r}. Pass a dict with body, and any of "
-                f"{', '.join(sorted(_NAMES - {'body'}))}."
-            )
-    return [dict(each) for each in puts]
-
-
 def _condition(put: dict[str, Any], own_topic: str) -> tuple[str, str] | None:
     """Return topic and key of a put that is left out if such a timer is pending."""
     if_absent, key, topic = put.get("if_absent", False), put.get("key"), put.get("topic")
@@ -177,7 +143,7 @@ def _condition(put: dict[str, Any], own_topic: str) -> tuple[str, str] | None:
 def _compose(putting: Putting, own_topic: str, put: dict[str, Any], now_ms: int) -> Staged:
     """Compose one message, and say where it is staged."""
     core, engine = putting.core, putting.core.engine
-    given = dict.fromkeys(_NAMES) | put
+    given = dict.fromkeys(NAMES) | put
     topic = check_topic(own_topic if given["topic"] is None else given["topic"])
     encoded = encode_properties(given["key"], given["tag"], given["properties"])
     body = check_body(given["body"], len(encoded), engine.content_bytes_max)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
+from timerstore.consuming.agreed import CONSUME_COUNT, dead_topic
 from timerstore.consuming.cursors import HandedState
 from timerstore.consuming.delivery import Batch, Delivery
 from timerstore.consuming.group import Group
@@ -29,19 +30,11 @@ from timerstore.errors import StoreClosedError
 from timerstore.ground.arguments import check_group, check_topic_to_consume
 from timerstore.ground.kinds import check_int, check_timeout
 from timerstore.putting.putting import Putting
-from timerstore.timelog.bytes import format as fmt
 
 PULL_COUNT_MAX: Final = 1 << 16
 """Messages in one batch."""
-CONSUME_COUNT: Final = 512
-"""How many an iterator takes from its group at once; it gives back what it did not yield."""
 _POLL_MS: Final = 50
 """A waiting consumer looks up at least this often."""
-
-
-def dead_topic(group: str) -> str:
-    """Return the topic of a group's dead letters."""
-    return fmt.DEAD_PREFIX.decode() + group
 
 
 class Consuming:

@@ -9,7 +9,8 @@ from datetime import datetime
 from itertools import islice
 from typing import Final
 
-from timerstore.consuming.consuming import Consuming, dead_topic
+from timerstore.consuming.agreed import LISTED_MAX, dead_topic
+from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.cursors import QueueCursor
 from timerstore.consuming.failures import error_of, first_failed_ms, trace_id
 from timerstore.consuming.queued import read_queued
@@ -21,8 +22,6 @@ from timerstore.ground.moments import moment
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message, user_properties
 
-LISTED_MAX: Final = 1_000
-"""Dead letters that are listed if no limit is given."""
 _AT_ONCE: Final = 256
 """Dead letters that are appended together, with one fsync, before their offset is committed."""
 _RETRY_TOPIC: Final = fmt.PROPERTY_RETRY_TOPIC.decode()

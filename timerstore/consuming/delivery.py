@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from timerstore.consuming.ackput import Put
+from timerstore.consuming.agreed import Wait
 from timerstore.consuming.failures import Failure
-from timerstore.consuming.sendback import Wait
+from timerstore.consuming.nextputs import Put
 from timerstore.ground.arguments import given_delay
 from timerstore.ground.ids import Int64s, Moments
 from timerstore.ground.kinds import Duration

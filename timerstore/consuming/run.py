@@ -11,14 +11,16 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
 
-from timerstore.consuming.ackput import Put, ack_and_put
+from timerstore.consuming.ackput import ack_and_put
+from timerstore.consuming.agreed import DEAD, Wait
 from timerstore.consuming.batchcolumns import Columns
 from timerstore.consuming.cursors import Flight, QueueCursor
 from timerstore.consuming.delivery import Delivery, HandedOut
 from timerstore.consuming.failures import Failure
 from timerstore.consuming.groupreader import Place, Reader
+from timerstore.consuming.nextputs import Put
 from timerstore.consuming.retries import RetryCursor
-from timerstore.consuming.sendback import DEAD, Wait, send_back, send_to_dead
+from timerstore.consuming.sendback import send_back, send_to_dead
 from timerstore.ground.ids import Int64s
 from timerstore.ground.kinds import check_int
 from timerstore.timelog.bytes import format as fmt

@@ -33,9 +33,6 @@ from timerstore.timelog.bytes.text import java_hash_of
 from timerstore.timelog.writing.compose import Staged, compose, stage_messages
 from timerstore.timelog.writing.frame import encode_property, encode_waiting
 
-DEAD: Final = -1
-Wait = int | timedelta
-"""What a message that failed waits for: a delay level from 1, or so long; or DEAD."""
 _DROPPED: Final = frozenset(
     (
         *("TIMER_OUT_MS", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "DELAY"),

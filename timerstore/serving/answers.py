@@ -14,11 +14,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from timerstore.consuming.agreed import DEAD, WAIT_S
 from timerstore.consuming.delivery import Batch
 from timerstore.consuming.failures import Failure
 from timerstore.consuming.known import ack_known
 from timerstore.consuming.run import Run
-from timerstore.consuming.sendback import DEAD, wait_durable
+from timerstore.consuming.sendback import wait_durable
 from timerstore.consuming.starting import begin_groups, check_start
 from timerstore.control.wire import Part, from_json, to_json
 from timerstore.errors import InvalidArgumentError, TooLateError
@@ -26,7 +27,7 @@ from timerstore.ground.arguments import DUE_MS_MAX, check_group, check_topic_to_
 from timerstore.ground.ids import TimerIds, joined
 from timerstore.ground.kinds import check_int
 from timerstore.pending.timers import Timer
-from timerstore.serving.framecolumns import read_table, write_table
+from timerstore.serving.framecolumns import read_table, write_ids, write_table
 from timerstore.serving.logtail import find_moved, find_put_by
 from timerstore.serving.session import Session
 from timerstore.store.store import TimerStore
@@ -44,8 +45,6 @@ OWN: Final = (
 """Calls that have a method here."""
 PLAIN: Final = tuple(name for name in CALLS if name not in (*OWN, "consume", "close"))
 """All others of `AnyStore`, which are made as they are."""
-WAIT_S: Final = 0.5
-"""A pull waits so long here; a client that wants to wait longer asks again."""
 MADE_ONCE: Final = frozenset(
     (
         *("put", "put_many", "reschedule", "cancel", "cancel_key", "cancel_many"),
@@ -368,17 +367,6 @@ def _duration(name: str, seconds: Any) -> timedelta:
         return timedelta(seconds=float(seconds))
     except (TypeError, ValueError, OverflowError) as e:
         raise InvalidArgumentError(f"{name} is {seconds!r}. Pass seconds.") from e
-
-
-def write_ids(ids: TimerIds) -> list[Part]:
-    """Return ids as they are sent: due times, then offsets."""
-    return [np.concatenate((ids.due_ms, ids.offsets)).astype("<i8").tobytes()]
-
-
-def read_ids(tag: int, part: Part) -> TimerIds:
-    """Return ids that were sent."""
-    due_ms, offsets = np.frombuffer(part, "<i8").reshape(2, -1)
-    return TimerIds(due_ms, offsets, tag)
 
 
 def _int64s(values: list[int]) -> Any:

@@ -12,12 +12,13 @@ from datetime import datetime, timedelta
 from functools import cache, partial
 from inspect import signature
 from operator import is_not
-from typing import Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 import numpy as np
 import pyarrow as pa
 
-from timerstore.consuming.consuming import CONSUME_COUNT
+import timerstore
+from timerstore.consuming.agreed import CONSUME_COUNT, WAIT_S
 from timerstore.consuming.delivery import Batch, Delivery
 from timerstore.control.wire import from_json
 from timerstore.core.switches import Paused
@@ -36,14 +37,15 @@ from timerstore.ground.arguments import (
 from timerstore.ground.ids import TimerIds, joined
 from timerstore.ground.kinds import check_duration, check_timeout
 from timerstore.ground.put import Given, Put
-from timerstore.pending.timers import Timer
-from timerstore.serving.answers import WAIT_S, read_ids
 from timerstore.serving.clientrun import ClientRun
-from timerstore.serving.framecolumns import COLUMN_BYTES, read_table, write_table
+from timerstore.serving.framecolumns import COLUMN_BYTES, read_ids, read_table, write_table
 from timerstore.serving.link import Link
 from timerstore.serving.typed import maker_of, typed
 from timerstore.timelog.bytes import format as fmt
 from timerstore.watching.anystore import CALLS, TURNED
+
+if TYPE_CHECKING:
+    from timerstore.pending.timers import Timer
 
 IDS_AT_ONCE: Final = 500_000
 """In one question, so that it is short enough."""
@@ -69,7 +71,7 @@ class AskedCalls:
         """Ask through `link`."""
         self._link = link
         for name in CALLS.keys() - vars(AskedCalls).keys():
-            setattr(self, name, partial(_ask_as_it_is, link, name, *_described(name)))
+            setattr(self, name, partial(_ask_as_it_is, link, name))
 
     def ask(
         self, name: str, arguments: dict[str, Any] | None = None, *, is_repeatable: bool = True
@@ -184,6 +186,8 @@ class AskedCalls:
         return self._list(given if key is None else given | {"key": key})
 
     def _list(self, given: dict[str, Any]) -> Iterator[Timer]:
+        from timerstore.pending.timers import Timer
+
         while True:
             told = self.ask("pending", given)
             for each in told["timers"]:
@@ -272,9 +276,8 @@ class AskedCalls:
         self._link.close()
 
 
-def _ask_as_it_is(
-    link: Link, name: str, names: list[str], make: Callable[[Any], Any], *given: Any
-) -> Any:
+def _ask_as_it_is(link: Link, name: str, *given: Any) -> Any:
+    names, make = _described(name)
     header, _ = link.ask(name, dict(zip(names, given, strict=True)))
     return make(from_json(header["result"]))
 
@@ -284,7 +287,17 @@ def _described(name: str) -> tuple[list[str], Callable[[Any], Any]]:
     """Return the names of a call's arguments, and what makes its result of what JSON says."""
     call = CALLS[name]
     names = [each for each in signature(call).parameters if each not in ("self", *TURNED)]
-    return names, maker_of(get_type_hints(call)["return"])
+    return names, maker_of(get_type_hints(call, localns=_Public())["return"])
+
+
+class _Public(dict[str, Any]):
+    """The public names, each loaded when a type names it."""
+
+    def __missing__(self, name: str) -> Any:
+        try:
+            return getattr(timerstore, name)
+        except AttributeError:
+            raise KeyError(name) from None
 
 
 def _range(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from timerstore.consumer.consumersettings import ConsumerSettings
-from timerstore.consumer.messagesource import Source
 from timerstore.ground.kinds import check_place
 from timerstore.ground.staying import Stays
 from timerstore.serving.askedcalls import AskedCalls
-from timerstore.serving.clientsource import ClientSource
 from timerstore.serving.link import Link, check_patience
 from timerstore.watching.anystore import AnyStore
+
+if TYPE_CHECKING:
+    from timerstore.consumer.consumersettings import ConsumerSettings
+    from timerstore.consumer.messagesource import Source
 
 PATIENCE_S: Final = 30.0
 """How long a call waits for an owner."""
@@ -64,6 +65,8 @@ class Client(Stays, AnyStore):
 
     def _new_source(self, settings: ConsumerSettings) -> Source:
         """Return what a consumer reads."""
+        from timerstore.serving.clientsource import ClientSource
+
         return ClientSource(self, self._link, settings)
 
 

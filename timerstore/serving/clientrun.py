@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from timerstore.consuming.ackput import Put, checked
+from timerstore.consuming.agreed import Wait
 from timerstore.consuming.delivery import HandedOut
 from timerstore.consuming.failures import Failure
-from timerstore.consuming.sendback import Wait
+from timerstore.consuming.nextputs import Put, checked
 from timerstore.errors import StoreClosedError
 from timerstore.ground.arguments import (
     check_alone,

@@ -16,7 +16,7 @@ from typing import Any, Final
 from timerstore.consumer.consumersettings import ConsumerSettings
 from timerstore.consumer.messagesource import Source
 from timerstore.consumer.subscription import Held, Subscription, Task
-from timerstore.consuming.consuming import dead_topic
+from timerstore.consuming.agreed import dead_topic
 from timerstore.consuming.grouptally import GroupTally
 from timerstore.errors import ForkedProcessError, InvalidArgumentError, StoreClosedError
 from timerstore.ground.config import Config

@@ -41,7 +41,8 @@ from timerstore.errors import (
 )
 from timerstore.ground.ids import TimerIds
 from timerstore.services.world.background import BackgroundThread, Flag
-from timerstore.serving.answers import MADE_ONCE, Answers, Asked, write_ids
+from timerstore.serving.answers import MADE_ONCE, Answers, Asked
+from timerstore.serving.framecolumns import write_ids
 from timerstore.serving.session import Answered, LastAnswers, Session
 from timerstore.store.store import TimerStore
 

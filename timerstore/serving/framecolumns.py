@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from timerstore.control.wire import Part
 from timerstore.errors import InvalidArgumentError
+from timerstore.ground.ids import TimerIds
 
 COLUMN_BYTES: Final = 16 << 20
 """Of columns in one frame, if they can be divided."""
@@ -51,3 +53,14 @@ def read_table(parts: Sequence[Part]) -> pa.Table:
     except (pa.ArrowException, OSError, ValueError, TypeError) as e:
         raise InvalidArgumentError(f"This is no table: {e}. Send an Arrow stream.") from e
     return table
+
+
+def write_ids(ids: TimerIds) -> list[Part]:
+    """Return ids as they are sent: due times, then offsets."""
+    return [np.concatenate((ids.due_ms, ids.offsets)).astype("<i8").tobytes()]
+
+
+def read_ids(tag: int, part: Part) -> TimerIds:
+    """Return ids that were sent."""
+    due_ms, offsets = np.frombuffer(part, "<i8").reshape(2, -1)
+    return TimerIds(due_ms, offsets, tag)

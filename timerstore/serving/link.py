@@ -41,6 +41,7 @@ from timerstore.errors import (
     TimerStoreError,
 )
 from timerstore.services.world.background import BackgroundThread, Flag
+from timerstore.serving.framecolumns import read_ids
 from timerstore.serving.takeover import is_taken_over
 from timerstore.timelog.files.lockfile import holder
 
@@ -183,8 +184,6 @@ class Link:
     def _error(self, header: Header, columns: list[Part]) -> TimerStoreError:
         error = error_from_json(header)
         if columns:
-            from timerstore.serving.answers import read_ids
-
             error.ids = read_ids(header["tag"], columns[0])
         return error
 

@@ -1,26 +1,27 @@
 """A store that several processes use alike: one of them owns it, whichever comes first.
 
 The owner is its own client, so that all of them make the same calls in the same way, and none
-notices which one it is. Where the owner ends, one of the others opens the store: its lock decides
-which.
+notices which one it is. If the owner ends, one of the others opens the store: its lock decides
+which. Only that one imports the engine.
 """
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-from timerstore.consumer.consumersettings import ConsumerSettings
-from timerstore.consumer.messagesource import Source
-from timerstore.consumer.workings import source_of
 from timerstore.errors import StoreLockedError
 from timerstore.ground.config import Config
 from timerstore.ground.kinds import check_kind, check_place
 from timerstore.serving.client import PATIENCE_S, Client
 from timerstore.serving.link import Link
-from timerstore.serving.server import let_others_ask, serve
 from timerstore.serving.takeover import taking_over
-from timerstore.store.store import TimerStore
 from timerstore.timelog.files.oserrors import told_of
+
+if TYPE_CHECKING:
+    from timerstore.consumer.consumersettings import ConsumerSettings
+    from timerstore.consumer.messagesource import Source
+    from timerstore.store.store import TimerStore
 
 _PROBLEM_S = 1.0
 
@@ -54,7 +55,11 @@ class SharedStore(Client):
     def _new_source(self, settings: ConsumerSettings) -> Source:
         """Return what a consumer reads: where it needs the store itself, that."""
         owned = self._owned() if settings.ordered or settings.broadcast else None
-        return super()._new_source(settings) if owned is None else source_of(owned, settings)
+        if owned is None:
+            return super()._new_source(settings)
+        from timerstore.consumer.workings import source_of
+
+        return source_of(owned, settings)
 
     def _own(self) -> None:
         """Open the store for all, unless another process has it open; called by the heart."""
@@ -65,6 +70,9 @@ class SharedStore(Client):
                 self._open()
 
     def _open(self) -> None:
+        from timerstore.serving.server import let_others_ask, serve
+        from timerstore.store.store import TimerStore
+
         try:
             with told_of(self._path):
                 store = TimerStore(self._path, create=self._create, config=self._config)

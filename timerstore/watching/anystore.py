@@ -16,12 +16,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import FunctionType, TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
 
-from timerstore.consuming.dead_letters import LISTED_MAX, DeadLetter
+from timerstore.consuming.agreed import LISTED_MAX
 from timerstore.consuming.delivery import Batch, Delivery
 from timerstore.core.switches import Paused
 from timerstore.ground.arguments import (
@@ -35,12 +35,15 @@ from timerstore.ground.arguments import (
 from timerstore.ground.ids import TimerIds
 from timerstore.ground.kinds import Duration
 from timerstore.ground.renamed import renamed
-from timerstore.pending.listing import Horizon
-from timerstore.pending.timers import Timer
-from timerstore.watching.find import Found
-from timerstore.watching.health import Health
-from timerstore.watching.stats import Stats
-from timerstore.watching.topics import Upcoming
+
+if TYPE_CHECKING:  # a client that does not ask for one of these does not load the engine
+    from timerstore.consuming.dead_letters import DeadLetter
+    from timerstore.pending.listing import Horizon
+    from timerstore.pending.timers import Timer
+    from timerstore.watching.find import Found
+    from timerstore.watching.health import Health
+    from timerstore.watching.stats import Stats
+    from timerstore.watching.topics import Upcoming
 
 
 @renamed(redrive="retry_dead_letters")

@@ -8,7 +8,8 @@ from datetime import datetime
 from threading import RLock
 from typing import Final
 
-from timerstore.consuming.consuming import Consuming, dead_topic
+from timerstore.consuming.agreed import dead_topic
+from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.cursors import QueueCursor
 from timerstore.consuming.grouptally import GroupTally, ResponseStats
 from timerstore.consuming.retries import RetryCursor

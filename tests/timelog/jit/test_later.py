@@ -62,6 +62,27 @@ def test_a_client_needs_no_compiler(tmp_path: Path) -> None:
         assert ran(CLIENT + LOADED, str(tmp_path)) == "\n"
 
 
+PLAIN_CLIENT = """
+import timerstore
+with timerstore.open(sys.argv[1], share=True) as store:
+    assert store.cancel(store.put(b"a", delay=3600))
+    store.put_many([b"b"] * 3)
+    store.pull("default", timeout=20).ack()
+    for delivery in store.consume("default", group="g", timeout=20):
+        delivery.ack()
+        break
+engine = ("timerstore.services.", "timerstore.store.", "timerstore.core.core")
+light = ("timerstore.services.world", "timerstore.services.world.background")
+print([each for each in sys.modules if each.startswith(engine) and each not in light])
+"""
+
+
+@pytest.mark.timeout(170)
+def test_a_client_that_puts_and_consumes_loads_no_engine(tmp_path: Path) -> None:
+    with timerstore.open(tmp_path) as store, timerstore.serve(store):
+        assert ran(PLAIN_CLIENT, str(tmp_path)) == "[]\n"
+
+
 def test_classes_are_announced_to_who_asks_first_and_to_who_asks_later() -> None:
     announced, seen = Announced(), []
     announced.add(int)

@@ -1,0 +1,46 @@
+"""The puts that come with an acknowledgement, as a handler says them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, TypedDict
+
+from timerstore.errors import InvalidArgumentError
+from timerstore.ground.kinds import Duration
+from timerstore.timelog.writing.ackrecord import PUTS_MAX
+
+
+class Put(TypedDict, total=False):
+    """What `put` takes, by name; without a topic, that of the message."""
+
+    body: bytes
+    topic: str | None
+    delay: Duration | None
+    delay_ms: int | None
+    at: datetime | None
+    at_ms: int | None
+    key: str | None
+    tag: str | None
+    properties: Mapping[str, str] | None
+    delay_level: int | None
+    if_absent: bool
+
+
+NAMES: Final = frozenset(Put.__annotations__)
+"""What a put may say."""
+
+
+def checked(puts: Any) -> list[dict[str, Any]]:
+    """Return the arguments of each put, or refuse them."""
+    if isinstance(puts, str | bytes | Mapping) or not isinstance(puts, Sequence):
+        raise InvalidArgumentError(f"puts is {puts!r}. Pass a list of dicts, each as for put.")
+    if not 1 <= len(puts) <= PUTS_MAX:
+        raise InvalidArgumentError(f"puts has {len(puts)}. Pass 1 to {PUTS_MAX}.")
+    for each in puts:
+        if not isinstance(each, Mapping) or not set(each) <= NAMES or "body" not in each:
+            raise InvalidArgumentError(
+                f"puts has {each!r}. Pass a dict with body, and any of "
+                f"{', '.join(sorted(NAMES - {'body'}))}."
+            )
+    return [dict(each) for each in puts]
