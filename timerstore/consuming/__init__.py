@@ -16,8 +16,10 @@
     queued.py       what stands in a queue, read without handing it out
     sendback.py     appending a message again
     known.py        acknowledging by id, whoever was handed it
+    nextputs.py     what a handler wants put in a message's place
     ackput.py       acknowledging one with what is put in its place
     putacks.py      … which of that the offsets file knows of
+    agreed.py       what a client goes by as well
     failures.py     why it failed, as it carries that along
     dead_letters.py putting dead letters back, or dropping them
 

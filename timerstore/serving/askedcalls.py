@@ -6,6 +6,7 @@ type says. The methods here are of those whose arguments are checked before, or 
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, get_type_hints
 import numpy as np
 import pyarrow as pa
 
-import timerstore
 from timerstore.consuming.agreed import CONSUME_COUNT, WAIT_S
 from timerstore.consuming.delivery import Batch, Delivery
 from timerstore.control.wire import from_json
@@ -295,7 +295,7 @@ class _Public(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         try:
-            return getattr(timerstore, name)
+            return getattr(sys.modules["timerstore"], name)
         except AttributeError:
             raise KeyError(name) from None
 
