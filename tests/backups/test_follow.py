@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,15 @@ from tests.cli.shell import SMALL, Run, finish, process
 from tests.rigs.objects import watched_filesystem
 from timerstore import InvalidArgumentError, NotAStoreError, StoreLockedError
 from timerstore.backups import follower as follower_module
-from timerstore.backups import merging
+from timerstore.backups import merging, taking
 from timerstore.backups.catalog import read_catalog
 from timerstore.backups.chains import claim_chain
 from timerstore.backups.destination import Destination, find_destination
 from timerstore.backups.followed import FOLLOW_FOLDER, read_statuses
 from timerstore.backups.follower import Follower
 from timerstore.backups.thinning import needless_points
+from timerstore.timelog.files.checkpoint import read_checkpoint
+from timerstore.timelog.files.disk import Disk, MappedFile
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -38,6 +41,7 @@ class Followed(Kept):
         self.follower = self.follow(**options)
 
     def follow(self, **options: Any) -> Follower:
+        options.setdefault("every_s", 0.01)  # no thread makes a checkpoint that it could wait for
         return Follower(
             self.path,
             lambda: (
@@ -106,6 +110,35 @@ def test_an_idle_store_asks_for_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.undo()
     kept.follower.close()
     kept.store.close()
+
+
+@pytest.mark.parametrize("flush_interval_ms", [50, 3_600_000])
+def test_the_owner_makes_its_log_durable_if_it_does_so_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush_interval_ms: int
+) -> None:
+    """Two that sync one log get in each other's way; but what is shipped must be durable here."""
+    synced = list[str]()
+
+    class Told(Disk):
+        def sync(self, file: MappedFile | int, path: Path) -> None:
+            synced.append(path.name)
+            super().sync(file, path)
+
+    monkeypatch.setattr(taking, "Disk", Told)
+    path = tmp_path / "store"
+    config = replace(SMALL, durability="process", flush_interval_ms=flush_interval_ms)
+    with timerstore.open(path, config=config) as store:
+        place = find_destination(tmp_path / "objects")
+        follower = Follower(path, lambda: place, every_s=5.0, config=config)
+        store.put(b"first", topic="t", delay_ms=AHEAD_MS)
+        follower.step()
+        assert follower.status.shipped_end == store.stats().commitlog_end
+        assert synced == ([f"{0:020d}"] if flush_interval_ms > 1_000 else [])
+        checkpoint = read_checkpoint(path / "config" / "timercheck")
+        assert checkpoint is not None
+        if not synced:
+            assert checkpoint.commitlog_flushed >= follower.status.shipped_end
+        follower.close()
 
 
 def test_acknowledgements_are_shipped_within_a_minute(
@@ -253,7 +286,7 @@ def test_nonsense_in_the_folder_is_passed_over(tmp_path: Path) -> None:
 def test_the_program_follows_itself(tmp_path: Path) -> None:
     place, path = f"file://{tmp_path}/objects", tmp_path / "store"
     with timerstore.open(path, config=SMALL) as store:
-        following = store.follow(place, every=timedelta(milliseconds=50))
+        following = store.follow(place, every=0.05, keep=3_600)
         store.put(b"first", delay=timedelta(hours=1))
         until(lambda: following.status.shipped_end == store.stats().commitlog_end)
         with pytest.raises(StoreLockedError):

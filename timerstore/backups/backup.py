@@ -176,7 +176,7 @@ class _Run:
                 self._told(max(part[1] - end, 0))
                 end = max(end, part[1])
         self._total = 2 * (end - start)
-        make_durable(reader, end)
+        make_durable(reader, start, end)
         if going_on is None:
             self._begin_chain()
         self._copy(start, end)

@@ -47,6 +47,8 @@ WAIT_S_MAX: Final = 60.0
 _CARE_S: Final = 60.0
 """So often points are thinned, pieces merged, and small files looked at that change alone."""
 _BEAT_S: Final = 10.0
+_PATIENCE_S_MAX: Final = 1.0
+"""So long the owner's next checkpoint is waited for; most make one every half second."""
 _REFUSED: Final = (InvalidArgumentError, StoreLockedError, NotAStoreError)
 """What does not go away by waiting."""
 
@@ -78,6 +80,7 @@ class Follower:
         if self.dest.folder is not None:
             refuse_inside(path, self.dest.folder)
         self._lock = FollowLock(path, self.dest.shown)
+        self._patience_s = min(every_s, _PATIENCE_S_MAX)
         self._shipper: Shipper | None = None
         self._failed_count = 0
         self._looked_end = -1
@@ -102,6 +105,7 @@ class Follower:
         try:
             while not stop.wait(self.step()):
                 pass
+            self._patience_s = 0.0
             if not self._failed_count:
                 self.step()
         except BaseException as e:
@@ -148,7 +152,9 @@ class Follower:
                 return
         reader = StoreReader(self.path, self._levels)
         check_whole(reader)
-        report = self._shipper.ship(reader, now_ms=now_ms, only_new=True)
+        report = self._shipper.ship(
+            reader, now_ms=now_ms, only_new=True, patience_s=self._patience_s
+        )
         if report is not None and report.problems:
             log.warning("%s", report)
         last = self._shipper.last

@@ -101,10 +101,12 @@ class Shipper:
         progress: Progress | None = None,
         now_ms: int | None = None,
         only_new: bool = False,
+        patience_s: float = 0.0,
     ) -> BackupReport | None:
         """Add a point. O(bytes that were appended since the last one). Durable on return.
 
         `only_new`: add none, and return None, where nothing has changed but cursors and clocks.
+        `patience_s`: how long the store's owner may take to make its log durable by itself.
         """
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         start, chain = self._begin(reader)
@@ -118,7 +120,7 @@ class Shipper:
                 told(max(part[1] - end, 0))
                 end = max(end, part[1])
         told.total = 2 * (end - start)
-        make_durable(reader, end)
+        make_durable(reader, start, end, patience_s)
         files = small_files_of(reader)
         said = {name: data for name, data in files.items() if name not in _PASSING}
         if only_new and end == start and self.last is not None and said == self._said:

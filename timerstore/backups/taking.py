@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from timerstore.backups.report import Problem
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
-from timerstore.timelog.jit.mapping import sync_mapping
+from timerstore.timelog.files.checkpoint import read_checkpoint
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.names import segment_name
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reading.reader import StoreReader
 
@@ -16,6 +20,8 @@ _LEFT_OUT: Final = frozenset(
     f"config/{name}" for name in ("wheelsums", "timermetrics", "rebuild.json", "keyindex.json")
 )
 """They belong to the indexes."""
+_LOOK_S: Final = 0.02
+"""So often a checkpoint is read while it is waited for."""
 
 
 def refuse_inside(path: Path, dest: Path) -> None:
@@ -70,16 +76,33 @@ def check_continued(reader: StoreReader, end: int, is_same: bool, dest: object) 
         )
 
 
-def make_durable(reader: StoreReader, end: int) -> None:
-    """Have the store's log durable up to `end`, or a power cut would leave it behind ours."""
-    log = reader.commitlog
-    checkpoint = reader.checkpoint
+def make_durable(reader: StoreReader, start: int, end: int, patience_s: float = 0.0) -> None:
+    """Have [start, end) of a log durable, or a power cut would leave it behind ours.
+
+    If a process has the store open, it does that itself with each checkpoint: so long we wait for
+    one, since two that sync a log get in each other's way.
+    """
+    log, checkpoint = reader.commitlog, reader.checkpoint
     if not reader.is_open or checkpoint is None:
         return
-    flushed = max(checkpoint.commitlog_flushed, log.start)
-    for number in range(flushed // log.segment_bytes, -(-end // log.segment_bytes)):
-        view = log.map(number)
-        sync_mapping(view.ctypes.data, len(view))
+    for _ in range(round(patience_s / _LOOK_S)):
+        if checkpoint.commitlog_flushed >= end:
+            break
+        time.sleep(_LOOK_S)
+        checkpoint = read_checkpoint(reader.path / "config" / "timercheck") or checkpoint
+    start, disk = max(checkpoint.commitlog_flushed, start), Disk()
+    if start >= end:
+        return
+    for number in range(start // log.segment_bytes, -(-end // log.segment_bytes)):
+        path = log.folder / segment_name(number * log.segment_bytes)
+        try:  # a mapping for reading alone would not do: Linux syncs nothing then
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # what is removed needs no copy any more
+        try:
+            disk.sync(fd, path)
+        finally:
+            os.close(fd)
 
 
 def small_files_of(reader: StoreReader) -> dict[str, bytes]:

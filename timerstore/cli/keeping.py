@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     from timerstore.offline.restore import RestoreReport
     from timerstore.offline.salvage import SalvageReport
     from timerstore.services.world.background import Flag
+
+_NICE: Final = 10
+"""Beside a busy program it still gets a tenth of a core, about what it needs."""
 
 BackupPath = Annotated[
     str, typer.Argument(metavar="BACKUP", help="A folder, or s3://…, gs://…, file://….")
@@ -104,6 +109,8 @@ def follow(
             keep_ms=None if keep == "all" else parse_delay(keep) // timedelta(milliseconds=1),
             config=settings(config),
         )
+        with suppress(OSError):
+            os.nice(_NICE)  # the program whose puts it reads goes first
         out.say(f"following {path} into {follower.dest}")
         sys.stdout.flush()
         run_until_told(follower.run)

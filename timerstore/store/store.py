@@ -17,8 +17,9 @@ from timerstore.closing.handover import handover
 from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.dead_letters import drop, list_dead_letters, retry_dead_letters
 from timerstore.core.core import Core
+from timerstore.ground.arguments import whole_ms
 from timerstore.ground.config import Config
-from timerstore.ground.kinds import check_duration, check_kind, check_place
+from timerstore.ground.kinds import Duration, check_duration, check_kind, check_place
 from timerstore.ground.staying import Stays
 from timerstore.pending.pending import PendingTimers
 from timerstore.putting.putting import Putting
@@ -159,29 +160,28 @@ class TimerStore(Stays, AnyStore):
         self,
         dest: Place,
         *,
-        every: timedelta = timedelta(seconds=1),
-        keep: timedelta | None = timedelta(hours=48),
+        every: Duration = timedelta(seconds=1),
+        keep: Duration | None = timedelta(hours=48),
     ) -> Following:
         """Keep a copy of the store in `dest` up to date from a thread, until the store is closed.
 
-        `dest`: as `timerstore.backup` takes it. After each `every` what was appended is shipped, so
-        that is what a lost disk costs at most, with one upload. `keep`: so far back the copy can be
-        restored, to the millisecond; None: for ever. It returns at once; what fails is tried again,
-        and stands in `health`. Close what is returned to end it. Calls of the store do not wait
-        for it. O(bytes that are appended).
+        `dest`: as `timerstore.backup` takes it. After each `every`, a timedelta or seconds, what
+        was appended is shipped, so that is what a lost disk costs at most, with one upload. `keep`:
+        so far back the copy can be restored, to the millisecond; None: for ever. It returns at
+        once; what fails is tried again, and stands in `health`. Close what is returned to end it.
+        Calls of the store do not wait for it. O(bytes that are appended).
 
         Raises StoreLockedError where a process of this machine follows there already,
         InvalidArgumentError, StoreAccessError where the address leads nowhere.
         """
-        every, core = check_duration(every, "every"), self.core
-        if keep is not None:
-            keep = check_duration(keep, "keep")
+        every_s, core = check_duration(every, "every").total_seconds(), self.core
+        keep_ms = None if keep is None else whole_ms(check_duration(keep, "keep"))
         core.check_open()
         follower = Follower(
             core.path,
             lambda: find_destination(dest),
-            every_s=max(every.total_seconds(), 0.01),
-            keep_ms=None if keep is None else keep // timedelta(milliseconds=1),
+            every_s=max(every_s, 0.01),
+            keep_ms=keep_ms,
             config=core.engine.config,
             now_ms=lambda: core.clock.now_ms,
         )
