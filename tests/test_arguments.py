@@ -278,5 +278,5 @@ def test_what_lies_beyond_the_year_9999(store: timerstore.TimerStore) -> None:
 def test_many_bodies_of_text_are_refused_as_one_is(
     store: timerstore.TimerStore, bodies: list[bytes]
 ) -> None:
-    with pytest.raises(timerstore.InvalidArgumentError, match="holds str"):
+    with pytest.raises(timerstore.InvalidArgumentError, match="contains str"):
         store.put_many(bodies)

@@ -151,9 +151,9 @@ def test_what_describes_a_message_counts(tmp_path: Path, segment_bytes: int) -> 
 def test_a_tag_beside_a_key_may_not_overflow_the_properties(tmp_path: Path) -> None:
     store, clock = open_store(tmp_path, 1 << 20)
     for keys, tag in ((None, "t" * 40_000), (["k" * 20_000], "t" * 20_000)):
-        with pytest.raises(InvalidArgumentError, match="key, tag and properties take"):
+        with pytest.raises(InvalidArgumentError, match="key, tag and properties together take"):
             store.put_many([b"b"], keys=keys, tag=tag)
-        with pytest.raises(InvalidArgumentError, match="key, tag and properties take"):
+        with pytest.raises(InvalidArgumentError, match="key, tag and properties together take"):
             store.put(b"b", key=None if keys is None else keys[0], tag=tag)
     store.put_many([b"b"], keys=["k" * 15_000], tag="t" * 15_000)
     clock.advance(MINUTE)

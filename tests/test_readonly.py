@@ -124,7 +124,7 @@ def test_whatever_would_change_it_is_refused(tmp_path: Path) -> None:
 
 def test_there_must_be_a_store(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(NotAStoreError, match="directory of a store"):
+        with pytest.raises(NotAStoreError, match="folder of a store"):
             timerstore.open(path, read_only=True)
         assert list(tmp_path.iterdir()) == []
 

@@ -78,8 +78,8 @@ class Done:
             db.isolation_level is None or getattr(db, "autocommit", None) is True
         ):
             raise InvalidArgumentError(
-                "This connection commits each statement by itself, so the note would stay where "
-                'the work is lost. Execute "begin" first, or use another isolation_level.'
+                "This connection commits each statement by itself, so the note could be kept "
+                'while the work is lost. Execute "begin" first, or use another isolation_level.'
             )
         insert = f"insert or ignore into {self._table} values (:handler, :id, :done_ms)"
         return db.execute(insert, row).rowcount == 1

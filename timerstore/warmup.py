@@ -79,7 +79,9 @@ def _copy(folder: Path) -> None:
         spec = find_spec(name)
         place = Path(next(iter((spec and spec.submodule_search_locations) or [""])))
         if not place.is_dir():
-            raise InvalidArgumentError(f"{name} lies in {place}. Install it in a folder first.")
+            raise InvalidArgumentError(
+                f"{name} lies in {place}, which is no folder. Install it in a folder first."
+            )
         for file in place.rglob("*.*"):
             if file.is_file() and file.suffix != ".pyc":
                 copy = folder / name.replace(".", os.sep) / file.relative_to(place)

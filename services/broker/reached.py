@@ -52,7 +52,7 @@ def check_reached(engine: Engine) -> None:
     live, read = np.concatenate(offsets), np.concatenate(rows)
     if not np.array_equal(reached, live):
         strange = np.union1d(np.setxor1d(reached, live), reached[1:][reached[1:] == reached[:-1]])
-        _refuse(f"of the units of the timer log {len(strange)} are not reached once", strange)
+        _refuse(f"{len(strange)} units of the timer log are not reached exactly once", strange)
     misled = np.concatenate(misleading_units(engine))
     if len(misled):
         _refuse(f"{len(misled)} files of the timer log would be removed too soon", misled)
@@ -73,8 +73,9 @@ def check_reached(engine: Engine) -> None:
 
 def _refuse(what: str, where: Words) -> None:
     raise TimerStoreError(
-        f"A broker would not fire each timer once: {what}, first at {int(where[0])}. The store "
-        "stays yours. Close it, run `timerstore validate`, and report what it finds."
+        "The store was not handed over, because a broker would not fire each timer once: "
+        f"{what}, the first at {int(where[0])}. Close the store, run `timerstore validate`, and "
+        "report what it finds."
     )
 
 

@@ -300,14 +300,20 @@ class Cleaner:
         except CorruptStoreError as e:
             self.error = e
             fields = {"store": str(self.engine.path), "file": e.file, "offset": e.offset}
-            log.error("%s: nothing is cleaned any more: %s", self.engine.path, e, extra=fields)
+            log.error(
+                ("%s: cleaning has stopped, so no file is removed any more: %s"),
+                self.engine.path,
+                e,
+                extra=fields,
+            )
 
     def _waiting(self) -> KernelLock:
         """Return the lock, for who waits for it; refused if this thread has it."""
         if self._lock.is_mine():
             raise TimerStoreError(
-                "This was called inside another call of the same thread, as a signal's handler may "
-                "do. Set a flag there, and call this when the other has returned."
+                "This method was called inside another call of the same thread, for example in a "
+                "signal handler. In a signal handler set a flag, and call this method when the "
+                "other call has returned."
             )
         return self._lock
 

@@ -76,7 +76,7 @@ class Retention:
             except CorruptStoreError as e:
                 self.error = e
                 fields = {"store": str(self.engine.path), "file": e.file, "offset": e.offset}
-                text = "%s: nothing is removed any more: %s"
+                text = "%s: retention has stopped, so no file is removed any more: %s"
                 log.error(text, self.engine.path, e, extra=fields)
                 return 0
 

@@ -125,11 +125,11 @@ def _decode(row: dict[str, Any]) -> tuple[str, int, Any, Any, Any]:
     words[PENDING_BYTES : KEPT_FROM + RING_COUNT] = row["words"]
     buckets, counts = np.array(row["buckets"], np.int64), np.array(row["counts"], np.int32)
     if buckets.shape != counts.shape or buckets.ndim != 1:
-        raise ValueError("a count for each bucket was expected")
+        raise ValueError("it does not have a count for each bucket")
     sound = (buckets >= 0).all() and (buckets < AHEAD_BUCKETS).all() and (counts > 0).all()
     signs = np.abs(words) < _WORD_MAX
     sound &= (words[[PENDING_BYTES, OVERDUE_COUNT, FAR_COUNT]] >= 0).all() and signs.all()
     if not sound or len(np.unique(buckets)) != len(buckets) or words[OVERDUE_FROM_MS] < 0:
-        raise ValueError("these are no counts")
+        raise ValueError("its counts are not whole numbers from 0 on")
     _check_topic(row["topic"])
     return row["topic"], whole(row["queue"], 0, INT32_MAX), words, buckets, counts

@@ -122,7 +122,9 @@ class Flusher:
             self._fail(e)
             raise
         except StoreFullError as e:  # no descriptor is left, say: no page was dropped
-            raise FlushFailedError(f"{e} What was put is in the log, and not durable yet.") from e
+            raise FlushFailedError(
+                f"{e} What was put is in the log, but is not durable yet."
+            ) from e
         self.sync_count += 1
         self.commit.advance(end)
 
@@ -144,8 +146,9 @@ class Flusher:
         """Write a checkpoint; everything put before the call is durable on return."""
         if self.commit.leads:
             raise TimerStoreError(
-                "flush() was called inside another call of the same thread, as a signal's handler "
-                "may do. Raise an exception there instead, and flush when it has come out."
+                "flush() was called inside another call of the same thread, for example in a "
+                "signal handler. Raise an exception in the signal handler instead, and call "
+                "flush() where you catch it."
             )
         if self.before is not None:
             self.before()
@@ -317,7 +320,7 @@ class Flusher:
     def _thread_ended(self, error: BaseException) -> None:
         """Have the next call raise what ended the thread, whatever it was."""
         if isinstance(error, OSError):
-            failed = FlushFailedError(f"{error}. Check the disk, then reopen the store.")
+            failed = FlushFailedError(f"{error}. Check the disk, then open the store again.")
             failed.__cause__ = error
             error = failed
         self._fail(error)

@@ -90,7 +90,7 @@ class CounterFile:
         try:
             data = self._disk.read(self.path) or b""
         except TimerStoreError as e:
-            log.warning("%s: %s: counters begin anew", self.path, e)
+            log.warning("%s: %s: the counters start at 0 again", self.path, e)
             self.damaged_count += 1
             return 0, until
         count, all_until = len(data) // PLACE_BYTES, 0
@@ -111,7 +111,7 @@ class CounterFile:
                 self._free.append(number)
         self._end = max(1, count)
         if self.damaged_count:
-            log.warning("%s: %d counters begin anew", self.path, self.damaged_count)
+            log.warning("%s: %d counters start at 0 again", self.path, self.damaged_count)
         self._written[: len(self._queues.files)] = _sums(self._queues)
         return all_until, until
 

@@ -185,8 +185,8 @@ class Engine:
         count = max(len(self.level_ms), *(level + 1 for level in rows), 0)
         if count > fmt.LEVEL_COUNT_MAX:
             raise NotAStoreError(
-                f"{self.path} has {count} delay levels; {fmt.LEVEL_COUNT_MAX} are understood. "
-                "Let a broker deliver what waits in the others."
+                f"{self.path} has {count} delay levels, and timerstore can deliver at most "
+                f"{fmt.LEVEL_COUNT_MAX}. Let a broker deliver what waits in the others."
             )
         for level, row in rows.items():
             levels.row[level] = row
@@ -347,8 +347,8 @@ class Engine:
         at = stage.need_at
         if need == NEED_SMALLER:
             raise InvalidArgumentError(
-                f"The message is larger than a segment of {self.commitlog.segment_bytes} bytes. "
-                "Shorten it, or make a store with larger segments."
+                f"The message is larger than a segment, which has {self.commitlog.segment_bytes} "
+                "bytes. Shorten it, or make a store with larger segments."
             )
         if need in (NEED_COMMITLOG, NEED_NOTHING):
             if need == NEED_COMMITLOG:

@@ -132,8 +132,7 @@ class KeyFiles:
         self.is_used = True
         if self._folder.is_symlink() or (self._folder.exists() and not self._folder.is_dir()):
             raise NotAStoreError(
-                f"{self._folder} is {kind_of(self._folder)} where a folder belongs. "
-                "Move it out of the way."
+                f"{self._folder} is {kind_of(self._folder)}, but must be a folder. Move it away."
             )
         with self.lock:
             reason = "no record of it"
@@ -299,8 +298,9 @@ class KeyFiles:
         rooms = [each.room for each in self._files]
         if len(rooms) == FILE_COUNT_MAX:
             raise StoreFullError(
-                f"{self._folder} has {len(rooms)} files. Have what has fired consumed, so that the "
-                "oldest go, or open the store with key_index=False."
+                f"{self._folder} has {len(rooms)} files, and may have no more. Consume the "
+                "messages that have fired, so that the oldest files are removed, or open the "
+                "store with key_index=False."
             )
         largest = ROOM_MAX if len(rooms) < _MANY_FILES else _ROOM_OF_MANY
         room = min(max(sum(rooms), ROOM_MIN), largest)

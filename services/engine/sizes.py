@@ -51,7 +51,7 @@ def find_sizes(path: Path, config: Config, disk: Disk) -> Made:
         is_old = identity.version != FORMAT_VERSION
         identity = replace(identity, version=FORMAT_VERSION)
         if fault is not None:
-            log.warning("%s: %s; written again from config/timercheck", path, fault.reason)
+            log.warning("%s: %s; it was written again from config/timercheck", path, fault.reason)
         if fault is not None or is_old:  # the program that made it refuses it from now on
             write_identity(disk, path, identity)
         return Made(_with(config, identity), identity, False, fault is not None)
@@ -82,10 +82,10 @@ def _lost(path: Path, identity: Identity, fault: CorruptStoreError | None) -> No
     """Return the error for a store of ours of which nobody knows the sizes."""
     why = "is lost" if fault is None else f"is damaged ({fault.reason})"
     return NotAStoreError(
-        f"{path / IDENTITY_FILE} {why}, and config/timercheck has no copy, yet this is no broker's "
-        f"store. It was made with the precision_ms and roll_window_slots of some Config: write "
-        f"the file again with those. For the Config given now, and the sizes of the files, that is "
-        f"{json.dumps(asdict(identity))}"
+        f"{path / IDENTITY_FILE} {why}, and config/timercheck has no copy, yet this is no "
+        "broker's store. It was made with the precision_ms and roll_window_slots of some Config: "
+        "write the file again with those. With the Config that was passed and the sizes of the "
+        f"files it would be {json.dumps(asdict(identity))}"
     )
 
 
@@ -93,7 +93,9 @@ def _measure(reader: StoreReader) -> dict[str, int]:
     """Read sizes off a store's files; what they do not say is left out."""
     logs = [reader.commitlog, reader.timerlog, *reader.queues.values()]
     if not any(each.numbers for each in logs) and not len(reader.slots):
-        raise InvalidArgumentError(f"{reader.path} holds no segment. Pass a store's directory.")
+        raise InvalidArgumentError(
+            f"{reader.path} holds no segment of a commit log. Pass the folder of a store."
+        )
     found = {}
     if reader.commitlog.numbers:
         found["commitlog_segment_bytes"] = reader.sizes.commitlog_segment_bytes

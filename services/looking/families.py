@@ -11,8 +11,8 @@ PREFIX: Final = "timerstore_"
 COUNTERS: Final = {
     "linked_count": "Timers that got their unit",
     "fired_count": "Timers that were fired into the log",
-    "rolled_count": "Timers that were put down again on their way",
-    "rolled_bytes": "Bytes that were appended for that",
+    "rolled_count": "Hops of timers that are due beyond the roll window",
+    "rolled_bytes": "Bytes that were appended for hops",
     "put_bytes": "Bytes that calls appended: puts, deletes, what groups sent back",
     "fired_bytes": "Bytes that were appended for timers that fired",
     "dropped_count": "Cancelled timers that were reached",
@@ -45,13 +45,16 @@ TIMES_MS: Final = {
     "claimed_ms": "All slots before it are in memory (C), in seconds since 1970",
 }
 AGES_MS: Final = {
-    "unlinked_age_ms": "How long ago the oldest put that has no unit yet was stored",
+    "unlinked_age_ms": "How long ago the oldest timer without a unit was stored",
 }
 SERVICE_GAUGES: Final = {
     "busy_share": "Share of the time since opening that was spent in a service's steps",
     "queue_count": "Entries that wait for a service",
 }
-SERVICE_DONE: Final = "service_done", "What a service did: entries read, linked, taken, appended"
+SERVICE_DONE: Final = (
+    "service_done",
+    ("How many entries a service has read, linked, taken or appended"),
+)
 Families = Callable[[Mapping[str, Any], Sequence[str], Sequence[str]], Iterator[Any]]
 """Yields families, given statistics, names of labels that all have, and their values."""
 QUANTILES: Final = {"0.5": "lateness_p50_ms", "0.99": "lateness_p99_ms", "1": "lateness_max_ms"}

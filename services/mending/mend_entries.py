@@ -48,7 +48,9 @@ def mend_entry(engine: Engine, row: int, index: int) -> bool:
         if not engine.commitlog.start <= offset < engine.commitlog.end:
             engine.damage.note(queues.files[row].name, at, "no message belongs to this entry")
         return False
-    engine.damage.note(queues.files[row].name, at, "it is not its message's; written again")
+    engine.damage.note(
+        queues.files[row].name, at, ("it did not fit its message; it was written again")
+    )
     write_entries(engine, row, found)
     return True
 

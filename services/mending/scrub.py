@@ -181,6 +181,6 @@ class Scrub:
             wrong |= entries["size"] != mine.size
             for i in np.flatnonzero(wrong).tolist():
                 at = int(mine.queue_index[i]) * fmt.ENTRY_BYTES
-                reason = "it is not its message's; written again"
+                reason = "it did not fit its message; it was written again"
                 self.engine.damage.note(queues.files[number].name, at, reason)
                 write_entries(self.engine, number, mine[i : i + 1])

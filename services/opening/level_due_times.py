@@ -79,7 +79,7 @@ class LevelDueTimes:
         if not self._warned:
             self._warned = True
             log.warning(
-                "%s: a delay level's messages have no queue entries that say when they are due; "
+                "%s: messages of a delay level have no queue entries that say when they are due; "
                 "they wait as long as Config.delay_levels says",
                 self.engine.path,
             )

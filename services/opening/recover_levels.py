@@ -58,7 +58,7 @@ def restore_offsets(
         if levels.offset[level] != offset:
             findings.corrected_levels.append(level + 1)
             log.warning(
-                "%s: delay level %d stood at %d, outside its queue; it goes on at %d",
+                "%s: the offset of delay level %d was %d, outside its queue; it continues at %d",
                 *(engine.path, level + 1, offset, levels.offset[level]),
             )
 

@@ -51,7 +51,7 @@ def check_queue_end(engine: Engine, row: int, durable: int) -> bool:
             raise CorruptStoreError(file.name, offset, "this segment is missing")
     if end > first and not is_sound(engine, row, end - 1, queues.read(row, end - 1, 1)):
         raise CorruptStoreError(
-            file.name, (end - 1) * fmt.ENTRY_BYTES, "it is the entry of no message"
+            file.name, (end - 1) * fmt.ENTRY_BYTES, "no message belongs to this entry"
         )
     step = 1
     while end + step - 1 < stop:
@@ -106,7 +106,7 @@ def _index_queue(
         offset = int(mine.offset[at])
         if at == 0 and not lost_bytes and file.numbers:
             raise CorruptStoreError(
-                file.name, first * fmt.ENTRY_BYTES, "entries are missing from here"
+                file.name, first * fmt.ENTRY_BYTES, "entries are missing from this index on"
             )
         raise CorruptStoreError("commitlog", offset, "queue offsets are not consecutive")
     entries = np.zeros(len(mine) + lost_count, fmt.QUEUE_ENTRY)

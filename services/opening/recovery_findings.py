@@ -37,7 +37,7 @@ class RecoveryFindings:
         if self.rebuilt:
             parts.append(f"{' and '.join(self.rebuilt)} made anew from the commit log")
         if self.torn_bytes:
-            parts.append(f"{self.torn_bytes:,} bytes cut that were not written whole")
+            parts.append(f"{self.torn_bytes:,} bytes that were not written whole were cut")
         if self.repaired_reschedule:
             parts.append("a reschedule completed")
         if self.removed_count:

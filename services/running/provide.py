@@ -62,8 +62,8 @@ def _provide(engine: Engine, service: int, need: int, offset: int) -> None:
             engine.cancelled.reserve(CANCELLED_GROWTH)
     elif need == needs.NEAR_FULL:
         raise StoreFullError(
-            f"More than {engine.config.near_count_max} timers fall due at about the same time. "
-            "Reopen the store with a larger near_count_max."
+            f"More than {engine.config.near_count_max} timers (near_count_max) fall due at about "
+            "the same time. Open the store again with a larger near_count_max."
         )
     elif need == needs.DAMAGED_TIMERLOG:
         mend_units(engine, offset)

@@ -60,7 +60,7 @@ class ManualClock:
             raise InvalidArgumentError(f"start_ms is {start_ms!r}. Pass epoch milliseconds.")
         if not 10**11 <= start_ms <= CLOCK_MS_MAX:
             raise InvalidArgumentError(
-                "start_ms lies before 1973 or past 9999. Pass epoch milliseconds, such as "
+                "start_ms is before 1973 or after 9999. Pass epoch milliseconds, such as "
                 "1_800_000_000_000."
             )
         self._now_ms = start_ms
@@ -85,7 +85,8 @@ class ManualClock:
             stop_ms = self._now_ms + length // timedelta(milliseconds=1)
             if not 10**11 <= stop_ms <= CLOCK_MS_MAX:
                 raise InvalidArgumentError(
-                    f"by is {by!r}, which leads to {stop_ms} ms. Stay between 1973 and 9999."
+                    f"by is {by!r}, which leads to {stop_ms} (epoch ms). Stay between the years "
+                    "1973 and 9999."
                 )
             if self._now_ms >= stop_ms:
                 self._move(stop_ms)

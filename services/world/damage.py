@@ -60,7 +60,7 @@ class Damage:
         text = "%s: %s is damaged at offset %d: %s"
         log.error(text, self.path, file, offset, reason, extra=fields)
         if self.count == PLACES_MAX:
-            log.error("%s: further damage is counted, and not named any more", self.path)
+            log.error("%s: further damage is counted, but no longer named", self.path)
         return True
 
     def to_list(self) -> list[dict[str, Any]]:

@@ -42,7 +42,7 @@ def test_a_prefix_can_be_read() -> None:
     frames = unpack(pack(data)[:-1], "x")
     found = b"".join(next(frames)[0] for _ in range(3))
     assert len(found) == 3 * FRAME_BYTES and data.startswith(found)
-    with pytest.raises(CorruptStoreError, match="length, or is cut"):
+    with pytest.raises(CorruptStoreError, match="length, or was cut off"):
         next(frames)
 
 

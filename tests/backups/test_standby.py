@@ -200,7 +200,7 @@ def test_one_of_two_is_promoted(tmp_path: Path) -> None:
     other.promote()
     plan = json.loads((pair.local / STANDBY_FILE).read_text())
     if "claim" in plan:
-        with pytest.raises(StoreLockedError, match="Somebody else"):
+        with pytest.raises(StoreLockedError, match="Another copy has taken over"):
             pair.promote()
     with timerstore.open(other.local, config=TINY, clock=pair.kept.clock) as store:
         assert store.count() == 10
@@ -252,7 +252,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreLockedError):
         Standby(pair.local, dest, pair.place)
     held.close()
-    with pytest.raises(InvalidArgumentError, match="something else"):
+    with pytest.raises(InvalidArgumentError, match="files that belong to no standby"):
         Standby(pair.kept.path, dest, pair.place)
     elsewhere = f"file://{tmp_path}/elsewhere"
     with pytest.raises(InvalidArgumentError, match="standby of"):

@@ -252,7 +252,9 @@ def test_handover(run: Run, path: Path) -> None:
     assert (names, proxy) == ("sh bin/mqnamesrv", "sh bin/mqproxy -n localhost:9876")
     assert broker == f"sh bin/mqbroker -n localhost:9876 -c {told['broker_conf']}"
     said = run("handover", path).stdout
-    assert "Start it before" in said and all(f"  {each}\n" in said for each in told["commands"])
+    assert "Start the broker before" in said and all(
+        f"  {each}\n" in said for each in told["commands"]
+    )
     assert not (path / "abort").exists()
     assert json.loads(run("info", path, "--json").stdout)["pending_count"] == 1
 
@@ -282,8 +284,8 @@ def test_handover(run: Run, path: Path) -> None:
         (["verify", "EMPTY"], 3, "no commit log"),
         (["verify", "MISSING"], 3, "no commit log"),
         (["info", "FILE"], 3, "is no timer store"),
-        (["info", "OTHER"], 3, "no store's"),
-        (["put", "OTHER", "x"], 3, "no store's"),
+        (["info", "OTHER"], 3, "belong to no store"),
+        (["put", "OTHER", "x"], 3, "belong to no store"),
     ],
 )
 def test_errors_say_what_to_do(
@@ -351,7 +353,7 @@ def test_another_error_has_its_own_status(
         (AssertionError(), 70, "Please report it"),
         (RecursionError("deep"), 70, "Please report it"),
         (RuntimeError("never"), 70, "Please report it"),
-        (MemoryError(), 4, "not enough memory"),
+        (MemoryError(), 4, "the memory does not suffice"),
         (OSError(errno.EROFS, "Read-only file system"), 3, "read-only file system. Mount"),
         (OSError(errno.EIO, "Input/output error"), 4, "Check the disk"),
         (timerstore.FlushFailedError("It failed. Check."), 4, "It failed"),

@@ -57,7 +57,7 @@ def test_get_by_key(path: Path, run: Run, ids: list[str]) -> None:
 def test_find(path: Path, run: Run, ids: list[str], text: str, places: list[int]) -> None:
     assert listed(run("find", path, text).output) == {ids[i] for i in places}
     assert listed(run("find", path, ids[0].lower()).output) == {ids[0]}
-    assert "Nothing that is pending" in run("find", path, "nowhere", exits=1).output
+    assert "No pending timer contains" in run("find", path, "nowhere", exits=1).output
     assert run("find", path, text, "--limit", "0").output == ""
 
 

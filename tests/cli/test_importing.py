@@ -117,8 +117,8 @@ def test_parquet_with_times(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"body": "x"}, "nothing that says when"),
-        ({"body": "x", "at_ms": FAR_MS, "delay": "1h"}, "a time, and a delay"),
+        ({"body": "x"}, "neither a time nor a delay"),
+        ({"body": "x", "at_ms": FAR_MS, "delay": "1h"}, "both a time and a delay"),
         ({"body": "x", "at_ms": 1_800_000_000}, "looks like seconds"),
         ({"body": "x", "at": "soon"}, "'soon' is no time"),
         ({"body": "x", "delay": 90}, "such as 1h30m"),
@@ -240,13 +240,13 @@ def test_an_import_that_was_begun_is_of_that_file(
     assert "other options" in run("import", path, many, "--topic", "x", exits=2).stderr
     whole = many.read_text()
     many.write_text(whole + lines({"body": "more", "at_ms": FAR_MS}))
-    assert "is not what it was" in run("import", path, many, exits=2).stderr
+    assert "was changed after" in run("import", path, many, exits=2).stderr
     many.write_text(whole)
     run("import", path, many)
     assert found(path) == expected(many)
     (state,) = many.parent.glob("*.import")
     state.write_text("{")
-    assert "put it back" in run("import", path, many, exits=2).stderr
+    assert "Put back a copy" in run("import", path, many, exits=2).stderr
 
 
 def test_what_is_overdue_is_put_once_too(
@@ -296,4 +296,4 @@ def test_two_imports_of_one_file_are_refused(run: Run, path: Path, many: Path) -
 
     with many.open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert "being imported" in run("import", path, many, exits=3).stderr
+        assert "is importing" in run("import", path, many, exits=3).stderr

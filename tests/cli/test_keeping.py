@@ -29,11 +29,11 @@ def test_backup_and_restore(run: Run, path: Path, tmp_path: Path) -> None:
     assert run("pending", new).output.count("first") == 1
     assert run("pending", dest).output.count("\n") >= 2
     assert "no damage" in run("verify", dest).output
-    assert "there already" in run("restore", dest, new, exits=2).output
-    assert "no DEST" in run("restore", dest, "--at", "now", exits=2).output
+    assert "exists and is not empty" in run("restore", dest, new, exits=2).output
+    assert "DEST is missing" in run("restore", dest, "--at", "now", exits=2).output
     assert "earliest point" in run("restore", dest, tmp_path / "x", "--at", "-9h", exits=2).output
     assert "no backup" in run("restore", path, tmp_path / "x", exits=3).output
-    assert "lie in" in run("backup", path, path / "backup", exits=2).output
+    assert "lies inside" in run("backup", path, path / "backup", exits=2).output
     assert run("backup", tmp_path / "nothing", dest, exits=3)
     assert "is a backup" in run("put", dest, "x", exits=3).output
     last = run("restore", dest, tmp_path / "last", "--json")
@@ -69,4 +69,7 @@ def test_salvage(run: Run, path: Path, tmp_path: Path) -> None:
     told = json.loads(run("salvage", tmp_path / "new", tmp_path / "next", "--json").stdout)
     assert told["ok"] and told["pending_count"] == 9 and told["lost"] == []
     (tmp_path / "empty").mkdir()
-    assert "nothing of" in run("salvage", tmp_path / "empty", tmp_path / "x", exits=3).output
+    assert (
+        "no file of a commit log"
+        in run("salvage", tmp_path / "empty", tmp_path / "x", exits=3).output
+    )

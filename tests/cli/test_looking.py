@@ -43,7 +43,7 @@ def test_looking_beside_an_owner(run: Run, path: Path, owner: timerstore.TimerSt
     owner.flush()
     for command in LOOKS:
         result = run(command[0], path, *command[1:])
-        assert "As of " in result.stderr
+        assert "What follows is as of " in result.stderr
         assert f"is open in another process (pid {os.getpid()})" in result.stderr
         assert "damage" not in result.stdout or "no damage found" in result.stdout
 
@@ -112,7 +112,7 @@ def test_get_shows_all_of_a_timer(run: Run, path: Path) -> None:
 
     with timerstore.open(path) as store:
         store.cancel(id)
-    assert "is not pending here" in run("get", path, id, exits=1).stderr
+    assert "is not pending in this store" in run("get", path, id, exits=1).stderr
     assert json.loads(run("get", path, id, "--json", exits=1).stdout) == {
         "id": id,
         "pending": False,
@@ -149,7 +149,7 @@ def test_times_of_people_are_told_as_instants(run: Run, path: Path) -> None:
 def test_put_says_that_nothing_fires(run: Run, path: Path) -> None:
     assert "Nothing fires until a process has the store open" in run("put", path, "x").stderr
     assert run("put", path, "x", "--json").stderr == ""
-    assert "was made: there was no store" in run("put", path.with_name("typo"), "x").stderr
+    assert "a new one was made" in run("put", path.with_name("typo"), "x").stderr
 
 
 def test_reschedule(run: Run, path: Path) -> None:
@@ -158,7 +158,7 @@ def test_reschedule(run: Run, path: Path) -> None:
     new = json.loads(run("reschedule", path, id, "--at", "2099-01-01T00:00Z", "--json").stdout)
     assert (new["due_ms"], new["due"]) == (at_ms, "2099-01-01T00:00:00.000Z")
     assert "was fired or cancelled" in run("reschedule", path, id, "--delay", "1h", exits=1).stderr
-    assert "no new time" in run("reschedule", path, id, exits=2).stderr
+    assert "Nothing to change was given" in run("reschedule", path, id, exits=2).stderr
     assert json.loads(run("get", path, new["id"], "--json").stdout)["due_ms"] == at_ms
     id = run("reschedule", path, new["id"], "--body", "-", "-p", "a=b", input=b"y").stdout.strip()
     found = json.loads(run("get", path, id, "--json").stdout)

@@ -82,7 +82,7 @@ def test_what_waits_for_somebody_is_a_status_where_one_asks(
     wait_until(lambda: store.health().warnings)
     said = run("health", path).output
     assert "running" in said and "2 messages fired in topic 'mials'" in said
-    assert said.count("warning") == 1 and "Have a group consume it" in said
+    assert said.count("warning") == 1 and "Let a group consume this topic" in said
     assert run("health", path, "--strict", exits=5).output == said
     found = json.loads(run("health", path, "--strict", "--json", exits=5).output)
     assert found["ok"] and [each["topic"] for each in found["warnings"]] == ["mials"]

@@ -73,7 +73,7 @@ def test_wrong_usage(stores: Path, tmp_path: Path) -> None:
     rows.write_text("a,b\n1,2\n")
     assert "Pass either" in run(out, exits=2).stderr
     assert "Pass either" in run(out, stores, "--list", rows, exits=2).stderr
-    assert "lacks rows" in run(out, "--list", rows, exits=2).stderr
+    assert "has no rows" in run(out, "--list", rows, exits=2).stderr
     rows.write_text("name,path\nx,y\nx,z\n")
     assert "twice" in run(out, "--list", rows, exits=2).stderr
     assert "Pass a CSV file" in run(out, "--list", tmp_path / "gone", exits=2).stderr
@@ -82,4 +82,4 @@ def test_wrong_usage(stores: Path, tmp_path: Path) -> None:
     assert "roll_window_slots is 0" in run(out, stores, "--roll-window", "0", exits=2).stderr
     assert not out.exists()
     assert "run is" in run(out, stores, "--run", "a/b", exits=2).stderr
-    assert "Pass a store" in run(out, str(stores / "no*"), exits=3).stderr
+    assert "Pass the folder of a store" in run(out, str(stores / "no*"), exits=3).stderr

@@ -55,7 +55,7 @@ def test_one_look(store: TimerStore, path: Path, run: Run) -> None:
 
 
 def test_of_nobody(path: Path, run: Run) -> None:
-    assert "nothing moves" in run("top", path, exits=3).output
+    assert "nothing changes" in run("top", path, exits=3).output
 
 
 def test_rates_and_lateness_are_those_between_two_looks(looks: tuple[Look, Look]) -> None:

@@ -70,7 +70,7 @@ def test_a_damaged_file_is_begun_anew(
     folder.mkdir()
     (folder / TALLY_FILE).write_bytes(content)
     file = file_of(tmp_path)
-    assert file.read() == ({}, {}) and "begin anew" in caplog.text
+    assert file.read() == ({}, {}) and "start at 0 again" in caplog.text
     file.write({("t", "g"): counted(2)}, {}, {})
     assert json.loads((folder / TALLY_FILE).read_bytes())["groups"]["t@g"]["handled"] == 2
 

@@ -201,7 +201,7 @@ def test_the_shell_may_be_shut_out_of_what_clients_use(tmp_path: Path) -> None:
     with timerstore.open(tmp_path / "s", config=Config(tuning=Tuning(control=False))) as store:
         with timerstore.serve(store), timerstore.connect(store.path) as client:
             assert client.put(b"x", delay_level=3)
-            with pytest.raises(StoreAccessError, match=r"Config\.control is off"):
+            with pytest.raises(StoreAccessError, match=r"Config\.control is False"):
                 find_owner(store.path).call("count")
             assert get(store.path, "/count")[0] == 409
         assert not (store.path / SOCKET_NAME).exists()

@@ -145,7 +145,7 @@ def test_nothing_is_changed(tmp_path: Path) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    with pytest.raises(timerstore.NotAStoreError, match="Pass a store's directory"):
+    with pytest.raises(timerstore.NotAStoreError, match="Pass the folder of a store"):
         list(export_messages(tmp_path / "none"))
     live(tmp_path / "s")[0].close()
     with pytest.raises(timerstore.InvalidArgumentError, match="Use pending, fired, messages"):

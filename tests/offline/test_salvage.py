@@ -290,7 +290,7 @@ def test_bare_segments_are_enough(lived: Lived, tmp_path: Path) -> None:
     clock = ManualClock(now_ms, force=True)
     report = timerstore.salvage(path / "commitlog", tmp_path / "new", config=CONFIG, clock=clock)
     assert report.ok and report.pending_count == ledger.pending_count().total()
-    assert len(report.unknown) == 3 and "Nothing says any more" in str(report)
+    assert len(report.unknown) == 3 and "No file says with which settings" in str(report)
     assert report.to_dict()["ok"]
 
 
@@ -322,12 +322,12 @@ def test_what_the_disk_does_not_give_is_named(
     monkeypatch.setattr(leftovers, "os", BadDisk())
     report = timerstore.salvage(path, tmp_path / "new", clock=ManualClock(now_ms))
     assert [each.offset for each in report.files] == [4_096] and report.lost_bytes == 4_096
-    assert "does not give" in str(report) and report.problems == ()
+    assert "cannot read the" in str(report) and report.problems == ()
 
 
 def test_what_is_no_store_is_refused(lived: Lived, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NotAStoreError, match="nothing of a commit log"):
+    with pytest.raises(NotAStoreError, match="no file of a commit log"):
         timerstore.salvage(tmp_path / "empty", tmp_path / "new")
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "letter").touch()

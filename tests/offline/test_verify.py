@@ -225,7 +225,7 @@ def test_cursors_that_are_gone_are_damage_unless_nothing_was_put(tmp_path: Path)
 
 
 def test_no_store(tmp_path: Path) -> None:
-    with pytest.raises(timerstore.NotAStoreError, match="Pass a store's directory"):
+    with pytest.raises(timerstore.NotAStoreError, match="Pass the folder of a store"):
         verify(tmp_path)
 
 

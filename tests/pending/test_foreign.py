@@ -79,7 +79,7 @@ def test_a_key_of_two_topics_stands_for_both(tmp_path: Path) -> None:
     clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
     write(path)
     with open_store(path, clock) as store:
-        with pytest.raises(InvalidArgumentError, match="timers of the topics"):
+        with pytest.raises(InvalidArgumentError, match="timers of several topics"):
             store.reschedule(KEYS[2], delay=SECOND)
         assert store.cancel_many([KEYS[2], KEYS[0]]).all()
         clock.advance(60 * SECOND)

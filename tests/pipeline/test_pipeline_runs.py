@@ -345,7 +345,7 @@ def test_refusals(three: Path, tmp_path: Path) -> None:
         ("[load_minutes]\nwarn = 1", "Did you mean load_minute"),
         ("[load_minute]\nwarm = 1", "Did you mean warn"),
         ("load_minute = 1", r"Write \[load_minute\]"),
-        ("[load_minute]\nwarn = 2", "Let fail be no less"),
+        ("[load_minute]\nwarn = 2", "has a fail below its warn"),
         ("[load_minute]\nwarn = true", "Use a number from 0 on"),
         ("[load_minute]\nwarn = nan", "Use a number from 0 on"),
         ("fire_rate_per_s = 0", "Use a number"),

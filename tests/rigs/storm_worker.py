@@ -38,7 +38,7 @@ _ALONE = ("backup", "clean")  # by one thread each
 _READING = ("consume", "pull", "levels", "list")  # by more threads than the others
 _NOT_INTERRUPTED = ("backup",)
 _SLOW_INTERPRETED = ("backup", "clean", "list")
-_OF_A_RESTORE = "messages have no queue entries that say when they are due"
+_OF_A_RESTORE = "have no queue entries that say when they are due"
 
 
 class Alarm(BaseException):

@@ -244,7 +244,7 @@ def test_a_full_disk_is_waited_out(tmp_path: Path, caplog: pytest.LogCaptureFixt
                 delivery.ack()
                 break
             wait_until(lambda: store.stats().waiting_for_space is not None)
-            assert "No space left" in (store.stats().waiting_for_space or "")
+            assert "no space left" in (store.stats().waiting_for_space or "")
             assert store.stats().stopped_by is None and store.count() == len(ids)
             disk.heal()
             before = store.stats().checkpoint_count
@@ -253,7 +253,7 @@ def test_a_full_disk_is_waited_out(tmp_path: Path, caplog: pytest.LogCaptureFixt
     with timerstore.open(tmp_path, config=CONFIG) as again:
         assert again.core.findings.clean and again.count() == len(ids)
     messages = [each.getMessage() for each in caplog.records]
-    assert any("No space left" in each for each in messages)
+    assert any("no space left" in each for each in messages)
     assert any("there is room again" in each for each in messages)
 
 

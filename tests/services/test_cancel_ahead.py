@@ -57,7 +57,7 @@ class FullDisk(Disk):
 
     def create_mapped(self, path: Path, length: int) -> MappedFile:
         if self.full:
-            raise StoreFullError(f"No space left for {path}.")
+            raise StoreFullError(f"There is no space left for {path}.")
         return super().create_mapped(path, length)
 
 

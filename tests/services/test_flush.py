@@ -177,7 +177,7 @@ def test_a_signals_handler_may_wait_in_the_midst_of_an_fsync() -> None:
             flusher.wait_durable(end)
             durable_ends.append(flusher.durable_end)
             assert end <= flusher.durable_end == alone.engine.commitlog.end
-            with pytest.raises(TimerStoreError, match="signal's handler"):
+            with pytest.raises(TimerStoreError, match="signal handler"):
                 flusher.flush()
 
         for begin in (flusher.sync_log, flusher.flush):

@@ -232,7 +232,7 @@ def test_no_room_for_the_record(tmp_path: Path, caplog: pytest.LogCaptureFixture
     fill(store)
     with caplog.at_level(logging.WARNING):
         store.close()
-    assert "No space left" in caplog.text
+    assert "no space left" in caplog.text
     assert not (tmp_path / "s" / RECORD_FILE).exists()
     with open_store(tmp_path / "s") as store:
         assert store.core.findings.clean

@@ -43,8 +43,8 @@ def _cancel_without_a_delete(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
-        (_lose_a_slot, "are not reached once"),
-        (_skip_a_unit, "are not reached once"),
+        (_lose_a_slot, "are not reached exactly once"),
+        (_skip_a_unit, "are not reached exactly once"),
         (_reach_a_source, "beside its copy"),
         (_cancel_without_a_delete, "no delete beside"),
     ],

@@ -83,7 +83,7 @@ def test_counters_that_are_lost_begin_with_what_is_pending(
         after = counted(store)
         restarted = store.stats().recovery["restarted_counters"]
         assert restarted == {"gone": 0, "all": 4}.get(what, 1)
-        assert ("begin anew" in caplog.text) == bool(restarted)
+        assert ("start at 0 again" in caplog.text) == bool(restarted)
         changed = {name for name in before if before[name] != after[name]}
         assert len(changed) == {"first": 0, "one": 1}.get(what, 3)
         for name in changed:

@@ -132,7 +132,9 @@ def test_what_needs_the_owner_is_refused(store: TimerStore, client: Client) -> N
     for needed in ({"broadcast": True}, {"ordered": "key"}):
         refused = Consumer(client, "g", **needed)  # type: ignore[arg-type]
         refused.subscribe("t", lambda d: None)
-        with pytest.raises(InvalidArgumentError, match="need the process that has the store open"):
+        with pytest.raises(
+            InvalidArgumentError, match="work only in the process that has the store open"
+        ):
             refused.start()
     with pytest.raises(InvalidArgumentError, match="threads is"):
         Consumer(client, "g", threads=0)

@@ -140,7 +140,7 @@ def test_where_a_plain_owner_does_not_serve(
     monkeypatch.setattr("timerstore.serving.shared.PATIENCE_S", 0.2)
     with (
         timerstore.open(tmp_path / "s", config=SMALL) as store,
-        pytest.raises(StoreClosedError, match=r"have it call timerstore.serve\(store\)"),
+        pytest.raises(StoreClosedError, match=r"let that one call timerstore.serve\(store\)"),
     ):
         open_shared(store.path)
 
@@ -226,7 +226,7 @@ def test_an_ordered_consumer_reads_where_the_store_is_owned(tmp_path: Path) -> N
 
     first, second = open_shared(path), open_shared(path)
     assert (first.is_owner, second.is_owner) == (True, False)
-    with pytest.raises(InvalidArgumentError, match="where `is_owner` is True"):
+    with pytest.raises(InvalidArgumentError, match="in which `is_owner` is True"):
         consumer(second).start()
     ordered = consumer(first)
     assert ordered.store is first  # type: ignore[comparison-overlap]

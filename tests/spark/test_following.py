@@ -152,5 +152,5 @@ def test_the_command_is_killed_and_started_again(tmp_path: Path) -> None:
 
 
 def test_refusals(spark: Any, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="Pass a store"):
+    with pytest.raises(InvalidArgumentError, match="Pass the folder of a store"):
         pipeline.follow(spark, tmp_path, tmp_path / "out")

@@ -74,7 +74,7 @@ def test_what_is_wrong_is_said_last(spark: Any, tmp_path: Path) -> None:
     for lines, why in (
         (told(lambda: load(f"{tmp_path}/none")), f"{tmp_path}/none is not there. Pass a store's d"),
         (told(lambda: load(path, columns="tpic")), "no column 'tpic'. Did you mean topic?"),
-        (told(lambda: load(path, where="key = 'a'")), "filter what was read by it"),
+        (told(lambda: load(path, where="key = 'a'")), "Filter the rows after reading them"),
         (told(lambda: load(path, tabel="fired")), "no option 'tabel'. Did you mean table?"),
     ):
         assert lines[-1].startswith("timerstore.errors.") and why in lines[-1]

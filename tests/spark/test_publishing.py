@@ -31,9 +31,9 @@ def test_jars_are_asked_for(spark: Any, out: Path, form: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"into": "lake; DROP", "form": "delta"}, "Name a namespace"),
+        ({"into": "lake; DROP", "form": "delta"}, "Pass a namespace"),
         ({"into": "lake", "form": "parquet"}, "Use iceberg or delta"),
-        ({"into": "lake", "form": "delta", "run": "second"}, "has come to its end"),
+        ({"into": "lake", "form": "delta", "run": "second"}, "has no finished run"),
     ],
 )
 def test_arguments(out: Path, arguments: dict[str, Any], says: str) -> None:

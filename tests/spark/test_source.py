@@ -211,9 +211,9 @@ def test_refused_options(spark: Any, closed: Path, options: dict[str, str], word
 
 
 def test_refused_paths_and_schemas(spark: Any, closed: Path) -> None:
-    with pytest.raises(Exception, match="Pass a store's directory"):
+    with pytest.raises(Exception, match="Pass the folder of a store"):
         spark.read.format("timerstore").load(f"{closed}-none").count()
-    with pytest.raises(Exception, match="Pass a store's directory"):
+    with pytest.raises(Exception, match="Pass the folder of a store"):
         spark.read.format("timerstore").load()
     with pytest.raises(Exception, match="due_ms is bigint in the table timers, not string"):
         spark.read.format("timerstore").schema("due_ms string").load(str(closed)).count()

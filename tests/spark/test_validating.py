@@ -51,5 +51,5 @@ def test_stores_that_were_made_up(seed: int, spark: Any, tmp_path: Path) -> None
 def test_no_store(spark: Any, tmp_path: Path) -> None:
     import timerstore.spark
 
-    with pytest.raises(NotAStoreError, match="Pass a store"):
+    with pytest.raises(NotAStoreError, match="Pass the folder of a store"):
         timerstore.spark.validate(spark, tmp_path)

@@ -192,7 +192,7 @@ def test_a_failure_leaves_nothing(spark: Any, tmp_path: Path, into: str) -> None
     with pytest.raises(Exception, match="looks like seconds"):
         save(bad, path, into=into)
     nulls = frame(spark).selectExpr("if(at_ms % 2 = 0, body, null) as body", "at_ms")
-    with pytest.raises(Exception, match="body holds nulls"):
+    with pytest.raises(Exception, match="body contains nulls"):
         save(nulls, path, into=into)
     assert scheduled(path) == before
     assert left(tmp_path, ["target"]) == ["target"]
@@ -215,13 +215,19 @@ def test_refusals(spark: Any, tmp_path: Path) -> None:
     rows = frame(spark, 5)
     for given, path, mode, options, words in (
         (rows, store, "append", {}, "is a store. Write into it with option"),
-        (rows, store, "overwrite", {"into": "store"}, "A store is not overwritten"),
+        (rows, store, "overwrite", {"into": "store"}, "A store cannot be overwritten"),
         (rows, other, "overwrite", {}, "holds notes.txt, which is no load"),
         (rows, other / "notes.txt", "append", {}, "notes.txt is a file, which does not belong th"),
         (rows, store, "append", {"into": "one"}, "Use stores or store"),
         (rows, other, "append", {"precision": "1"}, "There is no option 'precision'"),
         (rows, other, "append", {"precision_ms": "7"}, "Use 100, 200, 500 or 1000"),
-        (rows.drop("at_ms"), other, "append", {}, "No column says when. Add at_ms or due_ms"),
+        (
+            rows.drop("at_ms"),
+            other,
+            "append",
+            {},
+            "No column says when the timers are due. Add at_ms or due_ms",
+        ),
         (rows.drop("body"), other, "append", {}, "or read with option('body', 'true')"),
         (rows.withColumn("due_ms", rows.at_ms), other, "append", {}, "at and due both say when"),
         (rows.withColumnRenamed("key", "kee"), other, "append", {}, "Did you mean key? Use body"),

@@ -130,7 +130,7 @@ def test_units_that_are_damaged(tmp_path: Path) -> None:
     assert [(row["offset"], row["status"]) for row in bad] == [(52, 2), (520, 1)]
     assert problems(tmp_path / "s") == [
         ("timerlog", 52, "the unit's checksum does not match"),
-        ("timerlog", 520, "this is no unit"),
+        ("timerlog", 520, "no unit begins at this offset"),
     ]
     with pytest.raises(timerstore.CorruptStoreError, match="checksum"):
         read_table(tmp_path / "s", "units", failfast=True)

@@ -34,7 +34,7 @@ def test_find_stores(tmp_path: Path) -> None:
     assert find_stores(str(tmp_path / "loads")) == ((deep,), True)
     assert find_stores(str(tmp_path)) == ((one, two), True)
     for bad in (tmp_path / "none", f"{tmp_path}/b-*", tmp_path / "_loading" / "part-0" / "x"):
-        with pytest.raises(timerstore.NotAStoreError, match="Pass a store's directory"):
+        with pytest.raises(timerstore.NotAStoreError, match="Pass the folder of a store"):
             find_stores(str(bad))
 
 

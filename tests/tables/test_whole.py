@@ -137,12 +137,12 @@ def test_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gone", "file", "words"),
     [
-        ("commitlog", "commitlog", "it ends here, and"),
-        ("commitlog/00000000000000000000", "commitlog", "what is before is needed"),
-        ("timerlog", "timerlog", "it ends here, and"),
-        ("timerlog/00000000000000000000", "timerlog", "and a slot leads here"),
+        ("commitlog", "commitlog", "it ends at this offset, and"),
+        ("commitlog/00000000000000000000", "commitlog", "bytes before that are needed"),
+        ("timerlog", "timerlog", "it ends at this offset, and"),
+        ("timerlog/00000000000000000000", "timerlog", "and a slot leads to this offset"),
         ("timerwheel", "timerwheel", "there is no wheel"),
-        ("consumequeue", "consumequeue/rmq_sys_wheel_timer/0", "it ends here, and"),
+        ("consumequeue", "consumequeue/rmq_sys_wheel_timer/0", "it ends at this offset, and"),
     ],
 )
 def test_what_is_missing_at_the_ends_is_no_empty_table(
@@ -172,7 +172,7 @@ def test_what_is_missing_at_the_ends_is_no_empty_table(
         ({"columns": ["topic", "Due"]}, "has no column 'Due'. Did you mean due? Use id, topic"),
         ({"columns": "due"}, "columns is 'due'. Pass a list of names"),
         ({"columns": ["due", "due"]}, "columns names 'due' twice"),
-        ({"columns": []}, "columns is empty. Name one"),
+        ({"columns": []}, "columns is empty. Name a column"),
         ({"where": "tpic = 'a'"}, "has no column 'tpic'. Did you mean topic?"),
         ({"where": "key = 'a'"}, "filter what was read by it. Use due_ms, topic"),
         ({"where": "due > yesterday"}, "where is not understood at 'due > yesterday'"),

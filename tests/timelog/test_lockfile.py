@@ -81,7 +81,7 @@ def test_another_process_is_refused_with_the_pid(tmp_path: Path) -> None:
     lock = LockFile(Disk(), tmp_path)
     answer = elsewhere(tmp_path, TRY)
     assert answer.startswith("refused:")
-    assert ". Stop it, or wait; where several " in answer
+    assert ". Stop that process, or wait. If several " in answer
     (tmp_path / "abort").write_text(f"{os.getpid()}\n")
     assert f"(pid {os.getpid()})" in elsewhere(tmp_path, TRY)
     (tmp_path / "abort").write_text("")  # a broker's may be empty

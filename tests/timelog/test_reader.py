@@ -47,7 +47,9 @@ def test_a_gap_that_stays_is_a_fault(tmp_path: Path) -> None:
     size = SMALL.commitlog_segment_bytes
     (path / "commitlog" / segment_name(9 * size)).write_bytes(bytes(size))
     reader = StoreReader(path, np.zeros(0, np.int64))
-    assert [fault.reason for fault in reader.commitlog.faults] == ["segments are missing from here"]
+    assert [fault.reason for fault in reader.commitlog.faults] == [
+        "segments are missing from this offset on"
+    ]
 
 
 @pytest.mark.whole

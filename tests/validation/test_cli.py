@@ -63,5 +63,5 @@ def test_the_rate_is_measured_where_it_is_asked_for(
 
 
 def test_no_store(tmp_path: Path) -> None:
-    assert "Pass a store" in run(tmp_path, exits=3).stderr
+    assert "Pass the folder of a store" in run(tmp_path, exits=3).stderr
     assert "upto" in run(tmp_path, "--upto", "noon", exits=2).stderr

@@ -82,7 +82,7 @@ BAD_CRC: Final = 4
 REASONS: Final = (
     "sound",
     "the size is impossible",
-    "this is no message",
+    "no message begins at this offset",
     "the sizes of body, topic and properties do not add up to the message's",
     "the checksum does not match",
 )

@@ -34,7 +34,7 @@ FILE_MODE = 0o600
 FOLDER_MODE = 0o700
 SPARE_BYTES = 1 << 20
 """A checkpoint with all small files, and pages of the wheel, fits into it many times over."""
-SEGMENT_SIZES = "Open the store with the segment sizes it was made with."
+SEGMENT_SIZES = "Open the store with the segment sizes with which it was made."
 
 
 class WrongSizeError(NotAStoreError):
@@ -43,8 +43,8 @@ class WrongSizeError(NotAStoreError):
     def __init__(self, path: Path, size: int, expected: int, setting: str) -> None:
         """Name the file; `setting`: what to open the store with, if it is the setting's fault."""
         self.path, self.offset = path, min(size, expected)
-        self.reason = f"the file has {size} bytes where {expected} were expected"
-        super().__init__(f"{path} has {size} bytes where {expected} were expected. {setting}")
+        self.reason = f"the file has {size} bytes, but {expected} were expected"
+        super().__init__(f"{path} has {size} bytes, but {expected} were expected. {setting}")
 
 
 class MappedFile:
@@ -139,7 +139,7 @@ class Disk:
     def make_folder(self, path: Path) -> None:
         """Create a folder (and its parents) for the owner alone; it must not be a symbolic link."""
         if path.is_symlink():
-            raise NotAStoreError(f"{path} is a symbolic link. Pass the folder it points to.")
+            raise NotAStoreError(f"{path} is a symbolic link. Pass the folder that it points to.")
         if path.is_dir():
             return
         try:
@@ -266,7 +266,7 @@ class Disk:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 raise NotAStoreError(
-                    f"{path} is {kind_of(path)} where a file belongs. Move it out of the way."
+                    f"{path} is {kind_of(path)}, but must be a file. Move it away."
                 )
             if status.st_size > length or (status.st_size < length and _has_content(fd)):
                 raise WrongSizeError(path, status.st_size, length, SEGMENT_SIZES)
@@ -294,8 +294,8 @@ class Disk:
         """Return the error to raise where allocating or writing failed."""
         if error.errno == errno.ENOMEM or _is_mapping_error(error):
             return StoreFullError(
-                f"{path} could not be mapped: no memory, or too many mappings (vm.max_map_count). "
-                "Raise that limit, or use fewer topics in one process."
+                f"{path} could not be mapped, because memory is short or the process has too "
+                "many mappings. Raise vm.max_map_count, or use fewer topics in one process."
             )
         return store_error(error, path)
 
@@ -309,8 +309,8 @@ class Disk:
                 file.sync()
         except OSError as e:
             raise FlushFailedError(
-                f"{path} could not be made durable ({e.strerror}). "
-                "Check the disk, then reopen the store: it keeps what was flushed before."
+                f"{path} could not be made durable ({e.strerror}). Check the disk, then open the "
+                "store again: it keeps what was flushed before."
             ) from e
 
     def begin_writing(self, fd: int, start: int, count: int) -> None:
@@ -351,7 +351,8 @@ class Disk:
             os.fsync(fd)
         except OSError as e:
             raise FlushFailedError(
-                f"{path} could not be made durable ({e.strerror}). Check the disk, then reopen."
+                f"{path} could not be made durable ({e.strerror}). Check the disk, then open the "
+                "store again."
             ) from e
         finally:
             os.close(fd)

@@ -136,13 +136,17 @@ def find_identity(path: Path) -> tuple[Identity | None, CorruptStoreError | None
     copy = read_copy(path)
     if copy is not None and copy != found:
         if fault is None:
-            reason = "it is lost" if found is None else "it is not what config/timercheck says"
+            reason = (
+                "it is missing"
+                if found is None
+                else ("it differs from its copy in config/timercheck")
+            )
             fault = CorruptStoreError(IDENTITY_FILE, 0, reason)
         found = copy
     if found is not None and found.version not in (FIRST_VERSION, FORMAT_VERSION):
         raise NotAStoreError(
-            f"{path / IDENTITY_FILE} has version {found.version}; this program knows "
-            f"{FORMAT_VERSION}. Open it with the version that made it."
+            f"{path / IDENTITY_FILE} has version {found.version}, and this timerstore knows "
+            f"version {FORMAT_VERSION}. Open the store with the timerstore that made it."
         )
     return found, fault
 

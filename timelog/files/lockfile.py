@@ -51,8 +51,9 @@ class LockFile:
             except OSError as e:
                 file.close()
                 raise StoreLockedError(
-                    f"{folder} is open in another process{holder(folder)}. Stop it, or wait; where "
-                    "several are to use a store, each opens it with share=True."
+                    f"{folder} is open in another process{holder(folder)}. Stop that process, or "
+                    "wait. If several processes are to use a store, each must open it with "
+                    "share=True."
                 ) from e
             except BaseException:  # a signal's: nobody would hold what was taken
                 self._file = None

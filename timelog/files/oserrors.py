@@ -40,24 +40,25 @@ def store_error(error: OSError, path: str | os.PathLike[str]) -> TimerStoreError
         return error
     name = os.fspath(path)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreFullError(f"No space left for {name}. Free some and try again.")
+        return StoreFullError(f"There is no space left for {name}. Free some, then try again.")
     if error.errno == errno.EFBIG:
         return StoreFullError(
-            f"{name} may not grow so large. Raise the limit of file sizes (`ulimit -f`), "
-            "or use another file system."
+            f"{name} would become larger than a file may be. Raise the limit of file sizes "
+            "(`ulimit -f`), or use another file system."
         )
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return StoreFullError(
-            f"No descriptor left to open {name}. Raise the limit (`ulimit -n`), or close files."
+            f"{name} could not be opened, because too many files are open. Raise the limit "
+            "(`ulimit -n`), or close files."
         )
     if error.errno == errno.ENOMEM:
-        return StoreFullError(f"No memory left for {name}. Free some and try again.")
+        return StoreFullError(f"There is no memory left for {name}. Free some, then try again.")
     if error.errno == errno.ELOOP:
         return NotAStoreError(f"{name} is a symbolic link. Replace it with a file.")
     if error.errno in _WRONG_KIND:
         wrong = _wrong_part(Path(name))
         return NotAStoreError(
-            f"{wrong} is {kind_of(wrong)}, which does not belong there. Move it out of the way."
+            f"{wrong} is {kind_of(wrong)}, which does not belong in a store. Move it away."
         )
     if error.errno == errno.EIO:
         return FlushFailedError(f"{name} could not be read or written. Check the disk.")

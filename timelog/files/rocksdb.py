@@ -29,15 +29,15 @@ def refuse_rocksdb(path: Path) -> None:
     """
     if (path / "consumequeue" / "CURRENT").is_file():
         raise NotAStoreError(
-            f"{path} has its queues in RocksDB (consumequeue/), which timerstore does not read. "
-            "Leave it to a broker with storeType = defaultRocksDB."
+            f"{path} has its queues in RocksDB (consumequeue/), which timerstore cannot read. "
+            "Let a broker with storeType = defaultRocksDB use it."
         )
     named = next((each for each in _tables(path / "rocksdbstore") if _has_timers(each)), None)
     if named is not None:
         raise NotAStoreError(
-            f"{path} has timers in RocksDB (rocksdbstore/{named.name}), which timerstore does not "
-            "read. Leave it to a broker with timerRocksDBEnable = true. If nothing waits there any "
-            "more, make a copy without rocksdbstore/ and open that."
+            f"{path} has timers in RocksDB (rocksdbstore/{named.name}), which timerstore cannot "
+            "read. Let a broker with timerRocksDBEnable = true use it. If no timer waits there "
+            "any more, make a copy without rocksdbstore/ and open that."
         )
 
 

@@ -106,11 +106,11 @@ class SegmentedFile(Blocks):
         for name in self.disk.names(self.folder):
             path, offset = self.folder / name, segment_offset(name)
             if offset is None:
-                raise NotAStoreError(f"{path} is no segment. Move it out of the store.")
+                raise NotAStoreError(f"{path} is no segment of a log. Move it out of the store.")
             if offset % self.segment_bytes:
                 raise NotAStoreError(
-                    f"{path} does not start at a multiple of {self.segment_bytes} bytes. "
-                    "Open the store with the segment sizes it was made with."
+                    f"{path} does not start at a multiple of {self.segment_bytes} bytes. Open "
+                    "the store with the segment sizes with which it was made."
                 )
             yield offset // self.segment_bytes
 
@@ -146,7 +146,7 @@ class SegmentedFile(Blocks):
         path = self.path(number)
         size = self.disk.size(path)
         if size != self.segment_bytes:
-            reason = f"{path.name} has {size} bytes where {self.segment_bytes} were flushed"
+            reason = f"{path.name} has {size} bytes, but {self.segment_bytes} were flushed"
             offset = number * self.segment_bytes + min(size, self.segment_bytes)
             raise CorruptStoreError(self.name, offset, reason)
 

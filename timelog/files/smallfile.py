@@ -26,7 +26,7 @@ def read_head(path: Path, bytes_max: int) -> bytes:
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise NotAStoreError(
-                    f"{path} is {kind_of(path)} where a file belongs. Move it out of the way."
+                    f"{path} is {kind_of(path)}, but must be a file. Move it away."
                 )
             parts, left = [], bytes_max
             while left > 0 and (part := os.read(fd, min(left, 1 << 20))):
@@ -46,5 +46,7 @@ def read_small(path: Path, bytes_max: int = SMALL_BYTES_MAX) -> bytes:
     except OSError as e:
         raise store_error(e, path) from e
     if length > bytes_max:
-        raise CorruptStoreError(path.name, bytes_max, f"it has {length} bytes, far more than fit")
+        raise CorruptStoreError(
+            path.name, bytes_max, (f"it has {length} bytes, far more than it can have")
+        )
     return read_head(path, bytes_max)

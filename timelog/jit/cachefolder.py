@@ -53,14 +53,14 @@ def temporary_folder() -> str | None:
         reason = e.strerror or str(e)
     if reason is not None:
         log.warning(
-            "kernels are compiled anew in each process: no folder to cache them in "
-            "can be written (%s). Set NUMBA_CACHE_DIR to one.",
+            "each process compiles the kernels again, because no folder in which they could be "
+            "cached can be written (%s). Set NUMBA_CACHE_DIR to a folder that can.",
             reason,
         )
         return None
     log.warning(
-        "kernels are cached in %s: neither the package's folder nor a home can be written. "
-        "Set NUMBA_CACHE_DIR to choose another.",
+        "kernels are cached in %s, because neither the package's folder nor a home folder can be "
+        "written. Set NUMBA_CACHE_DIR to choose another folder.",
         path,
     )
     return str(path)
@@ -214,8 +214,8 @@ def tell_unwritten(folder: str, error: OSError) -> None:
     if folder not in unwritten_folders:
         unwritten_folders.add(folder)
         log.warning(
-            "a compiled kernel could not be kept in %s (%s); each process compiles it anew. "
-            "Make room there, or set NUMBA_CACHE_DIR.",
+            "a compiled kernel could not be stored in %s (%s), so each process compiles it "
+            "again. Make room there, or set NUMBA_CACHE_DIR.",
             folder,
             error.strerror or error,
         )

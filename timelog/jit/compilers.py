@@ -73,7 +73,7 @@ def links_itself() -> bool:
         _reason = _why_not_ours()
         if _reason:
             log.warning(
-                "kernels are linked by Numba itself, so that compiling them takes longer (%s)",
+                "Numba's own linking of kernels is used, so compiling them takes longer (%s)",
                 _reason,
             )
     return bool(_reason)

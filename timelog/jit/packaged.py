@@ -99,7 +99,9 @@ def packaged() -> Packaged | None:
     try:
         return _usable(manifest)
     except (_UnusableError, OSError, AttributeError) as e:
-        log.warning("the packaged kernels are not used: %s. They are compiled anew.", e)
+        log.warning(
+            ("the kernels of the wheel are not used: %s. They are compiled on this machine."), e
+        )
         return None
 
 
@@ -112,16 +114,16 @@ def _usable(manifest: bytes) -> Packaged:
     best = best_level()
     name = os.environ.get(SWITCH) or (best.name if best else "none")
     if name not in about["levels"] or not _may_run(name):
-        raise _UnusableError(f"none are for this processor ({name})")
+        raise _UnusableError(f"the wheel has none for this processor ({name})")
     if not layout_holds():
-        raise _UnusableError("this Python or NumPy lays out objects otherwise")
+        raise _UnusableError("this Python or NumPy has another layout of objects")
     if source_digest(about["source_files"]) != about["sources"]:
         raise _UnusableError("they were made from other sources")
     made = about["levels"][name]
     path = os.path.join(PACKAGE, FOLDER, made["file"])
     content = content_of(path)
     if digest_of(content) != made["sha256"]:
-        raise _UnusableError(f"{path} is not what was packaged")
+        raise _UnusableError(f"{path} was changed after it was packaged")
     return Packaged(_loaded(path, content), frozenset(made["kernels"]))
 
 
@@ -136,7 +138,9 @@ def tell_compiled(name: str) -> None:
     """Log, once, that a kernel is compiled although some are packaged."""
     if packaged() is not None and not _told:
         _told.append(name)
-        log.warning("%s is compiled: it is not packaged for these types.", name)
+        log.warning(
+            ("the kernel %s is compiled, because the wheel does not have it for these types."), name
+        )
 
 
 _told: Final[list[str]] = []

@@ -60,13 +60,13 @@ DIFFERS: Final = (NO_MESSAGE, OTHER_SIZE, OTHER_TOPIC, OTHER_KIND, OTHER_TIME, T
 """The unit may be right, and its message wrong."""
 VERDICTS: Final = (
     "sound",
-    "this is no unit",
+    "no unit begins at this offset",
     "the unit's checksum does not match",
     "the unit points to no timer message",
     "the unit's message has another size",
     "the unit's message has another topic",
-    "a delete and a timer are mixed up between the unit and its message",
-    "the unit's time is not its message's",
+    "of the unit and its message, one is a delete and the other is not",
+    "the unit's time differs from its message's",
     "the unit's prev_pos is no unit of its slot",
     "the unit's message was removed, and its slot lies ahead",
     "the unit's slot is before its due time, and nothing was copied from its message",

@@ -12,7 +12,7 @@ from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.reader import ReadSegments, StoreReader
 from timerstore.timelog.reading.scan import LoggedMessages
 
-NO_MESSAGE_REASON: Final = "this is no message"
+NO_MESSAGE_REASON: Final = "no message begins at this offset"
 
 
 class Damage(NamedTuple):

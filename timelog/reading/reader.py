@@ -88,7 +88,7 @@ class ReadSegments:
         for before, after in zip(self.numbers, self.numbers[1:], strict=False):
             if after != before + 1:
                 offset = (before + 1) * segment_bytes
-                self.faults.append(Fault(name, offset, "segments are missing from here"))
+                self.faults.append(Fault(name, offset, "segments are missing from this offset on"))
 
     def _is_there(self, number: int) -> bool:
         return number in (self._kept or ()) or self.path(number).exists()
@@ -101,7 +101,7 @@ class ReadSegments:
             path = self.folder / text
             offset = segment_offset(text)
             if offset is None:
-                reason = f"{text} is no segment; a broker fails to load the folder"
+                reason = f"{text} is no segment; a broker cannot load the folder"
                 self.faults.append(Fault(self.name, 0, reason))
                 continue
             if text in names:
@@ -120,7 +120,7 @@ class ReadSegments:
                 self.faults.append(Fault(self.name, offset, reason))
                 continue
             if size != self.segment_bytes:
-                reason = f"the segment has {size} bytes where {self.segment_bytes} were expected"
+                reason = f"the segment has {size} bytes, but {self.segment_bytes} were expected"
                 at = offset + min(size, self.segment_bytes)
                 self.faults.append(Fault(self.name, at, reason))
             elif self._kept is not None and len(self._kept) < KEPT_MAX:
@@ -388,7 +388,7 @@ class StoreReader:
         With `shares` the writer uses no segment again while this object lives.
         """
         if not (path / "commitlog").is_dir() and not (path / "timerstore.json").is_file():
-            raise NotAStoreError(f"{path} holds no commit log. Pass a store's directory.")
+            raise NotAStoreError(f"{path} holds no commit log. Pass the folder of a store.")
         refuse_rocksdb(path)
         self.path, self.level_ms = path, level_ms
         self._share = FolderShare(path / "commitlog") if shares else None

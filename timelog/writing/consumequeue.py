@@ -156,7 +156,9 @@ class ConsumeQueues:
                 for queue in sorted(topic.iterdir()):
                     queue_id = number_of(queue.name)
                     if queue_id is None:
-                        raise NotAStoreError(f"{queue} is no queue. Move it out of the store.")
+                        raise NotAStoreError(
+                            f"{queue} is no folder of a queue. Move it out of the store."
+                        )
                     self.row(topic.name.encode("utf-8", "surrogateescape"), queue_id)
 
     def row(self, topic: bytes, queue_id: int = 0) -> int:
@@ -175,8 +177,8 @@ class ConsumeQueues:
                 )
             if not is_topic(topic) or number_of(str(queue_id)) is None:
                 raise NotAStoreError(
-                    f"{topic!r} cannot be a topic, or {queue_id} no queue of it. "
-                    "Look where it was read."
+                    f"{topic!r} cannot be the name of a topic, or {queue_id} cannot be one of "
+                    "its queues. Check where these values come from."
                 )
             name = topic.decode("utf-8", "surrogateescape")
             path = self.folder / name / str(queue_id)

@@ -105,7 +105,7 @@ class Handlers:
         try:
             await job
         except StoreClosedError as e:
-            log.debug("the consumer ends with its store: %s", e)
+            log.debug("the consumer stops, because its store failed: %s", e)
         except Exception as e:
             self._fail(e)
         except asyncio.CancelledError:  # the loop ends

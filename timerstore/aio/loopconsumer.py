@@ -140,8 +140,9 @@ class Consumer(Stays):
         timeout_s = seconds_of(timeout)
         if threading.current_thread() is not threading.main_thread():
             raise InvalidArgumentError(
-                "run() was called in a loop of another thread; signals come to the main thread "
-                "alone. Call it there, or call start() here, and close() at the end."
+                "run() was called in a loop that is not in the main thread, and only the main "
+                "thread receives signals. Call run() there, or call start() here and close() at "
+                "the end."
             )
         with _Signals(self._side.loop) as signals:
             if self._handlers is None:

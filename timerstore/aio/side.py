@@ -93,7 +93,10 @@ class LoopSide:
         self.check_loop()
         if self.stopped:
             self.core.check_open()
-            raise TimerStoreError("This store was detached from. Attach to it again.")
+            raise TimerStoreError(
+                "This object was detached from its store. Call timerstore.aio.attach(store.sync) "
+                "again."
+            )
 
     def check_loop(self) -> None:
         """Refuse another loop, another process."""
@@ -101,8 +104,9 @@ class LoopSide:
             self.core.check_process()
         if asyncio._get_running_loop() is not self.loop:
             raise TimerStoreError(
-                "This store is used by another event loop. Attach to it in this one "
-                "(timerstore.aio.attach(store.sync)), or call store.sync, which any thread may."
+                "This store is used in another event loop. In this loop, use what "
+                "timerstore.aio.attach(store.sync) returns, or call store.sync, which works in "
+                "every thread."
             )
 
     # --- the loop's turn

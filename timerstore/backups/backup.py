@@ -112,7 +112,10 @@ def take_point(
     if folder is not None:
         refuse_inside(path, folder)
     if is_backup(path):
-        raise InvalidArgumentError(f"{path} is a backup. Copy the folder, or restore it.")
+        raise InvalidArgumentError(
+            f"{path} is a backup, not a store. Copy the folder, or restore it and back up the "
+            "store that you get."
+        )
     levels = np.array(config.delay_levels_ms(), np.int64)
     reader = StoreReader(path, levels)
     check_whole(reader)
@@ -133,7 +136,8 @@ def _prepare(disk: Disk, dest: Path) -> None:
     names = {each.name for each in dest.iterdir()}
     if LIST_FILE not in names and names - {"commitlog", POINTS_FOLDER, f"{LIST_FILE}.tmp"}:
         raise InvalidArgumentError(
-            f"{dest} holds something else than a backup. Pass an empty folder, or a backup's."
+            f"{dest} holds files that belong to no backup. Pass an empty folder, or the folder "
+            "of a backup."
         )
 
 

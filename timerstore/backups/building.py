@@ -23,7 +23,7 @@ def built_beside(disk: Disk, target: Path) -> Iterator[Path]:
     """Yield an empty folder, which becomes `target` at the end; if that fails, nothing stays."""
     if target.is_symlink() or not _is_free(target):
         raise InvalidArgumentError(
-            f"{target} is there already. Pass a folder that does not exist, or is empty."
+            f"{target} exists and is not empty. Pass a folder that does not exist, or an empty one."
         )
     building = target.with_name(f".{target.name}.building")
     disk.make_folder(building)

@@ -140,7 +140,7 @@ class Catalog:
         except FileNotFoundError as e:
             raise CorruptStoreError(name, 0, "it is missing") from e
         if zlib.crc32(data) != int(name[-12:-4], 16):
-            raise CorruptStoreError(name, 0, "its checksum is not that of its name")
+            raise CorruptStoreError(name, 0, "its checksum is not the one in its name")
         return _files_of(data, name)
 
 
@@ -148,7 +148,7 @@ def read_catalog(dest: Destination) -> Catalog:
     """Return what a destination holds. Raises NotAStoreError if that is no backup."""
     catalog = Catalog(dest, read_chains(dest))
     if not catalog.known:
-        raise NotAStoreError(f"{dest} holds no backup. Pass another place.")
+        raise NotAStoreError(f"{dest} holds no backup. Pass the place of a backup.")
     return catalog
 
 

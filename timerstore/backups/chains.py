@@ -122,8 +122,8 @@ def claim_chain(dest: Destination, after: int, *, promoted: bool = False) -> tup
     if any(each != claim and each[0] >= claim[0] for each in claims | begun):
         dest.remove(_object(*claim, "claim"))
         raise StoreLockedError(
-            f"Somebody else begins to write to {dest} at this moment. Look who it is: one store "
-            "writes to one destination. Then try again."
+            f"Another process began to write to {dest} at the same moment. Only one store may "
+            "write to a destination: find out which process it is, then try again."
         )
     return claim
 
@@ -131,8 +131,8 @@ def claim_chain(dest: Destination, after: int, *, promoted: bool = False) -> tup
 def incomplete_list(dest: Destination) -> StoreAccessError:
     """Return the error of a list that lacks what was written: some answer nonsense for a while."""
     return StoreAccessError(
-        f"{dest} does not list what was written there. Look whether something else answers in its "
-        "place, such as a proxy; it must show at once what was written."
+        f"{dest} does not list a file that was just written there. A backup needs a place that "
+        "shows at once what was written. Check whether a proxy or a cache answers in its place."
     )
 
 
@@ -169,8 +169,8 @@ def _read(dest: Destination, number: int, name: str) -> Chain:
     check_seal(file, content)
     if content.get("version") != _VERSION:
         raise NotAStoreError(
-            f"{dest} has a chain of version {content.get('version')!r}; this program knows "
-            f"{_VERSION}. Use the version that made it."
+            f"The backup in {dest} has version {content.get('version')!r}, and this timerstore "
+            f"reads version {_VERSION}. Use the timerstore that made the backup."
         )
     with understood(str(file)):
         sizes = {

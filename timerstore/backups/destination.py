@@ -128,7 +128,7 @@ class Destination:
         except (OSError, ArrowException) as e:
             reason = " ".join(str(e).split())[:_REASON_CHARACTERS_MAX]
             if getattr(e, "errno", None) in _FULL:
-                raise StoreFullError(f"No space left in {self}. Free some and try again.") from e
+                raise StoreFullError(f"{self} has no space left. Free some, then try again.") from e
             raise StoreAccessError(
                 f"{self} could not be used: {reason}. Check its address, the network, and the "
                 "credentials in the environment; then try again."
@@ -162,7 +162,9 @@ def find_place(place: Place) -> Path | Destination:
 
             filesystem, root = FileSystem.from_uri(text)
     except (ValueError, TypeError, NotImplementedError) as e:
-        raise InvalidArgumentError(f"{shown} is no address that pyarrow takes: {e}.") from e
+        raise InvalidArgumentError(
+            f"pyarrow cannot read the address {shown}: {e}. Correct the address."
+        ) from e
     except OSError as e:
         raise StoreAccessError(f"{shown} could not be used: {e}. Check the address.") from e
     if not root.strip("/"):
@@ -180,8 +182,8 @@ def find_destination(place: Place) -> Destination:
         return found
     if is_backup(found):
         raise InvalidArgumentError(
-            f"{found} is a backup made of a folder's files, which nothing can follow into. "
-            "Pass another folder."
+            f"{found} is a backup that `timerstore backup` wrote into a folder, and `timerstore "
+            "follow` cannot continue such a backup. Pass another folder."
         )
     return _local(found)
 
@@ -221,7 +223,9 @@ def _of_file_address(text: str) -> Path | Destination:
     try:
         _, root = FileSystem.from_uri(text)
     except (ValueError, OSError) as e:
-        raise InvalidArgumentError(f"{text} is no address of a file: {e}.") from e
+        raise InvalidArgumentError(
+            f"{text} is no valid file:// address: {e}. Correct the address."
+        ) from e
     path = check_path(root)
     return path if is_backup(path) else _local(path, text)
 
@@ -231,8 +235,9 @@ def _shown(text: str) -> str:
     parts = urlsplit(text)
     if parts.password is not None:
         raise InvalidArgumentError(
-            f"The address {parts.scheme}://… has a password in it, which others would see. Leave "
-            "it to the environment, or to the files in which that store's tools look for it."
+            f"The address {parts.scheme}://… contains a password, which others could read. Take "
+            "it out, and put it into the environment or into the configuration file of that "
+            "storage."
         )
     return f"{parts.scheme}://{parts.netloc}{parts.path}"
 

@@ -117,7 +117,7 @@ class FollowLock:
         except BlockingIOError as e:
             self.release(locked=False)
             raise StoreLockedError(
-                f"{path} is followed into {dest} by another process already. Stop one of them."
+                f"Another process already follows {path} into {dest}. Stop one of the two."
             ) from e
 
     def release(self, *, locked: bool = True) -> None:

@@ -189,7 +189,10 @@ class Follower:
             fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
             if not self.path.is_dir():
-                raise NotAStoreError(f"There is no {self.path} any more.") from None
+                raise NotAStoreError(
+                    f"{self.path} does not exist any more. Stop following it, or put the folder "
+                    "back."
+                ) from None
             return b""
         try:
             return os.pread(fd, 8, position)
@@ -205,7 +208,9 @@ class Follower:
         now_ms = self._now_ms()
         since_ms = self.status.failing_since_ms
         if since_ms is None:
-            log.warning("%s is not followed into %s just now: %s", self.path, self.dest, error)
+            log.warning(
+                "%s cannot be followed into %s at the moment: %s", self.path, self.dest, error
+            )
         self._tell(
             failing_since_ms=now_ms if since_ms is None else since_ms,
             error=f"{type(error).__name__}: {error}",
@@ -225,4 +230,4 @@ class Follower:
         try:
             write_status(self.path, self.status)
         except OSError as e:
-            log.debug("what followers say could not be written: %s", e)
+            log.debug("the state of this follower could not be written: %s", e)

@@ -59,7 +59,9 @@ class Following:
         self._stop.set()
         self._thread.join(END_S)
         if self._thread.is_alive:
-            log.warning("%s does not answer: its follower is left behind", self.status.dest)
+            log.warning(
+                "%s does not answer: its follower's thread was left running", self.status.dest
+            )
 
     def __enter__(self) -> Following:
         """Return it; leaving the block closes it."""

@@ -52,7 +52,7 @@ def unpack(data: bytes, name: str) -> Iterator[tuple[memoryview, int]]:
     it was written, or does not end.
     """
     if data[: len(_MAGIC)] != _MAGIC:
-        raise CorruptStoreError(name, 0, "it does not begin as an object of a backup does")
+        raise CorruptStoreError(name, 0, "its first bytes are not those of a backup's object")
     codec, view, at = pa.Codec("zstd"), memoryview(data), len(_MAGIC)
     while at < len(view):
         head = view[at : at + _HEAD.size]
@@ -61,7 +61,7 @@ def unpack(data: bytes, name: str) -> Iterator[tuple[memoryview, int]]:
         raw_bytes, packed_bytes, crc = _HEAD.unpack(head)
         start, stop = at + _HEAD.size, at + _HEAD.size + packed_bytes
         if not 0 < raw_bytes <= FRAME_BYTES or stop > len(view):
-            raise CorruptStoreError(name, at, "a frame has an impossible length, or is cut")
+            raise CorruptStoreError(name, at, "a frame has an impossible length, or was cut off")
         try:
             buffer = codec.decompress(view[start:stop], decompressed_size=raw_bytes)
             raw = memoryview(buffer).cast("B")

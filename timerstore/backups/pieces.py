@@ -71,7 +71,9 @@ def cover(parts: Iterable[Slice], start: int, end: int) -> list[Slice]:
                 best = waiting[index]
             index += 1
         if best is None or best.end <= at:
-            raise CorruptStoreError("log", at, "no piece of the backup holds the log from here")
+            raise CorruptStoreError(
+                "log", at, "no piece of the backup holds the log from this offset on"
+            )
         stop = min(best.end, end)
         found.append(Slice(best.piece, at, stop))
         at = stop
@@ -105,7 +107,9 @@ def parts_of(piece: Piece, data: bytes) -> Iterator[tuple[int, memoryview]]:
         yield at, raw
         at += len(raw)
     if at != piece.end or crc != piece.crc:
-        raise CorruptStoreError(piece.name, 0, "it is not what its name says")
+        raise CorruptStoreError(
+            piece.name, 0, "its content does not match the checksum in its name"
+        )
 
 
 def crc_of(data: Any) -> int:

@@ -144,12 +144,14 @@ def read_list(path: Path) -> BackupList:
     file = path / LIST_FILE
     content = read_json(file)
     if content is None:
-        raise NotAStoreError(f"{path} holds no {LIST_FILE}, so it is no backup. Pass another path.")
+        raise NotAStoreError(
+            f"{path} is no backup, because it holds no {LIST_FILE}. Pass the path of a backup."
+        )
     check_seal(file, content)
     if content.get("version") != _VERSION:
         raise NotAStoreError(
-            f"{file} has version {content.get('version')!r}; this program knows {_VERSION}. "
-            "Use the version that made it."
+            f"{file} has version {content.get('version')!r}, and this timerstore reads version "
+            f"{_VERSION}. Use the timerstore that made the backup."
         )
     with understood(LIST_FILE):
         found = BackupList(
@@ -202,7 +204,7 @@ class BackupLock:
             fcntl.flock(self._fd, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except OSError as e:
             raise StoreLockedError(
-                f"{path} is being used by another backup or restore. Wait until it has ended."
+                f"Another backup or restore is using {path}. Wait until it has ended."
             ) from e
 
     def release(self) -> None:

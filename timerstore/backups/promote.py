@@ -51,10 +51,10 @@ class PromoteReport:
 
     def __str__(self) -> str:
         """Return what one has to know."""
-        fence = f"; the one before may not write to {self.dest} any more" if self.fenced else ""
+        fence = f"; the earlier store cannot write to {self.dest} any more" if self.fenced else ""
         return (
-            f"{self.path} is the store now{fence}. {self.pending_count:,} timers are pending: if "
-            "the store before still lives, all of them fire twice. Stop it."
+            f"{self.path} is the store now{fence}. {self.pending_count:,} timers are pending. If "
+            "the earlier store still runs, all of them fire twice: stop it."
         )
 
 
@@ -79,7 +79,7 @@ def promote(
     config, disk = Config() if config is None else config, Disk() if disk is None else disk
     plan = read_plan(path)
     if not plan:
-        raise NotAStoreError(f"{path} is no standby. Pass a folder that `standby` has made.")
+        raise NotAStoreError(f"{path} is no standby. Pass a folder that `timerstore standby` made.")
     if fenced and is_backup(path):
         _fence(path, plan, disk)
         plan = read_plan(path)
@@ -112,8 +112,8 @@ def _fence(path: Path, plan: dict[str, Any], disk: Disk) -> None:
         number, name = plan["claim"]
         if newest_claim(dest) != (number, name):
             raise StoreLockedError(
-                f"Somebody else has taken over {dest} meanwhile, so {path} is not the store. Look "
-                "which copy was promoted, and remove this folder."
+                f"Another copy has taken over {dest} in the meantime, so {path} did not become "
+                "the store. Find out which copy was promoted, and remove this folder."
             )
         if "restores" not in plan:
             standby.step()

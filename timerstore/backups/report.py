@@ -74,9 +74,9 @@ class VerifyReport:
             f"queues, {self.unit_count} units, {self.slot_count} slots, {self.bytes_count} bytes",
         ]
         if self.pending_count is not None:
-            lines.append(f"  {self.pending_count} timers are pending")
+            lines.append(f"  {self.pending_count} timers are pending.")
         if self.was_open:
-            lines.append("  abort exists: the store is open, or was not closed")
+            lines.append("  The file abort exists: the store is open, or was not closed.")
         lines += shown_problems("  ", self.problems, self.problem_count)
         lines += shown_problems("  warning: ", self.warnings, self.warning_count)
         return "\n".join(lines)

@@ -73,7 +73,9 @@ class CheckedFile:
             self._fd, min(PIECE_BYTES, stop - self._at, *(m - self._at for m in marks)), self._at
         )
         if not piece and self._at < stop:
-            raise CorruptStoreError(self._name, self._offset + self._at, "the file ends here")
+            raise CorruptStoreError(
+                self._name, self._offset + self._at, "the file ends at this offset"
+            )
         self._at += len(piece)
         self._crc = zlib.crc32(piece, self._crc)
         for count, crc in self._marks:

@@ -160,9 +160,9 @@ class Shipper:
 
     def _taken_over(self) -> StoreLockedError:
         return StoreLockedError(
-            f"Another store has taken over {self.dest}: a copy was promoted, or another backup has "
-            "begun there. What this store puts from now on is not in it. If the copy is the store "
-            "now, stop this one; else pass another destination."
+            f"Another store has taken over {self.dest}: somebody promoted a copy, or began "
+            "another backup there. What is put into this store from now on is not copied. If the "
+            "promoted copy is the store now, stop this one. Otherwise pass another destination."
         )
 
     def _begin(self, reader: StoreReader) -> tuple[int, Chain]:

@@ -68,14 +68,14 @@ class Standby:
         names = {each.name for each in path.iterdir()} - {"commitlog", POINTS_FOLDER}
         if names and not names & {LIST_FILE, STANDBY_FILE, f"{STANDBY_FILE}.tmp"}:
             raise InvalidArgumentError(
-                f"{path} holds something else than a standby. Pass an empty folder."
+                f"{path} holds files that belong to no standby. Pass an empty folder."
             )
         self._lock = BackupLock(path, alone=True)
         try:
             plan = read_plan(path)
             if plan and find_destination(plan["dest"]).shown != dest.shown:
                 raise InvalidArgumentError(
-                    f"{path} is a standby of {plan['dest']}. Pass another folder for {dest}."
+                    f"{path} is a standby of {plan['dest']}, not of {dest}. Pass another folder."
                 )
             if not plan:
                 write_json(self.disk, path / STANDBY_FILE, {"dest": address})
@@ -93,7 +93,12 @@ class Standby:
                 self.step()
                 failed_count = 0
             except (TimerStoreError, OSError) as e:
-                log.warning("%s is not what %s is just now: %s", self.path, self.dest, e)
+                log.warning(
+                    "%s cannot be brought up to date from %s at the moment: %s",
+                    self.path,
+                    self.dest,
+                    e,
+                )
                 failed_count += 1
                 wait_s = max(every_s, min(WAIT_S_MAX, 2.0**failed_count * random.random()))
             if stop.wait(wait_s):
@@ -135,7 +140,8 @@ class Standby:
         folder, aside = self.path / "commitlog", self.path / EARLIER_FOLDER / str(listed.chain)
         if listed.chain == run:
             raise InvalidArgumentError(
-                f"{self.dest} has lost its last points. Pass another folder for the standby."
+                f"{self.dest} lacks points that {self.path} was made from. Pass another folder "
+                "for the standby."
             )
         if folder.is_dir() and not aside.is_dir():
             self.disk.make_folder(aside.parent)

@@ -29,7 +29,8 @@ def refuse_inside(path: Path, dest: Path) -> None:
     store, target = path.resolve(), dest.resolve()
     if store == target or store in target.parents or target in store.parents:
         raise InvalidArgumentError(
-            f"{dest} and {path} lie in one another. Pass a folder elsewhere, on another disk."
+            f"One of {dest} and {path} lies inside the other. Pass a folder outside the store, "
+            "best on another disk."
         )
 
 
@@ -61,8 +62,9 @@ def check_same_store(reader: StoreReader, tag: int, segment_bytes: int, dest: ob
         )
     if segment_bytes != sizes.commitlog_segment_bytes:
         raise InvalidArgumentError(
-            f"{dest} has segments of {segment_bytes} bytes, {reader.path} has them of "
-            f"{sizes.commitlog_segment_bytes}: that is another store. Pass another folder."
+            f"{dest} is a backup of another store than {reader.path}: its segments have "
+            f"{segment_bytes} bytes, those of the store have {sizes.commitlog_segment_bytes}. "
+            "Pass another folder."
         )
 
 
@@ -70,9 +72,9 @@ def check_continued(reader: StoreReader, end: int, is_same: bool, dest: object) 
     """Raise InvalidArgumentError if the log is not the one that a backup holds up to `end`."""
     if end > reader.commitlog.files_end or not is_same:
         raise InvalidArgumentError(
-            f"The log of {reader.path} is not the one that {dest} holds up to offset {end}: it was "
-            "restored to an earlier point, or is another copy of the store, or the backup was "
-            "changed. Pass a new folder for it."
+            f"The log of {reader.path} differs from the log in {dest}, which goes up to offset "
+            f"{end}. The store was restored to an earlier point, or is another copy, or somebody "
+            "changed the backup. Pass a new folder."
         )
 
 

@@ -52,6 +52,6 @@ def find_divergence(reader: StoreReader, before: Restores, log_end: int, backup:
         if all(each["log_end"] >= log_end for each in since[len(before) :]):
             return
     raise InvalidArgumentError(
-        f"{reader.path} was restored to a time before the last point in {backup}: their logs "
-        "are two by now. Pass a new folder for it."
+        f"{reader.path} was restored to a time before the last point in {backup}, so the two "
+        "logs differ from there on. Pass a new folder."
     )

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from timerstore.ground.config import Config
 
 OWN_ERROR = (
-    "timerstore: this is an error of timerstore's own: {}. Please report it, with the lines above."
+    "timerstore: this is a fault of timerstore, not yours: {}. Please report it, with the lines "
+    "above."
 )
 LOOK, CHANGE, CONSUME, OPERATE, CHECK, OTHER = (
-    *("Look (beside a running program too)", "Put and change", "Consume", "Operate"),
+    *("Look (also while a program has the store open)", "Put and change", "Consume", "Operate"),
     *("Check and keep", "Set up"),
 )
 """Headings of `--help`, for `rich_help_panel`."""
@@ -164,7 +165,10 @@ def _tell(out: Output, error: Exception) -> Status:
     elif own:
         out.warn(text + OWN_ERROR.format(f"{type(error).__name__}: {error}"))
     elif isinstance(error, MemoryError):
-        out.note("timerstore: there is not enough memory for this. Make room, or use less.")
+        out.note(
+            "timerstore: the memory does not suffice for this command. End other programs, or "
+            "ask for fewer rows."
+        )
     else:
         out.note(f"timerstore: {error}")
     return status

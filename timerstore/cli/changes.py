@@ -50,7 +50,8 @@ AtMs = Annotated[int | None, typer.Option(help="When it is due, in epoch millise
 def put(
     path: StorePath,
     body: Annotated[
-        str | None, typer.Argument(help="The body. - or nothing: standard input.")
+        str | None,
+        typer.Argument(help=("The body. If it is - or left out, it is read from standard input.")),
     ] = None,
     topic: TopicToPut = "default",
     delay: Delay = None,
@@ -62,7 +63,8 @@ def put(
     key: Annotated[str | None, typer.Option(help="A key.")] = None,
     tag: Annotated[str | None, typer.Option(help="A tag.")] = None,
     properties: Annotated[
-        list[str] | None, typer.Option("--property", "-p", help="NAME=VALUE. May be repeated.")
+        list[str] | None,
+        typer.Option("--property", "-p", help=("NAME=VALUE. May be given several times.")),
     ] = None,
     lines: Annotated[
         bool, typer.Option("--lines", help="Put each line of standard input as a timer.")
@@ -105,7 +107,7 @@ def tell_made(out: Output, path: Path, *, is_new: bool, is_owner: bool) -> None:
     if out.as_json:
         return
     if is_new:
-        out.note(f"{path} was made: there was no store.")
+        out.note(f"There was no store in {path}: a new one was made.")
     if not is_owner:
         out.note(NOTHING_FIRES)
 
@@ -141,7 +143,7 @@ def read_body(body: str | None) -> bytes:
     if body is not None and body != "-":
         return body.encode("utf-8", "surrogateescape")
     if body is None and sys.stdin.isatty():
-        raise InvalidArgumentError("There is no body. Pass one, or - to type it.")
+        raise InvalidArgumentError("No body was given. Pass one, or - to type it.")
     return sys.stdin.buffer.read()
 
 
@@ -194,7 +196,9 @@ def cancel(
     path: StorePath,
     ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID]...", help="The ids. - reads them from standard input."),
+        typer.Argument(
+            metavar="[ID]...", help=("The ids. If - is given, they are read from standard input.")
+        ),
     ] = None,
     topic: OfTopic = None,
     key: Annotated[
@@ -269,12 +273,14 @@ def reschedule(
     body: Annotated[
         str | None,
         typer.Option(
-            help="A new body. - reads it from standard input. Without a time, the time stays."
+            help="A new body; - reads it from standard input. If no time is given, the time stays."
         ),
     ] = None,
     properties: Annotated[
         list[str] | None,
-        typer.Option("--property", "-p", help="NAME=VALUE. Replaces all properties that it had."),
+        typer.Option(
+            "--property", "-p", help=("NAME=VALUE. Replaces all properties that the timer had.")
+        ),
     ] = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
@@ -288,8 +294,7 @@ def reschedule(
         due_ms = read_due(out, delay, at, at_ms)
         if due_ms is None and body is None and not properties:
             raise InvalidArgumentError(
-                "There is no new time, nor a new body. "
-                "Pass --delay, --at, --at-ms, --body or --property."
+                "Nothing to change was given. Pass --delay, --at, --at-ms, --body or --property."
             )
         data = None if body is None else read_body(body)
         payload = {"body": data, "properties": parse_properties(properties or []) or None}

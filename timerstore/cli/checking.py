@@ -34,20 +34,30 @@ LINES_MAX = 20
 Upto = Annotated[
     str | None,
     typer.Option(
-        help="checkpoint or end. Default: an open store to its checkpoint, others to the end."
+        help=(
+            "checkpoint or end. Default: up to the checkpoint if the store is open, else up to "
+            "the end."
+        )
     ),
 ]
 RollWindow = Annotated[
     int | None,
-    typer.Option(help="A broker's roll window in slots, because its store does not say."),
+    typer.Option(help="The roll window of a broker, in slots. A broker's store does not say it."),
 ]
 FireRate = Annotated[
     float | None, typer.Option(help="How many timers this machine fires in a second, if you know.")
 ]
 Measure = Annotated[
-    bool, typer.Option("--measure", help="Measure that first, in TMPDIR. It takes some seconds.")
+    bool,
+    typer.Option(
+        "--measure",
+        help=(
+            "First measure how many timers this machine fires in a second, in TMPDIR. That takes "
+            "some seconds."
+        ),
+    ),
 ]
-All = Annotated[bool, typer.Option("--all", help="Show the rules that pass, too.")]
+All = Annotated[bool, typer.Option("--all", help="Show also the rules that passed.")]
 
 
 def checkpoint_ms(path: Path) -> int | None:
@@ -64,7 +74,9 @@ def tell_live(out: Output, path: Path) -> int | None:
     if who is None or as_of_ms is None:
         return None
     when = shown_time(as_of_ms)
-    out.note(f"As of its checkpoint of {when}: {path} is open in another process{who}.")
+    out.note(
+        f"{path} is open in another process{who}. What follows is as of its checkpoint of {when}."
+    )
     return as_of_ms
 
 
@@ -132,7 +144,7 @@ def show_places(out: Output, rows: list[tuple[str, int, str]], count: int) -> No
 def validate(
     path: StorePath,
     spark: Annotated[
-        bool, typer.Option("--spark", help="On Spark, with all cores; for stores of any size.")
+        bool, typer.Option("--spark", help="Run on Spark, which uses all cores.")
     ] = False,
     upto: Upto = None,
     roll_window: RollWindow = None,
@@ -173,7 +185,7 @@ def measured(out: Output) -> float:
     """Return what this machine fires, measured now."""
     from timerstore.validation import measure_fire_rate
 
-    with out.progress("measuring what this machine fires"):
+    with out.progress("measuring how many timers this machine fires"):
         return measure_fire_rate()
 
 
@@ -223,7 +235,7 @@ def show_validation(out: Output, found: Validation, *, show_all: bool) -> None:
 
 def _word(result: Any) -> str:
     if result.ok and result.mended:
-        return f"opening mends {result.mended:,}"
+        return f"the next opening mends {result.mended:,}"
     if result.ok:
         return "ok" if result.checked else "nothing to check"
     return "FAILED" if result.severity == "error" else "warning"
@@ -250,4 +262,4 @@ def spread_rows(found: Validation, spread: Spread) -> list[tuple[str, str]]:
 
 def _writer(found: Validation) -> str:
     writer = "a broker's store" if found.by_broker else "a store"
-    return f"{writer} that is open, or was not closed" if found.was_open else writer
+    return f"{writer}, which is open or was not closed" if found.was_open else writer

@@ -52,7 +52,7 @@ class Look:
                 self.owner = find_owner(path)
         if self._who is not None:
             seen = shown_time(self.as_of_ms)
-            out.note(f"As of {seen}: {path} is open in another process{self._who}.")
+            out.note(f"{path} is open in another process{self._who}. What follows is as of {seen}.")
 
     @cached_property
     def store(self) -> TimerStore:
@@ -63,7 +63,9 @@ class Look:
         store = entrance.open(self._path, read_only=True, config=config)
         self._stack.push(store)
         if self._who is None and not store.stats().recovery["clean"]:
-            self._out.note(f"{self._path} was not closed: this is what the next opening will find.")
+            self._out.note(
+                f"{self._path} was not closed. What follows is what the next opening will find."
+            )
         return store
 
     def stats(self) -> dict[str, Any]:
@@ -113,7 +115,7 @@ class Look:
             try:
                 return self.owner.call(name, **arguments)
             except (StoreAccessError, StoreClosedError) as e:
-                self._out.note(f"{e} Looking at its files.")
+                self._out.note(f"{e} This command reads the store's files instead.")
                 self.owner = None
         return make_here(self.store, name, arguments)
 
@@ -147,9 +149,9 @@ def check_is_there(path: Path) -> None:
 
     with told_of(path):
         if not path.exists():
-            raise NotAStoreError(f"There is no {path}. Pass a store's folder.")
+            raise NotAStoreError(f"{path} does not exist. Pass the folder of a store.")
         if not (path.is_dir() and any(path.iterdir())):
-            raise NotAStoreError(f"{path} is no timer store. Pass a store's folder.")
+            raise NotAStoreError(f"{path} is no timer store. Pass the folder of a store.")
 
 
 @contextmanager

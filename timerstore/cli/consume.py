@@ -27,13 +27,22 @@ def consume(
     group: Annotated[str, typer.Option("--group", "-g", help="The consumer group.")] = "default",
     timeout: Annotated[
         float | None,
-        typer.Option(help="End after this many seconds without a message. 0: take what is there."),
+        typer.Option(
+            help=(
+                "End after this many seconds without a message. 0 ends when all that is there was "
+                "read."
+            )
+        ),
     ] = None,
     count: Annotated[
         int | None, typer.Option("--count", "-n", help="End after this many messages.")
     ] = None,
     ack: Annotated[
-        bool, typer.Option("--ack/--no-ack", help="Acknowledge what was written, or only look.")
+        bool,
+        typer.Option(
+            "--ack/--no-ack",
+            help=("Acknowledge the messages that were written. Without it, only look."),
+        ),
     ] = True,
     as_json: AsJson = False,
     config: ConfigFile = None,
@@ -48,7 +57,7 @@ def consume(
     with answering(as_json=as_json) as out, open_to_change(path, config) as store:
         text = None if as_json else never_seen("topic", topic, store.stats().to_dict())
         if text is not None:
-            out.note(f"{text} What is put to it is awaited.")
+            out.note(f"{text} This command waits until something is put to it.")
         left = sys.maxsize if count is None else count
         while left > 0:
             batch = store.pull(topic, group=group, max_count=min(left, PULL_COUNT), timeout=timeout)

@@ -86,7 +86,7 @@ def list_(
         letters = look.dead_letters(group, out.rows_max if limit is None else limit)
         if not letters and limit != 0:
             look.check_group(group)
-            out.note(f"There are no dead letters of the group {group}.")
+            out.note(f"The group {group} has no dead letters.")
         if as_json:
             for each in letters:
                 out.json(letter_fields(each))
@@ -114,7 +114,7 @@ def list_(
 def show(
     path: StorePath,
     group: GroupName,
-    id: Annotated[str, typer.Argument(metavar="ID", help="The id that list shows.")],
+    id: Annotated[str, typer.Argument(metavar="ID", help="The id that `dead list` shows.")],
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
@@ -126,7 +126,10 @@ def show(
         found = [each for each in look.dead_letters(group, None) if each["id"] == id]
         if not found:
             out.status = TOO_LATE
-            out.note(f"{id} is no dead letter of {group}: it was put back, dropped, or never one.")
+            out.note(
+                f"{id} is no dead letter of the group {group}: it was put back or dropped "
+                "before, or never was one."
+            )
             return
         letter = found[-1]
         if as_json:
@@ -178,7 +181,7 @@ def redrive(
     config: ConfigFile = None,
 ) -> None:
     """Do what `dead retry` does, by its old name."""
-    typer.echo("redrive is called `dead retry` now. Use that.", err=True)
+    typer.echo("`dead redrive` is called `dead retry` now. Use that name.", err=True)
     retry(path, group, ids, limit, as_json, config)
 
 
@@ -187,7 +190,8 @@ def drop(
     path: StorePath,
     group: GroupName,
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID...]", help="Only these. For all, say --all.")
+        list[str] | None,
+        typer.Argument(metavar="[ID...]", help=("Only these ids. To drop all, pass --all.")),
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Drop all dead letters of the group.")
@@ -201,7 +205,10 @@ def drop(
     """
     with answering(as_json=as_json) as out:
         if bool(ids) == everything:
-            raise InvalidArgumentError("Dropped is dropped. Name some ids, or pass --all.")
+            raise InvalidArgumentError(
+                "No ids were given. A dropped message cannot be brought back: name the ids, or "
+                "pass --all."
+            )
         with changing(path, config) as changer:
             stats = changer.call("stats")  # before: the call makes the group known
             count = changer.call("drop_dead_letters", group=group, ids=ids or None)

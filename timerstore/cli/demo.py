@@ -87,7 +87,9 @@ def demonstrate(
 ) -> Outcome:
     """Run it in `path`, which is kept, or in a temporary folder; `timer_count` over `span_s`."""
     if path is not None and path.exists() and any(path.iterdir()):
-        raise InvalidArgumentError(f"{path} is not empty. Pass a new folder for the demonstration.")
+        raise InvalidArgumentError(
+            f"{path} is not empty. Pass a folder that does not exist for the demonstration."
+        )
     with out.progress("loading the kernels"):
         compile_kernels()
     folder = Path(tempfile.mkdtemp(prefix="timerstore-demo-"))
@@ -121,10 +123,10 @@ def _demonstrate(
     killed_ms = _put_and_kill(out, path, ledger_path, timer_count, span_ms)
     ledger = read_ledger(ledger_path)
     out.say(
-        f"   It had been told of {len(ledger.put):,} timers that they are safe, "
-        f"and of {len(ledger.cancelled):,} that they are cancelled."
+        f"   Before that, timerstore had told it that {len(ledger.put):,} timers are safe, and "
+        f"that {len(ledger.cancelled):,} are cancelled."
     )
-    out.say("3. Reopening the store.")
+    out.say("3. Opening the store again.")
     with entrance.open(path, create=False) as store:
         ready_ms = store.core.clock.now_ms
         stats = store.stats()
@@ -138,7 +140,7 @@ def _demonstrate(
         fired = _consume_all(out, store, len(ledger.expected))
         disk_bytes = store.stats().disk_bytes
     out.say(f"   Consumed and acknowledged {len(fired.offsets):,} messages.")
-    out.say("5. Comparing with what the child was told, and checking every byte of the store.")
+    out.say("5. Comparing this with what the child was told, and checking every byte of the store.")
     with out.progress(f"verifying {shown_bytes(disk_bytes)}"):
         report = verify(path)
     damage = [f"{each.file} at {each.offset}: {each.reason}" for each in report.problems]
@@ -175,20 +177,20 @@ def _put_and_kill(
     finally:
         child.kill()
         child.wait()
-    out.say(f"2. Killed process {child.pid} with SIGKILL, in the middle of that.")
+    out.say(f"2. Killed process {child.pid} with SIGKILL while it did that.")
     return killed_ms
 
 
 def _check_alive(child: subprocess.Popen[bytes], in_time: bool) -> None:
     if child.poll() is not None:
         raise TimerStoreError(
-            f"The demonstration's child ended by itself, with exit status {child.returncode}. "
-            "See what it wrote above."
+            "The child process of the demonstration ended by itself, with exit status "
+            f"{child.returncode}. Read what it wrote above."
         )
     if not in_time:
         raise TimerStoreError(
-            f"The demonstration's child put nothing for {_START_S_MAX:g} s. "
-            "Try again when the machine is less busy."
+            f"The child process of the demonstration put nothing for {_START_S_MAX:g} s. Try "
+            "again when the machine is less busy."
         )
 
 
@@ -265,8 +267,8 @@ def _show(out: Output, outcome: Outcome) -> None:
     )
     if judged.unacknowledged_count:
         out.say(
-            f"({judged.unacknowledged_count:,} more were put when the kill came, before the child "
-            "was told; they were safe already, and fired once too.)"
+            f"({judged.unacknowledged_count:,} more had been put when the process was killed, "
+            "but it had not been told yet. They were safe already, and fired once too.)"
         )
     out.say()
     out.table(
@@ -281,7 +283,9 @@ def _show(out: Output, outcome: Outcome) -> None:
     out.say()
     for each in outcome.damage:
         out.say(f"Damaged: {each}")
-    out.say("Every promise was kept." if outcome.ok else "A promise was BROKEN; see above.")
+    out.say(
+        "Every promise was kept." if outcome.ok else "A promise was BROKEN: see above which one."
+    )
 
 
 def _lateness_row(what: str, late: Lateness) -> tuple[object, ...]:

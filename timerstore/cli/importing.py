@@ -35,19 +35,24 @@ def import_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", help=".jsonl, .csv, .parquet, .arrow")],
     topic: TopicToPut = "default",
     due: Annotated[
-        str | None, typer.Option(help="Column with times, written as for put --at.")
+        str | None, typer.Option(help="The column with times, written as for `put --at`.")
     ] = None,
-    delay: Annotated[str | None, typer.Option(help="Column with delays, such as 1h30m.")] = None,
-    body: Annotated[str | None, typer.Option(help="Column with bodies.")] = None,
-    key: Annotated[str | None, typer.Option(help="Column with keys.")] = None,
-    tag: Annotated[str | None, typer.Option(help="Column with tags.")] = None,
-    topic_column: Annotated[str | None, typer.Option(help="Column with topics.")] = None,
+    delay: Annotated[
+        str | None, typer.Option(help=("The column with delays, such as 1h30m."))
+    ] = None,
+    body: Annotated[str | None, typer.Option(help="The column with bodies.")] = None,
+    key: Annotated[str | None, typer.Option(help="The column with keys.")] = None,
+    tag: Annotated[str | None, typer.Option(help="The column with tags.")] = None,
+    topic_column: Annotated[str | None, typer.Option(help="The column with topics.")] = None,
     form: Annotated[
         FormatName | None, typer.Option("--format", "-f", help="Default: by the file's ending.")
     ] = None,
     progress_file: Annotated[
         Path | None,
-        typer.Option("--progress", help="Where to note the progress. Default: beside FILE."),
+        typer.Option(
+            "--progress",
+            help=("The folder in which the progress is noted. Default: the one of FILE."),
+        ),
     ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Put all rows again, even if they were imported before.")
@@ -88,9 +93,15 @@ def import_file(
             return
         before = progress.row_count - put_count
         if put_count or not before:
-            out.say(f"{put_count:,} rows put" + (f", {before:,} were put before" if before else ""))
+            out.say(
+                f"{put_count:,} rows put"
+                + ((f", {before:,} had been put before") if before else "")
+            )
         else:
-            out.say(f"Nothing put: all {before:,} rows were put before. --again puts them again.")
+            out.say(
+                f"Nothing was put, because all {before:,} rows had been put before. --again puts "
+                "them again."
+            )
         tell_made(out, path, is_new=is_new, is_owner=is_owner)
 
 

@@ -52,7 +52,7 @@ def backup(
     dest: BackupPath,
     keep: Annotated[
         int | None,
-        typer.Option(min=1, help="Keep only the newest points, this many. Default: all."),
+        typer.Option(min=1, help="How many of the newest points to keep. Default: all."),
     ] = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
@@ -78,10 +78,13 @@ def follow(
     dest: BackupPath,
     every: Annotated[str, typer.Option(help="How often, such as 1s or 250ms.")] = "1s",
     keep: Annotated[
-        str, typer.Option(help="So far back it can be restored, such as 48h; or all.")
+        str, typer.Option(help="How far back a restore can go, such as 48h; or all.")
     ] = "48h",
     forget: Annotated[
-        bool, typer.Option("--forget", help="Do not follow: say no more that nobody does.")
+        bool,
+        typer.Option(
+            "--forget", help=("Do not follow. Stop warning that nobody follows into DEST.")
+        ),
     ] = False,
     config: ConfigFile = None,
 ) -> None:
@@ -133,7 +136,7 @@ def run_until_told(run: Callable[[Flag], None]) -> None:
 def standby(
     dest: BackupPath,
     local: Annotated[
-        Path, typer.Argument(metavar="LOCAL", help="A folder of this machine.", readable=False)
+        Path, typer.Argument(metavar="LOCAL", help="A folder on this machine.", readable=False)
     ],
     every: Annotated[str, typer.Option(help="How often, such as 10s.")] = "10s",
     once: Annotated[bool, typer.Option("--once", help="Fetch what there is, then end.")] = False,
@@ -155,9 +158,12 @@ def standby(
             if once:
                 step = keeper.step()
                 when = shown_time(step.point.time_ms)
-                out.say(f"{local} is as of {when}: {shown_bytes(step.copied_bytes)} were new")
+                out.say(
+                    f"{local} holds what the store held at {when}; "
+                    f"{shown_bytes(step.copied_bytes)} were new"
+                )
                 return
-            out.say(f"keeping {local} as {keeper.dest} is")
+            out.say(f"keeping {local} up to date with {keeper.dest}")
             sys.stdout.flush()
             run_until_told(lambda stop: keeper.run(stop, waiting_s))
         finally:
@@ -171,7 +177,7 @@ def promote(
     ],
     no_fence: Annotated[
         bool,
-        typer.Option("--no-fence", help="Do not ask the destination, where it cannot be reached."),
+        typer.Option("--no-fence", help="Promote even if the destination cannot be reached."),
     ] = False,
     as_json: AsJson = False,
     config: ConfigFile = None,
@@ -200,11 +206,18 @@ def restore(
     path: BackupPath,
     dest: Annotated[
         Path | None,
-        typer.Argument(metavar="[DEST]", help="A new folder. Without it, the points are listed."),
+        typer.Argument(
+            metavar="[DEST]", help=("A new folder. If it is left out, the points are listed.")
+        ),
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option(help="As of this time, also between points. Default: the last point."),
+        typer.Option(
+            help=(
+                "Restore what the store held at this time, which may lie between two points. "
+                "Default: the last point."
+            )
+        ),
     ] = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
@@ -222,7 +235,7 @@ def restore(
         at_ms = read_instant(out, at, "--at")
         if dest is None:
             if at is not None:
-                raise InvalidArgumentError("There is no DEST. Pass the folder to restore to.")
+                raise InvalidArgumentError("DEST is missing. Pass the folder to restore to.")
             show_points(out, backup_points(path))
             return
         with out.progress(f"restoring {path}", "bytes") as update:

@@ -159,7 +159,9 @@ def info_rows(path: Path, as_of_ms: int, stats: dict[str, Any]) -> list[tuple[st
     recovery = stats["recovery"]
     found = "closed cleanly"
     if not recovery["clean"]:
-        found = f"not closed cleanly; {recovery['scanned_count']:,} messages were read again"
+        found = (
+            f"the store had not been closed; {recovery['scanned_count']:,} messages were read again"
+        )
     return [
         ("path", str(path)),
         ("as of", shown_time(as_of_ms)),
@@ -206,7 +208,7 @@ def pending(
     start: Start = None,
     end: End = None,
     key: Annotated[
-        str | None, typer.Option(help="Only this key. Fast if --topic is given.")
+        str | None, typer.Option(help="Only this key. It is fast if --topic is given too.")
     ] = None,
     limit: Limit = None,
     as_json: AsJson = False,
@@ -233,7 +235,9 @@ def pending(
                 look.check_topic(topic)
             if limit is None and key is None and count == out.rows_max:
                 total = look.count(topic)
-                out.note(f"The first {count} of {total:,} pending; --limit shows more.")
+                out.note(
+                    f"These are the first {count} of {total:,} pending timers. --limit shows more."
+                )
 
 
 @app.command(rich_help_panel=LOOK)
@@ -260,7 +264,7 @@ def find(
             return
         look.check_topic(topic)
         out.status = TOO_LATE
-        out.note(f"Nothing that is pending has {text!r}.")
+        out.note(f"No pending timer contains {text!r}.")
 
 
 def parts_of(timer: Timer) -> Iterator[str]:
@@ -321,7 +325,7 @@ def get(
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
         if (id is None) == (key is None) or (topic is not None and key is None):
-            raise InvalidArgumentError("Pass an id, or --key, with --topic where you know it.")
+            raise InvalidArgumentError("Pass an id, or --key. Pass --topic too if you know it.")
         timer = look.get(id) if id is not None else get_key(look, topic, key or "")
         id = id or f"A timer of the key {key}"
         if timer is None:
@@ -330,7 +334,8 @@ def get(
                 out.json({"id": id, "pending": False})
             else:
                 out.note(
-                    f"{id} is not pending here: it was fired or cancelled, or is another store's."
+                    f"{id} is not pending in this store: it was fired or cancelled, or belongs "
+                    "to another store."
                 )
             return
         fields = {"pending": True} | timer_fields(timer) | {"offset": offset_of(timer.id)}
@@ -396,7 +401,12 @@ def horizon(
     path: StorePath,
     bucket: Annotated[
         str | None,
-        typer.Option(help="Count in steps of this length, such as 10m. Default: by distance."),
+        typer.Option(
+            help=(
+                "Count in steps of this length, such as 10m. Default: steps that grow with the "
+                "distance."
+            )
+        ),
     ] = None,
     topic: OfTopic = None,
     start: Start = None,

@@ -23,9 +23,11 @@ What = Annotated[
 ]
 OfGroup = Annotated[
     str | None,
-    typer.Option("--group", "-g", help="With consuming: only this group. Default: all groups."),
+    typer.Option(
+        "--group", "-g", help=("Only this group, if WHAT is consuming. Default: all groups.")
+    ),
 ]
-_NOBODY = "No process has it open: nothing fires until one opens it."
+_NOBODY = "No process has the store open. Nothing fires until a process opens it."
 _REFUSED = ("waiting for space", "flush failed", "stopped")
 
 
@@ -37,8 +39,9 @@ def owner_of(path: Path) -> Owner | None:
     owner = find_owner(path)
     if owner is None and (who := held_by(path)) is not None:
         raise StoreLockedError(
-            f"{path} is open in another process{who}, which cannot be asked: it has not finished "
-            "opening it, its Config.control is off, or its clock is a manual one. Ask there."
+            f"{path} is open in another process{who}, which cannot be asked: it is still opening "
+            "the store, its Config.control is False, or it has a manual clock. Make the call in "
+            "that process."
         )
     return owner
 
@@ -100,10 +103,10 @@ def pause(
         str | None, typer.Option("--for", help="How long, such as 1h30m. Default: until resume.")
     ] = None,
     until: Annotated[
-        str | None, typer.Option(help="Until when: tomorrow 09:00, an ISO time, …")
+        str | None, typer.Option(help="When the pause ends: tomorrow 09:00, an ISO time, …")
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the pause when the program opens the store again.")
+        bool, typer.Option("--keep", help="Keep the pause even if a program opens the store again.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -132,7 +135,7 @@ def pause(
         end = "until it is resumed" if until_ms is None else f"until {shown_here(until_ms)}"
         out.say(f"{_named(what, group)} is paused {end}.")
         if owner is None:
-            out.note(f"{_NOBODY} That one will find it paused.")
+            out.note(f"{_NOBODY} That process will find it paused.")
 
 
 @app.command(rich_help_panel=OPERATE)

@@ -37,7 +37,7 @@ class _Console(Console):
 
     def on_broken_pipe(self) -> None:
         """Leave it to whoever writes: see `cli/app.py`."""
-        raise BrokenPipeError(errno.EPIPE, "the reader has gone")
+        raise BrokenPipeError(errno.EPIPE, "the program that read the output has ended")
 
 
 class _Done(ProgressColumn):

@@ -53,12 +53,12 @@ def run_(
     list_file: Annotated[
         Path | None,
         typer.Option(
-            "--list", help="A CSV file with the columns name and path, instead of STORES."
+            "--list", help="A CSV file with the columns name and path. Use it instead of STORES."
         ),
     ] = None,
     run: Annotated[
         str | None,
-        typer.Option(help="The run's name. The same name again replaces what that run wrote."),
+        typer.Option(help="The run's name. If a run has this name already, its rows are replaced."),
     ] = None,
     thresholds: Annotated[
         Path | None, typer.Option(help="A TOML file with the limits at which rules warn and fail.")
@@ -66,7 +66,7 @@ def run_(
     fire_rate: FireRate = None,
     measure: Measure = False,
     spark: Annotated[
-        bool, typer.Option("--spark", help="On Spark, with all cores; for stores of any size.")
+        bool, typer.Option("--spark", help="Run on Spark, which uses all cores.")
     ] = False,
     master: Master = None,
     upto: Upto = None,
@@ -103,7 +103,10 @@ def run_(
 def report(
     out: OutPath,
     page: Annotated[
-        Path | None, typer.Argument(metavar="[PAGE]", help="The page. Default: report.html in OUT.")
+        Path | None,
+        typer.Argument(
+            metavar="[PAGE]", help=("The HTML file to write. Default: report.html in OUT.")
+        ),
     ] = None,
     run: Annotated[str | None, typer.Option(help="The run. Default: the last one.")] = None,
     as_json: AsJson = False,
@@ -187,11 +190,13 @@ def read_list(path: Path) -> dict[str, str]:
     except (OSError, UnicodeDecodeError, csv.Error) as e:
         raise InvalidArgumentError(f"{path} cannot be read: {e}. Pass a CSV file.") from e
     if not rows or not {"name", "path"} <= rows[0].keys():
-        raise InvalidArgumentError(f"{path} lacks rows with the columns name and path. Add them.")
+        raise InvalidArgumentError(f"{path} has no rows with the columns name and path. Add them.")
     names = [row["name"] for row in rows]
     twice = [name for i, name in enumerate(names) if name in names[:i]]
     if twice:
-        raise InvalidArgumentError(f"{path} names {twice[0]!r} twice. Name each store otherwise.")
+        raise InvalidArgumentError(
+            f"{path} has two stores named {twice[0]!r}. Give each store its own name."
+        )
     return {row["name"]: row["path"] for row in rows}
 
 

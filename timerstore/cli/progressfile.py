@@ -66,13 +66,14 @@ def read_progress(path: Path, new: Progress, file: Path, *, again: bool = False)
         return new
     except CorruptStoreError as e:
         raise InvalidArgumentError(
-            f"{path} cannot be read: {e.reason}. It says how much of {file} was imported; put it "
-            "back."
+            f"{path} cannot be read: {e.reason}. This file says how much of {file} was imported. "
+            "Put back a copy that is whole."
         ) from e
     if old.sha256 != new.sha256 and not old.is_whole:
         raise InvalidArgumentError(
-            f"{file} is not what it was when {old.done_count:,} rows or more of it were imported. "
-            f"Put that one back, and the import goes on; or remove {path}, and all of it is put."
+            f"{file} was changed after at least {old.done_count:,} of its rows had been "
+            f"imported. Put the old file back, and the import continues; or remove {path}, and "
+            "all rows are put."
         )
     if again and old.is_whole:
         return new
@@ -80,8 +81,8 @@ def read_progress(path: Path, new: Progress, file: Path, *, again: bool = False)
         if digest_of(file, old.byte_count) != old.sha256:
             return new  # another file of that name
         raise InvalidArgumentError(
-            f"{file} was imported before, with {old.row_count:,} rows, and has grown since. "
-            "Pass a file with what is new, or --again to put all of it."
+            f"{file} was imported before, when it had {old.row_count:,} rows, and has grown "
+            "since. Pass a file with only the new rows, or pass --again to put all rows."
         )
     if old.options != new.options and not old.is_whole:
         raise InvalidArgumentError(
@@ -130,7 +131,9 @@ def held(file: Path) -> Iterator[str]:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as e:
-            raise StoreLockedError(f"{file} is being imported by another process. Wait.") from e
+            raise StoreLockedError(
+                f"Another process is importing {file}. Wait until it has ended."
+            ) from e
         yield digest_of(file)
 
 
@@ -177,8 +180,9 @@ def puts_behind(path: Path, log_end: int, due_ms: set[int]) -> Iterator[tuple[Ro
     reader = StoreReader(path, np.zeros(0, np.int64))
     if log_end < reader.commitlog.start:
         raise TimerStoreError(
-            f"{path} has removed the log behind {log_end}, so it cannot be told which rows of the "
-            "last chunk were put. Look for them, and import the rest as a file of its own."
+            f"{path} has removed the part of its log behind offset {log_end}, so nobody can tell "
+            "which rows of the last chunk were put. Look for them in the store, and import the "
+            "other rows as a file of their own."
         )
     wanted = np.array(sorted(due_ms), np.int64)
     for rows in reader.scan(log_end):

@@ -82,9 +82,13 @@ def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 values = json.loads(line)
             except (ValueError, RecursionError) as e:
-                raise InvalidArgumentError(f"{path}, line {number} is no JSON: {e}.") from e
+                raise InvalidArgumentError(
+                    f"{path}, line {number} is no JSON: {e}. Correct the line."
+                ) from e
             if not isinstance(values, dict):
-                raise InvalidArgumentError(f"{path}, line {number} is no JSON object.")
+                raise InvalidArgumentError(
+                    f"{path}, line {number} is no JSON object. Write one object on each line."
+                )
             yield values
 
 
@@ -166,20 +170,20 @@ def _row(values: dict[str, Any], columns: Columns, topic: str, base_ms: int) -> 
 
 def _body(body: Any, coded: Any) -> bytes:
     if (body is None) == (coded is None):
-        which = "no body" if body is None else "a body, and one in base64"
+        which = "no body" if body is None else "both body and body_base64"
         raise InvalidArgumentError(f"It has {which}. Write one of them.")
     if body is None:
         try:
             body = base64.b64decode(coded, validate=True)
         except (binascii.Error, TypeError, ValueError) as e:
-            raise InvalidArgumentError(f"Its body is no base64: {e}.") from e
+            raise InvalidArgumentError(f"Its body_base64 is no base64: {e}. Correct it.") from e
     elif isinstance(body, str):
         try:
             body = body.encode()
         except UnicodeEncodeError as e:
-            raise InvalidArgumentError(f"Its body is no valid Unicode: {e}.") from e
+            raise InvalidArgumentError(f"Its body is no valid Unicode: {e}. Correct it.") from e
     if not isinstance(body, bytes) or not body:
-        raise InvalidArgumentError("Its body is empty, or no text. Write a text.")
+        raise InvalidArgumentError("Its body is empty, or is not a text. Write a text.")
     return body
 
 
@@ -191,7 +195,7 @@ def _text(value: Any, what: str) -> str | None:
 
 def _due_ms(due: Any, delay: Any, columns: Columns, base_ms: int) -> Any:
     if (due is None) == (delay is None):
-        which = "nothing that says when" if due is None else "a time, and a delay"
+        which = "neither a time nor a delay" if due is None else "both a time and a delay"
         names = ", ".join([*columns.due, *columns.delay])
         raise InvalidArgumentError(f"It has {which}. Write one of {names}.")
     if isinstance(delay, str):
@@ -213,7 +217,7 @@ def _properties(value: Any) -> dict[str, str]:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as e:
-            raise InvalidArgumentError(f"properties are no JSON: {e}.") from e
+            raise InvalidArgumentError(f"properties are no JSON: {e}. Correct them.") from e
     if isinstance(value, list) and all(isinstance(each, tuple) for each in value):
         value = dict(value)  # an Arrow map
     if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):

@@ -41,9 +41,9 @@ TOO_LATE = Status.TOO_LATE
 script asks each command one question, to which 1 is "no"; of all other commands it is damage."""
 
 MEANING = (
-    "Exit status: 0 fine, 1 damage found (of get, cancel, reschedule: the timer is pending no "
-    "more), 2 wrong usage, 3 locked or not a store, 4 no room or a failing disk, 5 a warning (of "
-    "health --strict, pipeline), 70 an error of timerstore's own, 130 interrupted."
+    "Exit status: 0 fine, 1 damage found (of get, cancel, reschedule: the timer is not pending "
+    "any more), 2 wrong usage, 3 locked or not a store, 4 no room or a failing disk, 5 a warning "
+    "(of health --strict, pipeline), 70 a fault of timerstore, 130 interrupted."
 )
 
 _OF_ERRORS: tuple[tuple[tuple[type[Exception], ...], Status], ...] = (

@@ -26,11 +26,16 @@ def tail(
     count: Annotated[
         int,
         typer.Option(
-            "--lines", "-n", min=0, max=10_000, help="Begin with this many that have fired."
+            "--lines",
+            "-n",
+            min=0,
+            max=10_000,
+            help=("Show first this many timers that have fired already."),
         ),
     ] = 10,
     follow: Annotated[
-        bool, typer.Option("--follow/--no-follow", "-f", help="Go on as timers fire.")
+        bool,
+        typer.Option("--follow/--no-follow", "-f", help=("Go on and show each timer as it fires.")),
     ] = True,
     as_json: AsJson = False,
 ) -> None:
@@ -44,7 +49,10 @@ def tail(
     with answering(as_json=as_json) as out:
         owner = owner_of(path)
         if owner is None:
-            raise NotAStoreError(f"No process has {path} open: nothing fires. Use `consume`.")
+            raise NotAStoreError(
+                f"No process has {path} open, so nothing fires. Use `timerstore consume`, which "
+                "opens it."
+            )
         found = owner.call("fired", topic=topic, limit=count)
         _show(out, found["messages"])
         while follow:
@@ -52,7 +60,7 @@ def tail(
             after, limit = found["next"], ROWS_AT_ONCE
             found = owner.call("fired", after=after, topic=topic, limit=limit)
             if found["skipped_count"]:
-                out.note(f"… {found['skipped_count']:,} more fired in between")
+                out.note(f"… {found['skipped_count']:,} more fired in between and are not shown")
             _show(out, found["messages"])
 
 

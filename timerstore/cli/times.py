@@ -93,7 +93,7 @@ def parse_instant(text: str, *, from_ms: int | None = None, zone: tzinfo | None 
         return Instant(int(given), True)
     if given.isascii() and given.isdigit():
         raise InvalidArgumentError(
-            f"{text!r} is no time in milliseconds: it looks like seconds, or like a date. {HOW}"
+            f"{text!r} is no time in milliseconds: it looks like seconds or like a date. {HOW}"
         )
     if not (found := _ON_A_DAY.fullmatch(given)):
         raise InvalidArgumentError(f"{text!r} is no time. {HOW}")
@@ -141,13 +141,13 @@ def _only(local: datetime, zone: tzinfo | None, text: str) -> datetime:
     found = _readings(local, zone)
     if not found:
         raise InvalidArgumentError(
-            f"{text!r} does not exist here: clocks are set forward over it. "
-            "Write another time, or one with its zone."
+            f"{text!r} does not exist here, because clocks are set forward over it. Write "
+            "another time, or one with its zone."
         )
     if len(found) > 1:
         twice = " or ".join(f"{each.astimezone(zone):%Y-%m-%dT%H:%M:%S%z}" for each in found)
         raise InvalidArgumentError(
-            f"{text!r} comes twice here, as clocks are set back. Write {twice}."
+            f"{text!r} comes twice here, because clocks are set back. Write {twice}."
         )
     return found[0]
 

@@ -42,7 +42,9 @@ def top(
     with answering(as_json=as_json) as out:
         owner = owner_of(path)
         if owner is None:
-            raise NotAStoreError(f"No process has {path} open: nothing moves. Use `info`.")
+            raise NotAStoreError(
+                f"No process has {path} open, so nothing changes. Use `timerstore info`."
+            )
         before = look_at(path, owner)
         if once or not out.on_terminal:
             time.sleep(interval)

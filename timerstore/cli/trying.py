@@ -14,7 +14,7 @@ from timerstore.cli.status import DAMAGED
 @app.command(rich_help_panel=OTHER)
 def warmup(
     spark: Annotated[
-        bool, typer.Option("--spark", help="Prepare Java's classes, too. It takes half a minute.")
+        bool, typer.Option("--spark", help="Prepare Java's classes too. That takes half a minute.")
     ] = False,
     zip_file: Annotated[
         Path | None,
@@ -45,7 +45,7 @@ def warmup(
 @app.command(rich_help_panel=OTHER)
 def demo(
     path: Annotated[
-        Path | None, typer.Argument(metavar="[PATH]", help="A new folder, which is kept.")
+        Path | None, typer.Argument(metavar="[PATH]", help="A new folder. It is kept afterwards.")
     ] = None,
     timers: Annotated[
         int, typer.Option(min=160, help="How many timers the child puts if it is not killed.")

@@ -50,13 +50,16 @@ def handover(path: StorePath, as_json: AsJson = False, config: ConfigFile = None
             out.json(found | {"broker_conf": settings, "open_before_ms": until_ms})
             return
         out.say(f"A RocketMQ broker can open {path} now, with the settings in {settings}.")
-        out.say("In RocketMQ's folder type these, each in a terminal of its own; the last one is")
+        out.say("Type these in RocketMQ's folder, each in a terminal of its own. The last one is")
         out.say("for clients that speak gRPC:")
         for command in commands:
             out.say(f"  {command}")
         if until_ms is not None:
             until = shown_time(until_ms)
-            out.say(f"Start it before {until}: a broker that opens later skips the first timers.")
+            out.say(
+                f"Start the broker before {until}. If it opens the store later, it skips the "
+                "first timers."
+            )
 
 
 def _commands(settings: Path) -> list[str]:

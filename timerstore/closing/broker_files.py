@@ -31,9 +31,10 @@ def check_wheel(engine: Engine) -> None:
     count = engine.config.wheel_slot_count
     if count != BROKER_SLOT_COUNT:
         raise TimerStoreError(
-            f"The wheel has {count} slots, and a broker opens none but those with "
-            f"{BROKER_SLOT_COUNT}. Make a store with wheel_slot_count={BROKER_SLOT_COUNT}, put "
-            "into it what is pending (timerstore export, import), and hand that over."
+            f"The wheel of this store has {count} slots, and a broker opens only wheels with "
+            f"{BROKER_SLOT_COUNT}. Make a store with wheel_slot_count={BROKER_SLOT_COUNT}, move "
+            "the pending timers into it (timerstore export, then import), and hand that store "
+            "over."
         )
 
 
@@ -122,13 +123,17 @@ def _settings(core: Core, until_ms: int | None) -> str:
     }
     lines = [
         "# Settings of a broker for this store, written by its handover.",
-        "# The sizes and timer settings must stay as they are: with others timers are lost.",
-        "# A broker removes files by their age, whatever still waits in them: fileReservedTime",
-        "# covers what waits now, and cleanFileForciblyEnable keeps a full disk from it.",
+        "# Do not change the sizes and timer settings: with other values timers are lost.",
+        "# A broker removes files by their age, even if timers still wait in them. "
+        "fileReservedTime",
+        "# is long enough for what waits now; cleanFileForciblyEnable = false keeps it on a full "
+        "disk.",
     ]
     if until_ms is not None:
         until = datetime.fromtimestamp(until_ms / 1_000, UTC).isoformat(timespec="seconds")
-        lines.append(f"# Start the broker before {until}: later it skips the first timers.")
+        lines.append(
+            f"# Start the broker before {until}. If it starts later, it skips the first timers."
+        )
     lines += [f"{name} = {_escaped(str(value))}" for name, value in settings.items()]
     return "\n".join(lines) + "\n"
 

@@ -20,8 +20,9 @@ def close(core: Core, consuming: Consuming, *, flush: bool) -> None:
         return
     if core.gate.is_inside() or consuming.is_held:
         raise TimerStoreError(
-            "close() was called inside another call of the same thread, as a signal's handler "
-            "may do. Raise an exception there instead, and close when it has come out."
+            "close() was called inside another call of the same thread, for example in a signal "
+            "handler. Raise an exception in the signal handler instead, and call close() where "
+            "you catch it."
         )
     with core.closing:
         if core.ended:

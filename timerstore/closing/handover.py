@@ -57,8 +57,8 @@ def handover(core: Core, consuming: Consuming) -> int | None:
     check_wheel(engine)
     if engine.read_slot > core.clock.now_ms // precision + 1:
         raise TimerStoreError(
-            f"The store has fired up to {engine.read_slot * precision} ms, which the clock has not "
-            "reached again. Set the clock, or wait until then."
+            f"The store has fired timers up to {engine.read_slot * precision} (epoch ms), but "
+            "the clock was set back and is before that. Set the clock right, or wait until then."
         )
     if core.switches.find("firing", core.clock.now_ms):
         raise TimerStoreError('Firing is paused. Call resume("firing"), then hand over.')
@@ -108,8 +108,8 @@ def _stop_levels(core: Core) -> None:
         engine.levels.stop = int(cancelled == 0)
     if cancelled:
         raise TimerStoreError(
-            f"{cancelled} messages that wait in a delay level were cancelled, and a broker would "
-            "deliver them. Hand over once their time has passed."
+            f"{cancelled} cancelled messages still wait in a delay level, and a broker would "
+            "deliver them. Hand over after their time has passed."
         )
 
 

@@ -163,7 +163,10 @@ class Consumer(Closes):
         timeout_s = seconds_of(timeout)
         check_bool(close_store, "close_store")
         if self._stepper is not None:
-            raise InvalidArgumentError("The store has a manual clock. Move that, or call step().")
+            raise InvalidArgumentError(
+                "The store has a manual clock, so a consumer cannot run in threads. Move the "
+                "clock, or call step()."
+            )
         with Signals() as signals:
             if self._workings.state != STARTED:
                 self.start()
@@ -189,7 +192,10 @@ class Consumer(Closes):
         """
         self._open_store.check_process()
         if self._stepper is None:
-            raise InvalidArgumentError("The store has the wall clock. Call start() instead.")
+            raise InvalidArgumentError(
+                "step() is for a store with a manual clock, and this store has the wall clock. "
+                "Call start() instead."
+            )
         if self._workings.state == CLOSED:
             raise InvalidArgumentError("The consumer was closed. Make another one.")
         self._open_store.check_writable()

@@ -56,11 +56,13 @@ class ConsumerSettings:
             raise InvalidArgumentError(f'ordered is {self.ordered!r}. Pass True, "key", or False.')
         if self.ordered and (self.broadcast or self.batch_count > 1):
             raise InvalidArgumentError(
-                "An ordered consumer hands out one message at a time, to one of its group. Leave "
-                "out batch_count and broadcast."
+                "ordered goes with neither batch_count nor broadcast, because an ordered "
+                "consumer hands out one message of a line at a time. Leave them out."
             )
         if self.instance and not self.broadcast:
-            raise InvalidArgumentError("instance is for broadcast=True. Leave it out.")
+            raise InvalidArgumentError(
+                "instance goes only with broadcast=True. Leave it out, or pass broadcast=True."
+            )
         check_group(self.reads_as)
         self.waits, self.hooks = check_backoff(self.backoff), tuple(self.hooks)
 

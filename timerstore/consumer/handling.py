@@ -96,7 +96,7 @@ class Handling:
         """
         deliveries = task.deliveries
         if self._running.pop(task, None) is None:
-            log.warning("the handler of message %s ended after its time-out", deliveries[0].id)
+            log.warning("the handler of message %s ended, but after its timeout", deliveries[0].id)
         elif (
             elapsed_ms := (now_ms := self.now_ms()) - task.started_ms
         ) >= self.timeout_ms and not self._ordered:
@@ -187,14 +187,14 @@ class Handling:
         }
         why = f": {outcome.reason}" if outcome.reason else ""
         if outcome.timed_out:
-            text = "%s: message %s: no end after %d ms"
+            text = "%s: the handler of message %s had not ended after %d ms"
             log.error(text, topic, names, outcome.elapsed_ms, extra=fields)
         elif outcome.error is not None:
             log.error("%s: message %s failed", topic, names, exc_info=outcome.error, extra=fields)
         elif self._broadcast:
             log.error("%s: message %s failed%s", topic, names, why, extra=fields)
         else:
-            log.info("%s: message %s shall come again%s", topic, names, why, extra=fields)
+            log.info("%s: message %s will be handed out again%s", topic, names, why, extra=fields)
 
     def _holds_back(self, task: Task, outcome: Outcome) -> bool:
         """Have a message hold its line back; False: it is to be sent somewhere."""
@@ -222,7 +222,7 @@ class Handling:
             self._done(sent, handled=False)
         if rest.places:
             log.warning(
-                "%d messages from %s on could not be sent back: again in %d s: %s",
+                "%d messages from %s on could not be sent back; this is tried again in %d s: %s",
                 *(len(rest.places), rest.deliveries[0].id, AGAIN_MS // 1000, failure),
             )
             self.hand_in_again(rest, AGAIN_MS)
@@ -307,7 +307,10 @@ class Handling:
         """Say once that a handler keeps its line waiting: another call would overtake it."""
         if not task.is_late:
             task.is_late = True
-            text = "%s: message %s: no end after %d ms; its line waits"
+            text = (
+                "%s: the handler of message %s had not ended after %d ms; the messages of its "
+                "line wait"
+            )
             topic, id = task.subscription.topic, task.deliveries[0].id
             log.warning(text, topic, id, elapsed_ms, extra={"topic": topic, "ids": [id]})
 
@@ -337,7 +340,7 @@ def exited(error: SystemExit) -> Exception:
 def failure_of(outcome: Outcome) -> Failure:
     """Return what a dead letter is to say that it died of; the words are those of traces."""
     if outcome.timed_out:
-        return Failure("timeout", f"no end after {outcome.elapsed_ms:.0f} ms")
+        return Failure("timeout", f"the handler had not ended after {outcome.elapsed_ms:.0f} ms")
     if outcome.error is None:
         return Failure("retry", outcome.reason)
     return Failure.of(outcome.error)

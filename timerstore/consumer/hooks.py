@@ -34,7 +34,7 @@ def call_before(hooks: Sequence[Hook], deliveries: list[Delivery]) -> None:
         try:
             hook.before(list(deliveries))
         except Exception:
-            log.exception("the hook %r failed before a handler", hook)
+            log.exception("the hook %r failed before a handler was called", hook)
 
 
 def call_after(hooks: Sequence[Hook], deliveries: list[Delivery], outcome: Outcome) -> None:
@@ -43,4 +43,4 @@ def call_after(hooks: Sequence[Hook], deliveries: list[Delivery], outcome: Outco
         try:
             hook.after(list(deliveries), outcome)
         except Exception:
-            log.exception("the hook %r failed after a handler", hook)
+            log.exception("the hook %r failed after a handler had ended", hook)

@@ -55,8 +55,9 @@ class OrderedSubscription(LimitedSubscription):
         handed_out = reader.belong_to(self._room)
         if handed_out is not None:
             raise InvalidArgumentError(
-                f"The group {group!r} has {handed_out} messages of {self.topic!r} handed out "
-                "elsewhere. An ordered consumer reads alone: close the others before."
+                f"Other consumers of the group {group!r} hold {handed_out} messages of "
+                f"{self.topic!r}. An ordered consumer must be the only one: close the others "
+                "first."
             )
 
     # --- pulling
@@ -78,7 +79,7 @@ class OrderedSubscription(LimitedSubscription):
                 return ready
         if self.limited and not self._told and self._ordered == "key":
             self._told = True
-            text = "%s: no more is read until something is done of what waits in %d lines"
+            text = "%s: nothing more is read until a message of the %d lines that wait is done"
             log.warning(text, self.topic, len(self.lines), extra={"topic": self.topic})
         return []
 

@@ -51,7 +51,8 @@ class Retry:
                 raise InvalidArgumentError(f"{name} is {value!r}. Pass an int.")
         if self.ack_index < 0:
             raise InvalidArgumentError(
-                f"ack_index is {self.ack_index}. Pass how many of the list succeeded."
+                f"ack_index is {self.ack_index}. Pass how many messages of the list succeeded, "
+                "counted from its start."
             )
         check_kind(self.reason, str, "reason")
         if self.delay is not None or self.delay_ms is not None:
@@ -110,8 +111,8 @@ def check_backoff(backoff: Any) -> tuple[timedelta, ...]:
         return ()
     if isinstance(backoff, str | bytes) or not isinstance(backoff, Sequence) or not backoff:
         raise InvalidArgumentError(
-            f"backoff is {backoff!r}. Pass a list: the wait after the first failure, "
-            "after the second, …; the last holds for all further ones."
+            f"backoff is {backoff!r}. Pass a list: the wait after the first failure, after the "
+            "second, …. The last wait is used for all later failures."
         )
     return tuple(check_wait(each, "backoff") for each in backoff)
 

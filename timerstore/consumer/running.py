@@ -28,8 +28,9 @@ def check_main_thread() -> None:
     """Refuse to run if no signal can come."""
     if threading.current_thread() is not threading.main_thread():
         raise InvalidArgumentError(
-            f"run() was called in the thread {threading.current_thread().name!r}; signals come to "
-            "the main thread alone. Call it there, or call start() here, and close() at the end."
+            f"run() was called in the thread {threading.current_thread().name!r}, and only the "
+            "main thread receives signals. Call run() there, or call start() here and close() at "
+            "the end."
         )
 
 

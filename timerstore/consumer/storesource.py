@@ -47,8 +47,8 @@ class StoreSource(Source):
             names = _broadcasting.setdefault(self.core, set())
             if reads_as in names:
                 raise InvalidArgumentError(
-                    f"The group {told.group!r} broadcasts to such an instance already. "
-                    "Pass each consumer an instance of its own."
+                    f"Another consumer of the group {told.group!r} has the same instance. Pass "
+                    "each consumer an instance of its own."
                 )
             names.add(reads_as)
             self._is_named = True

@@ -153,7 +153,7 @@ class Subscription:
         try:
             task.handed.give_back(task.places)
         except StoreClosedError:
-            log.debug("%s: what was not begun comes again", self.topic)
+            log.debug("%s: messages that no handler had begun are handed out again", self.topic)
         finally:
             self._release(task)
 
@@ -280,7 +280,7 @@ def check_handler(handler: Any) -> None:
     ):
         if is_it(handler) or is_it(called):
             raise InvalidArgumentError(
-                f"handler is {handler!r}, {kind}, which no call of a thread would run. Pass a "
+                f"handler is {handler!r}, {kind}: calling it would run none of its code. Pass a "
                 f"plain function (def, without yield),{instead} that returns None or a Retry."
             )
     if not callable(handler):
@@ -301,5 +301,5 @@ def parse_tags(tags: str) -> frozenset[str] | None:
         return None
     parts = [part.strip() for part in tags.split("||")]
     if not all(parts):
-        raise InvalidArgumentError(f'tags is {tags!r}. Write tags with || between, or "*".')
+        raise InvalidArgumentError(f'tags is {tags!r}. Write tags with || between them, or "*".')
     return frozenset(parts)

@@ -203,7 +203,7 @@ class Threads:
         """Stop all threads; the error is raised by the consumer's next call."""
         try:
             if isinstance(error, StoreClosedError) or self._source.store.closed:
-                log.debug("the consumer ends with its store: %s", error)
+                log.debug("the consumer stops, because its store failed: %s", error)
             else:
                 self.failure.keep(error)
                 log.error("the consumer has stopped", exc_info=error)

@@ -31,9 +31,13 @@ class Workings:
         self.source.store.check_process()
         check_topic_to_consume(topic)
         if self.state != NEW:
-            raise InvalidArgumentError("The consumer was started. Subscribe before start().")
+            raise InvalidArgumentError(
+                "The consumer runs already. Call subscribe() before start()."
+            )
         if any(known.topic == topic for known in self.subscriptions):
-            raise InvalidArgumentError(f"{topic!r} has a handler already. Call both in one.")
+            raise InvalidArgumentError(
+                f"{topic!r} has a handler already. Subscribe one handler that calls both."
+            )
         subscription = self.source.subscription(topic, handler, tags)
         subscription.hold_back = self.handling.hand_in_again
         self.subscriptions.append(subscription)
@@ -42,9 +46,13 @@ class Workings:
         """Begin to read, without anybody who calls handlers yet."""
         self.source.store.check_writable()
         if self.state != NEW:
-            raise InvalidArgumentError("The consumer was started before. Make another one.")
+            raise InvalidArgumentError(
+                "The consumer was started before, and starts only once. Make another one."
+            )
         if not self.subscriptions:
-            raise InvalidArgumentError("There is no handler. Subscribe one before start().")
+            raise InvalidArgumentError(
+                "The consumer has no handler. Call subscribe() before start()."
+            )
         self.begin()
 
     def begin(self) -> None:

@@ -65,7 +65,9 @@ def ack_and_put(
     entries = [_compose(putting, group.topic, put, now_ms) for put in given]
     unless = [_condition(put, group.topic) for put in given]
     if len(set(unless) - {None}) < len([each for each in unless if each is not None]):
-        raise InvalidArgumentError("Two puts with if_absent have one topic and key. Leave one out.")
+        raise InvalidArgumentError(
+            "Two puts with if_absent have the same topic and key. Leave one out."
+        )
     if any(entry.row == 0 for entry in entries):
         putting.admission.enter()
     row, index = place
@@ -77,8 +79,8 @@ def ack_and_put(
         raise InvalidArgumentError("All puts together take more than 4 MiB. Put fewer at once.")
     if not group.claim(flight, place):
         raise TooLateError(
-            "The message was acknowledged or sent back before, perhaps because its handler took "
-            "too long. Nothing was put."
+            "Nothing was put: the message was acknowledged or sent back before, perhaps because "
+            "its handler took too long."
         )
     try:
         putting.putter.check_space()
@@ -136,7 +138,7 @@ def _condition(put: dict[str, Any], own_topic: str) -> tuple[str, str] | None:
     if not if_absent:
         return None
     if key is None:
-        raise InvalidArgumentError("if_absent is about a key. Pass key as well.")
+        raise InvalidArgumentError("if_absent was passed without a key. Pass key as well.")
     return own_topic if topic is None else topic, key
 
 

@@ -80,7 +80,10 @@ class Group(Reader):
         core = self.core
         core.check_open()
         if self.owner not in (None, room):
-            raise InvalidArgumentError(f"An ordered consumer of group {self.name!r} reads this.")
+            raise InvalidArgumentError(
+                f"An ordered consumer of the group {self.name!r} reads this topic, and must be "
+                "the only one. Close it first, or use another group."
+            )
         pauses = core.switches.pauses
         if pauses and core.switches.find("consuming", core.clock.now_ms, self.name):
             return None
@@ -232,7 +235,9 @@ class Group(Reader):
         count = len(verdicts)
         indexes = np.arange(start, start + count)
         damaged = verdicts == PULL_DAMAGED
-        self._pass_by(cursor, flight, indexes[verdicts == PULL_WILD], "it points at no message")
+        self._pass_by(
+            cursor, flight, indexes[verdicts == PULL_WILD], "it does not point to a message"
+        )
         self._pass_by(cursor, flight, indexes[verdicts == PULL_STRAY], NOT_ITS_MESSAGE)
         self._pass_by(cursor, flight, indexes[damaged], None)
         offsets = self.core.engine.queues.read(cursor.row, start, count)["offset"]

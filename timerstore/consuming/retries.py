@@ -17,7 +17,7 @@ from timerstore.errors import CorruptStoreError
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import decode_message, text
 
-NOT_ITS_MESSAGE: Final = "the message it points at is that of another entry"
+NOT_ITS_MESSAGE: Final = "it points to the message of another entry"
 _ROUTE_COUNT: Final = 256
 _RETRY_TOPIC: Final = fmt.PROPERTY_RETRY_TOPIC.decode()
 

@@ -173,8 +173,8 @@ def _append(putting: Putting, entry: Staged, now_ms: int, due_ms: int, wait: boo
     core, engine = putting.core, putting.core.engine
     if len(entry[0]) + SENT_BACK_GROWTH_BYTES > engine.message_bytes_max:
         raise InvalidArgumentError(
-            f"With what sending back adds, the message would take {len(entry[0])} bytes. "
-            "Acknowledge it, and put a shorter one."
+            f"The message would take {len(entry[0])} bytes with what sending back adds to it, "
+            "which is too many. Acknowledge it, and put a shorter one."
         )
     stage = core.take_stage()
     try:
@@ -199,8 +199,9 @@ def _carried(message: Message) -> bytes:
     carried = _first_origin(message) + _kept(message)
     if len(carried) > CARRIED_BYTES_MAX:
         raise InvalidArgumentError(
-            f"The properties of the message take {len(carried)} bytes, and sending it back adds "
-            f"more. {CARRIED_BYTES_MAX} at most can be sent back: acknowledge it."
+            f"The properties of the message take {len(carried)} bytes, and a message can be sent "
+            f"back only if they take at most {CARRIED_BYTES_MAX}. Acknowledge it, and put "
+            "another."
         )
     return carried
 

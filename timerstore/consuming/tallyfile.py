@@ -66,7 +66,7 @@ class TallyFile:
         try:
             tallies, done, self.held = read_tallies(self._path, self._disk)
         except CorruptStoreError as e:
-            log.warning("%s: %s; the groups' counters begin anew", self._path, e.reason)
+            log.warning("%s: %s; the counters of groups start at 0 again", self._path, e.reason)
             return {}, {}
         self._written = _content(tallies, done, self.held)
         return tallies, done

@@ -62,13 +62,13 @@ class Owner:
         except (OSError, LostError) as e:
             if isinstance(e.__cause__, BlockingIOError):
                 raise StoreAccessError(
-                    f"{self.path} is open in another process{holder(self.path)}, which does not "
-                    f"answer within {self.timeout_s:g} s. Look whether it was stopped, or waits "
-                    "for a disk."
+                    f"{self.path} is open in another process{holder(self.path)}, which did not "
+                    f"answer within {self.timeout_s:g} s. Check whether that process is stopped, "
+                    "or waits for a disk."
                 ) from e
             raise StoreClosedError(
-                f"The process that had {self.path} open ended before it answered. Look whether it "
-                "made the call, then try again."
+                f"The process that had {self.path} open ended before it answered. It may have "
+                "made the call: check that, then try again."
             ) from e
         if "error" in header:
             raise error_from_json(header)
@@ -102,6 +102,7 @@ def find_owner(path: str | os.PathLike[str]) -> Owner | None:
         if e.errno in NOBODY:
             return None
         raise StoreAccessError(
-            f"{path} is open in a process that cannot be asked ({e.strerror}). Be its user."
+            f"{path} is open in a process that cannot be asked ({e.strerror}). Run this as the "
+            "user of that process."
         ) from e
     return Owner(Path(path))

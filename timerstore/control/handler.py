@@ -28,7 +28,10 @@ class _Handler(BaseHTTPRequestHandler):
             answer = self._answer(name)
             self._send(200 if "result" in answer else 409, answer)
         else:
-            text = f"There is no {self.path!r}. GET {', '.join(READS)}; use `timerstore` for more."
+            text = (
+                f"There is no page {self.path!r}. GET one of {', '.join(READS)}; for all else "
+                "use the command `timerstore`."
+            )
             self._send(404, {"error": "InvalidArgumentError", "message": text})
 
     def _send(self, status: int, answer: dict[str, Any]) -> None:

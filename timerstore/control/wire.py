@@ -91,10 +91,10 @@ class Wire:
             end = data.find(b"\n")
             header = json.loads(data if end < 0 else data[:end])
             if not isinstance(header, dict):
-                raise LostError("it sent no object")
+                raise LostError("it did not send a JSON object")
             count, parts = header.get("parts", 0), list[Part]()
             if type(count) is not int or not (end >= 0) <= count <= _PARTS_MAX:
-                raise LostError("it sent no count of parts")
+                raise LostError("it did not say how many parts follow")
             if end >= 0:
                 parts.append(memoryview(data)[end + 1 :])
             for _ in range(count - len(parts)):

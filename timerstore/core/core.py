@@ -205,7 +205,8 @@ class Core:
         """Raise in a forked child, before any lock: a thread of the parent may have held it."""
         if self.forked:
             raise ForkedProcessError(
-                "This store belongs to the parent process. Open it after the fork, in one process."
+                "This store belongs to the parent process, and a forked child cannot use it. "
+                "Open the store after the fork, in one process."
             )
 
     def check_open(self, *, stopped: bool = False) -> None:
@@ -251,8 +252,9 @@ class Core:
         """
         if self.engine.locks.is_mine() or (keys and self.engine.keys.lock.is_mine()):
             raise TimerStoreError(
-                "This was called inside another call of the same thread, as a signal's handler may "
-                "do. Put a timer or set a flag there, and call this when the other has returned."
+                "This method was called inside another call of the same thread, for example in a "
+                "signal handler. In a signal handler put a timer or set a flag, and call this "
+                "method when the other call has returned."
             )
 
     def refuse(self, reason: str | None) -> None:
@@ -269,7 +271,7 @@ class Core:
         if (file, offset) not in self._reported and len(self._reported) < _REPORTS_MAX:
             self._reported.add((file, offset))
             fields = {"store": str(self.path), "file": file, "offset": offset, "reason": reason}
-            text = "%s: %s, offset %d: %s; passed by"
+            text = "%s: %s, offset %d: %s; it was skipped"
             log.error(text, self.path, file, offset, reason, extra=fields)
 
     # --- appending

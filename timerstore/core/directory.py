@@ -21,7 +21,7 @@ def lock_directory(disk: Disk, path: Path, create: bool) -> LockFile:
     check_is_store(path)
     if is_backup(path):
         raise NotAStoreError(
-            f"{path} is a backup, which a store that is open would change. Make a store of it with "
+            f"{path} is a backup, and an open store would change it. Make a store from it with "
             "`timerstore restore`, or look at it with read_only=True."
         )
     if not create and not any(path.iterdir()):
@@ -39,6 +39,7 @@ def check_is_store(path: Path) -> None:
     names = {entry.name for entry in path.iterdir()}
     if names and not names & {"timerstore.json", "commitlog", "lock"}:
         raise NotAStoreError(
-            f"{path} holds files that are no store's. Pass an empty folder, or a store's."
+            f"{path} holds files that belong to no store. Pass an empty folder, or the folder of "
+            "a store."
         )
     refuse_rocksdb(path)

@@ -41,7 +41,10 @@ from timerstore.timelog.jit.mapping import MapOwner, map_bytes
 from timerstore.timelog.jit.record import Bytes
 from timerstore.timelog.reading.reader import Sizes, read_sizes
 
-REASON: Final = "This store was opened with read_only=True. Open it without to change it."
+REASON: Final = (
+    "This store was opened with read_only=True, and the call would change it. Open the store "
+    "without read_only."
+)
 _STILL_TRIES = 6
 """So often a store that was not closed is looked at, before what is wrong with it is damage."""
 
@@ -101,9 +104,7 @@ class PrivateDisk(Disk):
             raise store_error(e, path) from e
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
-            raise NotAStoreError(
-                f"{path} is {kind_of(path)} where a file belongs. Move it out of the way."
-            )
+            raise NotAStoreError(f"{path} is {kind_of(path)}, but must be a file. Move it away.")
         return fd
 
     def create_mapped(self, path: Path, length: int) -> MappedFile:
@@ -240,7 +241,7 @@ class ReadOnlyCore(Core):
         """Check the directory; no lock is taken."""
         path = self.path
         if not path.is_dir() or not any(path.iterdir()):
-            raise NotAStoreError(f"{path} holds nothing. Pass the directory of a store.")
+            raise NotAStoreError(f"{path} is empty. Pass the folder of a store.")
         check_is_store(path)
         self.disk = self._disk = PrivateDisk()
         self._refusal = REASON

@@ -116,7 +116,7 @@ def _read(path: Path, disk: Disk) -> tuple[Pause, ...]:
 def _parse(entry: dict[str, Any]) -> Pause:
     what, group, until_ms = entry["what"], entry["group"], entry["until_ms"]
     if what not in ("putting", "firing", "consuming") or not isinstance(group, str | None):
-        raise ValueError(f"{what!r} of {group!r} cannot be paused")
+        raise ValueError(f"{what!r} of group {group!r} cannot be paused")
     return Pause(
         what, group, whole(entry["since_ms"]), None if until_ms is None else whole(until_ms), True
     )

@@ -63,7 +63,9 @@ def check_topic(topic: str, what: str = "topic") -> bytes:
             "A-Z a-z 0-9 _ - % |."
         )
     if topic in _SYSTEM_TOPICS or topic.startswith("rmq_sys_"):
-        raise InvalidArgumentError(f"{what} {topic!r} belongs to the system. Use another name.")
+        raise InvalidArgumentError(
+            f"{what} is {topic!r}, a name that belongs to the system. Use another name."
+        )
     return topic.encode()
 
 
@@ -80,7 +82,8 @@ def check_topic_to_consume(topic: str) -> bytes:
         )
     if name in (fmt.TIMER_TOPIC, fmt.LEVEL_TOPIC):
         raise InvalidArgumentError(
-            f"topic {topic!r} holds what is not due yet. Read the topics that it was put to."
+            f"topic is {topic!r}, which holds the timers that are not due yet. Read the topics "
+            "that they were put to."
         )
     return name
 
@@ -105,7 +108,7 @@ def check_due_ms(value: object, name: str = "at_ms") -> int:
         )
     if value > DUE_MS_MAX:
         raise InvalidArgumentError(
-            f"{name} is {shown_int(value)}, past the year 9999. Pass an earlier time."
+            f"{name} is {shown_int(value)}, which is after the year 9999. Pass an earlier time."
         )
     return int(value)
 
@@ -131,8 +134,8 @@ def resolve_due_ms(
         due_ms = check_due_ms(max(due_ms, DUE_MS_MIN), "the due time")
     if max_delay_ms is not None and due_ms - now_ms > max_delay_ms:
         raise InvalidArgumentError(
-            f"The due time lies {due_ms - now_ms} ms ahead. "
-            f"Pass at most {max_delay_ms} ms, or raise max_delay_ms."
+            f"The timer is due in {due_ms - now_ms} ms, and max_delay_ms is {max_delay_ms}. Pass "
+            "an earlier time, or raise max_delay_ms."
         )
     return due_ms
 
@@ -204,7 +207,8 @@ def check_due_array(
         array = np.asarray(values)
     except (ValueError, TypeError, OverflowError) as e:
         raise InvalidArgumentError(
-            f"{name} is no array: {e}. Pass an int, or an array of int64 milliseconds."
+            f"{name} cannot be read as an array: {e}. Pass an int, or an array of int64 "
+            "milliseconds."
         ) from e
     if array.dtype.kind not in "iu" or array.dtype == np.uint64:
         raise InvalidArgumentError(
@@ -216,12 +220,14 @@ def check_due_array(
         due_ms = array.astype(np.int64)  # a copy: the caller may change theirs
     else:
         raise InvalidArgumentError(
-            f"{name} has the shape {array.shape}. Pass one time, or {count} as there are bodies."
+            f"{name} has the shape {array.shape}. Pass one time for all bodies, or an array of "
+            f"{count}, one for each body."
         )
     if name == "delay_ms":
         if count and int(due_ms.max()) > DUE_MS_MAX:  # else the sum would overflow
             raise InvalidArgumentError(
-                f"{name} has {int(due_ms.max())}, past the year 9999. Pass shorter delays."
+                f"{name} has {int(due_ms.max())}, which leads past the year 9999. "
+                "Pass shorter delays."
             )
         np.maximum(due_ms, -DUE_MS_MAX, out=due_ms)
         due_ms += now_ms
@@ -230,8 +236,8 @@ def check_due_array(
         check_due_ms(int(due_ms.max()), name)
         if max_delay_ms is not None and int(due_ms.max()) - now_ms > max_delay_ms:
             raise InvalidArgumentError(
-                f"A due time lies {int(due_ms.max()) - now_ms} ms ahead. "
-                f"Pass at most {max_delay_ms} ms, or raise max_delay_ms."
+                f"A timer is due in {int(due_ms.max()) - now_ms} ms, and max_delay_ms is "
+                f"{max_delay_ms}. Pass earlier times, or raise max_delay_ms."
             )
     return due_ms
 
@@ -265,7 +271,7 @@ def encode_properties(
         name_bytes = check_text(name, "a property's name")
         if name in fmt.RESERVED_PROPERTIES and name_bytes != fmt.PROPERTY_PUT_BY:
             raise InvalidArgumentError(
-                f"The property name {name!r} belongs to the system. Use another name."
+                f"properties has the name {name!r}, which belongs to the system. Use another name."
             )
         encoded += encode_property(name_bytes, check_text(value, f"property {name!r}"))
     check_description(len(encoded))
@@ -276,7 +282,8 @@ def check_description(length: int) -> None:
     """Refuse more of key, tag and properties than a message has room for."""
     if length > DESCRIPTION_BYTES_MAX:
         raise InvalidArgumentError(
-            f"key, tag and properties take {length} bytes. Use {DESCRIPTION_BYTES_MAX} at most."
+            f"key, tag and properties together take {length} bytes. Use {DESCRIPTION_BYTES_MAX} "
+            "at most."
         )
 
 
@@ -287,15 +294,17 @@ def check_body(body: object, described_bytes: int, bytes_max: int) -> bytes:
     """
     if not isinstance(body, (bytes, bytearray, memoryview)):
         raise InvalidArgumentError(
-            f"body is {type(body).__name__}. Pass bytes: text.encode(), or "
+            f"body has the type {type(body).__name__}. Pass bytes, such as text.encode() or "
             "json.dumps(value).encode()."
         )
     try:
         body = bytes(body)
     except ValueError as e:  # a memoryview that was released
-        raise InvalidArgumentError(f"body: {e}. Pass bytes.") from e
+        raise InvalidArgumentError(f"body cannot be read as bytes: {e}. Pass bytes.") from e
     if not body:
-        raise InvalidArgumentError("body is empty, which a broker drops. Pass at least one byte.")
+        raise InvalidArgumentError(
+            "body is empty, and RocketMQ brokers drop empty messages. Pass at least one byte."
+        )
     if len(body) + described_bytes > bytes_max:
         raise too_long("body", len(body), described_bytes, bytes_max)
     return body
@@ -303,7 +312,7 @@ def check_body(body: object, described_bytes: int, bytes_max: int) -> bytes:
 
 def too_long(what: str, length: int, described_bytes: int, bytes_max: int) -> InvalidArgumentError:
     """Return the error for a body that is too long, beside what describes it."""
-    beside = f" beside {described_bytes} of key, tag and properties" if described_bytes else ""
+    beside = f", and key, tag and properties have {described_bytes}" if described_bytes else ""
     return InvalidArgumentError(
         f"{what} has {length} bytes{beside}. "
         f"Pass {bytes_max - described_bytes} at most, or use larger segments."
@@ -331,8 +340,8 @@ class Binaries:
             values, (Sequence, pa.Array, pa.ChunkedArray)
         ):
             raise InvalidArgumentError(
-                f"{what} is {type(values).__name__}. Pass a sequence of bytes, "
-                "an Arrow binary array, or a 2-D uint8 array."
+                f"{what} has the type {type(values).__name__}. Pass a sequence of bytes, an Arrow "
+                "binary array, or a 2-D uint8 array."
             )
         if type(values) in (list, tuple) and OBJECTS_ARE_READABLE:
             self._owner = tuple(values)  # keeps each object, whatever becomes of the list
@@ -349,16 +358,22 @@ class Binaries:
             )
         if not isinstance(values, pa.Array):
             if not self._takes_text and any(isinstance(each, str) for each in values):
-                raise InvalidArgumentError(f"{what} holds str. Pass bytes: text.encode() for each.")
+                raise InvalidArgumentError(
+                    f"{what} contains str. Pass bytes: text.encode() for each."
+                )
             try:
                 values = pa.array(values, pa.large_binary())
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
-                raise InvalidArgumentError(f"{what}: {e}. Pass bytes only.") from e
+                raise InvalidArgumentError(
+                    f"{what} contains something that is not bytes: {e}. Pass only bytes."
+                ) from e
         if values.null_count:
-            raise InvalidArgumentError(f"{what} holds nulls. Pass bytes only.")
+            raise InvalidArgumentError(f"{what} contains nulls. Pass only bytes.")
         if not (pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)):
             if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-                raise InvalidArgumentError(f"{what} has the type {values.type}. Pass binary.")
+                raise InvalidArgumentError(
+                    f"{what} is an Arrow array of {values.type}. Pass one of binary."
+                )
         large = pa.types.is_large_binary(values.type) or pa.types.is_large_string(values.type)
         self._owner = values
         _, offsets, data = values.buffers()

@@ -224,7 +224,8 @@ class Config(Tuning):
         if old and not is_copy:
             names = ", ".join(f"{name}=" for name in old)
             warnings.warn(
-                f"Pass Config(tuning=Tuning({names}…)): they go from Config with version 2.0.",
+                f"These settings belong to Tuning now. Pass Config(tuning=Tuning({names}…)): "
+                "version 2.0 removes them from Config.",
                 DeprecationWarning,
                 stacklevel=2,
             )
@@ -312,9 +313,9 @@ class Config(Tuning):
         """Raise InvalidArgumentError if `max_bytes` can never work with these sizes."""
         if self.max_bytes is not None and self.max_bytes < self.least_max_bytes:
             raise InvalidArgumentError(
-                f"max_bytes is {self.max_bytes}, and with the segments and the wheel of this store "
-                f"{self.least_max_bytes} is the least that works. Use that or more, or make a new "
-                "store with Config.small(max_bytes)."
+                f"max_bytes is {self.max_bytes}, but with the segments and the wheel of this "
+                f"store at least {self.least_max_bytes} is needed. Use that or more, or make a "
+                "new store with Config.small(max_bytes)."
             )
 
     @classmethod
@@ -351,11 +352,14 @@ class Config(Tuning):
             number, unit = part[:-1], part[-1]
             if not number.isascii() or not number.isdigit() or unit not in _UNITS_MS:
                 raise InvalidArgumentError(
-                    f"delay_levels has {part!r}. Write a whole number and one of s, m, h, d."
+                    f"delay_levels contains {part!r}. Write each level as a whole number and one "
+                    "of s, m, h, d."
                 )
             delay_ms = int(number) * _UNITS_MS[unit] if len(number) < 10 else 0
             if not 0 < delay_ms <= _LEVEL_MS_MAX:
-                raise InvalidArgumentError(f"delay_levels has {part!r}. Use 1s to 36500d.")
+                raise InvalidArgumentError(
+                    f"delay_levels contains {part!r}. Use levels from 1s to 36500d."
+                )
             levels.append(delay_ms)
         if not 1 <= len(levels) <= 32:
             raise InvalidArgumentError(f"delay_levels has {len(levels)} levels. Use 1 to 32.")
@@ -379,7 +383,9 @@ class Config(Tuning):
         name, values = os.fspath(check_path(path)), read_toml(path, "settings")
         table = values.get("timerstore", values)
         if not isinstance(table, dict):
-            raise InvalidArgumentError(f"{name}: timerstore is no table. Write [timerstore].")
+            raise InvalidArgumentError(
+                f"{name} sets timerstore to a value. Write it as a table, [timerstore]."
+            )
         return cls.from_mapping(table, name)
 
     @classmethod
@@ -397,7 +403,7 @@ class Config(Tuning):
             if field not in hints:
                 near = get_close_matches(field, hints, 1)
                 meant = f"; did you mean TIMERSTORE_{near[0].upper()}?" if near else ""
-                _LOG.warning("%s is no setting, and ignored%s", name, meant)
+                _LOG.warning("%s is no setting and is ignored%s", name, meant)
                 continue
             values[field] = text
             if hints.get(field) is bool:

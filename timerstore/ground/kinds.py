@@ -27,7 +27,9 @@ def check_path(path: Any) -> Path:
     except UnicodeEncodeError:
         refused = True
     if refused:
-        raise InvalidArgumentError(f"path is {text!r}, which no file can have. Pass another.")
+        raise InvalidArgumentError(
+            f"path is {text!r}, and no file can have that name. Pass another path."
+        )
     return Path(text)
 
 
@@ -37,7 +39,8 @@ def check_place(path: Any) -> Path:
         return check_path(path).absolute()
     except OSError as e:
         raise InvalidArgumentError(
-            f"path is {path!r}, and the working directory is gone. Pass one that begins with /."
+            f"path is {path!r}, but the working directory was removed. Pass a path that begins "
+            "with /."
         ) from e
 
 

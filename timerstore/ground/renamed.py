@@ -12,7 +12,7 @@ _C = TypeVar("_C", bound=type)
 def warn_renamed(old: str, new: str, *, depth: int = 3) -> None:
     """Warn of an old name; `depth`: how many calls above is the program's own."""
     warnings.warn(
-        f"{old} is called {new} now. Use that; {old} goes with version 2.0.",
+        f"{old} is called {new} now. Use the new name: version 2.0 removes {old}.",
         DeprecationWarning,
         stacklevel=depth,
     )

@@ -16,8 +16,9 @@ class Stays:
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         """Refuse it, and say what to send instead."""
         raise InvalidArgumentError(
-            f"A {type(self).__name__} belongs to this process: it cannot be pickled or copied. "
-            "Pass the store's path, and open or connect there; of a message pass id and body."
+            f"A {type(self).__name__} belongs to this process, so it cannot be pickled or "
+            "copied. To use the store in another process, pass its path and connect there; to "
+            "pass on a message, pass its id and body."
         )
 
 

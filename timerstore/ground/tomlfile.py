@@ -24,7 +24,7 @@ def read_toml(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
         with Path(name).open("rb") as file:
             data = file.read(TOML_BYTES_MAX + 1)
         if len(data) > TOML_BYTES_MAX:
-            raise InvalidArgumentError(f"{name} is too long for {what}. Pass another file.")
+            raise InvalidArgumentError(f"{name} is larger than {what} can be. Pass another file.")
         return tomllib.loads(data.decode())
     except OSError as e:
         raise InvalidArgumentError(

@@ -86,7 +86,7 @@ def _read(view: StoreView, kind: Table, progress: Progress | None) -> Iterator[A
     for before, after in pairwise(log.numbers):
         if after != before + 1:
             offset = (before + 1) * log.segment_bytes
-            raise CorruptStoreError(log.name, offset, "segments are missing from here")
+            raise CorruptStoreError(log.name, offset, "segments are missing from this offset on")
     makers = [MAKERS[kind][field.name] for field in SCHEMAS[kind]]
     total, done = None, 0
     if kind == "pending":

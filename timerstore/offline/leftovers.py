@@ -61,8 +61,8 @@ def look_at(path: Path) -> Leftovers:
     }
     if not any(files.values()):
         raise NotAStoreError(
-            f"{path} holds nothing of a commit log, from which all else is made. "
-            "Pass the folder that held the store, or its folder commitlog."
+            f"{path} holds no file of a commit log, and a store is made from that. Pass the "
+            "folder that held the store, or its folder commitlog."
         )
     try:
         identity, _ = find_identity(path)
@@ -100,7 +100,7 @@ def copy_log(
     numbers = sorted(offset // size for offset in found.files if offset % size == 0)
     for offset in sorted(found.files):
         if offset % size:
-            reason = f"it does not start at a multiple of {size} bytes; left out"
+            reason = f"it does not start at a multiple of {size} bytes; it is left out"
             yield Problem(f"commitlog/{segment_name(offset)}", 0, reason)
     for number in range(numbers[0], numbers[-1] + 1) if numbers else ():
         name, base = segment_name(number * size), number * size
@@ -115,7 +115,7 @@ def copy_log(
                 reason = f"it ends after {length} of {size} bytes"
                 yield Problem(f"commitlog/{name}", base + length, reason)
             elif length > size:
-                reason = f"it has {length - size} bytes more than {size}; left out"
+                reason = f"it has {length - size} bytes more than {size}; they are left out"
                 yield Problem(f"commitlog/{name}", base + size, reason)
             yield from _copy_readable(disk, found.folder / name, fd, base, size, told)
             disk.sync(fd, folder / name)
@@ -159,7 +159,7 @@ def _copy_sectors(
         except OSError as e:
             if e.errno != errno.EIO:
                 raise
-            reason = f"the disk does not give its {_SECTOR_BYTES} bytes from here"
+            reason = f"the disk cannot read the {_SECTOR_BYTES} bytes from this offset on"
             yield Problem(f"commitlog/{source.name}", base + at, reason)
 
 
@@ -181,7 +181,8 @@ def small_files(disk: Disk, path: Path) -> tuple[dict[str, bytes], list[str]]:
             lost.append(f"config/{name} cannot be read ({e}); it is left out.")
     if f"config/{_GROUPS_FILE}" not in files:
         lost.append(
-            "The groups' offsets are lost: what was fired and is still in the log comes again."
+            "The offsets of the groups are lost: all messages that fired and are still in the "
+            "log are handed out again."
         )
     return files, lost
 

@@ -90,14 +90,15 @@ class RestoreReport:
     def __str__(self) -> str:
         """Return a sentence, with what is damaged."""
         lines = [
-            f"{self.dest} is the store as of {shown_time(self.as_of_ms)}: "
-            f"{self.pending_count:,} timers pending, {self.message_count:,} messages, "
-            f"{self.group_count:,} groups. What was fired or consumed after that comes again."
+            f"{self.dest} is the store as of {shown_time(self.as_of_ms)}: {self.pending_count:,} "
+            f"timers pending, {self.message_count:,} messages, {self.group_count:,} groups. What "
+            "was fired or consumed after that time is handed out again."
         ]
         if self.twice_count:
             lines.append(
-                "  WARNING: the last point was taken just now, so the store may still live. If it "
-                f"does, {self.twice_count:,} timers fire in both: stop it before you open this one."
+                "  WARNING: the last point was taken just now, so the store may still be "
+                f"running. If it is, {self.twice_count:,} timers fire in both: stop it before "
+                "you open this one."
             )
         lines += shown_problems("  DAMAGED: ", self.problems, len(self.problems))
         return "\n".join(lines)
@@ -209,8 +210,8 @@ def choose(listed: BackupList | Catalog, at_ms: int | None) -> Chosen:
     before = [i for i, point in enumerate(points) if point.time_ms <= at_ms]
     if not before:
         raise InvalidArgumentError(
-            f"The earliest point in {listed.shown} is of {shown_time(points[0].time_ms)}. "
-            "Ask for that time, or a later one."
+            f"The earliest point in {listed.shown} was taken at {shown_time(points[0].time_ms)}. "
+            "Pass that time, or a later one."
         )
     point, following = points[before[-1]], points[before[-1] + 1]
     if listed.run_of(following) != listed.run_of(point):  # what came between is not there

@@ -191,9 +191,10 @@ class _Salvage:
         findings, _ = bring_to_life(self.path, self.disk, self.config, clock)
         if lost:
             self.unknown.append(
-                "Timers that were put, or put further, in a lost range are gone. One whose fired "
-                "message was lost there fires again; one whose cancel was lost there fires. A "
-                "message of a delay level whose delivery was lost there does not come again."
+                "Timers whose put or reschedule was in a lost range are gone. A timer fires "
+                "again if its fired message was in a lost range, and a cancelled timer fires if "
+                "its cancel was. If the delivery of a delay level's message was in a lost range, "
+                "that message does not come again."
             )
         report = verify(self.path, config=self.config)
         return SalvageReport(
@@ -220,8 +221,8 @@ class _Salvage:
                 return
             identity = sizes_for(self.found, self.config, tag)
             self.unknown.append(
-                "Nothing says any more what the store was made with: precision_ms, "
-                "roll_window_slots and the sizes are those of the Config given now."
+                "No file says with which settings the store was made, so precision_ms, "
+                "roll_window_slots and the sizes are those of the Config that was passed."
             )
         write_identity(self.disk, self.path, identity)
 
@@ -255,8 +256,8 @@ class _Salvage:
         checkpoint, path = self.found.checkpoint, self.path / "config" / "timercheck"
         if checkpoint is None:
             self.unknown.append(
-                "The cursors are lost: what fell due and was not fired fires from now on; what "
-                "was delivered from delay levels is known by its copies alone."
+                "The cursors are lost. What fell due and was not fired, fires from now on. A "
+                "message of a delay level counts as delivered only if the log has its copy."
             )
             return
         if checkpoint.by_broker:

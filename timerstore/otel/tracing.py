@@ -171,7 +171,7 @@ def _error_type(outcome: Outcome) -> str | None:
 
 def _said(deliveries: list[Delivery], outcome: Outcome) -> str:
     if outcome.timed_out:
-        return f"no end after {outcome.elapsed_ms:.0f} ms"
+        return f"the handler had not ended after {outcome.elapsed_ms:.0f} ms"
     if outcome.error is not None:
         return str(outcome.error)
     return f"{outcome.ack_count} of {len(deliveries)} succeeded"

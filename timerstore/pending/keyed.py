@@ -272,10 +272,12 @@ def check_condition(put: Put) -> str:
     if put.if_absent and put.replace:
         raise InvalidArgumentError("if_absent and replace are both True. Use one of them.")
     if put.key is None:
-        raise InvalidArgumentError("if_absent and replace are about a key. Pass key as well.")
+        raise InvalidArgumentError(
+            "if_absent or replace was passed without a key. Pass key as well."
+        )
     if put.replace and put.delay_level is not None:
         raise InvalidArgumentError(
-            "replace and delay_level were passed, but what waits in a delay level keeps its order. "
-            "Pass delay, at or at_ms."
+            "replace and delay_level exclude each other, because messages of a delay level keep "
+            "their order. Pass delay, at or at_ms."
         )
     return put.key

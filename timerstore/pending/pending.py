@@ -83,7 +83,7 @@ class PendingTimers:
         self.core.check_unlocked(keys=True)
         check_range(topic, start_ms, end_ms, limit)
         if topic is None:
-            raise InvalidArgumentError("A key belongs to a topic. Pass topic as well.")
+            raise InvalidArgumentError("key was passed without a topic. Pass topic as well.")
         timers = sorted(
             self.keyed.list(topic, key), key=lambda each: (each.due_ms, each.put_ms, each.id)
         )
@@ -215,5 +215,5 @@ class PendingTimers:
         """Return when a pending timer is due: that of an id never changes."""
         timer = self._by_id.get(id) or get(self.core, id)
         if timer is None:
-            raise TooLateError(f"{id} was fired or cancelled. Put a new timer.")
+            raise TooLateError(f"The timer {id} was fired or cancelled. Put a new timer.")
         return timer.due_ms

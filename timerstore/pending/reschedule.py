@@ -49,10 +49,11 @@ def _the_one(core: Core, id: str) -> Target:
     if len(found) > 1:
         topics = ", ".join(repr(each.timer.topic) for each in found)
         raise InvalidArgumentError(
-            f"{id} stands for timers of the topics {topics}. Cancel them, and put new ones."
+            f"The id {id} stands for timers of several topics ({topics}), which cannot be "
+            "rescheduled together. Cancel them, and put new ones."
         )
     return found[0]
 
 
 def _too_late(id: str) -> TooLateError:
-    return TooLateError(f"{id} was fired or cancelled. Put a new timer.")
+    return TooLateError(f"The timer {id} was fired or cancelled. Put a new timer.")

@@ -46,8 +46,8 @@ def id_as_written(core: Core, id: str) -> str:
     id = format_id(int(due_ms), int(first), core.engine.store_tag)
     if first >= fmt.LEVEL_MARK:
         raise InvalidArgumentError(
-            f"{id} waits in a delay level, whose messages keep their order. "
-            "Cancel it, and put a new timer."
+            f"The timer {id} waits in a delay level, and messages of a delay level keep their "
+            "order. Cancel it, and put a new timer."
         )
     return id
 
@@ -93,8 +93,8 @@ def find_theirs(core: Core, id: str) -> list[Target]:
         message = decode_message(engine.commitlog.view(offset), offset)
         if message.topic == fmt.LEVEL_TOPIC.decode():
             raise InvalidArgumentError(
-                f"{id} waits in a delay level, and a broker put it there: it can neither be "
-                "cancelled nor moved. Leave it to whoever consumes it."
+                f"The message {id} waits in a delay level, and a broker put it there, so it can "
+                "neither be cancelled nor rescheduled. Let its consumer handle it."
             )
         properties, born_ms = message.properties, message.born_ms
         timer = to_timer(properties, message.body, due_ms, born_ms, message.topic)

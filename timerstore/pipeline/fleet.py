@@ -47,7 +47,9 @@ def find_members(stores: Any) -> list[Member]:
         ]
     twice = [name for name, count in Counter(each.name for each in named).items() if count > 1]
     if twice:
-        raise InvalidArgumentError(f"Two stores are named {twice[0]!r}. Name each otherwise.")
+        raise InvalidArgumentError(
+            f"Two stores are named {twice[0]!r}. Give each store its own name."
+        )
     for each in named:
         _check_name(each.name)
     if not named:
@@ -73,7 +75,7 @@ def _named(stores: Any) -> list[Member] | None:
     found = []
     for row in rows:
         if len(row) != 2:
-            raise InvalidArgumentError(f"A row is {row!r}. Pass a name and a path.")
+            raise InvalidArgumentError(f"stores contains {row!r}. Pass pairs of a name and a path.")
         name, path = row
         check_kind(name, str, "a store's name")
         found.append(Member(name, os.path.abspath(check_path(path))))
@@ -107,7 +109,7 @@ def _last(path: str) -> str:
 def _check_name(name: str) -> None:
     """Check that a folder of the tables can have the name of a store."""
     if readable(name) != name:
-        raise InvalidArgumentError(f"A store's name is {name!r}, which is no text. Name it anew.")
+        raise InvalidArgumentError(f"A store's name is {name!r}. Pass a str.")
     if len(os.fsencode(quote_store(name))) > _NAME_BYTES_MAX:
         raise InvalidArgumentError(
             f"{name!r} is too long for the name of a store. Pass a shorter one with its path."

@@ -65,7 +65,7 @@ def follow(
     """
     place = check_place(path)
     if not is_store(place):
-        raise InvalidArgumentError(f"{path} holds no commit log. Pass a store's directory.")
+        raise InvalidArgumentError(f"{path} holds no commit log. Pass the folder of a store.")
     check_bool(until_now, "until_now")
     check_int(every_s, "every_s", 0, 86_400)
     check_int(batch_bytes, "batch_bytes", 1, 1 << 40)

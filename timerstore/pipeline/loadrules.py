@@ -27,11 +27,11 @@ _TOLD: Final = 5
 _ROBUST: Final = 1.4826
 """A median of deviations times this is a standard deviation, if numbers are normal."""
 
-_SPREAD_THEM: Final = "Add some seconds of chance to the due times; see docs/howto/capacity.md."
+_SPREAD_THEM: Final = "Spread the due times by a few random seconds: see docs/howto/capacity.md."
 LOAD_SECOND: Final = DistributionRule(
     "load_second",
-    "how many times its own length the machine needs for the busiest slot",
-    f"The last timers of that slot will be late by that. {_SPREAD_THEM}",
+    "how many times its own length the machine needs to fire the busiest slot",
+    f"The last timers of that slot will be late by that factor. {_SPREAD_THEM}",
 )
 LOAD_MINUTE: Final = DistributionRule(
     "load_minute",
@@ -46,17 +46,17 @@ LOAD_HOUR: Final = DistributionRule(
 SKEW_NEIGHBOURS: Final = DistributionRule(
     "skew_neighbours",
     "the robust z-score of the slot that stands out most among its neighbours",
-    f"If the peak is not meant, ask who puts these timers. {_SPREAD_THEM}",
+    f"If nobody intended the peak, ask who puts these timers. {_SPREAD_THEM}",
 )
 SKEW_GINI: Final = DistributionRule(
     "skew_gini",
     "the Gini coefficient of the minutes that a topic uses: 0 all equal, towards 1 all in one",
-    f"If the topic is not meant to be a campaign: {_SPREAD_THEM}",
+    f"If the topic is no campaign, spread its timers. {_SPREAD_THEM}",
 )
 SKEW_HEAVIEST: Final = DistributionRule(
     "skew_heaviest",
     "the share of a topic's timers in the heaviest 1 % of the minutes that it uses",
-    f"If the topic is not meant to be a campaign: {_SPREAD_THEM}",
+    f"If the topic is no campaign, spread its timers. {_SPREAD_THEM}",
 )
 
 
@@ -67,14 +67,14 @@ def load_findings(seen: StoreTables, thresholds: Thresholds) -> Iterator[Finding
     live = seen.column("slot_load", "live")
     if rate is None:
         for rule in (LOAD_SECOND, LOAD_MINUTE, LOAD_HOUR):
-            says = "Nobody has said what the machine fires, so this was not judged."
+            says = "This was not judged, because fire_rate was not given."
             yield judged(rule, limits[rule.name], 0.0, says, checked=0)
     else:
         busiest = int(live.max(initial=0))
         needed = busiest / rate * 1_000
         says = (
-            f"The busiest {slot_name(precision_ms)} has {counted(busiest, 'timer')}, for which "
-            f"{rate:,.0f} a second take {duration(needed)}."
+            f"The busiest {slot_name(precision_ms)} has {counted(busiest, 'timer')}. At "
+            f"{rate:,.0f} a second, firing them takes {duration(needed)}."
         )
         places = _slot_places(seen, np.argsort(-live, kind="stable")[:1])
         value = needed / precision_ms

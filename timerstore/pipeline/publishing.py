@@ -45,7 +45,7 @@ def publish(
     place = check_place(out)
     check_kind(into, str, "into")
     if not _PLACE.fullmatch(into):
-        raise InvalidArgumentError(f"into is {into!r}. Name a namespace, as lake.timers.")
+        raise InvalidArgumentError(f"into is {into!r}. Pass a namespace, such as lake.timers.")
     if form not in _FORMS:
         raise InvalidArgumentError(f"form is {form!r}. Use iceberg or delta.")
     days = finished_runs(place)
@@ -55,7 +55,9 @@ def publish(
     elif check_run(run) in days:
         wanted = [(days[run], run)]
     else:
-        raise InvalidArgumentError(f"No run {run!r} has come to its end below {place}.")
+        raise InvalidArgumentError(
+            f"{place} has no finished run {run!r}. Pass the name of a run that has ended."
+        )
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {into}")
     for _, name in wanted:
         for table in (*(each for each in TABLES.values() if each.name != RUNS), TABLES[RUNS]):
@@ -86,7 +88,8 @@ def _replace(
         if not any(each in str(e) for each in _NO_CATALOG):
             raise
         raise InvalidArgumentError(
-            f"{name} cannot replace rows. Give the session a catalog of Iceberg or Delta."
+            f"{name} is in a catalog that cannot replace rows. Give the Spark session a catalog "
+            "of Iceberg or Delta."
         ) from e
 
 

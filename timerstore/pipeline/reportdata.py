@@ -82,7 +82,7 @@ def read_report(
     runs = sorted(read_results(out, "runs").to_pylist(), key=lambda row: row["began"])
     names = [row["run"] for row in runs]
     if not runs or (run is not None and run not in names):
-        what = "no run" if run is None else f"no run {run!r} that came to its end"
+        what = "no run" if run is None else f"no finished run {run!r}"
         raise InvalidArgumentError(f"{out} has {what}. Pass the folder of a run's tables.")
     at = len(names) - 1 if run is None else names.index(run)
     chosen, shown = runs[at], set(names[: at + 1])

@@ -106,11 +106,15 @@ def _columns(*columns: tuple[str, Any, str]) -> tuple[ResultColumn, ...]:
 
 
 _RUN = ("run", _TEXT, "the run that wrote the row")
-_AT = ("at", _TIME, "as of when: now of a store that was open, else where it stood")
+_AT = (
+    "at",
+    _TIME,
+    ("as of when the rows are true: when an open store was read, else the cursor R"),
+)
 _TABLES: Final = (
     ResultTable(
         "runs",
-        "a run that came to its end; rows of other tables count if their run is here",
+        "a run that has ended; rows of other tables count only if their run is here",
         _columns(
             ("run", _TEXT, "its name"),
             ("version", _LONG, "of these tables"),
@@ -156,8 +160,12 @@ _TABLES: Final = (
             ("rolls", _LONG, "copies for a later slot"),
             ("deletes", _LONG, "messages that cancel a timer"),
             ("rolling", _LONG, "timers that wait for their next roll"),
-            ("hops", _LONG, "rolls that they still need, all together; of a broker's at least"),
-            ("hop_bytes", _LONG, "what these will write"),
+            (
+                "hops",
+                _LONG,
+                ("how many rolls they still need together; of a broker's store at least so many"),
+            ),
+            ("hop_bytes", _LONG, "the bytes that these rolls will write"),
             ("due_profile", _LONGS, "pending by hours to come: 24 hours, 30 days, later, overdue"),
             ("late_profile", _LONGS, "fired within a day, by lateness: 0 ms, 1, 2–3, 4–7, …"),
             ("load_profile", _LONGS, "slots ahead by their units: 1, 2–3, 4–7, …"),
@@ -177,7 +185,7 @@ _TABLES: Final = (
             ("checked", _LONG, "how many places were looked at"),
             ("mended", _LONG, "places that the next opening mends"),
             ("says", _TEXT, "a sentence with the numbers"),
-            ("advice", _TEXT, "what to do, where it is not ok"),
+            ("advice", _TEXT, "what to do if the verdict is not ok"),
             ("places", _PLACES, "the first places"),
         ),
     ),
@@ -187,16 +195,20 @@ _TABLES: Final = (
         _columns(
             _RUN,
             ("slot", _LONG, "its number: time_ms / precision"),
-            ("index", _LONG, "its place in the ring; null where the wheel does not know it"),
+            ("index", _LONG, "its place in the ring; null if the wheel does not have the slot"),
             ("time", _TIME, "when it begins"),
             ("time_ms", _LONG, "the same, ms"),
             ("units", _LONG, "of the slot in the timer log, dead ones too"),
             ("live", _LONG, "of them neither deletes nor superseded"),
             ("deletes", _LONG, "of them deletes; each has a dead unit beside it"),
-            ("superseded", _LONG, "of them moved elsewhere: by cleaning, or as they hopped"),
+            ("superseded", _LONG, "of them those that moved elsewhere, by cleaning or by a hop"),
             ("rolls", _LONG, "of the live ones: on the way to a later slot"),
-            ("late", _LONG, "of the live ones: put when their own slot had passed"),
-            ("expected", _LONG, "live ones that belong here by what their messages say"),
+            ("late", _LONG, "of the live ones: those put after their own slot had passed"),
+            (
+                "expected",
+                _LONG,
+                ("live units that belong in this slot by the due times of their messages"),
+            ),
             ("depth", _LONG, "units that the slot's chain leads to"),
             ("bytes", _LONG, "of the live ones' messages"),
             ("read_bytes", _LONG, "of the commit log's pages that firing them reads"),
@@ -219,7 +231,8 @@ _TABLES: Final = (
     ),
     ResultTable(
         "lateness",
-        "what a topic fired within an hour so late; rows add up, over hours, topics and stores",
+        "how many timers a topic fired within an hour with this lateness; rows can be added over "
+        "hours, topics and stores",
         _columns(
             _RUN,
             ("topic", _TEXT, "the topic"),
@@ -241,7 +254,7 @@ _TABLES: Final = (
             ("committed", _LONG, "index of the first message that it has not read"),
             ("end", _LONG, "index behind the last message"),
             ("lag", _LONG, "messages that it has not read"),
-            ("oldest", _TIME, "when the first of them was stored; null where there is none"),
+            ("oldest", _TIME, "when the first of them was stored; null if there is none"),
             ("oldest_ms", _LONG, "the same, ms"),
         ),
     ),
@@ -262,7 +275,8 @@ TABLES: Final = {table.name: table for table in _TABLES}
 """By name, in the order in which they are shown."""
 FIRED_LATENESS: Final = ResultTable(
     "fired_lateness",
-    "what a topic fired within an hour so late, of one batch of a stream; rows add up",
+    "how many timers a topic fired within an hour with this lateness, in one batch of a stream; "
+    "rows can be added",
     TABLES["lateness"].columns[1:],
 )
 """Beside `fired`, which has the columns of that table in docs/spark.md."""

@@ -24,39 +24,41 @@ _MIB: Final = 1 << 20
 
 SLOTS_MAPPED: Final = DistributionRule(
     "slots_mapped",
-    "the share of units that stand in another slot than their messages' due times say",
-    "Timers fire late or early there. Compare precision_ms, roll_window_slots, "
-    "wheel_slot_count in timerstore.json with those of who wrote it, and run timerstore validate.",
+    "the share of units that are in another slot than the due times of their messages say",
+    "Those timers fire late or early. Compare precision_ms, roll_window_slots and "
+    "wheel_slot_count in timerstore.json with the settings of the program that wrote the store, "
+    "and run timerstore validate.",
 )
 SLOTS_RING: Final = DistributionRule(
     "slots_ring",
     f"chi-square of the ring's {ARCS} arcs against what due times predict, by degree of freedom",
-    "The wheel does not hold units where their times belong. Run timerstore validate, which names "
-    "the slots; then restore a backup, or make a store of this one with timerstore salvage.",
+    "The wheel holds units in wrong slots. Run timerstore validate, which names the slots; then "
+    "restore a backup, or make a new store from this one with timerstore salvage.",
 )
 CHAINS_DEPTH: Final = DistributionRule(
     "chains_depth",
     "units in the longest chain",
-    "All of them are read before the slot fires. Spread the due times, or make a new store with a "
-    "smaller precision_ms.",
+    "All units of a chain are read before its slot fires. Spread the due times, or make a new "
+    "store with a smaller precision_ms.",
 )
 CHAINS_SCATTER: Final = DistributionRule(
     "chains_scatter",
     "MiB of the commit log's pages that firing one slot reads, at most",
-    "Messages of one slot lie far apart, because they were put at different times. Let memory hold "
-    "the log, use a faster disk, or put timers of one instant together.",
+    "The messages of one slot lie far apart, because they were put at different times. Use a "
+    "machine whose memory holds the log, use a faster disk, or put timers of one instant "
+    "together.",
 )
 CHAINS_DEAD: Final = DistributionRule(
     "chains_dead",
-    "the share of units that only cost: deletes, what they cancel, what cleaning moved",
-    "Most of what the wheel leads to fires nothing. Put what is often cancelled later, or with a "
-    "shorter delay; units go when their slots have passed.",
+    "the share of units that fire nothing: deletes, cancelled timers, units that cleaning moved",
+    "Most units of the wheel fire nothing. A unit is dropped when its slot has passed: put "
+    "timers that are often cancelled later, or with a shorter delay.",
 )
 ROLLS_COST: Final = DistributionRule(
     "rolls_cost",
-    "bytes that rolls will still write, for each byte that waits",
-    "Timers lie far beyond the roll window and hop again and again. Make a new store with "
-    "a larger roll_window_slots, or keep what is due in years elsewhere.",
+    "the bytes that rolls will still write, for each pending byte",
+    "Many timers are due far beyond the roll window, so they hop many times. Make a new store "
+    "with a larger roll_window_slots, or keep timers that are due in years elsewhere.",
 )
 
 
@@ -96,9 +98,12 @@ def _mapped(seen: StoreTables, thresholds: Thresholds) -> Finding:
     total = max(int(live.sum()), int(expected.sum()))
     wrong = np.flatnonzero(more)
     worst = wrong[np.argsort(-np.abs(more[wrong]), kind="stable")][:_TOLD]
-    says = f"All of {counted(total, 'unit')} stand in the slots that due times say."
+    says = f"All of {counted(total, 'unit')} are in the slots that their due times say."
     if misplaced:
-        says = f"{counted(misplaced, 'unit')} of {total:,} stand in other slots than due times say."
+        says = (
+            f"{counted(misplaced, 'unit')} of {total:,} are in other slots than their due times "
+            "say."
+        )
     return judged(
         SLOTS_MAPPED,
         thresholds.limits[SLOTS_MAPPED.name],

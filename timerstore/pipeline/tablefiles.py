@@ -44,7 +44,7 @@ def check_run(run: str) -> str:
     """Return the name of a run, if it can be that of a file. Raises InvalidArgumentError."""
     if not isinstance(run, str) or not _NAME.fullmatch(run):
         raise InvalidArgumentError(
-            f"run is {run!r}. Use up to 100 letters, digits, and . _ - within them."
+            f"run is {run!r}. Use up to 100 letters and digits, with . _ - between them."
         )
     return run
 
@@ -252,8 +252,8 @@ def _check_version(path: str) -> None:
         raise _damaged(e, path) from e
     if version > VERSION:
         raise InvalidArgumentError(
-            f"{path} is of version {version} of these tables, and this reads {VERSION}. "
-            "Use a newer timerstore."
+            f"{path} has version {version} of the result tables, and this timerstore reads "
+            f"version {VERSION}. Use a newer timerstore."
         )
 
 
@@ -264,5 +264,5 @@ def _version_of(schema: Any) -> int:
 
 def _damaged(error: Exception, path: str = "One") -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"{path} of these tables is damaged: {error}. Remove it, or repeat its run."
+        f"{path}, a file of the result tables, is damaged: {error}. Remove it, or repeat its run."
     )

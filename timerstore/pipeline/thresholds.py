@@ -83,7 +83,9 @@ class Thresholds:
                 continue
             if rule not in limits:
                 known = [*limits, "fire_rate_per_s"]
-                raise InvalidArgumentError(f"{name}: no rule is {rule!r}. {meant(rule, known)}")
+                raise InvalidArgumentError(
+                    f"{name}: there is no rule {rule!r}. {meant(rule, known)}"
+                )
             if not isinstance(table, Mapping):
                 raise InvalidArgumentError(f"{name}: {rule} is no table. Write [{rule}].")
             for key, value in table.items():
@@ -95,7 +97,7 @@ class Thresholds:
                 limits[rule] = limits[rule]._replace(**{key: number})
             if limits[rule].fail < limits[rule].warn:
                 raise InvalidArgumentError(
-                    f"{name}: {rule} fails before it warns. Let fail be no less than warn."
+                    f"{name}: {rule} has a fail below its warn. Set fail to warn or more."
                 )
         return cls(limits, rate)
 

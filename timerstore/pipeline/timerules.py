@@ -21,14 +21,18 @@ RUNS_LEAST: Final = 2
 _TOLD: Final = 5
 _SMOOTHING: Final = 0.5
 
-_LOOK: Final = "Look in the report at what changed, and ask who puts these timers whether it is so."
+_LOOK: Final = (
+    "Look in the report at what changed, and ask whoever puts these timers whether that was "
+    "intended."
+)
 DRIFT_DUE: Final = DistributionRule(
     "drift_due", "the population stability index of how far ahead timers are due", _LOOK
 )
 DRIFT_LATENESS: Final = DistributionRule(
     "drift_lateness",
     "the population stability index of how late the last day's timers fired",
-    "The machine or its disk is busier than it was, or the program was down: see timerstore top.",
+    "The machine or its disk is busier than before, or the program did not run: see timerstore "
+    "top.",
 )
 DRIFT_LOAD: Final = DistributionRule(
     "drift_load", "the population stability index of units in a slot", _LOOK
@@ -39,18 +43,19 @@ DRIFT_PENDING: Final = DistributionRule(
 AGE_OVERDUE: Final = DistributionRule(
     "age_overdue",
     "seconds since the first pending timer was due",
-    "The store does not fire: is the program up, is it paused, is there room? See timerstore "
-    "health.",
+    "The store does not fire. Check whether the program runs, whether firing is paused, and "
+    "whether the disk has room: see timerstore health.",
 )
 AGE_UNREAD: Final = DistributionRule(
     "age_unread",
     "seconds since the first message was fired that a group has not read",
-    "A group does not keep up, or is gone: see timerstore groups. What it has not read is kept.",
+    "A group does not keep up, or has no consumer any more: see timerstore groups. The messages "
+    "that it has not read are kept.",
 )
 AGE_DEAD: Final = DistributionRule(
     "age_dead",
     "dead letters",
-    "See what failed with timerstore dead list, mend it, then timerstore dead retry.",
+    "Run timerstore dead list to see what failed, mend it, then run timerstore dead retry.",
 )
 
 

@@ -80,15 +80,15 @@ class Admission:
         room = self._room()
         if room == 0:
             raise StoreFullError(
-                f"{self.backlog()} timers wait to be linked, and services have nothing to do at "
-                "this time of the manual clock. Advance it, or raise admission_count_max "
+                f"{self.backlog()} timers wait to be linked, and the manual clock stands still, "
+                "so no service links them. Advance the clock, or raise admission_count_max "
                 f"({self.count_max})."
             )
         return room
 
     def _wait(self) -> int:
         if self.core.is_deferring:
-            raise WouldWaitError("There is no room just now.")
+            raise WouldWaitError("There is no room at the moment.")
         started = time.monotonic()
         with self.core.putters.waiter() as waiter:
             while True:

@@ -14,11 +14,13 @@ from timerstore.timelog.writing.frame import encode_property
 def check_keys(keys: Binaries, count: int) -> None:
     """Refuse keys that cannot stand in a property."""
     if len(keys) != count:
-        raise InvalidArgumentError(f"There are {len(keys)} keys for {count} bodies. Pass one each.")
+        raise InvalidArgumentError(
+            f"keys has {len(keys)} texts and bodies has {count}. Pass a key for each body."
+        )
     bad = first_bad_key(keys.address, keys.length)
     if bad >= 0:
         raise InvalidArgumentError(
-            f"keys[{bad}] is empty, or holds U+0001 or U+0002. Pass other text."
+            f"keys[{bad}] is empty, or holds U+0001 or U+0002. Pass another text."
         )
 
 
@@ -37,7 +39,8 @@ def check_lengths(
     if int(bodies.length.min()) == 0:
         i = int(np.argmin(bodies.length))
         raise InvalidArgumentError(
-            f"bodies[{i}] is empty, which a broker drops. Pass at least one byte."
+            f"bodies[{i}] is empty, and RocketMQ brokers drop empty messages. Pass at least one "
+            "byte."
         )
     tag_bytes = len(encode_properties(None, tag, None)) + carried_bytes
     if keys is None and int(bodies.length.max()) + tag_bytes <= bytes_max:

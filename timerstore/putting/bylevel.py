@@ -31,8 +31,8 @@ def check_level(engine: Engine, level: object, *others: object) -> int:
     level_ms, limit_ms = int(engine.level_ms[level - 1]), engine.config.max_delay_ms
     if limit_ms is not None and level_ms > limit_ms:
         raise InvalidArgumentError(
-            f"delay_level {level} lies {level_ms} ms ahead. "
-            f"Pass a level of at most {limit_ms} ms, or raise max_delay_ms."
+            f"delay_level {level} is a delay of {level_ms} ms, and max_delay_ms is {limit_ms}. "
+            "Pass a lower level, or raise max_delay_ms."
         )
     return level
 

@@ -91,6 +91,6 @@ class Congestion:
         chance = (present + more - 1 - limit) / limit
         if chance > 0 and (chance >= 1 or self._rng.random() < chance):
             raise CongestedError(
-                f"{present} timers wait in the slot of {slot * self.engine.precision_ms} ms "
-                f"already. Spread due times, or raise congestion_slot_count ({limit})."
+                f"The slot of {slot * self.engine.precision_ms} (epoch ms) holds {present} "
+                f"timers already. Spread the due times, or raise congestion_slot_count ({limit})."
             )

@@ -168,7 +168,7 @@ class Putter:
         limit, kept_bytes = self.engine.config.max_bytes, 2 * self.engine.commitlog.segment_bytes
         if limit is not None and self.engine.disk_bytes >= limit - kept_bytes:
             raise StoreFullError(
-                f"The store takes {self.engine.disk_bytes} bytes, and max_bytes is {limit}, of "
-                f"which {kept_bytes} are kept for what fires. "
-                "Consume and acknowledge messages, or raise max_bytes."
+                f"The store takes {self.engine.disk_bytes} bytes and may take {limit} "
+                f"(max_bytes), of which {kept_bytes} are reserved for firing. Consume and "
+                "acknowledge messages, or raise max_bytes."
             )

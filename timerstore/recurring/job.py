@@ -114,13 +114,15 @@ def new_job(
         raise InvalidArgumentError(f"properties is {properties!r}. Pass a dict of str to str.")
     if isinstance(body, bytes | bytearray | memoryview) and len(body) > BODY_BYTES_MAX:
         raise InvalidArgumentError(
-            f"body has {len(body)} bytes. Pass {BODY_BYTES_MAX} at most: a run is put with the "
-            "timer of the next one."
+            f"body has {len(body)} bytes. Pass {BODY_BYTES_MAX} at most, because each run is put "
+            "together with the timer of the next one."
         )
     own = dict(properties or {})
     for name in (JOB, SCHEDULED):
         if name in own:
-            raise InvalidArgumentError(f"The property {name!r} belongs to jobs. Use another name.")
+            raise InvalidArgumentError(
+                f"properties has the name {name!r}, which belongs to jobs. Use another name."
+            )
     name_of(topic, key)
     return Job(topic, key, body, schedule, missed, whole_ms(grace), tag, own)
 
@@ -141,11 +143,13 @@ def read_job(body: bytes, tag: str | None, properties: Mapping[str, str]) -> Job
             schedule = read_schedule(told)
         except (InvalidArgumentError, ImportError) as e:  # a time zone that is not installed, say
             raise TimerStoreError(
-                f"Job {told['topic']}/{told['key']} cannot go on here: {e}"
+                f"Job {told['topic']}/{told['key']} cannot be carried on in this process: {e}"
             ) from e
         return Job(
             *(str(told["topic"]), str(told["key"]), body, schedule),
             *(told["missed"], grace_ms, tag, own),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as e:
-        raise InvalidArgumentError(f"This is no job: {e!r}. Put none to {TOPIC!r}.") from e
+        raise InvalidArgumentError(
+            f"A message of the topic {TOPIC!r} is no job: {e!r}. Do not put messages to that topic."
+        ) from e

@@ -193,7 +193,7 @@ class Schedules(Stays):
         try:
             return self.step()
         except TimerStoreError as e:
-            log.warning("%s: a job could not go on, and is kept: %s", TOPIC, e)
+            log.warning("%s: a job could not be carried on, and is kept: %s", TOPIC, e)
             return 0
 
     def _fired(self, timeout: float) -> Generator[Any, None, None]:
@@ -282,7 +282,7 @@ class Schedules(Stays):
     def _fail(self, error: BaseException) -> None:
         """Have the next `start` raise what ended the thread."""
         self._failure.keep(error)
-        log.error("jobs are carried on no more", exc_info=error)
+        log.error("jobs are not carried on any more", exc_info=error)
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -290,7 +290,10 @@ class Schedules(Stays):
             try:
                 for delivery in self._fired(_LOOK_S):
                     if error := self._carry_on_or_keep(delivery):  # paused say, or full
-                        text = "%s: job %s could not go on; again in a second: %s"
+                        text = (
+                            "%s: job %s could not be carried on; this is tried again in a "
+                            "second: %s"
+                        )
                         log.error(text, TOPIC, delivery.key, error)
                     if self._stop.is_set():
                         return
@@ -299,7 +302,7 @@ class Schedules(Stays):
             except StoreClosedError:
                 return
             except TimerStoreError:
-                log.exception("%s: looking for jobs failed; again in a second", TOPIC)
+                log.exception("%s: looking for jobs failed; this is tried again in a second", TOPIC)
                 self._stop.wait(_AGAIN_S)
 
 

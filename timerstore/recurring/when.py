@@ -48,7 +48,10 @@ class Cron:
         """Return the first time after `ms`."""
         found = next(self._from(ms), None)
         if found is None:
-            raise InvalidArgumentError(f"{self.expression!r} has no time after {ms} any more.")
+            raise InvalidArgumentError(
+                f"The expression {self.expression!r} has no time after {ms} (epoch ms). Use "
+                "another expression."
+            )
         return found
 
     def last(self, start_ms: int, ms: int) -> int:
@@ -113,7 +116,9 @@ def cron(expression: str, *, tz: str) -> Cron:
     schedule = Cron(" ".join(expression.split()), tz)
     _zone(tz)
     if next(_parsed(schedule.expression, _EPOCH), None) is None:
-        raise InvalidArgumentError(f"expression is {expression!r}, which no time meets.")
+        raise InvalidArgumentError(
+            f"expression is {expression!r}, and no time matches it. Correct it."
+        )
     return schedule
 
 
@@ -215,7 +220,8 @@ def _zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as e:
         raise InvalidArgumentError(
-            f'tz is {name!r}, which is no time zone here. Pass one such as "Europe/Berlin".'
+            f"tz is {name!r}, and this machine has no time zone of that name. Pass one such as "
+            '"Europe/Berlin".'
         ) from e
 
 

@@ -96,18 +96,21 @@ class Answers:
         try:
             given = from_json(arguments)
         except RecursionError as e:
-            raise InvalidArgumentError("The arguments are nested too deep.") from e
+            raise InvalidArgumentError("The arguments are nested too deep. Send flat ones.") from e
         if not isinstance(given, dict):
-            raise InvalidArgumentError("The arguments are no JSON object. Send one.")
+            raise InvalidArgumentError("The arguments are no JSON object. Send a JSON object.")
         if name in PLAIN:
             return to_json(self._plain(str(name), given)), ()
         if name not in OWN:
             calls = ", ".join(sorted(PLAIN + OWN))
-            raise InvalidArgumentError(f"There is no call {name!r}. Use {calls}.")
+            raise InvalidArgumentError(f"There is no call {name!r}. Use one of {calls}.")
         try:
             answer: Answer = getattr(self, f"_{name}")(asked, **given)
         except TypeError as e:
-            raise InvalidArgumentError(f"{name}: {e}. See the call of the same name.") from e
+            raise InvalidArgumentError(
+                f"The arguments of {name} do not fit: {e}. Look at the arguments of the store's "
+                "method of the same name."
+            ) from e
         return answer
 
     def _plain(self, name: str, given: dict[str, Any]) -> Any:
@@ -115,7 +118,10 @@ class Answers:
         try:
             inspect.signature(call).bind(**given)
         except TypeError as e:
-            raise InvalidArgumentError(f"{name}: {e}. See the call of the same name.") from e
+            raise InvalidArgumentError(
+                f"The arguments of {name} do not fit: {e}. Look at the arguments of the store's "
+                "method of the same name."
+            ) from e
         return call(**given)
 
     def _beat(self, asked: Asked) -> Answer:
@@ -161,7 +167,7 @@ class Answers:
             raise InvalidArgumentError("Send the columns body, at_ms and key.")
         times = columns.get("at_ms")
         if times is not None and (times.type != pa.int64() or times.null_count):
-            raise InvalidArgumentError("at_ms is no int64. Send one for each body.")
+            raise InvalidArgumentError("at_ms is no array of int64. Send one time for each body.")
         try:
             ids = self._store.putting.put_many(
                 columns["body"],
@@ -329,15 +335,15 @@ class Answers:
 
     def _ack_and_put(self, asked: Asked, batch: Any, place: Any, puts: Any) -> Answer:
         if not isinstance(puts, list) or not all(isinstance(each, dict) for each in puts):
-            raise InvalidArgumentError("puts is no list of objects. Send one.")
+            raise InvalidArgumentError("puts is no list of objects. Send a list of objects.")
         if asked.again and (ids := self._put_before(asked, 1)):
             return list(ids), ()
         named: Any = [self._by(asked, each) for each in puts]
         ids_now = asked.session.use(batch, place, lambda held: held.ack_and_put(place, named))
         if ids_now is None:
             raise TooLateError(
-                "The message was acknowledged or sent back before, or comes again from another "
-                "owner. Nothing was put."
+                "Nothing was put: the message was acknowledged or sent back before, or the store "
+                "has another owner now, which hands it out again."
             )
         return ids_now, ()
 

@@ -121,7 +121,8 @@ class AskedCalls:
             columns["key"] = _binary(keys, "keys", takes_text=True)
             if len(columns["key"]) != count:
                 raise InvalidArgumentError(
-                    f"There are {len(columns['key'])} keys for {count} bodies. Pass one each."
+                    f"keys has {len(columns['key'])} texts and bodies has {count}. Pass a key "
+                    "for each body."
                 )
         table = pa.table(columns)
         given = {"topic": topic, "tag": tag, "delay_level": delay_level}

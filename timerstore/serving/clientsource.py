@@ -69,7 +69,7 @@ class _OpenStore:
     def check_process(self) -> None:
         if self.forked:
             raise ForkedProcessError(
-                "This consumer belongs to the parent process. Make one in the child."
+                "This consumer belongs to the parent process. Make one in the child process."
             )
 
     def check_writable(self) -> None:
@@ -107,8 +107,9 @@ class ClientSource(Source):
         told = self.settings
         if told.broadcast or told.ordered:
             raise InvalidArgumentError(
-                "broadcast and ordered need the process that has the store open, and another one "
-                "has it. Leave them out, or make the consumer where `is_owner` is True."
+                "broadcast and ordered work only in the process that has the store open, and "
+                "this is another process. Leave them out, or make the consumer in the process in "
+                "which `is_owner` is True."
             )
         self._begin_groups([[each.topic, told.group] for each in subscriptions], told.start)
         # If nobody has read the dead letters, this keeps retention from removing them.

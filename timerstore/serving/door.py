@@ -134,7 +134,7 @@ class Door:
             wire.close()
 
     def _ended(self, error: BaseException) -> None:
-        log.error("%s: nobody can ask it from outside any more: %r", self.path, error)
+        log.error("%s: other processes cannot ask this store any more: %r", self.path, error)
 
     # --- connections
 
@@ -238,16 +238,19 @@ class Door:
         if hello.get("protocol") != PROTOCOL:
             return NotAStoreError(
                 f"{self.path} is served by timerstore {_version()}, which speaks protocol "
-                f"{PROTOCOL}, and this client {hello.get('protocol')!r}. "
-                "Have both use the same version."
+                f"{PROTOCOL}, and this client speaks protocol {hello.get('protocol')!r}. Use the "
+                "same version of timerstore in both."
             )
         if "call" in hello:
             return None
         names = hello.get("session"), hello.get("slot")
         if not all(isinstance(each, str) for each in names):
-            return InvalidArgumentError("A client says who it is. Send session and slot.")
+            return InvalidArgumentError("The client did not say who it is. Send session and slot.")
         if not (_NAME.fullmatch(hello["session"]) and _SLOT.fullmatch(hello["slot"])):
-            return InvalidArgumentError("This is no client's name. Send 12 hex digits, a number.")
+            return InvalidArgumentError(
+                "The client sent a session or slot that is impossible. Send a session of 12 hex "
+                "digits, and a number as slot."
+            )
         return None
 
     # --- clients
@@ -328,7 +331,9 @@ class Door:
     def _answer_once(self, question: Header, parts: list[Part]) -> Answered:
         """Answer who asks one thing, as nobody's client; what it pulls is given back."""
         if not self.may_ask:
-            problem = f"{self.path} is served to clients alone: its Config.control is off. Ask it"
+            problem = (
+                f"{self.path} answers only clients, because its Config.control is False. Ask it"
+            )
             return error_to_json(StoreAccessError(f"{problem} in its own process.")), ()
         session = Session("", self._life)
         try:
@@ -350,7 +355,7 @@ class Door:
             if self.core.closed:  # whoever owns the store next answers
                 raise LostError("the store is being closed") from e
             if not isinstance(e, TimerStoreError):
-                log.exception("%s: the call %r from outside failed", self.path, name)
+                log.exception("%s: the call %r of another process failed", self.path, name)
             header, columns = error_to_json(e), list[Part]()
             ids = getattr(e, "ids", ())
             if isinstance(ids, TimerIds) and len(ids):
@@ -368,7 +373,7 @@ def _version() -> str:
 
 
 def _dropped(error: BaseException) -> None:
-    log.error("somebody from outside was dropped: %r", error)
+    log.error("a connection of another process was closed: %r", error)
 
 
 _doors: weakref.WeakSet[Door] = weakref.WeakSet()

@@ -80,7 +80,7 @@ def open(
 
         if read_only or clock is not None:
             raise InvalidArgumentError(
-                "share=True goes with neither read_only nor a clock. Leave them out."
+                "share=True goes with neither read_only nor clock. Leave those out."
             )
         return SharedStore(path, create=create, config=config)
     with told_of(path):

@@ -51,7 +51,7 @@ def read_table(parts: Sequence[Part]) -> pa.Table:
         table = pa.concat_tables([pa.ipc.open_stream(part).read_all() for part in parts])
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, TypeError) as e:
-        raise InvalidArgumentError(f"This is no table: {e}. Send an Arrow stream.") from e
+        raise InvalidArgumentError(f"The columns cannot be read: {e}. Send an Arrow stream.") from e
     return table
 
 

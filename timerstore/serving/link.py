@@ -145,7 +145,10 @@ class Link:
             raise
         except TypeError as e:  # json has no such value
             slot.drop()
-            raise InvalidArgumentError(f"{name}: {e}. See the call of the same name.") from e
+            raise InvalidArgumentError(
+                f"The arguments of {name} do not fit: {e}. Look at the arguments of the store's "
+                "method of the same name."
+            ) from e
         except TimerStoreError:
             self._put_away(slot)
             raise
@@ -171,8 +174,8 @@ class Link:
                 slot.drop()
                 if not is_repeatable:
                     raise StoreClosedError(
-                        f"The process that had {self.path} open ended before it answered. "
-                        f"Look whether it made the call {question['call']!r}, then try again."
+                        f"The process that had {self.path} open ended before it answered. It may "
+                        f"have made the call {question['call']!r}: check that, then try again."
                     ) from e
                 question["again"] = True
                 until_s = time.monotonic() + self.patience_s
@@ -229,8 +232,10 @@ class Link:
         who = holder(self.path)
         text = f"No process has served {self.path} for {self.patience_s:g} s. "
         if who:
-            text += f"If the one{who} has it open: have it call timerstore.serve(store). Else "
-        return text + ("start" if who else "Start") + " `timerstore serve`, or open it."
+            text += (
+                f"The process{who} may have it open: let that one call timerstore.serve(store). "
+            )
+        return f"{text}{'Otherwise start' if who else 'Start'} `timerstore serve`, or open it."
 
     def _connect(self, slot: str) -> Wire:
         """Return a connection on which the owner knows us.
@@ -244,14 +249,18 @@ class Link:
                 raise _NobodyError from e
             raise StoreAccessError(
                 f"{self.path} is served by a process that cannot be asked ({e.strerror}). "
-                + ("Open fewer files." if e.errno in _TOO_MANY else "Be its user.")
+                + (
+                    "Open fewer files."
+                    if e.errno in _TOO_MANY
+                    else ("Run this as the user of that process.")
+                )
             ) from e
         try:
             wire = Wire(sock)
         except OSError as e:  # no descriptor is left
             sock.close()
             raise StoreAccessError(
-                f"{self.path} cannot be asked for ({e.strerror}). Open fewer files."
+                f"This client cannot connect to {self.path} ({e.strerror}). Open fewer files."
             ) from e
         try:
             wire.limit(_HELLO_S, _HELLO_S)
@@ -323,7 +332,9 @@ class Link:
     def check_session(self, session: str) -> None:
         """Refuse what was pulled before a fork."""
         if session != self.session:
-            raise ForkedProcessError("The parent process pulled this. Pull in the child.")
+            raise ForkedProcessError(
+                "The parent process pulled these messages. Pull in the child process."
+            )
 
     def forget(self) -> None:
         """In a forked child: leave the connections to the parent, and be a client of its own."""

@@ -56,8 +56,9 @@ def _check_kept(core: Core, since: int) -> None:
     """Refuse to guess what stood in a part of the log that was removed."""
     if core.engine.commitlog.start > since:
         raise StoreClosedError(
-            f"The process that had {core.path} open was lost before it answered, and what the log "
-            "said since was removed. Look whether it made the call, then try again."
+            f"The process that had {core.path} open ended before it answered, and the part of "
+            "the log that would show its last calls was removed. It may have made the call: "
+            "check that, then try again."
         )
 
 

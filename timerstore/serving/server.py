@@ -27,7 +27,7 @@ class Server(Closes):
     def __init__(self, door: Door) -> None:
         """Let clients in."""
         if not door.serve():
-            raise StoreAccessError(f"{door.path} is served already. Use that server.")
+            raise StoreAccessError(f"The store {door.path} is served already. Use that server.")
         self._door, self._closed = door, False
 
     def close(self) -> None:
@@ -62,7 +62,9 @@ def serve(store: TimerStore) -> Server:
     check_kind(store, TimerStore, "store")
     store.core.check_writable()
     if store.core.clock.manual:
-        raise InvalidArgumentError("A store with a manual clock has one process. Do not serve it.")
+        raise InvalidArgumentError(
+            "A store with a manual clock cannot be served to other processes. Do not call serve."
+        )
     with told_of(store.path):
         return Server(find_door(store) or _open(store))
 

@@ -169,7 +169,7 @@ class Session:
         with self._lock:
             found = self._listings.get(name) if isinstance(name, str) else None
         if found is None:
-            raise InvalidArgumentError("This listing has ended. Begin another.")
+            raise InvalidArgumentError("This listing has ended. Begin a new one.")
         return found
 
     def end_listing(self, name: str) -> None:

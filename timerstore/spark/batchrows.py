@@ -50,7 +50,7 @@ def check_rows(schema: StructType) -> None:
             continue
         if kinds is None:
             raise InvalidArgumentError(
-                f"There is no column {field.name!r} to schedule. {meant(field.name, _KINDS)}"
+                f"A schedule has no column {field.name!r}. {meant(field.name, _KINDS)}"
             )
         if field.dataType.simpleString() not in kinds:
             raise InvalidArgumentError(
@@ -64,10 +64,11 @@ def check_rows(schema: StructType) -> None:
     times = [pair for pair in _TIMES if names & set(pair)]
     if not times:
         raise InvalidArgumentError(
-            "No column says when. Add at_ms or due_ms (ms since 1970), or at or due (timestamps)."
+            "No column says when the timers are due. Add at_ms or due_ms (ms since 1970), or at "
+            "or due (timestamps)."
         )
     if len(times) == 2:
-        raise InvalidArgumentError("at and due both say when. Drop one of them.")
+        raise InvalidArgumentError("at and due both say when the timers are due. Drop one of them.")
 
 
 def used(batch: Any) -> Any:
@@ -81,7 +82,7 @@ def put_rows(store: TimerStore, batch: Any, topic: str) -> Iterator[TimerIds]:
     names = table.column_names
     due_ms, bodies = _times_ms(table), table["body"]
     if bodies.null_count:
-        raise InvalidArgumentError("body holds nulls. Leave such rows out.")
+        raise InvalidArgumentError("The column body contains nulls. Leave such rows out.")
     topics, topic_of = _coded(pc.fill_null(table["topic"], topic) if "topic" in names else None)
     tags, tag_of = _coded(table["tag"] if "tag" in names else None)
     carried, carried_of = _encoded(table["properties"] if "properties" in names else None)
@@ -149,6 +150,6 @@ def _times_ms(table: Any) -> Any:
     assert times is not None
     if times.null_count:
         raise InvalidArgumentError(
-            f"{name if exact is None else in_ms} holds nulls. Leave such rows out."
+            f"The column {name if exact is None else in_ms} contains nulls. Leave such rows out."
         )
     return times.to_numpy()

@@ -65,10 +65,14 @@ def make_classes(options: str) -> Path:
     """
     path = _path()
     if path is None:
-        raise NoClassesError("There is no Java, or no home to keep its classes in.")
+        raise NoClassesError(
+            "No Java was found, or no home folder to keep its classes in. Set JAVA_HOME and HOME."
+        )
     path.parent.mkdir(0o700, parents=True, exist_ok=True)
     if not _is_ours(path.parent):
-        raise NoClassesError(f"{path.parent} can be written by others. Set XDG_CACHE_HOME.")
+        raise NoClassesError(
+            f"Other users can write to {path.parent}. Set XDG_CACHE_HOME to a folder of your own."
+        )
     with tempfile.TemporaryDirectory(prefix="timerstore-", dir=path.parent) as folder:
         made = Path(folder, "classes.jsa")
         options = f"{options} -Xlog:disable -XX:ArchiveClassesAtExit={made}"

@@ -99,7 +99,7 @@ def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
     if "paths" in options:
         return tuple(json.loads(options["paths"]))
     if not options.get("path"):
-        raise InvalidArgumentError("There is no path. Pass a store's directory to load().")
+        raise InvalidArgumentError("No path was given. Pass the folder of a store to load().")
     return (options["path"],)
 
 

@@ -99,7 +99,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if stop <= first:
                 continue
             if self.options.failfast and first < log.start:
-                raise CorruptStoreError("commitlog", first, "what the stream waits for was removed")
+                raise CorruptStoreError(
+                    "commitlog",
+                    first,
+                    ("the messages that the stream would read next were removed"),
+                )
             splits = plan_log(view, self.options.table, first, stop, self.options.split_bytes)
             found += [SplitPartition(split) for split in splits]
         return found

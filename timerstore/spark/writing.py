@@ -170,7 +170,8 @@ class NewStoresWriter(_JobWriter):
         strange = [each.name for each in _listed(path) if not each.name.startswith((_LOAD, "_"))]
         if strange:
             raise InvalidArgumentError(
-                f"{path} holds {strange[0]}, which is no load. Write to a folder of its own."
+                f"{path} holds {strange[0]}, which no Spark write made. Write to a folder of its "
+                "own."
             )
         self._begin()
 
@@ -222,7 +223,7 @@ class AppendWriter(_JobWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         """Refuse to overwrite: a store's timers are cancelled one by one, or not at all."""
         if overwrite:
-            raise InvalidArgumentError("A store is not overwritten. Use mode append.")
+            raise InvalidArgumentError("A store cannot be overwritten. Use mode append.")
         super().__init__(options, schema)
         self._begin()
 

@@ -30,8 +30,8 @@ def refuse_real_timers(place: Path, config: Config, clock: Clock) -> None:
         core.give_up_opening()
     if count:
         raise InvalidArgumentError(
-            f"{place} holds {count} real timer{'s' * (count > 1)}, and a ManualClock that is moved "
-            "past their times would mark them as fired: they would never come again. Use a folder "
-            "of its own for a test. To move them all the same, in a copy of the store, pass "
-            "ManualClock(..., force=True)."
+            f"{place} holds {count} real timer{'s' * (count > 1)}, and a ManualClock that passes "
+            "their times would mark them as fired, so they would never come again. Use a new "
+            "folder for a test. If you want that, in a copy of the store, pass ManualClock(..., "
+            "force=True)."
         )

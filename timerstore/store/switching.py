@@ -88,7 +88,8 @@ def resume(core: Core, consuming: Consuming, what: Paused, group: str | None) ->
     general = core.switches.find(what, core.clock.now_ms)
     if group is not None and general is not None:
         raise InvalidArgumentError(
-            f"Consuming is paused for all groups. Resume it without group, not for {group!r} alone."
+            f"Consuming is paused for all groups, so it cannot be resumed for {group!r} alone. "
+            'Call resume("consuming") without group.'
         )
     core.switches.clear(what, group)
     core.obey_switches()
@@ -104,7 +105,9 @@ def _check(what: str, group: str | None) -> None:
     if group is not None:
         check_group(group)
         if what != "consuming":
-            raise InvalidArgumentError(f"{what.capitalize()} has no groups. Leave out group.")
+            raise InvalidArgumentError(
+                f"{what.capitalize()} cannot be paused or resumed for one group. Leave out group."
+            )
 
 
 def _check_known(group: str | None, known: set[str]) -> None:

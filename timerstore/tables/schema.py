@@ -65,7 +65,7 @@ class Table(NamedTuple):
         )
 
 
-STORE_COLUMN: Final = Column(STORE, STRING, "path of the store; there where several are read")
+STORE_COLUMN: Final = Column(STORE, STRING, "path of the store; only if several stores are read")
 _BODY_COLUMN: Final = Column(BODY, BINARY, "the payload", asked=True)
 
 
@@ -91,15 +91,20 @@ _MESSAGES: Final = Table(
         Column("key", STRING, "the user's key (property KEYS), or null"),
         Column("tag", STRING, "the user's tag (property TAGS), or null"),
         Column("unique_key", STRING, "the id (property UNIQ_KEY), or null"),
-        Column("properties", MAP, "all properties; of one that stands twice the last"),
+        Column("properties", MAP, "all properties; if a name stands there twice, its last value"),
         Column("crc_ok", BOOLEAN, "whether its checksum matches"),
         Column("reconsume_times", INT, "how often a consumer sent it back", asked=True),
         Column("flag", INT, "the producer's flag", asked=True),
         Column("system_flag", INT, "bits of RocketMQ: IPv6 hosts, transaction, ...", asked=True),
         Column("tags_code", BIGINT, "the tags code that its queue entry must have", asked=True),
         Column("body_size", INT, "bytes of the body", asked=True),
-        Column("real_topic", STRING, "where a timer goes (property REAL_TOPIC)", asked=True),
-        Column("real_queue_id", INT, "the queue there (property REAL_QID)", asked=True),
+        Column(
+            "real_topic",
+            STRING,
+            ("the topic under which a timer fires (property REAL_TOPIC)"),
+            asked=True,
+        ),
+        Column("real_queue_id", INT, "its queue in that topic (property REAL_QID)", asked=True),
         Column("out_ms", BIGINT, "property TIMER_OUT_MS, ms since 1970 UTC", asked=True),
         *_time("due", "when the timer may first be handed out", asked=True),
         Column("roll_count", INT, "how often it was appended again", asked=True),
@@ -150,7 +155,7 @@ _TIMERS: Final = Table(
         *_time("put", "when it was put"),
         *_time("due", "when it may first be handed out"),
         Column("roll_count", INT, "how often its message was appended again on its way"),
-        *_time("slot_time", "begin of the slot it waits in; null before it has a unit"),
+        *_time("slot_time", "when the slot that it waits in begins; null before it has a unit"),
         Column("unit_offset", BIGINT, "its unit in the timer log, bytes; null before it has one"),
         Column("message_offset", BIGINT, "its latest message in the commit log, bytes"),
         Column("message_size", INT, "bytes of that message", asked=True),
@@ -223,7 +228,7 @@ _CHECKPOINT: Final = Table(
 
 _PROBLEMS: Final = Table(
     "problems",
-    "something that could not be read, or is not what was written there",
+    "a place that could not be read, or whose bytes are not what was written there",
     (
         Column("file", STRING, "the file, or the folder of segments"),
         Column("offset", BIGINT, "where in it, bytes over all segments"),

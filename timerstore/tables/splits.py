@@ -179,10 +179,12 @@ def _missing_files(view: StoreView) -> list[Fault]:
         (queue_name(fmt.TIMER_TOPIC.decode(), 0), queue.files_end if queue else 0, queue_bytes),
     ):
         if end < flushed:
-            found.append(Fault(name, end, f"it ends here, and {flushed} was flushed"))
+            found.append(
+                Fault(name, end, (f"it ends at this offset, and was flushed up to {flushed}"))
+            )
     first = checkpoint.lost_from(log.start)
     if first is not None:
-        reason = f"it begins at {log.start}, and what is before is needed"
+        reason = f"it begins at {log.start}, and bytes before that are needed"
         found.append(Fault(LOG, first, reason))
     if not len(reader.slots):
         found.append(Fault(WHEEL, 0, "there is no wheel"))
@@ -190,7 +192,7 @@ def _missing_files(view: StoreView) -> list[Fault]:
         used = reader.slots[reader.used_slots]
         ahead = used["first"][used["time"] >= max(1, view.read_slot)]
         if len(ahead) and int(ahead.min()) < units.start:
-            reason = f"it begins at {units.start}, and a slot leads here"
+            reason = f"it begins at {units.start}, and a slot leads to this offset"
             found.append(Fault(UNITS, int(ahead.min()), reason))
     return found
 

@@ -64,7 +64,7 @@ def _find_stores(paths: str | os.PathLike[str] | Iterable[str], refused_too: boo
             there = (
                 "holds no commit log" if matches and Path(matches[0]).exists() else "is not there"
             )
-            raise NotAStoreError(f"{path} {there}. Pass a store's directory.")
+            raise NotAStoreError(f"{path} {there}. Pass the folder of a store.")
         found += within
     return Stores(tuple(dict.fromkeys(found)), several)
 

@@ -97,8 +97,8 @@ def _kind(table: str, name: str) -> tuple[str, str]:
     known = BOUNDED.get(table, ())
     if counted not in known and name != "store":
         raise InvalidArgumentError(
-            f"where cannot leave out rows of {table} by {name}; filter what was read by it. "
-            f"Use {', '.join((*known, 'store'))}."
+            f"where cannot filter the table {table} by {name}. Filter the rows after reading "
+            f"them, or use one of {', '.join((*known, 'store'))}."
         )
     return counted, kind
 

@@ -56,10 +56,12 @@ def read(
     if columns is not None:
         columns = check_names(columns, "columns")
         if not columns:
-            raise InvalidArgumentError("columns is empty. Name one, or leave it out for all.")
+            raise InvalidArgumentError(
+                "columns is empty. Name a column, or leave columns out to get all."
+            )
         twice = [each for i, each in enumerate(columns) if each in columns[:i]]
         if twice:
-            raise InvalidArgumentError(f"columns names {twice[0]!r} twice. Name it once.")
+            raise InvalidArgumentError(f"columns names {twice[0]!r} twice. Name each column once.")
     if where is not None:
         check_kind(where, str, "where")
     check_bool(body, "body")

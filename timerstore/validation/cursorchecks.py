@@ -84,13 +84,13 @@ def level_faults(reader: StoreReader, queue_ends: Mapping[tuple[str, int], int])
         files[CURSORS_FILE] = checkpoint.level_offsets
         closed = checkpoint.clean and not reader.is_open
         if closed and files[LEVELS_FILE] != checkpoint.level_offsets:
-            reason = "it does not say what the checkpoint says, as after a clean close"
+            reason = "it differs from the checkpoint, though the store was closed cleanly"
             faults.append(Fault(LEVELS_FILE, 0, reason))
     for file, offsets in files.items():
         for level, offset in enumerate(offsets):
             end = queue_ends.get((text(fmt.LEVEL_TOPIC), level), 0)
             if not 0 <= offset <= end:
-                reason = f"delay level {level + 1} stands at {offset} of a queue that ends at {end}"
+                reason = f"delay level {level + 1} is at {offset} of a queue that ends at {end}"
                 at = 0 if file == LEVELS_FILE else cursor_at("level_offsets") + 8 * level
                 faults.append(Fault(file, at, reason))
     return faults
@@ -116,7 +116,7 @@ def group_faults(reader: StoreReader, queue_ends: Mapping[tuple[str, int], int])
     for (name, queue), index in committed_offsets(reader).items():
         end = queue_ends.get((name.rpartition("@")[0], queue), 0)
         if not 0 <= index <= end:
-            reason = f"{name} committed {index} of queue {queue}, which ends at {end}"
+            reason = f"{name} has committed {index} of queue {queue}, which ends at {end}"
             faults.append(Fault(GROUPS_FILE, 0, reason))
     return faults
 

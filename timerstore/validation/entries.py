@@ -57,7 +57,7 @@ def look_at_entries(findings: Findings, name: str, start: int, stop: int) -> Non
             wrong[wrong] &= ~lost_entries(view, entries[wrong])
             torn = scope.torn_in_log(offsets) | ((places >= ends.low) & (places < ends.high))
             torn &= places >= ends.flushed
-        reason = "the entry points to no message of this queue and index"
+        reason = "the entry does not point to a message of this queue and index"
         findings.judge("entry_message", wrong, name, places * fmt.ENTRY_BYTES, reason, torn)
         findings.tally.counts["entries"] += int((~old).sum())
 

@@ -71,7 +71,7 @@ def _look_at_wheel(findings: Findings, view: StoreView) -> None:
     is_file, expected = path.is_file(), 2 * view.reader.sizes.wheel_slot_count * fmt.SLOT_BYTES
     size = path.stat().st_size if is_file else 0
     if is_file and size != expected:
-        reason = f"the wheel has {size} bytes where {expected} were expected"
+        reason = f"the wheel has {size} bytes, but {expected} were expected"
         findings.fault("files", Fault(WHEEL, min(size, expected), reason))
     elif not is_file and (view.cut.is_open or not view.ours):
         fault = Fault(WHEEL, 0, "there is no wheel")
@@ -95,7 +95,7 @@ def _look_at_cursors(findings: Findings, view: StoreView) -> None:
     if closed and not 0 <= units_end - checkpoint.timerlog_flushed:
         return  # named above
     if closed and checkpoint.timerlog_flushed < used_end:
-        reason = f"units stand behind the cursor timerlog_flushed, up to {used_end}"
+        reason = f"there are units behind the cursor timerlog_flushed, up to {used_end}"
         at = cursor_at("timerlog_flushed")
         findings.fault("cursors", Fault(CURSORS_FILE, at, reason))
 

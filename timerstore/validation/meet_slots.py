@@ -118,7 +118,7 @@ class SlotMeeting:
         for rule in ("slot_last", "slot_first", "slot_count"):
             self.tally.check(rule, len(slots))
         lost = ~within & ~gone
-        reason = "the slot's last unit is none of this slot"
+        reason = "the slot's last unit belongs to another slot"
         self._fail("slot_last", WHEEL, at[lost] + fmt.SLOT_LAST_AT, reason, last[lost])
 
         broken = np.concatenate([[0], np.cumsum(~self.linked)])

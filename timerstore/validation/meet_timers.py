@@ -170,13 +170,13 @@ class TimerMeeting:
         filler = self._has(notes.TIMER_FILLER)
         orphan &= ~filler
         orphan[orphan] &= ~is_lost(self.view, self.origin[orphan])
-        self._fail("succession", orphan, "it is a copy of no message before it")
+        self._fail("succession", orphan, "it is a copy, and no message before it is its source")
         more = np.where(self.waits[found], 1, 0)
         differs = self.rolls[found] != self.rolls[source] + more
         differs &= ~self.is_level[source]
         differs |= self.waits[found] & (self.due_ms[found] != self.due_ms[source])
         differs &= ~filler[found] & ~filler[source]
-        reason = "its roll count or due time does not follow from what it is a copy of"
+        reason = "its roll count or due time does not fit the message of which it is a copy"
         fail(self.tally, "succession", _LOG, self.offset[found[differs]], reason)
         early = self._has(notes.TIMER_WITHOUT_DUE)[found]
         early &= self.due_ms[found] < self.due_ms[source]
@@ -190,12 +190,12 @@ class TimerMeeting:
             return
         if checkpoint.handed_over:
             again = in_slot & ((self.copy_count > 0) | (self.offset < checkpoint.floor))
-            self._fail("reached_once", again, "a broker would reach it, and its copy too")
+            self._fail("reached_once", again, "a broker would read both it and its copy")
         waiting = self.waiting[source] & self.named[found]
         waiting &= self.offset[source] >= checkpoint.floor_offset  # else it is not found again
         self.tally.check("settled", int(waiting.sum()))
         behind = waiting & (self.offset[found] < checkpoint.scan_from)
-        reason = "opening would not see this copy, whose source it finds again"
+        reason = "opening would find the source of this copy, but not the copy"
         fail(self.tally, "settled", _LOG, self.offset[found[behind]], reason)
 
     def _judge_fate(self) -> None:
@@ -205,7 +205,11 @@ class TimerMeeting:
         open_ended = self.is_timer & (self.copy_count == 0)
         lost = open_ended & ~self.waiting & ~np.isin(self.key, named)
         lost &= self.offset > self.salvaged_to
-        self._fail("accounted", lost, "its slot has passed, and nothing came of it")
+        self._fail(
+            "accounted",
+            lost,
+            ("its slot has passed, but it was neither fired, rolled nor cancelled"),
+        )
         in_levels = self._judge_levels(named)
         self._judge_cancelled()
 
@@ -231,7 +235,11 @@ class TimerMeeting:
         left = self.is_level & (self.copy_count == 0)
         left &= ~(self._has(notes.TIMER_FIRST) & np.isin(self.key, named))
         lost = left & ~self.waiting & (self.offset > self.salvaged_to)
-        self._fail("level_accounted", lost, "its level has passed it, and nothing came of it")
+        self._fail(
+            "level_accounted",
+            lost,
+            ("its level has passed it, but it was neither delivered nor cancelled"),
+        )
         still: Flags = left & self.waiting
         return still
 

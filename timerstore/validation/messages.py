@@ -129,7 +129,7 @@ class _Look:
         is_last = damage.end >= view.log_stop
         if damage.is_empty and is_last:
             if at < view.durable:
-                reason = f"the log ends at {at}, and {view.durable} was flushed"
+                reason = f"the log ends at {at}, but was flushed up to {view.durable}"
                 self.findings.fault("closed", Fault(_LOG, at, reason))
             return
         is_tail = is_last and damage.following < 0
@@ -172,7 +172,7 @@ class _Look:
         self.tally.counts["messages"] += len(rows)
         numbers = self.queues.numbers(stored_in(rows))
         nameless = numbers == NO_QUEUE
-        reason = f"its queue is one more than {QUEUE_COUNT_MAX}, which a store can have"
+        reason = f"its queue would be one more than the {QUEUE_COUNT_MAX} that a store can have"
         torn = self.findings.scope.torn_in_log(rows.offset)
         offsets = rows.offset[sound & nameless]
         self.findings.fail("message_sound", _LOG, offsets, reason, torn[sound & nameless])

@@ -164,7 +164,7 @@ def draw_horizon(axis: Any, spread: Spread) -> None:
     step = bucket_for(first, last)
     says = spreads.pending_words(spread)
     if beyond:
-        says += f" {beyond:,} of them are due after this picture's end."
+        says += f" {beyond:,} of them are due later than this plot shows."
     if step.ms < HOUR_MS:  # topics are counted by the hour
         _draw_bars(axis, step, {"": _buckets(step, spread.minutes, last)})
     else:
@@ -251,7 +251,7 @@ def draw_busiest(axis: Any, spread: Spread) -> None:
     axis.set_xlim(0, max(counts) * 1.15)
     _plain_numbers(axis.xaxis)
     axis.grid(visible=False, axis="y")
-    what = "timers that fire or pass through" if spread.roll_unit_count else "timers"
+    what = "timers that fire or hop" if spread.roll_unit_count else "timers"
     _name(axis, title, spreads.busiest_words(spread), what, "")
 
 
@@ -259,7 +259,7 @@ def draw_lateness(axis: Any, spread: Spread) -> None:
     """Draw which part of the fired messages was how late."""
     title = "How late timers were fired"
     if not spread.fired_count:
-        _say_nothing(axis, title, "Nothing was fired yet.")
+        _say_nothing(axis, title, "No timer has fired yet.")
         return
     late = spread.lateness_quantiles
     ladder = LATE_MS if late["max"] < LATE_MS[-1] else VERY_LATE_MS

@@ -46,15 +46,15 @@ RULES: Final = (
         "closed",
         FILES,
         "a segment that is full, or a log's end",
-        "Its blank and nothing else follows the last record; a log reaches what was flushed.",
-        "Opening takes what stands there for a record, or records at the end were lost.",
+        "Only its blank follows the last record; a log reaches as far as it was flushed.",
+        "Opening takes the other bytes for a record, or records at the end were lost.",
     ),
     Rule(
         "json",
         FILES,
         "a JSON file",
         "It is one object, in UTF-8.",
-        "Opening, or a broker, goes on without what it said.",
+        "Opening, or a broker, goes on without the content of the file.",
     ),
     Rule(
         "slot_place",
@@ -67,22 +67,24 @@ RULES: Final = (
         "slot_last",
         SLOTS,
         "a used slot",
-        "Its last unit is one of this slot.",
+        "Its last unit belongs to this slot.",
         "None of the slot's timers fires.",
     ),
     Rule(
         "slot_first",
         SLOTS,
         "a used slot",
-        "The chain ends at the slot's first unit, unless the slot is passed: nobody reads it then.",
+        "The chain ends at the slot's first unit, unless the slot has passed: then nobody reads "
+        "it.",
         "The oldest timers of the slot were lost, or the slot was torn.",
     ),
     Rule(
         "slot_count",
         SLOTS,
         "a used slot",
-        "Its count is that of its units, less twice that of its deletes, unless it is passed.",
-        "Only an estimate is wrong: nothing fires by it.",
+        "Its count is the number of its units minus twice the number of its deletes, unless the "
+        "slot has passed.",
+        "Only an estimate is wrong: firing does not use it.",
         "warning",
     ),
     Rule(
@@ -90,19 +92,19 @@ RULES: Final = (
         SLOTS,
         "a unit",
         "Its prev_pos is −1, or an earlier unit of the same slot.",
-        "The chain breaks there: what lies behind it in the slot does not fire.",
+        "The chain breaks there: the timers behind it in the slot do not fire.",
     ),
     Rule(
         "chain_shared",
         SLOTS,
         "a unit",
-        "It is the predecessor of one unit at most, so no two chains have it.",
+        "At most one unit has it as its predecessor, so it is not in two chains.",
         "A part of a chain was overtaken: timers fire twice, or not at all.",
     ),
     Rule(
         "unreached",
         SLOTS,
-        "a unit of a slot that is not passed",
+        "a unit of a slot that has not passed",
         "The chain of its slot leads to it.",
         "Its timer does not fire.",
     ),
@@ -124,7 +126,8 @@ RULES: Final = (
         "unit_message",
         UNITS,
         "a unit",
-        "It points to a timer's message; one that was removed is of a passed slot, or below F.",
+        "It points to a timer's message. If the message was removed, the slot has passed or the "
+        "message was below F.",
         "The timer cannot be fired: there is no body to hand out.",
     ),
     Rule(
@@ -145,15 +148,15 @@ RULES: Final = (
         "unit_kind",
         UNITS,
         "a unit",
-        "It is a delete where its message is one.",
+        "It is a delete if its message is one, and only then.",
         "A cancelled timer fires, or a timer is taken for a delete and does not.",
     ),
     Rule(
         "unit_slot",
         UNITS,
         "a unit",
-        "Its slot is its due time's, a later one where that had passed, or a hop on its grid; a "
-        "broker's lies half a window or a whole one ahead.",
+        "Its slot is the one of its due time, a later one if that had passed, or a hop on its "
+        "grid. A broker's unit is half a window or a whole one ahead.",
         "The timer fires late or rolls for ever, and an id does not lead to it.",
     ),
     Rule(
@@ -167,8 +170,9 @@ RULES: Final = (
         "enqueued",
         TIMERS,
         "a message of the timer topic",
-        "One unit stands for it that no hop linked, unless it waits behind the queue cursor, or is "
-        "done; one at most waits in a slot ahead; a broker fires what is overdue without any.",
+        "It has exactly one unit that no hop linked, unless it waits behind the queue cursor or "
+        "is done. At most one unit of it waits in a slot ahead. A broker fires overdue timers "
+        "without a unit.",
         "Without a unit it never fires; with two it fires twice.",
     ),
     Rule(
@@ -176,57 +180,58 @@ RULES: Final = (
         TIMERS,
         "a timer's message",
         "It is pending, was fired, was rolled, or is cancelled.",
-        "The timer was lost: its slot passed, and nothing came of it.",
+        "The timer was lost: its slot passed, but it was neither fired, rolled nor cancelled.",
     ),
     Rule(
         "level_accounted",
         TIMERS,
         "a message of a delay level",
         "It is pending, was delivered, or is cancelled.",
-        "The message was lost: its level passed it, and nothing came of it.",
+        "The message was lost: its level passed it, but it was neither delivered nor cancelled.",
     ),
     Rule(
         "once",
         TIMERS,
         "a message that was copied",
-        "One copy was made of it, fired, rolled, or delivered from its delay level.",
+        "Exactly one copy was made of it when it was fired, rolled, or delivered from its delay "
+        "level.",
         "A timer was fired twice.",
     ),
     Rule(
         "reached_once",
         TIMERS,
         "a timer that waits in a slot",
-        "Of a store that was handed over: its message is not superseded, and was not copied.",
+        "If the store was handed over, its message is not superseded and was not copied.",
         "A broker fires the timer twice.",
     ),
     Rule(
         "succession",
         TIMERS,
         "a copy",
-        "It is of a message that stands before it; a rolled one counts a roll more, with the same "
-        "due time.",
+        "It is a copy of a message before it. A rolled copy counts one roll more and has the "
+        "same due time.",
         "Nobody can tell what was fired: a timer may come again.",
     ),
     Rule(
         "early",
         TIMERS,
         "a fired message",
-        "It was stored at its due time or later, or when its delay level was over.",
+        "It was stored at its due time or later, or after the delay of its level.",
         "A timer was fired too early.",
     ),
     Rule(
         "cancelled",
         TIMERS,
         "a fired message",
-        "No delete of its timer stands before it.",
+        "There is no delete of its timer before it.",
         "A timer was fired after it was cancelled.",
     ),
     Rule(
         "settled",
         TIMERS,
         "a copy",
-        "Where its source can still be found by opening, it lies at or after the cursor from which "
-        "opening looks for copies.",
+        "If opening can still find its source, it lies at or after the cursor from which opening "
+        "looks for copies.",
         "Opening the store would fire the timer again.",
     ),
     Rule(
@@ -254,9 +259,9 @@ RULES: Final = (
         "entry_message",
         QUEUES,
         "a queue entry",
-        "It points to a message of its queue and index; before the first there are only entries "
-        "of removed messages, and gaps.",
-        "A consumer stops at the entry, or gets what is not the queue's.",
+        "It points to a message of its queue and index. Before the first message there are only "
+        "entries of removed messages and gaps.",
+        "A consumer stops at the entry, or gets a message of another queue.",
     ),
     Rule(
         "queue_order",
@@ -269,22 +274,22 @@ RULES: Final = (
         "cursors",
         CURSORS,
         "a cursor",
-        "It lies within what it points into.",
+        "It lies within the log or queue into which it points.",
         "Opening starts at the wrong place: it loses timers, or fires them again.",
     ),
     Rule(
         "cursor_copies",
         CURSORS,
         "a copy of the cursors",
-        "Both are whole and the same, as are those of `timerstore.json` beside them, and nothing "
-        "else is in the file.",
-        "Opening takes the copy that is whole; what damages that too would cost the cursors.",
+        "Both copies are whole and the same, so are the two of `timerstore.json` beside them, "
+        "and the file has nothing else.",
+        "Opening takes the copy that is whole. If that is damaged too, the cursors are lost.",
     ),
     Rule(
         "flush_times",
         CURSORS,
         "a number in `checkpoint`",
-        "It is a time or an offset that can be; after a clean close, the one that was written.",
+        "It is a possible time or offset; after a clean close it is the one that was written.",
         "A broker begins to recover at the wrong place.",
     ),
     Rule(
@@ -307,7 +312,7 @@ RULES: Final = (
         "pending_count",
         CURSORS,
         "a store that was closed",
-        "The count that closing stored is that of the pending timers.",
+        "The count that closing stored is the number of pending timers.",
         "`count` is wrong until the store is counted again.",
     ),
 )

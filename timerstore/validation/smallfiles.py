@@ -163,12 +163,12 @@ def look_at_flush_times(findings: Findings) -> None:
         faults.append((start + int(strange[0]), "these bytes belong to no time"))
     values = np.frombuffer(data[:start].ljust(start, b"\0"), ">i8")
     for i in np.flatnonzero((values < 0) | (values >= _TIME_MAX)).tolist():
-        faults.append((8 * i, f"{values[i]} is no time and no offset"))
+        faults.append((8 * i, f"{values[i]} is neither a time nor an offset"))
     checkpoint = view.checkpoint
     if checkpoint is not None and view.ours and not scope.is_unclean:
         expected = (values[1], values[1], 0, 0, checkpoint.commitlog_flushed)  # as we write it
         for i in np.flatnonzero(values != np.array(expected)).tolist():
-            faults.append((8 * i, f"{values[i]} is not what a clean close writes here"))
+            faults.append((8 * i, f"{values[i]} is not the value that a clean close writes here"))
     findings.tally.check("flush_times", len(values))
     for at, reason in faults:
         findings.fault("flush_times", Fault(FLUSH_TIMES_FILE, at, reason))

@@ -186,12 +186,12 @@ def next_hour_words(spread: Spread) -> str:
     """Return what the hour that begins where the store stands asks for."""
     hour = spread.next_hour
     if not hour["timers"]:
-        return "Nothing is due within an hour."
+        return "No timer is due within an hour."
     if hour["overdue"] == hour["timers"]:
-        return f"{counted(hour['timers'], 'timer')} past due; nothing else is due within an hour."
+        return f"{counted(hour['timers'], 'timer')} overdue; no other is due within an hour."
     text = f"{counted(hour['timers'], 'timer')} due within an hour"
     if hour["overdue"]:
-        text += f", {hour['overdue']:,.0f} of them past due already"
+        text += f", {hour['overdue']:,.0f} of them overdue already"
     if hour["peak_minute"]:
         text += f"; the busiest minute has {hour['peak_minute']:,.0f}"
         if hour["peak_per_s"] >= 1:
@@ -212,14 +212,14 @@ def busiest_words(spread: Spread) -> str:
         return f"No two timers share a {name}." if name == "second" else f"No two within {name}."
     text = f"The busiest {name}, {slot_time(begin_ms, spread.precision_ms)} UTC, has {count:,}"
     if spread.slot_count == 1:
-        return f"{text}: all that wait."
+        return f"{text}: these are all pending timers."
     if spread.roll_unit_count:
         text += ", including timers on their way to a later one"
     mean = f"{spread.slot_mean:,.1f}".removesuffix(".0")
     text += f"; those with any have {mean} on average."
     left_out = spread.pending_count - round(spread.slot_mean * spread.slot_count)
     if left_out > 0:
-        text += f" {counted(left_out, 'timer')} not in the wheel yet, so not counted."
+        text += f" {counted(left_out, 'timer')} are not in the wheel yet, so they are not counted."
     return text
 
 
@@ -239,21 +239,21 @@ def rolled_words(spread: Spread) -> str:
     if not spread.roll_unit_count:
         return ""
     part = share(spread.roll_unit_count, spread.pending_count)
-    return f"{part} lie beyond the roll window: they are passed on until it reaches them."
+    return f"{part} lie beyond the roll window: they hop until the window reaches them."
 
 
 def lateness_words(spread: Spread) -> str:
     """Return how late was what was fired."""
     if not spread.fired_count:
-        return "Nothing was fired yet."
+        return "No timer has fired yet."
     late = spread.lateness_quantiles
     text = f"{counted(spread.fired_count, 'timer')} fired"
     if late["max"] == 0:
-        return f"{text}, all in the millisecond they were due."
+        return f"{text}, all in the millisecond in which they were due."
     parts = []
     if spread.lateness.get(0):
         on_time = share(spread.lateness[0], spread.fired_count)
-        parts.append(f"{on_time} in the millisecond they were due")
+        parts.append(f"{on_time} in the millisecond in which they were due")
     if late["p50"]:
         parts.append(f"half within {duration(late['p50'])}")
     parts.append(f"99 % within {duration(late['p99'])}")
@@ -266,7 +266,9 @@ def sentences(spread: Spread) -> Iterator[str]:
     if spread.topics:
         yield topic_words(spread)
         stands = shown(spread.from_ms, "%-d %b %Y %H:%M:%S")
-        yield f"From {stands} UTC, where the store stands: {_lower(next_hour_words(spread))}"
+        yield (
+            f"From {stands} UTC, up to which the store has fired: {_lower(next_hour_words(spread))}"
+        )
     yield from filter(None, (busiest_words(spread), machine_words(spread), rolled_words(spread)))
     yield lateness_words(spread)
 

@@ -148,7 +148,7 @@ def find(core: Core, consuming: Consuming, timers: PendingTimers, id: str) -> Fo
 def _foreign(timer: Timer | None, id: str) -> Found:
     if timer is not None:
         return _pending(timer, id)
-    why = "A broker's key says nothing of where to look: it is not pending."
+    why = "It is not pending, and a broker's key does not say where in the log to look."
     return Found(id, "unknown", why=why)
 
 
@@ -336,11 +336,14 @@ class _Search:
     # --- neither
 
     def _unknown(self, first: Message | None) -> Found:
-        why = "Nothing that is kept of the log names it: what it was, was removed."
+        why = "No message that the log still has names it: its messages were removed."
         if self.is_cut:
-            why = f"It is not among the {LOOKED_MAX:,} messages that came next in each place."
+            why = f"It is not among the {LOOKED_MAX:,} messages that were looked at in each place."
         elif first is not None:
-            why = "Nothing says what became of it: run `timerstore verify`, which names damage."
+            why = (
+                "The log does not say what became of it. Run `timerstore verify`, which names "
+                "damage."
+            )
         topic = None if first is None else first.properties.get(_REAL_TOPIC)
         key = None if first is None else first.properties.get("KEYS")
         put_ms = None if first is None else first.born_ms

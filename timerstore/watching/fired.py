@@ -62,7 +62,9 @@ def read_fired(
     core.check_open()
     check_int(limit, "limit", 0, FIRED_MAX)
     if after is not None and not isinstance(after, dict):
-        raise InvalidArgumentError(f"after is {after!r}. Pass what the call before returned.")
+        raise InvalidArgumentError(
+            f"after is {after!r}. Pass the `after` that the previous call returned."
+        )
     wanted = None if topic is None else check_name(topic)
     queues, places, found, count = core.engine.queues, Places(), list[Message](), 0
     for row, name in enumerate(queues.topics):

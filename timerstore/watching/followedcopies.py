@@ -12,8 +12,9 @@ from timerstore.ground.amounts import shown_bytes
 _BEHIND_MS: Final = 60_000
 """A copy that lags so long, and thirty of its intervals, is warned of."""
 _CURE: Final = (
-    "Look at the address, the network and the credentials, and whether `timerstore follow` runs; "
-    "it goes on by itself. If nobody is to follow any more: `timerstore follow PATH DEST --forget`."
+    "Check the address, the network and the credentials, and whether `timerstore follow` runs; "
+    "it then goes on by itself. If nothing should follow any more, run `timerstore follow PATH "
+    "DEST --forget`."
 )
 
 

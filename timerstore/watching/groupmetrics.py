@@ -18,7 +18,11 @@ seven series, and twenty more once it has response times."""
 GAUGES: Final[dict[str, tuple[str, int, str]]] = {
     "lag_count": ("group_lag", 1, "Messages fired and not acknowledged by a group"),
     "in_flight_count": ("group_in_flight", 1, "Messages of the lag that are handed out"),
-    "oldest_age_ms": ("group_oldest_age_seconds", 1000, "Since the oldest of the lag was fired"),
+    "oldest_age_ms": (
+        "group_oldest_age_seconds",
+        1000,
+        ("How long ago the oldest message of the lag was fired"),
+    ),
 }
 COUNTERS: Final[dict[str, tuple[str, str]]] = {
     "handled_count": ("group_handled", "Messages acknowledged, kept over a restart"),

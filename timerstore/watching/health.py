@@ -23,29 +23,32 @@ BEHIND_MS: Final = 5_000
 """So far behind the clock is more than a slot that is being fired."""
 PLACES_SHOWN: Final = 20
 
-_REOPEN = "Look at the log for its cause, then close the store and open it again."
+_REOPEN = "Look in the program's log for the cause, then close the store and open it again."
 _FLUSH = (
     "Check the disk (dmesg, its mount options), then close the store and open it again. What was "
     "acknowledged before is durable."
 )
-_SPACE = "Make room on the disk, or raise max_bytes; it goes on by itself."
+_SPACE = "Make room on the disk, or raise max_bytes. The store then goes on by itself."
 _DAMAGE = (
-    "Keep a copy of the folder and run `timerstore verify` on it. Damaged messages are passed by, "
+    "Keep a copy of the folder and run `timerstore verify` on it. Damaged messages are skipped; "
     "all others fire."
 )
 _REBUILD = "Close the store and open it again: that rebuilds the timer index."
-_REMOVED = "Nothing is removed from the disk any more. Reopen the store after `timerstore verify`."
+_REMOVED = (
+    "Files are not removed from the disk any more. Run `timerstore verify`, then close the store "
+    "and open it again."
+)
 _BEHIND = (
-    "It catches up by itself. If it does not: look at the services' busy shares in "
+    "The store catches up by itself. If it does not, look at the busy shares of the services in "
     "`timerstore info`, and at the disk."
 )
 _LETTERS = (
-    "`timerstore dead PATH GROUP` tells why; `timerstore dead retry` puts them back, "
-    "`timerstore dead drop` gives them up. They stay on the disk till then."
+    "`timerstore dead PATH GROUP` says why they failed; `timerstore dead retry` puts them back, "
+    "`timerstore dead drop` drops them. They stay on the disk until then."
 )
 _UNREAD = (
-    "Have a group consume it, or put elsewhere: a misspelt topic, say. What fires in it stays on "
-    "the disk."
+    "Let a group consume this topic, or put to another one: perhaps the topic is misspelt. "
+    "Messages that fired in it stay on the disk."
 )
 
 
@@ -188,7 +191,7 @@ def _damaged(core: Core) -> list[Condition]:
         )
     if engine.rebuild_wanted:
         names = ", ".join(sorted(engine.rebuild_wanted))
-        what = f"Damage was found in an index ({names}); some timers may wait for it."
+        what = f"Damage was found in an index ({names}), so some timers may not fire."
         found.append(Condition("damaged", engine.damage.since_ms, what, _REBUILD))
     error = core.retention.error or core.cleaner.error
     if error is not None:
@@ -224,5 +227,5 @@ def _behind(core: Core, now_ms: int) -> list[Condition]:
         return []
     if core.switches.find("firing", now_ms):
         return []
-    what = f"Not everything was fired that was due {late_ms / 1000:,.1f} s ago."
+    what = f"Some timers that were due {late_ms / 1000:,.1f} s ago have not fired."
     return [Condition("behind", now_ms - late_ms, what, _BEHIND)]

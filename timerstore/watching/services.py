@@ -54,7 +54,7 @@ WAITED_FOR: Final = {
     needs.DAMAGED_TIMERLOG: "a damaged unit to be mended",
     needs.FLUSHED: _CHECKPOINT,
     needs.LEVEL_READ: "a segment of a delay level's queue",
-    needs.LOST: "what is lost to be named",
+    needs.LOST: "a lost range to be named",
     needs.BAD_ENTRY: "a damaged entry to be mended",
 }
 
