@@ -265,9 +265,9 @@ def test_waiting_for_ever_is_not_what_no_number_means(store: timerstore.TimerSto
 def test_what_lies_beyond_the_year_9999(store: timerstore.TimerStore) -> None:
     (d, *_) = store.pull("t", timeout=0)
     for delay in (timedelta.max, timedelta(days=3_000_000)):
-        with pytest.raises(timerstore.InvalidArgumentError, match="past the year 9999"):
+        with pytest.raises(timerstore.InvalidArgumentError, match=r"(past|after) the year 9999"):
             store.put(b"x", delay=delay)
-        with pytest.raises(timerstore.InvalidArgumentError, match="past the year 9999"):
+        with pytest.raises(timerstore.InvalidArgumentError, match=r"(past|after) the year 9999"):
             d.nack(delay)
     d.nack(SECOND)  # it was not acknowledged by the refusals
     store.core.clock.advance(SECOND)  # type: ignore[union-attr]

@@ -10,7 +10,7 @@
     read      its tables, as Arrow
     backup    a live one; restore, to any point
     verify    every byte of a closed one
-    salvage   whatever is left of one
+    salvage what is left of one
 
 With asyncio: timerstore.aio. Jobs that recur: timerstore.recurring. Work that is done once:
 timerstore.dedup. Metrics and traces: timerstore.metrics, timerstore.otel. With Spark:
@@ -120,7 +120,7 @@ _HOMES = {
     "watching.topics": "TopicStats Upcoming",
 }
 """Where each public name lives, loaded when it is first asked for: `timerstore --help`, completion
-of the shell, whatever only looks at errors: none of these waits for Numba."""
+of the shell, code that only looks at errors: none of these waits for Numba."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 

@@ -44,9 +44,9 @@ def compile_kernels() -> None:
 def pack(path: str | os.PathLike[str]) -> None:
     """Write this package, with the machine code of its kernels, as a zip file.
 
-    Whoever imports it from there, on this kind of processor and with this Numba, compiles nothing:
-    Spark's workers, say, for which it is `spark.submit.pyFiles`. It takes some seconds, or as long
-    as `compile_kernels` if the package's folder has no machine code. Raises
+    A process that imports it from there, on this kind of processor and with this Numba, compiles
+    nothing: Spark's workers, say, for which it is `spark.submit.pyFiles`. It takes some seconds, or
+    as long as `compile_kernels` if the package's folder has no machine code. Raises
     InvalidArgumentError, StoreAccessError.
 
     >>> timerstore.warmup.pack("timerstore.zip")

@@ -337,5 +337,5 @@ def test_the_command(run: Run, s3: str, tmp_path: Path) -> None:
         assert "copies" in json.loads(run("info", path, "--json").stdout)
     assert "3 timers pending" in run("restore", s3, tmp_path / "new").output
     assert "no longer followed" in run("follow", path, s3, "--forget").output
-    assert "cannot be followed" in run("follow", path, s3, "--forget").output
+    assert "not followed" in run("follow", path, s3, "--forget").output
     assert "delay" in run("follow", path, s3, "--every", "soon", exits=2).output

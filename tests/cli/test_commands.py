@@ -279,7 +279,7 @@ def test_handover(run: Run, path: Path) -> None:
         (["cancel", "STORE", "0" * 32], 2, "0" * 32),
         (["export", "STORE", "out.xls"], 2, "pass --format"),
         (["consume", "STORE", "--group", "a b"], 2, "group is 'a b'"),
-        (["info", "MISSING"], 3, "There is no "),
+        (["info", "MISSING"], 3, "does not exist"),
         (["info", "EMPTY"], 3, "is no timer store"),
         (["verify", "EMPTY"], 3, "no commit log"),
         (["verify", "MISSING"], 3, "no commit log"),
@@ -453,7 +453,7 @@ def test_a_full_disk_behind_the_output(path: Path) -> None:
     with open("/dev/full", "w") as full:
         status, told = finish_errors(process("pending", path, stdout=full))
     assert status == 4
-    assert "No space left for standard output" in told
+    assert "There is no space left for standard output" in told
     assert told.count("\n") == 1
 
 
@@ -484,7 +484,9 @@ def test_an_error_outside_the_commands_is_our_own(path: Path) -> None:
     code += "c.app = fail\nfrom timerstore.cli import main; main()"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
     assert done.returncode == 70
-    assert "an error of timerstore's own: KeyError: 'x'. Please report it" in done.stderr
+    assert (
+        "this is a fault of timerstore, not yours: KeyError: 'x'. Please report it" in done.stderr
+    )
 
 
 @pytest.mark.parametrize("name", ["typer", "rich"])

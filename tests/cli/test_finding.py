@@ -79,7 +79,7 @@ def test_a_misspelt_topic(path: Path, run: Run, ids: list[str], command: list[st
 
 def test_a_misspelt_topic_may_be_awaited(path: Path, run: Run, ids: list[str]) -> None:
     said = run("consume", path, "-t", "mial", "--timeout", "0").stderr
-    assert "Did you mean 'mail'?" in said and "awaited" in said
+    assert "Did you mean 'mail'?" in said and "waits until" in said
     assert run("consume", path, "-t", "mail", "--timeout", "0").stderr == ""
 
 

@@ -124,7 +124,7 @@ def test_parquet_with_times(run: Run, tmp_path: Path) -> None:
         ({"body": "x", "delay": 90}, "such as 1h30m"),
         ({"at_ms": FAR_MS}, "no body"),
         ({"body": "", "at_ms": FAR_MS}, "body is empty"),
-        ({"body": {"a": 1}, "at_ms": FAR_MS}, "no text"),
+        ({"body": {"a": 1}, "at_ms": FAR_MS}, "is not a text"),
         ({"body": "\ud800", "at_ms": FAR_MS}, "no valid Unicode"),
         ({"body_base64": "*", "at_ms": FAR_MS}, "no base64"),
         ({"body": "x", "at_ms": FAR_MS, "topic": "a/b"}, "topic is 'a/b'"),
@@ -221,7 +221,7 @@ def test_properties_that_are_no_object_are_refused(run: Run, path: Path, tmp_pat
 
 def test_put_once_and_again(run: Run, path: Path, many: Path, tmp_path: Path) -> None:
     run("import", path, many)
-    assert "all 95 rows were put before" in run("import", path, many).stdout
+    assert "all 95 rows had been put before" in run("import", path, many).stdout
     assert run("import", tmp_path / "other", many).stdout == "95 rows put\n", "another store"
     assert run("import", path, many, "--again").stdout == "95 rows put\n"
     with timerstore.open(path, read_only=True) as store:

@@ -169,7 +169,7 @@ def test_foreign_variables_are_ignored_with_a_warning(path: Path) -> None:
     env = os.environ | {"TIMERSTORE_HOME": "x", "TIMERSTORE_DURABILTY": "process"}
     status, out, told = finish(process("count", path, env=env))
     assert (status, out) == (0, "0\n")
-    assert "TIMERSTORE_HOME is no setting, and ignored\n" in told
+    assert "TIMERSTORE_HOME is no setting and is ignored\n" in told
     assert "did you mean TIMERSTORE_DURABILITY?" in told
 
 
@@ -214,7 +214,7 @@ def test_an_owner_that_is_silent_hinders_no_look(
         patch.setattr("timerstore.control.asking.Owner.call", silent)
         result = run("count", path, "--topic", "mail")
         assert result.stdout == "100\n"
-        assert "It does not answer. Looking at its files." in result.stderr
+        assert "It does not answer. This command reads the store's files instead." in result.stderr
         assert json.loads(run("get", path, timer.id, "--json").stdout)["id"] == timer.id
         assert "mail" in run("groups", path).stdout
         assert "It does not answer" in run("put", path, "x", exits=3).stderr

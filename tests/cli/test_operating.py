@@ -36,7 +36,7 @@ def test_health_of_a_running_store(store: TimerStore, path: Path, run: Run) -> N
 
 
 def test_health_where_nobody_has_it_open(path: Path, run: Run) -> None:
-    assert "nothing fires" in run("health", path, exits=3).output
+    assert "Nothing fires" in run("health", path, exits=3).output
     found = json.loads(run("health", path, "--json", exits=3).output)
     assert (found["state"], found["ok"]) == ("not open", False)
 
@@ -121,7 +121,7 @@ def test_a_store_that_nobody_has_open_is_paused_for_the_next_one(path: Path, run
     run("resume", path, "firing")
     with timerstore.open(path, config=SMALL) as store:
         assert store.health().state == "running"
-    assert "There is no" in run("pause", path / "none", "firing", exits=3).output
+    assert "does not exist" in run("pause", path / "none", "firing", exits=3).output
 
 
 def test_a_store_whose_owner_cannot_be_asked(path: Path, run: Run) -> None:

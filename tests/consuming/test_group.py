@@ -57,7 +57,7 @@ def test_a_swapped_queue_hands_out_nothing(
         with caplog.at_level(logging.ERROR):
             assert len(store.pull("a", group="new", max_count=many, timeout=0)) == 0
         assert store.stats().unreadable_count == caplog.text.count("it was skipped") == entries
-        assert f"consumequeue/a/0, offset {20 * 4}: the message it points at is" in caplog.text
+        assert f"consumequeue/a/0, offset {20 * 4}: it points to the message" in caplog.text
         # What comes behind them is handed out; nothing is reported twice.
         store.put(b"fresh", topic="a", delay_level=1)
         clock.advance(MINUTE)
@@ -86,7 +86,7 @@ def test_swapped_retries_are_passed_by(tmp_path: Path, caplog: pytest.LogCapture
         swap(path, "%RETRY%g", TIMERS)
         with caplog.at_level(logging.ERROR):
             assert {d.attempt for d in store.pull("b", group="g", timeout=0)} <= {0}
-        assert "consumequeue/%RETRY%g/0, offset 20: the message it points at is" in caplog.text
+        assert "consumequeue/%RETRY%g/0, offset 20: it points to the message" in caplog.text
         assert store.stats().unreadable_count == caplog.text.count("it was skipped") == 5
         store.put(b"fresh", topic="b", delay_level=1)
         clock.advance(MINUTE)

@@ -133,7 +133,7 @@ def test_health_and_numbers_are_read_as_curl_does(store: TimerStore, owner: Owne
     assert get(store.path, "/stats")[1]["result"].keys() == owner.call("stats").keys()
     for url in ("/cancel", "/", "/health/x", "/put?body=x"):
         status, answer = get(store.path, url)
-        assert status == 404 and "GET health, stats, count" in answer["message"]
+        assert status == 404 and "GET one of health, stats, count" in answer["message"]
     answer = raw(store.path, b"POST /put HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}")
     assert answer.split()[1] == b"501"
 
@@ -376,7 +376,7 @@ def test_an_owner_that_does_not_answer_is_named(tmp_path: Path) -> None:
     listening = socketfile.Listener(tmp_path, SOCKET_NAME)
     owner = find_owner(tmp_path)
     owner.timeout_s = 0.2
-    with pytest.raises(TimerStoreError, match=r"12345.*does not answer"):
+    with pytest.raises(TimerStoreError, match=r"12345.*did not answer"):
         owner.call("count")
     listening.close()
 

@@ -117,9 +117,10 @@ def test_what_is_restored_is_told(kept: Kept) -> None:
     assert report.ok and report.to_dict()["pending_count"] == 13
     assert str(report) == (
         f"{kept.restored} is the store as of 2023-11-14T22:14:20.006Z: 13 timers pending, "
-        "27 messages, 1 groups. What was fired or consumed after that comes again.\n"
-        "  WARNING: the last point was taken just now, so the store may still live. If it does, "
-        "13 timers fire in both: stop it before you open this one."
+        "27 messages, 1 groups. "
+        "What was fired or consumed after that time is handed out again.\n"
+        "  WARNING: the last point was taken just now, so the store may still be running. "
+        "If it is, 13 timers fire in both: stop it before you open this one."
     )
     assert report.twice_count == 13
     assert not list(kept.restored.parent.glob(".*"))
@@ -215,9 +216,9 @@ def test_another_store_is_refused(kept: Kept, tmp_path: Path) -> None:
 
 def test_two_at_once_are_refused(kept: Kept) -> None:
     lock = BackupLock(kept.dest, alone=True)
-    with pytest.raises(StoreLockedError, match="another backup"):
+    with pytest.raises(StoreLockedError, match="Another backup"):
         kept.store.backup(kept.dest)
-    with pytest.raises(StoreLockedError, match="another backup"):
+    with pytest.raises(StoreLockedError, match="Another backup"):
         kept.restore()
     lock.release()
     assert kept.back_up().point_count == 2

@@ -234,7 +234,9 @@ def test_an_ordered_consumer_reads_where_the_store_is_owned(tmp_path: Path) -> N
         second.put_many([b"%d" % i for i in range(9)], topic="t")
         while seen[-1:] != [b"5"]:
             time.sleep(0.01)
-        with pytest.raises(InvalidArgumentError, match="ordered consumer of group 'g' reads this"):
+        with pytest.raises(
+            InvalidArgumentError, match="ordered consumer of the group 'g' reads this"
+        ):
             second.pull("t", group="g", timeout=0)
         assert [each.topic for each in ordered.stats()] == ["t"]
     assert seen == [b"%d" % i for i in range(6)]

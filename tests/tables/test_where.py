@@ -90,7 +90,8 @@ def test_times(where: str, low: int, high: int) -> None:
         ("none = 5", "has no column 'none'"),
         (
             "key = 'a'",
-            "cannot leave out rows of timers by key; filter what was read by it. Use due_ms, topic",
+            "cannot filter the table timers by key. Filter the rows after reading them, or use "
+            "one of due_ms, topic",
         ),
         ("due_ms = 'a'", "due_ms is bigint. Compare it with a value such as 5"),
         ("due = 5", "due is timestamp. Compare it with a value such as '2026"),

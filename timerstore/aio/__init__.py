@@ -8,7 +8,7 @@
     handlers.py     who runs them
     side.py         one store as one event loop sees it: what runs in the loop, what apart from it
     commits.py      one thread that waits for group commits
-    wakeups.py      an eventfd in the loop, for who waits until a kernel has done something
+    wakeups.py      an eventfd in the loop, for tasks that wait until a kernel has done something
 
 A loop's thread makes each call that waits for nothing itself. It stands above the store, as a
 client of it.

@@ -1,8 +1,8 @@
 """Group commits for an event loop: tasks wait for one thread, which takes part in them.
 
 Ground rules: `_waiting` belongs to the loop's thread. `_asked` is set there and taken back by the
-thread before it looks how long the log is, so whoever asked before is served by what it then makes
-durable. The thread takes part in the group commit like any other that puts.
+thread before it looks how long the log is, so what it then makes durable serves everybody who asked
+before. The thread takes part in the group commit like any other that puts.
 """
 
 from __future__ import annotations

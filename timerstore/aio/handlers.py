@@ -101,7 +101,7 @@ class Handlers:
         self._ready.clear()
 
     async def _guarded(self, job: Coroutine[Any, Any, None]) -> None:
-        """Do a job; keep what ends it, for `close` to raise."""
+        """Do a job; keep the exception that ends it, so that `close` raises it."""
         try:
             await job
         except StoreClosedError as e:
@@ -130,7 +130,7 @@ class Handlers:
         while not self.stopping:
             if not self._ready:
                 await self._fill()
-            started_s = time.thread_time()  # the loop's own, whatever else the machine does
+            started_s = time.thread_time()  # the time of the loop alone
             for _ in range(min(len(self._ready), self._burst, self._room())):
                 task = self._ready.popleft()
                 context = copy_context()

@@ -181,7 +181,7 @@ class Consumer(Stays):
         return count
 
     async def close(self, timeout: Duration | None = None) -> bool:
-        """Begin nothing new, and wait until all handlers have ended; for `timeout` at most.
+        """Begin nothing new, and wait until all handlers have ended; `timeout` at most.
 
         Return whether they have. What was not begun is for the next consumer of the group. A
         handler that still runs goes on, as by `timerstore.Consumer.close`. If the task is
@@ -202,7 +202,7 @@ class Consumer(Stays):
 
     @property
     def error(self) -> BaseException | None:
-        """What has stopped it, for `close` to raise; None while it works."""
+        """The error that stopped it, which `close` raises; None while it works."""
         return None if self._handlers is None else self._handlers.failure.error
 
     async def __aenter__(self) -> Consumer:

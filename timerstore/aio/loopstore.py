@@ -1,4 +1,4 @@
-"""The store for asyncio: each public call of `timerstore.TimerStore`, awaited where it may wait."""
+"""The store for asyncio: each public call of `timerstore.TimerStore`, awaited if it may wait."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class LoopSide:
     # --- the loop's turn
 
     async def turn(self) -> None:
-        """Let the loop have its turn, where calls that wait for nothing went on for TURN_S."""
+        """Let the loop have its turn if calls that wait for nothing went on for TURN_S."""
         now_s = time.monotonic()
         if self._began_s is None:
             self._began_s = now_s
@@ -151,7 +151,7 @@ class LoopSide:
         return await self.apart_always(call, *args, **kwargs)
 
     async def apart_always(self, call: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Do so whatever has become of the store, for what ends it."""
+        """Do so in any state of the store, also while it is being closed."""
         self.check_loop()
         future = self._submit(call, *args, **kwargs)
         # Not wrap_future alone: a cancelled task would take back a call that waits for a thread.

@@ -1,4 +1,4 @@
-"""Taking a backup: what a store holds at one moment, copied beside whoever writes to it.
+"""Taking a backup: what a store holds at one moment, copied while others write to it.
 
 The commit log is the truth, so a backup is the log up to the end of a message, with the small files
 of the last checkpoint before it: what a store that was killed at that moment would have on disk,
@@ -6,8 +6,8 @@ without its indexes, which recovery makes anew. The store's owner is not asked a
 segment that is read is used again meanwhile, since a reader shares the lock on the log's folder.
 
 Order: the segments' new bytes, the point's small files, each durable; then the list, which makes
-the point one; then the small files at the top, and at last what no point needs goes. So whatever
-ends a backup, the points that the list names stay whole.
+the point one; then the small files at the top, and at last what no point needs goes. So the points
+that the list names stay whole, even if a backup is killed.
 """
 
 from __future__ import annotations

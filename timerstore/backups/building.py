@@ -78,7 +78,7 @@ def write_files(disk: Disk, folder: Path, files: dict[str, bytes]) -> None:
 def cut_log(disk: Disk, folder: Path, log_end: int, segment_bytes: int) -> None:
     """Leave nothing of a commit log behind its end; durable but for the folder's names.
 
-    The first segment stays, whatever the end.
+    The first segment stays in any case.
     """
     found = sorted(
         (offset, path)
@@ -103,8 +103,9 @@ def bring_to_life(
 ) -> tuple[RecoveryFindings, tuple[Problem, ...]]:
     """Recover a store whose indexes are missing, so that they are there; nothing fires.
 
-    It is left as a kill would leave it: a clean close says that whatever has its copy was claimed.
-    Returns what was found, and what is damaged: each message of the log was checked by its CRC.
+    It is left as a kill would leave it: a clean close says that every message that has a copy was
+    claimed. Returns what was found, and what is damaged: each message of the log was checked by its
+    CRC.
     """
     core = Core(path, disk, clock)
     try:

@@ -1,8 +1,8 @@
 """Who may write to a remote backup: its chains, of which the newest one alone grows.
 
 A *chain* is what one line of a store's life has written, one after the other. A new one begins
-with the first point, if the store had removed what followed the last point, and where a copy
-became the store (`promote`). It says from which offset on the log's bytes are its own, and up to
+with the first point, if the store had removed what followed the last point, or if a copy became the
+store (`promote`). It says from which offset on the log's bytes are its own, and up to
 which point what stood there before goes on to hold. What an older chain's writer adds after that
 is seen by nobody.
 
@@ -111,8 +111,8 @@ def claim_chain(dest: Destination, after: int, *, promoted: bool = False) -> tup
 
     A claim that never became a chain stands in nobody's way, but for one of a copy that is being
     `promoted`.
-    Raises StoreLockedError if somebody else claims one at the same time, StoreAccessError where
-    the destination does not list what was written.
+    Raises StoreLockedError if somebody else claims one at the same time, StoreAccessError if the
+    destination does not list what was written.
     """
     claim = (after + 1, uuid.uuid4().hex)
     dest.put(_object(*claim, "claim"), _PROMOTED if promoted else _BEGUN)

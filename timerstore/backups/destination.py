@@ -54,7 +54,7 @@ class Destination:
             base = f"{inner.base_path}/{base}"
             inner = inner.base_fs
         self.folder = Path(base) if inner.type_name == "local" else None
-        """The folder, where it is one of this machine."""
+        """The folder, if it is one of this machine."""
         self._at_once = inner.type_name in _WHOLE_AT_ONCE
 
     def __str__(self) -> str:
@@ -136,7 +136,7 @@ class Destination:
 
 
 def find_place(place: Place) -> Path | Destination:
-    """Return the folder of a backup, or its destination where it is one of objects.
+    """Return the folder of a backup, or its destination if it is one of objects.
 
     A folder of this machine that holds a remote backup is a destination, however it is named.
     Raises InvalidArgumentError; StoreAccessError if a file system does not answer.

@@ -41,11 +41,11 @@ class CopyStatus:
     request_count: int
     """Calls of the file system since it began; each is one request or a few."""
     failing_since_ms: int | None
-    """Since when nothing can be shipped, None where all is well."""
+    """Since when nothing can be shipped, None if all is well."""
     error: str | None
     """Why nothing can be shipped."""
     next_try_ms: int | None
-    """When it tries again; None where it does not fail, or has given up."""
+    """When it tries again; None if it does not fail, or has given up."""
     ended: bool
     """The follower has ended, by itself or because it was told to."""
 

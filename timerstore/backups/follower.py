@@ -1,8 +1,8 @@
-"""Following a store: what is appended is shipped all the time, beside whoever appends.
+"""Following a store: what is appended is shipped all the time, while others append.
 
 The owner is not asked. Each interval a few bytes behind what was shipped say whether there is more;
-only then the log is read. Whatever fails is tried again, after waits that grow; what says that this
-store may not write there ends it.
+only then the log is read. After an error it tries again, after waits that grow. It ends if it
+learns that this store may not write there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from timerstore.timelog.reading.reader import StoreReader
 log = logging.getLogger("timerstore")
 
 KEEP_MS: Final = 48 * 3_600_000
-"""So long points are kept where nobody says otherwise."""
+"""How long points are kept if nobody says otherwise."""
 WAIT_S_MAX: Final = 60.0
 """Between two tries while something fails."""
 _CARE_S: Final = 60.0
@@ -68,8 +68,8 @@ class Follower:
     ) -> None:
         """Take the right to write there. `find` returns the destination, anew after each failure.
 
-        Raises StoreLockedError where somebody follows there already, InvalidArgumentError where
-        the destination cannot be one, NotAStoreError.
+        Raises StoreLockedError if somebody follows there already, InvalidArgumentError if the
+        destination cannot be one, NotAStoreError.
         """
         config = Config() if config is None else config
         if is_backup(path) or not (path / "commitlog").is_dir():
@@ -172,7 +172,7 @@ class Follower:
     def _has_more(self, end: int, segment_bytes: int) -> bool:
         """Tell whether something stands in the log behind `end`; reads some bytes. O(1).
 
-        Where that segment is gone, the log goes on behind a gap.
+        If that segment is gone, the log goes on behind a gap.
         """
         head = self._read(end, segment_bytes)
         if not head:

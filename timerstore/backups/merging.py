@@ -1,6 +1,6 @@
 """Merging small pieces of a remote backup into larger ones, out of the log that is still here.
 
-A block has a piece of its own once it is full, where it lies in many. Before that, many small
+A block that lies in many pieces gets a piece of its own once it is full. Before that, many small
 pieces become one, so that no list of pieces grows without end. What was merged is removed by
 `thinning.py`, once what replaces it is there.
 """
@@ -57,7 +57,7 @@ def _block_of(part: Slice, segment_bytes: int) -> tuple[int, int]:
 
 
 def _to_merge(parts: list[Slice], block: tuple[int, int]) -> tuple[int, int] | None:
-    """Return the range of a block that shall have one piece, None where it is well as it is."""
+    """Return the range of a block that shall have one piece, None if it is well as it is."""
     if parts[-1].end == block[1] and len(parts) > _FEW:
         return parts[0].start, block[1]
     run = list[Slice]()

@@ -1,7 +1,7 @@
 """Pieces of a commit log in a remote backup: their names, which of them make up a range.
 
 A piece holds bytes [start, end) of one chain's log, as `frames.py` packs them; its name says both
-offsets with the CRC-32 of these bytes. So two pieces may overlap, and say the same where they do.
+offsets with the CRC-32 of these bytes. So two pieces may overlap, and they say the same if they do.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Order: a claim in the destination, from which on nobody else's points count but those that the next
 list shows; the last of these is fetched; then the new chain says behind which point it begins; then
 the folder becomes a store. Each part is noted in `standby.json` before the next one, so a promotion
-that was ended is taken up where it ended.
+that was killed is taken up where it ended.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PromoteReport:
     path: str
     dest: str
     pending_count: int
-    """Timers that are pending; all of them fire twice where the store before still lives."""
+    """Timers that are pending; all of them fire twice if the earlier store still runs."""
     fenced: bool
     """Whether the store before is refused in the destination from now on."""
 
@@ -72,9 +72,9 @@ def promote(
     store before may go on to write there. Nothing fires before somebody opens it. O(bytes of the
     log), for its indexes. Durable on return.
 
-    Raises NotAStoreError where the folder is no standby, or holds no point; StoreLockedError where
-    another copy is being promoted, or was; StoreAccessError where the destination cannot be
-    reached: then the folder is a standby as before.
+    Raises NotAStoreError if the folder is no standby, or holds no point; StoreLockedError if
+    another copy is being promoted, or was; StoreAccessError if the destination cannot be reached:
+    then the folder is a standby as before.
     """
     config, disk = Config() if config is None else config, Disk() if disk is None else disk
     plan = read_plan(path)
@@ -101,7 +101,7 @@ def promote(
 
 
 def _fence(path: Path, plan: dict[str, Any], disk: Disk) -> None:
-    """Refuse whoever wrote before; fetch what was written by then; begin a chain of our own."""
+    """Refuse the earlier writer; fetch what was written by then; begin a chain of our own."""
     dest = find_destination(plan["dest"])
     standby = Standby(path, dest, plan["dest"], disk)
     try:

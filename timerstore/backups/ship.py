@@ -1,8 +1,8 @@
 """Adding points to a remote backup: what is new of the log, then the object that makes it a point.
 
 Order: pieces of the log, side by side; then a look whether this chain is still the newest; then the
-point. Whatever ends a run, the points that were there stay whole, and pieces that no point needs
-yet are the beginning of the next one.
+point. If a run is killed, the points that were there stay whole, and pieces that no point needs yet
+are the beginning of the next one.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Shipper:
     ) -> BackupReport | None:
         """Add a point. O(bytes that were appended since the last one). Durable on return.
 
-        `only_new`: add none, and return None, where nothing has changed but cursors and clocks.
+        `only_new`: add none, and return None, if nothing has changed but cursors and clocks.
         `patience_s`: how long the store's owner may take to make its log durable by itself.
         """
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms

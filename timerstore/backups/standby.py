@@ -50,7 +50,7 @@ class StandbyStep:
 
     point: BackupPoint
     copied_bytes: int
-    """Of the log; 0 where there was nothing new."""
+    """Of the log; 0 if there was nothing new."""
 
 
 class Standby:
@@ -61,7 +61,7 @@ class Standby:
     ) -> None:
         """Take the folder, or make it; `address` leads to the destination again.
 
-        Raises InvalidArgumentError where it is something else, StoreLockedError.
+        Raises InvalidArgumentError if it is something else, StoreLockedError.
         """
         self.path, self.dest, self.disk = path, dest, Disk() if disk is None else disk
         self.disk.make_folder(path)
@@ -110,13 +110,13 @@ class Standby:
 
     @property
     def last(self) -> BackupPoint | None:
-        """The point that the folder holds, None where there is none yet."""
+        """The point that the folder holds, None if there is none yet."""
         return self.listed.points[-1] if self.listed is not None else None
 
     def step(self) -> StandbyStep:
-        """Fetch the last point, where it is a new one. O(bytes that are new). Durable on return.
+        """Fetch the last point if it is a new one. O(bytes that are new). Durable on return.
 
-        Raises NotAStoreError where there is no backup, InvalidArgumentError where it has no point,
+        Raises NotAStoreError if there is no backup, InvalidArgumentError if it has no point,
         CorruptStoreError, StoreAccessError, StoreFullError: the point before stays.
         """
         catalog = read_catalog(self.dest)
@@ -136,7 +136,7 @@ class Standby:
         return StandbyStep(point=point, copied_bytes=point.log_end - start)
 
     def _move_aside(self, listed: BackupList, run: int) -> None:
-        """Keep the log of the point before where the list still finds it, out of the way."""
+        """Move the log of the point before to a place in which the list still finds it."""
         folder, aside = self.path / "commitlog", self.path / EARLIER_FOLDER / str(listed.chain)
         if listed.chain == run:
             raise InvalidArgumentError(
@@ -195,7 +195,7 @@ class Standby:
 
 
 def read_plan(path: Path) -> dict[str, Any]:
-    """Return what `standby.json` says; nothing where there is none. Raises CorruptStoreError."""
+    """Return what `standby.json` says; nothing if there is none. Raises CorruptStoreError."""
     plan = read_json(path / STANDBY_FILE) or {}
     with understood(STANDBY_FILE):
         if plan and not isinstance(plan["dest"], str):

@@ -118,7 +118,7 @@ def small_files_of(reader: StoreReader) -> dict[str, bytes]:
 
 
 def flushed_end(reader: StoreReader) -> int:
-    """Return up to where a log was flushed; of a broker's, which does not say it, its end."""
+    """Return the offset up to which a log was flushed, or the end of a broker's log."""
     log, checkpoint = reader.commitlog, reader.checkpoint
     if checkpoint is None or checkpoint.by_broker:
         return log.files_end

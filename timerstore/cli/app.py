@@ -101,7 +101,7 @@ End = Annotated[str | None, typer.Option(help="Due before this time.")]
 def answering(*, as_json: bool) -> Iterator[Output]:
     """Yield where results go; turn an error into a message and an exit status.
 
-    A status that a command sets in `out.status` is that of its end, also if whoever reads the
+    A status that a command sets in `out.status` is that of its end, also if the reader of the
     output has seen enough.
     """
     logging.basicConfig(format="timerstore: %(message)s", level=logging.WARNING)

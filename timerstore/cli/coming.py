@@ -81,11 +81,11 @@ class Look:
         return number
 
     def check_topic(self, topic: str | None) -> None:
-        """Refuse a topic of which nothing was found, where the store has never seen it."""
+        """Refuse a topic of which nothing was found, if the store has never seen it."""
         self._check_name("topic", topic)
 
     def check_group(self, group: str) -> None:
-        """Refuse a group of which nothing was found, where the store has never seen it."""
+        """Refuse a group of which nothing was found, if the store has never seen it."""
         self._check_name("group", group)
 
     def _check_name(self, what: str, name: str | None) -> None:

@@ -1,4 +1,4 @@
-"""The demonstration's ledger: what its child was told, written where a kill cannot undo it.
+"""The demonstration's ledger: what its child was told, written so that a kill cannot undo it.
 
 A record is a run of int64: kind, count, then `count` due times (of a put) or none, then `count`
 commit log offsets, which tell timers apart. It is written after the call returned; of a cancel

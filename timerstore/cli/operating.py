@@ -32,7 +32,7 @@ _REFUSED = ("waiting for space", "flush failed", "stopped")
 
 
 def owner_of(path: Path) -> Owner | None:
-    """Return the process that has a store open, None if none has; raise where it is silent."""
+    """Return the process that has a store open, None if none has; raise if it does not answer."""
     from timerstore.control.asking import find_owner
 
     check_is_there(path)

@@ -36,7 +36,7 @@ class _Console(Console):
     """A console whose reader may leave; rich would end the process with the status of damage."""
 
     def on_broken_pipe(self) -> None:
-        """Leave it to whoever writes: see `cli/app.py`."""
+        """Leave it to the code that writes: see `cli/app.py`."""
         raise BrokenPipeError(errno.EPIPE, "the program that read the output has ended")
 
 
@@ -99,7 +99,7 @@ class Output:
         sys.stdout.write("\t".join(shown(str(value)) for value in values) + "\n")
 
     def flush(self) -> None:
-        """Let whoever reads see what was written."""
+        """Let the reader see what was written."""
         sys.stdout.flush()
 
     def json(self, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Calls of a store made by whoever may: the process that has it open, else this one.
+"""Calls of a store, made by the process that has it open, else by this one.
 
 A command names a call, with its arguments by name, and is not to know which of the two made it:
 what comes back is what JSON says of the result.

@@ -2,8 +2,8 @@
 
 Before each chunk of rows it is written, durably, with where the store's log ended then. An import
 that was killed may have put a part of its last chunk: its first rows, in their order; that is
-how a store puts. Which part, the log behind that place tells: a put has an id that says where in
-the log it stands, and its row's content. So a second run puts the rest, nothing twice.
+how a store puts. The log behind that place tells which part: a put has an id that says where in the
+log it is, and it has its row's content. So a second run puts the rest, nothing twice.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def shown_delay(ms: int) -> str:
 
 
 def body_field(body: bytes) -> dict[str, str]:
-    """Return a body for JSON: as text where it is UTF-8, else in base64 under another name."""
+    """Return a body for JSON: as text if it is UTF-8, else in base64 under another name."""
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:

@@ -153,7 +153,7 @@ def _only(local: datetime, zone: tzinfo | None, text: str) -> datetime:
 
 
 def _first_of(day: date, zone: tzinfo | None) -> datetime:
-    """Return a day's first instant, which is not midnight where clocks are set forward then."""
+    """Return a day's first instant, which is not midnight if clocks are set forward then."""
     midnight = datetime(day.year, day.month, day.day)  # noqa: DTZ001, a clock's face
     for minutes in range(0, 24 * 60, 15):
         if found := _readings(midnight + timedelta(minutes=minutes), zone):

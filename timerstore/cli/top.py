@@ -95,7 +95,7 @@ def _keys() -> Iterator[None]:
 
 
 def _quits(wait_s: float) -> bool:
-    """Wait; tell whether somebody wants no more."""
+    """Wait; tell whether the user wants to end."""
     if not sys.stdin.isatty():
         time.sleep(wait_s)
         return False

@@ -52,8 +52,9 @@ def open_before_ms(engine: Engine) -> int | None:
 def write_broker_files(core: Core, until_ms: int | None) -> None:
     """Write them; durable on return. `until_ms`: see `open_before_ms`.
 
-    The commit log's files become as young as the handover: a broker removes them by their age,
-    whatever waits in them, and a timer that hops may wait for years where it was put.
+    The commit log's files become as young as the handover: a broker removes them by their age even
+    if timers wait in them, and the message of a timer that hops may wait for years in the same
+    file.
     """
     engine = core.engine
     for number in list(engine.commitlog.numbers):

@@ -1,6 +1,7 @@
 """Closing a store: nobody gets in any more, who is inside leaves, then its files are let go.
 
-Each step may be ended by an exception, a signal's say; the next call goes on where it stopped.
+An exception may end each step, such as one that a signal handler raises. The next call goes on
+where it stopped.
 """
 
 from __future__ import annotations

@@ -233,7 +233,7 @@ def _keep_files(core: Core, last: NamedDelete) -> None:
             return
         if len(live):
             link_again(engine, live)
-            core.flusher.flush()  # whoever opens the store knows which of both counts
+            core.flusher.flush()  # from that the next opening knows which of both counts
             cut_chains(engine)
             core.flusher.flush()  # the wheel leads past what is renamed now
         name_units(engine, np.concatenate([dead, live]), last)

@@ -2,8 +2,8 @@
 
     consumer.py         the public class
     consumersettings.py what it was told
-    workings.py         what it is made of, whoever calls its handlers
-    messagesource.py    where its messages come from, wherever the store is
+    workings.py         what it is made of, however its handlers are called
+    messagesource.py    where its messages come from, in whichever process the store is open
     storesource.py      an open store as such
     subscription.py     a topic's handler, pulling within limits
     ordered.py          the same for an ordered consumer

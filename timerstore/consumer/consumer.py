@@ -148,7 +148,7 @@ class Consumer(Closes):
         """Call handlers until SIGTERM or SIGINT comes, then end; return an exit status.
 
         Call it in a program's main thread. It calls `start` if that was not done. At the signal
-        nothing new begins; it waits for running handlers, for `timeout` at most, then closes the
+        nothing new begins; it waits for running handlers, `timeout` at most, then closes the
         store unless `close_store` is False. After a second signal it does not wait any more. A
         third one does what it did before `run`.
 
@@ -206,7 +206,7 @@ class Consumer(Closes):
     # --- the end
 
     def close(self, timeout: Duration | None = None) -> bool:
-        """Begin nothing new, and wait until all handlers have ended, for `timeout` at most.
+        """Begin nothing new, and wait until all handlers have ended, `timeout` at most.
 
         Return whether they have ended. The next consumer of the group gets what was not begun. A
         handler that still runs goes on; its messages are acknowledged when it ends, if the store is

@@ -1,7 +1,7 @@
 """Handling: one task after the other through its handler, to what the rules make of it.
 
 Ground rules: any thread may call anything here. A task that is being handled stands in `_running`;
-whoever takes it out, the handler's thread or the one that finds it too slow, decides alone what
+the thread that takes it out, the handler's or the one that finds it too slow, decides alone what
 becomes of it. A program's code gets copies of our lists, because it may empty them; what is done is
 counted by our own, with lengths as they stand in the batch.
 """
@@ -286,7 +286,7 @@ class Handling:
         return self.take_again()
 
     def take_late(self) -> Iterator[tuple[Task, Outcome]]:
-        """Yield each task whose handler takes too long; what that returns counts no more."""
+        """Yield each task whose handler takes too long; its result does not count any more."""
         now_ms = self.now_ms()
         for task, started_ms in list(self._running.items()):
             late = now_ms - started_ms >= self.timeout_ms

@@ -1,4 +1,4 @@
-"""A source: where a consumer's messages come from, whoever has the store open.
+"""A source: where a consumer's messages come from, whichever process has the store open.
 
 A consumer is handlers by rules (`Handling`), one `Subscription` for each topic, and who calls the
 handlers: threads, a loop's tasks, a step. What they need of a store is a source, of which there are
@@ -77,7 +77,7 @@ class Source(Protocol):
         """Return once all that was sent back is as durable as a put."""
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
 
     def look(self, topics: Sequence[str]) -> list[tuple[GroupStats, GroupTally]]:
         """Tell how far the group has come with topics, and what became of what it read."""

@@ -84,7 +84,7 @@ class OrderedSubscription(LimitedSubscription):
         return []
 
     def _go_on_from(self, task: Task) -> None:
-        """Go on counting where an earlier life held the message back."""
+        """Go on counting if an earlier consumer held the message back."""
         known = self._held_back.get(self._place(task) or (-1, -1))
         if known is not None:
             attempt, first_ms, task.again_ms, task.wait_ms = known

@@ -1,7 +1,7 @@
 """A consumer as a program's main part: it runs until a signal asks it to end.
 
 Ground rules: a signal's handler sets a flag, nothing more; it may have come in the midst of any
-call. What follows from it is done by whoever waits for the flag, in the main thread.
+call. The main thread, which waits for the flag, does what follows from it.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def seconds_of(timeout: Duration | None) -> float | None:
 
 
 def exit_status(number: int, *, ended: bool, failed: bool) -> int:
-    """Return a consumer's: 1 an error, 128 + the signal's number where handlers did not end."""
+    """Return a consumer's: 1 an error, 128 + the signal's number if handlers did not end."""
     if failed:
         return 1
     return 0 if ended else 128 + number

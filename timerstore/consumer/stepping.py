@@ -22,7 +22,7 @@ class Stepper:
         attend(self._clock, self)
 
     def stop(self) -> None:
-        """Do so no more."""
+        """Stop doing so."""
         leave(self._clock, self)
 
     def step(self) -> int:
@@ -52,7 +52,7 @@ class Stepper:
         return count
 
     def next_ms(self, start_ms: int, stop_ms: int) -> int:
-        """Return where an advancing clock has to stop for this consumer."""
+        """Return the time at which an advancing clock has to stop for this consumer."""
         if self._core.closed:
             return stop_ms
         due_ms = find_pending(self._core).due_ms
@@ -68,7 +68,7 @@ class Stepper:
 
 
 def stepper_of(workings: Workings) -> Stepper | None:
-    """Return who calls the handlers where the clock is a manual one."""
+    """Return what calls the handlers if the clock is a manual one."""
     source = workings.source
     if isinstance(source, StoreSource) and isinstance(source.core.clock, ManualClock):
         return Stepper(workings, source.core, source.core.clock)

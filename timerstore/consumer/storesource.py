@@ -93,7 +93,7 @@ class StoreSource(Source):
         wait_durable(self._consuming.putting)
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         for each in self.topics:
             each.close()
         if self._is_named:

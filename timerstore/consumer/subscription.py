@@ -105,7 +105,7 @@ class Subscription:
     def tasks(self, handed: HandedOut, held: Held, batch_count: int) -> list[Task]:
         """Return the tasks of what was handed out, `batch_count` messages in each.
 
-        What has other tags is done; an empty list where all of it has.
+        What has other tags is done; an empty list if all of it has other tags.
         """
         deliveries, places = list(handed), list(range(len(handed)))
         if self._codes is not None and not handed.is_retry:
@@ -215,7 +215,7 @@ class LimitedSubscription(Subscription):
         self._limits, self._held = limits, held
 
     def close(self) -> None:
-        """Pull no more."""
+        """Stop pulling."""
 
     def pull(self, count_max: int, batch_count: int) -> list[Task]:
         """Return tasks of up to `count_max` messages, `batch_count` in each.

@@ -1,4 +1,4 @@
-"""The threads of a consumer: whoever has nothing to do pulls.
+"""The threads of a consumer: a thread that has nothing to do pulls.
 
 There is no thread that only pulls. A thread that finds no task takes the lead: it pulls what is
 there, or sleeps until something is fired; then it wakes another one to lead, while it handles what
@@ -32,8 +32,8 @@ log = logging.getLogger("timerstore")
 _POLL_MS: Final = 50.0
 """The thread that leads looks up at least this often."""
 _TEND_S: Final = 1.0
-"""Handlers that take too long are looked for at least this often; more often where the time that
-they have is short."""
+"""Handlers that take too long are looked for at least this often; more often if the time that they
+have is short."""
 
 
 class Threads:
@@ -121,7 +121,7 @@ class Threads:
                 ready.append(task)  # it has not begun
                 raise
             handle(task)
-        self._wake_all()  # a signal's exception may have kept whoever stops us from that
+        self._wake_all()  # a signal may have ended the call that stops us
 
     def _lead(self) -> None:
         """Pull tasks; return once there are any."""

@@ -1,4 +1,4 @@
-"""What a consumer is made of, whoever calls its handlers: threads, a loop's tasks, a step."""
+"""What a consumer is made of, whether threads, a loop's tasks or a step call its handlers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Workings:
         self.begin()
 
     def begin(self) -> None:
-        """Begin to read, whatever there is to read."""
+        """Begin to read, also if there is nothing to read yet."""
         self.source.begin(self.subscriptions)
         self.state = STARTED
 

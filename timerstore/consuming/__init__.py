@@ -15,7 +15,7 @@
     retries.py      what a group sent back
     queued.py       what stands in a queue, read without handing it out
     sendback.py     appending a message again
-    known.py        acknowledging by id, whoever was handed it
+    known.py        acknowledging by id, also for another process
     nextputs.py     what a handler wants put in a message's place
     ackput.py       acknowledging one with what is put in its place
     putacks.py      … which of that the offsets file knows of

@@ -150,7 +150,7 @@ class QueueCursor:
         self.trim()
 
     def settle_anywhere(self, index: int) -> bool:
-        """Say that an entry is done, whoever has it, or nobody yet; tell whether it was not.
+        """Say that an entry is done, handed out or not; tell whether it was not done before.
 
         O(entries before it that are not handed out).
         """

@@ -180,7 +180,7 @@ def _settle_some(
 
 
 def _make_durable(consuming: Consuming) -> None:
-    """Make durable what was appended, whatever the store's durability: what is done will be."""
+    """Make durable what was appended, because the offsets file will be durable."""
     wait_durable(consuming.putting)
     consuming.core.flusher.sync_log()
 

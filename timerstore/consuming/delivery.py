@@ -247,7 +247,7 @@ class HandedOut(Protocol):
         """Acknowledge some, which were `handled` or not."""
 
     def give_back(self, places: Sequence[int]) -> None:
-        """Let some be handed out again, to whoever asks."""
+        """Let some be handed out again, to any consumer of the group."""
 
     def nack(self, i: int, delay: timedelta | None) -> None:
         """Send one back, durably, which acknowledges it."""

@@ -50,7 +50,7 @@ def failed_properties(
 ) -> bytes:
     """Return what a message that fails now is to carry, in `room_bytes` at most.
 
-    `known`: the properties that it has; `failure`: where it is given up.
+    `known`: the properties that it has; `failure`: the reason, if it is given up.
     """
     first_ms = known.get(_FIRST_FAILED) or str(now_ms)
     encoded = encode_property(fmt.PROPERTY_FIRST_FAILED, first_ms.encode())

@@ -36,11 +36,11 @@ def checked(puts: Any) -> list[dict[str, Any]]:
     if isinstance(puts, str | bytes | Mapping) or not isinstance(puts, Sequence):
         raise InvalidArgumentError(f"puts is {puts!r}. Pass a list of dicts, each as for put.")
     if not 1 <= len(puts) <= PUTS_MAX:
-        raise InvalidArgumentError(f"puts has {len(puts)}. Pass 1 to {PUTS_MAX}.")
+        raise InvalidArgumentError(f"puts has {len(puts)} timers. Pass 1 to {PUTS_MAX}.")
     for each in puts:
         if not isinstance(each, Mapping) or not set(each) <= NAMES or "body" not in each:
             raise InvalidArgumentError(
-                f"puts has {each!r}. Pass a dict with body, and any of "
+                f"puts contains {each!r}. Pass a dict with body, and any of "
                 f"{', '.join(sorted(NAMES - {'body'}))}."
             )
     return [dict(each) for each in puts]

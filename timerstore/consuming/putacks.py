@@ -68,7 +68,7 @@ class PutAcks:
     def covered(self) -> int | None:
         """Return the index of the first record that may not be settled; None if none ever was.
 
-        Whoever reads the groups' offsets afterwards finds all that is before it.
+        If somebody reads the groups' offsets afterwards, all that is before it is in them.
         """
         queues = self._core.engine.queues
         rows = queues.rows(ACKS_TOPIC)
@@ -78,7 +78,7 @@ class PutAcks:
             return min(self._under_way.values(), default=queues.next_index(rows[0]))
 
     def wait_durable(self) -> None:
-        """Return once all records that were appended are durable, whatever the durability."""
+        """Return once all records that were appended are durable, with every `durability`."""
         if self.log_end > self._core.flusher.durable_end:
             self._core.flusher.wait_durable(self.log_end)
 

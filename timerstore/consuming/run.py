@@ -209,7 +209,7 @@ class Run(HandedOut):
         reader.core.check_open()
 
     def give_back(self, places: Sequence[int]) -> None:
-        """Let some be handed out again, to whoever asks."""
+        """Let some be handed out again, to any consumer of the group."""
         self.reader.core.check_process()
         with self.reader.lock:
             indexes = self.indexes[list(places)].tolist()

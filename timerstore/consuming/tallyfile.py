@@ -5,11 +5,11 @@ seconds: after a crash its counters lack what came since. They are for people, n
 them; so a file that is damaged is begun anew.
 
 Beside them stand the dead letters that were put back one by one, behind others that stay: an index
-that is committed cannot say that. They are written at once. Where the file is lost these letters
-are there again.
+that is committed cannot say that. They are written at once. If the file is lost, these letters are
+there again.
 
 And what an ordered consumer holds back, with how often it failed; that is written with the
-counters. Where it is lost it may fail more often before it is given up.
+counters. If it is lost, a message may fail more often before it is given up.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ NOBODY: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK
 class Owner:
     """The process that has a store open; any number of threads may ask it.
 
-    Each call is a connection of its own, so that whoever thinks between two of them keeps nobody
-    out.
+    Each call is a connection of its own, so that a person who thinks between two of them keeps
+    nobody out.
     """
 
     def __init__(self, path: Path) -> None:
@@ -85,7 +85,7 @@ class Owner:
                 return wire
             except BaseException as e:
                 wire.close()
-                # Sent away before it had asked, for others: where very many came at once.
+                # The connection was closed before it had asked, because very many came at once.
                 is_lost = isinstance(e, LostError) and not isinstance(e.__cause__, BlockingIOError)
                 if not is_lost or time.monotonic() > until_s:
                     raise

@@ -43,7 +43,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: whoever asks is answered."""
+        """Log nothing: the answer goes to the client."""
 
 
 def answer_get(guest: socket.socket, answer: Callable[[str], dict[str, Any]]) -> None:

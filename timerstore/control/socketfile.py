@@ -24,7 +24,7 @@ class Listener:
     """Listens in a store's folder, whose lock is held; a file that was removed is made again.
 
     One thread accepts; any may close, more than once. The folder is held by a descriptor, so that
-    nothing is made elsewhere where it was moved.
+    nothing is made elsewhere if it was moved.
     """
 
     def __init__(self, path: Path, name: str) -> None:

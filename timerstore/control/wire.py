@@ -5,8 +5,7 @@ nothing that is read here is ever unpickled. A frame is a header, a line of JSON
 part behind it; further parts have frames of their own.
 
 In JSON bytes are `{"base64": "…"}`; an object that happens to have that one name, or "object", is
-written as `{"object": {…}}`. So each value has one spelling, and whoever reads it gets what was
-meant.
+written as `{"object": {…}}`. So each value has one spelling, and the reader gets what was meant.
 """
 
 from __future__ import annotations
@@ -120,7 +119,7 @@ class Wire:
             return True
 
     def end(self, how: int = socket.SHUT_RDWR) -> None:
-        """Have whoever waits at either end see that it is over."""
+        """Let threads that wait at either end see that it is over."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(how)
 
@@ -166,7 +165,7 @@ def _from_base64(text: Any) -> bytes:
         return base64.b64decode(text.encode(), validate=True)
     except (AttributeError, ValueError) as e:
         raise InvalidArgumentError(
-            f"{text!r:.80} is no base64 ({e}). Bytes are sent as {{{_BYTES!r}: ...}}, an object of "
+            f"{text!r:.80} is no base64 ({e}). Send bytes as {{{_BYTES!r}: ...}}, an object of "
             f"that name as {{{_OBJECT!r}: ...}}."
         ) from e
 

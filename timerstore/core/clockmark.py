@@ -1,8 +1,8 @@
 """Which kind of clock a store's timers go by: a manual one's store has a mark.
 
 It is made if nothing is pending, and goes, durably, as soon as the system clock is used. So a
-store without it, a broker's for one, has real timers. To make it costs no fsync: where a power cut
-takes it, a manual clock is refused once too often.
+store without it, a broker's for one, has real timers. To make it costs no fsync: if a power cut
+loses it, a manual clock is refused once too often.
 """
 
 from __future__ import annotations

@@ -243,7 +243,7 @@ class Core:
             callers.fire_from_ms = 0 if firing is None else firing.end_ms
             callers.short_way_ended = int(putting is not None)
         if self.closed or self.failure.error is not None or self._refusal is not None:
-            self.end_short_way()  # looked at last: whoever ends it says why before
+            self.end_short_way()  # looked at last: the reason is set before
 
     def check_unlocked(self, *, keys: bool = False) -> None:
         """Raise if this thread holds a lock that the call would wait for: for ever.
@@ -326,7 +326,7 @@ _open_cores: weakref.WeakSet[Core] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """Let the parent's stores be closed to a child; what looks at `closed` alone asks no more."""
+    """Let the parent's stores be closed to a child, also for code that only looks at `closed`."""
     for core in _open_cores:
         core.forked = core.closed = True
         core.end_short_way()

@@ -1,8 +1,8 @@
 """What a store consists of that is opened to look at: no file is changed, no lock is taken.
 
 It is the whole store over a disk that keeps every change in memory: files are mapped copy-on-write,
-and what would be written is not. So recovery runs as always, whatever state the directory is in,
-and what it finds is what the next real opening would find.
+and what would be written is not. So recovery runs as always, in any state of the directory, and
+finds what the next real opening would find.
 
 Of a store that another process uses it shows what had reached the files at the moment of opening:
 the last checkpoint with the wheel and the small files that go with it (`timelog/files/steady.py`),
@@ -73,7 +73,7 @@ class PrivateDisk(Disk):
     writes = False
 
     def __init__(self) -> None:
-        """Begin with the disk as it is, whoever changes it."""
+        """Begin with the disk as it is, even if another process changes it."""
         self._steady: Steady | None = None
         self._maps: dict[Path, PrivateFile] = {}
         self._kept: dict[Path, set[int]] = {}  # by folder, the segments that are mapped
@@ -228,7 +228,7 @@ def _is_empty(fd: int) -> bool:
 
 
 class _NoLock(LockFile):
-    """Stands where a store that is written to holds its lock."""
+    """Takes the place of the lock that a store holds if it is written to."""
 
     def __init__(self) -> None:
         self._file = None

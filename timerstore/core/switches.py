@@ -50,8 +50,8 @@ class Pause:
 class Switches:
     """All pauses of a store. Changed as a whole, so that any thread may look without a lock.
 
-    Whoever changes them, or has others obey, holds `lock`: two at once would lose one's pause, or
-    have the services obey what is over.
+    A thread holds `lock` while it changes them or makes others obey. Two at once would lose one
+    pause, or make the services obey a pause that is over.
     """
 
     def __init__(self, disk: Disk, path: Path) -> None:
@@ -66,7 +66,7 @@ class Switches:
             self.damage = e
 
     def set(self, pause: Pause) -> None:
-        """Pause; one of the same thing is replaced. Where it is kept, durable on return."""
+        """Pause; one of the same thing is replaced. If it is kept, it is durable on return."""
         with self.lock:
             self._change((*self._without(pause.what, pause.group), pause))
 

@@ -344,7 +344,7 @@ class Binaries:
                 "binary array, or a 2-D uint8 array."
             )
         if type(values) in (list, tuple) and OBJECTS_ARE_READABLE:
-            self._owner = tuple(values)  # keeps each object, whatever becomes of the list
+            self._owner = tuple(values)  # keeps each object, even if the caller changes the list
             read = read_bytes_objects(self._owner)
             if read is not None:
                 self.address, self.length = read

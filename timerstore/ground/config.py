@@ -59,8 +59,8 @@ class Tuning:
     """
 
     precision_ms: int = 1_000
-    """Time of one slot of the wheel: 100, 200, 500 or 1000. Timers fire to the millisecond
-    whatever it is; a smaller one makes chains shorter where very many timers are pending."""
+    """Time of one slot of the wheel: 100, 200, 500 or 1000. Timers fire to the millisecond with
+    every value; a smaller one makes chains shorter if very many timers are pending."""
 
     roll_window_slots: int = 172_800
     """A timer further ahead is put down again on the way: two days of seconds, as a broker's."""
@@ -83,8 +83,8 @@ class Tuning:
     timer that is due in a month keeps all that was put after it for days."""
 
     cleaning_factor: int = 2
-    """It is done where what could go is more than so many times the bytes that are pending: with 2,
-    60 bytes are copied for 100 that are put, if one timer in a hundred is due within 30 days.
+    """It is done if the bytes that could go are more than this many times the pending bytes: with
+    2, 60 bytes are copied for 100 that are put, if one timer in a hundred is due within 30 days.
     With 4, 27, for half as much disk again."""
 
     cleaning_slack_bytes: int = 128 << 20
@@ -94,10 +94,10 @@ class Tuning:
     """A put further ahead than this is refused."""
 
     congestion_slot_count: int | None = None
-    """A slot with twice this many timers takes no more; between, puts are refused by chance."""
+    """A slot with twice this many timers takes no more; in between, puts are refused by chance."""
 
     admission_count_max: int = 65_536
-    """Timers of the queue on disk that no service has read, where a put begins to wait: some 20 ms
+    """If no service has read so many timers of the queue on disk, a put begins to wait: some 20 ms
     of the services' work, which is still in the page cache."""
 
     admission_timeout_ms: int | None = None
@@ -187,11 +187,11 @@ class Config(Tuning):
     `least_max_bytes`, and `small`."""
 
     retention_ms: int = 0
-    """A consumed message is kept at least this long; 0: it goes when no group needs it. Whoever
-    wants history sets it."""
+    """A consumed message is kept at least this long; 0: it goes when no group needs it. Set it if
+    you want history."""
 
     admission: AdmissionRule = "grow"
-    """What a put does where the services do not keep up: "grow", it goes on, as the queue on disk
+    """What a put does if the services do not keep up: "grow", it goes on, as the queue on disk
     grows; "wait", it waits for room in that queue."""
 
     delay_levels: str = DELAY_LEVELS

@@ -2,8 +2,8 @@
 
     01A3185C6388 000000007C17 EF5F2ADA    due time in ms, commit log offset, store tag
 
-An id alone leads to its timer, without any index, over rolls and restarts. Where the message waits
-in a delay level the highest bit of the offset's 48 is set (LEVEL_MARK in
+An id alone leads to its timer, without any index, over rolls and restarts. If the message waits in
+a delay level, the highest bit of the offset's 48 is set (LEVEL_MARK in
 `timelog/bytes/format.py`).
 """
 
@@ -40,7 +40,7 @@ def format_id(due_ms: int, offset: int, tag: int) -> str:
 
 def parse_id(text: str) -> TimerId | None:
     """Return the parts of an id that has our form, digits in upper or lower case, or None."""
-    # Not all that `int` takes: blanks, signs and underscores are no digits to whoever reads a log.
+    # It takes less than `int` does: blanks, signs and underscores are no digits of an id.
     if not isinstance(text, str) or not _DIGITS.fullmatch(text):
         return None
     return TimerId(int(text[:12], 16), int(text[12:24], 16), int(text[24:], 16))

@@ -149,7 +149,7 @@ def check_timeout(timeout: Any) -> float | None:
 
 
 def check_name(name: Any, what: str = "topic") -> bytes:
-    """Return the bytes of a name that is looked for, whatever its characters, or refuse it."""
+    """Return the bytes of a name that is looked for, with any characters, or refuse it."""
     if not isinstance(name, str):
         raise InvalidArgumentError(f"{what} is {name!r}. Pass a str.")
     try:

@@ -18,7 +18,7 @@ MODULE: Final = "timerstore.ground.sparkdaemon"
 
 
 def without_zips(path: list[str]) -> list[str]:
-    """Return a module search path without PySpark's zip files where the same is installed.
+    """Return a module search path without PySpark's zip files if the same PySpark is installed.
 
     Such a file lies in `pyspark/python/lib` of the installed package; elsewhere it stays.
     """

@@ -15,7 +15,7 @@ TOML_BYTES_MAX: Final = 1 << 20
 
 
 def read_toml(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
-    """Return what a file says; `what` it should hold is told where it is too long.
+    """Return what a file says; `what` it should hold is named if it is too long.
 
     Raises InvalidArgumentError.
     """

@@ -4,7 +4,7 @@
     verify.py       every byte: the rules of `validation/` about bytes, told shortly
     auditbackup.py  a backup's points against its list
     restore.py      a store out of a point, or of a time between two
-    salvage.py      a store out of whatever is left of one
+    salvage.py      a store out of what is left of one
     leftovers.py    its files, copied as far as they can be read
     lostranges.py   what is lost of its log, covered with fillers
 

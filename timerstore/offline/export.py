@@ -177,7 +177,7 @@ def _table_writer(out: IO[bytes], schema: Any, format: Format) -> Any:
         return csv.CSVWriter(out, schema)
     import pyarrow.parquet as pq
 
-    # A dictionary is of use where values come again; ids and bodies would fill one in vain.
+    # A dictionary helps if values come again; ids and bodies would fill one in vain.
     return pq.ParquetWriter(out, schema, use_dictionary=["topic", "tag"])
 
 

@@ -32,7 +32,7 @@ from timerstore.timelog.writing.filler import BYTES_OF_ORIGIN, SALVAGED_TOPIC, c
 
 @dataclass
 class LostRange:
-    """A piece of the log where no message can be read."""
+    """A piece of the log in which no message can be read."""
 
     start: int
     stop: int
@@ -49,7 +49,7 @@ class LogFound:
 
     start: int
     end: int
-    """Behind its last message, or behind what was flushed where that is lost."""
+    """Behind its last message, or behind what was flushed if that is lost."""
     message_count: int = 0
     ranges: list[LostRange] = field(default_factory=list)
     blanks: list[int] = field(default_factory=list)

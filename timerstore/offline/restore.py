@@ -72,8 +72,8 @@ class RestoreReport:
     group_count: int
     """Consumer groups; what one consumed after the point comes again."""
     twice_count: int
-    """Timers that fire in both stores if the one that was backed up still lives, as it may where
-    its last point is younger than ten minutes; else 0."""
+    """Timers that fire in both stores if the one that was backed up still runs. That is possible if
+    its last point is younger than ten minutes; else this is 0."""
     problems: tuple[Problem, ...]
     """Damage that was in the store when the backup was taken."""
 

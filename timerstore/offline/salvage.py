@@ -1,4 +1,4 @@
-"""Salvaging: a sound store out of whatever is left of one.
+"""Salvaging: a sound store out of what is left of one.
 
 The log is copied as far as it can be read. Whole messages stay at their offsets, so ids stay what
 they were; what is lost between them is covered with fillers (`timelog/writing/filler.py`). Indexes
@@ -56,7 +56,7 @@ class SalvageReport:
     """Messages that were whole."""
     pending_count: int
     lost: tuple[Problem, ...]
-    """Each range of the commit log where no message could be read."""
+    """Each range of the commit log in which no message could be read."""
     lost_bytes: int
     files: tuple[Problem, ...]
     """What was wrong with files of the commit log."""
@@ -101,7 +101,7 @@ def salvage(
     clock: ManualClock | None = None,
     progress: Progress | None = None,
 ) -> SalvageReport:
-    """Make a sound store in `dest` of whatever is left in `path`; return what that was.
+    """Make a sound store in `dest` of what is left in `path`; return what that was.
 
     `path` may lack any file, hold damaged, cut, unreadable ones, or be a backup; it is not changed.
     No process may have it open. `dest` must not exist, or be empty. `config`: the sizes, precision

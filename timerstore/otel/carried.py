@@ -14,7 +14,7 @@ def with_context(properties: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return properties for `put`, with the present trace context beside those that are given.
 
     By W3C trace context that is `traceparent`, some 60 bytes, and `tracestate` if there is one.
-    They stay over retries. Where no span is current nothing is added.
+    They stay over retries. If no span is current, nothing is added.
 
     >>> id = store.put(b"hello", properties=timerstore.otel.with_context({"lang": "de"}))
     """

@@ -1,8 +1,8 @@
 """Tracing: a hook that makes a span around each call of a handler.
 
 Names and attributes are those of OpenTelemetry's semantic conventions for messaging. Ground rules:
-`_calls` is a dictionary whose items are put in by the handler's thread, and taken out by whoever
-finds what became of it; a token of a context is given back in that context alone.
+`_calls` is a dictionary whose items are put in by the handler's thread, and taken out by the thread
+that finds what became of it; a token of a context is given back only in that context.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Tracing:
             self._leave_ended()
 
     def _leave_ended(self) -> None:
-        """Let what ended be current no more; a time-out ends it in another thread."""
+        """Make the span that ended no longer current; a timeout ends it in another thread."""
         calls = _calls_of.get()
         while calls and calls[-1].ended:
             contexts.detach(calls[-1].token)

@@ -3,7 +3,7 @@
     pending.py      the calls
     listing.py      all in order, or how many fall due when
     pendingtable.py all as an Arrow table
-    get.py          one by its id, whatever it is
+    get.py          one of any kind by its id
     byid.py         one ordinary timer by its id, in a kernel or two
     verdict.py      what became of the timers of some ids
     cancel.py       cancelling

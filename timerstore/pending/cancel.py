@@ -6,7 +6,7 @@ lock under which dequeue-put looks into the cancelled set and appends, as one st
 
 - If the timer was not appended yet, it joins the cancelled set, the delete is appended: True.
 - If it was cancelled before and its due time is still to come: True again, once that delete is
-  durable. Nothing is appended. Whoever lost an answer may ask again.
+  durable. Nothing is appended. If you lost an answer, ask again.
 - If it was taken or has fired: False.
 - If its message is damaged: False. It was taken off the count when the damage was met.
 

@@ -1,4 +1,4 @@
-"""One pending timer by its id, whatever it is; `byid.py` is the short way of an ordinary one."""
+"""One pending timer of any kind by its id; `byid.py` is the short way of an ordinary one."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Everything goes under the lock of the index, which is taken before any other. So a put on condition
 is one step for all others that are: between the look and the put only a plain put can add a timer.
 What the index leads to is judged by its id like any other. A timer that was moved meanwhile has
-another id by then: where one was found and is pending no more, it is looked for again.
+another id by then: if one was found and is not pending any more, it is looked for again.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class Keyed:
         return self._keys.lock
 
     def find(self, topic: str, key: str) -> str | None:
-        """Return the id of a timer that is pending. For who holds the lock."""
+        """Return the id of a timer that is pending. For the thread that holds the lock."""
         return next(self._ids(*_names(topic, key)), None)
 
     def put_if_absent(self, prepared: Prepared, key: str) -> str:
@@ -224,7 +224,7 @@ class _Walk:
         self._core, self._search = core, search
         self._names, self._how = (key, topic), BEGIN
         self.is_settled = False
-        """Set by who finds that the last one is pending no more, and never will be."""
+        """Set by the thread that finds that the last one is not pending any more."""
         self.has_no_entry = False
 
     def __iter__(self) -> Iterator[str]:

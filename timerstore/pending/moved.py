@@ -36,7 +36,7 @@ def check_payload(core: Core, body: object, properties: Mapping[str, str] | None
 
 
 def compose_moved(core: Core, timer: Timer, due_ms: int, id: str, payload: Payload) -> Staged:
-    """Compose the timer that comes in the place of another one, and say where it is staged."""
+    """Compose the timer that comes in the place of another one, and return where it is staged."""
     own = timer.properties if payload.properties is None else payload.properties
     tag = timer.tag if payload.keeps_tag else payload.tag
     described = {"TAGS": tag, "KEYS": timer.key, **own}

@@ -1,7 +1,7 @@
 """What an id stands for, if that is to be cancelled or moved: ours, or what a broker wrote.
 
-What a broker wrote has its own unique key for an id, which `pending` lists. Such a key says nothing
-of where its timer waits, and a broker's rolls are not on our grid, so the pending timers are
+What a broker wrote has its own unique key for an id, which `pending` lists. Such a key does not say
+where its timer waits, and a broker's rolls are not on our grid, so the pending timers are
 searched for it, O(pending), without a lock; only the verdict falls under the locks of the services.
 Two topics may use one key; then it stands for both timers. What is known of a timer in the
 cancelled set is a hash of its topic with its key, as for the deletes of a broker.

@@ -114,7 +114,7 @@ def decode_timers(core: Core, messages: Int64s, due_ms: Int64s) -> list[Timer]:
             if view is None:
                 continue
             if part[SPAN_STATUS] != GOOD:
-                try:  # where its map was dropped just now
+                try:  # if its map was dropped just now
                     timers.append(read_timer(core, message, due))
                 except CorruptStoreError:
                     if message >= log.start:
@@ -132,7 +132,7 @@ def decode_timers(core: Core, messages: Int64s, due_ms: Int64s) -> list[Timer]:
 def from_parts(
     view: Bytes | memoryview, part: list[int], id: str, topic: str, due_ms: int
 ) -> Timer:
-    """Return a timer whose parts were noted; `id`, `topic`: for where SPAN_ROW is no −1."""
+    """Return a timer whose parts were noted; `id`, `topic`: used if SPAN_ROW is not −1."""
     (
         _,
         body_at,
@@ -164,7 +164,7 @@ def read_timer(core: Core, offset: int, due_ms: int) -> Timer:
 def to_timer(
     properties: dict[str, str], body: bytes, due_ms: int, put_ms: int, topic: str = ""
 ) -> Timer:
-    """Return a decoded message as a timer; `topic`: where it is, if it names no other."""
+    """Return a decoded message as a timer; `topic`: used if it names none."""
     return _new_timer(
         id=properties.get("UNIQ_KEY", ""),
         topic=properties.get("REAL_TOPIC", topic),

@@ -15,7 +15,7 @@
     slotrules.py     … about slots, chains, rolls
     timerules.py     … about drift, age
     finding.py       what a rule says
-    thresholds.py    from where on it warns
+    thresholds.py    from which value on it warns
     htmlreport.py    a page about a run
     reportdata.py    what it shows
     svgcharts.py     its charts

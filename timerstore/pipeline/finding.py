@@ -26,7 +26,7 @@ class DistributionRule(NamedTuple):
     measures: str
     """What its value is, with its unit."""
     advice: str
-    """What to do where it warns or fails."""
+    """What to do if it warns or fails."""
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@
     out/fired_lateness/day=2027-01-04/store=shop/0000000017.parquet
 
 A file holds the rows of one batch and day, and its name is the batch's number. Spark's checkpoint
-says from where to where a batch goes; killed in the midst of one, the stream does it again, and it
-replaces the files that it had written. So no row is lost, and none is there twice.
+says where a batch begins and ends. If the stream is killed in the middle of one, it does it again,
+and replaces the files that it had written. So no row is lost, and none is there twice.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def follow(
     """Append what a store fires to the tables `fired` and `fired_lateness`; return the query.
 
     It runs until it is stopped, a batch every few seconds, or with `until_now` up to what has fired
-    by now. Started again with the same `out` and `name` it goes on where it stopped, however that
-    was. `name`: the store's, else its folder's. `checkpoint`: the folder of Spark's, else one below
-    `out`. One stream for a name at a time. `batch_bytes`: of the commit log in a batch, at most. A
-    store in use is followed to its last checkpoint, half a second behind. Raises
+    by now. If it is started again with the same `out` and `name`, it goes on where it stopped, also
+    after a kill. `name`: the store's, else its folder's. `checkpoint`: the folder of Spark's, else
+    one below `out`. One stream for a name at a time. `batch_bytes`: of the commit log in a batch,
+    at most. A store in use is followed to its last checkpoint, half a second behind. Raises
     InvalidArgumentError if `path` is no store.
 
     >>> query = timerstore.pipeline.follow(spark, "timers/", "tables/", until_now=True)
@@ -103,7 +103,7 @@ def write_batch(rows: Any, number: int, out: str, store: str) -> None:
     written = set[str]()
     for day, part in _by_day(rows):
         files = TableFiles(out, name, day)
-        # The histogram comes first: where the rows are, it is there.
+        # The histogram comes first: if the rows are there, it is there too.
         for table, each in ((FIRED_LATENESS.name, lateness_of(part)), (FIRED, part)):
             written.add(files.write_plainly(table, each, store))
     for table in (FIRED_LATENESS.name, FIRED):

@@ -63,7 +63,7 @@ def write_report(
 ) -> Path:
     """Write a page about a run, the last one if none is named; return where.
 
-    `out`: the folder of result tables. `path`: the page, `report.html` in that folder where it is
+    `out`: the folder of result tables. `path`: the page, `report.html` in that folder if it is
     None. It needs no server and no network. Raises InvalidArgumentError if there is no such run.
 
     >>> result = timerstore.pipeline.run("timers/", "tables/")

@@ -1,7 +1,7 @@
 """All rules of distribution, over the tables of one store.
 
-They need the tables alone, so they judge where these are made, in a task of Spark or in one
-process, and again whenever somebody reads the tables.
+They need only the tables. So they judge in the place that makes the tables, a task of Spark or one
+process, and again when somebody reads the tables.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One store, from its bytes to its files: looked at, judged, written.
 
-A small store is done in one go, by whoever has it. Of a large one many do the two rounds of a
+A small store is done in one go, in one task. Of a large one many do the two rounds of a
 validation (`timerstore/validation/work.py`), and then one does what is left.
 """
 
@@ -71,7 +71,7 @@ def or_unreadable(
 ) -> StoreResult:
     """Do something about a store; if that fails, write that it could not be read.
 
-    Whatever is wrong with one store must not keep the others from being looked at. What is wrong
+    An error of one store must not keep the others from being looked at. What is wrong
     with `out` is raised, because it concerns all of them.
     """
     try:

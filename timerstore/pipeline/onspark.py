@@ -1,8 +1,8 @@
 """All stores of a run on Spark's workers, in one job.
 
-Small stores are put together, so that a task does some of them from their bytes to their files. Of
-a large one each task looks at a split; what they note is shuffled by bucket, judged there, and what
-was found is shuffled by store, where its tables are written. A DataFrame's row is a blob of
+Small stores are put together, so that a task does some of them from their bytes to their files. For
+a large one, each task looks at a split. Their notes are shuffled by bucket and judged; what was
+found is shuffled by store, and the tables of that store are written. A DataFrame's row is a blob of
 numbers, as in `timerstore/spark/validating.py`.
 """
 
@@ -50,7 +50,7 @@ _BATCH_BYTES: Final = 32 << 20
 """Of notes that go to the JVM together."""
 _TASKS_OF_A_CORE: Final = 4
 _TASKS_UNKNOWN: Final = 32
-"""Tasks for small stores where Spark does not say how many cores it has, as over Connect."""
+"""Tasks for small stores if Spark does not say how many cores it has, as over Connect."""
 
 Row = tuple[int, int, int, bytes]
 

@@ -36,8 +36,8 @@ def publish(
     `run`: that one; None: all that came to their end and are not in the catalog's table `runs`,
     the oldest first. Each table takes a run's rows, or replaces them, in one commit; `runs` comes
     last. So what was interrupted is done again, and then nothing is missing or doubled. Workers
-    must see `out`. Raises InvalidArgumentError if a run has not come to its end, or where the
-    catalog cannot replace rows. O(bytes).
+    must see `out`. Raises InvalidArgumentError if a run has not ended, or if the catalog cannot
+    replace rows. O(bytes).
 
     >>> timerstore.pipeline.publish(spark, "tables/", "lake.timers", form="iceberg")
     ['nightly-1', 'nightly-2']

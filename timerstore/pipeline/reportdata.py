@@ -24,7 +24,7 @@ DAYS: Final = 7
 ROWS: Final = 24
 LATE_QUANTILES: Final = {"p50": 0.5, "p99": 0.99, "max": 1.0}
 FAR_SHARE: Final = 0.98
-"""Which part of the timers a time axis must show, where the others lie far behind."""
+"""Which part of the timers a time axis must show if the others lie far behind."""
 _FAR: Final = 4
 
 

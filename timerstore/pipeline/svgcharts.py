@@ -1,7 +1,7 @@
 """Charts as SVG that stands in a page: no library draws them, no script, no file beside it.
 
-A chart has a title that says what is to be seen, and each mark a text of its own for whoever points
-at it. Colours are those of `timerstore/validation/plots.py`.
+A chart has a title that says what is to be seen, and each mark has a text that shows when the mouse
+points at it. Colours are those of `timerstore/validation/plots.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from timerstore.validation.words import duration
 WIDTH: Final = 920
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 16, 12, 40
 _HEAD: Final = 30
-"""Above the cells of a heat map, for the names of its columns."""
+"""The space above the cells of a heat map for the names of its columns."""
 _GREY: Final = "#666"
 _HEAT: Final = ("#f4f7fb", "#cfe1f2", "#93c3df", "#4b97c9", "#1764ab", "#08306b")
 """From few to many."""

@@ -5,8 +5,8 @@
 
 A file holds the rows of one table, store and run, and its name is the run's. It is written in
 `out/_unfinished` and then renamed, so that a task that is run twice, or a run that is repeated,
-puts the same file where it was. What was killed meanwhile is left there, for the next run to
-remove. The row in `runs` goes first when a run begins anew, and comes last.
+puts the same file in the same place. Files of a run that was killed are left there; the next run
+removes them. The row in `runs` goes first when a run begins anew, and comes last.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class TableFiles:
         return str(path)
 
     def begin(self) -> None:
-        """Take the run's row away: what it wrote before counts no more."""
+        """Take the run's row away: what it wrote before does not count any more."""
         self.path(RUNS).unlink(missing_ok=True)
         remove_unfinished(self.out)
 

@@ -1,4 +1,4 @@
-"""From where on a rule of distribution warns, or fails; out of a TOML file."""
+"""The limits from which a rule of distribution warns or fails, out of a TOML file."""
 
 from __future__ import annotations
 

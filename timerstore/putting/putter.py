@@ -164,7 +164,7 @@ class Putter:
     # --- limits
 
     def check_space(self) -> None:
-        """Refuse a put where `max_bytes` is reached, but for what firing and cleaning may need."""
+        """Refuse a put if `max_bytes` is reached, less what firing and cleaning may need."""
         limit, kept_bytes = self.engine.config.max_bytes, 2 * self.engine.commitlog.segment_bytes
         if limit is not None and self.engine.disk_bytes >= limit - kept_bytes:
             raise StoreFullError(

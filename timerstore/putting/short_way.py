@@ -1,11 +1,11 @@
 """The short way of a single put: one compiled call.
 
-`put` is called in loops, where Python's own cost shows: 15 µs for composing a message in Python,
-below 2 for this. The kernel takes integers alone, addresses among them, and keeps the GIL, which is
+`put` is called in loops, so Python's own cost shows: composing a message takes 15 µs in Python,
+below 2 here. The kernel takes integers alone, addresses among them, and keeps the GIL, which is
 a better lock among threads that put than any other. So what it waits for is only ever held by
-kernels (see timelog/jit/locks.py), and whoever sets `short_way_ended`, with the GIL, knows that no
-short put is under way, nor will be. Whatever is out of the ordinary, wrong arguments above all,
-goes the long way, which says what is wrong.
+kernels (see timelog/jit/locks.py), and a thread that sets `short_way_ended`, with the GIL, knows
+that no short put is under way, nor will be. All that is out of the ordinary, wrong arguments above
+all, goes the long way, which says what is wrong.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class PutPlace:
     enqueue_get: EnqueueGet
     clock: Words  # int64[8]: scratch of clock_ms and wake
     eventfd: int = 0  # enqueue-get's
-    unread_max: int = 0  # entries that enqueue-get has not read, where a put goes the long way
+    unread_max: int = 0  # if enqueue-get has not read so many entries, a put goes the long way
 
 
 _place_at, _template_at = record_at(PutPlace), record_at(Template)
@@ -105,7 +105,7 @@ class ShortWay:
     def __init__(self, engine: Engine, unread_max: int, *, is_open: bool) -> None:
         """Prepare the stage that all threads share under the GIL.
 
-        `unread_max`: entries that enqueue-get has not read, where a put goes the long way.
+        `unread_max`: if enqueue-get has not read so many entries, a put goes the long way.
         `is_open`: else every put does.
         """
         self._engine, self.body_bytes_max = engine, engine.content_bytes_max
@@ -154,10 +154,10 @@ class ShortWay:
         self._addresses[where] = int(template.block_address)  # type: ignore[attr-defined]
 
     def put(self, given: Given, extra: bytes = b"", tags_code: int = 0) -> str | None:
-        """Put one timer and wake the services where they must see it; None: go the long way.
+        """Put one timer, wake the services if they must see it; None: go the long way.
 
-        `given`: the fields of a `Put`. `extra`: where these do not describe it, what does, as it
-        stands in a message; `tags_code`: its tag.
+        `given`: the fields of a `Put`. `extra`: what else describes it, as it stands in a message;
+        `tags_code`: its tag.
         """
         if not self._addresses:
             return None

@@ -4,7 +4,7 @@
     job.py        what a job says of itself, in its timer
     when.py       every so often, or by a cron expression in a time zone
 
-Above the store, of which it asks public calls alone; so it works with whatever has them.
+It is above the store and uses only public calls, so it works with every object that has them.
 """
 
 from timerstore.recurring.job import Job, Missed

@@ -1,9 +1,9 @@
 """Recurring jobs of a store: starting, stopping, listing them, carrying them on.
 
-Each job is one timer, found by its key. When it fires, whoever carries jobs on acknowledges it with
-its runs and the timer of the next time, as one step: so there is one timer for each job, over any
-crash, and each run is put once. A run is a message as any. It is retried by its own rules, and
-never holds the next one up.
+Each job is one timer, found by its key. When it fires, the process that carries jobs on
+acknowledges it, and puts its runs and the timer of the next time, as one step. So there is one
+timer for each job, over any crash, and each run is put once. A run is a message as any. It is
+retried by its own rules, and never holds the next one up.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class Schedules(Stays):
         yield from self._store.consume(TOPIC, group=TOPIC, timeout=timeout)
 
     def _carry_on_or_keep(self, delivery: Any) -> TimerStoreError | None:
-        """Carry a job on; after an error, which is returned, whoever carries on next does."""
+        """Carry a job on. After an error, which is returned, the next try carries it on."""
         try:
             self._carry_on(delivery)
         except ForkedProcessError:  # it is the parent's

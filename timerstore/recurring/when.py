@@ -138,11 +138,11 @@ def _parsed(expression: str, begin: datetime) -> Iterator[datetime]:
 # --- what a clock shows
 #
 # The library says which local times an expression names; which instants those are is said here,
-# for its own way skips times where clocks change by half an hour.
+# for its own way skips times if clocks change by half an hour.
 
 
 def _by_day(expression: str, zone: ZoneInfo, ms: int) -> int | None:
-    """Return the first time after `ms` where each local time counts once.
+    """Return the first time after `ms`, counting each local time once.
 
     One that comes twice counts the first time; one that is missing when the clock has jumped. So
     later local times are never earlier instants.

@@ -71,8 +71,8 @@ Answer = tuple[Any, Sequence[Part]]
 class Asked:
     """A question, with who asks it.
 
-    `put_by`: the name of a client's connection. `since`: where the log ended before it was asked
-    first. `again`: it was asked before, and the answer was lost.
+    `put_by`: the name of a client's connection. `since`: the log's end before it was asked first.
+    `again`: it was asked before, and the answer was lost.
     """
 
     session: Session

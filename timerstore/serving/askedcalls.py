@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 IDS_AT_ONCE: Final = 500_000
 """In one question, so that it is short enough."""
 _REST_AT: Final = Put._fields.index("at_ms") + 1
-"""Where in a put stands what it is asked with besides body, topic and time."""
+"""The places in a put of its arguments besides body, topic and time."""
 _LEFT_OUT: Final = tuple(Put._field_defaults.values())[_REST_AT - 1 :]
 """What that is if left out."""
 _NO_ROWS: Final = pa.table(

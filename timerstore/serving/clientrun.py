@@ -57,7 +57,7 @@ class ClientRun(HandedOut):
         self.due_ms: Int64s = table.column("due_ms").to_numpy()
         self.fired_ms: Int64s = table.column("fired_ms").to_numpy()
         self._offsets: Int64s = table.column("offset").to_numpy()
-        if "tags_code" in names:  # where they were asked for
+        if "tags_code" in names:  # if they were asked for
             self.tags_codes: Int64s = table.column("tags_code").to_numpy()
         self._messages: list[Message] | None = None
         self._sent: set[int] = set()
@@ -91,7 +91,7 @@ class ClientRun(HandedOut):
         self._link.ask("ack_known", given)
 
     def give_back(self, places: Sequence[int]) -> None:
-        """Let some be handed out again, to whoever asks."""
+        """Let some be handed out again, to any consumer of the group."""
         self._ask("give_back", places=list(places))
 
     def nack(self, i: int, delay: timedelta | None) -> None:

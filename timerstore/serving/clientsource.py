@@ -36,7 +36,7 @@ _AGAIN_S: Final = 1.0
 
 
 class _Waiter:
-    """Sleeps where limits keep messages back; else the pull itself waits, at the owner."""
+    """Sleeps if limits keep messages back; else the pull itself waits, at the owner."""
 
     def __init__(self, source: ClientSource) -> None:
         self._source, self._flag = source, Flag()

@@ -1,9 +1,10 @@
 """The door to an open store: one thread that listens at its socket, another for each who came in.
 
-The first byte tells what somebody speaks. Frames are spoken by a client, which says who it is and
-stays, and by the shell, which asks one thing and goes; HTTP by whoever wants to GET its health. A
-thread waits where its client lets it wait, and holds nothing meanwhile: no lock of the store, no
-place in a queue. Clients whose puts wait for a fsync wait for the same one, as threads do.
+The first byte tells what somebody speaks. Clients speak frames: they say who they are and stay. The
+shell speaks frames too, asks one thing and goes. HTTP is for programs that GET the store's health.
+A thread waits as long as its client lets it wait, and holds nothing meanwhile: no lock of the
+store, no place in a queue. Clients whose puts wait for a fsync wait for the same one, as threads
+do.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class Door:
     def close(self) -> None:
         """Let nobody in any more; calls that are being made end, and are answered."""
         self.closing.set()
-        self.serving.set()  # whoever waits for that need not
+        self.serving.set()  # a client that waits for that need not
         self._listener.close()
         self._thread.join(_CLOSE_S)
         with self._lock:
@@ -352,7 +353,7 @@ class Door:
             result, columns = self._answers.answer(asked, name, question.get("with", {}))
             return {"result": result}, columns
         except Exception as e:
-            if self.core.closed:  # whoever owns the store next answers
+            if self.core.closed:  # the next owner of the store answers
                 raise LostError("the store is being closed") from e
             if not isinstance(e, TimerStoreError):
                 log.exception("%s: the call %r of another process failed", self.path, name)

@@ -1,4 +1,4 @@
-"""A client's connections to whoever owns the store: found, lost, found again.
+"""A client's connections to the owner of the store: found, lost, found again.
 
 Each call that is under way has a connection of its own, a *slot*, which is used again by the next.
 One more, the heart, asks nothing: it tells the owner that the client is alive, and the client that
@@ -140,7 +140,7 @@ class Link:
         question: Header = {"call": name, "with": said, "number": slot.asked_count}
         try:
             answer = self._ask(slot, question, parts, is_repeatable)
-        except StoreClosedError:  # it may have been made: whoever has the slot next asked not
+        except StoreClosedError:  # the call may have been made: the slot's next user did not ask it
             slot.drop()
             raise
         except TypeError as e:  # json has no such value
@@ -213,7 +213,7 @@ class Link:
             self._unconnected.append(slot)
 
     def _wait_for_owner(self, slot: str, until_s: float) -> Wire:
-        """Return a connection to whoever owns the store, or will soon."""
+        """Return a connection to the process that owns the store, or will soon."""
         longest_s = time.monotonic() + _OPENING_S
         while True:
             if self.closed.is_set():
@@ -289,7 +289,7 @@ class Link:
                     self._on_nobody()
                 self.closed.wait(_AGAIN_S)
                 continue
-            except (LostError, TimerStoreError):  # whoever asks is told
+            except (LostError, TimerStoreError):  # the caller is told
                 self.closed.wait(0.2)
                 continue
             self.problem = None

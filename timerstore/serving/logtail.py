@@ -2,12 +2,12 @@
 
 A put through a client carries the name of the connection that it came by (`PUT_BY`), on which one
 call is under way at a time. What that name put behind the place that the log had reached when the
-call began is therefore what this very call put, whoever owned the store then. A moved timer names
-the one in whose place it came. Cleaning and rolling copy both names, and the id, which says where
-the first put stood; so a copy tells the same.
+call began is therefore what this very call put, whichever process owned the store then. A moved
+timer names the one in whose place it came. Cleaning and rolling copy both names, and the id, which
+says where the first put stood; so a copy tells the same.
 
-What has fired, was consumed and removed is not there any more. Where the log begins behind that
-place, and something is missing, nobody knows whether it was put: then it is not put again.
+What has fired, was consumed and removed is not there any more. If the log begins behind that place
+and something is missing, nobody knows whether it was put. Then it is not put again.
 """
 
 from __future__ import annotations

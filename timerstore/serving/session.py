@@ -134,14 +134,14 @@ class Session:
             raise
 
     def give_back(self, name: str, places: list[int] | None = None) -> None:
-        """Let messages of a batch, None for all, be pulled again, by whoever asks."""
+        """Let messages of a batch, None for all, be pulled again by any consumer of the group."""
         batch, mine = self._take(name, places)
         if batch is not None and mine:
             with contextlib.suppress(StoreClosedError):
                 batch.give_back(mine)
 
     def _take(self, name: object, places: list[int] | None) -> tuple[Run | None, list[int]]:
-        """Take places out of what is held: whoever takes them sees to them, nobody else."""
+        """Take places out of what is held: the caller alone then handles them."""
         with self._lock:
             held = self._held.get(name) if isinstance(name, str) else None
             if held is None:

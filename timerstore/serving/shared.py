@@ -53,7 +53,7 @@ class SharedStore(Client):
         return None if store is None or store.core.forked else store
 
     def _new_source(self, settings: ConsumerSettings) -> Source:
-        """Return what a consumer reads: where it needs the store itself, that."""
+        """Return what a consumer reads: the store itself if it needs that."""
         owned = self._owned() if settings.ordered or settings.broadcast else None
         if owned is None:
             return super()._new_source(settings)

@@ -1,8 +1,8 @@
 """Which process is opening a shared store just now: the one that holds a `flock` on its folder.
 
-One of those that share it tries at a time, and all others know that it does: opening takes long
-where kernels have to be compiled, or indexes made anew, and whoever waits for an owner waits on.
-The folder is what is locked, so that no file is left where the store cannot be made.
+One of those that share it tries at a time, and all others know that it does: opening takes long if
+kernels have to be compiled or indexes made anew, and those that wait for an owner wait on.
+The folder is what is locked, so that no file is left if the store cannot be made.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A session loads some fifteen thousand classes up to the first row, and checks each. Java can write
 down what it made of them, as it ends, and map that file the next time. `timerstore warmup --spark`
-makes it, below the user's cache folder; `session()` uses it where it is there.
+makes it, below the user's cache folder; `session()` uses it if it is there.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def java_options(options: str) -> str:
 def make_classes(options: str) -> Path:
     """Have a session write down its classes; return the file, some 150 MB. Half a minute.
 
-    `options`: Java's, as sessions have them. The file gets its name once it is whole, for Java
+    `options`: Java's, as sessions have them. The file gets its name once it is whole, because Java
     believes what it finds there. Raises NoClassesError, NoJavaError.
     """
     path = _path()
@@ -104,7 +104,7 @@ def _path() -> Path | None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Tell whether nobody else can put a file there, for Java believes what it finds."""
+    """Tell whether nobody else can put a file there, because Java believes what it finds."""
     found = folder.stat()
     return found.st_uid == os.geteuid() and not found.st_mode & 0o022
 

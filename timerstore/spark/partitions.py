@@ -71,7 +71,7 @@ class PlainReader(DataSourceReader):
             clock_slack_ms=options.clock_slack_ms,
             failfast=options.failfast,
         )
-        # Spark makes up a partition of its own where it gets none.
+        # Spark makes up a partition of its own if it gets none.
         return [SplitPartition(split) for split in splits] or [SplitPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -83,8 +83,8 @@ class FilteringReader(PlainReader):
     """Reads a table, and leaves out early what filters on numbers, times and texts do not want.
 
     PySpark 4.3 keeps what was pushed last for the whole DataFrame, also for its other uses, in one
-    query or in the next, unless filters are pushed for them too. So this reader is for whoever
-    asks for it; the option `where` has the same effect, and is part of what the DataFrame is.
+    query or in the next, unless filters are pushed for them too. So this reader is used only if it
+    is asked for; the option `where` has the same effect, and is part of what the DataFrame is.
     """
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802

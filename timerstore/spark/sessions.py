@@ -46,10 +46,9 @@ def session(
     One that runs is taken as it is, and only what can still change is set. Else one is started:
     filter push-down on, UI off, all at the local address, few shuffle partitions, Python workers
     with this interpreter, a Java that starts fast, faster after `timerstore warmup --spark`; with
-    the packaged Java where `JAVA_HOME` or
-    `PATH` has none that is new enough. `config`: further settings, which win over these; for
-    queries that keep Java itself busy for minutes {"spark.driver.extraJavaOptions": ""}. Raises
-    NoJavaError.
+    the packaged Java if `JAVA_HOME` or `PATH` has none that is new enough. `config`: further
+    settings, which win over these; for queries that keep Java itself busy for minutes
+    {"spark.driver.extraJavaOptions": ""}. Raises NoJavaError.
 
     >>> spark = timerstore.spark.session()
     >>> spark.read.format("timerstore").option("table", "timers").load("timers/").count()
@@ -71,7 +70,7 @@ def session(
 def register(spark: SparkSession | None = None) -> None:
     """Let a session of your own read and write the format "timerstore"; by default the active one.
 
-    It is needed where the session did not find the format by itself: the package is installed in
+    It is needed if the session did not find the format by itself: the package is installed in
     place (`pip install -e`), or Spark's workers would run another Python than this one. Then they
     run this one from now on. Nothing else of the session changes.
 

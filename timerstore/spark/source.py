@@ -46,7 +46,7 @@ class TimerStoreDataSource(DataSource):
 
     @plainly
     def schema(self) -> StructType:
-        """Return the columns of the table, where the user gives no schema."""
+        """Return the columns of the table if the user gives no schema."""
         from timerstore.spark.types import spark_schema
 
         options = self._read_options()

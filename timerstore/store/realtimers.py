@@ -1,4 +1,4 @@
-"""Refusing a manual clock where timers are pending that the system clock was used for."""
+"""Refusing a manual clock if timers are pending that were put under the system's clock."""
 
 from __future__ import annotations
 

@@ -171,8 +171,8 @@ class TimerStore(Stays, AnyStore):
         once; what fails is tried again, and stands in `health`. Close what is returned to end it.
         Calls of the store do not wait for it. O(bytes that are appended).
 
-        Raises StoreLockedError where a process of this machine follows there already,
-        InvalidArgumentError, StoreAccessError where the address leads nowhere.
+        Raises StoreLockedError if a process of this machine follows there already,
+        InvalidArgumentError, StoreAccessError if the address leads nowhere.
         """
         every_s, core = check_duration(every, "every").total_seconds(), self.core
         keep_ms = None if keep is None else whole_ms(check_duration(keep, "keep"))

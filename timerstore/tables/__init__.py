@@ -13,7 +13,7 @@
     arrays.py      NumPy arrays and texts of the log as Arrow arrays
     commitlog.py   messages and fired
     timerlog.py    units
-    places.py      where pending timers stand, and what settles that some are pending no more
+    places.py      where pending timers stand, and what settles that some are not pending any more
     timertable.py  timers: what is pending
     levels.py      what delay levels have not delivered
     exported.py    the rows of an export, and of an open store's listing
@@ -45,8 +45,8 @@ _HOMES = {
     "arrow_schema": "schema",
     "find_stores": "stores",
 }
-"""Where each name lives, loaded when it is asked for: of the processes that Spark starts for a
-DataFrame some need the columns alone, and no kernel."""
+"""Where each name lives, loaded when it is asked for: some of the processes that Spark starts for a
+DataFrame need only the columns, and no kernel."""
 
 __getattr__ = _loader(__name__, _HOMES)
 

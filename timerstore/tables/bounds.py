@@ -1,6 +1,6 @@
 """What a filter asks for, as far as it helps to skip what nobody wants.
 
-A bound only ever leaves out rows that the filter refuses; whoever asked still applies the filter.
+A bound only ever leaves out rows that the filter refuses; the caller still applies the filter.
 """
 
 from __future__ import annotations

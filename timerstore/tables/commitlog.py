@@ -1,7 +1,7 @@
 """The tables `messages`, `fired`: what stands in the commit log.
 
-A message whose checksum does not match is still a row where its structure holds, with `crc_ok`
-false. What is no message is a fault, and reading goes on at the next sound message.
+A message whose checksum does not match is still a row if its structure holds, with `crc_ok` false.
+What is no message is a fault, and reading goes on at the next sound message.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class MessageRows:
     """Scanned messages, of which columns are made as they are asked for."""
 
     def __init__(self, log: Log, rows: LoggedMessages, parts: LoggedParts | None = None) -> None:
-        """`parts`: of the same messages, found where not given; their segments are mapped."""
+        """`parts`: of the same messages, found if not given; their segments are mapped."""
         self.log, self.rows, self._parts = log, rows, parts
 
     def __len__(self) -> int:

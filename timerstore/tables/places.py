@@ -2,7 +2,8 @@
 
 `wheel/judge.py` says what makes a timer pending. Here are the places, read unit by unit and entry
 by entry, so that any range of the timer log or of a queue can be read by itself; and what settles
-that a message at such a place is pending no more, which is found once for each view of a store.
+that a message at such a place is not pending any more, which is found once for each view of a
+store.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Places(NamedTuple):
 
 
 def timers_stop(view: StoreView) -> int:
-    """Return up to where units count: recovery takes back those behind the checkpoint."""
+    """Return the offset up to which units count: recovery takes back later ones."""
     return min(view.units_stop, view.units_durable) if view.ours else view.units_stop
 
 
@@ -167,11 +168,11 @@ def _in_wheel(view: StoreView, *, deletes: bool) -> Iterator[Places]:
     yield from in_queue(view, *waiting_range(view))
 
 
-# --- what is pending no more
+# --- what is not pending any more
 
 
 class Settled(NamedTuple):
-    """What is pending no more, though something leads to it."""
+    """What is not pending any more, though something leads to it."""
 
     done: Words  # sorted commit log offsets of messages that were copied
     cancelled: Words  # identities that a delete names: a table of `wheel/sets.py`
@@ -245,7 +246,7 @@ def hopped(view: StoreView) -> Words:
     """Return the messages whose timers hopped, sorted, with the last unit of each: int64[2, n].
 
     Of slots that are not passed, found once for each view; O(units from T on). An earlier unit of
-    such a message counts no more. Where a broker wrote last there are none.
+    such a message does not count any more. If a broker wrote last, there are none.
     """
     checkpoint, log = view.checkpoint, view.reader.timerlog
     if not view.ours or checkpoint is None:

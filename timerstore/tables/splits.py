@@ -1,7 +1,7 @@
 """A table cut into splits, which any process that sees the store's files can read.
 
-One split for each segment, several for a large one, one for many small ones. Where the table is cut
-changes nothing in its rows.
+One split for each segment, several for a large one, one for many small ones. The rows are the same
+wherever the table is cut.
 """
 
 from __future__ import annotations

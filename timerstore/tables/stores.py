@@ -36,8 +36,8 @@ def find_stores(
 
     A path is a store, a folder that holds stores (folders whose names begin with `.` or `_` do not
     count), or a pattern with `*`, `?` or `[…]`. `file:` in front of a path is passed over.
-    `refused_too`: a folder that may not be looked into counts as a store, so that whoever opens it
-    is told; else it is an error. Raises NotAStoreError, StoreAccessError.
+    `refused_too`: a folder that may not be looked into counts as a store, so that opening it raises
+    the error; else it is an error at once. Raises NotAStoreError, StoreAccessError.
     """
     with told_of(paths):
         return _find_stores(paths, refused_too)

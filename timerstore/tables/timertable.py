@@ -107,7 +107,7 @@ _IN_UNITS: Final = frozenset(
 
 
 def ranges(view: StoreView) -> Iterator[tuple[str, int, int]]:
-    """Yield the parts of a store where timers can be pending: (part, start, stop)."""
+    """Yield the parts of a store in which timers can be pending: (part, start, stop)."""
     yield UNITS, view.reader.timerlog.start, timers_stop(view)
     yield QUEUE, *waiting_range(view)
     for level, first, stop in level_ranges(view.reader, view.cut.level_offsets):
@@ -150,7 +150,7 @@ def read_units(
 ) -> Iterator[TimerRows | Fault]:
     """Yield the timers that `read_timers` yields, with what units say of them, at once.
 
-    A message is read where its unit does not say that it is due within the bounds, or, `with_due`,
+    A message is read if its unit does not say that it is due within the bounds, or, `with_due`,
     when exactly. Of the others nobody sees whether they are damaged.
     """
     log, count = view.reader.commitlog, len(places.message)

@@ -1,7 +1,7 @@
 """One store as one query sees it: its checkpoint, where its logs end.
 
 A query is planned at one place and run at many. What was read when it was planned goes along in a
-`Cut`, so that all its splits see the same store, also where that is live.
+`Cut`, so that all its splits see the same store, also if that is live.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _reader(path: str, delay_levels: str, precision_ms: int | None) -> StoreRead
 
 @telling
 def check_upto(upto: Any) -> None:
-    """Refuse what does not say up to where a store is read."""
+    """Refuse a value that does not say how far a store is read."""
     if upto is not None and (not isinstance(upto, str) or upto not in ("checkpoint", "end")):
         raise InvalidArgumentError(f'upto is {upto!r}. Use "checkpoint" or "end".')
 

@@ -43,8 +43,8 @@ def read(
     are UTC. `mode`: what cannot be read is left out, and is in the table "problems"; "failfast"
     raises CorruptStoreError. Of timers, columns that units say (`unit_offset`, `slot_time`, `due`,
     …) read no message, so one that is damaged is seen by "failfast" alone. `upto`: "end" to read
-    beyond the last checkpoint, "checkpoint" not to. `delay_levels`: where the store's configuration
-    has its own.
+    beyond the last checkpoint, "checkpoint" not to. `delay_levels`: those of the store's
+    configuration, if it has its own.
 
     Raises NotAStoreError, InvalidArgumentError, CorruptStoreError. O(what is read); the table is
     in memory as a whole.

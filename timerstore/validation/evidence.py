@@ -13,7 +13,7 @@ from timerstore.validation.measured import Measured
 EXAMPLES_MAX: Final = 20
 """Places that a rule names one by one, those with the lowest offsets; all are counted."""
 PLACES_MAX: Final = 1_000
-"""The same where the places are what is asked for."""
+"""The same if the places are asked for."""
 HEAVIEST_MAX: Final = 20
 """Slots that are named as the heaviest."""
 
@@ -74,7 +74,7 @@ class Evidence:
     queues: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     """By queue: the lowest and the highest index of its messages, and how many there are."""
     measured: Measured | None = None
-    """Where it is asked for: what the tables of `timerstore.pipeline` are made of."""
+    """If it is asked for: what the tables of `timerstore.pipeline` are made of."""
 
     def check(self, rule: str, count: int) -> None:
         """Note that so many were looked at."""

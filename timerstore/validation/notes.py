@@ -1,8 +1,8 @@
 """What the parts of a store tell each other: notes, as arrays of int64.
 
 A rule that needs two places of a store, such as a slot with its units, is judged where the notes of
-both meet. Each note goes to a *bucket* by what it is about: by slot, or by timer. Whoever has all
-notes of one bucket can judge it alone, so buckets are judged on any machine, in any order.
+both meet. Each note goes to a *bucket* by what it is about: by slot, or by timer. A bucket can be
+judged by a process that has all its notes, so buckets are judged on any machine, in any order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from timerstore.timelog.reading.rowsums import divided
 UNIT_NOTE: Final = 0  # by slot
 UNIT_SLOT: Final = 0
 UNIT_OFFSET: Final = 1
-UNIT_LINK: Final = 2  # prev_pos × 4, + 1 for a delete, + 2 where it is superseded
+UNIT_LINK: Final = 2  # prev_pos × 4, + 1 for a delete, + 2 if it is superseded
 
 SLOT_NOTE: Final = 1  # by slot
 SLOT_TIME: Final = 0
@@ -43,7 +43,7 @@ LINK_KEY: Final = 0
 LINK_MESSAGE: Final = 1
 LINK_UNIT: Final = 2  # the unit's offset × 16, + bits
 
-# Only where a store is measured as well, see `measured.py`:
+# Only if a store is measured as well, see `measured.py`:
 LOAD_NOTE: Final = 5  # by slot: a live unit ahead
 LOAD_SLOT: Final = 0
 LOAD_MESSAGE: Final = 1
@@ -76,7 +76,7 @@ TOPIC_SHIFT: Final = 32
 # Bits of LINK_UNIT.
 LINK_SHIFT: Final = 4
 LINK_WAITING: Final = 1  # in a slot that is not passed
-LINK_EARLY: Final = 2  # in a slot before the due time: sound where a copy was made
+LINK_EARLY: Final = 2  # in a slot before the due time: sound if a copy was made
 LINK_ROLL: Final = 4
 LINK_HOP: Final = 8  # linked by a hop: its message had a unit before
 

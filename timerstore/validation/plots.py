@@ -40,7 +40,7 @@ NAMED_BARS_MAX: Final = 12
 """Bars that still have room for their number."""
 BUSIEST_MAX: Final = 10
 SHOWN_SHARE: Final = 0.98
-"""Which part of the timers a time axis must show, where the others lie far behind them."""
+"""Which part of the timers a time axis must show if the others lie far behind them."""
 FAR: Final = 4
 """How many times as long the whole span is, if those others are left to a sentence."""
 LATE_MS: Final = (0, 1, 2, 3, 6, 11, 21, 51, 101, 201, 501, 1_001)
@@ -49,7 +49,7 @@ VERY_LATE_MS: Final = (
     *(0, 1, 10, 100, 1_000, 10_000, 60_000, 600_000),
     *(HOUR_MS, 6 * HOUR_MS, DAY_MS, 10 * DAY_MS, 100 * DAY_MS),
 )
-"""The same where something was later than that."""
+"""The same if something was later than that."""
 PAD_INCHES: Final = 0.08
 STYLE: Final[Any] = {
     "figure.dpi": 100,
@@ -71,7 +71,7 @@ STYLE: Final[Any] = {
 
 @contextmanager
 def _figure(*, height: float, width: float = 9) -> Iterator[Any]:
-    """Yield a figure with one pair of axes; it is shown where it is returned, not before."""
+    """Yield a figure with one pair of axes; it is shown when it is returned, not before."""
     import matplotlib.pyplot as plt
 
     with plt.rc_context(STYLE):

@@ -1,7 +1,7 @@
 """The rules that a store must keep, each declared once.
 
-A rule has a name, what it says of each thing that it looks at, what its failure means to whoever
-runs the store, and how bad that is. The code that looks is elsewhere in this folder; it names the
+A rule has a name, what it says of each thing that it looks at, what its failure means for the user
+of the store, and how bad that is. The code that looks is elsewhere in this folder; it names the
 rule with the constant here. `docs/validate.md` shows this table (`docs/hooks/made.py`).
 """
 
@@ -21,7 +21,7 @@ class Rule(NamedTuple):
     """What it looks at: one of each is one that was checked."""
     says: str
     means: str
-    """What it means where the rule fails."""
+    """What it means if the rule fails."""
     severity: Severity = "error"
 
 

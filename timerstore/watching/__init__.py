@@ -5,7 +5,7 @@
     fired.py           what fires, as it fires
     groups.py          how far each group is behind, what became of what it read
     groupmetrics.py    that, for Prometheus
-    health.py          is it healthy, since when not, what to do
+    health.py          whether it is healthy, since when not, what to do
     keeper.py          what keeps disk space, by its name
     followedcopies.py  how far copies elsewhere lag
     partmetrics.py     services, stages, levels, cleaning, copies for Prometheus

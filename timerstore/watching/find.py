@@ -2,8 +2,8 @@
 
 An id says when its timer is due, and where it was put. What fired stands in its topic's queue from
 its due time on; what was cancelled has its delete in the slot of its due time, whose chain of units
-stays for days after the slot has passed; what is pending `get` knows. Each look is short where
-timers fire in time, and ends after so many messages if they do not. No lock is held while
+stays for days after the slot has passed; what is pending `get` knows. Each look is short if timers
+fire in time, and ends after so many messages if they do not. No lock is held while
 messages are read, so what fires meanwhile is looked for once more.
 """
 
@@ -124,7 +124,7 @@ class _Range(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """A message that was found, with where it stands in its queue."""
+    """A message that was found, with its place in its queue."""
 
     row: int
     at: int

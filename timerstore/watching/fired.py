@@ -40,9 +40,10 @@ class Fired:
 
 @dataclass(frozen=True, slots=True)
 class FiredNow:
-    """What fired since the last look: `messages` by the time they fired, and where to go on.
+    """What fired since the last look: `messages` in the order in which they fired.
 
-    `skipped_count`: messages that came too fast, or were removed, to be shown.
+    `next`: from where the next look goes on. `skipped_count`: messages that came too fast, or were
+    removed, to be shown.
     """
 
     messages: tuple[Fired, ...]
@@ -63,7 +64,7 @@ def read_fired(
     check_int(limit, "limit", 0, FIRED_MAX)
     if after is not None and not isinstance(after, dict):
         raise InvalidArgumentError(
-            f"after is {after!r}. Pass the `after` that the previous call returned."
+            f"after is {after!r}. Pass the `next` that the previous call returned."
         )
     wanted = None if topic is None else check_name(topic)
     queues, places, found, count = core.engine.queues, Places(), list[Message](), 0

@@ -22,10 +22,10 @@ _CURE: Final = (
 class CopyStats:
     """A look at one copy that is followed into a destination.
 
-    `lag_ms`: since when something waits to be in it, 0 where nothing does; `lag_bytes`: how much of
+    `lag_ms`: since when something waits to be in it, 0 if nothing does; `lag_bytes`: how much of
     the log. `error`: why nothing can be shipped, since `failing_since_ms`; `next_try_ms`: when it
-    is tried again, None where the follower has given up. `alive_ms`: when it said this; `ended`: it
-    follows no more. `sent_bytes`, `request_count`: since it began.
+    is tried again, None if the follower has given up. `alive_ms`: when it said this; `ended`: it
+    does not follow any more. `sent_bytes`, `request_count`: since it began.
     """
 
     dest: str

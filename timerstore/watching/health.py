@@ -221,7 +221,7 @@ def _paused(pause: Pause) -> Condition:
 
 
 def _behind(core: Core, now_ms: int) -> list[Condition]:
-    """Tell where timers are fired late; not while firing is paused, nor in a store to look at."""
+    """Tell if timers are fired late, unless firing is paused or the store is only looked at."""
     late_ms = now_ms - (core.engine.read_slot + 1) * core.engine.precision_ms
     if late_ms <= BEHIND_MS or not core.disk.writes:
         return []

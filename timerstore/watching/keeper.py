@@ -72,5 +72,5 @@ def _keeper(core: Core, floor: int, number: int, slot: int) -> tuple[Timer, int]
                 if timer is not None:
                     return timer, offset
             except CorruptStoreError:
-                continue  # whoever fires it names it
+                continue  # the service that fires it names it
     return None

@@ -174,7 +174,7 @@ def read_stages(core: Core) -> tuple[StageStats, ...]:
 def unlinked_age_ms(core: Core) -> int:
     """Return how long ago the oldest put that has no unit yet was stored; 0 if all have one.
 
-    Also where its message cannot be read. O(1).
+    Also if its message cannot be read. O(1).
     """
     engine = core.engine
     index = int(engine.world.enqueue_put.linked_index)

@@ -58,7 +58,7 @@ class Upcoming:
     `within`: pairs of a time from now in ms, and how many are due until then, for 1 s, 10 s, a
     minute, 10 minutes, an hour, a day and 7 days; `later_count` are due after that. A timer's due
     time is known to a 56th of the delay that it was put with (a retry's, of the time since it was
-    first put), or a second: where that straddles now or an end, a share counts on either side. All
+    first put), or a second: if that span contains now or an end, a share counts on either side. All
     of them together are exactly what is pending.
     """
 

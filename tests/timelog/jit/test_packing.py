@@ -254,4 +254,4 @@ def test_a_kernel_that_is_compiled_all_the_same_is_told_of_once(
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             packaged.tell_compiled("timerstore.some.kernel")
-    assert [each.getMessage().split()[0] for each in caplog.records] == ["timerstore.some.kernel"]
+    assert [each.getMessage().split()[2] for each in caplog.records] == ["timerstore.some.kernel"]
