@@ -85,7 +85,7 @@ def test_as_many_rows_as_fit(run: Run, path: Path) -> None:
     terminal = {"FORCE_COLOR": "1", "COLUMNS": "80", "LINES": "24"}
     result = run("pending", path, env=terminal)
     assert len(result.stdout.splitlines()) == 21
-    assert "The first 20 of 100 pending; --limit shows more." in result.stderr
+    assert "These are the first 20 of 100 pending timers. --limit shows more." in result.stderr
     assert len(run("pending", path).stdout.splitlines()) == 100
     assert len(run("pending", path, "-n", 30, env=terminal).stdout.splitlines()) == 31
 

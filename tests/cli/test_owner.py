@@ -81,7 +81,7 @@ def test_import_and_clean(
     told |= {"is_whole": False, "done_count": 0, "log_end": 0}
     state.write_text(json.dumps(told))
     owner.put(b"300", at_ms=FAR_MS)
-    assert run("import", path, file).stdout.startswith("Nothing put: all 300")
+    assert run("import", path, file).stdout.startswith("Nothing was put, because all 300")
     assert owner.count() == 301
     assert "on disk" in run("clean", path).stdout
 

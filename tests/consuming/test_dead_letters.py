@@ -274,7 +274,7 @@ def test_a_letter_says_why_and_since_when(tmp_path: Path, crash: bool) -> None:
 
 @pytest.mark.parametrize(
     ("body", "error_type", "error_text"),
-    [(b"retry", "retry", ""), (b"slow", "timeout", "no end after 900000 ms")],
+    [(b"retry", "retry", ""), (b"slow", "timeout", "the handler had not ended after 900000 ms")],
 )
 def test_what_raised_nothing_says_so(
     tmp_path: Path, body: bytes, error_type: str, error_text: str

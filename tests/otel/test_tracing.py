@@ -170,7 +170,7 @@ def test_a_time_out_ends_the_span(traced: Traced, caplog: pytest.LogCaptureFixtu
     consumer.step()
     (span,) = traced.spans()
     assert (span.attributes or {})["error.type"] == "timeout"
-    assert span.status.description == "no end after 10000 ms"
+    assert span.status.description == "the handler had not ended after 10000 ms"
 
 
 def test_what_another_thread_ended_is_left_with_the_next(traced: Traced) -> None:

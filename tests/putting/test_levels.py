@@ -78,7 +78,7 @@ def test_limits(tmp_path: Path) -> None:
     with open_store(tmp_path, ManualClock(START_MS), config) as store:
         engine = store.core.engine
         engine.config = replace(engine.config, max_bytes=1)
-        with pytest.raises(InvalidArgumentError, match="delay_level 2 lies 3600000 ms ahead"):
+        with pytest.raises(InvalidArgumentError, match="delay_level 2 is a delay of 3600000 ms"):
             store.put(b"b", delay_level=2)
         with pytest.raises(StoreFullError):
             store.put(b"b", delay_level=1)
@@ -251,7 +251,7 @@ def test_verify_names_what_is_wrong(tmp_path: Path) -> None:
     offsets = tmp_path / "s" / "config" / "delayOffset.json"
     offsets.write_text('{"offsetTable":{"2":4}}')
     report = timerstore.verify(tmp_path / "s")
-    assert any("stands at 4 of a queue that ends at 3" in str(w) for w in report.warnings)
+    assert any("is at 4 of a queue that ends at 3" in str(w) for w in report.warnings)
     offsets.write_text('{"offsetTable":{"x":4}}')
     assert not timerstore.verify(tmp_path / "s").ok
 
@@ -264,7 +264,7 @@ def test_handover(tmp_path: Path) -> None:
     id = store.put(b"never", delay_level=2)
     store.cancel(id)
     clock.advance(SECOND)
-    with pytest.raises(TimerStoreError, match="1 messages that wait in a delay level"):
+    with pytest.raises(TimerStoreError, match="1 cancelled messages still wait in a delay level"):
         store.handover()
     store.put(b"goes on", delay_level=1)
     clock.advance(4 * SECOND)

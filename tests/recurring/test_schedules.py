@@ -244,7 +244,7 @@ def test_a_schedule_that_is_unknown_here_is_kept(
             "timerstore.recurring.when.ZoneInfo", Mock(side_effect=ZoneInfoNotFoundError("none"))
         )
         clock.advance(24 * HOUR)
-        with pytest.raises(TimerStoreError, match="reports/k cannot go on here"):
+        with pytest.raises(TimerStoreError, match="reports/k cannot be carried on in this process"):
             jobs.step()
         assert runs(store) == []
     assert jobs.step() == 1 and len(runs(store)) == 1 and store.count(TOPIC) == 1

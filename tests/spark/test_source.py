@@ -200,7 +200,7 @@ def test_a_live_store(spark: Any, tmp_path: Path) -> None:
         ({"partitions": "many"}, "Use a whole number from 1 on"),
         ({"body": "perhaps"}, "Use true or false"),
         ({"where": "due_ms > x"}, "where is not understood at 'due_ms > x'"),
-        ({"where": "key = 'x'"}, "where cannot leave out rows of timers by key"),
+        ({"where": "key = 'x'"}, "where cannot filter the table timers by key"),
         ({"upto": "now"}, 'Use "checkpoint" or "end"'),
         ({"starting": "now"}, "Use earliest or latest"),
     ],

@@ -202,7 +202,7 @@ def test_a_failure_leaves_nothing(spark: Any, tmp_path: Path, into: str) -> None
 
 def test_a_task_that_failed_leaves_no_store(spark: Any, tmp_path: Path) -> None:
     bad = frame(spark, 100, 2).selectExpr("body", "if(topic is null, null, at_ms) as at_ms")
-    with pytest.raises(Exception, match="at_ms holds nulls"):
+    with pytest.raises(Exception, match="at_ms contains nulls"):
         save(bad, tmp_path / "loads", "overwrite")
     assert left(tmp_path, []) == []
 
@@ -216,7 +216,7 @@ def test_refusals(spark: Any, tmp_path: Path) -> None:
     for given, path, mode, options, words in (
         (rows, store, "append", {}, "is a store. Write into it with option"),
         (rows, store, "overwrite", {"into": "store"}, "A store cannot be overwritten"),
-        (rows, other, "overwrite", {}, "holds notes.txt, which is no load"),
+        (rows, other, "overwrite", {}, "holds notes.txt, which no Spark write made"),
         (rows, other / "notes.txt", "append", {}, "notes.txt is a file, which does not belong th"),
         (rows, store, "append", {"into": "one"}, "Use stores or store"),
         (rows, other, "append", {"precision": "1"}, "There is no option 'precision'"),

@@ -108,13 +108,13 @@ def test_what_lies_far_ahead_is_said() -> None:
     (axis,) = figure.get_axes()
     assert axis.get_xlim()[1] < BEGIN_MS + DAY_MS
     said = " ".join(text.get_text() for text in figure.texts) + figure.get_suptitle()
-    assert "3 of them are due after this picture's end" in " ".join(said.split())
+    assert "3 of them are due later than this plot shows" in " ".join(said.split())
 
 
 def test_timers_without_a_slot_are_named() -> None:
     assert "wheel" not in str(KINDS["an hour"])
     found = spread({0: 5, 3_000: 4}, pending_count=1_009)
-    assert "1,000 timers not in the wheel yet, so not counted." in str(found)
+    assert "1,000 timers are not in the wheel yet, so they are not counted." in str(found)
 
 
 def test_the_busiest_stand_in_the_order_of_time() -> None:
@@ -133,7 +133,10 @@ def test_lateness_shows_the_share_at_once_and_marks_quantiles() -> None:
     said = {text.get_text() for text in axis.texts}
     assert {"90 %", "6 %", "3.9 %", "0.1 %", "p50 0 ms", "p99 8 ms"} <= said
     assert axis.patches[0].get_height() == pytest.approx(90)
-    assert "90 % in the millisecond they were due, 99 % within 8 ms, the last 30 ms" in str(found)
+    assert (
+        "90 % in the millisecond in which they were due, 99 % within 8 ms, the last 30 ms"
+        in str(found)
+    )
 
 
 def test_the_rate_of_this_machine() -> None:

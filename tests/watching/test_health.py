@@ -161,5 +161,11 @@ def test_a_sentence_names_what_was_cut() -> None:
     found = RecoveryFindings(clean=False, scanned_count=1, torn_bytes=1_234, rebuilt=["timers"])
     found.repaired_reschedule, found.removed_count = True, 2
     text = found.sentence(1)
-    for part in ("1 message read", "1,234 bytes cut", "timers made anew", "2 timers", "1 damaged"):
+    for part in (
+        "1 message read",
+        "1,234 bytes that were not written whole were cut",
+        "timers made anew",
+        "2 timers",
+        "1 damaged",
+    ):
         assert part in text
