@@ -1,4 +1,4 @@
-"""Acknowledging messages by id and place, also those that another process holds.
+"""Acknowledging messages by id, with their places, also those that another process holds.
 
 A client asks for it whose owner was lost: the next one knows nothing of what the last one handed
 out, and the places in the log are the same.
