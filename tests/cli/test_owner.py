@@ -133,4 +133,4 @@ def test_dead_retry_and_groups(run: Run, path: Path, owner: timerstore.TimerStor
     }
     none = run("dead", path, "mailer")
     assert len(none.stdout.splitlines()) == 1  # the header
-    assert "no dead letters of the group mailer" in none.stderr
+    assert "The group mailer has no dead letters" in none.stderr

@@ -504,7 +504,7 @@ def test_bad_options(shop: Shop, options: dict[str, Any]) -> None:
 
 def test_misuse_is_told(shop: Shop) -> None:
     consumer = Consumer(shop.store, "g")
-    with pytest.raises(InvalidArgumentError, match="Subscribe one"):
+    with pytest.raises(InvalidArgumentError, match="Call subscribe"):
         consumer.start()
 
     async def handler(d: Delivery) -> None:

@@ -46,7 +46,9 @@ def test_what_is_larger_than_a_segment_is_refused(tmp_path: Path) -> None:
     with timerstore.open(tmp_path / "store", config=config, clock=clock) as store:
         message = compose(b"t", bytes(2048), b"", born_ms=1)
         entry = Staged(message, store.core.engine.queues.row(b"t"), 0, -1, 0)
-        with pytest.raises(timerstore.InvalidArgumentError, match="larger than a segment of 2048"):
+        with pytest.raises(
+            timerstore.InvalidArgumentError, match="larger than a segment, which has 2048"
+        ):
             store.putting.putter.append(entry, clock.now_ms)
         assert store.core.engine.commitlog.end == 0
 

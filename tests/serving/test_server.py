@@ -195,7 +195,9 @@ def test_another_version_is_refused_clearly(
     store: TimerStore, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link_module, "PROTOCOL", 999)
-    with pytest.raises(NotAStoreError, match=r"speaks protocol 1, and this client 999"):
+    with pytest.raises(
+        NotAStoreError, match=r"speaks protocol 1, and this client speaks protocol 999"
+    ):
         timerstore.connect(store.path)
 
 

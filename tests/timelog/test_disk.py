@@ -234,11 +234,11 @@ def test_a_failed_sync_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(os, "fdatasync", fails)
     monkeypatch.setattr(os, "fsync", fails)
     before = open_files()
-    with pytest.raises(FlushFailedError, match="reopen"):
+    with pytest.raises(FlushFailedError, match="open the store again"):
         disk.sync(file, file.path)
-    with pytest.raises(FlushFailedError, match="reopen"):
+    with pytest.raises(FlushFailedError, match="open the store again"):
         disk.sync(0, file.path)
-    with pytest.raises(FlushFailedError, match="reopen"):
+    with pytest.raises(FlushFailedError, match="open the store again"):
         disk.sync_folder(tmp_path)
     assert open_files() == before
 

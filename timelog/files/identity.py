@@ -137,7 +137,7 @@ def find_identity(path: Path) -> tuple[Identity | None, CorruptStoreError | None
     if copy is not None and copy != found:
         if fault is None:
             reason = (
-                "it is missing"
+                "it is missing or damaged"
                 if found is None
                 else ("it differs from its copy in config/timercheck")
             )

@@ -32,7 +32,7 @@ class Workings:
         check_topic_to_consume(topic)
         if self.state != NEW:
             raise InvalidArgumentError(
-                "The consumer runs already. Call subscribe() before start()."
+                "The consumer was started already. Call subscribe() before start()."
             )
         if any(known.topic == topic for known in self.subscriptions):
             raise InvalidArgumentError(
