@@ -41,9 +41,9 @@ def written_bytes() -> int:
     return int(_field(Path("/proc/self/io"), "wchar"))
 
 
-def private_bytes() -> int:
-    """Return the process's private memory: RssAnon."""
-    return 1_024 * int(_field(Path("/proc/self/status"), "RssAnon"))
+def private_bytes(process: str = "self") -> int:
+    """Return a process's private memory: RssAnon."""
+    return 1_024 * int(_field(Path("/proc") / process / "status", "RssAnon"))
 
 
 def _field(path: Path, name: str) -> str:
