@@ -4,7 +4,7 @@ A task asks to be woken each few milliseconds, and notes how much later it was. 
 consumes: with `async for`, with `pull`, or with a Consumer whose handlers are coroutines. Timers
 are put before, evenly over the seconds that are measured.
 
-Where other programs want the processors too, a late beat says little of the loop. So Linux is asked
+If other programs want the processors too, a late beat says little about the loop. So Linux is asked
 how long the loop's thread was ready to run and did not: "own" is late without that.
 """
 

@@ -170,7 +170,7 @@ def measured(figures: dict[str, Any], peers: Sequence[Peer]) -> str:
 
 
 def reached(figures: dict[str, Any], peers: Sequence[Peer]) -> bool | None:
-    """Tell whether what is asked for is reached; None where nothing is, or a peer is missing."""
+    """Tell whether what is asked for is reached; None if nothing is, or a peer is missing."""
     asked = [peer for peer in peers if peer.reach is not None]
     if not asked or any(peer.name not in figures["peers"] for peer in asked):
         return None

@@ -302,7 +302,7 @@ def measure(folder: Path, parts: list[str], sizes: Sizes) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure, show, and fill a table where it is asked for."""
+    """Measure, show, and fill a table if that is asked for."""
     parser = report.new_parser(
         "./run bench --calls", __doc__, "small sizes: half a minute", "--parts", PARTS
     )

@@ -30,7 +30,7 @@ def pending(path: str, count: int) -> dict[str, float]:
             left -= len(part)
         ours.settle(store)
         assert store.count() == count
-        time.sleep(1)  # whatever was allocated for the last flush is free again
+        time.sleep(1)  # what was allocated for the last flush is free again
         return {"private_bytes": machine.private_bytes(), "disk_bytes": store.stats().disk_bytes}
 
 

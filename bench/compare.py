@@ -240,7 +240,7 @@ class Bench:
         return _took("disk", what, "300 MB", took, 0.05)
 
     def month(self) -> list[Result]:
-        """Disk where some timers in each hundred are far ahead."""
+        """Disk if some timers in each hundred are far ahead."""
         scale, days, step_s = self.sizes.month
         with self._path() as path:
             took = space.month(path / "store", scale=scale, days=days, step_s=step_s)

@@ -1,8 +1,8 @@
 """The same delayed jobs through timerstore's consumer, huey, APScheduler.
 
-Each is set up as a careful program would: 20 threads, and SQLite with a write-ahead log, where what
-is written is safe from a crash of the process (`synchronous=NORMAL`), as `durability="process"` is.
-A job does nothing but note how late it is.
+Each is set up as a careful program would: 20 threads, and SQLite with a write-ahead log, in which
+what is written is safe from a crash of the process (`synchronous=NORMAL`), as
+`durability="process"` is. A job does nothing but note how late it is.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def whole_life_objects(store: TimerStore, bodies: list[bytes]) -> Rate:
 def burst(store: TimerStore, bodies: list[bytes], spread_ms: int) -> Rate:
     """Let all timers fall due within `spread_ms`; the clock starts at the first due time."""
     topic = f"burst{spread_ms}"
-    # Far enough ahead that all are linked by then, whatever the machine.
+    # Far enough ahead that all are linked by then, on any machine.
     start_ms = int(time.time() * 1_000) + 3_000 + len(bodies) // 200
     for part in batches(bodies):
         at_ms = start_ms + np.random.randint(0, spread_ms, len(part))

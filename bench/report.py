@@ -88,7 +88,7 @@ def deliver(
     figures: dict[str, Any],
     marks: tuple[str, str],
 ) -> None:
-    """Show the rows; where it was asked for, write `figures` or fill a table between `marks`."""
+    """Show the rows; if it was asked for, write `figures` or fill a table between `marks`."""
     show(header, rows)
     if arguments.json:
         document = {"machine": header, **figures}

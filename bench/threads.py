@@ -29,7 +29,7 @@ FILL_END = "<!-- threads: end -->"
 SERVICES = ("enqueue-get", "enqueue-put", "dequeue-get", "dequeue-put", "deliver-levels")
 TOPIC = "steady"
 AHEAD_COUNT = 500_000
-"""Timers that are put and not pulled yet: where the services fall behind, the putter waits."""
+"""Timers that are put and not pulled yet: if the services fall behind, the putter waits."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ is past the delete of such a message first, the entry is *held*: no unit names i
 stays at the oldest delete of those held, and recovery finds it from there.
 
 The counts, of all entries and of those of levels, change here alone, with what they count; the test
-for room stands here alone. Everything is under fire, but in recovery, where nothing else runs.
+for room stands here alone. Everything is under fire, except in recovery, in which nothing else
+runs.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def walk_chains(
 ) -> int:
     """Walk some slots' chains, each newest first; return how many units it wrote. O(units).
 
-    A unit says where the next one is, which the processor then waits for; so several chains are
+    A unit says where the next one is, and the processor waits for that; so several chains are
     walked in turn. `chains`: int64[n, 2], a slot with the unit to begin at, NO_UNIT for none.
     `units`: written. `lanes`: int64[k, 2], for k chains at a time: the slot
     of each with the unit to go on at; NO_UNIT at first. `state`: int64[3], written: the next chain,

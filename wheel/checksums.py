@@ -126,7 +126,7 @@ class WheelSums:
         return self._either
 
     def adopt(self, wheel: Bytes, used: Iterable[tuple[int, int]]) -> None:
-        """Take the wheel as it is for what was written: whoever wrote it noted no checksums.
+        """Take the wheel as it is for what was written: its writer noted no checksums.
 
         `used`: the ranges of the wheel that are no holes.
         """

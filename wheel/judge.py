@@ -1,4 +1,4 @@
-"""What is pending: the one place that says it, for everybody but validation.
+"""What is pending: the one place that says it, for all but validation.
 
 A timer waits in one of three *places*: a unit that is not superseded, in a slot at or after R; an
 entry of the timer topic's queue at or after Q, which has no unit yet; an entry of a delay level's
@@ -70,11 +70,11 @@ class PendingRead(Table):
     row: Words  # the real topic's queue; −1 if it has no row yet
     born_ms: Words
     body_bytes: Words
-    topic_hash: Words  # where the reading says so
+    topic_hash: Words  # if the reading says so
 
 
 class Reading(NamedTuple):
-    """How a store's messages are read, and what settles that some are pending no more."""
+    """How a store's messages are read, and what settles that some are not pending any more."""
 
     how: ReadAs
     done: Words  # a map of `sets.py`: sources that have their copy

@@ -219,7 +219,7 @@ class NearTimer(NamedTuple):
     size: int
     slot: int
     magic: int
-    aside: int  # 1 where its slot was put aside
+    aside: int  # 1 if its slot was put aside
 
 
 @inlined

@@ -105,7 +105,7 @@ def map_get(table: Words, offset: int) -> int:
 
 @kernel_ahead
 def map_put_all(table: Words, offsets: Words, values: Words) -> None:
-    """Store a value >= 0 for each offset >= 0; the smallest where one comes twice. O(n)."""
+    """Store a value >= 0 for each offset >= 0; the smallest if one comes twice. O(n)."""
     mask = len(table) // ENTRY_WORDS - 1
     for i in range(len(offsets)):
         place = spread(0, offsets[i]) & mask

@@ -48,7 +48,7 @@ def slot_at(wheel: SlotArray, slot: int) -> int:
 
 @inlined
 def slot_last(wheel: SlotArray, slot: int) -> int:
-    """Return the offset of a slot's last unit, NO_UNIT where the slot is empty."""
+    """Return the offset of a slot's last unit, NO_UNIT if the slot is empty."""
     at = slot_at(wheel, slot)
     if get_i64(wheel.slots, at + fmt.SLOT_TIME_AT) != slot:
         return NO_UNIT

@@ -1,4 +1,4 @@
-"""Deletes beside their timers, where a broker looks for them."""
+"""Deletes beside their timers, because a broker looks for them there."""
 
 from __future__ import annotations
 

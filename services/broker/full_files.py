@@ -5,8 +5,8 @@ before the commit log's start: it counts on units in the order of their messages
 delete beside its timer, stand behind units of later messages. So the last unit of a full file in
 which a live unit has a later message than its own is made to name the handover's own delete, in a
 slot that is passed; if it is live itself, it is linked once more before, as a hop is. It cannot
-name the largest live message of its file instead: whoever asks for the slot of a message's last
-unit is misled then.
+name the largest live message of its file instead: then code that asks for the slot of a message's
+last unit is misled.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def link_again(engine: Engine, offsets: Words) -> None:
 def _link_all(world: World, timerlog: SegmentTable, rows: Rows, start: int) -> int:
     """Link units at rows[:, 0] once more; write their messages, with where they are now, behind.
 
-    Return how far it came: where room, or a segment, is to be made first; −1 − offset of what is no
-    unit.
+    Return how far it came: the row for which room, or a segment, must be made first; −1 − offset of
+    what is no unit.
     """
     precision = world.settings.precision_ms
     for i in range(start, len(rows)):

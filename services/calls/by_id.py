@@ -1,7 +1,7 @@
 """A call on one timer by its id, `get`, `cancel` or `reschedule`, in a kernel or two.
 
 A caller with many ids has arrays; one with a single id would pay for making them. So these kernels
-take integers alone (`timelog/jit/entrypoint.py`), and read the id's digits where they stand. They
+take integers alone (`timelog/jit/entrypoint.py`), and read the id's digits in place. They
 go without the GIL, because they wait for fire, which Python may hold while it waits for the GIL.
 """
 
@@ -50,7 +50,7 @@ PENDING: Final = 1
 PENDING_ROLLED: Final = 2  # a later copy may be the one that waits
 _NOT_FOUND: Final = -1
 OTHER_TOPIC: Final = -2
-"""And less: −2 − row, where the template is of another topic."""
+"""And less: −2 − row, if the template is of another topic."""
 
 # What is told of a timer, behind the parts of its message.
 TOLD_DUE_MS: Final = SPAN_COLUMNS
@@ -215,7 +215,7 @@ def _reschedule(
 ) -> int:
     """Append a timer in the place of the one that `_get` found, with that one's delete.
 
-    Both are noticed. `body`: where the new one's stands, 0 for that of the old one; `extra`: its
+    Both are noticed. `body`: the address of the new one's, 0 for that of the old one; `extra`: its
     properties but for the last one's end. Return the new one's offset; NOT_JUDGED, which is 0:
     nothing done, go the long way.
     """
@@ -242,7 +242,7 @@ for _each in (_get, _cancel, _reschedule):
 class Kernels:
     """The kernels on one timer, for Python; `digits`: of an id, KEY_DIGITS bytes.
 
-    Whoever calls them is inside `commitlog.reading()`.
+    Their caller is inside `commitlog.reading()`.
     """
 
     def __init__(self) -> None:

@@ -151,8 +151,8 @@ def cancel_ahead(
     """Cancel timers of one topic; int8[n]: what became of each, see the constants above.
 
     What is NOT_JUDGED may have been taken: look for it. `keys`: uint8[n, 32], the unique keys of
-    `puts`; `pending_row`: where they are counted, see `QueueTable.pending`. With `judged` the
-    caller holds the locks, and room in the cancelled set for all.
+    `puts`; `pending_row`: the row in which they are counted, see `QueueTable.pending`. With
+    `judged` the caller holds the locks, and room in the cancelled set for all.
     """
     count = len(puts.offset)
     verdicts, why = np.zeros(count, np.int8), np.zeros(1, np.int64)

@@ -130,7 +130,7 @@ def append_deletes(
 ) -> None:
     """Append a delete for each target.
 
-    `pending_row`: where they are counted, see `QueueTable.pending`.
+    `pending_row`: the row in which they are counted, see `QueueTable.pending`.
     """
     template, start = delete_template(topic, pending_row, engine.store_tag), 0
     targets = targets._replace(keys=read_only(targets.keys))

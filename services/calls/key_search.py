@@ -5,8 +5,8 @@ is for the caller to ask, by its id. What is certainly done with is cut out of i
 so each is met once: a key that is put and fired again and again does not become long.
 
 Certainly done with is a message before F; a level's that was delivered; a timer that had its unit
-when R was not yet past some slot, where by now R is past that one and the timer's own. For a unit's
-slot is its timer's own, or R's where R was past that.
+when R was not yet past some slot, if R is past that slot and the timer's own by now. The reason: a
+unit's slot is its timer's own, or R's if R was past that.
 
 What is before F may be done with, or was copied: then its copy is in the index, if F stood there
 before the index was brought up to date. If F came to a message of a search only since, the index
@@ -307,7 +307,7 @@ entry_ahead(_search)
 class KeySearch:
     """Searches in one store, one after the other, each by who holds the index's lock.
 
-    Whoever calls is inside `reading()` of the commit log, and of the timer topic's queue.
+    The caller is inside `reading()` of the commit log, and of the timer topic's queue.
     """
 
     def __init__(self, world: World, index: KeyIndex) -> None:

@@ -21,7 +21,7 @@ def put_batch(
 ) -> int:
     """Frame and append messages from `start` on; return how many of all are in the log then.
 
-    `offsets`: int64[n], written. Less than n where a segment is missing.
+    `offsets`: int64[n], written. Less than n if a segment is missing.
     """
     log, queues, lock = world.commitlog, world.queues, world.append_lock
     while start < len(puts.due_ms):

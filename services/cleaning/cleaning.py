@@ -12,8 +12,8 @@ If that is reached before, the pass ends there, and the next one leaves more.
 A segment in which nothing is pending from S on is passed for nothing. One that costs copies waits
 until there is enough to win: what could go must be more than `cleaning_factor` times the bytes that
 are pending, plus `cleaning_slack_bytes`. After a crash passes are forgotten: cleaning begins again
-at F, and skips the sources that have their copy; it finishes such a segment whatever there is to
-win, for L waits for that. How all of this holds together over crashes is
+at F, and skips the sources that have their copy; it finishes such a segment even if little is won,
+because L waits for that. How all of this holds together over crashes is
 `tests/models/cleaning_model.py`.
 
 It runs in bounded steps on the flush thread. Copies are appended under fire and wheel, 32 KiB at a
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("timerstore")
 
 WAIT_MS: Final = 10_000
-"""A segment of which all is due within so long is waited for; a pass leaves no more than that."""
+"""If all of a segment is due within this time, cleaning waits; a pass leaves at most that."""
 FAR_SLOT: Final = 1 << 48
 """Behind all that a unit can lead to."""
 COPY_BYTES: Final = 32 << 10
@@ -149,8 +149,8 @@ def _copy_units(
 ) -> int:
     """Copy what the last pass needs of `units`, in one append; return how many are done with.
 
-    `units`: those of its range that lead to S or later, in the order of the log; `stop_at` is where
-    the cursor stands once all are done with. `targets`: of the deletes that are dropped, see
+    `units`: those of its range that lead to S or later, in the order of the log; `stop_at` is the
+    cursor's place once all are done with. `targets`: of the deletes that are dropped, see
     `read_targets`. `source`: the commit log's segments. _CUT, and nothing done, if a slot from
     S on is being claimed, or was fired from. O(bytes).
     """
@@ -239,7 +239,7 @@ class Cleaner:
     """
 
     def __init__(self, engine: Engine, reach: Reach) -> None:
-        """`reach`: up to where nothing but pending timers keeps the log."""
+        """`reach`: the offset up to which only pending timers keep the log."""
         self.engine, self.reach = engine, reach
         self.error: CorruptStoreError | None = None
         """Damage that kept it from knowing what is needed; nothing is cleaned since."""
@@ -265,7 +265,7 @@ class Cleaner:
         self._may_begin = False
 
     def run(self, *, at_once: bool = False, everything: bool = False) -> None:
-        """Begin to clean what is worth it, or whatever can be with `everything`; move F.
+        """Begin to clean what is worth it, or all that can be cleaned with `everything`; move F.
 
         `at_once`: to its end; else `go_on` does the rest, piece by piece. O(units of the segments
         that are passed + queues). Raises StoreFullError if there is no room for a copy.
@@ -308,7 +308,7 @@ class Cleaner:
             )
 
     def _waiting(self) -> KernelLock:
-        """Return the lock, for who waits for it; refused if this thread has it."""
+        """Return the lock for a caller that waits for it; refused if this thread has it."""
         if self._lock.is_mine():
             raise TimerStoreError(
                 "This method was called inside another call of the same thread, for example in a "
@@ -324,7 +324,7 @@ class Cleaner:
         return done
 
     def stop(self) -> None:
-        """Begin and copy nothing any more; what was begun ends where it stands."""
+        """Begin and copy nothing any more; a pass that was begun ends at its cursor."""
         self.stopped = True
         with self._waiting():
             if self._walk is not None:
@@ -423,7 +423,7 @@ class Cleaner:
         if engine.last_recovered_source(engine.read_slot) >= start:
             return True
         could_go = self.reach.find(start) - start
-        # The units of what goes, go with it: where timers are cancelled, a sixth as much.
+        # The units of what goes, go with it: a sixth as much if timers are cancelled.
         units_bytes = engine.timerlog.end - engine.timerlog.start
         could_go += max(0, units_bytes - fmt.UNIT_BYTES * engine.pending_count())
         # What has no unit yet, the copies of a pass above all, waits as well: else one pass would
@@ -465,7 +465,7 @@ class Cleaner:
     # --- a pass goes on, and ends
 
     def _copy(self, walk: Walk) -> bool:
-        """Copy a batch of the pass; end it where all are done with."""
+        """Copy a batch of the pass; end it if all are done with."""
         engine, world = self.engine, self.engine.world
         self._settle(walk)
         units, targets, stop_at = walk.next_units(self.units_at_once)
@@ -505,7 +505,7 @@ class Cleaner:
         return known and self._last_row()[[PASS_START, PASS_FIRST_SLOT]].tolist() == mine
 
     def _cut(self, walk: Walk) -> None:
-        """End a pass where its cursor stands, and have the next one leave twice as much."""
+        """End a pass at its cursor, and let the next one leave twice as much."""
         walk.mine.stop = int(self._last_row()[PASS_CURSOR])
         self._end(walk, 2 * self.leave_slots + 1)
 
@@ -534,5 +534,5 @@ class Cleaner:
             _move_floor(self.engine.world, passes[ended - 1].stop, left)
         for each in passes[:ended]:
             forget_targets(self.engine, each.targets)
-        for _ in range(ended):  # where a signal comes between, the same is done once more
+        for _ in range(ended):  # if a signal comes in between, the same is done once more
             self._passes.popleft()

@@ -1,4 +1,4 @@
-"""What waits in the oldest part of the log, for passes of cleaning to go over.
+"""What waits in the oldest part of the log, which passes of cleaning go over.
 
 Which messages a pass needs is told by units alone, and these stand anywhere in the timer log. So
 one read of it, a *round*, makes a table of what waits, in the order of the commit log, and many
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from timerstore.services.engine.engine import Engine
 
 ROWS_MAX: Final = 1 << 20
-"""Rows of a round, about: where more wait, it ends sooner in the commit log. 50 MB."""
+"""Rows of a round, about: if more wait, it ends sooner in the commit log. 50 MB."""
 
 
 @dataclass
@@ -105,7 +105,7 @@ class Walk:
     def next_units(self, count: int) -> tuple[Units, Words, int]:
         """Return the next units, the targets of those that are dropped as deletes: int64[n].
 
-        With them where the cursor stands once all are done with.
+        With them comes the cursor's place once all are done with.
         """
         stop = self.at + count
         is_last = stop >= len(self.units)

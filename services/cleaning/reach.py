@@ -1,4 +1,4 @@
-"""The reach: up to where nothing but pending timers keeps the commit log.
+"""The reach: the offset up to which only pending timers keep the commit log.
 
 Before it every segment is full, and its last message older than `retention_ms`; every timer message
 has its unit; what was fired was consumed by all groups of its topic, durably; and the delay levels
@@ -113,7 +113,8 @@ class Reach:
     def _first_unconsumed(self, least: int, limit: int) -> int:
         """Return the offset of the oldest message that a group, or a delay level, still needs.
 
-        `limit` where it lies behind that; if it is before `least`, any that is.
+        Return `limit` if it lies behind that. If it lies before `least`, any such offset may be
+        returned.
         """
         queues, committed = self.engine.queues, self._committed()
         for row in (self._keeper, *range(1, len(queues.files))):

@@ -13,11 +13,11 @@ each of which `tests/models/reuse_model.py` shows to be needed:
 
 1. Only a file with one name, which nobody of this process has mapped and no other process reads
    (they share a lock on the folder, `timelog/files/sharing.py`). A broker's file is not used again,
-   because its blanks do not say where they stand.
+   because its blanks do not say at which offset they are.
 2. It is renamed, never over another, to the next number, the folder is synced, and only then a byte
    is written into it. One at a time, the oldest first, by the flush thread.
 3. Before a message is copied, the *apron* behind its end is zeros: 64 KiB, an eighth of a small
-   segment. So after a kill the log ends in zeros, where a broker stops as well.
+   segment. So after a kill the log ends in zeros, at which a broker stops as well.
 4. A message counts only at its own offset, with its CRC; behind the durable offset a blank counts
    only with its seal, unless a broker may have written it.
 5. Before anything is appended, recovery zeroes what is behind the log's end, and removes later
@@ -117,7 +117,7 @@ class Retention:
         engine.trim(engine.commitlog)
         engine.trim(engine.timerlog)
         for number in range(first, commitlog_limit // engine.commitlog.segment_bytes):
-            engine.world.latest_slot[number % TABLE_LENGTH] = -1  # for whoever has it next
+            engine.world.latest_slot[number % TABLE_LENGTH] = -1  # for the segment's next use
         return self._remove_leaving()
 
     def _wanted_ahead(self) -> int:

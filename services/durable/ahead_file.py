@@ -1,8 +1,8 @@
 """`config/aheadcounts.json`: when what is pending falls due, by topic, as of a clean close.
 
 So that opening need not look at every timer. It counts only together with what else that close
-left: where the log ends elsewhere, the counts differ from `config/timermetrics`, or the clock went
-back, it does not.
+left. It does not count if the log ends elsewhere, the counts differ from `config/timermetrics`, or
+the clock went back.
 """
 
 from __future__ import annotations

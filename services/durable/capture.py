@@ -2,8 +2,8 @@
 
 It takes and gives back fire and wheel without returning to Python in between, because a thread that
 holds the lock and waits for the GIL makes every timer late that falls due meanwhile. A page that
-was captured stays dirty until `written` says that it is durable, so whatever ends a flush on the
-way, the next one captures the page again.
+was captured stays dirty until `written` says that it is durable. So if a flush ends on the way, the
+next one captures the page again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class Captured(NamedTuple):
     scan_from: int  # L, as far as this life's copies say
     floor: int  # F
     hops_from: int  # T, as far as this life's hops say
-    timerlog_sync: int  # up to where the timer log must be durable before the pages are written
+    timerlog_sync: (
+        int  # the offset up to which the timer log must be durable before the pages are written
+    )
     next_index: Words
     level_offsets: Words
     runs: list[tuple[int, Bytes]]  # dirty pages: position in the wheel's file, content

@@ -43,7 +43,7 @@ _TICK_S: Final = 0.05
 _IDLE_TICK_S: Final = 0.25
 """How often the thread looks up while nothing is appended: an idle store shall cost nothing."""
 _READ_SLOT_ALONE_S: Final = 10
-"""How often R is made durable where it is all that moves."""
+"""How often R is made durable if nothing else moves."""
 
 
 class Flusher:
@@ -93,7 +93,7 @@ class Flusher:
     def wait_durable(self, offset: int) -> None:
         """Return once the commit log is durable up to `offset`; one fsync serves all who wait.
 
-        Whoever finds that nobody does it makes the fsync, for everything that stands in the log
+        A thread that finds that nobody makes the fsync makes it, for everything that is in the log
         when it begins; see `GroupCommit`. A signal's handler that comes here in the midst of this
         thread's fsync makes another one. Raises FlushFailedError.
         """
@@ -112,7 +112,7 @@ class Flusher:
         self.wait_durable(self.engine.commitlog.end)
 
     def _sync_log(self) -> None:
-        """Make the commit log durable, and say so; for who leads."""
+        """Make the commit log durable, and say so; for the thread that leads."""
         self._check()
         self.commit.gather()
         try:
@@ -318,7 +318,7 @@ class Flusher:
         self.waiting_for_space = full
 
     def _thread_ended(self, error: BaseException) -> None:
-        """Have the next call raise what ended the thread, whatever it was."""
+        """Let the next call raise the exception that ended the thread, of any kind."""
         if isinstance(error, OSError):
             failed = FlushFailedError(f"{error}. Check the disk, then open the store again.")
             failed.__cause__ = error

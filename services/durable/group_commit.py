@@ -1,9 +1,9 @@
 """Group commit: many wait for one fsync, which one of them makes.
 
-One thread leads at a time. Whoever waits sleeps, without the GIL, until the one who leads is done;
-then one call wakes all of them, those whose bytes are durable return, and one of the others leads.
-A wake-up for each, or a lock that is handed from one to the next, would cost each of them a turn
-at the GIL before the next fsync can begin.
+One thread leads at a time. The threads that wait sleep, without the GIL, until the one that leads
+is done. Then one call wakes all of them, those whose bytes are durable return, and one of the
+others leads. A wake-up for each, or a lock that is handed from one to the next, would cost each of
+them a turn at the GIL before the next fsync can begin.
 
 Who leads first lets a *crowd* gather: as many as were here when the last one was done, those whom
 it let go included, who come back with their next bytes after some µs each. Without that two halves

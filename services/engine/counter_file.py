@@ -1,9 +1,10 @@
 """`config/topiccounts`: the counters of each topic, which go on after a restart.
 
-A place of 2,048 bytes for each queue, written where its counters have changed, with the log's end
-up to which they count and a CRC; the first place says up to where the log all of them do. Written
-with each checkpoint, before that itself is, and made durable at a clean close alone. After a crash
-recovery counts on from there (`recover_counts.py`). A place that a power cut tore begins anew.
+A place of 2,048 bytes for each queue, written if its counters have changed, with the log's end up
+to which they count and a CRC. The first place says up to which offset of the log all of them count.
+Written with each checkpoint, before that itself is, and made durable at a clean close alone. After
+a crash recovery counts on from there (`recover_counts.py`). A place that a power cut tore begins
+anew.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class CounterFile:
         self._written = np.zeros(QUEUE_COUNT_MAX, np.int64)  # `_sums` of what was written
 
     def read(self) -> tuple[int, Words]:
-        """Take the counters that are whole; return up to where the log all count, and each row.
+        """Take the counters that are whole; return the offset up to which all count, and each row.
 
         What is not is as if it had never been there; `damaged_count` of them.
         """
@@ -190,7 +191,7 @@ class CounterFile:
             os.close(fd)
 
     def _place_of(self, row: int, place: Any) -> int:
-        """Name a row's queue in its place; return where that is in the file."""
+        """Name a row's queue in its place; return the place's offset in the file."""
         topic, queue_id = self._queues.topics[row], int(self._queues.table.queue_id[row])
         place["name_bytes"], place["queue_id"] = len(topic), queue_id
         place["name"][: len(topic)] = np.frombuffer(topic, np.uint8)

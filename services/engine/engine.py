@@ -1,7 +1,7 @@
 """The engine: the files, arrays, locks of one open store.
 
-It knows no public call and starts no thread. `provide` is where a kernel's need is answered: by a
-new segment, a mapping, a row for a topic, a larger set.
+It knows no public call and starts no thread. `provide` answers a kernel's need: by a new segment, a
+mapping, a row for a topic, a larger set.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ CANCELLED_GROWTH: Final = 4_096
 
 @kernel_ahead
 def _step_count(thread: ServiceThread) -> int:
-    """Return `step`, behind a full fence: what was taken out of a table before is seen by whoever
-    begins a step now.
+    """Return `step`, behind a full fence: a service that begins a step now sees what was taken out
+    of a table before.
     """
     return add_to_word(thread, "step", 0)
 
@@ -167,8 +167,8 @@ class Engine:
         # slot, or F past the source.
         self.recovered_copy = -1
         self.keeps_mark = False
-        """Some of these copies are a broker's and name no source: until they are settled, whoever
-        opens the store after a kill has to read the whole log again to know them."""
+        """Some of these copies are a broker's and name no source: until they are settled, the next
+        opening after a kill has to read the whole log again to know them."""
         self.recovered_sources = np.zeros((0, 2), np.int64)  # offset and slot, in that order
         self.recovered_until_level = np.full(fmt.LEVEL_COUNT_MAX, -1, np.int64)
 
@@ -301,7 +301,7 @@ class Engine:
     def let_go(self, file: SegmentedFile) -> None:
         """Unmap what was dropped of a log, once no step is under way that may look into it.
 
-        Where a signal ends it, all of that stays mapped until the next call.
+        If a signal ends it, all of that stays mapped until the next call.
         """
         ended = file.seal()
         if ended:
@@ -384,8 +384,8 @@ class Engine:
     def keep_hops(self, read_slot: int, hops_from: int, claimed_slot: int) -> tuple[int, int]:
         """Return T with the C of its time: of this life, and of the one before while R is there.
 
-        A unit does not say from where it hopped. So an earlier life's T holds until R has passed
-        all slots that were claimed when it was captured.
+        A unit does not say from which slot it hopped. So an earlier life's T holds until R has
+        passed all slots that were claimed when it was captured.
         """
         if read_slot >= self.hopped_until:
             return hops_from, claimed_slot

@@ -1,10 +1,10 @@
 """The key index of one store: keeps the files of `index/` up with the queues of what waits.
 
 It follows the timer topic's queue and those of the delay levels, as a broker's follows its log: the
-flush thread every few moments, and whoever searches before it does. So a put does nothing for it,
+flush thread does it every few moments, and a search does it first. So a put does nothing for it,
 and a store that was killed goes on from what `config/keyindex.json` says: which files are durable,
-how many of their entries, and up to where each queue is in them. What does not agree with that is
-made anew from the queues.
+how many of their entries, and up to which index each queue is in them. What does not agree with
+that is made anew from the queues.
 
 Ground rules: everything goes under `lock`, which is taken before any lock of the services. A file
 whose last message is done with is dropped; so are all, if their record is missing or wrong.
@@ -410,7 +410,7 @@ class KeyFiles:
             return _Noted(self._cursors(), files, seen_count)
 
     def _cursors(self) -> dict[str, list[int]]:
-        """Return up to where each queue is indexed, with the message before; by its number."""
+        """Return up to which index each queue is indexed, with the message before; by number."""
         cursors, queues = {}, self._queues
         for queue, row in self._rows():
             at = int(self.index.cursor[queue])

@@ -1,7 +1,8 @@
 """`config/delayOffset.json`: how far each delay level was delivered, as a broker reads it.
 
-It is written before the checkpoint and after the log was made durable, so whatever it says was
-delivered is on disk; the larger one of its offset and the checkpoint's therefore always holds.
+It is written before the checkpoint and after the log was made durable, so everything of which it
+says that it was delivered is on disk; the larger one of its offset and the checkpoint's therefore
+always holds.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from timerstore.timelog.files.steady import Read, read_file
 
 
 class LevelOffsetFile:
-    """The file of one store; it is written where an offset has changed."""
+    """The file of one store; it is written if an offset has changed."""
 
     def __init__(self, path: Path) -> None:
         """Nothing is read yet."""

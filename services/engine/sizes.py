@@ -2,7 +2,8 @@
 
 A store of ours has them in `timerstore.json`, with a copy in `config/timercheck`. A broker's store
 has neither: its sizes are read off its files, and it gets a tag of ours. A store whose files bear a
-tag of ours is no broker's, whatever it has lost: opened as one, its cancelled timers would fire.
+tag of ours is no broker's, even if it has lost other files: opened as one, its cancelled timers
+would fire.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def _find_tag(reader: StoreReader) -> int | None:
 
 
 def tag_of_key(reader: StoreReader, row: LoggedMessages) -> int | None:
-    """Return the tag of a message's key of KEY_DIGITS if we gave it: it says where it stands."""
+    """Return the tag of a message's key of KEY_DIGITS if we gave it: it says an offset."""
     key = reader.commitlog.read(int(row.key_at), fmt.KEY_DIGITS)
     try:
         offset, tag = int(key[12:24], 16), int(key[24:], 16)

@@ -4,7 +4,7 @@ instant.py       one instant: cursors, with what judges the timers
 timer_places.py  where timers stood then
 log_units.py     units in the order of the timer log
 slot_units.py    units of slots, mapped on the way
-unsaid_leads.py  where units lead to that do not say it
+unsaid_leads.py  the slots to which units lead that do not say it
 level_timers.py  what waits in the delay levels
 pending_rows.py  pending timers as rows
 read_pending.py  messages of pending timers, in columns

@@ -1,9 +1,9 @@
-"""One instant of a store, for whoever lists it: where timers wait, with what judges them.
+"""One instant of a store, for listings: where timers wait, with what judges them.
 
 All of it is captured by one kernel, which takes and gives back the locks without returning to
 Python: the near wheel, what was taken but not appended, the cursors, the cancelled set, the levels'
-offsets, the counts. Only units and messages are read later, for these do not change. A listing that
-asked the cancelled set afterwards would show cancelled timers: an entry leaves the set when R
+offsets, the counts. Only units and messages are read later, because these do not change. A listing
+that asked the cancelled set afterwards would show cancelled timers: an entry leaves the set when R
 passes its delete.
 
 The set is copied, 32 to 64 bytes for each cancelled timer that is still to come; its copy's pages

@@ -1,6 +1,7 @@
 """The units of an open store in the order of the timer log; what is damaged there is an error.
 
-Whoever may go on past damage has `timelog/reading/units.py`; who asks for slots, `slot_units.py`.
+Code that may go on past damage uses `timelog/reading/units.py`; code that asks for slots,
+`slot_units.py`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from timerstore.wheel.judge import PendingRead, Reading
 
 
 def reading_of(engine: Engine, cancelled: Words) -> Reading:
-    """Return how messages of an open store are read, where that is cancelled."""
+    """Return how messages of an open store are read if that may be cancelled."""
     return Reading(
         ReadAs(engine.store_tag, engine.precision_ms, engine.level_ms, verify=True),
         done=engine.done,
@@ -86,7 +86,7 @@ def map_kept(engine: Engine, message: int) -> bool:
 
 
 def _while_kept(engine: Engine, message: int, look: Callable[[], object]) -> bool:
-    """Look at a message; False if retention has removed it, with whatever that raised."""
+    """Look at a message; False if retention has removed it, with the exception that this raised."""
     try:
         look()
     except CorruptStoreError:

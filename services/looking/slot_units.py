@@ -35,8 +35,8 @@ def chain_units(
     """Yield the units of chains in chunks, each chain newest first.
 
     `chains`: int64[n, 2], a slot with the unit to begin at. `lane_count`: so many chains are walked
-    in turn. A chain ends where its units were removed since the slot was passed, or are damaged. A
-    chunk is written over by the next.
+    in turn. A chain ends if its next units were removed since the slot was passed, or are damaged.
+    A chunk is written over by the next.
     """
     units = Units.room(chunk_rows)
     lanes = np.full((lane_count, 2), NO_UNIT, np.int64)

@@ -1,4 +1,4 @@
-"""Where the parts of a pending timer's message lie, for Python to cut them out."""
+"""Where the parts of a pending timer's message lie, so that Python can cut them out."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def find_timer_parts(
 ) -> int:
     """Fill where each message's parts lie: int64[n * SPAN_COLUMNS]. O(bytes).
 
-    `ids`: uint8[n * 32], written where SPAN_ROW is no −1: the timer's id.
+    `ids`: uint8[n * 32], written if SPAN_ROW is not −1: the timer's id.
     """
     for i in range(len(messages)):
         if i + MESSAGES_AHEAD < len(messages):

@@ -23,7 +23,7 @@ _NOTHING: Final = np.zeros(0, np.int64)
 
 
 def find_places(engine: Engine, instant: Instant) -> tuple[Words, Words]:
-    """Return the messages where timers may be pending, in the order of the log. O(units).
+    """Return the messages of timers that may be pending, in the order of the log. O(units).
 
     Beside each, what its delay level's entry says of its due time, else IN_MESSAGE. Some may be
     done, or cancelled.

@@ -1,4 +1,4 @@
-"""Where units lead to that do not say it: their messages are asked."""
+"""The slots to which units lead that do not say it: their messages do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from timerstore.timelog.jit.kernel import kernel_ahead
 def _say_leads(
     commitlog: SegmentTable, units: Units, precision_ms: int, found: MessageParts, start: int
 ) -> int:
-    """Write where units from `start` on lead to that do not say it; return how far it came.
+    """Write the slots of units from `start` on that do not say them; return how far it came.
 
     `found`: scratch. It stops at a message whose segment is not mapped. O(n).
     """
@@ -32,7 +32,7 @@ def _say_leads(
 
 
 def say_leads(engine: Engine, units: Units) -> None:
-    """Write where units lead to that do not say it; what cannot be read stays NOT_SAID.
+    """Write the slots of units that do not say them; what cannot be read stays NOT_SAID.
 
     O(units), and a message read for each of those: a broker's rolls, above all.
     """

@@ -3,9 +3,9 @@
 A chain that leads through a damaged unit hides those before it. While a store is open the timer log
 is read once, and each slot's sound units are linked anew. Damaged units between two sound ones are
 written again: units that no hop linked stand in the order of the timer topic's queue, so their
-messages are known if none of them is a hop's, and their slots are those of whoever points to them.
-Of any other the timer waits: the timer index is marked to be rebuilt, which the next opening does
-(`rebuild.py`), and nothing is removed until then.
+messages are known if none of them is a hop's, and their slots are those of the units or heads that
+point to them. Of any other the timer waits: the timer index is marked to be rebuilt, which the next
+opening does (`rebuild.py`), and nothing is removed until then.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from timerstore.wheel.slots import NO_UNIT, SlotArray, set_slot
 _WRITTEN_AGAIN_MAX: Final = 4_096
 """Damaged units that are written again in one go; more wait for the rebuild."""
 _HOPS_PASSED_MAX: Final = 65_536
-"""Units of hops, or damaged, between a damaged one and its neighbour; no more are looked at."""
+"""So many units of hops, or damaged ones, are looked at between a damaged one and a neighbour."""
 _NO_INDEX: Final = -2
 
 
@@ -56,7 +56,7 @@ class _Units(NamedTuple):
 
 
 def mend_units(engine: Engine, offset: int) -> None:
-    """Link all sound units of slots from R on anew; `offset`: where damage was met. O(units).
+    """Link all sound units of slots from R on anew; `offset`: the place of the damage. O(units).
 
     Only dequeue-get's thread calls this, which answers its needs; or enqueue-put's.
     """
@@ -148,8 +148,8 @@ def _message_of(engine: Engine, offset: int) -> int:
 def _index_beside(engine: Engine, offset: int, step: int) -> tuple[int, int]:
     """Return the queue index of the nearest sound unit's message, _NO_INDEX if it has none.
 
-    With it comes how many damaged units lie between. Units of hops are passed by. Where the log has
-    no more units: the index before its first one, or behind its last.
+    With it comes how many damaged units lie between. Units of hops are passed by. If the log has no
+    more units: the index before its first one, or behind its last.
     """
     log = engine.timerlog
     room = (log.segment_bytes - fmt.TIMERLOG_BLANK_BYTES) // fmt.UNIT_BYTES

@@ -3,8 +3,8 @@
 One pass goes over the wheel's file, the timer log, then the commit log with the queue entries of
 its messages; each step reads STEP_BYTES at most. What differs from memory, or from the commit log,
 is written again: a page of the wheel with the next flush, an entry at once. A damaged unit marks
-the timer index to be rebuilt, a damaged message is named. Nothing is taken off any count here: that
-happens where the services come upon it. It reads through maps of its own, and holds no lock.
+the timer index to be rebuilt, a damaged message is named. Nothing is taken off any count here: the
+services do that when they come upon it. It reads through maps of its own, and holds no lock.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Scrub:
         return 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return where the pass stands, for `stats()`."""
+        """Return the place of the pass, for `stats()`."""
         return {"pass_count": self.pass_count, "file": self.file, "offset": self.offset}
 
     def _pass(self) -> Iterator[int]:

@@ -10,7 +10,7 @@ recover_pending.py      how many are pending
 recover_files.py        files that were cut or lost
 recover_queues.py       where the queues end
 recover_queue_files.py  queue files that are gone
-recover_levels.py       from where each level goes on
+recover_levels.py       from which message each level goes on
 recover_deletes.py      the cancelled set
 recover_counts.py       the counters of topics
 recover_copies.py       sources that are done, and still ahead

@@ -16,7 +16,7 @@ from timerstore.wheel.sets import map_get
 def drop_before(
     floor: int, ours: list[Words], brokers: Words, copies: list[Words]
 ) -> tuple[list[Words], Words, list[Words]]:
-    """Leave out copies whose source lies before F: whatever points to that is superseded.
+    """Leave out copies whose source lies before F: every unit that points there is superseded.
 
     `ours`, `brokers`: the sources of copies that we made, and that a broker made; `copies`: theirs,
     in that order.

@@ -88,7 +88,7 @@ class Recount:
             try:
                 rows[is_first] = find(self._engine, destined_for(part[is_first]))
             except TimerStoreError:
-                return  # a broker's message, for what can be no topic
+                return  # a broker's message, whose topic has a name that cannot be
         tally = self._engine.queues.table.tally
         _count(tally, part, rows, self._until, waits, in_level)
 

@@ -26,7 +26,7 @@ class DamagedLog:
     """The places of a commit log that were passed over while it was scanned.
 
     What was flushed, or has something sound behind it, was whole once: that it cannot be read now
-    is damage. `durable` is where the flushed part ends, None if nobody says it.
+    is damage. `durable` is where the flushed part ends, None if no file says it.
     """
 
     def __init__(self, engine: Engine, durable: int | None) -> None:
@@ -38,7 +38,7 @@ class DamagedLog:
         self._reader: StoreReader | None = None
 
     def resume(self, offset: int, reason: str) -> int:
-        """Return where to go on behind what is no message at `offset`; NO_MESSAGE at the end."""
+        """Return where to go on if there is no message at `offset`; NO_MESSAGE at the end."""
         log = self.engine.commitlog
         stop = log.files_end if self.durable is None else self.durable
         if offset >= stop:
@@ -56,7 +56,7 @@ class DamagedLog:
 
     @property
     def starts(self) -> Words:
-        """Where these places begin, and what stands where a salvage found others."""
+        """Where these places begin, and what stands in those that a salvage found."""
         return self._starts[: self._start_count]
 
     def _keep(self, offsets: Words) -> None:
@@ -68,7 +68,7 @@ class DamagedLog:
         self._start_count = stop
 
     def take_fillers(self, rows: LoggedMessages) -> None:
-        """Take what stands where messages were lost, as scanned rows."""
+        """Take what stands in the place of lost messages, as scanned rows."""
         if len(rows):
             self.lost_bytes += int(rows.size.sum())
             self._keep(rows.offset)

@@ -80,7 +80,8 @@ def index_part(
     """Write the queue entries of scanned messages from `index_from` on.
 
     `lost_bytes`: what could not be read before them: as many messages as fit into it may be missing
-    from a queue, and get entries that lead to none. `lost_starts`: where that was, in order.
+    from a queue, and get entries that lead to none. `lost_starts`: the offsets of these places, in
+    order.
     """
     fresh = part.offset >= index_from
     for row in np.unique(queue_rows[fresh]).tolist():
@@ -122,9 +123,9 @@ def _index_queue(
 
 
 def _places_lost(offsets: Words, place: Words, lost_starts: Words) -> Words:
-    """Return where the messages of entries were lost, at the latest: they go up with the index.
+    """Return the latest offset at which each entry's message was lost: offsets go up by index.
 
-    A byte behind that place, for what stood there may be named as the source of a copy. `place`:
+    It is a byte behind that place, because a copy may name what stood there as its source. `place`:
     which entries are those of messages.
     """
     following = np.full(len(offsets), np.iinfo(np.int64).max)

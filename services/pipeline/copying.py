@@ -64,7 +64,7 @@ def stage_is_full(staged: int, staged_bytes: int, size: int) -> bool:
 def find_source(world: World, thread: ServiceThread, buf: Bytes, message: int) -> int:
     """Tell whether a message's segment `buf` is there: FOUND, or UNREADABLE, or WAIT with a need.
 
-    Whoever asks looked the segment up once, and goes on with what was found: a second look may find
+    The caller looked the segment up once, and goes on with what was found: a second look may find
     nothing, because another thread drops maps meanwhile.
     """
     if message < 0 or message >= world.commitlog.end:
@@ -98,7 +98,7 @@ class Counted(NamedTuple):
     """Which timer a copy is of, as it is counted."""
 
     row: int  # its destination's
-    pending_row: int  # where it was counted, −1 if it stays pending
+    pending_row: int  # the row in which it was counted, −1 if it stays pending
     due_ms: int
     counted_ms: int  # it was counted as due then
 

@@ -118,9 +118,9 @@ def level_event_ms(world: World, level: int, now_ms: int) -> int:
     """Return when a level has something to do next: NEVER, or `now_ms` at the earliest. O(1).
 
     Any service's thread may ask, at any time: so it looks at words alone, not into a segment, whose
-    map may go just then. `now_ms` if they do not say it; a step then looks, see `_see_head`. A
-    word of the head before may stand beside one of this head, for they are plain words: it was due
-    sooner, so a step looks once for nothing.
+    map may go just then. `now_ms` if they do not say it; a step then looks, see `_see_head`. A word
+    of the head before may stand beside one of this head, because they are plain words. That head
+    was due sooner, so a step looks once for nothing.
     """
     levels = world.levels
     row, index = levels.row[level], levels.offset[level]
@@ -143,7 +143,7 @@ def level_event_ms(world: World, level: int, now_ms: int) -> int:
 def _see_head(world: World, level: int, now_ms: int) -> None:
     """Note for `level_event_ms` when the first message of a level is due. Under fire, in a step.
 
-    Nothing is noted where a segment is not mapped; `_deliver` has it mapped.
+    Nothing is noted if a segment is not mapped; `_deliver` has it mapped.
     """
     levels = world.levels
     row, index = levels.row[level], levels.offset[level]
@@ -198,7 +198,7 @@ def _own_level_ms(world: World, message: int, due_ms: int) -> int:
 
 @inlined
 def clamped_ms(due_ms: int, level_ms: int, now_ms: int) -> int:
-    """Return when a level's message is due: now, where it lies further ahead than it can."""
+    """Return when a level's message is due: now, if it lies further ahead than it can."""
     if due_ms > now_ms + level_ms + CLAMP_SLACK_MS:
         return now_ms
     return due_ms

@@ -9,12 +9,12 @@ when the store was opened is a second range of slots beside that, see `aside.py`
 
 How rolls hop (`tests/models/rules_model.py` has each rule with a wrong variant):
 
-- A roll hops while its slot's chain is walked, whatever the clock says; so does a delete, and what
+- A roll hops while its slot's chain is walked, at any time of the clock; so does a delete, and what
   was cancelled. What is overdue fires from its own slot, so no roll ever waits in the near wheel.
 - Of the units of one message the one linked last counts. The checkpoint holds T, the oldest unit
   that a hop linked from a slot that R has not passed; opening reads hops from T on.
-- A unit does not say from where it hopped. So T of an earlier life stays in each checkpoint until R
-  has passed all that was claimed when that T was captured.
+- A unit does not say from which slot it hopped. So T of an earlier life stays in each checkpoint
+  until R has passed all that was claimed when that T was captured.
 - A hop's unit is linked in the hold of wheel in which the roll is taken from its slot, so R passes
   a slot only once every hop from it has its unit.
 - The new slot is behind all that is claimed (`wheel/place.py`). There is always room for it: a
@@ -289,7 +289,7 @@ def _claim_unit(world: World, slot: int, aside: int, offset: int) -> int:
 
 @inlined
 def message_due_ms(world: World, message: int, otherwise_ms: int) -> int:
-    """Read a timer's exact due time from its message; _NO_DUE with a need where unmapped."""
+    """Read a timer's exact due time from its message; _NO_DUE with a need if unmapped."""
     mine, found = world.dequeue_get.thread, world.dequeue_get.thread.found
     if message < 0 or message >= world.commitlog.end:
         return otherwise_ms
@@ -326,8 +326,8 @@ def _hop_on(world: World, get: DequeueGet, aside: int, now_ms: int) -> int:
 def _hop(world: World, slot: int, aside: int, offset: int, now_ms: int) -> int:
     """Link one more unit for a roll; return the one before it in its chain. O(1).
 
-    _NO_DUE where it is no roll, or with a need. Whatever the clock says: what is due fires from the
-    slot to which it hops.
+    _NO_DUE if it is no roll, or with a need. It does so at any time of the clock: what is due fires
+    from the slot to which it hops.
     """
     mine, settings = world.dequeue_get.thread, world.settings
     buf = segment_at(world.timerlog, offset)

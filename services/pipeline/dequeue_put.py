@@ -180,7 +180,8 @@ def _settle(world: World, head: int, seen: int, appended: int) -> int:
         elif outcome == CANCELLED:
             world.dequeue_put.counts.dropped_count += 1
         elif outcome == _FORGET:
-            # Whoever cancels a timer of this slot from now on looks for it: its entry may be gone.
+            # A call that cancels a timer of this slot from now on looks for it: its entry may be
+            # gone.
             until_ms = (until_ms + 1) * world.settings.precision_ms - 1
             high, low = world.targets[2 * done], world.targets[2 * done + 1]
             if high != 0 or low != 0:

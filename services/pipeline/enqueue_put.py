@@ -151,8 +151,8 @@ def _hand_on_late(
 def _note_delete(world: World, high: int, low: int) -> bool:
     """Add a delete's target to the cancelled set; False if the set must grow first.
 
-    In recovery alone: whoever cancels while services run adds it, under fire. Not a delay level's,
-    whose loop may have passed it.
+    Only in recovery: while services run, the call that cancels adds it, under fire. Not a delay
+    level's, whose loop may have passed it.
     """
     if is_of_level(high, low):
         return True

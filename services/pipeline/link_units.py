@@ -24,7 +24,7 @@ from timerstore.wheel.slots import link_unit
 
 @inlined
 def find_unit_room(world: World) -> int:
-    """Return where the next unit goes; −1 − the offset at which room must be made first. O(1)."""
+    """Return the next unit's offset; −1 − the offset at which room must be made first. O(1)."""
     end = world.timerlog.end
     offset = next_unit_offset(world.timerlog.segment_bytes, end)
     if offset != end and not can_close(world.timerlog, end, fmt.TIMERLOG_BLANK_BYTES):

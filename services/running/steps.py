@@ -5,11 +5,11 @@ millisecond while Python is busy: nothing between a due time and the log needs t
 returns to Python only if something must be made (a need) or to stop. On a manual clock one
 thread plays the same steps in turn, event by event.
 
-Threads *help*: whoever would go to sleep, while the next service has work and its thread sleeps,
-runs that one's step itself, and so on down the chain. So a lonely timer goes from its put to the
-log in one thread, without a wake-up; under load each does its own work. A step is run by the holder
-of its service's token; the token is tried, never waited for, and all that a service knows between
-two steps is in shared words.
+Threads *help*: a thread that would go to sleep, while the next service has work and its thread
+sleeps, runs that service's step itself, and so on down the chain. So a lonely timer goes from its
+put to the log in one thread, without a wake-up; under load each does its own work. A step is run by
+the holder of its service's token; the token is tried, never waited for, and all that a service
+knows between two steps is in shared words.
 
 Nobody's sleep may be overlooked: who goes to sleep says so, and then looks once more; who hands
 something over stores it, and then looks who sleeps; with a full fence between on both sides.
@@ -83,10 +83,10 @@ def run(world: World, first: int, last: int, now_ms: int, stop_ms: int) -> int:
     `stop_ms` says how long. ONE_STEP: one step each; the work done is returned. `now_ms`: until
     nothing is left to do then.
     More: on a manual clock, playing each event in (now_ms, stop_ms] at its own time. WALL_CLOCK:
-    as the thread of the service `first`, until it shall stop. In each case it returns early where a
+    as the thread of the service `first`, until it shall stop. In each case it returns early if a
     service has a need; answer that, and call again. One kernel for all, so that the services are
     compiled once. When it plays, it goes on after a need with the service behind the one that had
-    it, so that none keeps those behind it from running.
+    it, so that no service keeps those behind it from running.
     """
     count = last - first + 1
     resident = stop_ms == WALL_CLOCK

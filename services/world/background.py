@@ -1,7 +1,8 @@
 """Threads whose end is never silent.
 
-Every thread that the package starts is a `BackgroundThread`. Whatever ends it, BaseException
-included, is told to `on_error`; there it is kept in a `Failure`, which the next public call raises.
+Every thread that the package starts is a `BackgroundThread`. Every exception that ends it,
+BaseException included, is told to `on_error`. There it is kept in a `Failure`, which the next
+public call raises.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Flag:
         self._closed.acquire(blocking=False)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it is set, for `timeout_s` at most; tell whether it is."""
+        """Wait until it is set, `timeout_s` at most; tell whether it is."""
         if not self._is_set and self._closed.acquire(timeout=timeout_s):
             self._open()  # for the next one who waits
         return self._is_set
@@ -119,7 +120,7 @@ class BackgroundThread:
             raise errors[0]
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait for its end; returns at once in the thread itself, or where it never started.
+        """Wait for its end; returns at once in the thread itself, or if it never started.
 
         An exception, a signal's say, may end the wait; then it can be called again. (After that,
         `Thread.join` takes a running thread for ended, up to Python 3.12.)
@@ -150,5 +151,8 @@ class BackgroundThread:
         except BaseException as e:
             self._on_error(e)
         finally:
-            del self._body, self._on_error  # whoever keeps the thread is often kept by these
+            del (
+                self._body,
+                self._on_error,
+            )  # the object that keeps the thread is often kept by these
             self._ended.set()

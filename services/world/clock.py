@@ -97,7 +97,7 @@ class ManualClock:
                 self._move(stop_ms)
 
     def _move(self, stop_ms: int) -> None:
-        """Move to `stop_ms`, or to where an attendant has something to do before."""
+        """Move to `stop_ms`, or to the time at which an attendant has something to do before."""
         start_ms, attendants = self._now_ms, list(self._attendants)
         if stop_ms > start_ms:
             stop_ms = min([each.next_ms(start_ms, stop_ms) for each in attendants] + [stop_ms])
@@ -125,7 +125,7 @@ def attend(clock: ManualClock, attendant: Attendant) -> None:
 
 
 def leave(clock: ManualClock, attendant: Attendant) -> None:
-    """Stop a clock no more for an attendant."""
+    """Stop a clock no longer for an attendant."""
     if attendant in clock._attendants:
         clock._attendants.remove(attendant)
 

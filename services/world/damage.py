@@ -22,7 +22,7 @@ PLACES_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where bytes are not what was written; `offset` counts over all segments of `file`."""
+    """A place whose bytes are not what was written; `offset` counts over all segments of `file`."""
 
     file: str
     offset: int

@@ -1,7 +1,7 @@
 """The floor: which units are superseded, so that nobody reads their messages any more.
 
-F, the floor, is a commit log offset: every unit whose message lies before it is superseded,
-whatever its slot. Above it a *pass* of cleaning supersedes units piece by piece: those of its range
+F, the floor, is a commit log offset: every unit whose message lies before it is superseded, in any
+slot. Above it a *pass* of cleaning supersedes units piece by piece: those of its range
 whose message lies before its cursor and which lead to its S or later (`cleaning.py`). It asks where
 a unit leads to, which is the same for all units of one message, and not where it waits: a roll
 waits in many slots. Of the units of one message the last one counts: what an earlier life's hops
@@ -50,7 +50,7 @@ def find_in(known: OffsetMap, message: int) -> int:
 def is_superseded(world: World, message: int, leads_to: int, offset: int) -> bool:
     """Tell whether the unit of a message, at `offset`, is superseded. O(passes), mostly none.
 
-    `leads_to`: NOT_SAID where the unit does not say it; then ask again with what the message says.
+    `leads_to`: NOT_SAID if the unit does not say it; then ask again with what the message says.
     """
     cleaning = world.cleaning
     if message < cleaning.floor or find_in(world.hopped, message) > offset:
@@ -74,7 +74,7 @@ def _find_later(hopped: OffsetMap, units: Units, later: Words) -> None:
 
 
 class Floor:
-    """F and the passes as they stood at one moment; for whoever looks at many units."""
+    """F and the passes as they were at one moment, for code that looks at many units."""
 
     def __init__(self, offset: int, passes: Words, hopped: OffsetMap) -> None:
         """Keep F, the passes, int64[n, PASS_COLUMNS], and the last units by hops."""

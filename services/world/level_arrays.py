@@ -38,7 +38,7 @@ class LevelTable:
     head_ms: Words  # int64[LEVEL_COUNT_MAX]: that due time
     head_message: Words  # int64[LEVEL_COUNT_MAX]: commit log offset of that message
     head_level_ms: Words  # int64[LEVEL_COUNT_MAX]: how long its level was then, or NOT_READ
-    retry_ms: Words  # int64[LEVEL_COUNT_MAX]: not before; set where a delivery failed
+    retry_ms: Words  # int64[LEVEL_COUNT_MAX]: not before; set if a delivery failed
     fail_count: Words  # int64[LEVEL_COUNT_MAX]: deliveries that failed in a row
     wanted: Words  # int64[LEVEL_COUNT_MAX]: segment of its queue that must be mapped
     number: Words  # int64[LEVEL_COUNT_MAX]: the segment of its queue that is mapped, −1 for none

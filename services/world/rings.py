@@ -69,7 +69,7 @@ class DequeueRing:
 
 @inlined
 def place_of(number: int) -> int:
-    """Return where the columns of a ring hold an entry."""
+    """Return the index at which the columns of a ring hold an entry."""
     return number & (RING_COUNT - 1)
 
 
@@ -80,7 +80,7 @@ def waiting_count(ends: Ends) -> int:
 
 
 def waiting_places(ends: Ends) -> Words:
-    """Return where the columns of a ring hold what waits in it, oldest first; for Python."""
+    """Return the indexes of what waits in a ring's columns, oldest first; for Python."""
     return np.arange(ends.head, ends.tail) & (RING_COUNT - 1)
 
 

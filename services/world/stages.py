@@ -1,7 +1,7 @@
-"""Stages: what each part of the services' work takes, counted by whoever does it.
+"""Stages: what each part of the services' work takes, counted by the thread that does it.
 
-RocketMQ's `perfCounterTicks`. A step is counted once, whatever it did, and only if it did
-something: a stage costs two readings of the clock for hundreds of entries. Each row is written by
+RocketMQ's `perfCounterTicks`. A step is counted once, and only if it did something:
+a stage costs two readings of the clock for hundreds of entries. Each row is written by
 who holds its service's token, and read by anybody, who may see one word before the other.
 """
 

@@ -7,7 +7,7 @@ all three to look for a timer that may have been taken):
 
 - *fire*: dequeue-put, deliver-levels, cancel: the cancelled set, the frontier, levels' offsets;
 - *near*: dequeue-get: the near wheel;
-- *wheel*: enqueue-put, and whoever moves C or R: units, slots, C, R.
+- *wheel*: enqueue-put, and the code that moves C or R: units, slots, C, R.
 
 | who | its record | lock | writes besides |
 |---|---|---|---|
@@ -68,14 +68,14 @@ PASS_COUNT_MAX: Final = 64
 # Columns of a pass of cleaning.
 PASS_START: Final = 0  # of the messages that it looks at
 PASS_CURSOR: Final = 1  # those before it were looked at
-PASS_FIRST_SLOT: Final = 2  # S: units of slots before it are left where they are
+PASS_FIRST_SLOT: Final = 2  # S: units of slots before it are left in place
 PASS_FIRST_COPY: Final = 3  # the offset of its first copy, NO_COPY if there is none
 PASS_COLUMNS: Final = 4
 
 
 @record
 class ServiceThread:
-    """What every service has: written by whoever runs its step, or answers its need."""
+    """What every service has: written by the thread that runs its step, or answers its need."""
 
     found: MessageParts  # scratch of its step
     scratch: Bytes  # uint8[64]: scratch of its step

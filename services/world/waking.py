@@ -20,7 +20,7 @@ NO_HURRY_MS: Final = 1_000_000
 def wake_for(
     queues: QueueTable, enqueue_get: EnqueueGet, due_ms: int, eventfd: int, scratch: Words
 ) -> None:
-    """Wake enqueue-get where it sleeps too long for what was appended, due at `due_ms`.
+    """Wake enqueue-get if it sleeps too long for what was appended, due at `due_ms`.
 
     `eventfd`: its thread's. `scratch`: int64[8].
     """

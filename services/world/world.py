@@ -112,7 +112,7 @@ class World:
     enqueue_ring: EnqueueRing
     late_ring: LateRing
     dequeue_ring: DequeueRing
-    stage: Stage  # of whoever holds fire: dequeue-put's and deliver-levels'
+    stage: Stage  # of the thread that holds fire: dequeue-put's and deliver-levels'
     outcome: Words  # of what is taken at once, scratch under fire
     targets: Words  # int64[2 * RING_COUNT]: who the deletes among them cancel, scratch under fire
     staged_due: Words  # int64[STAGE_COUNT_MAX]: scratch under fire

@@ -1,6 +1,6 @@
 """The blank: what closes a commit log segment that the next message does not fit into.
 
-RocketMQ writes eight bytes, which say how much is left, and nothing of where that is. In a segment
+RocketMQ writes eight bytes, which say how much is left, but not where that is. In a segment
 that is used again such bytes may be those of an earlier use. So ours are followed by a *seal*: the
 blank's own commit log offset and a CRC, in what RocketMQ leaves unused.
 """

@@ -51,7 +51,7 @@ def decode_properties(data: bytes) -> dict[str, str]:
 
 
 _spare: list[MessageParts] = []
-"""Whoever decodes takes one or makes one, and leaves it here: making one takes long."""
+"""A decode takes one or makes one, and leaves it here: making one takes long."""
 
 
 def decode_message(view: Bytes, offset: int) -> Message:

@@ -30,7 +30,7 @@ import numpy as np
 #   │ sumes  │ action offset   │ bytes  │ …    │ bytes 1│ …     │ ties 2 │ …          │
 #   └────────┴─────────────────┴────────┴──────┴────────┴───────┴────────┴────────────┘
 #
-# A host takes 20 bytes where its IPv6 bit is set in the system flag; what follows then moves by 12.
+# A host takes 20 bytes if its IPv6 bit is set in the system flag; what follows then moves by 12.
 
 MESSAGE_HEADER: Final = np.dtype(
     [
@@ -283,12 +283,12 @@ UNIT_DELETE: Final = 4
 UNIT_HOP: Final = 8
 """Linked by a hop: its message had a unit before. A broker takes such a magic, and ignores this."""
 UNIT_MAGIC_BITS: Final = 0xF
-"""A magic m is valid where (m | 0xF) == 0xF."""
+"""A magic m is valid if (m | 0xF) == 0xF."""
 EXTRA_READ_MESSAGE: Final = 0xFFFFFFFF
 """In a roll, extra is the true due time in seconds; else due − unit's time in ms; or this."""
 WRITE_BEFORE_SLOT_MS_MAX: Final = 2_000_000_000
 TIMERLOG_BLANK_BYTES: Final = 16
-"""int32 remaining, int64 0, int32 BLANK_MAGIC: written where 52 + 16 > what is left."""
+"""int32 remaining, int64 0, int32 BLANK_MAGIC: written if 52 + 16 > what is left."""
 
 # --- timer wheel slot ---------------------------------------------------------------------------
 #

@@ -1,4 +1,4 @@
-"""How large a message may be: one limit for whatever puts one.
+"""How large a message may be: one limit for all code that puts one.
 
 A message is checked once, when it is put, and copied many times after. Each copy says more about
 itself than its source: when it was fired, how often it rolled, where it was first consumed from. A

@@ -230,7 +230,7 @@ def read_frame(buf: Bytes, at: int, found: MessageParts) -> int:
 
 @inlined
 def stored_at(buf: Bytes, at: int) -> int:
-    """Return where a message's stored time stands: an IPv6 born host moves it."""
+    """Return the position of a message's stored time: an IPv6 born host moves it."""
     if get_i32(buf, at + fmt.MESSAGE_SYSTEM_FLAG_AT) & fmt.SYSTEM_FLAG_BORN_V6:
         return at + fmt.MESSAGE_STORED_AT + fmt.HOST_V6_EXTRA_BYTES
     return at + fmt.MESSAGE_STORED_AT
@@ -511,7 +511,7 @@ def identify(
     """Fill the identity: what tells this timer from all others, over rolls and restarts.
 
     A key that this store (tag: its uint32) made names the first put's offset. Any other timer is
-    told by a 128-bit hash of topic and key, for two topics may use the same key.
+    told by a 128-bit hash of topic and key, because two topics may use the same key.
     """
     if key_bytes == fmt.KEY_DIGITS and get_hex(buf, key_at + 24, 8) == tag:
         offset = get_hex(buf, key_at + 12, 12)
@@ -563,8 +563,8 @@ def is_ours(buf: Bytes, found: MessageParts, tag: int) -> bool:
 def exact_due_ms(buf: Bytes, found: MessageParts, tag: int, precision_ms: int) -> int:
     """Return when a timer may first be handed out; `TIMER_OUT_MS` must have been found.
 
-    Ours say it exactly. A broker rounds down to its precision, and one precision more where the
-    time divides evenly; it is due at `TIMER_DELIVER_MS` where that fits, else one precision later.
+    Ours say it exactly. A broker rounds down to its precision, and one precision more if the time
+    divides evenly; it is due at `TIMER_DELIVER_MS` if that fits, else one precision later.
     """
     out_ms = found.due_ms
     if is_ours(buf, found, tag):

@@ -22,7 +22,7 @@ UNIT_BROKEN: Final = 1
 UNIT_BAD_CRC: Final = 2
 WRITE_MS_BITS: Final = 48
 UNIT_ROOM_BYTES: Final = fmt.UNIT_BYTES + fmt.TIMERLOG_BLANK_BYTES
-"""What a unit takes where it is written: behind it a segment can still be closed."""
+"""The room that a unit needs: behind it a segment can still be closed."""
 NOT_SAID: Final = -(1 << 63)
 
 
@@ -49,7 +49,7 @@ class Units(Table):
     magic: Words
     message: Words
     size: Words  # of its message
-    leads_to: Words  # the slot in which its timer is due; NOT_SAID where the unit does not say it
+    leads_to: Words  # the slot in which its timer is due; NOT_SAID if the unit does not say it
 
 
 @record
@@ -62,7 +62,7 @@ class LoggedUnits(Units):
     extra: Words
     by_broker: Words  # 1: a broker wrote it
     status: Words  # a UNIT_ constant; of audited units a verdict, see `audit.py`
-    due_ms: Words  # exact; NOT_SAID where the unit does not say it
+    due_ms: Words  # exact; NOT_SAID if the unit does not say it
 
 
 @inlined_always
@@ -156,7 +156,7 @@ def fill_unit(
 def fill_logged(
     units: LoggedUnits, i: int, buf: Bytes, at: int, offset: int, scratch: Bytes
 ) -> None:
-    """Write all that the unit at `at` says, and whether it is sound; not where it leads to."""
+    """Write what the unit at `at` says, except where it leads, and whether it is sound."""
     _fill(units, i, buf, at, offset)
     units.leads_to[i] = NOT_SAID
     units.prev[i] = get_i64(buf, at + fmt.UNIT_PREV_AT)
@@ -198,7 +198,7 @@ def leads_to(buf: Bytes, at: int, precision_ms: int, hop_ms: int) -> int:
     """Return the slot in which a unit's timer is due: of a roll the one to which its hops lead.
 
     It is the same for all units of one message. NOT_SAID for a roll that does not tell: a broker's,
-    one from the year 2106 on, or where hops are so short that seconds do not count them.
+    one from the year 2106 on, or if hops are so short that seconds do not count them.
     """
     ms = unit_ms(buf, at)
     if get_i32(buf, at + fmt.UNIT_MAGIC_AT) & fmt.UNIT_ROLL == 0:

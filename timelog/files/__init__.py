@@ -7,8 +7,8 @@ epochs.py        what is dropped while kernels look at it
 pinned.py        segments that stay in a table of one's own
 disk.py          the one place through which bytes reach a disk
 names.py         the names that files of a store can have
-nonzero.py       where memory that others may change is not zero
-sharing.py       a lock on a log's folder, for who reads it
+nonzero.py       at which index memory that others may change is not zero
+sharing.py       a lock on a log's folder, for its readers
 ownedfile.py     descriptors with an owner
 lockfile.py      one process at a time has a store open
 smallfile.py     small files read whole

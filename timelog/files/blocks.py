@@ -1,4 +1,4 @@
-"""The blocks of a log: allocated ahead of whoever writes, opened before a write, counted.
+"""The blocks of a log: allocated ahead of its writer, opened before a write, counted.
 
 A file has its whole length from the beginning; a block it gets in steps that grow with the rate.
 
@@ -9,8 +9,8 @@ waits for room, never a SIGBUS.
 
 Blocks alone are not enough for that. XFS, and ext4 since Linux 6.16, keep files in folios of up to
 2 MiB, and making one page of a folio writable asks for room for all of it. So in a segment without
-all its blocks, whoever writes has the system open the pages first (`MADV_POPULATE_WRITE`), which is
-an error where the write would be a SIGBUS. Not taken: `MADV_RANDOM` (it does not keep other readers
+all its blocks, the writer has the system open the pages first (`MADV_POPULATE_WRITE`), which gives
+an error if the write would be a SIGBUS. Not taken: `MADV_RANDOM` (it does not keep other readers
 from making large folios), granting whole folios (200 topics would take 270 MB instead of 7),
 `pwrite` (a system call and a second copy for each message).
 
@@ -38,7 +38,7 @@ AHEAD_TICKS: Final = 64
 
 
 def step_bytes(segment_bytes: int) -> int:
-    """Return how much is allocated ahead where little is written: a 64th of a segment."""
+    """Return how much is allocated ahead if little is written: a 64th of a segment."""
     return min(max(segment_bytes // 64, PAGE_BYTES), STEP_BYTES_MAX, segment_bytes)
 
 
@@ -81,7 +81,7 @@ class Blocks(ABC):
         if not self.disk.writes:  # its maps are private, and take nothing of the disk
             return min(self.disk.block_bytes(self.path(number)), self.segment_bytes)
         file = self._mapped.get(number)
-        if file is None and number in self._block_bytes_seen:  # it is written to no more
+        if file is None and number in self._block_bytes_seen:  # it is not written to any more
             return self._block_bytes_seen[number]
         if file is None or file.allocated_bytes < self.segment_bytes:
             seen = min(self.disk.block_bytes(self.path(number)), self.segment_bytes)
@@ -133,7 +133,7 @@ class Blocks(ABC):
             self._allocate(self.end, min(self.end + count, stop))
 
     def _room_end(self, offset: int) -> int:
-        """Return up to where all is allocated from `offset` on."""
+        """Return the offset up to which all is allocated from `offset` on."""
         while (file := self._mapped.get(offset // self.segment_bytes)) is not None:
             start = offset // self.segment_bytes * self.segment_bytes
             if file.allocated_bytes < self.segment_bytes:
@@ -142,7 +142,7 @@ class Blocks(ABC):
         return offset
 
     def make_room(self, stop: int) -> None:
-        """Let whoever appends write up to `stop`, and further within that segment.
+        """Let appends write up to `stop`, and further within that segment.
 
         Each time somebody had to wait for that, the next step is twice as long.
         """

@@ -72,7 +72,7 @@ class Checkpoint:
         return min(self.floor, self.scan_from, self.commitlog_flushed)
 
     def lost_from(self, start: int) -> int | None:
-        """Return from where on a log that begins at `start` lacks what is never removed.
+        """Return the offset from which a log that begins at `start` lacks what is never removed.
 
         None if it lacks nothing, or a broker may have removed it, or nobody noted the floor.
         """
@@ -116,10 +116,10 @@ class Checkpoint:
 def sealed_from(checkpoint: Checkpoint | None, was_open: bool) -> int:
     """Return from which commit log offset on a blank must be sealed to count.
 
-    Behind what was flushed a segment may hold a blank of an earlier use. Not where a broker may
-    have written since, whose blanks have no seal: it wrote the checkpoint, or closed the store that
-    we left open. After a clean close nothing old is left behind the log's end, and a broker that
-    runs without a timer wheel goes on from there.
+    Behind what was flushed a segment may hold a blank of an earlier use. Not if a broker may have
+    written since, because its blanks have no seal: it wrote the checkpoint, or closed the store
+    that we left open. After a clean close nothing old is left behind the log's end, and a broker
+    that runs without a timer wheel goes on from there.
     """
     if checkpoint is None or checkpoint.by_broker or checkpoint.clean or not was_open:
         return SEALED_NOWHERE
@@ -191,7 +191,8 @@ def decode_checkpoint(data: bytes) -> Checkpoint | None:
     - It is valid, but each of the 56 bytes is the echo's or that of a newer second copy: the write
       was torn within them, and the second copy holds.
     - It is valid, and the 56 bytes are zeros, or differ from the echo in one bit: no broker wrote
-      them, for whoever moves a cursor moves it by a multiple of 5, or two of them; the echo holds.
+      them, because code that moves a cursor moves it by a multiple of 5, or moves two of them; the
+      echo holds.
     - It is valid but the echo differs otherwise: a broker wrote the 56 bytes; they alone hold.
     - It is invalid: it was torn, and the second copy holds.
     - Neither was ever ours: a broker's file.

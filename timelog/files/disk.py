@@ -281,8 +281,8 @@ class Disk:
     def used_ranges(self, file: MappedFile) -> list[tuple[int, int]]:
         """Return the ranges of a mapped file that are no holes, which read as zeros.
 
-        To read a hole through a map takes memory where files lie in memory, a page each: on a full
-        tmpfs that is a SIGBUS.
+        If files lie in memory, reading a hole through a map takes a page of it: on a full tmpfs
+        that is a SIGBUS.
         """
         fd = self.open_file(file.path)
         try:
@@ -291,7 +291,7 @@ class Disk:
             os.close(fd)
 
     def full(self, error: OSError, path: Path) -> Exception:
-        """Return the error to raise where allocating or writing failed."""
+        """Return the error to raise if allocating or writing failed."""
         if error.errno == errno.ENOMEM or _is_mapping_error(error):
             return StoreFullError(
                 f"{path} could not be mapped, because memory is short or the process has too "
@@ -371,7 +371,7 @@ class Disk:
             return
         try:
             fd = self.open_file(self.spare, create=True)
-        except (OSError, TimerStoreError):  # it is kept where that is possible
+        except (OSError, TimerStoreError):  # it is kept if that is possible
             return
         try:
             size = SPARE_BYTES
@@ -498,7 +498,7 @@ def has_room_for_holes(fd: int) -> bool:
 
 
 def _free_bytes(place: int | Path) -> int:
-    """Return how many bytes a file system has left for whoever owns this process."""
+    """Return how many bytes a file system has left for the user of this process."""
     status = os.statvfs(place)
     return (status.f_bfree if os.geteuid() == 0 else status.f_bavail) * status.f_frsize
 

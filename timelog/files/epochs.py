@@ -1,9 +1,9 @@
 """Epochs: what is taken out of a table stays alive until nobody can be looking at it any more.
 
 A table says where segments are mapped. A kernel that found one there goes on looking at it, without
-the GIL, after another thread took it out. So whoever calls such a kernel is a `Reading`: it holds
-the epoch in which it began, and an epoch holds what was taken out in it, or later. The references
-alone decide: nothing has to be given back, whatever a signal interrupts.
+the GIL, after another thread took it out. So the caller of such a kernel holds a `Reading`: it
+holds the epoch in which it began, and an epoch holds what was taken out in it, or later. Only the
+references decide: nothing has to be given back, even if a signal interrupts.
 
 A step of a service holds no epoch. So an epoch that has ended is kept besides, from `seal` until
 `release`; in between somebody waits until no step is under way that began before.

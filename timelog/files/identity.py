@@ -1,8 +1,8 @@
 """What a store was made with: its tag, its sizes, none of which ever changes.
 
-`timerstore.json` says it, for people to read. A copy with a CRC stands behind each copy of the
-checkpoint in `config/timercheck`, if a broker leaves it alone: without any of them a store would
-be taken for a broker's, whose timers nobody here has cancelled.
+`timerstore.json` says it in a form that people can read. A copy with a CRC stands behind each copy
+of the checkpoint in `config/timercheck`, if a broker leaves it alone: without any of them a store
+would be taken for a broker's, whose timers nobody here has cancelled.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def read_json(path: Path, read: Read = read_file) -> dict[str, Any] | None:
 def understood(file: str) -> Iterator[None]:
     """Raise CorruptStoreError if the block finds that a file says something else than it should.
 
-    What JSON holds may be of any type: a list where an object belongs, no such key, a number that
+    What JSON holds may be of any type: a list instead of an object, no such key, a number that
     nothing has room for.
     """
     try:
@@ -91,7 +91,7 @@ def whole(value: object, least: int = 0, most: int = INT64_MAX) -> int:
 
 
 def sealed(value: dict[str, Any]) -> dict[str, Any]:
-    """Return the object with a checksum of ours, which whoever rewrites it leaves out."""
+    """Return the object with a checksum of ours, which a broker that rewrites it leaves out."""
     return value | {_CHECKSUM: _checksum(value)}
 
 

@@ -41,7 +41,8 @@ class LockFile:
                     f"{folder} is open in this process (pid {os.getpid()}) already. "
                     "Use that store, or close it first."
                 )
-            # A file object: whatever ends this call, or the next, the descriptor goes with it.
+            # A file object: if an exception ends this call, or the next, the descriptor is closed
+            # with it.
             file = io.FileIO(disk.open_file(folder / "lock", create=True), "r+")
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

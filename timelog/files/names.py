@@ -1,7 +1,8 @@
 """The names that files of a store can have.
 
 Every name that was read, from a folder or out of a file, is asked here before it becomes part of a
-path: whoever can write a backup, or a message, shall not say which file of the system is touched.
+path: a person who can write a backup, or a message, must not be able to say which file of the
+system is touched.
 """
 
 from __future__ import annotations

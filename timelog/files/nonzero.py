@@ -1,6 +1,6 @@
-"""Where memory that others may change is not zero.
+"""Finding the indexes at which memory that others may change is not zero.
 
-NumPy counts what is not zero, then collects it, and raises where the two differ. So whatever
+NumPy counts what is not zero, then collects it, and raises if the two differ. So memory that
 another thread or process may write is copied first, piece by piece.
 """
 

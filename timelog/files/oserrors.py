@@ -85,7 +85,7 @@ def _wrong_part(path: Path) -> Path:
 def told_of(path: Any) -> Iterator[None]:
     """Turn what the operating system refuses within the block into an error of ours.
 
-    A reader of the output that has gone is left to whoever writes.
+    If the reader of the output has gone, the code that writes handles that.
     """
     try:
         yield
@@ -108,7 +108,7 @@ def telling(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def kind_of(path: Path) -> str:
-    """Return what stands at a path, for people."""
+    """Return what is at a path, in words for people."""
     try:
         mode = path.lstat().st_mode
     except OSError:

@@ -1,4 +1,4 @@
-"""Descriptors with an owner: closed once, whatever ends their closing."""
+"""Descriptors with an owner: closed once, even if an exception ends their closing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 class OwnedFile(io.FileIO):
-    """An open descriptor. A file object closes it once, also where a signal ends its closing."""
+    """An open descriptor. A file object closes it once, also if a signal ends its closing."""
 
     def __init__(self, fd: int) -> None:
         """Own the descriptor `fd`."""

@@ -1,7 +1,7 @@
 """Pinned segments: a table of one's own, in which all that was asked for stays mapped.
 
-For listings, which look at many segments in turn, and copy texts by their places after the messages
-were read. `SegmentedFile.reading` costs less, and is for calls that look at one or two.
+It is for listings, which look at many segments in turn, and copy texts by their places after the
+messages were read. `SegmentedFile.reading` costs less, and is for calls that look at one or two.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NEAR_COUNT: Final = 4
 
 
 class PinnedLog:
-    """A log of which segments stay mapped while they are read, whatever others drop."""
+    """A log whose segments stay mapped while they are read, even if others drop them."""
 
     def __init__(self, log: SegmentedFile) -> None:
         """Begin with nothing mapped. It costs some 0.1 ms."""
@@ -44,7 +44,7 @@ class PinnedLog:
     def map_from(self, offset: int) -> bool:
         """Map the segment of an offset, and the one behind, no other; False if it was removed.
 
-        So whoever comes to the end of the one can go on in the other.
+        So a reader that comes to the end of the one can go on in the other.
         """
         number = offset // self._log.segment_bytes
         self._pin([number, number + 1] if number + 1 in self._log.numbers else [number])

@@ -23,7 +23,7 @@ _PROPERTIES_BYTES: Final = 64 << 10
 
 
 def refuse_rocksdb(path: Path) -> None:
-    """Raise NotAStoreError where the timers or queues of a folder lie in RocksDB.
+    """Raise NotAStoreError if the timers or queues of a folder lie in RocksDB.
 
     O(1); of a broker's store with `rocksdbstore/` O(bytes of its logs).
     """

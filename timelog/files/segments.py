@@ -13,8 +13,8 @@ Bytes are borrowed in three ways, and in no other:
 Only the services' kernels look into `shared_table` without a block: what is dropped is let go once
 no step is under way that may still look into it (`Engine.let_go`).
 
-A file has its whole length from the beginning, but its blocks are allocated ahead of whoever
-writes, in steps that grow with the rate. Who writes to a place that was never written to asks
+A file has its whole length from the beginning, but its blocks are allocated ahead of the writer, in
+steps that grow with the rate. Code that writes to a place that was never written to asks
 `can_write` before, or `reserve`s it: a write into a hole of a full disk is a SIGBUS, and so is one
 beside a hole, where the page cache keeps both in one folio (`mapping.open_pages`).
 """
@@ -153,7 +153,7 @@ class SegmentedFile(Blocks):
     def forget_unmade(self) -> None:
         """Forget the last segment if its file is empty: a process ended while it was made.
 
-        Nothing was ever written to it. Whoever needs it makes it again.
+        Nothing was ever written to it. The next one that needs it makes it again.
         """
         if self.numbers and self.disk.size(self.path(self.numbers[-1])) == 0:
             self.numbers.pop()
@@ -232,7 +232,7 @@ class SegmentedFile(Blocks):
         return not self.for_kernels or self.shared_table.number[number % TABLE_LENGTH] == number
 
     def readable(self, number: int) -> MappedFile:
-        """Map a segment to be read; zeros in its place where it is missing."""
+        """Map a segment to be read; zeros in its place if it is missing."""
         with self.lock:
             if number in self.numbers:
                 return self.existing(number)
@@ -245,7 +245,7 @@ class SegmentedFile(Blocks):
     def pin(self, start: int, stop: int) -> list[MappedFile]:
         """Map all segments with offsets in [start, stop); they stay mapped while referenced.
 
-        Kernels may find them no more, see `reading`.
+        Kernels may not find them any more, see `reading`.
         """
         first, last = start // self.segment_bytes, max(start, stop - 1) // self.segment_bytes
         return [self.existing(number) for number in range(first, last + 1)]
@@ -275,8 +275,9 @@ class SegmentedFile(Blocks):
     def trim(self) -> None:
         """Drop the maps that were unused the longest, down to the limit. See the ground rules.
 
-        What whoever appends may be writing to stays, and does not count but for two: what services
-        read behind the log's end must find room beside it, or they drop each other's for ever.
+        The segments that an append may be writing to stay, and only two of them count: what
+        services read behind the log's end must find room beside them, or they drop each other's for
+        ever.
         """
         with self.lock:
             first, last = self.end, self.end + self.reach_bytes
@@ -290,7 +291,7 @@ class SegmentedFile(Blocks):
                     counted -= 1
 
     def drop(self, number: int) -> None:
-        """Drop one map that no kernel looks up; whoever reads it keeps it alive."""
+        """Drop one map that no kernel looks up; its readers keep it alive."""
         with self.lock:
             file = self._mapped.get(number)
             if file is not None and not file.keeps_changes:
@@ -413,8 +414,8 @@ class SegmentedFile(Blocks):
     def drop_last(self, ahead_max: int, lock: Words, reach_bytes: int) -> bool:
         """Remove the last segment, if more than `ahead_max` lie behind the one at the log's end.
 
-        `lock`: the append lock's words. `reach_bytes`: how far behind the log's end whoever appends
-        may look without it; a segment that is that near stays. O(1), with a sync of the folder.
+        `lock`: the append lock's words. `reach_bytes`: how far behind the log's end an append may
+        look without it; a segment that is that near stays. O(1), with a sync of the folder.
         """
         with self.lock:
             number = self.numbers[-1] if self.numbers else 0

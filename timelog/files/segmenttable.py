@@ -37,7 +37,8 @@ MESSAGES_AHEAD: Final = 6
 def apron_bytes(segment_bytes: int) -> int:
     """Return how much behind the log's end is zeros, also in a segment that is used again.
 
-    So whoever reads on, a broker too, finds the end. See `append.py`. A small segment has less.
+    So a reader that goes on, also a broker, finds the end. See `append.py`. A small segment has
+    less.
     """
     return min(APRON_BYTES_MAX, segment_bytes // 8)
 
@@ -57,7 +58,7 @@ class SegmentTable:
     apron: int = 0
     """`apron_bytes`."""
     is_shared: int = 0
-    """1: maps are dropped while kernels look at them; whoever looks is a reader, see epochs.py."""
+    """1: maps are dropped while kernels look at them; such kernels are readers, see epochs.py."""
 
 
 def new_segment_table(
@@ -146,7 +147,7 @@ def can_close(table: SegmentTable, end: int, blank_bytes: int) -> bool:
 
 @inlined
 def write_stop(table: SegmentTable, offset: int) -> int:
-    """Return up to where who appends at `offset` can write without asking."""
+    """Return the offset up to which an append at `offset` can write without asking."""
     segment_bytes = table.segment_bytes
     number = offset // segment_bytes
     slot = number & (TABLE_LENGTH - 1)
@@ -163,7 +164,7 @@ def write_stop(table: SegmentTable, offset: int) -> int:
 def leave(table: SegmentTable, lock: Words, number: int, reach_bytes: int) -> bool:
     """Have nobody find a segment any more that begins well behind the log's end; did it?
 
-    Under the append lock: whoever appends later finds that it is missing, and has it made.
+    Under the append lock: the next append finds that it is missing, and has it made.
     """
     lock_acquire(lock)
     slot, start = number & (TABLE_LENGTH - 1), number * table.segment_bytes

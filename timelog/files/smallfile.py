@@ -1,4 +1,4 @@
-"""Reading small files whole, whatever stands in their place.
+"""Reading small files whole, with any kind of thing in their place.
 
 A file that only looks small, such as a hole of a terabyte, is not read into memory; a pipe is not
 waited for; a symbolic link is not followed.

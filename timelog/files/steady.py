@@ -114,7 +114,7 @@ class Steady:
                     self._errors[each] = e
 
     def _small_files(self) -> Iterator[Path]:
-        """Yield what is read; never the lock, for whoever closes it in its process lets it go."""
+        """Yield what is read; never the lock, because closing it in its process lets it go."""
         yield from (self.path / name for name in ("timerstore.json", "checkpoint"))
         yield from (self.path / "config" / name for name in list_names(self.path / "config"))
 
@@ -164,7 +164,7 @@ class WheelCopy:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             source = os.open(path, flags)
-        except OSError:  # whoever needs it says what is wrong
+        except OSError:  # the code that needs it says what is wrong
             return
         try:
             if not stat.S_ISREG(os.fstat(source).st_mode):

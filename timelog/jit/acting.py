@@ -1,9 +1,9 @@
 """Who is acting: what an owned record asks before it lets itself be written, or a log be read.
 
-A service is not a thread: whoever holds its token runs its step. So a step says whose it is where
-it begins (`act_as`), and Python where it answers a service's need, flushes, or has a store to
-itself (`acting_as`). Compiled kernels neither say nor ask; interpreted ones do, so that the tests
-prove the table of writers, and that nobody looks into a log whose maps may go meanwhile.
+A service is not a thread: the thread that holds its token runs its step. So a step says at its
+begin whose it is (`act_as`), and so does Python when it answers a service's need, flushes, or has a
+store to itself (`acting_as`). Compiled kernels neither say nor ask; interpreted ones do, so that
+the tests prove the table of writers, and that nobody looks into a log whose maps may go meanwhile.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from timerstore.timelog.jit.kernel import INTERPRETED, inlined
 ALONE: Final = -1
 """Nothing else runs in the store: everything may be written."""
 CALLER: Final = -2
-"""A thread that called the store; whoever says nothing else."""
+"""A thread that called the store; this holds if nothing else is said."""
 
 
 class _Actor(threading.local):
@@ -50,7 +50,7 @@ def _act_as_nobody(who: int) -> int:
 act_as = _act_as_twin if INTERPRETED else _act_as_nobody
 """act_as(who): in a kernel, say who acts from here on; return who did before."""
 step_as = _step_as_twin if INTERPRETED else _act_as_nobody
-"""step_as(who): the same where a service's step begins, or with what it returned where one ends."""
+"""step_as(who): the same at the begin of a service's step, or with what it returned at its end."""
 
 
 @contextmanager

@@ -27,7 +27,7 @@ def apart(work: Callable[[], R], tell: Callable[[], None] | None = None) -> R:
     An exception that falls into the caller ends its wait alone; the work goes on. `tell` is called
     every 0.1 s while it does. The program's end waits for what still runs:
     machine code is not left in the midst of being loaded. Work of many steps asks `is_ending`
-    between them. Within such work more of it runs where it is.
+    between them. Within such work, more of it runs in the same place.
     """
     if _thread.get_ident() in _unfinished:
         return work()

@@ -1,9 +1,9 @@
-"""The folders that kernels are cached in where Numba's own choice would not do.
+"""The folders in which kernels are cached if Numba's own choice would not do.
 
 Numba takes the first that can be written of these: the one that NUMBA_CACHE_DIR names, one beside
 the source, one in the user's home; else it refuses to make a kernel at all. So two places are
-added, for our files alone. Before all others: where NUMBA_CACHE_DIR, or the package, cannot be
-written, in an image or a zip archive say, and kernels were compiled there for this kind of
+added, for our files alone. It comes before all others if NUMBA_CACHE_DIR, or the package, cannot be
+written, for example in an image or a zip archive, and kernels were compiled there for this kind of
 processor. Behind all others: a folder below the system's temporary one. What lies there is run as
 machine code, so it must be this user's own and open to nobody else. If there is none either,
 kernels are compiled in each process anew.
@@ -79,7 +79,7 @@ def _distrusted(path: Path) -> str | None:
 
 
 class _Locator:
-    """What Numba asks where a kernel is cached."""
+    """What Numba asks for the place in which a kernel is cached."""
 
     _cache_path = _NOWHERE
 
@@ -153,7 +153,7 @@ def holds_file(folder: str, name: str) -> bool:
         _, codes = index_in(content_of(os.path.join(folder, name)))
         processor = cpu_target.target_context.codegen().magic_tuple()
         return any(processor in key for key in codes)
-    except Exception:  # whatever stands there: it is nothing to be used
+    except Exception:  # of any kind: it is nothing to be used
         return False
 
 
@@ -222,4 +222,4 @@ def tell_unwritten(folder: str, error: OSError) -> None:
 
 
 unwritten_folders: Final[set[str]] = set()
-"""Where a kernel could not be kept."""
+"""The folders in which a kernel could not be kept."""

@@ -1,4 +1,4 @@
-"""Which compiler makes a kernel: ours, or Numba's own where ours does not work.
+"""Which compiler makes a kernel: ours, or Numba's own if ours does not work.
 
 `linking.py` stands on internals of Numba. If another version lacks what it needs, or does it
 otherwise, kernels are compiled as Numba does it by itself: more slowly, with the same results. A
@@ -90,7 +90,7 @@ def _why_not_ours() -> str:
         return f"{SWITCH} asks for it"
     try:
         from timerstore.timelog.jit import linking  # noqa: F401
-    except Exception as e:  # whatever another Numba lacks
+    except Exception as e:  # anything that another Numba lacks
         return f"Numba {numba.__version__} lacks what is needed: {e}"
     if asked == "own" or _version(numba.__version__) <= TRIED:
         return ""

@@ -2,8 +2,8 @@
 
 After Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", Intel 2009: a
 register of the processor holds what the bytes up to here amount to; multiplying its halves by two
-constants moves it on over so many bytes, and what stands there is added. Where the processor has
-AVX-512 with VPCLMULQDQ four such registers lie side by side in one.
+constants moves it on over so many bytes, and what stands there is added. If the processor has
+AVX-512 with VPCLMULQDQ, four such registers lie side by side in one.
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ class Wide(_Folding):
         return ir.Constant(_WIDE, [_I64(half) for pair in pairs for half in pair])
 
     def lesser(self, value: Any, limit: int) -> Any:
-        """Return a value, or the limit where that is less."""
+        """Return a value, or the limit if that is less."""
         builder = self.builder
         return builder.select(builder.icmp_unsigned("<", value, _I64(limit)), value, _I64(limit))
 

@@ -68,7 +68,7 @@ def load(kernel: Kernel) -> Any:
 
 
 def c_function(function: Callable[..., Any]) -> Any:
-    """Return what C calls, of a kernel of integers: its `address` is where it stands."""
+    """Return what C calls of a kernel of integers; `address` is its address."""
     returned = get_type_hints(function).get("return")
     kind = types.void if returned is type(None) else types.int64
     options = {name: value for name, value in _OPTIONS.items() if name != "nogil"}

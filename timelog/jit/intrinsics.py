@@ -100,8 +100,8 @@ _COPIED_IN_LINES_MAX: Final = 512
 def copy_lines(dst: Any, at: int, src: Any, start: int, count: int) -> None:
     """Copy `count` >= 0 bytes; of less than 64, up to 64 bytes behind them may change as well.
 
-    For what is written from front to back, and short: it is done without a call. The two must not
-    overlap. O(count).
+    It is for short bytes that are written from front to back: it is done without a call. The two
+    must not overlap. O(count).
     """
     if count < 64 and start + 64 <= len(src) and at + 64 <= len(dst):
         copy_64(dst, at, src, start)
@@ -201,7 +201,7 @@ def _match_twin(buf: Any, at: int, byte: int) -> int:
 
 
 match_64 = _match_twin if INTERPRETED else Instruction("codegen.match_64")
-"""match_64(buf, at, byte): bit i is set where the byte at `at` + i equals `byte`."""
+"""match_64(buf, at, byte): bit i is set if the byte at `at` + i equals `byte`."""
 
 
 def _lowest_bit_twin(value: int) -> int:
@@ -227,8 +227,8 @@ def _multiply_twin(a: int, b: int) -> int:
 wrapping_multiply = _multiply_twin if INTERPRETED else Instruction("codegen.wrapping_multiply")
 """wrapping_multiply(a, b): the lower 64 bits of the product.
 
-Numba says of `a * b` that it never overflows (LLVM's `nsw`). If it does, the result is whatever
-the optimiser finds convenient, another thing in each caller: no good for a hash."""
+Numba says of `a * b` that it never overflows (LLVM's `nsw`). If it does, the result is what the
+optimiser finds convenient, and differs between callers: no good for a hash."""
 
 
 def _swap_twin(value: int) -> int:

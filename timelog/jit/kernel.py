@@ -65,7 +65,8 @@ def kernel_ahead(function: F) -> F:
 def kernel_later(function: F) -> F:
     """Compile a kernel that Python calls with the others, and load it when it is first called.
 
-    For what few programs run: opening after a crash, mending, what looks at a store from outside.
+    It is for code that few programs run: opening after a crash, mending, looking at a store from
+    outside.
     """
     made = kernel(function)
     load_ahead(function, made, kernels=LATER)
@@ -120,8 +121,9 @@ def inlined(function: F, **options: Any) -> F:
 def inlined_always(function: F) -> F:
     """Compile a helper into the machine code of every caller, however long it is.
 
-    For what passes arrays on to other helpers. A call stores an array's seven words one by one, and
-    to pass it on they are loaded in pairs, which waits for all stores before to reach the cache.
+    It is for code that passes arrays on to other helpers. A call stores an array's seven words one
+    by one, and to pass it on they are loaded in pairs, which waits for all stores before to reach
+    the cache.
     """
     return inlined(function, forceinline=True)
 

@@ -50,7 +50,7 @@ class Later:
 
     @property
     def _numba_type_(self) -> Any:
-        """What Numba asks where a kernel names this."""
+        """What Numba asks if a kernel names this."""
         return compiler("dispatchers").type_of(self.made)
 
 

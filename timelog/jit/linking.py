@@ -26,7 +26,7 @@ class HelperLibrary(JITCodeLibrary):  # type: ignore[misc]
     """A helper's code as it was lowered."""
 
     def finalize(self) -> None:
-        """Leave it as it is: whoever links it optimises it."""
+        """Leave it as it is: the kernel that links it optimises it."""
         self._finalized = True
 
     def _get_module_for_linking(self) -> Any:

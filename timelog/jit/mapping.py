@@ -5,7 +5,7 @@ object itself must own the map. `bytes_at` is the one place that makes such an a
 slice or memoryview of it, however it was made, keeps the owner, and the owner keeps the map.
 
 Python's `mmap` keeps a duplicate of the descriptor for as long as the mapping lives, so a store of
-a thousand topics could not be looked at where a process may open a thousand files. `map_bytes`
+a thousand topics could not be looked at if a process may open a thousand files. `map_bytes`
 needs none.
 """
 
@@ -79,7 +79,7 @@ def sync_mapping(address: int, length: int) -> None:
 
     Linux does for `msync` what it does for `fdatasync`, with the open file that the mapping was
     made from, which the mapping keeps. So an error of an earlier write-back is told here, too, as
-    it is to whoever keeps the descriptor open; a file that is opened again might miss one that
+    it is to code that keeps the descriptor open; a file that is opened again might miss one that
     somebody else was told of before.
     """
     while _LIBC.msync(address, length, _MS_SYNC):

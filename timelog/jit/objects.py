@@ -52,7 +52,7 @@ def _read_objects(items: int, kind: int, address: Words, length: Words) -> int:
 
 
 def address_of(data: bytes) -> int:
-    """Return where the bytes of an object stand; whoever uses it keeps the object. 60 ns."""
+    """Return the address of an object's bytes; the caller keeps the object. 60 ns."""
     if OBJECTS_ARE_READABLE:
         return id(data) + BYTES_DATA_AT
     return np.frombuffer(data, np.uint8).ctypes.data

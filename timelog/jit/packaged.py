@@ -1,4 +1,4 @@
-"""Kernels that were compiled where this package was built: what a wheel brings of them.
+"""Kernels that were compiled when this package was built: what a wheel brings of them.
 
 `timerstore/kernels` has a library of machine code for each level of processors, and a manifest. A
 library is loaded from there alone, and only if it hashes to what the manifest says, as this
@@ -62,7 +62,7 @@ class Packaged:
         return name in self._kernels
 
     def address(self, name: str) -> int:
-        """Return where a kernel's function stands."""
+        """Return the address of a kernel's function."""
         found = ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value
         assert found is not None
         return found

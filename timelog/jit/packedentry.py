@@ -214,7 +214,7 @@ class Entry:
         self.builder.ret(_NULL)
 
     def hand_over(self) -> None:
-        """Emit the block that has `self` called, for what fits no type here."""
+        """Emit the block that has `self` called with arguments that fit no type here."""
         self.builder.position_at_end(self.others)
         self.call("PyErr_Clear", _VOID)
         self.builder.ret(self.call("PyObject_Vectorcall", _POINTER, *self.function.args))

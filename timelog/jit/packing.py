@@ -1,6 +1,6 @@
 """Compiling all kernels ahead of time, into a library for each level of processors.
 
-That is done where a wheel is built, by `.ci/wheel.py`; `packaged.py` loads what is made here. Each
+`.ci/wheel.py` does that when it builds a wheel; `packaged.py` loads what is made here. Each
 level has a process of its own, because Numba compiles for one processor in a process:
 
     python -m timerstore.timelog.jit.packing FOLDER

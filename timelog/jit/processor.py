@@ -30,7 +30,7 @@ _LINUX_NAMES: Final = {
     "sse4.1": "sse4_1",
     "sse4.2": "sse4_2",
 }
-"""What Linux calls a feature where LLVM has another name."""
+"""What Linux calls a feature for which LLVM has another name."""
 _CPU_INFO: Final = "/proc/cpuinfo"
 _READ_BYTES: Final = 1 << 14
 """As much as tells all of the first processor; the whole takes long if there are hundreds."""

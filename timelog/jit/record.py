@@ -15,7 +15,7 @@ only if it is used. The arrays of a record are fixed when it is made.
 An `int` is a word of the record's own memory, which begins and ends with a cache line, so that
 records with different writers never share one; with `LINE` it begins another. Kernels and Python
 write `world.enqueue_put.linked_index += 1`. What another thread reads without a common lock is
-written with `publish`, read with `observe`. `own` says who may write an instance's words: where
+written with `publish`, read with `observe`. `own` says who may write an instance's words: if
 kernels are interpreted, a write by anyone else raises. A `SHARED` word is written by several, in
 kernels by `publish`, `exchange_word` and `add_to_word` alone.
 
@@ -70,7 +70,7 @@ _RESERVED: Final = frozenset({"block", "block_address", "cells", "owners"})
 
 
 RECORDS: Final = Announced()
-"""All record classes, for whoever makes Numba's types of them."""
+"""All record classes, for the code that makes Numba's types of them."""
 
 
 class NotTheOwnerError(AssertionError):
@@ -238,7 +238,7 @@ def _exchange_twin(record: Any, name: str, value: int) -> int:
 def _add_twin(record: Any, name: str, value: int) -> int:
     with _one_at_a_time:
         before = int(getattr(record, name))
-        if value:  # nought is added for the fence's sake, by whoever wants one
+        if value:  # a caller that wants a fence adds nought
             setattr(record, name, before + value)
         return before
 

@@ -79,7 +79,7 @@ def _of_block(builder: Any, address: Any, offset: int) -> Any:
 
 
 def _word_pointer(builder: Any, record: Any, value: Any, name: str) -> Any:
-    """Return where an integer field stands."""
+    """Return the address of an integer field."""
     memory = _of_block(builder, value, 0)
     at = builder.add(memory, _I64(8 * record.words[name].place))
     return builder.inttoptr(at, _I64.as_pointer())

@@ -85,7 +85,7 @@ def _of_itself(function: FunctionType) -> tuple[bytes, list[tuple[str, Any]]]:
 
 
 def _instructions(code: CodeType) -> Iterator[bytes]:
-    """Yield what a code object does, without where it stands."""
+    """Yield what a code object does, without its place in the source."""
     yield code.co_code
     yield repr((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)).encode()
     for constant in code.co_consts:
@@ -111,7 +111,7 @@ def _named(function: FunctionType) -> list[tuple[str, Any]]:
 
 
 def _enclosed(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield what a function took from where it was made: `record_at` its record, say."""
+    """Yield what a function took from its surroundings: `record_at` its record, say."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         yield name, cell.cell_contents
 

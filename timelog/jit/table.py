@@ -29,7 +29,7 @@ class Table:
 
     @classmethod
     def room(cls, count: int) -> Self:
-        """Return a table of zeros, for kernels to write to; one piece of memory."""
+        """Return a table of zeros, to which kernels write; one piece of memory."""
         names: list[str] = cls.columns()
         memory = np.zeros((len(names), count + _APART_WORDS), np.int64)
         return cls(*(row[:count] for row in memory))

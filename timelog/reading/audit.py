@@ -55,7 +55,7 @@ OTHER_KIND: Final = 6
 OTHER_TIME: Final = 7
 OTHER_SLOT: Final = 8
 REMOVED: Final = 9  # its message is before the log's start
-TOO_EARLY: Final = 10  # sound where recovery found its message copied: then it waits in R's slot
+TOO_EARLY: Final = 10  # sound if recovery found its message copied: then it waits in R's slot
 DIFFERS: Final = (NO_MESSAGE, OTHER_SIZE, OTHER_TOPIC, OTHER_KIND, OTHER_TIME, TOO_EARLY)
 """The unit may be right, and its message wrong."""
 VERDICTS: Final = (

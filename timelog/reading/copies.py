@@ -33,7 +33,7 @@ class BrokerCopies:
         self._known: list[Words] = []  # sources whose copies say so
 
     def take(self, rows: LoggedMessages, in_timer_topic: Flags, in_level_topic: Flags) -> None:
-        """Take scanned messages in the order of the log; where they stand: bool[n] each. O(n)."""
+        """Take scanned messages in the order of the log, with their places: bool[n] each. O(n)."""
         self._known.append(rows.origin[rows.origin >= 0])
         timed, nameless = rows.due_ms >= 0, rows.origin < 0
         copied = nameless & ~(in_timer_topic | in_level_topic)
@@ -93,7 +93,7 @@ def match_copies(who: Words, rolls: Words, role: Words, source: Words) -> None:
 
     `who`, `rolls`, `role`: int64[n], in the order of (timer, offset); `who` tells timers apart;
     `role` is written: what was matched is taken. `source`: int64[n], written: the index of each
-    copy's source, or −1. O(n), where copies come in the order of their sources.
+    copy's source, or −1. O(n) if copies come in the order of their sources.
     """
     begin = timers = levels = 0  # before the latter two, no timer, no message of a level is free
     for i in range(len(who)):

@@ -31,8 +31,8 @@ def copies_of(rows: LoggedMessages) -> Words:
 def fired_source(reader: StoreReader, framed: LoggedMessages) -> int:
     """Return the source of a fired copy that is damaged; NO_SOURCE if nothing says it.
 
-    `framed`: see `Damage`. It is believed where it names a sound message of the same timer: that
-    one was fired, and shall not be fired again.
+    `framed`: see `Damage`. It is believed if it names a sound message of the same timer: that one
+    was fired, and must not be fired again.
     """
     if not len(framed):
         return NO_SOURCE

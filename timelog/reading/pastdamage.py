@@ -34,8 +34,8 @@ def read_past_damage(
     """Yield the messages that begin in [start, stop), with what is damaged.
 
     A message begins at `start`. The arrays are overwritten by the next step. A segment begins with
-    a message, so damage ends there at the latest; a segment that is missing is passed over, for the
-    reader of the files names it. O(bytes).
+    a message, so damage ends there at the latest; a segment that is missing is passed over, because
+    the reader of the files names it. O(bytes).
     """
     log, offset = reader.commitlog, start
     while offset < stop:
@@ -66,7 +66,7 @@ def lost_up_to(reason: str, offset: int, following: int) -> str:
 
 
 def used_behind_blank(log: ReadSegments, end: int) -> tuple[int, int]:
-    """Return where what is no zero begins behind the blank at `end`, and where its segment ends.
+    """Return the first byte that is no zero behind the blank at `end`, and the end of its segment.
 
     A segment is closed with a blank, and nothing but zeros behind that; then both are the same.
     """

@@ -1,7 +1,7 @@
 """Readers that never write: a store's directory as it lies there, mapped for reading alone.
 
-They serve whoever looks at a store that is not theirs: verify, export, retention, the Spark tables,
-tests. They take no lock, never make or grow a file, and read a sparse copy as it is. A
+They serve code that looks at a store without having it open: verify, export, retention, the Spark
+tables, tests. They take no lock, never make or grow a file, and read a sparse copy as it is. A
 `ReadSegments` has a `SegmentTable`, so that the kernels which scan logs work on it unchanged. What
 is wrong with the files themselves becomes a `Fault` and not an error: a short file reads as if
 zeros followed, a foreign name is passed over.
@@ -243,7 +243,7 @@ class ReadSegments:
         return self.folder / segment_name(number * self.segment_bytes)
 
     def used_end(self) -> int:
-        """Return the offset behind the last byte that is not 0; the log's start where all are."""
+        """Return the offset behind the last byte that is not 0; the log's start if all are."""
         for number in reversed(self.numbers):
             base = number * self.segment_bytes
             for first, last in reversed(list(self._data_ranges(number, 0, self.segment_bytes))):
@@ -270,7 +270,7 @@ class ReadSegments:
 
 
 def read_entries(queue: ReadSegments | None, index: int, count: int) -> fmt.Entries:
-    """Return a queue's entries from `index` on, QUEUE_ENTRY[count]; fewer where its files end."""
+    """Return a queue's entries from `index` on, QUEUE_ENTRY[count]; fewer if its files end."""
     if queue is None or count <= 0:
         return np.zeros(0, fmt.QUEUE_ENTRY)
     data = queue.read(index * fmt.ENTRY_BYTES, count * fmt.ENTRY_BYTES)
@@ -538,7 +538,7 @@ class Scan:
     """A pass over the commit log: iterating yields `LoggedMessages`.
 
     It ends at the first thing that is no sound message. `end` is where; `stopped` is why, a STOP_
-    constant of `scan.py`; `bad` the status of the message there, where it is one.
+    constant of `scan.py`; `bad` the status of the message there, if it is one.
     """
 
     def __init__(self, reader: StoreReader, start: int, stop: int, *, verify: bool) -> None:

@@ -39,7 +39,7 @@ def summed(rows: Words, key_count: int) -> Words:
 
 @kernel_later
 def _divide(rows: Rows, parts: Words, starts: Words, made: Rows) -> None:
-    """Copy each row to where its part goes on; `starts` is moved on."""
+    """Copy each row to the place at which its part goes on; `starts` is moved on."""
     for i in range(len(rows)):
         part = parts[i]
         to = starts[part]

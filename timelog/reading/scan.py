@@ -71,7 +71,7 @@ def tags_code(
 ) -> int:
     """Return the tags code of a message's queue entry; for a delay level that is its due time.
 
-    The key that we gave the message at `offset` says it, whatever the levels were then.
+    The key that we gave the message at `offset` says it, with any levels that held then.
     """
     if is_level_topic(buf, found.topic_at, found.topic_bytes) and found.level > 0:
         if is_ours(buf, found, tag):

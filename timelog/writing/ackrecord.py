@@ -1,6 +1,6 @@
 """Acknowledgement records: messages that say which delivery the puts behind them acknowledge.
 
-A record and its puts are appended as one; whoever opens the log after a crash takes them as one
+A record and its puts are appended as one; an opening after a crash takes them as one
 (`services/opening/recover_torn.py`). Records have a topic of their own, which nobody else reads.
 """
 
@@ -13,9 +13,9 @@ from timerstore.timelog.writing.compose import compose
 
 ACKS_TOPIC: Final = b"rmq_sys_timerstore_acks"
 ACKS_GROUP: Final = "timerstore"
-"""Whose offset in that topic says up to where `config/consumerOffset.json` knows the records."""
+"""The group whose offset in that topic says which records `config/consumerOffset.json` knows."""
 PUTS_MAX: Final = 1_024 - 1
-"""Puts of one record; a stage holds no more messages."""
+"""Puts of one record; a stage does not hold more messages."""
 
 
 class AckRecord(NamedTuple):

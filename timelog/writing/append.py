@@ -135,8 +135,8 @@ assert fmt.TOPIC_BYTES_READ_MAX < NAME_STRIDE
 def new_queue_table(segment_entries: int) -> QueueTable:
     """Return an empty table; its pages are touched only as queues come.
 
-    Whatever one append writes must be mapped at once. So a row has as many places as a stage of one
-    queue's messages may touch segments: two, if a segment has 1,023 entries or more.
+    All that one append writes must be mapped at the same time. So a row has as many places as a
+    stage of one queue's messages may touch segments: two, if a segment has 1,023 entries or more.
     """
     touched = 1 - -(STAGE_COUNT_MAX - 1) // segment_entries
     places = 1 << (touched - 1).bit_length()
@@ -188,7 +188,7 @@ def new_stage(count: int = STAGE_COUNT_MAX, length: int = STAGE_BYTES) -> Stage:
 
 @inlined
 def _index_stop(queues: QueueTable, row: int, index: int) -> int:
-    """Return up to where a queue's entries can be written from `index` on; `index` for nowhere.
+    """Return the index up to which entries can be written from `index` on; `index` for none.
 
     Pages are opened as `can_write` does it for the logs.
     """
@@ -219,7 +219,7 @@ def _tell_need(stage: Stage, need: int, row: int, at: int) -> None:
 
 @inlined
 def place_behind(segment_bytes: int, end: int, size: int) -> int:
-    """Return where a message of `size` goes: at `end`, or at the next segment's start."""
+    """Return the offset of a new message of `size`: `end`, or the next segment's start."""
     left = segment_bytes - end % segment_bytes
     if size + fmt.SEALED_BLANK_BYTES > left:
         return end + left
@@ -238,7 +238,7 @@ def append(
 ) -> int:
     """Append `count` staged messages; return how many it did, from the first.
 
-    Fewer than `count` were done where a segment, or its blocks, are missing, see `stage.need`; with
+    Fewer than `count` were done if a segment, or its blocks, are missing, see `stage.need`; with
     `together` then none. O(bytes). `stage.offset` and `stage.index` say where the messages went.
     """
     _touch_ahead(commitlog, stage, count)
@@ -269,7 +269,7 @@ def append(
         if last_byte >= stop:
             if not fits_segment(segment_bytes, size):
                 _tell_need(stage, NEED_SMALLER, row, last_byte)
-                break  # all that is written lies inside a mapping, whatever was staged
+                break  # all that is written lies inside a mapping, with anything that was staged
             if not can_write(commitlog, start, last_byte + 1):
                 _tell_need(stage, NEED_COMMITLOG, row, last_byte)
                 break

@@ -54,7 +54,7 @@ class Staged(NamedTuple):
     message: bytes
     row: int  # its queue
     tags_code: int
-    pending_row: int  # where the timer is counted, see `QueueTable.pending`; −1: nowhere
+    pending_row: int  # the row in which the timer is counted, see `QueueTable.pending`; −1: none
     change: int  # of that count
     due_ms: int = 0  # of that timer
     born_ms: int = 0  # this and the next of a delete's target; else the message says it

@@ -83,7 +83,7 @@ def find_row(queues: QueueTable, buf: Bytes, at: int, count: int, queue_id: int)
 def find_rows(queues: QueueTable, commitlog: SegmentTable, names: QueueNames, result: Words) -> int:
     """Fill `result`, int64[n], with queue rows; return the first message without one, or −1.
 
-    So it does where a message's segment is not mapped: whoever reads its topic maps it.
+    So it does if a message's segment is not mapped: a reader of its topic maps it.
     """
     for i in range(len(result)):
         offset = names.topic_at[i]
@@ -130,7 +130,7 @@ class ConsumeQueues:
     ) -> None:
         """Find the queues that exist on disk; row 0 is always the timer topic's queue 0.
 
-        With `is_gone` there are none, whatever is there.
+        With `is_gone` there are none, even if files are there.
         """
         if segment_bytes % fmt.ENTRY_BYTES:
             raise InvalidArgumentError(
@@ -196,11 +196,11 @@ class ConsumeQueues:
         return row
 
     def _finish(self) -> None:
-        """Make a row known; each step once, also where a signal ended the call that began it."""
+        """Make a row known; each step once, also if a signal ended the call that began it."""
         if self._unfinished is None:
             return
         row, topic, queue_id, file = self._unfinished
-        # What a kernel finds in the table Python has already; whoever counts the files finds the
+        # Python already has what a kernel finds in the table; code that counts the files finds the
         # rest of them.
         self.table.queue_id[row] = queue_id
         if len(self.topics) == row:
@@ -227,7 +227,7 @@ class ConsumeQueues:
         return int(load_acquire_word(self.table.next_index, row))
 
     def seen_index(self, row: int) -> int:
-        """Return the same, for who looks at those entries only in a kernel that it calls later.
+        """Return the same, for a caller that looks at those entries only in a later kernel.
 
         A call of a kernel for one load lets the GIL go; this keeps it. Calling the next one is what
         keeps loads in their order.
@@ -259,7 +259,7 @@ class ConsumeQueues:
             blank = entry["offset"] == 0 and entry["size"] == fmt.QUEUE_BLANK_SIZE
             if blank or 0 <= entry["offset"] < commitlog_start:
                 low = middle + 1
-            else:  # also what is damaged: whoever reads it sees that
+            else:  # also what is damaged: its reader sees that
                 high = middle
         return low
 
@@ -378,7 +378,7 @@ class ConsumeQueues:
         self.files[row].end = index * fmt.ENTRY_BYTES
 
     def existing(self, row: int, number: int) -> MappedFile:
-        """Map a segment that must exist, to be read by whoever keeps what this returns."""
+        """Map a segment that must exist; it can be read as long as the result is kept."""
         file = self.files[row].existing(number)
         self._bound_maps(row, number, number)
         return file

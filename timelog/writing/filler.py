@@ -1,6 +1,6 @@
-"""Fillers: sound messages of a topic of our own that stand where a commit log is lost.
+"""Fillers: sound messages of a topic of our own that replace lost parts of a commit log.
 
-Whoever reads a log passes them, and offsets behind them stay what they were. Nobody reads their
+A reader of the log passes them, and offsets behind them stay what they were. Nobody reads their
 topic. A filler can carry the `TIMER_ORIGIN` of what stood there: that this message has its copy.
 """
 

@@ -410,8 +410,8 @@ class Destination(NamedTuple):
 class CopySays(NamedTuple):
     """What a copy says that its source does not.
 
-    Out of a delay level, `enqueued_ms` is the due time; `now_ms` is the same where that must be
-    said in a broker's way as well, else −1.
+    Out of a delay level, `enqueued_ms` is the due time; `now_ms` is the same if that must be said
+    in a broker's way as well, else −1.
     """
 
     kind: int  # FIRED, ROLLED or DELIVERED

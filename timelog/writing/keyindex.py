@@ -47,7 +47,9 @@ _AHEAD: Final = 4
 class KeyIndex:
     """All files, the oldest first, with a place for each of FILE_COUNT_MAX."""
 
-    cursor: Words  # int64[1 + LEVEL_COUNT_MAX]: up to where each queue is indexed; 0: the timers'
+    cursor: (
+        Words  # int64[1 + LEVEL_COUNT_MAX]: up to which index each queue is done; 0: the timers'
+    )
     address: Words  # int64[FILE_COUNT_MAX]
     room: Words  # int64[FILE_COUNT_MAX]: slots, and entries with the first, unused one
     next_entry: Words  # int64[FILE_COUNT_MAX]
@@ -111,13 +113,13 @@ def view_file(index: KeyIndex, number: int) -> Any:
 
 @inlined
 def slot_at(code: int, room: int) -> int:
-    """Return where the slot of a hash stands."""
+    """Return the position of a hash's slot."""
     return fmt.KEY_HEADER_BYTES + fmt.KEY_SLOT_BYTES * (code % room)
 
 
 @inlined
 def entry_at(entry: int, room: int) -> int:
-    """Return where an entry stands."""
+    """Return the position of an entry."""
     return fmt.KEY_HEADER_BYTES + fmt.KEY_SLOT_BYTES * room + fmt.KEY_ENTRY_BYTES * entry
 
 

@@ -5,9 +5,10 @@ All of it is a function of the commit log, counted by `append` under its lock, a
 Histograms of delay and lateness have two buckets for each doubling. When pending timers fall due
 stands in eight *rings* of 512 buckets for each row. A bucket of the first is 1,024 ms long, one of
 each further ring eight times as long. A timer's ring follows from how long before its due time it
-was born, both of which every copy keeps, so that whoever takes it off finds the bucket again, which
-is no longer than a 56th of that delay. A ring holds the last 62 buckets that have passed as well:
-what is left in one that passed long ago is moved to OVERDUE_COUNT, before its place is used again.
+was born, and every copy keeps both. So the code that takes the timer off finds the bucket again,
+which is no longer than a 56th of that delay. A ring holds the last 62 buckets that have passed as
+well: what is left in one that passed long ago is moved to OVERDUE_COUNT, before its place is used
+again.
 """
 
 from __future__ import annotations
