@@ -1,5 +1,6 @@
 """Times are written in one way at each call: delay, delay_ms, at, at_ms; results carry both."""
 
+import dataclasses
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,9 @@ import pytest
 
 import timerstore
 from timerstore import InvalidArgumentError, Retry, recurring
+from timerstore.core.switches import Pause
+from timerstore.watching.fired import Fired
+from timerstore.watching.followedcopies import CopyStats
 
 START_MS = 1_800_000_000_000
 AT = datetime.fromtimestamp(START_MS / 1_000 + 2, UTC)
@@ -140,3 +144,43 @@ def test_results_carry_both(tmp_path: Path, clock: timerstore.ManualClock) -> No
         (letter,) = store.dead_letters("g")
         assert letter.died == now and letter.first_failed == now
         assert {each.since for each in store.health().warnings} == {now}
+
+
+CURSORS = {"Stats"}
+"""What has cursors, which are numbers of milliseconds as in the files."""
+LENGTHS = {"lag_ms", "every_ms", "bucket_ms", "delay_ms", "precision_ms", "elapsed_ms"}
+
+
+def test_each_instant_of_a_result_is_a_datetime_too() -> None:
+    """Of each public result: `due_ms` has `due` beside it."""
+    results = [getattr(timerstore, name) for name in timerstore.__all__]
+    results += [Pause, CopyStats, Fired]
+    lacking = [
+        f"{each.__name__}.{field.name}"
+        for each in results
+        if dataclasses.is_dataclass(each) and each.__name__ not in {*CURSORS, "Config", "Tuning"}
+        for field in dataclasses.fields(each)
+        if field.name.endswith("_ms") and field.name not in LENGTHS
+        if not field.name.startswith("lateness")
+        if not isinstance(getattr(each, field.name.removesuffix("_ms"), None), property)
+    ]
+    assert lacking == []
+
+
+def test_results_of_a_store_s_state_carry_both(
+    tmp_path: Path, clock: timerstore.ManualClock
+) -> None:
+    now = datetime.fromtimestamp(START_MS / 1_000, UTC)
+    with timerstore.open(tmp_path / "s", clock=clock) as store:
+        store.put(b"x", delay=60)
+        health = store.health()
+        assert health.now == health.opened == now
+        horizon = store.horizon(60_000)
+        assert horizon.start.astype("int64").tolist() == horizon.start_ms.tolist()
+        point = store.backup(tmp_path / "b").point
+        assert point.time == now and point.time_ms == START_MS
+    report = timerstore.restore(tmp_path / "b", tmp_path / "new")
+    assert report.as_of == now
+    assert Pause("firing", None, START_MS, None, False).since == now
+    assert Pause("firing", None, START_MS, START_MS, False).until == now
+    assert Pause("firing", None, START_MS, None, False).until is None

@@ -1,4 +1,4 @@
-"""What runs the services: a kernel, its threads, and Python's part for them.
+"""What runs the services: a kernel, its threads, Python's part for them.
 
 steps.py    the kernel that is a service's thread
 runner.py   the threads of the services

@@ -14,10 +14,12 @@ import os
 import zlib
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from timerstore.errors import StoreLockedError
+from timerstore.ground.moments import moment
 
 FOLLOW_FOLDER: Final = "follow"
 _FILE_BYTES_MAX: Final = 1 << 16
@@ -48,6 +50,26 @@ class CopyStatus:
     """When it tries again; None if it does not fail, or has given up."""
     ended: bool
     """The follower has ended, by itself or because it was told to."""
+
+    @property
+    def alive(self) -> datetime:
+        """When the follower said this, in UTC."""
+        return moment(self.alive_ms)
+
+    @property
+    def shipped(self) -> datetime | None:
+        """All that was put before this time is in the copy, in UTC; None: nothing was shipped."""
+        return moment(self.shipped_ms) if self.shipped_ms else None
+
+    @property
+    def failing_since(self) -> datetime | None:
+        """Since when nothing can be shipped, in UTC."""
+        return None if self.failing_since_ms is None else moment(self.failing_since_ms)
+
+    @property
+    def next_try(self) -> datetime | None:
+        """When it tries again, in UTC."""
+        return None if self.next_try_ms is None else moment(self.next_try_ms)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values, for JSON."""

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from timerstore.core.directory import LIST_FILE
 from timerstore.errors import NotAStoreError, StoreLockedError
+from timerstore.ground.moments import moment
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.identity import SIZES
 from timerstore.timelog.files.jsonfile import (
@@ -58,6 +59,11 @@ class BackupPoint:
     """The commit log as it was: from its first segment to the end of its last message."""
     files: dict[str, int]
     """The small files, with the CRC-32 of each; of a remote backup they are not listed."""
+
+    @property
+    def time(self) -> datetime:
+        """When it was taken, in UTC."""
+        return moment(self.time_ms)
 
     @property
     def bytes_count(self) -> int:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import threading
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from timerstore.errors import CorruptStoreError
+from timerstore.ground.moments import moment
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import (
     check_seal,
@@ -40,6 +42,16 @@ class Pause:
     since_ms: int
     until_ms: int | None
     kept: bool
+
+    @property
+    def since(self) -> datetime:
+        """Since when, in UTC."""
+        return moment(self.since_ms)
+
+    @property
+    def until(self) -> datetime | None:
+        """When it ends by itself, in UTC; None: when it is resumed."""
+        return None if self.until_ms is None else moment(self.until_ms)
 
     @property
     def end_ms(self) -> int:

@@ -40,6 +40,7 @@ from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.ground.arguments import EPOCH
 from timerstore.ground.config import Config
 from timerstore.ground.kinds import check_int, check_kind, check_path
+from timerstore.ground.moments import moment
 from timerstore.services.world.clock import ManualClock
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.identity import find_identity
@@ -76,6 +77,11 @@ class RestoreReport:
     its last point is younger than ten minutes; else this is 0."""
     problems: tuple[Problem, ...]
     """Damage that was in the store when the backup was taken."""
+
+    @property
+    def as_of(self) -> datetime:
+        """The store is as it was then, in UTC."""
+        return moment(self.as_of_ms)
 
     @property
     def ok(self) -> bool:

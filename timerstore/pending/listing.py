@@ -12,7 +12,7 @@ import numpy as np
 from timerstore.core.core import Core
 from timerstore.ground.amounts import exact_span
 from timerstore.ground.arguments import DUE_MS_MAX, check_due_ms
-from timerstore.ground.ids import Int64s
+from timerstore.ground.ids import Int64s, Moments
 from timerstore.ground.kinds import check_int, check_name
 from timerstore.pending.found import find_pending
 from timerstore.pending.timers import Timer, decode_timers
@@ -31,6 +31,11 @@ class Horizon:
     start_ms: Int64s
     count: Int64s
     bucket_ms: int
+
+    @property
+    def start(self) -> Moments:
+        """The beginning of each bucket in UTC: datetime64[ms][n]."""
+        return self.start_ms.view("datetime64[ms]")
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the counts over time with matplotlib; return the axes."""

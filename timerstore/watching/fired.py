@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from timerstore.consuming.queued import read_queued
@@ -10,6 +11,7 @@ from timerstore.core.core import Core
 from timerstore.core.inside import inside
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.kinds import check_int, check_name
+from timerstore.ground.moments import moment
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message, user_properties
 from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
@@ -36,6 +38,16 @@ class Fired:
     properties: dict[str, str]
     attempt: int
     body: bytes
+
+    @property
+    def due(self) -> datetime:
+        """When it was due, in UTC."""
+        return moment(self.due_ms)
+
+    @property
+    def fired(self) -> datetime:
+        """When it fired, in UTC."""
+        return moment(self.fired_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from timerstore.backups.followed import CopyStatus, read_statuses
 from timerstore.core.core import Core
 from timerstore.ground.amounts import shown_bytes
+from timerstore.ground.moments import moment
 
 _BEHIND_MS: Final = 60_000
 """A copy that lags so long, and thirty of its intervals, is warned of."""
@@ -40,6 +42,26 @@ class CopyStats:
     failing_since_ms: int | None
     next_try_ms: int | None
     ended: bool
+
+    @property
+    def alive(self) -> datetime:
+        """When the follower said this, in UTC."""
+        return moment(self.alive_ms)
+
+    @property
+    def shipped(self) -> datetime | None:
+        """All that was put before this time is in the copy, in UTC; None: nothing was shipped."""
+        return moment(self.shipped_ms) if self.shipped_ms else None
+
+    @property
+    def failing_since(self) -> datetime | None:
+        """Since when nothing can be shipped, in UTC."""
+        return None if self.failing_since_ms is None else moment(self.failing_since_ms)
+
+    @property
+    def next_try(self) -> datetime | None:
+        """When it is tried again, in UTC."""
+        return None if self.next_try_ms is None else moment(self.next_try_ms)
 
 
 def read_copies(core: Core) -> tuple[CopyStats, ...]:

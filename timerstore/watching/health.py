@@ -109,6 +109,16 @@ class Health:
     conditions: tuple[Condition, ...]
     warnings: tuple[HealthWarning, ...] = ()
 
+    @property
+    def now(self) -> datetime:
+        """The time of the store's clock when it was asked, in UTC."""
+        return moment(self.now_ms)
+
+    @property
+    def opened(self) -> datetime:
+        """When the store was opened, in UTC."""
+        return moment(self.opened_ms)
+
     def to_dict(self) -> dict[str, Any]:
         """Return all values, for JSON."""
         return asdict(self)
