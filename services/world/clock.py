@@ -40,8 +40,8 @@ class ManualClock:
 
     A store that is opened with it runs no threads. `advance` fires what falls due on the way, each
     timer at its own millisecond, before it returns, without sleeping. `timerstore.open` refuses it
-    for a store with pending timers that the system clock was used for: each of them would count as
-    fired once the clock was moved past its time. With `force` it does not.
+    for a store with pending timers that were put under the system's clock: each of them would count
+    as fired once this clock was moved past its time. With `force` it does not refuse.
 
     >>> clock = ManualClock(1_800_000_000_000)
     >>> clock.advance(timedelta(seconds=2))

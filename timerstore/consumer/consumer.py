@@ -148,12 +148,12 @@ class Consumer(Closes):
         """Call handlers until SIGTERM or SIGINT comes, then end; return an exit status.
 
         Call it in a program's main thread. It calls `start` if that was not done. At the signal
-        nothing new begins; it waits for running handlers, `timeout` at most, then closes the
-        store unless `close_store` is False. After a second signal it does not wait any more. A
-        third one does what it did before `run`.
+        nothing new begins; the consumer waits for running handlers, `timeout` at most, then closes
+        the store unless `close_store` is False. After a second signal it does not wait any more. A
+        third one does what such a signal did before `run`.
 
         Returns 0: all handlers have ended. 1: an error ended it; it was logged, and is in `error`.
-        128 + the signal's number: handlers still run; what they handle comes again. Raises what
+        128 + the signal's number: handlers still run; their messages come again. Raises what
         `start` raises.
 
         >>> sys.exit(consumer.run())  # doctest: +SKIP

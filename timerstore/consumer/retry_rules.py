@@ -86,7 +86,7 @@ class Outcome:
 def wait_after(
     attempt: int, outcome: Outcome, max_attempts: int, backoff: Sequence[timedelta] = ()
 ) -> Wait:
-    """Return what a message waits for before it comes again, or DEAD.
+    """Return the delay or the level for which a message waits before it comes again, or DEAD.
 
     `attempt`: the one that failed, from 0; `backoff`: how long after the first failure, after the
     second …, the last one for all further ones.

@@ -63,11 +63,12 @@ class Tuning:
     every value; a smaller one makes chains shorter if very many timers are pending."""
 
     roll_window_slots: int = 172_800
-    """A timer further ahead is put down again on the way: two days of seconds, as a broker's."""
+    """A timer that is due more slots ahead than this hops on its way: two days of seconds, as in a
+    broker."""
 
     wheel_slot_count: int = 604_800
     """Slots of the wheel, seven days of seconds; its ring holds twice as many. A broker has this
-    number compiled in, so another one is for tests alone."""
+    number compiled in, so use another one only in tests."""
 
     commitlog_segment_bytes: int = 64 << 20
     """One file of messages. A broker's is 1 GiB; an embedded store starts smaller."""
@@ -79,8 +80,8 @@ class Tuning:
     """One file of timer units: 322,638 of them."""
 
     cleaning: bool = True
-    """Whether what is pending in an old segment is copied, so that the segment can go. Without, one
-    timer that is due in a month keeps all that was put after it for days."""
+    """Whether pending timers in an old segment are copied, so that the segment can be removed.
+    Without it, one timer that is due in a month keeps all that was put after it for days."""
 
     cleaning_factor: int = 2
     """It is done if the bytes that could go are more than this many times the pending bytes: with
@@ -88,13 +89,13 @@ class Tuning:
     With 4, 27, for half as much disk again."""
 
     cleaning_slack_bytes: int = 128 << 20
-    """And so many bytes more: a store with little pending is not worth any copies below that."""
+    """And so many bytes more, because copies are not worth it in a store with little pending."""
 
     max_delay_ms: int | None = None
-    """A put further ahead than this is refused."""
+    """A put whose timer is due further ahead than this is refused."""
 
     congestion_slot_count: int | None = None
-    """A slot with twice this many timers takes no more; in between, puts are refused by chance."""
+    """A slot with twice this many timers takes no more; before that, puts are refused at random."""
 
     admission_count_max: int = 65_536
     """If no service has read so many timers of the queue on disk, a put begins to wait: some 20 ms
@@ -105,16 +106,17 @@ class Tuning:
 
     control: bool = True
     """Whether another process of the same user may ask this one, as `timerstore health` and `top`
-    do, through the socket `control.sock` in the store's folder. Clients of a store that is served
-    may in any case."""
+    do, through the socket `control.sock` in the store's folder. Clients of a served store may ask
+    it with either value."""
 
     key_index: bool = True
     """Whether timers are found by their key through the files of `index/`, 24 bytes for each timer
-    that has one. Without, `get_key`, `cancel_key`, puts on condition read all that is pending."""
+    that has one. Without it, `get_key`, `cancel_key`, and puts with `if_absent` or `replace` read
+    all that is pending."""
 
     level_batch_count: int = 1_024
-    """Messages of a delay level that one append delivers at most; with 1 each is delivered before
-    the next is looked at."""
+    """How many messages of a delay level one append delivers at most; with 1, each is delivered
+    before the next is looked at."""
 
     near_count_max: int = 1 << 26
     """Timers of the slots just ahead that fit in memory, 32 bytes each: 67 million."""
@@ -166,7 +168,7 @@ class Config(Tuning):
 
     Most programs need at most six settings: durability, flush_interval_ms, max_bytes, retention_ms,
     admission, delay_levels. `tuning` has all others, see `Tuning`; each of them is an attribute
-    here, too. Sizes, precision and windows are recorded in the store when it is made, and stay. The
+    here too. Sizes, precision and windows are recorded in the store when it is made, and stay. The
     rest may change from one opening to the next. A name ends in its unit. docs/reference/config.md
     says what each means, and when to change it.
 
@@ -175,28 +177,29 @@ class Config(Tuning):
     """
 
     durability: Durability = "group"
-    """When a put returns: "group", its bytes are fsynced, one fsync for all who wait; "process",
-    they are in the page cache, and safe from a crash of the process but not of the machine."""
+    """When a put returns: with "group" when its bytes are fsynced, one fsync for all callers that
+    wait; with "process" when they are in the page cache, safe from a crash of the process but not
+    of the machine."""
 
     flush_interval_ms: int = 500
     """A checkpoint is made this often; it bounds what a crash makes recovery scan."""
 
     max_bytes: int | None = None
-    """Puts are refused while the store takes this much disk, by its blocks as `du` counts them, but
-    for two segments, which are kept for what fires and for cleaning; what is in it is kept. See
-    `least_max_bytes`, and `small`."""
+    """Puts are refused while the store takes this much disk, less two segments that are reserved
+    for firing and cleaning. Disk is counted in blocks, as `du` does. What is in the store stays.
+    See `least_max_bytes`, and `small`."""
 
     retention_ms: int = 0
-    """A consumed message is kept at least this long; 0: it goes when no group needs it. Set it if
-    you want history."""
+    """A consumed message is kept at least this long; 0: it is removed when no group needs it. Set
+    it if you want history."""
 
     admission: AdmissionRule = "grow"
     """What a put does if the services do not keep up: "grow", it goes on, as the queue on disk
     grows; "wait", it waits for room in that queue."""
 
     delay_levels: str = DELAY_LEVELS
-    """Durations of the fixed delay levels, counted from 1; units s, m, h, d. Others than before
-    change nothing for what waits already: it stays due when it was put to be."""
+    """Durations of the fixed delay levels, counted from 1; units s, m, h, d. A change does not move
+    messages that wait already: they stay due at their old times."""
 
     def __init__(
         self,
@@ -320,7 +323,7 @@ class Config(Tuning):
 
     @classmethod
     def small(cls, max_bytes: int, **settings: Any) -> Config:
-        """Make the configuration of a store that shall take little disk: 10 MiB or more.
+        """Make the configuration of a store that should take little disk: 10 MiB or more.
 
         Segments are smaller, down to 1 MiB, and with them the largest message; below 256 MiB the
         wheel is a day long, so that a timer further ahead is written again twice a day. `settings`:
@@ -392,7 +395,7 @@ class Config(Tuning):
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Config:
         """Read `TIMERSTORE_*` variables, such as TIMERSTORE_DURABILITY=process.
 
-        One that is no setting is somebody else's: it is named in the log, and ignored.
+        A variable that is no setting is named in the log and ignored.
         """
         hints = _hints()
         values: dict[str, Any] = {}

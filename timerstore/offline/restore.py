@@ -71,7 +71,7 @@ class RestoreReport:
     """Timers that are pending, those that have fallen due since among them."""
     message_count: int
     group_count: int
-    """Consumer groups; what one consumed after the point comes again."""
+    """Consumer groups; messages that one consumed after the point come again."""
     twice_count: int
     """Timers that fire in both stores if the one that was backed up still runs. That is possible if
     its last point is younger than ten minutes; else this is 0."""
@@ -207,7 +207,7 @@ class Chosen:
 
 
 def choose(listed: BackupList | Catalog, at_ms: int | None) -> Chosen:
-    """Return the last point at or before a time, and how far the log behind it may be needed."""
+    """Return the last point at or before a time, and the end of the log that may be needed."""
     points = listed.points
     if not points:
         raise InvalidArgumentError(f"{listed.shown} holds no point yet. Take a backup first.")

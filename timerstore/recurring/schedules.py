@@ -307,7 +307,7 @@ class Schedules(Stays):
 
 
 def scheduled_ms(delivery: Any) -> int | None:
-    """Return for when a run was scheduled; None of what is no run of a job.
+    """Return the time for which a run was scheduled; None if the message is no run of a job.
 
     >>> scheduled_ms(delivery)  # doctest: +SKIP
     1800000000000
