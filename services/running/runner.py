@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
+from typing import Final
 
 from timerstore.errors import StoreFullError
 from timerstore.services.durable.flush import Flusher
@@ -23,6 +25,8 @@ from timerstore.services.world.state import DELIVER_LEVELS, DEQUEUE_PUT, ENQUEUE
 from timerstore.services.world.waking import WAKE_COUNT
 from timerstore.timelog.jit.acting import acting_as
 from timerstore.timelog.jit.system import set_thread_name, set_timer_slack_us
+
+_LOOK_S: Final = 0.001
 
 
 class Runner:
@@ -108,6 +112,26 @@ class Runner:
         until_ms = services[ENQUEUE_GET].sleeping_until_ms
         if until_ms and (due_ms < until_ms or behind >= WAKE_COUNT):
             self.wake(ENQUEUE_GET)
+
+    def link_all(self, timeout_s: float) -> None:
+        """Wait until each timer message has its unit, `timeout_s` at most.
+
+        What has none when the store closes is linked when it opens, which then counts all that is
+        pending.
+        """
+        until_s = time.monotonic() + timeout_s
+        while self._threads and self._is_behind() and time.monotonic() < until_s:
+            self.wake(ENQUEUE_GET)
+            time.sleep(_LOOK_S)
+
+    def _is_behind(self) -> bool:
+        """Tell whether a timer message has no unit, and may soon have one."""
+        engine = self.engine
+        behind = engine.world.enqueue_put.linked_index < engine.queues.next_index(0)
+        return behind and self.waiting_for_space is None and self._is_running()
+
+    def _is_running(self) -> bool:
+        return all(thread.is_alive for thread in self._threads)
 
     def stop(self) -> None:
         """Stop the threads; returns when they have ended."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import timerstore
 from tests.interrupting import Interrupt, interrupted
 from tests.models.quiet_disk import QuietDisk
 from tests.rigs.storm_taken import run_of
@@ -27,8 +28,10 @@ from timerstore import (
     TimerStore,
     TimerStoreError,
 )
+from timerstore.closing import close as close_module
 from timerstore.consuming import ackput, sendback
 from timerstore.services.calls.deletes import append_all
+from timerstore.services.running.runner import Runner
 from timerstore.timelog.jit.kernel import INTERPRETED
 
 pytestmark = [
@@ -393,3 +396,25 @@ def test_a_closed_store_goes_with_the_last_reference(tmp_path: Path, manual: boo
         assert not any(each() for each in left)
     finally:
         gc.enable()
+
+
+def test_closing_waits_until_each_timer_has_its_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next opening links them, and counts all that is pending."""
+    monkeypatch.setattr(close_module, "LINK_S", 60.0)
+    with timerstore.open(tmp_path, config=timerstore.Config(durability="process")) as store:
+        store.put_many([b"x"] * 60_000, topic="t", delay_ms=3_600_000)
+    with timerstore.open(tmp_path) as store:
+        assert store.core.findings.relinked_count == 0 and store.count() == 60_000
+
+
+def test_closing_waits_for_units_only_so_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(close_module, "LINK_S", 0.05)
+    monkeypatch.setattr(Runner, "_is_behind", lambda self: True)
+    with timerstore.open(tmp_path) as store:
+        store.put(b"x", delay=3_600)
+    with timerstore.open(tmp_path) as store:
+        assert store.count() == 1

@@ -7,12 +7,16 @@ where it stopped.
 from __future__ import annotations
 
 import time
+from typing import Final
 
 from timerstore.consuming.consuming import Consuming
 from timerstore.core.core import Core
 from timerstore.errors import TimerStoreError
 from timerstore.services.durable.flush import remove_abort
 from timerstore.services.world.clock import ManualClock, unlisten
+
+LINK_S: Final = 2.0
+"""How long closing waits until each timer has its unit, so that the next opening is short."""
 
 
 def close(core: Core, consuming: Consuming, *, flush: bool) -> None:
@@ -36,6 +40,8 @@ def close(core: Core, consuming: Consuming, *, flush: bool) -> None:
             time.sleep(0.0005)
         if isinstance(core.clock, ManualClock):
             unlisten(core.clock, core.clock_moved)
+        if flush and core.failure.error is None:
+            core.runner.link_all(LINK_S)
         core.runner.stop()
         core.flusher.stop()
         try:
