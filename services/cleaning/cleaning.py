@@ -10,10 +10,11 @@ behind what is claimed and what was ever fired, and behind what will be while th
 If that is reached before, the pass ends there, and the next one leaves more.
 
 A segment in which nothing is pending from S on is passed for nothing. One that costs copies waits
-until there is enough to win: what could go must be more than `cleaning_factor` times the bytes that
-are pending, plus `cleaning_slack_bytes`. After a crash passes are forgotten: cleaning begins again
-at F, and skips the sources that have their copy; it finishes such a segment even if little is won,
-because L waits for that. How all of this holds together over crashes is
+until there is enough to win: the log must be longer than `cleaning_factor` times the bytes that are
+pending, plus `cleaning_slack_bytes`. What consumers still need counts as well, because what is
+copied comes up again only once all of the log has turned over. After a crash passes are forgotten:
+cleaning begins again at F, and skips the sources that have their copy; it finishes such a segment
+even if little is won, because L waits for that. How all of this holds together over crashes is
 `tests/models/cleaning_model.py`.
 
 It runs in bounded steps on the flush thread. Copies are appended under fire and wheel, 32 KiB at a
@@ -422,14 +423,14 @@ class Cleaner:
             return False
         if engine.last_recovered_source(engine.read_slot) >= start:
             return True
-        could_go = self.reach.find(start) - start
+        taken_bytes = engine.commitlog.end - start
         # The units of what goes, go with it: a sixth as much if timers are cancelled.
         units_bytes = engine.timerlog.end - engine.timerlog.start
-        could_go += max(0, units_bytes - fmt.UNIT_BYTES * engine.pending_count())
+        taken_bytes += max(0, units_bytes - fmt.UNIT_BYTES * engine.pending_count())
         # What has no unit yet, the copies of a pass above all, waits as well: else one pass would
         # make the next one worth it.
         waits_bytes = (self.pending_bytes or 0) + self.reach.unlinked_bytes()
-        return could_go > config.cleaning_factor * waits_bytes + config.cleaning_slack_bytes
+        return taken_bytes > config.cleaning_factor * waits_bytes + config.cleaning_slack_bytes
 
     def _learn(self) -> None:
         """Learn what the units of an earlier life say, once: O(units).

@@ -218,8 +218,8 @@ def test_what_is_due_soon_is_left(tmp_path: Path) -> None:
         store.put_many([b"x"] * 30)
         clock.advance(SECOND / 1_000)
         drain(store)
-        store.flush()
         store.core.cleaner.leave_slots = 10
+        store.flush()
         for _ in range(10):
             store.core.cleaner.step()
         assert store.stats().cleaning.copied_count == 5
