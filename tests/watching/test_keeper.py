@@ -4,9 +4,12 @@ import dataclasses
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 import timerstore
 from tests.services.test_cleaning import SMALL, START_MS, clean_all, drain, live_on, open_small
 from timerstore import ManualClock, TimerStore
+from timerstore.watching import keeper
 
 SECOND = timedelta(seconds=1)
 
@@ -67,3 +70,26 @@ def test_a_copy_is_named_where_it_is(tmp_path: Path) -> None:
         assert found.copied_count and found.floor
         assert found.kept_by.startswith(f"timer {far} of topic 'b', due ")
         assert int(found.kept_by.split("offset ")[1].replace(",", "")) >= found.floor
+
+
+def test_a_store_that_is_behind_is_not_held_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its overdue timers are not searched for the one that keeps the log."""
+    clock = ManualClock(START_MS)
+    config = dataclasses.replace(SMALL, cleaning=False)
+    with open_small(tmp_path / "s", clock, config) as store:
+        store.put_many([b"overdue"] * 60, topic="b", delay=3 * SECOND)
+        store.core.play_now()
+        store.pause("firing")
+        live_on(store, clock, 5)
+
+        def search(*_: object) -> None:
+            raise AssertionError("all that is overdue is searched")
+
+        monkeypatch.setattr(keeper, "get", search)
+        assert kept_by(store).startswith("pending timers, from offset ")
+        store.resume("firing")
+        monkeypatch.undo()
+        clock.advance(SECOND)
+        assert store.count() == 0

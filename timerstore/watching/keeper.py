@@ -37,7 +37,10 @@ def kept_by(core: Core) -> str:
     latest_slot = int(engine.world.latest_slot[number % TABLE_LENGTH])
     if 0 <= latest_slot < engine.read_slot:
         return others  # it goes with the next checkpoint
-    found = None if latest_slot < 0 else _keeper(core, floor, number, latest_slot)
+    # To name a timer that may just fire, all that is overdue would be searched again and again,
+    # under the locks of the services: whoever looks at a store that is behind would hold it up.
+    is_about_to_fire = latest_slot < engine.world.dequeue_get.claimed_slot
+    found = None if is_about_to_fire else _keeper(core, floor, number, latest_slot)
     who = f"pending timers, from offset {floor:,} on"
     if found is not None:
         timer, offset = found

@@ -1,0 +1,153 @@
+"""What was put, what was cancelled, what came: a byte for each timer, in files that outlive a kill.
+
+A timer's number is `turn * putters + putter`. A putter notes the numbers that it begins before it
+puts them, and again when they are put. So after a kill what lies between may be there or not.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+CAME = 0x0F
+"""The bits that count how often a timer was handed out; 15 stands for more."""
+ASKED = 0x10
+"""Whether it may be cancelled: somebody asked, or is about to."""
+CANCELLED = 0x20
+"""Whether a cancel has returned True."""
+UNSURE = 0x40
+"""Whether its put was under way when the process was killed."""
+_WORDS = 1_024
+_FIRST = 64  # words of putters
+NAMES = (
+    *("stop", "ready", "finished", "early", "strange", "pulled", "refused", "hopped", "fired"),
+    *("queue_end", "pending", "cancelled", "stalled"),
+)
+"""Counters that parent and worker share, by name."""
+_ROOM = 1 << 36  # of a sparse file
+
+
+class Ledger:
+    """The files, mapped by the worker and by its parent."""
+
+    def __init__(self, folder: Path, putters: int) -> None:
+        """Open the files below a folder, or make them."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.putters = putters
+        self._words: Any = np.frombuffer(_mapped(folder / "words", 8 * _WORDS), np.int64)
+        self._bytes: Any = np.frombuffer(_mapped(folder / "timers", _ROOM), np.uint8)
+        self.begun: Any = self._words[_FIRST : _FIRST + putters]
+        """How many turns each putter has begun."""
+        self.put: Any = self._words[_FIRST + 256 : _FIRST + 256 + putters]
+        """How many turns each has put, or found to be unsure."""
+        self._lock = threading.Lock()
+
+    def __getitem__(self, name: str) -> int:
+        """Return a counter."""
+        return int(self._words[NAMES.index(name)])
+
+    def __setitem__(self, name: str, value: int) -> None:
+        """Set a counter that one process alone sets."""
+        self._words[NAMES.index(name)] = value
+
+    def add(self, name: str, count: int = 1) -> None:
+        """Count; of the worker's threads."""
+        with self._lock:
+            self._words[NAMES.index(name)] += count
+
+    # --- of putters
+
+    def begin(self, putter: int, count: int) -> Any:
+        """Return the numbers of the next turns of a putter, which it is about to put: int64[n]."""
+        first = int(self.begun[putter])
+        self.begun[putter] = first + count
+        return np.arange(first, first + count) * self.putters + putter
+
+    def done(self, putter: int, count: int) -> None:
+        """Note that the next turns of a putter are put."""
+        self.put[putter] += count
+
+    def ask(self, numbers: Any) -> None:
+        """Note that somebody is about to cancel timers, each of them once."""
+        with self._lock:
+            self._bytes[numbers] |= ASKED
+
+    def answered(self, numbers: Any, is_cancelled: Any) -> None:
+        """Note which of them were cancelled; the others come."""
+        with self._lock:
+            self._bytes[numbers] &= 0xFF ^ ASKED
+            self._bytes[numbers[is_cancelled]] |= CANCELLED
+        self.add("cancelled", int(np.count_nonzero(is_cancelled)))
+
+    # --- of consumers
+
+    def take(self, numbers: Any, late_ms: Any) -> None:
+        """Note what was handed out: int64[n], with how late each was by the log."""
+        low, high = int(numbers.min()), int(numbers.max())
+        known = low >= 0 and high < self.limit()
+        with self._lock:
+            if known:
+                sorted_numbers, counts = np.unique(numbers, return_counts=True)
+                before = self._bytes[sorted_numbers]
+                came = np.minimum((before & CAME) + counts, CAME).astype(np.uint8)
+                self._bytes[sorted_numbers] = (before & (0xFF ^ CAME)) | came
+        self.add("pulled", len(numbers))
+        if not known:
+            self.add("strange", len(numbers))
+        if early := int(np.count_nonzero(late_ms < 0)):
+            self.add("early", early)
+
+    # --- of the parent
+
+    def limit(self) -> int:
+        """Return a number beyond all that were begun."""
+        return int(self.begun.max()) * self.putters
+
+    def settle(self) -> int:
+        """After a kill, note what nobody knows to be put, or not; return how many."""
+        count = 0
+        for putter in range(self.putters):
+            turns = np.arange(int(self.put[putter]), int(self.begun[putter]))
+            self._bytes[turns * self.putters + putter] |= UNSURE
+            self.put[putter] = self.begun[putter]
+            count += len(turns)
+        return count
+
+    def is_put(self, numbers: Any) -> Any:
+        """Tell which numbers a putter has begun: bool[n]."""
+        return numbers // self.putters < self.begun[numbers % self.putters]
+
+    def parts(self, size: int = 1 << 22) -> Any:
+        """Yield (first number, the bytes from there on), for all that were begun."""
+        for first in range(0, self.limit(), size):
+            yield first, self._bytes[first : min(first + size, self.limit())]
+
+
+def _mapped(path: Path, size: int) -> mmap.mmap:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.ftruncate(fd, size)
+        return mmap.mmap(fd, size)
+    finally:
+        os.close(fd)
+
+
+def bodies_of(numbers: Any, size: int) -> Any:
+    """Return bodies that say their numbers: uint8[n, size]."""
+    bodies = np.zeros((len(numbers), size), np.uint8)
+    bodies[:, :8] = numbers.astype("<i8").view(np.uint8).reshape(-1, 8)
+    return bodies
+
+
+def numbers_of(bodies: Any, size: int) -> Any:
+    """Return the numbers of bodies, an Arrow binary array, all of one size; −1 where one is not."""
+    offsets = np.frombuffer(bodies.buffers()[1], np.int32)[bodies.offset :][: len(bodies) + 1]
+    if not (np.diff(offsets) == size).all():
+        return np.full(len(bodies), -1)
+    data = np.frombuffer(bodies.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+    return np.ascontiguousarray(data.reshape(-1, size)[:, :8]).view("<i8").ravel()

@@ -1,0 +1,190 @@
+"""What a putter or a consumer does, in a thread of its own, until the ledger says stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from stress.ledger import Ledger, bodies_of, numbers_of
+from timerstore import Delivery, ManualClock, StoreFullError, TimerStore
+
+TOPIC = "stress"
+BODY_BYTES = 100
+LIST_COUNT = 16_384
+FEW = 256
+_AHEAD_COUNT = 2_000_000
+"""Timers that are put and have not come: then putters wait."""
+_WAIT_S = 0.002
+_PULL_S = 0.2
+_DAY = timedelta(days=1)
+
+
+@dataclass
+class Work:
+    """A store under load, and what is known of it."""
+
+    store: TimerStore
+    ledger: Ledger
+    timers: int
+    """No more than so many are put."""
+    ahead_ms: int
+    """A timer is due at most so long after its put."""
+    seed: int
+    putting: int = 0
+    """Putters that have not ended; of the worker's main thread."""
+    random: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Draw from the seed."""
+        self.random = np.random.default_rng(self.seed)
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether nothing more shall be put."""
+        return bool(self.ledger["stop"]) or int(self.ledger.begun.sum()) >= self.timers
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether all has come that can."""
+        return self.putting == 0 and self.is_over and self.store.stats().pending_count == 0
+
+    def has_room(self) -> bool:
+        """Tell whether a putter may go on; if not, wait a moment."""
+        ahead = int(self.ledger.put.sum()) - self.ledger["pulled"] - self.ledger["cancelled"]
+        if ahead <= _AHEAD_COUNT:
+            return True
+        time.sleep(_WAIT_S)
+        return False
+
+    def put(self, putter: int, numbers: Any, delay_ms: Any) -> list[str]:
+        """Put a list, however often the store is full; return the ids."""
+        at, ids, bodies = 0, list[str](), bodies_of(numbers, BODY_BYTES)
+        while at < len(numbers):
+            try:
+                made = list(self.store.put_many(bodies[at:], topic=TOPIC, delay_ms=delay_ms[at:]))
+            except StoreFullError as e:
+                made = list(e.ids)  # those of the first ones, which are put
+                self.ledger.add("refused")
+                time.sleep(_WAIT_S)
+            ids += made
+            at += len(made)
+        self.ledger.done(putter, len(numbers))
+        return ids
+
+    def draw(self, count: int, low_ms: int = 1) -> Any:
+        """Draw delays up to the longest."""
+        return self.random.integers(low_ms, max(low_ms + 1, self.ahead_ms), count)
+
+    def took(self, numbers: Any, late_ms: Any) -> None:
+        """Note what was handed out."""
+        if len(numbers):
+            self.ledger.take(numbers, late_ms)
+
+
+# --- putters
+
+
+def lists(work: Work, putter: int) -> None:
+    """Put long lists."""
+    while not work.is_over:
+        if work.has_room():
+            numbers = work.ledger.begin(putter, LIST_COUNT)
+            work.put(putter, numbers, work.draw(LIST_COUNT))
+
+
+def singles(work: Work, putter: int) -> None:
+    """Put one after the other."""
+    while not work.is_over:
+        if not work.has_room():
+            continue
+        delays = work.draw(FEW).tolist()
+        for delay_ms in delays:
+            number = work.ledger.begin(putter, 1)
+            body = bodies_of(number, BODY_BYTES)[0].tobytes()
+            while True:
+                try:
+                    work.store.put(body, topic=TOPIC, delay_ms=delay_ms)
+                    break
+                except StoreFullError:
+                    work.ledger.add("refused")
+                    time.sleep(_WAIT_S)
+            work.ledger.done(putter, 1)
+
+
+def cancelling(work: Work, putter: int) -> None:
+    """Put lists; cancel half of each at once."""
+    while not work.is_over:
+        if work.has_room():
+            numbers = work.ledger.begin(putter, FEW)
+            ids = work.put(putter, numbers, work.draw(FEW))
+            half = numbers[::2]
+            work.ledger.ask(half)
+            work.ledger.answered(half, work.store.cancel_many(ids[::2]))
+
+
+# --- consumers
+
+
+def columns(work: Work, consumer: int) -> None:
+    """Pull by columns."""
+    while True:
+        if work.ledger["stalled"]:
+            time.sleep(_WAIT_S)
+            continue
+        batch = work.store.pull(TOPIC, max_count=LIST_COUNT, timeout=_PULL_S)
+        if len(batch):
+            work.took(numbers_of(batch.bodies, BODY_BYTES), batch.fired_ms - batch.due_ms)
+            batch.ack()
+        elif work.is_done:
+            return
+
+
+def objects(work: Work, consumer: int) -> None:
+    """Iterate; acknowledge each by itself."""
+    while True:
+        if work.ledger["stalled"]:
+            time.sleep(_WAIT_S)
+            continue
+        taken: list[Delivery] = []
+        for delivery in work.store.consume(TOPIC, timeout=_PULL_S):
+            taken.append(delivery)
+            if len(taken) == FEW:
+                break
+        if taken:
+            _took_each(work, taken)
+        elif work.is_done:
+            return
+
+
+def _took_each(work: Work, taken: list[Delivery]) -> None:
+    numbers = np.array([int.from_bytes(each.body[:8], "little") for each in taken], np.int64)
+    work.took(numbers, np.array([each.lateness_ms for each in taken], np.int64))
+    for delivery in taken:
+        delivery.ack()
+
+
+# --- a script of its own
+
+
+def days(work: Work) -> None:
+    """On a clock that is moved: a day passes empty, then many timers fall due in one slot."""
+    clock = work.store.core.clock
+    assert isinstance(clock, ManualClock)
+    day_ms = _DAY // timedelta(milliseconds=1)
+    while not work.is_over:
+        for within_ms in (1, 1_000):  # one millisecond; one slot
+            numbers = work.ledger.begin(0, LIST_COUNT)
+            delays = day_ms - 1_000 + work.random.integers(0, within_ms, LIST_COUNT)
+            work.put(0, numbers, delays)
+        clock.advance(_DAY)
+        while batch := work.store.pull(TOPIC, max_count=LIST_COUNT, timeout=0):
+            work.took(numbers_of(batch.bodies, BODY_BYTES), batch.fired_ms - batch.due_ms)
+            batch.ack()
+
+
+Act = Callable[[Work, int], None]

@@ -1,0 +1,249 @@
+"""Plays a scenario for minutes; at the end every timer must be accounted for.
+
+On the way it shows rates, memory, descriptors, disk. It ends with 1 if a count does not agree, if
+memory or descriptors grew, or if the store is damaged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import machine
+from beside import short
+from stress import judge, slow, watch
+from stress.clock import MISSING, MovedClock, compiler
+from stress.ledger import Ledger
+from stress.scenarios import SCENARIOS, Scenario
+from stress.worker import LEDGER, STORE
+
+import timerstore
+
+WORKER = Path(__file__).with_name("stress") / "worker.py"
+_TICK_S = 0.1
+_DRAIN_S = 300.0
+"""So long after the end all may take to come."""
+
+
+@dataclass
+class Ended:
+    """How a play ended."""
+
+    counts: judge.Counts
+    faults: list[str]
+    seconds: float
+    lives: int
+    refused: int
+    hopped: int
+    samples: list[watch.Sample]
+
+
+@dataclass
+class Play:
+    """One scenario under way."""
+
+    name: str
+    scenario: Scenario
+    folder: Path
+    seconds: float
+    seed: int
+    progress_s: float = 5.0
+    environment: dict[str, str] = field(default_factory=dict)
+    clock: MovedClock | None = None
+    lives: int = 0
+    samples: list[watch.Sample] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Make the ledger."""
+        self.ledger = Ledger(self.folder / LEDGER, len(self.scenario.putters))
+        self._random = random.Random(self.seed)
+        self._start_s = time.monotonic()
+        self._shown = (0.0, 0, 0)
+
+    @property
+    def store_path(self) -> Path:
+        """Where the store is."""
+        return Path(self.environment.get("STRESS_STORE", str(self.folder))) / STORE
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self._start_s
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start a worker."""
+        self.lives += 1
+        # A short play ends, too: nothing is due beyond half of it.
+        ahead_ms = min(self.scenario.ahead_ms, max(100, round(self.seconds * 500)))
+        command = [sys.executable, "-P", str(WORKER), self.name, str(self.folder)]
+        command += [str(self.scenario.timers), str(ahead_ms), str(self.seed + self.lives)]
+        self.ledger["ready"] = 0
+        return subprocess.Popen(command, env=os.environ | self.environment)
+
+    def run(self) -> None:
+        """Play until the time is over, and all has come."""
+        scenario, worker = self.scenario, self.start()
+        while not self.ledger["ready"] and worker.poll() is None:
+            time.sleep(_TICK_S)  # where the kernels are compiled first, that is no time of the play
+        self._start_s = time.monotonic()
+        kills = self._next(scenario.kill_s, drawn=True)
+        steps, stalls, stall_end = self._next(scenario.step_s), self._next(scenario.stall_s), 0.0
+        try:
+            while worker.poll() is None:
+                time.sleep(_TICK_S)
+                now_s = self.elapsed_s
+                self._look(worker.pid)
+                if now_s >= self.seconds and not self.ledger["stop"]:
+                    self.ledger["stop"], self.ledger["stalled"] = 1, 0
+                if now_s > self.seconds + _DRAIN_S:
+                    raise TimeoutError(f"{_DRAIN_S:.0f} s after the end not all has come")
+                if self.ledger["stop"]:
+                    continue
+                if scenario.stall_s is not None:
+                    if self.ledger["stalled"] and now_s >= stall_end:
+                        self.ledger["stalled"], stalls = 0, self._next(scenario.stall_s)
+                    elif not self.ledger["stalled"] and now_s >= stalls:
+                        length_s = min(scenario.stall_s[1], self.seconds / 3)
+                        self.ledger["stalled"], stall_end = 1, now_s + length_s
+                if scenario.step_s is not None and now_s >= steps:
+                    assert self.clock is not None
+                    self.clock.set(self._random.uniform(-1, 1) * scenario.step_s[1])
+                    steps = self._next(scenario.step_s)
+                if scenario.kill_s is not None and now_s >= kills and self.ledger["ready"]:
+                    worker.kill()
+                    worker.wait()
+                    self.ledger.settle()
+                    worker = self.start()
+                    kills = self._next(scenario.kill_s, drawn=True)
+        finally:
+            if worker.poll() is None:
+                worker.kill()
+            worker.wait()
+        if worker.returncode or not self.ledger["finished"]:
+            raise RuntimeError(f"the worker ended with {worker.returncode}")
+
+    def _next(self, every: tuple[float, float] | None, *, drawn: bool = False) -> float:
+        if every is None:
+            return float("inf")
+        length_s = self._random.uniform(*every) if drawn else every[0]
+        return self.elapsed_s + min(length_s, self.seconds / 4)
+
+    def _look(self, pid: int) -> None:
+        now_s = self.elapsed_s
+        last_s = self.samples[-1].at_s if self.samples else -1.0
+        if now_s - last_s >= min(1.0, self.progress_s) and self.ledger["ready"]:
+            sample = watch.look(pid, self.store_path, now_s, self.lives)
+            if sample is not None:
+                self.samples.append(sample)
+        shown_s, put, pulled = self._shown
+        if now_s - shown_s >= self.progress_s and self.samples:
+            self._shown = (now_s, int(self.ledger.put.sum()), self.ledger["pulled"])
+            print(self._line(now_s - shown_s, put, pulled), flush=True)
+
+    def _line(self, span_s: float, put: int, pulled: int) -> str:
+        now_put, now_pulled, sample = self._shown[1], self._shown[2], self.samples[-1]
+        words = (
+            f"{self.elapsed_s:6.0f} s  "
+            f"put {short(now_put)} (+{short((now_put - put) / span_s)}/s)  "
+            f"came {short(now_pulled)} (+{short((now_pulled - pulled) / span_s)}/s)  "
+            f"{sample.private_bytes / 1e6:.0f} MB private  {sample.descriptors} descriptors  "
+            f"{sample.disk_bytes / 1e6:,.0f} MB of disk"
+        )
+        for name in ("refused", "hopped", "cancelled"):
+            if self.ledger[name]:
+                words += f"  {short(self.ledger[name])} {name}"
+        return words + (f"  life {self.lives}" if self.lives > 1 else "")
+
+
+def play(name: str, folder: Path, seconds: float, seed: int = 1, progress_s: float = 5.0) -> Ended:
+    """Play a scenario below a folder, and judge it."""
+    scenario = SCENARIOS[name]
+    with ExitStack() as stack:
+        environment, clock = dict[str, str](), None
+        if scenario.step_s is not None:
+            clock = MovedClock(folder)
+            environment |= clock.environment
+        if scenario.disk_bytes_per_second:
+            disk = slow.slow_disk(folder, scenario.disk_bytes, scenario.disk_bytes_per_second)
+            environment["STRESS_STORE"] = str(stack.enter_context(disk))
+        playing = Play(name, scenario, folder, seconds, seed, progress_s, environment, clock)
+        playing.run()
+        ledger, counts = playing.ledger, judge.count(playing.ledger)
+        faults = judge.faults(ledger, counts, killed=playing.lives > 1)
+        faults += watch.growth(playing.samples)
+        report = timerstore.verify(playing.store_path, config=scenario.config)
+        faults += [f"verify: {problem}" for problem in report.problems]
+        return Ended(
+            counts,
+            faults,
+            playing.elapsed_s,
+            playing.lives,
+            ledger["refused"],
+            ledger["hopped"],
+            playing.samples,
+        )
+
+
+def missing(name: str) -> str | None:
+    """Say why a scenario cannot be played here, or None."""
+    scenario = SCENARIOS[name]
+    if scenario.step_s is not None and compiler() is None:
+        return MISSING
+    return slow.missing() if scenario.disk_bytes_per_second else None
+
+
+def told(ended: Ended) -> str:
+    """Say how a play ended."""
+    counts, samples = ended.counts, ended.samples
+    lines = [
+        f"{counts.put:,} put, {counts.cancelled:,} cancelled, {counts.came:,} came, in "
+        f"{ended.seconds:,.0f} s and {ended.lives} lives; {counts.unsure:,} under way at a kill, "
+        f"{counts.again:,} handed out again, {ended.refused:,} puts refused, {ended.hopped:,} hops"
+    ]
+    if samples:
+        lines.append(
+            f"at most {max(each.private_bytes for each in samples) / 1e6:,.0f} MB private, "
+            f"{max(each.descriptors for each in samples)} descriptors, "
+            f"{max(each.disk_bytes for each in samples) / 1e6:,.0f} MB of disk"
+        )
+    lines += [f"FAULT: {fault}" for fault in ended.faults]
+    return "\n".join(lines) + ("" if ended.faults else "\nEvery timer is accounted for.")
+
+
+def main() -> None:
+    """Do what the arguments say."""
+    listed = "".join(f"\n  {name:12} {each.what}" for name, each in SCENARIOS.items())
+    parser = argparse.ArgumentParser(
+        prog="./run stress",
+        description=f"{__doc__}\nscenarios:{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("scenario", choices=(*SCENARIOS, "all"), metavar="SCENARIO")
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--folder", help="where stores are made (default: the temporary folder)")
+    parser.add_argument("--progress", type=float, default=5.0, help="seconds between two lines")
+    arguments = parser.parse_args()
+    failed = False
+    for name in SCENARIOS if arguments.scenario == "all" else [arguments.scenario]:
+        print(f"{name}: {SCENARIOS[name].what}; seed {arguments.seed}\n{machine.headline()}")
+        if reason := missing(name):
+            print(f"not played: {reason}")
+            failed = failed or arguments.scenario != "all"
+            continue
+        with machine.scratch_folder(arguments.folder) as folder:
+            ended = play(name, folder, 60 * arguments.minutes, arguments.seed, arguments.progress)
+        print(told(ended), flush=True)
+        failed = failed or bool(ended.faults)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
