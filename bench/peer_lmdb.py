@@ -53,7 +53,7 @@ class LmdbTimers:
             there = cursor.first()
             while there and len(rows) < ROWS_PER_TRANSACTION:
                 row = cursor.item()
-                if row[0] >= limit:
+                if not row[0] or row[0] >= limit:  # behind the last one lies an empty row
                     break
                 rows.append(row)
                 there = cursor.delete()

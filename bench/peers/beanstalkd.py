@@ -1,0 +1,61 @@
+"""beanstalkd: delayed jobs with a binlog; it knows whole seconds, so a timer is rounded up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from peers.server import Server, answers, connect, program
+from peers.timers import ROWS
+
+_AT_ONCE = 100
+
+
+class Beanstalkd:
+    """A server with one tube."""
+
+    def __init__(self, folder: Path, synced: bool) -> None:
+        """Start it."""
+        path = folder / "beanstalkd.sock"
+        command = [program("beanstalkd", "beanstalkd"), "-l", f"unix:{path}", "-b", str(folder)]
+        command += ["-f", "0" if synced else "1000"]
+        self._server = Server(command, answers(path))
+        self._socket = connect(path)
+        self._file = self._socket.makefile("rb")
+
+    def put_one(self, due_ms: int, body: bytes) -> None:
+        """Put a job."""
+        self.put_many([due_ms], [body])
+
+    def put_many(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> None:
+        """Put jobs, ROWS before an answer is read."""
+        for at in range(0, len(bodies), ROWS):
+            part, now_s, words = bodies[at : at + ROWS], time.time(), list[bytes]()
+            for due, body in zip(due_ms[at : at + ROWS], part, strict=True):
+                delay_s = max(0, -int(-(due / 1_000 - now_s) // 1))
+                words.append(b"put 0 %d 60 %d\r\n%b\r\n" % (delay_s, len(body), body))
+            self._socket.sendall(b"".join(words))
+            for _ in part:
+                line = self._file.readline()
+                assert line.startswith(b"INSERTED"), line
+
+    def take_due(self) -> list[bytes]:
+        """Reserve jobs, then delete them."""
+        self._socket.sendall(b"reserve-with-timeout 0\r\n" * _AT_ONCE)
+        bodies, ids = list[bytes](), list[bytes]()
+        for _ in range(_AT_ONCE):
+            line = self._file.readline().split()
+            if line[0] == b"RESERVED":
+                ids.append(line[1])
+                bodies.append(self._file.read(int(line[2]) + 2)[:-2])
+        self._socket.sendall(b"".join(b"delete %b\r\n" % id for id in ids))
+        for _ in ids:
+            assert self._file.readline() == b"DELETED\r\n"
+        return bodies
+
+    def close(self) -> None:
+        """Stop the server."""
+        self._file.close()
+        self._socket.close()
+        self._server.stop()

@@ -1,0 +1,71 @@
+"""A server that a peer starts on a socket in its own folder; it ends with the peer."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from peers.timers import MissingError
+
+_PATIENCE_S = 30.0
+
+
+def program(name: str, package: str, *folders: str) -> str:
+    """Return where a program is, or raise MissingError."""
+    found = shutil.which(name) or next(
+        (hit for folder in folders if (hit := shutil.which(name, path=folder))), None
+    )
+    if found is None:
+        raise MissingError(f"{name} is missing: apt install {package}")
+    return found
+
+
+class Server:
+    """A process with a server, ready for its first client."""
+
+    def __init__(
+        self, command: Sequence[str], is_ready: Callable[[], bool], *, user: str | None = None
+    ) -> None:
+        """Start it; wait until it answers."""
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, user=user
+        )
+        stop_s = time.monotonic() + _PATIENCE_S
+        while not is_ready():
+            if self._process.poll() is not None or time.monotonic() > stop_s:
+                self.stop()
+                raise RuntimeError(f"{command[0]} did not start: {' '.join(command)}")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End it."""
+        self._process.terminate()
+        try:
+            self._process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def connect(path: Path) -> socket.socket:
+    """Connect to a socket file."""
+    made = socket.socket(socket.AF_UNIX)
+    made.connect(str(path))
+    return made
+
+
+def answers(path: Path) -> Callable[[], bool]:
+    """Return what tells whether somebody listens on a socket file."""
+
+    def look() -> bool:
+        try:
+            connect(path).close()
+        except OSError:
+            return False
+        return True
+
+    return look
