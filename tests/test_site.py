@@ -1,5 +1,6 @@
 """The site of the documentation: it builds without a warning, it is whole without a network."""
 
+import json
 import os
 import re
 import subprocess
@@ -55,6 +56,26 @@ def test_what_the_code_declares_is_filled_in(site: Path) -> None:
     )
     for path in site.rglob("*.html"):
         assert "<!-- made:" not in path.read_text(), path
+
+
+def test_search_leads_to_an_answer(site: Path) -> None:
+    """What people look for is in a heading, which search ranks first; builders' pages are not."""
+    index = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    asked = {
+        "time zone": "faq.html#what-about-time-zones",
+        "rate limit": "faq.html#can-i-limit-the-rate",
+        "memory": "faq.html#how-much-memory",
+        "lambda": "faq.html#can-i-schedule-a-function",
+    }
+    for words, answer in asked.items():
+        headed = [
+            each["location"]
+            for each in index
+            if all(word in each["title"].lower() for word in words.split())
+        ]
+        assert any(each.startswith(answer) for each in headed), (words, headed)
+    builders = ("design.html", "format.html", "recovery.html", "testing.html", "dependencies.html")
+    assert not [each for each in index if each["location"].startswith(builders)]
 
 
 def test_fences_are_code(site: Path) -> None:

@@ -39,8 +39,8 @@ def export(
 ) -> None:
     """Write a table of a store to a .jsonl, .csv, .parquet or .arrow file, which import can read.
 
-    Nothing is fired. If a process has the store open, it is written as of its last checkpoint. An
-    .arrow file is an Arrow stream.
+    Nothing is fired. If a process has the store open, the file shows it as of its last checkpoint.
+    An .arrow file is an Arrow stream.
 
     Example: timerstore export timers/ pending.parquet
     """

@@ -63,8 +63,8 @@ def import_file(
     """Put each row of a file as a timer. It reads what export wrote.
 
     Columns: at_ms, due_ms, at, due or delay for the time; body or body_base64; and optionally
-    topic, key, tag, properties (an object). Others are ignored. All rows are checked before the
-    first is put. A small file beside FILE notes the progress: if an import was killed, run it
+    topic, key, tag, properties (an object). Other columns are ignored. All rows are checked before
+    the first is put. A small file beside FILE notes the progress: if an import was killed, run it
     again, and it puts the rest, nothing twice.
 
     Example: timerstore import timers/ reminders.csv --due when --body text

@@ -60,7 +60,7 @@ def backup(
     """Add a point to a backup, also while the store is open. Only what is new is copied.
 
     Run it on a schedule, and copy BACKUP elsewhere with any tool: see docs/backup.md.
-    Exit status 1: there is damage in the store, and now in its backup.
+    Exit status 1: the store has damage, which is now in its backup too.
 
     Example: timerstore backup timers/ backup/ --keep 48
     """
@@ -90,9 +90,9 @@ def follow(
 ) -> None:
     """Keep a copy of a store elsewhere, up to date to the second, until it is stopped.
 
-    The program that has the store open is not asked, and not slowed. What fails is tried again,
-    with waits that grow up to a minute; `timerstore health` tells. SIGTERM and Ctrl-C end it.
-    Exit status 3: this store may not write there, another one has taken over.
+    It does not ask the program that has the store open. After an error it tries again, with waits
+    that grow up to a minute; `timerstore health` shows the error. SIGTERM and Ctrl-C end it.
+    Exit status 3: another store has taken over, so this one may not write there.
 
     Example: timerstore follow timers/ s3://bucket/timers --every 1s
     """
@@ -143,8 +143,8 @@ def standby(
 ) -> None:
     """Keep the last point of a followed store in a folder, which can become the store.
 
-    Nothing fires there; it can be looked at, and verified. What fails is told, and tried again.
-    SIGTERM and Ctrl-C end it. `timerstore promote LOCAL` makes it the store.
+    Nothing fires there. You can look at it and verify it. After an error it says so and tries
+    again. SIGTERM and Ctrl-C end it. `timerstore promote LOCAL` makes it the store.
 
     Example: timerstore standby s3://bucket/timers local/
     """
@@ -182,11 +182,11 @@ def promote(
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Make a standby the store; the one before may not write to the destination any more.
+    """Make a standby the store; the earlier store cannot write to the destination any more.
 
-    Stop the program of the one before, if it still runs: what is pending would fire in both.
-    Nothing fires in LOCAL before somebody opens it. A promotion that was ended is taken up by the
-    same command.
+    If the program of the earlier store still runs, stop it: pending timers would fire in both.
+    Nothing fires in LOCAL before somebody opens it. If a promotion was killed, run the same command
+    again: it goes on where it stopped.
 
     Example: timerstore promote local/
     """

@@ -113,7 +113,7 @@ def report(
 ) -> None:
     """Write one HTML page about a run: findings, due times, the wheel, lateness, drift.
 
-    The page needs no server and no network. The command writes where it is.
+    The page needs no server and no network. The command writes the page's path.
 
     Example: timerstore pipeline report tables/ report.html
     """
