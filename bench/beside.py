@@ -27,7 +27,7 @@ class Peer:
     open: Callable[[Path], Timers]
     count: int
     reach: float | None = None
-    """What ours shall be of it, at least."""
+    """What part of it ours must reach, at least."""
 
 
 def sqlite(count: int, reach: float | None = None, *, synchronous: str = "NORMAL") -> Peer:

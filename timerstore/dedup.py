@@ -115,7 +115,7 @@ class Done:
         )
 
     def _insert(self, db: Any) -> Any:
-        """Return an insert that leaves alone what is there, without failing the transaction."""
+        """Return an insert that leaves an existing row as it is, without an error."""
         bind = db.get_bind() if _is_session(db) else db
         name = bind.dialect.name
         if name == "sqlite":

@@ -5,8 +5,8 @@ It leaves when R passes the timer's delete; a delay level's message, when its lo
 is past the delete of such a message first, the entry is *held*: no unit names it any more, so L
 stays at the oldest delete of those held, and recovery finds it from there.
 
-The counts, of all entries and of those of levels, change here alone, with what they count; the test
-for room stands here alone. Everything is under fire, except in recovery, in which nothing else
+The counts, of all entries and of those of levels, change only here, with what they count; the test
+for room is only here. Everything is under fire, except in recovery, in which nothing else
 runs.
 """
 
@@ -191,7 +191,7 @@ def in_table(table: Words, high: Words, low: Words) -> Flags:
 class CancelledTimers:
     """The set as Python has it: its memory, and what is done for many at once.
 
-    Under fire, or before any service runs: so who calls is alone with the set.
+    Under fire, or before any service runs: so the caller is alone with the set.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """The near wheel: the timers of the claimed slots, in memory, by exact millisecond.
 
 A ring of buckets, one for each millisecond from the read cursor on. The ring spans SPAN slots, and
-the cursor C stays within R + SPAN, so a bucket belongs to one millisecond alone. A timer whose own
+the cursor C stays within R + SPAN, so a bucket belongs to only one millisecond. A timer whose own
 slot was passed is in the first bucket of R. A plain delete waits, beside the buckets, in its slot's
 list until R passes the slot.
 
@@ -418,7 +418,7 @@ def near_entries(near: NearWheel) -> tuple[Words, Words]:
 
 
 def check(near: NearWheel) -> None:
-    """Assert that every chunk is in one list alone, and that the counts agree."""
+    """Assert that every chunk is in only one list, and that the counts agree."""
     used = near.used
     assert 0 <= used <= len(near.chunks) // CHUNK_WORDS
     seen = np.zeros(used, np.int64)

@@ -3,8 +3,8 @@
 What is superseded, and each source whose copy was made by an earlier life of the store, is taken
 out of the chain of its slot. That is not enough: a broker that opens makes each unit of the timer
 log's last files the last one of its slot, in their order. So what was taken out is then moved to a
-slot that is passed. Both in steps that may end anywhere: until the wheel is durable chains lead to
-all that they led to, but for what nobody needs. A store that stays ours never does this: it asks
+slot that is passed. Both in steps that may end anywhere: until the wheel is durable, chains lead to
+all that they led to, except what nobody needs. A store that stays ours never does this: it asks
 each unit (`floor.py`).
 """
 

@@ -1,6 +1,6 @@
 """What a broker would reach, looked at before a store is handed to one.
 
-It fires what the slots from R on lead to, but for what a delete beside it names. So the chains must
+It fires what the slots from R on lead to, except what a delete beside it names. So the chains must
 lead to each unit that counts once, to no message together with its copy, and to no cancelled timer
 without its delete.
 """

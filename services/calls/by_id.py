@@ -1,7 +1,7 @@
 """A call on one timer by its id, `get`, `cancel` or `reschedule`, in a kernel or two.
 
 A caller with many ids has arrays; one with a single id would pay for making them. So these kernels
-take integers alone (`timelog/jit/entrypoint.py`), and read the id's digits in place. They
+take only integers (`timelog/jit/entrypoint.py`), and read the id's digits in place. They
 go without the GIL, because they wait for fire, which Python may hold while it waits for the GIL.
 """
 
@@ -133,7 +133,7 @@ def _append_staged(place: Place, count: int, now_ms: int, soonest_ms: int) -> in
     """Cancel the timer that was told of, and append the `count` messages that are staged for that.
 
     They are noticed, the first of them due at `soonest_ms`. CANCELLED_NOW, CANCELLED_BEFORE, or
-    NOT_JUDGED; but for the first nothing was done.
+    NOT_JUDGED; only with the first was anything done.
     """
     world, log = place.world, place.world.commitlog
     due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
@@ -184,7 +184,7 @@ def _get(address: int, digits: int) -> int:
 
 
 def _cancel(address: int, delete: int, digits: int, now_ms: int) -> int:
-    """Cancel a timer, append its delete, have it noticed: CANCELLED_NOW, or CANCELLED_BEFORE.
+    """Cancel a timer, append its delete, wake who must see it: CANCELLED_NOW, CANCELLED_BEFORE.
 
     NOT_JUDGED: nothing done, go the long way; below: see OTHER_TOPIC.
     """
@@ -216,7 +216,7 @@ def _reschedule(
     """Append a timer in the place of the one that `_get` found, with that one's delete.
 
     Both are noticed. `body`: the address of the new one's, 0 for that of the old one; `extra`: its
-    properties but for the last one's end. Return the new one's offset; NOT_JUDGED, which is 0:
+    properties without the last one's end. Return the new one's offset; NOT_JUDGED, which is 0:
     nothing done, go the long way.
     """
     place = _place_at(address)

@@ -2,8 +2,8 @@
 
 A timer that is due after the frontier, or has no unit yet, was certainly not taken, nor a delay
 level's message that its loop has not reached. All of it
-happens under fire, which the kernel takes and gives back without returning to Python: a
-thread that held it and waited for the GIL would make every timer late that falls due meanwhile.
+happens under fire, which the kernel takes and gives back without returning to Python: if a thread
+held it and waited for the GIL, every timer that falls due in that time would be late.
 If Python had to look for a timer, it holds the lock, and the kernel does the rest. Either way no
 signal can leave an entry in the cancelled set without its delete in the log.
 """

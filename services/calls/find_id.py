@@ -43,8 +43,8 @@ def find_id(
     """Return the first of some messages, from `start` on, that has an id, or deletes it; or n.
 
     `messages`: int64[n], commit log offsets, any numbers. `id`: int64[32], its characters. `found`:
-    scratch. −1 − i if the segment of message i is not mapped. A message is believed at its own
-    offset alone; its CRC is not checked. O(n).
+    scratch. −1 − i if the segment of message i is not mapped. A message is believed only at its own
+    offset; its CRC is not checked. O(n).
     """
     for i in range(start, len(messages)):
         if i + MESSAGES_AHEAD < len(messages):

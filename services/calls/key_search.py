@@ -62,7 +62,7 @@ NOTHING_LEFT: Final = 0
 FOUND: Final = 1
 BEHIND: Final = 2  # the index has to catch up first
 UNMAPPED: Final = 3  # the segment of MESSAGE must be mapped; then GO_ON
-NO_WORD: Final = 4  # a key of blanks alone has no entry
+NO_WORD: Final = 4  # a key that has only blanks has no entry
 
 # Words of `KeyPlace.state`.
 MESSAGE: Final = 0  # what was found, or is to be mapped

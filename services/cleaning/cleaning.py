@@ -236,7 +236,7 @@ class Cleaner:
     """Cleans one engine's log. Its calls may come from any thread, one at a time is inside.
 
     A signal's exception may end them between any two steps; the next call goes on from there. So
-    what a kernel has done stands in the kernel's own words alone, and here one assignment decides.
+    only the kernel's own words say what a kernel has done, and here one assignment decides.
     """
 
     def __init__(self, engine: Engine, reach: Reach) -> None:

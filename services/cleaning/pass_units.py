@@ -1,6 +1,6 @@
 """What waits in the oldest part of the log, which passes of cleaning go over.
 
-Which messages a pass needs is told by units alone, and these stand anywhere in the timer log. So
+Only units say which messages a pass needs, and these are anywhere in the timer log. So
 one read of it, a *round*, makes a table of what waits, in the order of the commit log, and many
 passes go over that: what is due so late that a pass copies it waits still. It is read through maps
 of its own, so those of the services stay as they are.
@@ -73,7 +73,7 @@ class Round:
             if len(parts[0]) > ROWS_MAX:
                 stop = int(parts[0].message[ROWS_MAX // 2])
                 parts = [parts[0][np.arange(ROWS_MAX // 2)]]
-        # In one piece: Python looks for signals at calls and jumps alone.
+        # In one piece: Python looks for signals only at calls and jumps.
         self._parts, self._offset, self.stop, self.is_read = parts, offset, stop, is_read
 
     def waiting(self, start: int, stop: int, first_slot: int) -> tuple[Units, int]:

@@ -1,7 +1,7 @@
 """Capturing a checkpoint: cursors with copies of the wheel's dirty pages, in one kernel.
 
-It takes and gives back fire and wheel without returning to Python in between, because a thread that
-holds the lock and waits for the GIL makes every timer late that falls due meanwhile. A page that
+It takes and gives back fire and wheel without returning to Python in between, because if a thread
+holds the lock and waits for the GIL, every timer that falls due in that time is late. A page that
 was captured stays dirty until `written` says that it is durable. So if a flush ends on the way, the
 next one captures the page again.
 """

@@ -41,7 +41,7 @@ log = logging.getLogger("timerstore")
 
 _TICK_S: Final = 0.05
 _IDLE_TICK_S: Final = 0.25
-"""How often the thread looks up while nothing is appended: an idle store shall cost nothing."""
+"""How often the thread looks up while nothing is appended: an idle store should cost nothing."""
 _READ_SLOT_ALONE_S: Final = 10
 """How often R is made durable if nothing else moves."""
 
@@ -49,9 +49,9 @@ _READ_SLOT_ALONE_S: Final = 10
 class Flusher:
     """Makes an engine's bytes durable.
 
-    Ground rules: `durable_end` is moved by who leads the group commit alone, and only grows.
+    Ground rules: Only the thread that leads the group commit moves `durable_end`, which only grows.
     `flush` and `wait_durable` may be called by any thread; who makes an fsync leads, so fsyncs
-    never overlap. `waiting_for_space` is written by the flush thread alone; `error` is final.
+    never overlap. Only the flush thread writes `waiting_for_space`; `error` is final.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -344,7 +344,7 @@ class Flusher:
         """Tell whether R is worth a checkpoint of its own.
 
         What was stored and fired can go once R is past it. Later R only says how many empty slots
-        recovery need not look at, and an idle store shall leave the disk alone.
+        recovery need not look at, and an idle store should not touch the disk.
         """
         if self.engine.read_slot == self.engine.world.flush.checkpointed_slot:
             return False
@@ -375,7 +375,7 @@ def remove_abort(path: Path) -> None:
 def write_abort(disk: Disk, path: Path) -> None:
     """Say that a store is open, with this process's id as RocketMQ does; durable on return.
 
-    If the disk is full the name alone is there, which takes no block.
+    If the disk is full, only the name is there, which takes no block.
     """
     try:
         disk.replace(path / "abort", str(os.getpid()).encode())

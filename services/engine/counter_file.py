@@ -2,7 +2,7 @@
 
 A place of 2,048 bytes for each queue, written if its counters have changed, with the log's end up
 to which they count and a CRC. The first place says up to which offset of the log all of them count.
-Written with each checkpoint, before that itself is, and made durable at a clean close alone. After
+It is written before each checkpoint, and made durable only at a clean close. After
 a crash recovery counts on from there (`recover_counts.py`). A place that a power cut tore begins
 anew.
 """
@@ -32,7 +32,7 @@ log = logging.getLogger("timerstore")
 PLACE_BYTES: Final = 2_048
 KNOWN_MAX: Final = QUEUE_COUNT_MAX // 2
 """With so many queues in a store, counters of further ones that have no files are forgotten: a
-store may have QUEUE_COUNT_MAX of them, and topics that nobody uses any more shall not take all."""
+store may have QUEUE_COUNT_MAX of them, and topics that nobody uses any more must not take all."""
 _MARK: Final = b"TMTC"
 _PLACE: Final = np.dtype(
     [

@@ -106,7 +106,7 @@ class KeyFiles:
         self._tag = store_tag
         self._is_wanted = is_used and disk.writes
         self.is_used = False
-        """Whether it is open, and up to date but for what `catch_up` adds."""
+        """Whether it is open, and up to date except for what `catch_up` adds."""
         self.lock = KernelLock()
         self.index = new_key_index()
         self._files: list[_File] = []

@@ -49,7 +49,7 @@ def read_mark(path: Path) -> frozenset[str]:
 
 
 def write_mark(disk: Disk, path: Path, wanted: frozenset[str]) -> None:
-    """Say, durably, that these indexes shall be rebuilt."""
+    """Say, durably, that these indexes must be rebuilt."""
     before = read_mark(path)
     if not wanted <= before:
         write_json(disk, path / MARK_FILE, {"rebuild": sorted(wanted | before)})

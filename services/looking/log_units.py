@@ -29,7 +29,7 @@ def all_units(engine: Engine, start: int, stop: int, from_slot: int = -1) -> Ite
     """Yield the units in [start, stop) of slots from `from_slot` on; overwritten by the next.
 
     They are read through maps of their own, so that those of the services stay as they are; if
-    nothing is written, units that recovery linked are in the engine's maps alone.
+    nothing is written, units that recovery linked are only in the engine's maps.
     """
     log = engine.timerlog
     reader = (
@@ -76,7 +76,7 @@ def read_units(
 ) -> Units:
     """Read units before `stop` as `scan_units` does, mapped on the way; damage is an error.
 
-    Segments that are removed meanwhile are passed by: nobody needs their units.
+    Segments that are removed meanwhile are skipped: nobody needs their units.
     """
     log = engine.timerlog
     while True:

@@ -19,7 +19,7 @@ def find_cancelled(engine: Engine, level_deletes: list[Words]) -> None:
     """Put the targets of all live deletes into the cancelled set; before any service fires.
 
     `level_deletes`: what `level_deletes` found from L on. Of a delay level's targets only those are
-    put in that their loops have not passed: these alone take their entries out again.
+    put in that their loops have not passed, because only these take their entries out again.
     """
     reading = reading_all(engine)
     for units in live_units(engine):

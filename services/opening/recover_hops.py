@@ -35,7 +35,7 @@ def learn_hops(engine: Engine, checkpoint: Checkpoint) -> None:
 
 
 def use_last_units(engine: Engine, messages: Words, offsets: Words) -> None:
-    """Have units of messages count from these on alone; offsets ascend. No service runs. O(n)."""
+    """Let units of messages count only from these on; offsets ascend. No service runs. O(n)."""
     last, first_behind = np.unique(messages[::-1], return_index=True)
     table = new_table(len(last))
     map_put_all(table, last, offsets[::-1][first_behind].copy())

@@ -275,7 +275,7 @@ def _put_aside(this: Recovery) -> None:
 def _make_durable(this: Recovery) -> None:
     """Make durable what recovery kept or made: the next checkpoint counts on it.
 
-    After a kill, what lies behind the last flush is in the page cache alone.
+    After a kill, what lies behind the last flush is only in the page cache.
     """
     engine, log = this.engine, this.log
     engine.commitlog.flush(log.durable, engine.commitlog.end)

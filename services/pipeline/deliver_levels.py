@@ -117,7 +117,7 @@ def _deliver_any(world: World, now_ms: int, resident: bool) -> int:
 def level_event_ms(world: World, level: int, now_ms: int) -> int:
     """Return when a level has something to do next: NEVER, or `now_ms` at the earliest. O(1).
 
-    Any service's thread may ask, at any time: so it looks at words alone, not into a segment, whose
+    Any service's thread may ask, at any time: so it looks only at words, not into a segment, whose
     map may go just then. `now_ms` if they do not say it; a step then looks, see `_see_head`. A word
     of the head before may stand beside one of this head, because they are plain words. That head
     was due sooner, so a step looks once for nothing.

@@ -436,7 +436,7 @@ def take(world: World, get: DequeueGet, aside: int, now_ms: int, read: int) -> i
     taken = 0
     room = min(RING_COUNT - waiting_count(world.dequeue_ring.ends), TAKE_COUNT)
     bucket_ms = get.emptied_ms
-    behind = now_ms < read * precision  # the clock was set back: firing looks at it alone
+    behind = now_ms < read * precision  # the clock was set back: firing looks only at the clock
     if behind:
         bucket_ms = read * precision
         if bucket_ms > world.callers.take_limit_ms:  # a broker will read that slot again

@@ -248,7 +248,7 @@ def has_passable(world: World, now_ms: int) -> bool:
 
 @inlined
 def _is_passable(world: World, aside: int, now_ms: int) -> bool:
-    """Tell whether a range's first slot can be passed; to be relied on under wheel alone.
+    """Tell whether a range's first slot can be passed; rely on it only under wheel.
 
     If only the durable R is in the way, a checkpoint is asked for.
     """

@@ -82,8 +82,8 @@ def run(world: World, first: int, last: int, now_ms: int, stop_ms: int) -> int:
 
     `stop_ms` says how long. ONE_STEP: one step each; the work done is returned. `now_ms`: until
     nothing is left to do then.
-    More: on a manual clock, playing each event in (now_ms, stop_ms] at its own time. WALL_CLOCK:
-    as the thread of the service `first`, until it shall stop. In each case it returns early if a
+    More: on a manual clock, playing each event in (now_ms, stop_ms] at its own time. WALL_CLOCK: as
+    the thread of the service `first`, until it is told to stop. In each case it returns early if a
     service has a need; answer that, and call again. One kernel for all, so that the services are
     compiled once. When it plays, it goes on after a need with the service behind the one that had
     it, so that no service keeps those behind it from running.

@@ -2,7 +2,7 @@
 
     world.py         all shared arrays of a store
     rings.py         the queues between them
-    state.py         what each service alone writes
+    state.py         what only one service writes
     stages.py        how long each part of their work takes
     needs.py         what services ask Python for
     level_arrays.py  the arrays of the levels
@@ -13,5 +13,5 @@
     damage.py        places that are damaged, each named once
     background.py    threads whose end is never silent
 
-What a service alone writes has one owner, see `state.py`; interpreted runs check that.
+What only one service writes has that owner, see `state.py`; interpreted runs check it.
 """

@@ -94,8 +94,8 @@ class BackgroundThread:
     def start(self) -> None:
         """Start; raises RuntimeError if the system has no thread left.
 
-        Another thread does it: `Thread.start` does not survive a signal's exception, which falls
-        into the main thread alone.
+        Another thread does it: `Thread.start` does not survive an exception of a signal handler,
+        which only the main thread gets.
         """
         begun, errors = Flag(), list[RuntimeError]()
 

@@ -12,7 +12,7 @@ superseded before its message is read.
 
 A pass begins and ends, and F moves, under fire, near and wheel; a cursor moves under fire and
 wheel, together with the append of the copies behind it, and only while no slot from S on is
-claimed. So dequeue-get may ask under near alone, Python under all three.
+claimed. So dequeue-get may ask under only near, Python under all three.
 """
 
 from __future__ import annotations

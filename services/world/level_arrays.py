@@ -2,8 +2,8 @@
 
 Each level is a queue of `SCHEDULE_TOPIC_XXXX`, in the order of arrival, with one offset: the index
 of its first message that was not delivered. Ground rules: everything here is read and written under
-fire. `offset`, the cached head and the turn are written by the kernel `deliver_levels`
-alone; rows, delays and mapped segments by Python.
+fire. Only the kernel `deliver_levels` writes `offset`, the cached head and the turn; Python writes
+rows, delays and mapped segments.
 """
 
 from __future__ import annotations

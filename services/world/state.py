@@ -1,4 +1,4 @@
-"""The services' state: a record for each, whose words it alone writes.
+"""The services' state: a record for each, whose words only that service writes.
 
 A slot here is a time divided by the precision, not yet an index into the ring. What another thread
 reads without a common lock is published and observed, see `timelog/jit/record.py`. The locks,
@@ -163,7 +163,7 @@ class DequeuePut:
     thread: ServiceThread
     counts: CopyCounts
     passed_slot: int = 0  # R: all slots before it are fired; never falls. Under wheel
-    front_slot: int = 0  # as R, but for slots that were put aside; R without those. Under wheel
+    front_slot: int = 0  # like R, but of slots that were put aside; R without those. Under wheel
     aside_stop: int = 0  # slots in [R, this) were put aside; fixed once the store is open
     front_copy: int = NO_COPY  # the first copy of slots that the front has passed, and R has not
     front_hop: int = NO_COPY  # the same of units that hops linked. Under wheel
@@ -224,7 +224,7 @@ class Cleaning:
 class Callers:
     """What Python tells the services."""
 
-    stop: int = 0  # the resident kernels shall return
+    stop: int = 0  # the resident kernels must return
     take_limit_ms: int = 1 << 62  # nothing behind it is taken; set by a handover
     fire_from_ms: int = 0  # while the clock is before it nothing is taken or delivered: paused
     short_way_ended: int = 0  # no put may take the short way any more. Written under the GIL

@@ -100,7 +100,7 @@ MESSAGE_BYTES_MAX: Final = 4 << 20
 PROPERTIES_BYTES_MAX: Final = 32_767
 
 OUR_HOST: Final = bytes([127, 0, 0, 1, 0, 0, 0, 0])
-"""The host that stored what we write, but for our copies of a broker's: no broker has port 0."""
+"""The host that stored what we write, except our copies of a broker's: no broker has port 0."""
 
 # --- properties: `name 0x01 value 0x02` repeated ------------------------------------------------
 

@@ -57,7 +57,7 @@ class MessageParts:
     deletes_at: int = 0
     deletes_bytes: int = 0
     roll_times: int = 0
-    origin: int = 0  # of our copy alone: the offset of the message that it was made from
+    origin: int = 0  # only of our copy: the offset of the message from which it was made
     tags_at: int = 0
     tags_bytes: int = 0
     keys_at: int = 0
@@ -127,7 +127,7 @@ _ORIGIN_AND_CRC_BYTES: Final = (
 )
 """How the properties of every copy that we make end."""
 
-# How the properties of our own begin: where each starts, and what the four have but for the topic.
+# How the properties of our own begin: where each starts, and the four's bytes without a topic.
 _USUAL_KEY_AT: Final = len(fmt.PROPERTY_DUE) + 1 + 13 + 1
 _USUAL_QUEUE_AT: Final = _USUAL_KEY_AT + len(fmt.PROPERTY_UNIQUE_KEY) + 1 + fmt.KEY_DIGITS + 1
 _USUAL_REAL_AT: Final = _USUAL_QUEUE_AT + len(fmt.PROPERTY_REAL_QUEUE) + 1 + 1 + 1
@@ -291,7 +291,7 @@ def _has_lost_crc(buf: Bytes, found: MessageParts) -> bool:
 
 @inlined_always
 def check_crc(buf: Bytes, found: MessageParts) -> bool:
-    """Check a framed message's CRC: of the whole, or of a broker's body alone. O(size)."""
+    """Check a framed message's CRC: of the whole, or only of a broker's body. O(size)."""
     at = found.at
     if found.whole_crc == 1:
         covered = found.size - fmt.CRC_PROPERTY_BYTES
@@ -340,7 +340,7 @@ def _begins_as_usual(buf: Bytes, at: int, end: int) -> bool:
 
 @inlined
 def read_properties(buf: Bytes, found: MessageParts) -> None:
-    """Find the properties of a framed message; fill `due_ms` on, but for the identity. O(size)."""
+    """Find the properties of a framed message; fill all but the identity. O(size)."""
     found.due_ms = found.deliver_ms = found.real_queue = found.roll_times = -1
     found.real_topic_at = found.real_topic_bytes = found.key_at = found.key_bytes = -1
     found.deletes_at = found.deletes_bytes = found.tags_at = found.tags_bytes = -1
@@ -538,7 +538,7 @@ def identify_timer(buf: Bytes, found: MessageParts, tag: int) -> None:
 
 @inlined
 def identify_target(buf: Bytes, found: MessageParts, tag: int) -> None:
-    """Fill the identity of a delete's target: real topic + `+` + unique key, or the key alone."""
+    """Fill the identity of a delete's target: real topic + `+` + unique key, or only the key."""
     topic_at, topic_bytes = found.real_topic_at, max(0, found.real_topic_bytes)
     at, count = found.deletes_at, found.deletes_bytes
     if count > topic_bytes and get_u8(buf, at + topic_bytes) == 0x2B:

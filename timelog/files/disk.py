@@ -1,6 +1,6 @@
 """The one place through which bytes reach a disk.
 
-Files are made, mapped, written, made durable, renamed and removed here alone, so that a test can
+Files are made, mapped, written, made durable, renamed and removed only here, so that a test can
 watch every such step, or interrupt it, by overriding `Disk.event`. Mapped files are changed in
 memory by kernels; `Disk.sync` is what makes those bytes durable.
 """
@@ -137,7 +137,7 @@ class Disk:
         """Do nothing; tests override this to watch or to interrupt."""
 
     def make_folder(self, path: Path) -> None:
-        """Create a folder (and its parents) for the owner alone; it must not be a symbolic link."""
+        """Create a folder (and its parents) for its owner only; it must not be a symbolic link."""
         if path.is_symlink():
             raise NotAStoreError(f"{path} is a symbolic link. Pass the folder that it points to.")
         if path.is_dir():
@@ -231,7 +231,7 @@ class Disk:
     def _allocate(self, fd: int, start: int, stop: int, file: MappedFile) -> None:
         wanted_bytes = 0 if self.spare is None else SPARE_BYTES - self.spare_bytes
         try:
-            # What fails half-way keeps what it got; a checkpoint shall find that room instead.
+            # What fails half-way keeps what it got; a checkpoint is to find that room instead.
             if start and _free_bytes(fd) < stop - start + wanted_bytes:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file.path))
             os.posix_fallocate(fd, start, stop - start)

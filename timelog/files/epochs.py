@@ -56,7 +56,7 @@ class Epochs:
         return self._sealed.copy()
 
     def release(self, ended: list[Epoch]) -> None:
-        """Let go of what these epochs hold, but for what somebody still reads."""
+        """Let go of what these epochs hold, except what somebody still reads."""
         self._sealed = [each for each in self._sealed if each not in ended]
 
     def release_all(self) -> None:

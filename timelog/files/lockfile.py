@@ -1,6 +1,6 @@
 """The lock file: one process at a time has a store open.
 
-It is held with `flock` and with an fcntl write lock on byte 0. Java takes the latter; each alone
+It is held with `flock` and with an fcntl write lock on byte 0. Java takes the latter; one of them
 does not keep the other out. Closing any descriptor of a file drops a process's fcntl locks on it,
 so the file is never opened twice in a process.
 """
@@ -93,8 +93,8 @@ def holder(folder: Path) -> str:
 def _forget_after_fork() -> None:
     """Close what a child inherited: it would keep the flock after the parent let it go.
 
-    That takes no lock from the parent: an fcntl lock is its process's alone, and a flock goes with
-    the last descriptor of the open file.
+    That takes no lock from the parent: an fcntl lock belongs only to its process, and a flock goes
+    with the last descriptor of the open file.
     """
     global _held_lock
     _held_lock = threading.Lock()  # another thread of the parent may have held it

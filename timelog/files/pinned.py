@@ -1,4 +1,4 @@
-"""Pinned segments: a table of one's own, in which all that was asked for stays mapped.
+"""Pinned segments: a separate table, in which all that was asked for stays mapped.
 
 It is for listings, which look at many segments in turn, and copy texts by their places after the
 messages were read. `SegmentedFile.reading` costs less, and is for calls that look at one or two.

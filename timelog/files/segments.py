@@ -8,7 +8,7 @@ Bytes are borrowed in three ways, and in no other:
 - `with log.reading() as table` gives the table that the services share. What a kernel finds there
   stays mapped until the block ends (epochs.py). It may be dropped from the table meanwhile: so a
   kernel looks a segment up once, and what it does not find is mapped again.
-- `PinnedLog` (pinned.py) gives a table of one's own, in which all that was asked for stays.
+- `PinnedLog` (pinned.py) gives a separate table, in which all that was asked for stays.
 
 Only the services' kernels look into `shared_table` without a block: what is dropped is let go once
 no step is under way that may still look into it (`Engine.let_go`).
@@ -256,7 +256,7 @@ class SegmentedFile(Blocks):
         return self.existing(number).view[position:]
 
     def used_end(self) -> int:
-        """Return the offset behind which there are holes alone, which read as zeros."""
+        """Return the offset behind which there are only holes, which read as zeros."""
         for number in reversed(self.numbers):
             used = self.disk.used_ranges(self.existing(number))
             if used:
@@ -484,7 +484,7 @@ class SegmentedFile(Blocks):
             self.disk.sync(file, file.path)
 
     def cut_from(self, offset: int) -> None:
-        """Leave zeros alone from `offset` on, durably: what a crash has undone must not come back.
+        """Leave only zeros from `offset` on, durably: what a crash has undone must not come back.
 
         Segments behind the one that `offset` lies in are removed, the last first, if they hold
         anything; so none of them is missed.

@@ -1,7 +1,7 @@
 """The compiler's corner: all that touches Numba or LLVM, what kernels are made with.
 
-No other folder imports either, and here those modules alone that are marked (n), which are
-imported when something has to be compiled. What is taken of their internals may be missing in
+No other folder imports either, and here only the modules that are marked (n), which are imported
+when something has to be compiled. What is taken of their internals may be missing in
 another version: then kernels are compiled more slowly, see `compilers.py`.
 
     kernel.py       the decorator that compiles one

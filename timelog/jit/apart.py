@@ -24,7 +24,7 @@ _ending = False
 def apart(work: Callable[[], R], tell: Callable[[], None] | None = None) -> R:
     """Return what `work` returns, or raise what it raises, in a thread of its own.
 
-    An exception that falls into the caller ends its wait alone; the work goes on. `tell` is called
+    An exception that falls into the caller ends only its wait; the work goes on. `tell` is called
     every 0.1 s while it does. The program's end waits for what still runs:
     machine code is not left in the midst of being loaded. Work of many steps asks `is_ending`
     between them. Within such work, more of it runs in the same place.

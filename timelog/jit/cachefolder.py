@@ -2,7 +2,7 @@
 
 Numba takes the first that can be written of these: the one that NUMBA_CACHE_DIR names, one beside
 the source, one in the user's home; else it refuses to make a kernel at all. So two places are
-added, for our files alone. It comes before all others if NUMBA_CACHE_DIR, or the package, cannot be
+added, only for our files. It comes before all others if NUMBA_CACHE_DIR, or the package, cannot be
 written, for example in an image or a zip archive, and kernels were compiled there for this kind of
 processor. Behind all others: a folder below the system's temporary one. What lies there is run as
 machine code, so it must be this user's own and open to nobody else. If there is none either,

@@ -1,4 +1,4 @@
-"""The LLVM code of what kernels alone can say.
+"""The LLVM code of what only kernels can say.
 
 The names that kernels call stand in `intrinsics.py`, with their twins in plain Python.
 """

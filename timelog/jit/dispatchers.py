@@ -33,7 +33,7 @@ def kernel(function: Callable[..., Any], *, keeps_gil: bool) -> Any:
 
 
 def helper(function: Callable[..., Any], **options: Any) -> Any:
-    """Return the dispatcher of a helper that kernels alone call."""
+    """Return the dispatcher of a helper that only kernels call."""
     options = _OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True} | options
     made = numba.njit(pipeline_class=HelperCompiler, **options)(function)
     return _without_literals(made)

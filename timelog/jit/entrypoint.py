@@ -1,6 +1,6 @@
 """Kernels that are called by their bare entry point: Numba's dispatcher costs 400 ns a call.
 
-Such a kernel takes and returns integers alone. What it works on is a record, whose address it is
+Such a kernel takes and returns only integers. What it works on is a record, whose address it is
 given (`record_at` in record.py); the caller keeps that record.
 """
 

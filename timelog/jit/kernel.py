@@ -103,7 +103,7 @@ def c_function(function: Callable[..., Any]) -> int:
 
 
 _kept: Final[list[Any]] = []
-"""What machine code lives by whose address alone is known."""
+"""What keeps machine code alive of which only the address is known."""
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -112,7 +112,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def inlined(function: F, **options: Any) -> F:
-    """Compile a helper that kernels alone call; it is part of their machine code."""
+    """Compile a helper that only kernels call; it is part of their machine code."""
     if INTERPRETED:
         return function
     return cast(F, Function("dispatchers.helper", function, **options))

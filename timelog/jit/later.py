@@ -3,7 +3,7 @@
 Importing Numba with LLVM takes as long, and as much memory, as all of timerstore. So kernels,
 helpers, instructions and records are described without it. Who compiles one imports it, and so does
 who calls one whose machine code is not in memory yet. The modules of this folder that import Numba
-are named here as text alone.
+are named here only as text.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Later:
 
 
 class Instruction(Later):
-    """What kernels alone can say: LLVM code, or a function in C."""
+    """What only kernels can say: LLVM code, or a function in C."""
 
     def __call__(self, *args: Any) -> Any:
         """Refuse: Python cannot say it."""

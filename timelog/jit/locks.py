@@ -9,7 +9,7 @@ thread that takes it again and again). Two rules hold for every lock here, by it
   there is no way to take it from Python.
 - No exception falls between taking a lock and the block that gives it back. Python runs a signal's
   handler between two bytecodes, so a lock that is taken by a method in Python can be left held for
-  ever. A `KernelLock` is taken and given back by machine code alone, and Python looks for signals
+  ever. Only machine code takes a `KernelLock` and gives it back, and Python looks for signals
   neither between its `__enter__` and the `with` block nor between that block and its `__exit__`.
 """
 
@@ -206,7 +206,7 @@ class Section:
 
 
 class SpinLock:
-    """A ticket lock that kernels alone take."""
+    """A ticket lock that only kernels take."""
 
     def __init__(self) -> None:
         """Make an open lock."""

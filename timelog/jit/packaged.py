@@ -1,7 +1,7 @@
 """Kernels that were compiled when this package was built: what a wheel brings of them.
 
 `timerstore/kernels` has a library of machine code for each level of processors, and a manifest. A
-library is loaded from there alone, and only if it hashes to what the manifest says, as this
+library is loaded only from there, and only if it hashes to what the manifest says, as this
 package's sources do. Nothing of Numba is needed for that. What is not there, as in a clone, is
 compiled when it is needed; the log says so in a line if some are there.
 """

@@ -1,8 +1,8 @@
 """The LLVM code by which Python calls a kernel of a packed library, without Numba.
 
 It does what Numba's own wrapper does: takes the arguments out of Python's objects, lets go of the
-GIL if the kernel needs none, calls, and returns an object. It knows arguments of the kernel's own
-types alone. If others come, or arguments by name, it hands them to `self`, an object of Python,
+GIL if the kernel needs none, calls, and returns an object. It knows only arguments of the kernel's
+own types. If others come, or arguments by name, it hands them to `self`, an object of Python,
 which has Numba compile the kernel for them. It stands on CPython's stable functions, and on how
 NumPy lays out an array (`numpylayout.py`), which NumPy promises to extensions.
 """

@@ -17,7 +17,7 @@ records with different writers never share one; with `LINE` it begins another. K
 write `world.enqueue_put.linked_index += 1`. What another thread reads without a common lock is
 written with `publish`, read with `observe`. `own` says who may write an instance's words: if
 kernels are interpreted, a write by anyone else raises. A `SHARED` word is written by several, in
-kernels by `publish`, `exchange_word` and `add_to_word` alone.
+kernels only by `publish`, `exchange_word` and `add_to_word`.
 
 Interpreted kernels see the Python object itself: its attributes are the arrays, and properties over
 the words.

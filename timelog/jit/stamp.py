@@ -1,6 +1,6 @@
 """The digest of what a kernel sees: when it changes, the kernel must be compiled anew.
 
-Numba's cache notices a change in a kernel's own file alone, and any change there, a comment's too.
+Numba's cache notices only a change in a kernel's own file, and any change there, also of a comment.
 A kernel's machine code depends on less and on more: on its own instructions, on the constants and
 helpers that these name, wherever they are declared, and so on down. That is what is walked here.
 Code generators (intrinsics, records, CRC) count with the whole text of their files.

@@ -1,8 +1,8 @@
 """Kernels that turn messages into columns: numbers, texts, properties.
 
 They fill plain arrays, whose memory Arrow takes over as it is, so that a table of a million rows is
-made with no Python object for each of them. What a message is, and where its parts lie, is decided
-by `message.py` and `scan.py` alone.
+made with no Python object for each of them. Only `message.py` and `scan.py` decide what a message
+is, and where its parts lie.
 """
 
 from __future__ import annotations

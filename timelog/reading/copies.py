@@ -15,7 +15,7 @@ ROLE_SOURCE: Final = 1  # it waits in the timer topic
 ROLE_COPY: Final = 2  # a copy whose source is not known
 ROLE_DELETE: Final = 4
 ROLE_TAKEN: Final = 16  # a copy says that it is of this one
-ROLE_LEVEL: Final = 8  # it waits in a delay level; of a copy: it has no due time, as theirs alone
+ROLE_LEVEL: Final = 8  # it waits in a delay level; of a copy: it has no due time, as only theirs
 _ROLLS_SHIFT: Final = 8
 _NOTHING: Final = np.zeros(0, np.int64)
 

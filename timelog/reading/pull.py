@@ -79,7 +79,7 @@ class QueueRun(NamedTuple):
 
 @known_tuple
 class PulledInto(NamedTuple):
-    """What `pull_messages` writes; but for the verdicts it has a place for each sound message."""
+    """What `pull_messages` writes; all but the verdicts have a place for each sound message."""
 
     numbers: Rows  # int64[RUN_COLUMNS, n]
     ends: Int32Rows  # int32[2, n + 1]: of body and id in `bodies` and `ids`

@@ -1,4 +1,4 @@
-"""Readers that never write: a store's directory as it lies there, mapped for reading alone.
+"""Readers that never write: a store's directory as it is, mapped only for reading.
 
 They serve code that looks at a store without having it open: verify, export, retention, the Spark
 tables, tests. They take no lock, never make or grow a file, and read a sparse copy as it is. A
@@ -368,7 +368,7 @@ def _usual_size(folders: list[Path], otherwise: int) -> int:
 
 
 class StoreReader:
-    """A store's directory, opened for reading alone: closed, a copy, or live.
+    """A store's directory, opened only for reading: closed, a copy, or live.
 
     Of a live store everything up to its last checkpoint is sound; what lies behind it may be half
     written. All that goes with that checkpoint is kept open, or copied, see `steady.py`.

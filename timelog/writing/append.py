@@ -1,8 +1,8 @@
 """The one appender: what writes the commit log with its consume queues.
 
-A caller first frames messages in a *stage*, each complete but for what depends on its place. Then
-`append` takes the append lock, stamps queue index, own offset, stored time, the offset digits of
-our `UNIQ_KEY` and both ends of the CRC, copies the messages into the mapped segment and writes
+A caller first frames messages in a *stage*, each complete except for what depends on its place.
+Then `append` takes the append lock, stamps queue index, own offset, stored time, the offset digits
+of our `UNIQ_KEY` and both ends of the CRC, copies the messages into the mapped segment and writes
 their consume queue entries. Ground rules:
 
 - only `append` writes `end` of the commit log and `next_index`, under the append lock;
@@ -53,8 +53,8 @@ from timerstore.timelog.jit.system import open_pages
 from timerstore.timelog.writing.tally import Tally, count_change, new_tally
 
 BATCH_BYTES: Final = 64 << 10
-"""One append at most, but for a single large message: it fits the second-level cache, and holds the
-append lock for some 50 µs."""
+"""One append at most, unless a single message is larger: it fits the second-level cache, and holds
+the append lock for some 50 µs."""
 STAGE_BYTES: Final = fmt.MESSAGE_BYTES_MAX + BATCH_BYTES + 1024
 STAGE_COUNT_MAX: Final = 1_024
 QUEUE_COUNT_MAX: Final = 1 << 14

@@ -271,7 +271,7 @@ def _note(index: KeyIndex, last: int, queue: int, message: int, due_ms: int) -> 
 
 @kernel_ahead
 def chain_entries(index: KeyIndex, number: int, slots: Int32s) -> None:
-    """Link all entries of a file anew; bytes that are right already are left alone.
+    """Link all entries of a file anew; bytes that are right already are not written.
 
     `slots`: int32[room], zeros, written. O(room).
     """

@@ -3,7 +3,7 @@
 Three ways, chosen by what a call may wait for:
 
 - `here`: it waits for nothing. The loop's thread makes it, and returns.
-- `append`: it waits for nothing either, but the caller shall: for room before it, if
+- `append`: it waits for nothing either, but its caller must wait: for room before it, if
   `Config.admission` says so, and for durability after it. Tasks wait for both, no thread.
 - `apart`: it may take long. One of a few threads makes it; a task that is cancelled meanwhile
   leaves it running to its end.
@@ -154,7 +154,8 @@ class LoopSide:
         """Do so in any state of the store, also while it is being closed."""
         self.check_loop()
         future = self._submit(call, *args, **kwargs)
-        # Not wrap_future alone: a cancelled task would take back a call that waits for a thread.
+        # wrap_future is not enough: a cancelled task would take back a call that waits for a
+        # thread.
         return await asyncio.shield(asyncio.wrap_future(future, loop=self.loop))
 
     def _submit(self, call: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:

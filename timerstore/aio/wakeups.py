@@ -1,8 +1,9 @@
 """Wake-ups: how tasks of an event loop sleep until a resident kernel has done something for them.
 
 A kernel writes an eventfd once after somebody asked for it (`timerstore/core/waiting.py`); here the
-loop watches that eventfd, one for all tasks of a store. Who waits asks first (`arm`), then looks,
-then waits, without an await between the last two: so nothing that comes meanwhile is missed.
+loop watches that eventfd, one for all tasks of a store. A task that waits asks first (`arm`), then
+looks, then waits, without an await between the last two. So it misses nothing that comes in
+between.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _POLL_COUNT: Final = 64
 
 
 class Wakeups:
-    """Tasks of one loop that wait for the same kind of thing. Used by the loop's thread alone."""
+    """Tasks of one loop that wait for the same kind of thing. Only the loop's thread uses it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, core: Core, waiters: Waiters) -> None:
         """Nobody waits yet."""

@@ -3,7 +3,7 @@
 The commit log is the truth, so a backup is the log up to the end of a message, with the small files
 of the last checkpoint before it: what a store that was killed at that moment would have on disk,
 without its indexes, which recovery makes anew. The store's owner is not asked and not stopped. No
-segment that is read is used again meanwhile, since a reader shares the lock on the log's folder.
+segment that is being read is used again, because a reader shares the lock on the log's folder.
 
 Order: the segments' new bytes, the point's small files, each durable; then the list, which makes
 the point one; then the small files at the top, and at last what no point needs goes. So the points

@@ -68,7 +68,7 @@ def remove_tree(disk: Disk, folder: Path) -> None:
 
 
 def write_files(disk: Disk, folder: Path, files: dict[str, bytes]) -> None:
-    """Write small files into a folder; durable on return, but for the folder's name."""
+    """Write small files into a folder; durable on return, except the folder's name."""
     disk.make_folder(folder)
     for name, data in files.items():
         disk.make_folder((folder / name).parent)
@@ -76,7 +76,7 @@ def write_files(disk: Disk, folder: Path, files: dict[str, bytes]) -> None:
 
 
 def cut_log(disk: Disk, folder: Path, log_end: int, segment_bytes: int) -> None:
-    """Leave nothing of a commit log behind its end; durable but for the folder's names.
+    """Leave nothing of a commit log behind its end; durable except the folder's names.
 
     The first segment stays in any case.
     """

@@ -1,4 +1,4 @@
-"""Who may write to a remote backup: its chains, of which the newest one alone grows.
+"""Who may write to a remote backup: its chains, of which only the newest one grows.
 
 A *chain* is what one line of a store's life has written, one after the other. A new one begins
 with the first point, if the store had removed what followed the last point, or if a copy became the
@@ -109,7 +109,7 @@ def _listed(dest: Destination) -> tuple[set[tuple[int, str]], set[tuple[int, str
 def claim_chain(dest: Destination, after: int, *, promoted: bool = False) -> tuple[int, str]:
     """Claim the next chain; who wrote before is refused from now on. Return its number and name.
 
-    A claim that never became a chain stands in nobody's way, but for one of a copy that is being
+    A claim that never became a chain stands in nobody's way, unless it is of a copy that is being
     `promoted`.
     Raises StoreLockedError if somebody else claims one at the same time, StoreAccessError if the
     destination does not list what was written.

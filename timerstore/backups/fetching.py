@@ -98,7 +98,7 @@ class _Fetch:
         self._lock = threading.Lock()
 
     def all(self, start: int, end: int) -> None:
-        """Fetch a range; if pieces were merged meanwhile, look for what holds it now."""
+        """Fetch a range; if its pieces have just been merged, look for what holds it now."""
         wanted = [(start, end)]
         for number in range(1, _TRIES_MAX + 1):
             is_last, missing = number == _TRIES_MAX, list[Slice]()
@@ -236,7 +236,7 @@ def as_folder(
     """Yield a folder in which a store or a backup lies, for as long as the block runs.
 
     A remote backup is laid down below TMPDIR, which takes as much room as its log has bytes; with
-    `only_last` its last point alone. Else the folder is the one that was named.
+    `only_last` only its last point. Else the folder is the one that was named.
     """
     found = find_place(place)
     if isinstance(found, Path):

@@ -45,7 +45,7 @@ KEEP_MS: Final = 48 * 3_600_000
 WAIT_S_MAX: Final = 60.0
 """Between two tries while something fails."""
 _CARE_S: Final = 60.0
-"""So often points are thinned, pieces merged, and small files looked at that change alone."""
+"""How often points are thinned, pieces merged, and small files looked at if only they change."""
 _BEAT_S: Final = 10.0
 _PATIENCE_S_MAX: Final = 1.0
 """So long the owner's next checkpoint is waited for; most make one every half second."""

@@ -200,7 +200,7 @@ def _point(told: dict[str, Any]) -> BackupPoint:
 class BackupLock:
     """A lock on a backup's folder, for as long as this object lives.
 
-    Who writes has it alone; who restores shares it.
+    A process that writes has it alone; one that restores shares it.
     """
 
     def __init__(self, path: Path, *, alone: bool) -> None:

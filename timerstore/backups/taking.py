@@ -97,7 +97,7 @@ def make_durable(reader: StoreReader, start: int, end: int, patience_s: float = 
         return
     for number in range(start // log.segment_bytes, -(-end // log.segment_bytes)):
         path = log.folder / segment_name(number * log.segment_bytes)
-        try:  # a mapping for reading alone would not do: Linux syncs nothing then
+        try:  # a mapping that is only for reading would not do: Linux syncs nothing then
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
             continue  # what is removed needs no copy any more
@@ -128,8 +128,9 @@ def flushed_end(reader: StoreReader) -> int:
 def sound_log(reader: StoreReader, start: int) -> Iterator[tuple[int, int] | Problem]:
     """Yield (messages, where the last one ends) of the log from `start` on, and each Problem.
 
-    It ends with the last message that is whole. Before what was flushed, anything that is none is
-    damage, and passed by; behind it, it is the end. A broker does not say how much it flushed.
+    It ends with the last message that is whole. Before what was flushed, bytes that are no message
+    are damage, and are skipped; behind it, they are the end. A broker does not say how much it
+    flushed.
     """
     checkpoint, flushed = reader.checkpoint, flushed_end(reader)
     ours = checkpoint is not None and not checkpoint.by_broker

@@ -168,7 +168,7 @@ def count_settled(path: Path, changer: Changer, log_end: int, rows: list[Row]) -
 
 
 def put_rows(changer: Changer, rows: list[Row]) -> None:
-    """Put rows in their order, those together that differ in body, time, key alone."""
+    """Put rows in their order; those that differ only in body, time or key are put together."""
     for (topic, tag, has_key, is_plain), group in groupby(rows, _kind):
         part = list(group)
         if is_plain and len(part) > 1:

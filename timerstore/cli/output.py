@@ -69,7 +69,7 @@ class Output:
         """Look at standard output, once."""
         self.as_json = as_json
         self.status = Status.FINE
-        """What the command's end shall tell the shell."""
+        """The exit status that the command tells the shell."""
         for stream in (sys.stdout, sys.stderr):  # a path may hold what is no Unicode
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")

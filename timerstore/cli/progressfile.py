@@ -168,7 +168,7 @@ def is_same(row: Row, put: Row, put_ms: int) -> bool:
 def puts_behind(path: Path, log_end: int, due_ms: set[int]) -> Iterator[tuple[Row, int]]:
     """Yield the timers that were put behind an offset of a store's log, with when; in order.
 
-    Those alone that are due at one of some times, or were when they were put: others may have put
+    Only those that are due at one of some times, or were when they were put: others may have put
     very many since.
     """
     import numpy as np

@@ -270,7 +270,7 @@ class Handling:
     def next_ms(self, *, begins: bool = True) -> float:
         """Return when `tend` has something to do next; infinity if nothing is known.
 
-        `begins`: whether anything may begin then, or time-outs count alone.
+        `begins`: whether anything may begin then, or only timeouts count.
         """
         with self._again_lock:
             first = self._again[0][0] if self._again and begins else float("inf")

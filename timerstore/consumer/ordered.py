@@ -49,7 +49,7 @@ class OrderedSubscription(LimitedSubscription):
     def open(
         self, consuming: Consuming, group: str, limits: Limits, held: defaultdict[int, Held]
     ) -> None:
-        """Begin to read, alone."""
+        """Begin to read, as the only consumer."""
         super().open(consuming, group, limits, held)
         reader, self._held_back = self.group, consuming.held_back(self.topic, group)
         handed_out = reader.belong_to(self._room)
@@ -165,6 +165,6 @@ class OrderedSubscription(LimitedSubscription):
 
 
 def _run_of(task: Task) -> Run:
-    """Return what a task's message was handed out in: lines are of an open store alone."""
+    """Return what a task's message was handed out in: only an open store has lines."""
     assert isinstance(task.handed, Run)
     return task.handed

@@ -118,7 +118,7 @@ def check_backoff(backoff: Any) -> tuple[timedelta, ...]:
 
 
 def check_wait(value: Any, what: str) -> timedelta:
-    """Return how long a message shall wait, or refuse it."""
+    """Return how long a message must wait, or refuse it."""
     length = check_duration(value, what)
     if not timedelta(0) <= length <= DELAY_MAX:
         raise InvalidArgumentError(

@@ -1,6 +1,6 @@
 """A subscription: one topic of a consumer, whose messages become the tasks of a handler.
 
-Ground rules: what is `Held` is changed under `lock` alone, which all subscriptions of a consumer
+Ground rules: what is `Held` is changed only under `lock`, which all subscriptions of a consumer
 share that read the same queue. One thread at a time pulls, or makes tasks; they end in any.
 """
 

@@ -104,7 +104,7 @@ def _append(
     unless: list[tuple[str, str] | None],
     now_ms: int,
 ) -> list[str]:
-    """Append all as one, but for what is pending; return the ids. After an error nothing is there.
+    """Append all as one, except what is pending; return the ids. After an error nothing is there.
 
     A signal's exception may come when they are there: then what is under way stays so, and the
     record is applied when the store is opened again.

@@ -150,10 +150,10 @@ class Consuming:
     def write_offsets(self) -> None:
         """Make durable how far all groups have come.
 
-        First is read which records are settled, then what is ahead, then what is committed: what
-        moves meanwhile is in the later one. Then the log must be durable as far as they say; only
-        then does anybody know of them who may write the file. All of it only grows, so several may
-        do this at once (`tests/models/ack_model.py`).
+        It reads first which records are settled, then what is ahead, then what is committed: an
+        entry that moves in between is in the later one. Then the log must be durable as far as they
+        say; only then does anybody know of them who may write the file. All of it only grows, so
+        several may do this at once (`tests/models/ack_model.py`).
         """
         offsets, groups = self.core.offsets, list(self._groups.values())
         covered = self._put_acks.covered()
@@ -203,7 +203,7 @@ class Consuming:
         return "done" if index < first or index in done else "waiting"
 
     def _all_done_ahead(self) -> DoneAhead:
-        """Return what is done behind the committed index; of dead letters alone it is kept."""
+        """Return what is done behind the committed index; it is kept only for dead letters."""
         found: DoneAhead = {}
         for (topic, name), queues in self._done_ahead.items():
             found[topic, name] = {

@@ -83,8 +83,9 @@ def retry_dead_letters(
 
     Each comes to the group again, to no other one, at once, with its id, as attempt 0. It is
     appended first, durably, then that it is done is kept, durably too. A crash between the two
-    doubles what was appended: up to 256 messages, with the same ids. What somebody reads under the
-    group's own name just now is left alone. O(dead letters) with `ids`. Raises StoreFullError.
+    doubles what was appended: up to 256 messages, with the same ids. Letters that somebody is
+    reading under the group's own name are left as they are. O(dead letters) with `ids`. Raises
+    StoreFullError.
     """
     retries = fmt.RETRY_PREFIX + check_group(group).encode()
 
@@ -102,7 +103,8 @@ def drop(
 ) -> int:
     """Give a group's dead letters up for good, as many as `retry_dead_letters` would put back.
 
-    Durable on return. What somebody reads under the group's own name just now is left alone.
+    Durable on return. Letters that somebody is reading under the group's own name are left as they
+    are.
     """
     check_group(group)
     return _settle(consuming, group, limit, ids, lambda _: None)

@@ -65,7 +65,7 @@ class Group(Reader):
         self._blocks, self._done_ahead = blocks, done_ahead
         self.cursors: dict[int, QueueCursor] = {}
         self.unreadable_count = self._turn = self._row_count = 0
-        self.owner: Room | None = None  # an ordered consumer's, who reads alone
+        self.owner: Room | None = None  # an ordered consumer's, which is the only reader
         self.pace = Pace()
         self._topic_bytes = topic.encode("utf-8", "surrogateescape")
 
@@ -263,7 +263,7 @@ class Group(Reader):
                 )
 
     def belong_to(self, room: Room) -> int | None:
-        """Have an ordered consumer read alone; else return how many others have in their hands."""
+        """Let an ordered consumer be the only reader; else return how many messages others hold."""
         self.core.check_process()
         with self.lock:
             self._find_queues()

@@ -3,7 +3,7 @@
 Fresh memory costs a page fault for each 4 KiB, and giving it back interrupts the other processors.
 A block is free again once nothing refers to it but this list: a slice of an array, or an Arrow
 buffer over one, refers to the array that owns the memory. That asks CPython's reference counts,
-which are exact under the GIL alone; without it nothing is lent twice.
+which are exact only under the GIL; without it nothing is lent twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KEPT_MAX: Final = 4
 
 
 def _owner_references() -> int:
-    """Return the reference count of an array that one variable alone refers to, 0 for unknown."""
+    """Return the reference count of an array to which only one variable refers, 0 if unknown."""
     if sys.implementation.name != "cpython" or not getattr(sys, "_is_gil_enabled", lambda: True)():
         return 0
     memory = np.empty(8, np.uint8)

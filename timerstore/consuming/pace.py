@@ -18,7 +18,7 @@ _WORTH_S: Final = 0.0002
 
 
 class Pace:
-    """How fast messages come for one group; hints alone, so any thread may call without a lock."""
+    """How fast messages come for one group; only hints, so any thread may call without a lock."""
 
     def __init__(self) -> None:
         """Begin with a stream that is not known yet."""

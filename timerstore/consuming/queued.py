@@ -17,8 +17,8 @@ def read_queued(
 ) -> Iterator[tuple[int, Message]]:
     """Yield the messages of entries [start, stop) that are kept, with their index; O(1) memory.
 
-    `without`: entries that are left out. What is damaged is reported; what retention removes
-    meanwhile is passed by.
+    `without`: entries that are left out. Damage is reported; messages that retention removes
+    meanwhile are skipped.
     """
     queues, commitlog = core.engine.queues, core.engine.commitlog
     if start < stop:

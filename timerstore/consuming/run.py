@@ -1,7 +1,7 @@
 """A run: entries of one queue that were handed out together, until each is done or given back.
 
-Ground rules: any thread may call anything. The flight and the cursor are changed under the group's
-lock alone. Places count from 0 in the run, indexes in the queue.
+Ground rules: any thread may call anything. The flight and the cursor are changed only under the
+group's lock. Places count from 0 in the run, indexes in the queue.
 """
 
 from __future__ import annotations

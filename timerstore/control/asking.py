@@ -45,8 +45,8 @@ class Owner:
     def call(self, name: str, **arguments: Any) -> Any:
         """Make a call in the owner's process; return its result as JSON says it.
 
-        Raises what the call raised there; StoreClosedError if the owner ended meanwhile, of
-        which it is not known whether it made the call.
+        Raises what the call raised there; StoreClosedError if the owner ended before it answered;
+        it may have made the call.
         """
         return from_json(self.ask(name, **arguments)[0]["result"])
 

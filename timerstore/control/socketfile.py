@@ -64,7 +64,7 @@ class Listener:
         return listening, made
 
     def _find(self, name: str) -> tuple[int, ...] | None:
-        """Return which file stands there; a number alone may be another file's by now."""
+        """Return which file stands there; a number may be another file's by now."""
         try:
             status = os.stat(name, dir_fd=self._folder, follow_symlinks=False)
         except OSError:

@@ -1,8 +1,8 @@
 """What goes over a connection: frames of JSON, with columns behind it.
 
-The frames are those of the standard library's `multiprocessing.connection`, sent as bytes alone:
-nothing that is read here is ever unpickled. A frame is a header, a line of JSON, with the first
-part behind it; further parts have frames of their own.
+The frames are those of the standard library's `multiprocessing.connection`, of which only bytes are
+used: nothing that is read here is ever unpickled. A frame is a header, a line of JSON, with the
+first part behind it; further parts have frames of their own.
 
 In JSON bytes are `{"base64": "…"}`; an object that happens to have that one name, or "object", is
 written as `{"object": {…}}`. So each value has one spelling, and the reader gets what was meant.

@@ -53,8 +53,8 @@ def load_kernels() -> None:
 
     O(1) once it is. A process's first store takes some tenths of a second; if they have to be
     compiled, with all others, it takes half a minute to a minute, which stderr is told on a
-    terminal, and else the log. An exception, a signal's say, ends the wait alone; what was begun
-    goes on.
+    terminal, and else the log. An exception, such as one of a signal handler, ends only the wait;
+    the work goes on.
     """
     if _ready_count == len(AHEAD):
         return

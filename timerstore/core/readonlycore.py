@@ -91,7 +91,7 @@ class PrivateDisk(Disk):
         """Do nothing: no file will be made in it."""
 
     def open_file(self, path: Path, *, create: bool = False) -> int:
-        """Open a file for reading; one that is missing is made in memory alone."""
+        """Open a file for reading; one that is missing is made only in memory."""
         if self._steady is not None and path == self._steady.path / "timerwheel":
             if self._steady.wheel.fd >= 0:
                 return os.dup(self._steady.wheel.fd)

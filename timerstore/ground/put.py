@@ -34,7 +34,7 @@ class Put(NamedTuple):
 
     @property
     def times(self) -> tuple[timedelta | None, datetime | None, int | None]:
-        """What says when it is due, but for a delay level."""
+        """What says when it is due, except a delay level."""
         return self.delay, self.at, self.at_ms
 
     def described(self) -> bytes:

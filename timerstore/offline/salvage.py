@@ -2,8 +2,8 @@
 
 The log is copied as far as it can be read. Whole messages stay at their offsets, so ids stay what
 they were; what is lost between them is covered with fillers (`timelog/writing/filler.py`). Indexes
-are made anew. The cursors of the last checkpoint hold if there are any, but for the floor: what
-a lost copy was to supersede shall not be lost with it.
+are made anew. The cursors of the last checkpoint hold if there are any, except the floor: the
+message that a lost copy was to supersede must not be lost with it.
 """
 
 from __future__ import annotations

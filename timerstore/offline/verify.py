@@ -1,6 +1,6 @@
 """Verifying: every byte of a closed store, or of a copy, against all the others.
 
-The rules are those of a validation, but for the ones that ask what became of each timer; here they
+The rules are those of a validation, except the ones that ask what became of each timer; here they
 become a short report. Nothing is changed, no lock is taken, and holes stay holes.
 
 A *problem* is damage: bytes that cannot have been written there. A *warning* is what the next

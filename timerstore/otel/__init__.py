@@ -4,7 +4,7 @@
     tracing.py     a span around each call of a handler
     carried.py     the context of a put, among a message's properties
 
-The API alone is asked for; which SDK, if any, and where to export to, is the program's.
+Only the API is needed; the program chooses the SDK, if any, and where to export to.
 """
 
 from timerstore.otel.carried import with_context

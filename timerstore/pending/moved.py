@@ -28,7 +28,7 @@ UNCHANGED: Final = Payload()
 
 
 def check_payload(core: Core, body: object, properties: Mapping[str, str] | None) -> Payload:
-    """Return what shall come in a payload's place, or refuse it."""
+    """Return what replaces a payload, or refuse it."""
     encoded = encode_properties(None, None, properties)
     if body is not None:
         body = check_body(body, len(encoded), core.engine.content_bytes_max)

@@ -46,7 +46,7 @@ class Finding:
     places: tuple[Example, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the row of the table `findings`, but for its run."""
+        """Return the row of the table `findings`, without its run."""
         row = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return row | {"places": [each._asdict() for each in self.places]}
 

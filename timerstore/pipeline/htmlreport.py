@@ -25,7 +25,7 @@ from timerstore.validation.timeaxis import HOUR_MS, shown
 from timerstore.validation.words import counted, duration
 
 CHARTS_MAX: Final = 50
-"""Stores with charts, the worst ones; the others stand in the table alone."""
+"""Stores with charts, the worst ones; the others are only in the table."""
 PLACES_SHOWN: Final = 3
 _TITLE: Final = "timerstore pipeline"
 _STYLE: Final = """

@@ -1,7 +1,7 @@
 """The result tables: each column with its type, what it means.
 
 `docs/pipeline.md` shows the same, and a test compares the two. `VERSION` grows by one when a column
-goes, or comes to mean something else; a new column alone does not change it.
+goes, or comes to mean something else; a new column does not change it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from timerstore.validation.words import counted
 
 @dataclass(frozen=True)
 class StoreResult:
-    """What a run found in one store; what is ok is in the table `findings` alone."""
+    """What a run found in one store; what is ok is only in the table `findings`."""
 
     name: str
     path: str

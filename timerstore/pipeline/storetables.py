@@ -61,7 +61,7 @@ def unreadable(path: str, reason: str, now_ms: int) -> dict[str, Any]:
 
 
 def tables_of(scope: Scope, tally: Evidence, now_ms: int) -> tuple[StoreTables, Validation]:
-    """Make the tables of a store that was looked at, but for its findings; O(slots log slots)."""
+    """Make the tables of a store that was looked at, without its findings; O(slots log slots)."""
     measured = tally.measured
     assert measured is not None
     found = Validation.make(scope, tally, None)

@@ -185,7 +185,7 @@ def read_results(
 ) -> Any:
     """Return a result table as an Arrow table, with the columns `day` and `store`.
 
-    Only runs that came to their end count. `run`, `store`: of that run, or store, alone. An older
+    Only runs that came to their end count. `run`, `store`: only of that run, or store. An older
     version's files lack the columns that came since: these are null. Raises InvalidArgumentError
     if a newer version wrote there, or a file is damaged.
 

@@ -1,7 +1,7 @@
 """The short way of a single put: one compiled call.
 
 `put` is called in loops, so Python's own cost shows: composing a message takes 15 µs in Python,
-below 2 here. The kernel takes integers alone, addresses among them, and keeps the GIL, which is
+below 2 here. The kernel takes only integers, addresses among them, and keeps the GIL, which is
 a better lock among threads that put than any other. So what it waits for is only ever held by
 kernels (see timelog/jit/locks.py), and a thread that sets `short_way_ended`, with the GIL, knows
 that no short put is under way, nor will be. All that is out of the ordinary, wrong arguments above

@@ -352,7 +352,7 @@ class Answers:
         return None, ()
 
     def _describe(self, asked: Asked, batch: Any, start: Any, stop: Any) -> Answer:
-        """Return some of a batch's messages but for their bodies; None if it was taken back."""
+        """Return some of a batch's messages without their bodies; None if it was taken back."""
         held = asked.session.batch(batch)
         if held is None or not 0 <= start <= stop <= len(held):
             return None, ()

@@ -71,7 +71,7 @@ class ClientRun(HandedOut):
         self._settle(None)
 
     def settle_some(self, places: list[int], *, handled: bool = True) -> None:
-        """Acknowledge some, but for what was sent again, which the owner has seen to."""
+        """Acknowledge some, except what was sent again, which the owner has handled."""
         left = [i for i in places if i not in self._sent]
         if left:
             self._settle(left, handled=handled)

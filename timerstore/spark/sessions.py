@@ -31,7 +31,7 @@ _SETTINGS: Final[dict[str, str]] = {
     "spark.executorEnv.PYTHONSAFEPATH": "1",
 }
 JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1"
-"""Java's first compiler alone. On two cores its second takes a third of all the time up to the
+"""Only Java's first compiler. On two cores its second takes a third of all the time up to the
 first answer, and is done when that is; what is read is decoded in Python's processes."""
 
 

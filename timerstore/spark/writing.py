@@ -158,7 +158,7 @@ class NewStoresWriter(_JobWriter):
     """Makes a store for each partition that has rows."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
-        """Refuse a path in which loads would not be alone."""
+        """Refuse a path that holds anything but loads."""
         self.overwrite = overwrite
         super().__init__(options, schema)
         path = options.path

@@ -15,7 +15,8 @@ from timerstore.timelog.files.disk import Disk
 def refuse_real_timers(place: Path, config: Config, clock: Clock) -> None:
     """Raise InvalidArgumentError if a clock that is not forced would move real timers.
 
-    O(1) for a store without timers, or of manual clocks alone; else it is opened to be looked at.
+    O(1) for a store without timers, or with only those of manual clocks; else it is opened to be
+    looked at.
     """
     if not isinstance(clock, ManualClock) or clock.force:
         return

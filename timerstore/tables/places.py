@@ -97,7 +97,7 @@ def in_units(
 ) -> Iterator[Places]:
     """Yield the messages of units in [start, stop) of slots from R on: of deletes, or of timers.
 
-    Those are left out of which the unit alone tells that they are not within the bounds.
+    A timer is left out if its unit already says that it is not within the bounds.
     """
     log = view.reader.timerlog
     low_ms, high_ms = (LOWEST, HIGHEST) if bounds is None else bounds.of("due_ms")
@@ -127,7 +127,7 @@ def in_units(
 
 
 def _says_within(units: LoggedUnits, low_ms: int, high_ms: int) -> Flags:
-    """Tell which units say that their timers are due within bounds; rolls say the second alone."""
+    """Tell which units say that their timers are due within bounds; rolls say only the second."""
     is_roll = units.magic & fmt.UNIT_ROLL != 0
     first_ms = np.where(is_roll, units.extra * 1_000, units.due_ms)
     within: Flags = (first_ms >= low_ms) & (first_ms + 999 * is_roll <= high_ms)

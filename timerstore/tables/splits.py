@@ -82,7 +82,7 @@ def plan(
 
     `partitions`: about so many of them, else one for each `split_bytes` of a store. `upto`: see
     `cut_store`. `bounds`: leaves out what certainly has no row within them; times of messages are
-    taken to grow, but for steps back of the clock up to `clock_slack_ms`. `failfast`: files that
+    taken to grow, except for steps back of the clock up to `clock_slack_ms`. `failfast`: files that
     are not as they must be are an error.
     """
     find_table(table)

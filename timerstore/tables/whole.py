@@ -42,7 +42,7 @@ def read(
     `body`). `where`: rows that are wanted, such as "due < '2026-11-22' and topic = 'mail'"; times
     are UTC. `mode`: what cannot be read is left out, and is in the table "problems"; "failfast"
     raises CorruptStoreError. Of timers, columns that units say (`unit_offset`, `slot_time`, `due`,
-    …) read no message, so one that is damaged is seen by "failfast" alone. `upto`: "end" to read
+    …) read no message, so only "failfast" sees one that is damaged. `upto`: "end" to read
     beyond the last checkpoint, "checkpoint" not to. `delay_levels`: those of the store's
     configuration, if it has its own.
 

@@ -27,7 +27,7 @@
     firerate.py     what this machine fires
 
 `timerstore.spark.validate` runs the same two rounds on Spark; `verify` (`timerstore/offline/`) runs
-the rules about bytes alone.
+only the rules about bytes.
 """
 
 from __future__ import annotations

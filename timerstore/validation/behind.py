@@ -22,8 +22,8 @@ def find_groups(view: StoreView, queue_ends: Mapping[tuple[str, int], int]) -> l
     """Return how far groups are in the queues that they read. O(groups).
 
     `queue_ends`: by (topic, queue id). Dead letters of which none was put back or dropped are there
-    too, though nothing was committed; of those that were put back one by one the end is told less.
-    Raises CorruptStoreError.
+    too, though nothing was committed; those that were put back one by one are subtracted from the
+    end. Raises CorruptStoreError.
     """
     done = _done_ahead(view)
     found, cursors = [], dict[tuple[str, str, int], int]()

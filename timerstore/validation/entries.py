@@ -143,7 +143,7 @@ def compare_entries(
 ) -> tuple[fmt.Entries, Flags, Flags]:
     """Compare scanned messages of one queue with their entries.
 
-    Return the entries, whether each is another message's, whether its tags code alone is wrong.
+    Return the entries, whether each is another message's, whether only its tags code is wrong.
     """
     indexes = rows.queue_index
     mine = np.zeros(len(rows), fmt.QUEUE_ENTRY)

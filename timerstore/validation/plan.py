@@ -40,7 +40,7 @@ class Scope(NamedTuple):
     only_bytes: bool = False
     """Only the rules about bytes are asked for, with all places that break them."""
     has_indexes: bool = True
-    """A backup has none: there is the commit log alone."""
+    """A backup has none: it has only the commit log."""
     measures: bool = False
     """What `measured.py` counts is asked for as well."""
 
@@ -182,7 +182,7 @@ def _first_index(view: StoreView) -> int:
 
 
 def _first_messages(view: StoreView) -> Iterator[int]:
-    """Yield the messages of the first units, but for those of hops, which may be of any age."""
+    """Yield the messages of the first units, except those of hops, which may be of any age."""
     log = view.reader.timerlog
     for number in log.numbers:
         base = number * log.segment_bytes

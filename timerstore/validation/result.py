@@ -101,7 +101,7 @@ class Validation:
 
     @property
     def ok(self) -> bool:
-        """Whether no rule failed, but for those that only warn."""
+        """Whether no rule failed, except those that only warn."""
         return all(each.ok or each.severity == "warning" for each in self.rules)
 
     @property

@@ -124,8 +124,8 @@ def _copy_faults(data: bytes) -> list[tuple[int, str]]:
         data[fmt.CHECKPOINT_COPY_AT : fmt.CHECKPOINT_COPY_AT + _COPY_BYTES],
     )
     if not any(first[_BASE_BYTES:]) and not any(second):
-        return []  # a broker's alone: 56 bytes without any checksum
-    # One copy alone, in the place of the first: valid and its echo equal, or none of ours.
+        return []  # only a broker's: 56 bytes without any checksum
+    # Only one copy, in the place of the first: valid and its echo equal, or none of ours.
     one, other = decode_checkpoint(first), decode_checkpoint(second)
     faults = []
     if other is None or other.by_broker:

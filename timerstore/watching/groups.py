@@ -78,7 +78,7 @@ def read_groups(
     """Return a row for each group and topic that it reads, and for each topic that nobody does.
 
     In the order of their names. O(groups × queues of their topics); one message of each row that is
-    behind is decoded. `only`: these (topic, group) alone.
+    behind is decoded. `only`: only these (topic, group).
     """
     return _Groups(core, consuming).read(only)
 
