@@ -107,7 +107,7 @@ METRICS: Final = (
         *((), _cleaning("pending_bytes")),
     ),
     Metric(
-        *("gauge", "cleaning_could_go_bytes", "By", "Bytes that pending timers alone keep"),
+        *("gauge", "cleaning_could_go_bytes", "By", "Bytes that only pending timers keep"),
         *((), _cleaning("could_go_bytes")),
     ),
     Metric(
