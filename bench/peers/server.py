@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -12,6 +14,8 @@ from pathlib import Path
 from peers.timers import MissingError
 
 _PATIENCE_S = 30.0
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
 
 
 def program(name: str, package: str, *folders: str) -> str:
@@ -24,6 +28,11 @@ def program(name: str, package: str, *folders: str) -> str:
     return found
 
 
+def _end_with_parent() -> None:
+    """Have the kernel end this process when its parent has ended, however that came about."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
 class Server:
     """A process with a server, ready for its first client."""
 
@@ -32,7 +41,11 @@ class Server:
     ) -> None:
         """Start it; wait until it answers."""
         self._process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, user=user
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            user=user,
+            preexec_fn=_end_with_parent,
         )
         stop_s = time.monotonic() + _PATIENCE_S
         while not is_ready():
@@ -54,7 +67,11 @@ class Server:
 def connect(path: Path) -> socket.socket:
     """Connect to a socket file."""
     made = socket.socket(socket.AF_UNIX)
-    made.connect(str(path))
+    try:
+        made.connect(str(path))
+    except OSError:
+        made.close()
+        raise
     return made
 
 
