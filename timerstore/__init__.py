@@ -14,8 +14,9 @@
 
 With asyncio: timerstore.aio. Jobs that recur: timerstore.recurring. Work that is done once:
 timerstore.dedup. Metrics and traces: timerstore.metrics, timerstore.otel. With Spark:
-timerstore.spark. Do a store's parts agree: timerstore.validation. At the shell: timerstore --help.
-All else below is the house: `_HOMES` says where each name lives.
+timerstore.spark. With a RocketMQ cluster: timerstore.rocketmq. Do a store's parts agree:
+timerstore.validation. At the shell: timerstore --help. All else below is the house: `_HOMES` says
+where each name lives.
 
 One timer's way: put → commit log → enqueue-get → enqueue-put → timer log + wheel → dequeue-get →
 near wheel → dequeue-put → commit log → consume. Through a delay level: put → its queue →
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from timerstore.consuming.dead_letters import DeadLetter
     from timerstore.consuming.delivery import Batch, Delivery
     from timerstore.errors import (
+        ClusterError,
         CongestedError,
         CorruptStoreError,
         FlushFailedError,
@@ -93,7 +95,7 @@ _HOMES = {
     "consuming.dead_letters": "DeadLetter",
     "consuming.delivery": "Batch Delivery",
     "errors": (
-        "CongestedError CorruptStoreError FlushFailedError ForkedProcessError "
+        "ClusterError CongestedError CorruptStoreError FlushFailedError ForkedProcessError "
         "InvalidArgumentError MissingFileError NotAStoreError PausedError "
         "ReadOnlyError StoreAccessError StoreClosedError StoreFullError "
         "StoreLockedError TimerStoreError TooLateError UnknownTimerError"
@@ -138,6 +140,7 @@ __all__ = [
     "BackupReport",
     "Batch",
     "Client",
+    "ClusterError",
     "Condition",
     "Config",
     "CongestedError",

@@ -90,3 +90,12 @@ class UnknownTimerError(TimerStoreError, KeyError):
 
 class TooLateError(TimerStoreError):
     """The timer was fired, or is being fired; nothing was changed."""
+
+
+class ClusterError(TimerStoreError):
+    """A RocketMQ cluster refused a call, or did not answer.
+
+    `unsure`: the ids of timers that it may have all the same, because no answer came.
+    """
+
+    unsure: Sequence[str] = ()

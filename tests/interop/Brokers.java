@@ -14,6 +14,7 @@ import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
@@ -23,6 +24,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageExtBrokerInner;
 import org.apache.rocketmq.common.namesrv.NamesrvConfig;
 import org.apache.rocketmq.namesrv.NamesrvController;
+import org.apache.rocketmq.proxy.ProxyStartup;
 import org.apache.rocketmq.remoting.netty.NettyServerConfig;
 import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.timer.TimerMessageStore;
@@ -61,6 +63,12 @@ public class Brokers {
         switch (words[0]) {
             case "names":
                 return startNames();
+            case "know":
+                return names = words[1];
+            case "proxy":
+                return startProxy(words[1]);
+            case "topics":
+                return makeTopics(words);
             case "start":
                 return start(words[1], words[2]);
             case "timer":
@@ -94,6 +102,23 @@ public class Brokers {
         nameServer = controller;
         names = "127.0.0.1:" + server.getListenPort();
         return names;
+    }
+
+    /** Starts a proxy beside the brokers, from a file of settings; there is one in a process. */
+    private static String startProxy(String settings) throws Exception {
+        ProxyStartup.main(new String[] {"-pm", "cluster", "-n", names, "-pc", settings});
+        return "";
+    }
+
+    /** Makes topics of a broker that take timers from clients that speak gRPC. */
+    private static String makeTopics(String[] words) {
+        for (int i = 2; i < words.length; i++) {
+            TopicConfig topic = new TopicConfig(words[i], 1, 1);
+            topic.setAttributes(new HashMap<>(Map.of("+message.type", "MIXED")));
+            BROKERS.get(words[1]).getTopicConfigManager().updateTopicConfig(topic);
+            BROKERS.get(words[1]).registerSingleTopicAll(topic);
+        }
+        return "";
     }
 
     /** Answers with the commit log's start and end, as the broker found them. */

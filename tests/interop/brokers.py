@@ -7,6 +7,7 @@ RocketMQ once, into a folder of the user's cache.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import socket
@@ -120,6 +121,22 @@ class Brokers:
         file.write_text("\n".join(lines), "latin-1")
         start, end = self.ask("start", path, file)
         return int(start), int(end)
+
+    def proxy(self) -> str:
+        """Start a proxy for clients that speak gRPC, beside a name server; return its address."""
+        port = _free_port()
+        settings = {
+            "rocketMQClusterName": "DefaultCluster",
+            "proxyMode": "CLUSTER",
+            "grpcServerPort": port,
+            "remotingListenPort": _free_port(),
+            "localServeAddr": "127.0.0.1",
+            "maxDelayTimeMills": 400 * 86_400_000,
+        }
+        file = self.home / "proxy.json"
+        file.write_text(json.dumps(settings))
+        self.ask("proxy", file)
+        return f"127.0.0.1:{port}"
 
     def stop(self, *paths: Path) -> None:
         """Stop the brokers of stores as their own program does."""

@@ -388,3 +388,18 @@ class Binaries:
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self.length)
+
+
+def binary_array(values: Any, what: str, *, takes_text: bool) -> pa.Array:
+    """Return byte strings as an Arrow array; errors as `put_many` raises them."""
+    data = Binaries(values, what, takes_text=takes_text)
+    if isinstance(values, np.ndarray):
+        rows = np.ascontiguousarray(values)
+        ends = np.arange(len(rows) + 1, dtype=np.int64) * rows.shape[1]
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(rows)]
+        return pa.Array.from_buffers(pa.large_binary(), len(data), buffers)
+    if isinstance(values, pa.ChunkedArray):
+        return pa.concat_arrays(values.chunks) if values.num_chunks else values.combine_chunks()
+    if isinstance(values, pa.Array):
+        return values
+    return pa.array(values, pa.large_binary())

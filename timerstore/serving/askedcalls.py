@@ -24,10 +24,10 @@ from timerstore.control.wire import from_json
 from timerstore.core.switches import Paused
 from timerstore.errors import InvalidArgumentError, StoreClosedError, TimerStoreError
 from timerstore.ground.arguments import (
-    Binaries,
     Bodies,
     Keys,
     Times,
+    binary_array,
     check_alone,
     check_body,
     check_due_array,
@@ -110,7 +110,7 @@ class AskedCalls:
         delay_level: int | None,
     ) -> TimerIds:
         """Put many timers, in pieces that one question can take."""
-        columns = {"body": _binary(bodies, "bodies", takes_text=False)}
+        columns = {"body": binary_array(bodies, "bodies", takes_text=False)}
         count = len(columns["body"])
         if delay_level is None:
             due_ms = check_due_array(count, _now_ms(), at_ms, delay_ms, None)
@@ -118,7 +118,7 @@ class AskedCalls:
         else:
             check_alone(at_ms, delay_ms)
         if keys is not None:
-            columns["key"] = _binary(keys, "keys", takes_text=True)
+            columns["key"] = binary_array(keys, "keys", takes_text=True)
             if len(columns["key"]) != count:
                 raise InvalidArgumentError(
                     f"keys has {len(columns['key'])} texts and bodies has {count}. Pass a key "
@@ -314,21 +314,6 @@ def _names(ids: Collection[str] | None) -> Collection[str] | None:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _binary(values: Any, what: str, *, takes_text: bool) -> pa.Array:
-    """Return byte strings as an Arrow array; errors as `put_many` raises them."""
-    data = Binaries(values, what, takes_text=takes_text)
-    if isinstance(values, np.ndarray):
-        rows = np.ascontiguousarray(values)
-        ends = np.arange(len(rows) + 1, dtype=np.int64) * rows.shape[1]
-        buffers = [None, pa.py_buffer(ends), pa.py_buffer(rows)]
-        return pa.Array.from_buffers(pa.large_binary(), len(data), buffers)
-    if isinstance(values, pa.ChunkedArray):
-        return pa.concat_arrays(values.chunks) if values.num_chunks else values.combine_chunks()
-    if isinstance(values, pa.Array):
-        return values
-    return pa.array(values, pa.large_binary())
 
 
 def _pieces(table: pa.Table) -> Iterator[pa.Table]:

@@ -1,0 +1,17 @@
+"""A narrow client of a RocketMQ cluster, for a program that outgrew its store.
+
+    cluster.py     the public class, with the calls that a cluster can do
+    recall.py      ids of timers, with the handles by which a broker recalls them
+    sending.py     putting: one message, or many that are under way at the same time
+    receiving.py   messages of one topic for one group
+    clusterrun.py  what was received, as a program sees it
+    clustersource.py a consumer's messages
+    library.py     RocketMQ's own client, which the extra `[rocketmq]` installs
+
+It stands beside the store: it opens none. docs/howto/rocketmq.md says what is not there.
+"""
+
+from timerstore.rocketmq.cluster import Cluster, connect
+from timerstore.watching.commoncalls import CommonCalls
+
+__all__ = ["Cluster", "CommonCalls", "connect"]

@@ -1,0 +1,182 @@
+"""A consumer's messages that come from a cluster.
+
+Handlers, threads and rules are those of any consumer. Its messages are hidden from others for as
+long as a handler may take and a minute more, so that a message which fails comes again by the
+consumer's rules; if the process is killed, they come again after that time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final
+
+from timerstore.consumer.consumersettings import ConsumerSettings
+from timerstore.consumer.messagesource import Source
+from timerstore.consumer.subscription import ALL_TAGS, Held, Subscription, Task, parse_tags
+from timerstore.consuming.grouptally import GroupTally
+from timerstore.errors import ClusterError, ForkedProcessError, InvalidArgumentError
+from timerstore.ground.config import Config
+from timerstore.rocketmq.clusterrun import ClusterRun
+from timerstore.rocketmq.receiving import HIDDEN_S_MAX, Reader, hidden_s
+from timerstore.services.world.background import Flag
+from timerstore.watching.groups import GroupStats
+
+log = logging.getLogger("timerstore")
+
+_WAIT_S: Final = 0.2
+"""A pull waits so long for any of its topics; `close` waits for it."""
+_AGAIN_S: Final = 1.0
+"""If the cluster does not answer, it is asked again after this."""
+_MORE: Final = timedelta(minutes=1)
+"""Messages are hidden so much longer than a handler may take: they may wait for a thread first."""
+NewReader = Callable[[str, str, str], Reader]
+"""Returns a reader of a group, a topic, and tags."""
+
+
+class _Waiter:
+    """Sleeps if limits keep messages back, or the cluster does not answer; else the pull waits."""
+
+    def __init__(self, source: ClusterSource) -> None:
+        self._source, self._flag = source, Flag()
+
+    def arm(self) -> None:
+        self._flag.clear()
+
+    def wake(self) -> None:
+        self._flag.set()
+
+    def wait(self, timeout_ms: float) -> None:
+        if self._source.limited:
+            self._flag.wait(timeout_ms / 1000)
+
+
+class _OpenStore:
+    """A client of a cluster, as a consumer's threads and rules see it."""
+
+    def __init__(self, check_open: Callable[[], None], is_closed: Callable[[], bool]) -> None:
+        self._check_open, self._is_closed, self._pid = check_open, is_closed, os.getpid()
+
+    @property
+    def closed(self) -> bool:
+        return self._is_closed()
+
+    @property
+    def forked(self) -> bool:
+        return os.getpid() != self._pid
+
+    def check_process(self) -> None:
+        if self.forked:
+            raise ForkedProcessError(
+                "This consumer belongs to the parent process. Make one in the child."
+            )
+
+    def check_writable(self) -> None:
+        self.check_process()
+        self._check_open()
+
+    def steady_ms(self) -> float:
+        return time.monotonic() * 1000
+
+
+class ClusterSource(Source):
+    """Reads topics of a cluster for one group.
+
+    It may hold back 1,000 messages of a topic, or 100 MiB of them, at once.
+    """
+
+    def __init__(
+        self,
+        new_reader: NewReader,
+        settings: ConsumerSettings,
+        check_open: Callable[[], None],
+        is_closed: Callable[[], bool],
+    ) -> None:
+        """Read nothing yet."""
+        if settings.broadcast or settings.ordered:
+            raise InvalidArgumentError("A cluster's consumer has no broadcast and no ordered.")
+        if settings.start != "earliest":
+            raise InvalidArgumentError(
+                f"start is {settings.start!r}. The broker says where a group begins: leave it out."
+            )
+        self._new_reader, self.settings = new_reader, settings
+        self.store = _OpenStore(check_open, is_closed)
+        self._hide_s = min(hidden_s(settings.timeout + _MORE), HIDDEN_S_MAX)
+        self._topics: dict[str, tuple[Subscription, Held]] = {}
+        self._tags: dict[str, str] = {}
+        self._readers: dict[str, Reader] = {}
+        self._turn = 0
+        self.limited = False
+        """Whether the last pull left a topic out."""
+
+    def subscription(self, topic: str, handler: Any, tags: str) -> Subscription:
+        """Return what a handler's messages come through; the broker chooses by tags."""
+        names = parse_tags(tags)
+        made = Subscription(topic, handler, ALL_TAGS)
+        self._topics[topic] = made, Held()
+        self._tags[topic] = ALL_TAGS if names is None else "||".join(sorted(names))
+        return made
+
+    def begin(self, subscriptions: Sequence[Subscription]) -> None:
+        """Begin to read; the broker makes the group if it may."""
+        for each in subscriptions:
+            tags = self._tags[each.topic]
+            self._readers[each.topic] = self._new_reader(self.settings.group, each.topic, tags)
+
+    def pull(self, count_max: int) -> tuple[list[Task], bool]:
+        """Pull from the first topic that has something, beginning with another each time."""
+        self.store.check_writable()
+        topics = list(self._topics)
+        turn = self._turn % len(topics)
+        open_ones = [each for each in topics[turn:] + topics[:turn] if self._fits(each, count_max)]
+        self.limited = len(open_ones) < len(topics)
+        if not open_ones:
+            return [], True
+        calls: dict[Future[Any], str] = {}
+        try:
+            for topic in open_ones:
+                calls[self._readers[topic].begin(count_max, self._hide_s)] = topic
+            wait(calls, 0 if self.limited else _WAIT_S, FIRST_COMPLETED)
+            for call, topic in calls.items():
+                messages = self._readers[topic].take(call) if call.done() else []
+                if messages:
+                    self._turn = topics.index(topic) + 1
+                    subscription, held = self._topics[topic]
+                    run = ClusterRun(self._readers[topic], messages)
+                    return subscription.tasks(run, held, self.settings.batch_count), False
+        except ClusterError as e:
+            self.store.check_writable()
+            log.warning("%s", e)
+            time.sleep(_AGAIN_S)
+        return [], self.limited
+
+    def _fits(self, topic: str, count_max: int) -> bool:
+        """Tell whether more of a topic may be pulled."""
+        config, (_, held) = Config(), self._topics[topic]
+        is_next = held.count + count_max <= max(config.inflight_count_max, count_max)
+        return is_next and held.bytes < config.inflight_bytes_max
+
+    @contextmanager
+    def waiter(self) -> Iterator[_Waiter]:
+        """Lend who sleeps while there is no room."""
+        yield _Waiter(self)
+
+    def wait_durable(self) -> None:
+        """Return at once: what the broker has answered is as durable as it makes it."""
+
+    def close(self) -> None:
+        """Read no more, once the calls that are under way have ended: about 5 s."""
+        for each in self._readers.values():
+            each.close()
+
+    def look(self, topics: Sequence[str]) -> list[tuple[GroupStats, GroupTally]]:
+        """Refuse it: the client does not tell how far a group has come."""
+        raise InvalidArgumentError(
+            "A cluster's client does not tell how far a group has come. Ask "
+            "mqadmin consumerProgress."
+        )

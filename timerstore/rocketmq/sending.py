@@ -1,0 +1,137 @@
+"""Sending: one message, or many that are under way at the same time.
+
+The id of a message is made before it is sent. So if no answer comes, its caller knows which timer
+may be there all the same, and can cancel it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from typing import Any, Final, NamedTuple
+
+from timerstore.errors import ClusterError, InvalidArgumentError, TimerStoreError
+from timerstore.ground.arguments import check_topic
+from timerstore.rocketmq.library import asked, message_kind, translated
+
+UNDER_WAY: Final = 64
+"""So many of `put_many` wait for their answers at once; more made it no faster."""
+_ATTEMPTS: Final = 4
+"""The client tries three times; then it should have answered."""
+
+
+class Sending(NamedTuple):
+    """What is sent. `due_s`: None if it is due at once."""
+
+    id: str
+    topic: str
+    body: bytes
+    due_s: int | None
+    key: str | None = None
+    tag: str | None = None
+    properties: dict[str, str] = {}  # noqa: RUF012 - nobody changes it
+
+
+def check_cluster_topic(topic: str, what: str = "topic") -> str:
+    """Return the name of a topic or group, or refuse one that gRPC clients may not use."""
+    check_topic(topic, what)
+    if "|" in topic:
+        raise InvalidArgumentError(
+            f"{what} is {topic!r}. A cluster's clients take no |: rename it."
+        )
+    return topic
+
+
+def check_key_and_tag(key: str | None, tag: str | None) -> None:
+    """Refuse what a cluster would hand out changed."""
+    if key is not None and key.split() != [key]:
+        raise InvalidArgumentError(
+            f"key is {key!r}. A cluster takes a key apart at each blank: pass one without."
+        )
+    if tag is not None and ("|" in tag or not tag.strip()):
+        raise InvalidArgumentError(f"tag is {tag!r}. Pass one without | that is not blank.")
+
+
+def check_properties(properties: dict[str, str]) -> None:
+    """Refuse blank names and values, which the client does not send."""
+    for name, value in properties.items():
+        if not name.strip() or not value.strip():
+            raise InvalidArgumentError(
+                f"property {name!r} is {value!r}. A cluster takes none that is blank: leave it out."
+            )
+
+
+class Sender:
+    """Sends through one producer; any thread may use it."""
+
+    def __init__(self, producer: Any, timeout_s: float) -> None:
+        """Send nothing yet. `timeout_s`: how long one attempt of the client may take."""
+        self._producer, self._kind = producer, message_kind()
+        self._wait_s = _ATTEMPTS * timeout_s
+
+    def send(self, sending: Sending) -> None:
+        """Send one message; on return its broker has it."""
+        what = f"putting {sending.id}"
+        try:
+            asked(what, lambda: self._producer.send(self._message(sending)))
+        except ClusterError as e:
+            e.unsure = (sending.id,)
+            raise
+
+    def send_many(self, sendings: Iterable[Sending]) -> Iterator[tuple[Sending, Any]]:
+        """Yield each message in its order, with None if its broker has it, or the error.
+
+        Up to 64 are under way at once. After an error nothing more is sent: what was under way is
+        yielded, then it ends.
+        """
+        waiting: deque[tuple[Sending, Future[Any]]] = deque()
+        failed = False
+        left = iter(sendings)
+        while True:
+            while not failed and len(waiting) < UNDER_WAY:
+                sending = next(left, None)
+                if sending is None:
+                    break
+                waiting.append((sending, self._begin(sending)))
+            if not waiting:
+                return
+            sending, future = waiting.popleft()
+            error = _error_of(sending, future, self._wait_s)
+            failed |= error is not None
+            yield sending, error
+
+    def _begin(self, sending: Sending) -> Future[Any]:
+        try:
+            begun: Future[Any] = self._producer.send_async(self._message(sending))
+        except Exception as e:
+            begun = Future()
+            begun.set_exception(e)
+        return begun
+
+    def _message(self, sending: Sending) -> Any:
+        message = self._kind(sending.id)
+        message.topic, message.body = sending.topic, sending.body
+        if sending.due_s is not None:
+            message.delivery_timestamp = sending.due_s
+        if sending.key is not None:
+            message.keys = sending.key
+        if sending.tag is not None:
+            message.tag = sending.tag
+        for name, value in sending.properties.items():
+            message.add_property(name, value)
+        return message
+
+
+def _error_of(sending: Sending, future: Future[Any], wait_s: float) -> TimerStoreError | None:
+    error: BaseException | None
+    try:
+        error = future.exception(wait_s)
+    except TimeoutError:
+        error = TimeoutError(f"no answer within {wait_s:.0f} s")
+    if error is None:
+        return None
+    ours = translated(f"putting {sending.id}", error)
+    if isinstance(ours, ClusterError):
+        ours.unsure = (sending.id,)
+    return ours
