@@ -132,7 +132,10 @@ WHOLE: Final = (
 )
 """Lives of whole stores that take long where kernels are interpreted, and show no more there."""
 
-TOGETHER: Final = ("spark/", "test_site.py", "test_tidy.py", "test_live.py", "test_operate.py")
+TOGETHER: Final = (
+    *("spark/", "test_site.py", "test_tidy.py", "test_live.py", "test_operate.py"),
+    "interop/test_common_calls.py",
+)
 """What one process runs, for its tests share what takes seconds or a gigabyte."""
 
 APART: Final = (

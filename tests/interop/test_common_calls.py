@@ -1,4 +1,4 @@
-"""What a store and a cluster have in common, tried on each; what differs is data."""
+"""The calls that a store shares with a cluster, tried on each; what differs is data."""
 
 import threading
 import time

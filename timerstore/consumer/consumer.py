@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
-from typing import Final, Self, TypeVar
+from typing import Final, Self, TypeVar, cast
 
 from timerstore.consumer.consumersettings import ConsumerSettings, Ordered
 from timerstore.consumer.consumerstats import ConsumerStats, read_consumer_stats
@@ -27,6 +27,7 @@ from timerstore.ground.kinds import Duration, check_bool, check_duration, check_
 from timerstore.ground.renamed import renamed
 from timerstore.ground.staying import Closes
 from timerstore.watching.anystore import AnyStore
+from timerstore.watching.commoncalls import CommonCalls
 
 log = logging.getLogger("timerstore")
 
@@ -57,7 +58,7 @@ class Consumer(Closes):
 
     def __init__(
         self,
-        store: AnyStore,
+        store: AnyStore | CommonCalls,
         group: str,
         *,
         threads: int = 20,
@@ -103,7 +104,7 @@ class Consumer(Closes):
             start=start,
         )
         self._workings = Workings(source_of(store, settings))
-        self.store, self.group = store, group
+        self.store, self.group = cast("AnyStore", store), group
         self._open_store, self._stepper = self._workings.source.store, stepper_of(self._workings)
         self._threads: Threads | None = None
 
@@ -180,7 +181,7 @@ class Consumer(Closes):
                 try:
                     self.store.close()
                 except (TimerStoreError, OSError) as e:
-                    log.error("%s: closing failed: %s", self.store.path, e)
+                    log.error("%r: closing failed: %s", self.store, e)
                     failed = True
             return exit_status(signals.number, ended=ended, failed=failed)
 

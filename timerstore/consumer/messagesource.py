@@ -2,9 +2,9 @@
 
 A consumer is handlers by rules (`Handling`), one `Subscription` for each topic, and who calls the
 handlers: threads, a loop's tasks, a step. What they need of a store is a source, of which there are
-three: an open store (`storesource.py`), the same in an event loop (`aio/loopsource.py`), a client
-(`serving/clientsource.py`). What was pulled is a `HandedOut`, which knows by itself how it is
-acknowledged, sent back, or given back.
+four: an open store (`storesource.py`), the same in an event loop (`aio/loopsource.py`), a client
+(`serving/clientsource.py`), a cluster (`rocketmq/clustersource.py`). What was pulled is a
+`HandedOut`, which knows by itself how it is acknowledged, sent back, or given back.
 
 Each call may come from any thread, but `pull`, which one thread makes at a time.
 """

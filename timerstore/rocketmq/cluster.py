@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from timerstore.consumer.consumersettings import ConsumerSettings
 from timerstore.consumer.messagesource import Source
-from timerstore.consuming.consuming import dead_topic
-from timerstore.consuming.dead_letters import LISTED_MAX
+from timerstore.consuming.agreed import LISTED_MAX, dead_topic
 from timerstore.consuming.delivery import Batch, Delivery
 from timerstore.errors import (
     ClusterError,
@@ -38,7 +37,14 @@ from timerstore.ground.arguments import (
     given_times,
     resolve_due_ms,
 )
-from timerstore.ground.kinds import Duration, check_duration, check_int, check_timeout
+from timerstore.ground.kinds import (
+    Duration,
+    check_bool,
+    check_duration,
+    check_int,
+    check_kind,
+    check_timeout,
+)
 from timerstore.ground.staying import Closes
 from timerstore.rocketmq.clusterrun import ClusterRun
 from timerstore.rocketmq.clustersource import ClusterSource
@@ -99,8 +105,11 @@ class Cluster(Closes):
             raise InvalidArgumentError(f"timeout is {timeout!r}. Pass 1 second to an hour.")
         self._timeout_s = math.ceil(timeout_s)
         self._hide_s = _checked_invisible(invisible)
-        library = load()
+        check_bool(tls, "tls")
+        check_kind(access_key, str, "access_key")
+        check_kind(secret_key, str, "secret_key")
         check_reachable(address, self._timeout_s)
+        library = load()
         credentials = library.Credentials(access_key, secret_key)
         self._config = asked(
             f"connecting to {address}",

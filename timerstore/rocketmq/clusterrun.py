@@ -10,10 +10,10 @@ from typing import Any, Final, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from timerstore.consuming.ackput import Put
+from timerstore.consuming.agreed import DEAD, Wait
 from timerstore.consuming.delivery import Delivery, HandedOut
 from timerstore.consuming.failures import Failure
-from timerstore.consuming.sendback import DEAD, Wait
+from timerstore.consuming.nextputs import Put
 from timerstore.errors import InvalidArgumentError, TimerStoreError, TooLateError
 from timerstore.ground.config import Config
 from timerstore.ground.ids import Int64s, parse_id
@@ -180,7 +180,7 @@ def _wait_s(wait: Wait) -> int:
     """Return the seconds of a wait; levels are RocketMQ's own."""
     if isinstance(wait, timedelta):
         return hidden_s(wait)
-    levels_ms = Config().delay_levels_ms()
+    levels_ms: list[int] = Config().delay_levels_ms()
     return levels_ms[min(wait, len(levels_ms)) - 1] // 1_000
 
 
