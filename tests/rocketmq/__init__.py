@@ -1,0 +1,1 @@
+"""Tests of `timerstore/rocketmq/` that need no cluster."""
