@@ -154,7 +154,7 @@ class Cluster(Closes):
 
         A key has no blanks. Key, tag and properties take 16,384 bytes at most, unless the proxy is
         set otherwise. Raises InvalidArgumentError, also if the due time is further ahead than the
-        cluster takes: 3 days by default. If no answer came, ClusterError is raised, and the timer
+        cluster takes: a day by default. If no answer came, ClusterError is raised, and the timer
         may be there all the same: `cancel` takes the id in `error.unsure`.
 
         >>> id = cluster.put(b"hello", delay=timedelta(minutes=5))  # doctest: +SKIP
