@@ -178,7 +178,7 @@ def test_many_with_a_time_each(kind: Kind, topic: str) -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"body": "text"}, "body is str"),
+    ({"body": "text"}, "body has the type str"),
     ({"body": b""}, "body is empty"),
     ({"at": datetime(2030, 1, 1)}, "no time zone"),  # noqa: DTZ001
     ({"at_ms": 1_700_000_000}, "looks like seconds"),
