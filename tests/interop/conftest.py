@@ -1,11 +1,15 @@
 """RocketMQ, where it can run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import timerstore.rocketmq
 from tests.interop.brokers import Brokers, NoRocketMQError, classpath
+
+TOPICS = [f"t{i}" for i in range(12)]
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +20,29 @@ def rocketmq() -> Callable[[Path], Brokers]:
     except NoRocketMQError as error:
         pytest.skip(str(error))
     return Brokers
+
+
+@pytest.fixture(scope="session")
+def cluster(
+    rocketmq: Callable[[Path], Brokers], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    """A client of a name server, a broker, a proxy."""
+    base = tmp_path_factory.mktemp("cluster")
+    with pytest.MonkeyPatch.context() as patch, rocketmq(base / "rocketmq") as brokers:
+        patch.setenv("HOME", str(base))  # there the client's log goes
+        (base / "broker").mkdir()
+        brokers.ask("names")
+        brokers.start(base / "broker", **ROOMY)
+        brokers.ask("topics", base / "broker", *TOPICS)
+        with timerstore.rocketmq.connect(brokers.proxy(), invisible=10) as made:
+            yield made
+
+
+ROOMY = {
+    "brokerName": "broker-a",
+    "timerWheelEnable": "true",
+    "recallMessageEnable": "true",
+    "timerPrecisionMs": 1_000,
+    "timerMaxDelaySec": 86_400 * 400,
+    "mappedFileSizeCommitLog": 1 << 26,
+}

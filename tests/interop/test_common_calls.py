@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,17 +15,14 @@ import pytest
 
 import timerstore
 import timerstore.rocketmq
-from tests.interop.brokers import Brokers
+from tests.interop.conftest import TOPICS
 from tests.small_store import SMALL
 from timerstore import Consumer, InvalidArgumentError, Retry, StoreClosedError, UnknownTimerError
 
 pytestmark = [
-    pytest.mark.timeout(120),
     # RocketMQ's client calls what Python has renamed.
     pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated"),
 ]
-
-TOPICS = [f"t{i}" for i in range(12)]
 
 
 @dataclass(frozen=True)
@@ -52,32 +49,6 @@ class Kind:
 
     def rounded(self, due_ms: int) -> int:
         return -(-due_ms // self.precision_ms) * self.precision_ms
-
-
-@pytest.fixture(scope="module")
-def cluster(
-    rocketmq: Callable[[Path], Brokers], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Any]:
-    """A client of a name server, a broker, a proxy."""
-    base = tmp_path_factory.mktemp("cluster")
-    with pytest.MonkeyPatch.context() as patch, rocketmq(base / "rocketmq") as brokers:
-        patch.setenv("HOME", str(base))  # there the client's log goes
-        (base / "broker").mkdir()
-        brokers.ask("names")
-        brokers.start(base / "broker", **ROOMY)
-        brokers.ask("topics", base / "broker", *TOPICS)
-        with timerstore.rocketmq.connect(brokers.proxy(), invisible=10) as made:
-            yield made
-
-
-ROOMY = {
-    "brokerName": "broker-a",
-    "timerWheelEnable": "true",
-    "recallMessageEnable": "true",
-    "timerPrecisionMs": 1_000,
-    "timerMaxDelaySec": 86_400 * 400,
-    "mappedFileSizeCommitLog": 1 << 26,
-}
 
 
 @pytest.fixture(

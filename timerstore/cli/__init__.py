@@ -23,6 +23,7 @@ rows.py         rows of a file as timers to put
 progressfile.py how far an import has come
 keeping.py      backup, follow, standby, promote, restore, salvage
 upkeep.py       clean, handover
+clustermove.py  move
 trying.py       warmup, demo
 coming.py       a store that is looked at, or changed
 owner.py        changing through the process that has a store open

@@ -17,6 +17,7 @@ from timerstore.cli import (  # isort: skip
     exporting,
     keeping,
     upkeep,
+    clustermove,
     trying,
 )
 from timerstore.cli.app import app
@@ -26,6 +27,7 @@ __all__ = [
     "backlog",
     "changes",
     "checking",
+    "clustermove",
     "consume",
     "dead",
     "exporting",

@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from timerstore.errors import (
     StoreLockedError,
     TimerStoreError,
 )
+from timerstore.ground.durably import write_durably
 from timerstore.timelog.files.smallfile import read_small
 
 _PIECE_BYTES = 1 << 20
@@ -111,17 +111,7 @@ def _parse(values: dict[str, Any]) -> Progress:
 
 def write_progress(path: Path, progress: Progress) -> None:
     """Write how far an import has come; durable on return."""
-    part = path.with_name(path.name + ".part")
-    with part.open("w") as file:
-        json.dump(asdict(progress), file)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    write_durably(path, json.dumps(asdict(progress)))
 
 
 @contextmanager

@@ -4,6 +4,7 @@
     put.py        what a put is given, as one row
     kinds.py      kinds of arguments that many calls share
     config.py     settings
+    durably.py    a small file, written so that a power cut leaves the old one or the new one
     tomlfile.py   a TOML file that a person wrote
     ids.py        ids of timers, as text or as columns
     amounts.py    amounts as text for people

@@ -6,6 +6,7 @@
     receiving.py   messages of one topic for one group
     clusterrun.py  what was received, as a program sees it
     clustersource.py a consumer's messages
+    moving.py      what is pending in a store, sent to a cluster
     library.py     RocketMQ's own client, which the extra `[rocketmq]` installs
 
 It stands beside the store: it opens none. docs/howto/rocketmq.md says what is not there.

@@ -1,0 +1,49 @@
+"""The command `move`, from a store to a cluster whose proxy hands its timers out."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore
+from tests.cli.shell import SMALL, finish, process
+from tests.interop.conftest import TOPICS
+from tests.interop.test_common_calls import now_ms
+
+pytestmark = [
+    pytest.mark.slow,
+    # RocketMQ's client calls what Python has renamed.
+    pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated"),
+]
+
+
+def test_each_timer_comes_once_under_its_own_id(cluster: Any, tmp_path: Path) -> None:
+    path, topic = tmp_path / "timers", TOPICS[-1]
+    with timerstore.open(path, config=SMALL) as store:
+        start_ms = now_ms() + 15_000
+        for i in range(300):
+            store.put(b"%d" % i, topic=topic, at_ms=start_ms + 11 * i, key=f"k{i}")
+        wrong = store.put(b"wrong", topic=topic, at_ms=start_ms + 60_000)
+        far = store.put(b"far", topic=topic, at_ms=start_ms + 2 * 86_400_000)
+        wanted = {timer.id: timer for timer in store.pending()}
+    status, out, err = finish(process("move", path, cluster.address))
+    assert (status, err) == (0, "") and "--partly sends the others" in out
+    assert "further ahead" in out and far in out
+    told = finish(process("move", path, cluster.address, "--partly", "--json"))
+    assert told[0] == 0, told
+    assert json.loads(told[1])["moved"] == 301
+    with timerstore.open(path, config=SMALL) as store:
+        assert [timer.id for timer in store.pending()] == [far]
+    assert cluster.cancel(wrong, topic=topic)
+    again = json.loads(finish(process("move", path, cluster.address, "--partly", "--json"))[1])
+    assert again["moved"] == 0
+    got: Counter[str] = Counter()
+    for delivery in cluster.consume(topic, group="movers", timeout=15):
+        timer = wanted[delivery.id]
+        assert (delivery.body, delivery.key) == (timer.body, timer.key)
+        assert 0 <= delivery.due_ms - timer.due_ms < 1_000
+        got[delivery.id] += 1
+        delivery.ack()
+    assert got == dict.fromkeys(wanted.keys() - {wrong, far}, 1)

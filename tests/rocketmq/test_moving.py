@@ -1,0 +1,164 @@
+"""Moving a store's timers to a cluster, here a list that refuses or ends where it is told to."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.small_store import SMALL
+from timerstore import ClusterError, InvalidArgumentError, ManualClock, TimerStore, TimerStoreError
+from timerstore.rocketmq.moving import Judge, Moved, move_pending, note_of, read_note
+from timerstore.rocketmq.sending import Sending
+
+NOW_MS = 1_900_000_000_000
+DAY_MS = 86_400_000
+
+
+class Killed(BaseException):
+    """What ends a process."""
+
+
+class Cluster:
+    """Takes timers; `fails` says after how many, and how."""
+
+    def __init__(self, *, fails_after: int = 1 << 30, kills: bool = False) -> None:
+        self.got: list[Sending] = []
+        self.fails_after, self.kills = fails_after, kills
+        self.refused: set[str] = set()
+
+    def shows(self, topic: str) -> bool:
+        return topic != "unknown"
+
+    def send_many(
+        self, sendings: Iterable[Sending]
+    ) -> Iterator[tuple[Sending, TimerStoreError | None]]:
+        for each in sendings:
+            if each.id in self.refused:
+                yield each, InvalidArgumentError("no")
+                return  # as the client does, whose chunk is broken off
+            if len(self.got) >= self.fails_after:
+                if self.kills:
+                    raise Killed
+                yield each, ClusterError("no answer")
+                return
+            self.got.append(each)
+            yield each, None
+
+
+def move(store: TimerStore, cluster: Cluster, topic: str | None = None) -> Moved:
+    judge = Judge(cluster, NOW_MS, 10 * DAY_MS)
+    return move_pending(store, cluster, judge, store.path, lambda: NOW_MS, topic=topic)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store with 200 timers that can go."""
+    with timerstore.open(tmp_path / "s", config=SMALL, clock=ManualClock(NOW_MS)) as store:
+        for i in range(200):
+            given = {"key": f"k{i}", "tag": "t", "properties": {"n": str(i)}}
+            topic = "a" if i % 2 else "b"
+            store.put(b"%d" % i, topic=topic, at_ms=NOW_MS + 100_000 + 7 * i, **given)
+    return tmp_path / "s"
+
+
+def opened(path: Path) -> TimerStore:
+    return timerstore.open(path, config=SMALL, clock=ManualClock(NOW_MS))
+
+
+def test_all_go_once_as_they_were(path: Path) -> None:
+    cluster = Cluster()
+    with opened(path) as store:
+        wanted = {timer.id: timer for timer in store.pending()}
+        assert move(store, cluster, topic="a").count == 100
+        assert store.count() == store.count("b") == 100
+        assert move(store, cluster).count == 100
+        assert store.count() == 0 and move(store, cluster).count == 0
+    assert not note_of(path).exists()
+    assert len(cluster.got) == 200
+    for each in cluster.got:
+        timer = wanted.pop(each.id)
+        assert each.due_s is not None and 0 <= each.due_s * 1_000 - timer.due_ms < 1_000
+        assert each[2] == timer.body and (each.topic, each.key) == (timer.topic, timer.key)
+        assert (each.tag, each.properties) == (timer.tag, timer.properties)
+
+
+def test_what_is_overdue_goes_at_once(path: Path) -> None:
+    cluster, later_ms = Cluster(), NOW_MS + 100_500
+    with opened(path) as store:
+        store.pause("firing")
+        judge = Judge(cluster, later_ms, DAY_MS)
+        assert move_pending(store, cluster, judge, path, lambda: later_ms).count == 200
+    assert Counter(each.due_s is None for each in cluster.got)[True] > 50
+
+
+@pytest.mark.parametrize("fails_after", [0, 1, 63, 64, 65, 130, 199])
+@pytest.mark.parametrize("kills", [False, True])
+def test_broken_off_it_goes_on(path: Path, fails_after: int, kills: bool) -> None:
+    cluster = Cluster(fails_after=fails_after, kills=kills)
+    with opened(path) as store:
+        with pytest.raises(Killed if kills else ClusterError):
+            move(store, cluster)
+        under_way = read_note(path)
+        assert 0 < len(under_way) <= 64
+        left = {timer.id for timer in store.pending()}
+    lost = {each.id for each in cluster.got} & left
+    assert lost <= set(under_way) and (kills or not lost)
+    cluster.fails_after = 1 << 30
+    with opened(path) as store:
+        move(store, cluster)
+        assert store.count() == 0
+    times = Counter(each.id for each in cluster.got)
+    assert len(times) == 200 and max(times.values()) <= 2
+    assert {id for id, count in times.items() if count == 2} == lost
+    assert read_note(path) == []
+
+
+def test_what_the_cluster_refuses_stays(path: Path) -> None:
+    cluster = Cluster()
+    with opened(path) as store:
+        ids = [timer.id for timer in store.pending()]
+        cluster.refused = {ids[0], ids[70], ids[199]}
+        moved = move(store, cluster)
+        assert moved.count == 197 and set(moved.stays) == cluster.refused
+        assert {timer.id for timer in store.pending()} == cluster.refused
+    assert max(Counter(each.id for each in cluster.got).values()) == 1
+
+
+def test_a_table_of_what_cannot_go(tmp_path: Path) -> None:
+    with timerstore.open(tmp_path / "s", config=SMALL, clock=ManualClock(NOW_MS)) as store:
+        at = {"delay": timedelta(hours=1)}
+        goes = store.put(b"x", topic="t", **at)
+        store.put(b"x", topic="t|u", **at)
+        store.put(b"x", topic="unknown", **at)
+        store.put(b"x", topic="t", delay=timedelta(days=10, seconds=1))
+        store.put(b"x", topic="t", key="a b", **at)
+        store.put(b"x", topic="t", tag="a|b", **at)
+        store.put(b"x", topic="t", properties={"a": " "}, **at)
+        store.put(b"x", topic="t", properties={"a": "x" * 16_383}, **at)
+        store.put(b"x", topic="group", **at)
+        cluster = Cluster()
+        rows = Judge(cluster, NOW_MS, 10 * DAY_MS).table(store.pending())
+        assert sum(row.count for row in rows) == store.count() == 9
+        reasons = {row.why.split(" ")[0] for row in rows}
+        assert len([row for row in rows if row.why]) == 7 and "" in reasons
+        for words in (
+            "further ahead",
+            "no such topic",
+            "16,384 bytes",
+            "key has a blank",
+            "tag has a |",
+            "has a |",
+        ):
+            assert any(words in row.why for row in rows), words
+        assert move(store, cluster).count == 2
+        assert goes in {each.id for each in cluster.got} and store.count() == 7
+
+
+def test_a_note_that_is_none(path: Path) -> None:
+    for text in ("", "{", "{}", "[1]"):
+        note_of(path).write_text(text)
+        with pytest.raises(InvalidArgumentError, match=r"[Rr]emove it"):
+            read_note(path)
