@@ -1,5 +1,6 @@
 """Remote backups: all that a backup in a folder does, at an address."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -383,3 +384,29 @@ def test_the_shell(run: Run, s3: str, tmp_path: Path) -> None:
     assert "2 timers pending" in run("restore", place, tmp_path / "new").output
     assert "2 messages were whole" in run("salvage", place, tmp_path / "salvaged").output
     assert "no backup" in run("verify", f"{place}/nothing", exits=3).output
+
+
+def test_what_takes_folders_alone_says_what_to_do(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = "s3://bucket/timers"
+    calls: list[Callable[[Any], Any]] = [
+        timerstore.open,
+        lambda path: timerstore.open(path, read_only=True),
+        timerstore.read,
+        timerstore.connect,
+        lambda path: timerstore.restore(tmp_path, path),
+        lambda path: timerstore.backup(path, tmp_path / "backup"),
+    ]
+    for call in calls:
+        for path in (place, Path(place)):
+            with pytest.raises(
+                InvalidArgumentError, match=r"timerstore restore s3:/+bucket/timers"
+            ):
+                call(path)
+    with pytest.raises(InvalidArgumentError, match="folder itself"):
+        timerstore.open(f"file://{tmp_path}/store")
+    for command in (("info", place), ("get", place, "x"), ("validate", place)):
+        assert "timerstore restore" in run(*command, exits=2).output
+    assert list(tmp_path.iterdir()) == []

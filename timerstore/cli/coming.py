@@ -26,7 +26,7 @@ from timerstore.errors import (
     StoreAccessError,
     StoreClosedError,
 )
-from timerstore.ground.kinds import unknown_name
+from timerstore.ground.kinds import check_path, unknown_name
 
 if TYPE_CHECKING:
     from timerstore.control.asking import Owner
@@ -148,7 +148,7 @@ def check_is_there(path: Path) -> None:
     from timerstore.timelog.files.oserrors import told_of
 
     with told_of(path):
-        if not path.exists():
+        if not check_path(path).exists():
             raise NotAStoreError(f"{path} does not exist. Pass the folder of a store.")
         if not (path.is_dir() and any(path.iterdir())):
             raise NotAStoreError(f"{path} is no timer store. Pass the folder of a store.")

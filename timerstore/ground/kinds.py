@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from datetime import timedelta
 from difflib import get_close_matches
@@ -15,6 +16,8 @@ Duration = timedelta | float
 """A length of time: a timedelta, or seconds."""
 
 _NAMES_SHOWN: Final = 20
+_ELSEWHERE: Final = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://|(s3|gs|gcs|abfss?|hdfs):/")
+"""Addresses; a Path has lost one of the two slashes."""
 
 
 def check_path(path: Any) -> Path:
@@ -30,11 +33,18 @@ def check_path(path: Any) -> Path:
         raise InvalidArgumentError(
             f"path is {text!r}, and no file can have that name. Pass another path."
         )
+    if _ELSEWHERE.match(text):
+        raise InvalidArgumentError(
+            f"{text} is an address, and this takes a folder of this machine. If a backup lies "
+            f"there, make a store of it first: timerstore restore {text} FOLDER."
+        )
     return Path(text)
 
 
 def check_place(path: Any) -> Path:
     """Return a path that stays the same wherever the process goes (`chdir`), or refuse it."""
+    if isinstance(path, str) and path.startswith("file://"):
+        raise InvalidArgumentError(f"{path} is an address. Pass the folder itself.")
     try:
         return check_path(path).absolute()
     except OSError as e:
