@@ -47,10 +47,10 @@ def consume(
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Write each message of a topic when it is due. In a pipe it writes only the bodies. It has the
+    """Write each message of a topic when it is due. In a pipe it writes only the bodies.
 
-    store open while it runs. It acknowledges what it wrote. If the reader of a pipe ends, as
-    head does, some more may have been written than it shows: use --count.
+    It has the store open while it runs. It acknowledges what it wrote. If the reader of a pipe
+    ends, as head does, some more may have been written than it shows: use --count.
 
     Example: timerstore consume timers/ --topic reminders --count 10 --json
     """
