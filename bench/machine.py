@@ -122,11 +122,22 @@ def headline(*more: str) -> str:
 
 def describe() -> str:
     """Return the machine in one line: processor, cores, memory, kernel, Python."""
-    text = Path("/proc/cpuinfo").read_text()
-    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    processor = match[1].strip() if match else platform.machine()
+    processor = _said_of_processor("model name") or platform.machine()
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     return (
         f"{os.cpu_count()} × {processor}, {gib:.0f} GiB, Linux {platform.release()}, "
         f"Python {platform.python_version()}"
     )
+
+
+def kind() -> str:
+    """Return the kind of processor and Python: what ratios of processor time depend on."""
+    named = [_said_of_processor(each) for each in ("model name", "cpu family", "model")]
+    python = ".".join(platform.python_version_tuple()[:2])
+    return f"{' '.join(filter(None, named)) or platform.machine()}, Python {python}"
+
+
+def _said_of_processor(name: str) -> str | None:
+    text = Path("/proc/cpuinfo").read_text()
+    match = re.search(rf"^{name}\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1].strip() if match else None
