@@ -37,7 +37,9 @@ def rewrite(path: Path, offset: int, name: str | None) -> None:
 def test_a_timer_that_leads_nowhere_is_named_and_the_others_fire(
     tmp_path: Path, name: str | None, closed: bool
 ) -> None:
-    path, clock = tmp_path / "s", ManualClock()
+    home = tmp_path / "a" / "b"  # what climbs out of the store is still under tmp_path
+    home.mkdir(parents=True)
+    path, clock = home / "s", ManualClock()
     store = timerstore.open(path, config=SMALL, clock=clock)
     topic = "x" * len(name or "none")
     for body, where in (b"before", "t"), (b"evil", topic), (b"behind", "t"):
@@ -46,16 +48,16 @@ def test_a_timer_that_leads_nowhere_is_named_and_the_others_fire(
     offset = int(evil.id[12:24], 16) & ((1 << 47) - 1)
     store.close() if closed else store.abandon()
     rewrite(path, offset, name)
-    before = {file for file in tmp_path.parent.rglob("*") if path not in file.parents}
+    before = {file for file in tmp_path.rglob("*") if path not in file.parents}
     with TimerStore(path, config=SMALL, clock=ManualClock(clock.now_ms)) as store:
         clock = store.core.clock  # type: ignore[assignment]
         clock.advance(2 * HOUR)
         bodies = {delivery.body for delivery in store.pull("t", group="g", timeout=0)}
         assert bodies == {b"before", b"behind"}
         assert any(place.offset == offset for place in store.core.engine.damage.places)
-    new = tmp_path / "new"
+    new = home / "new"
     report = timerstore.salvage(path, new)
     assert report is not None
     timerstore.open(new).close()
-    after = {file for file in tmp_path.parent.rglob("*") if path not in file.parents}
+    after = {file for file in tmp_path.rglob("*") if path not in file.parents}
     assert {file for file in after - before if new != file and new not in file.parents} == set()
