@@ -58,7 +58,13 @@ def classpath() -> str:
 def _make(folder: Path, command: Callable[[Path], list[str]], why: str) -> None:
     """Have a command fill a folder, which is there once it is complete."""
     made = Path(tempfile.mkdtemp(dir=folder.parent))
-    done = subprocess.run(command(made), capture_output=True, text=True, timeout=240, check=False)
+    try:
+        done = subprocess.run(
+            command(made), capture_output=True, text=True, timeout=240, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        shutil.rmtree(made)
+        raise NoRocketMQError(why) from error
     if done.returncode:
         shutil.rmtree(made)
         if why:
