@@ -1,6 +1,8 @@
 """The command `move`, from a store to a cluster whose proxy hands its timers out."""
 
 import json
+import random
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ import timerstore
 from tests.cli.shell import SMALL, finish, process
 from tests.interop.conftest import TOPICS
 from tests.interop.test_common_calls import now_ms
+from tests.tiers import how_many
+from timerstore.rocketmq.moving import note_of, read_note
 
 pytestmark = [
     pytest.mark.slow,
@@ -47,3 +51,35 @@ def test_each_timer_comes_once_under_its_own_id(cluster: Any, tmp_path: Path) ->
         got[delivery.id] += 1
         delivery.ack()
     assert got == dict.fromkeys(wanted.keys() - {wrong, far}, 1)
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(300)
+def test_killed_again_and_again(cluster: Any, tmp_path: Path) -> None:
+    """All come; twice come only those that were under way, of which the note says which."""
+    path, topic, rnd = tmp_path / "timers", TOPICS[-2], random.Random(how_many("MOVE_SEED", 1, 1))
+    with timerstore.open(path, config=SMALL) as store:
+        due_ms = now_ms() + 60_000
+        bodies = [b"%d" % i for i in range(3_000)]
+        wanted = set(store.put_many(bodies, topic=topic, at_ms=due_ms))
+    doubted: set[str] = set()
+    for _ in range(4):
+        child = process("move", path, cluster.address)
+        until_s = time.monotonic() + 60
+        while not note_of(path).exists() and time.monotonic() < until_s:
+            time.sleep(0.01)
+        time.sleep(rnd.random() * 1.5)
+        child.kill()
+        finish(child)
+        doubted.update(read_note(path))
+    status, _, err = finish(process("move", path, cluster.address, "--json"))
+    assert (status, err) == (0, "")
+    assert 0 < len(doubted) <= 4 * 64
+    with timerstore.open(path, config=SMALL) as store:
+        assert store.count() == 0
+    got: Counter[str] = Counter()
+    for delivery in cluster.consume(topic, group="killed", timeout=60):
+        got[delivery.id] += 1
+        delivery.ack()
+    assert got.keys() == wanted
+    assert {id for id, count in got.items() if count > 1} <= doubted
