@@ -23,6 +23,7 @@ from timerstore import (
 from timerstore.backups.catalog import read_catalog
 from timerstore.backups.chains import claim_chain
 from timerstore.backups.destination import Destination, find_destination, find_place
+from timerstore.backups.standby import Standby
 from timerstore.errors import StoreAccessError, StoreLockedError
 
 START_MS = 1_700_000_000_000
@@ -398,12 +399,11 @@ def test_what_takes_folders_alone_says_what_to_do(
         timerstore.connect,
         lambda path: timerstore.restore(tmp_path, path),
         lambda path: timerstore.backup(path, tmp_path / "backup"),
+        lambda path: Standby(path, find_destination(tmp_path), "there"),
     ]
     for call in calls:
         for path in (place, Path(place)):
-            with pytest.raises(
-                InvalidArgumentError, match=r"timerstore restore s3:/+bucket/timers"
-            ):
+            with pytest.raises(InvalidArgumentError, match="timerstore restore s3://bucket/timers"):
                 call(path)
     with pytest.raises(InvalidArgumentError, match="folder itself"):
         timerstore.open(f"file://{tmp_path}/store")

@@ -32,6 +32,7 @@ from timerstore.backups.points import (
 from timerstore.backups.timeline import check_restores
 from timerstore.core.directory import LIST_FILE, is_backup
 from timerstore.errors import InvalidArgumentError, TimerStoreError
+from timerstore.ground.kinds import check_path
 from timerstore.services.world.background import Flag
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import read_json, understood, whole, write_json
@@ -63,7 +64,7 @@ class Standby:
 
         Raises InvalidArgumentError if it is something else, StoreLockedError.
         """
-        self.path, self.dest, self.disk = path, dest, Disk() if disk is None else disk
+        self.path, self.dest, self.disk = check_path(path), dest, disk or Disk()
         self.disk.make_folder(path)
         names = {each.name for each in path.iterdir()} - {"commitlog", POINTS_FOLDER}
         if names and not names & {LIST_FILE, STANDBY_FILE, f"{STANDBY_FILE}.tmp"}:

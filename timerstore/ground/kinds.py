@@ -34,6 +34,7 @@ def check_path(path: Any) -> Path:
             f"path is {text!r}, and no file can have that name. Pass another path."
         )
     if _ELSEWHERE.match(text):
+        text = re.sub(":/+", "://", text, count=1)
         raise InvalidArgumentError(
             f"{text} is an address, and this takes a folder of this machine. If a backup lies "
             f"there, make a store of it first: timerstore restore {text} FOLDER."
