@@ -229,7 +229,8 @@ public class Brokers {
     }
 
     /**
-     * Consumes for a while. What begins with "fail" fails, others are acknowledged.
+     * Consumes for a while. What begins with "fail" fails and comes again after five seconds; others are
+     * acknowledged. After one second it could come sixteen times within twenty seconds, and be a dead letter.
      *
      * Answers with each body that came, and how often it had come before: "body:times", separated by tabs.
      */
@@ -245,7 +246,7 @@ public class Brokers {
                 String body = new String(each.getBody(), StandardCharsets.UTF_8);
                 came.add(body + ":" + each.getReconsumeTimes());
                 if (mode.equals("failing") && body.startsWith("fail")) {
-                    context.setDelayLevelWhenNextConsume(1);
+                    context.setDelayLevelWhenNextConsume(2);
                     return ConsumeConcurrentlyStatus.RECONSUME_LATER;
                 }
             }
