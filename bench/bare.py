@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 MESSAGE_BYTES = 329
 """What a put of `ours.BODY_BYTES` appends to the commit log."""
@@ -14,6 +16,7 @@ CHUNK_BYTES = 1 << 20
 SYNC_S = 0.5
 """As often as a store with `durability="process"` syncs its files."""
 LEAST_BYTES = 1 << 30
+SYNCS_LEAST = 2
 
 
 class BareFile:
@@ -48,29 +51,49 @@ class BareFile:
         os.close(self._fd)
 
 
-def append_rate(path: Path, total_bytes: int, sync_count: int | None = None) -> float:
-    """Append to a new file in writes of CHUNK_BYTES; return bytes a second.
+class Appended(NamedTuple):
+    """What a plain program needs for each byte."""
+
+    per_second: float
+    """Bytes a second."""
+    cpu_ns: float
+    """Processor time for a byte, user and system."""
+
+
+def cpu_s() -> float:
+    """Return the processor time that all threads of this process took, user and system."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def append(path: Path, total_bytes: int, sync_count: int | None = None) -> Appended:
+    """Append to a new file in writes of CHUNK_BYTES; return what it took.
 
     It is synced `sync_count` times, evenly; or each SYNC_S, and then at least LEAST_BYTES are
-    appended, because fewer would fit between two syncs. This is the limit of a store that writes as
-    many bytes: a program that does nothing but write them is not faster. The file is removed.
+    appended, with SYNCS_LEAST syncs, because what was not synced was only copied. This is the limit
+    of a store that writes as many bytes: a program that does nothing but write them is not faster.
+    The file is removed.
     """
     chunk = memoryview(b"x" * CHUNK_BYTES)
     if sync_count:
         steps = [round(total_bytes * i / sync_count) for i in range(1, sync_count + 1)]
     else:
         total_bytes, steps = max(total_bytes, LEAST_BYTES), []
-    written, synced = 0, 0
+    written, synced, synced_bytes = 0, 0, 0
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        start_s = synced_s = time.perf_counter()
-        while written < total_bytes:
-            stop = steps[synced] if steps else total_bytes
+        begun_cpu_s, begun_s = cpu_s(), time.perf_counter()
+        synced_s, synced_cpu_s = begun_s, begun_cpu_s
+        while written < total_bytes or (not steps and synced < SYNCS_LEAST):
+            stop = steps[synced] if steps else written + CHUNK_BYTES
             written += os.write(fd, chunk[: stop - written])
             if written == stop if steps else time.perf_counter() - synced_s >= SYNC_S:
                 os.fdatasync(fd)
-                synced, synced_s = synced + 1, time.perf_counter()
-        return total_bytes / (time.perf_counter() - start_s)
+                synced, synced_bytes = synced + 1, written
+                synced_s, synced_cpu_s = time.perf_counter(), cpu_s()
+        return Appended(
+            synced_bytes / (synced_s - begun_s), (synced_cpu_s - begun_cpu_s) * 1e9 / synced_bytes
+        )
     finally:
         os.close(fd)
         path.unlink()

@@ -1,4 +1,8 @@
-"""How near whole lives come to what the disk allows for the same bytes with the same syncs."""
+"""How near whole lives come to a plain program that appends as many bytes with as many syncs.
+
+Which of two things limits a rate wanders with the machine: the disk, or the processors. So both are
+told beside that program: bytes a second, and the processor time of all threads for a timer.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,10 @@ class Beside:
     lives_per_second: float
     bytes_each: float
     disk_bytes_per_second: float
+    cpu_ns: float
+    """Processor time of all threads for a timer, user and system, all flushed."""
+    plain_cpu_ns: float
+    """The same of the plain program, for as many bytes as a timer takes."""
     load: float
     """Of the machine, over the last minute."""
 
@@ -44,12 +52,18 @@ class Limited:
 
     def play(self, store: TimerStore, bodies: list[bytes]) -> ours.Rate:
         """Play a round; return its rate."""
-        before = store.stats().sync_count
+        before, begun = store.stats().sync_count, bare.cpu_s()
         rate = self._play(store, bodies)
+        cpu_ns = (bare.cpu_s() - begun) * 1e9 / len(bodies)
         syncs = store.stats().sync_count - before if self._durability == "group" else None
         path = self._path.with_name(f"{self._path.name}-{next(self._numbers)}")
-        disk = bare.append_rate(path, round(rate.bytes_each * len(bodies)), syncs)
-        self._rounds.append(Beside(rate.per_second, rate.bytes_each, disk, os.getloadavg()[0]))
+        plain = bare.append(path, round(rate.bytes_each * len(bodies)), syncs)
+        self._rounds.append(
+            Beside(
+                *(rate.per_second, rate.bytes_each, plain.per_second),
+                *(cpu_ns, plain.cpu_ns * rate.bytes_each, os.getloadavg()[0]),
+            )
+        )
         return rate
 
     def figures(self) -> dict[str, Any]:
@@ -65,6 +79,8 @@ def figures(rounds: list[Beside]) -> dict[str, Any]:
         "least_share": min(shares),
         "most_share": max(shares),
         "disk_bytes_per_second": statistics.median(each.disk_bytes_per_second for each in rounds),
+        "cpu_ns": statistics.median(each.cpu_ns for each in rounds),
+        "plain_cpu_ns": statistics.median(each.plain_cpu_ns for each in rounds),
         "load": max(each.load for each in rounds),
     }
 
@@ -76,5 +92,6 @@ def words(figures: dict[str, Any] | None) -> str:
     return (
         f"; {figures['share']:.2f} × the disk's rate for the same bytes and syncs "
         f"({figures['least_share']:.2f} to {figures['most_share']:.2f}): "
-        f"{figures['disk_bytes_per_second'] / 1e6:,.0f} MB/s"
+        f"{figures['disk_bytes_per_second'] / 1e6:,.0f} MB/s; {figures['cpu_ns']:,.0f} ns of "
+        f"processor time each, beside {figures['plain_cpu_ns']:,.0f} for a plain write of its bytes"
     )

@@ -52,13 +52,19 @@ def test_a_row_becomes_a_line() -> None:
 
 
 def test_the_disks_share() -> None:
-    rounds = [limit.Beside(1e6, 800, 1e9, 1), limit.Beside(5e5, 800, 1e9, 2)]
-    found = limit.figures([*rounds, limit.Beside(7.5e5, 800, 1e9, 0)])
+    rounds = [
+        limit.Beside(1e6, 800, 1e9, 1_200, 400, 1),
+        limit.Beside(5e5, 800, 1e9, 1_500, 500, 2),
+        limit.Beside(7.5e5, 800, 1e9, 1_400, 450, 0),
+    ]
+    found = limit.figures(rounds)
     assert [found[name] for name in ("share", "least_share", "most_share", "load")] == [
         *(0.6, 0.4, 0.8),
         2,
     ]
+    assert (found["cpu_ns"], found["plain_cpu_ns"]) == (1_400, 450)
     assert "0.60 × the disk's rate" in limit.words(found)
+    assert "1,400 ns of processor time each, beside 450" in limit.words(found)
     assert limit.words(None) == ""
 
 
@@ -70,7 +76,7 @@ def test_all_bytes_are_appended_with_their_syncs(
     monkeypatch.setattr(bare.os, "fdatasync", lambda fd: sizes.append(bare.os.fstat(fd).st_size))
     monkeypatch.setattr(bare, "SYNC_S", 0)
     monkeypatch.setattr(bare, "LEAST_BYTES", 3 << 20)
-    assert bare.append_rate(tmp_path / "f", total_bytes, sync_count) > 0
+    assert min(bare.append(tmp_path / "f", total_bytes, sync_count)) > 0
     if sync_count:
         assert sizes == [round(total_bytes * i / 7) for i in range(1, 8)]
     else:
