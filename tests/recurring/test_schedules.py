@@ -3,7 +3,7 @@
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -402,6 +402,44 @@ def test_by_itself(tmp_path: Path) -> None:
         assert all(b - a == 20 for a, b in pairwise(found))
     with TimerStore(tmp_path / "s", config=SMALL) as store:
         assert store.count(TOPIC) + len(list(store.consume(TOPIC, group=TOPIC, timeout=0))) == 1
+
+
+class HeldUp:
+    """A store whose first put waits until something else was done."""
+
+    def __init__(self, store: TimerStore, meanwhile: Callable[[], object]) -> None:
+        self._store, self._meanwhile = store, [meanwhile]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def put(self, *given: Any, **named: Any) -> str:
+        while self._meanwhile:
+            self._meanwhile.pop()()
+        return self._store.put(*given, **named)
+
+
+@pytest.mark.parametrize("body", [b"same", b"other"])
+def test_a_start_that_is_held_up_runs_nothing_twice(
+    store: TimerStore, clock: ManualClock, body: bytes
+) -> None:
+    """Another one starts the job and runs it, between a start's look and its put."""
+    given: dict[str, Any] = {"key": "k", "schedule": every(SECOND)}
+    jobs = Schedules(store)
+
+    def meanwhile() -> None:
+        jobs.start("reports", body=b"same", **given)
+        clock.advance(SECOND)
+        assert jobs.step() == 1
+
+    held_up = Schedules(HeldUp(store, meanwhile))  # type: ignore[arg-type]
+    assert held_up.start("reports", body=body, **given) == START_MS + 2_000
+    for _ in range(3):
+        jobs.step()
+        clock.advance(SECOND)
+    jobs.step()
+    assert store.count(TOPIC) == 1
+    assert runs(store) == [f"27. 12:00:0{second}" for second in (1, 2, 3, 4)]
 
 
 @pytest.mark.slow

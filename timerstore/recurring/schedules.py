@@ -26,11 +26,12 @@ from timerstore.errors import (
     TimerStoreError,
     TooLateError,
 )
+from timerstore.ground.ids import parse_id
 from timerstore.ground.kinds import Duration
 from timerstore.ground.renamed import renamed
 from timerstore.ground.staying import Stays
 from timerstore.recurring.job import JOB, SCHEDULED, TOPIC, Job, Missed, name_of, new_job, read_job
-from timerstore.recurring.when import Schedule
+from timerstore.recurring.when import Every, Schedule
 from timerstore.services.world.background import BackgroundThread, Failure, Flag
 
 if TYPE_CHECKING:
@@ -118,11 +119,17 @@ class Schedules(Stays):
             return mine.next_ms
         if known is not None and job.is_same(known):
             return int(known.due_ms)
-        now_ms = self._store.health().now_ms
-        at_ms = schedule.after(now_ms, now_ms)
         given: dict[str, Any] = {"key": job.name, "tag": tag, "properties": job.said()}
-        self._store.put(body, topic=TOPIC, at_ms=at_ms, replace=True, **given)
-        return at_ms
+        if isinstance(schedule, Every):
+            # The store counts from when it puts: a time that was counted before may have passed,
+            # and somebody else who started the job may have run it for that time.
+            given["delay_ms"] = schedule.interval_ms
+        else:
+            now_ms = self._store.health().now_ms
+            given["at_ms"] = schedule.after(now_ms, now_ms)
+        put = parse_id(self._store.put(body, topic=TOPIC, replace=True, **given))
+        assert put is not None
+        return put.due_ms
 
     def stop(self, topic: str, key: str) -> bool:
         """Stop a job; return whether it was waiting for its next run.
