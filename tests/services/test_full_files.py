@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests import naive
 from tests.as_broker import AsBroker
 from tests.services.test_cleaning import SECOND, SMALL, START_MS, drain, open_small
 from timerstore import ManualClock, TimerStore, verify
 from timerstore.closing import handover
-from timerstore.services.broker.full_files import misleading_units
+from timerstore.services.broker.full_files import NamedDelete, misleading_units, name_units
 from timerstore.services.engine.engine import Engine
 from timerstore.validation import validate
 
@@ -123,6 +124,33 @@ def test_a_second_handover_waits_no_longer_than_the_first(tmp_path: Path, seed: 
     with open_small(path, clock, FEW_UNITS) as store:
         clock.advance(1_000 * SECOND)
         assert len(drain(store)) >= len(due) and store.count() == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_named_is_in_no_chain(tmp_path: Path, seed: int) -> None:
+    """All other units and slots are those of the naive twin."""
+    rnd, path = random.Random(seed), tmp_path / "s"
+    store, _ = hopped_store(path, ManualClock(START_MS, force=True), rnd)
+    engine = store.core.engine
+
+    def scanned() -> tuple[dict[int, naive.Unit], list[naive.Slot]]:
+        log = {int(file.name): file.read_bytes() for file in (path / "timerlog").iterdir()}
+        scan = naive.scan_timer_log(log)
+        assert scan.damage is None
+        return scan.units, list(naive.used_slots(engine.wheel.slots.tobytes()).values())
+
+    units, slots = scanned()
+    named = set(rnd.sample(sorted(units), len(units) * rnd.randrange(1, 10) // 10))
+    others, lead = naive.take_out(units, slots, named, SMALL.precision_ms)
+    name_units(engine, np.array(list(named)), NamedDelete(52, 300, 7))
+    after, slots = scanned()
+    assert {offset: unit for offset, unit in after.items() if offset not in named} == others
+    assert {slot.number: slot for slot in slots if slot.number >= 0} == lead
+    assert after.keys() - others.keys() == named
+    for unit in map(after.__getitem__, named):
+        assert (unit.prev_pos, unit.message_offset, unit.message_bytes) == (-1, 52, 300)
+        assert unit.is_delete and unit.time_ms // SMALL.precision_ms < engine.read_slot
+    store.abandon()
 
 
 def test_files_in_order_mislead_nobody(tmp_path: Path) -> None:
