@@ -18,7 +18,7 @@ from pathlib import Path
 
 import machine
 from beside import short
-from stress import judge, slow, watch
+from stress import judge, plays, slow, watch
 from stress.clock import MISSING, MovedClock, compiler
 from stress.ledger import Ledger
 from stress.scenarios import SCENARIOS, Scenario
@@ -217,6 +217,15 @@ def told(ended: Ended) -> str:
     return "\n".join(lines) + ("" if ended.faults else "\nEvery timer is accounted for.")
 
 
+def kept(name: str, ended: Ended) -> plays.Played:
+    """Return what is kept of a play."""
+    day = f"{machine.describe()}; {time.strftime('%Y-%m-%d')}"
+    counts, load = ended.counts, os.getloadavg()[1]
+    return plays.of(
+        name, day, ended.seconds, counts, ended.lives, ended.samples, load, ended.faults
+    )
+
+
 def main() -> None:
     """Do what the arguments say."""
     listed = "".join(f"\n  {name:12} {each.what}" for name, each in SCENARIOS.items())
@@ -230,7 +239,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", help="where stores are made (default: the temporary folder)")
     parser.add_argument("--progress", type=float, default=5.0, help="seconds between two lines")
+    parser.add_argument(
+        "--json", metavar="FILE", type=Path, help="add the plays to those of a file"
+    )
+    parser.add_argument(
+        "--fill", metavar="PAGE", type=Path, help="put those of --json between a page's marks"
+    )
     arguments = parser.parse_args()
+    if arguments.fill and not arguments.json:
+        parser.error("--fill needs --json")
     failed = False
     for name in SCENARIOS if arguments.scenario == "all" else [arguments.scenario]:
         print(f"{name}: {SCENARIOS[name].what}; seed {arguments.seed}\n{machine.headline()}")
@@ -241,7 +258,11 @@ def main() -> None:
         with machine.scratch_folder(arguments.folder) as folder:
             ended = play(name, folder, 60 * arguments.minutes, arguments.seed, arguments.progress)
         print(told(ended), flush=True)
+        if arguments.json:
+            plays.keep(arguments.json, kept(name, ended))
         failed = failed or bool(ended.faults)
+    if arguments.fill:
+        plays.fill(arguments.fill, plays.kept(arguments.json))
     sys.exit(failed)
 
 

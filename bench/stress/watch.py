@@ -49,23 +49,38 @@ def disk_bytes(folder: Path) -> int:
     return total
 
 
-def growth(samples: list[Sample]) -> list[str]:
-    """Return what has grown over the longest life, from its second quarter to its last."""
+def judged(samples: list[Sample]) -> list[Sample]:
+    """Return the samples of the longest life; if each is short, those of all lives."""
     longest: list[Sample] = []
     for life in {sample.life for sample in samples}:
         own = [sample for sample in samples if sample.life == life]
         longest = max(longest, own, key=len)
-    if not longest or longest[-1].at_s - longest[0].at_s < FLAT_S:
+    return longest if _span_s(longest) >= FLAT_S else samples
+
+
+def _span_s(samples: list[Sample]) -> float:
+    return samples[-1].at_s - samples[0].at_s if samples else 0.0
+
+
+def early_and_late(samples: list[Sample], name: str) -> tuple[float, float]:
+    """Return the medians of a value over the second quarter of the samples, and over the last."""
+    values, quarter = [getattr(sample, name) for sample in samples], max(1, len(samples) // 4)
+    return statistics.median(values[quarter : 2 * quarter] or values), statistics.median(
+        values[-quarter:]
+    )
+
+
+def growth(samples: list[Sample]) -> list[str]:
+    """Return what has grown from the second quarter of what is judged to its last quarter."""
+    samples = judged(samples)
+    if _span_s(samples) < FLAT_S:
         return []
-    quarter = len(longest) // 4
     found = []
     for name, share, more in (
         ("private_bytes", MORE_SHARE, MORE_BYTES),
         ("descriptors", MORE_SHARE, MORE_DESCRIPTORS),
     ):
-        values = [getattr(sample, name) for sample in longest]
-        before = statistics.median(values[quarter : 2 * quarter])
-        after = statistics.median(values[-quarter:])
+        before, after = early_and_late(samples, name)
         if after > before * (1 + share) + more:
             found.append(f"{name} grew from {before:,.0f} to {after:,.0f}")
     return found

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import stressing
-from stress import clock, judge, load, slow, watch
+from stress import clock, judge, load, plays, slow, watch
 from stress.ledger import Ledger, bodies_of, numbers_of
 from stress.scenarios import SCENARIOS
 
@@ -135,6 +136,31 @@ def test_growth_is_found() -> None:
     (found,) = watch.growth(samples(descriptors=(20, 80)))
     assert found.startswith("descriptors grew")
     assert watch.growth(samples(descriptors=(20, 80))[:50]) == []  # too short a life
+
+
+def test_growth_over_many_short_lives_is_found() -> None:
+    def short_lives(*last_mib: int) -> list[watch.Sample]:
+        grown = samples(private_bytes=(100 << 20, last_mib[0] << 20))
+        return [replace(each, life=1 + round(each.at_s) // 5) for each in grown]
+
+    assert watch.growth(short_lives(100)) == []
+    (found,) = watch.growth(short_lives(200))
+    assert found.startswith("private_bytes grew")
+
+
+def test_plays_are_kept_and_shown(tmp_path: Path) -> None:
+    file, page = tmp_path / "plays.json", tmp_path / "page.md"
+    page.write_text("before\n<!-- stress: begin -->\nold\n<!-- stress: end -->\n")
+    counts = judge.Counts(put=2_000_000, cancelled=1, came=1_999_999)
+    for seconds in (60.0, 3_600.0):  # the later one counts
+        plays.keep(file, plays.of("hops", "a day", seconds, counts, 3, samples(), 1.5, []))
+    plays.keep(file, plays.of("days", "a day", 60, counts, 1, samples(), 1.5, ["1 is missing"]))
+    plays.fill(page, plays.kept(file))
+    lines = page.read_text().splitlines()
+    assert lines[2] == "a day."
+    row = "| `hops` | 60.0 | 2 M | 1 | 2 M | 2 | 105 → 105 | 20 → 20 | 0 | 1.5 | all agree |"
+    assert row in lines
+    assert lines[lines.index(row) + 1].endswith("| 1 is missing |")
 
 
 def test_a_process_is_looked_at(tmp_path: Path) -> None:
