@@ -31,12 +31,13 @@ class BareFile:
         os.fsync(self._fd)
         self._end = 0
 
-    def append(self) -> None:
-        """Append once, durable on return."""
+    def append(self, *, synced: bool = True) -> None:
+        """Append once; `synced`: durable on return."""
         if self._end + MESSAGE_BYTES > _FILE_BYTES:
             self._end = 0
         os.pwrite(self._fd, _MESSAGE, self._end)
-        os.fdatasync(self._fd)
+        if synced:
+            os.fdatasync(self._fd)
         self._end += MESSAGE_BYTES
 
     def per_second(self, count: int) -> float:

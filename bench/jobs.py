@@ -1,8 +1,8 @@
 """The same delayed jobs through timerstore's consumer, huey, APScheduler.
 
 Each is set up as a careful program would: 20 threads, and SQLite with a write-ahead log, in which
-what is written is safe from a crash of the process (`synchronous=NORMAL`), as
-`durability="process"` is. A job does nothing but note how late it is.
+what is written is safe from a crash of the process, as with `durability="process"`; `synced`: each
+put is on the disk on return. A job does nothing but note how late it is.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import uuid
+from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,21 +27,24 @@ _PATIENCE_S = 600.0
 
 
 class Notes:
-    """How late each job was, in ms."""
+    """How late each job was, in ms; and their bodies, until somebody takes them."""
 
     def __init__(self) -> None:
         self.late_ms: list[float] = []
+        self.bodies = deque[bytes]()
         self.wanted = 0
         self.all = threading.Event()
 
     def expect(self, count: int) -> None:
         """Begin anew."""
         self.late_ms, self.wanted = [], count
+        self.bodies.clear()
         self.all.clear()
 
-    def take(self, due_ms: float) -> None:
+    def take(self, due_ms: float, body: bytes) -> None:
         """Note one job."""
         self.late_ms.append(time.time() * 1_000 - due_ms)
+        self.bodies.append(body)
         if len(self.late_ms) == self.wanted:
             self.all.set()
 
@@ -47,16 +52,19 @@ class Notes:
 notes = Notes()
 
 
-def job(due_ms: float) -> None:
+def job(due_ms: float, body: bytes) -> None:
     """Note one job; APScheduler finds this by its name."""
-    notes.take(due_ms)
+    notes.take(due_ms, body)
 
 
 class Runner(Protocol):
     """A job queue with its workers."""
 
-    def put(self, due_ms: int) -> None:
-        """Have `job` called at a time."""
+    def put(self, due_ms: int, body: bytes = b"job") -> str:
+        """Have `job` called at a time; return the job's id."""
+
+    def cancel(self, id: str) -> None:
+        """Have a job that is not due not called."""
 
     def close(self) -> None:
         """Stop the workers."""
@@ -65,17 +73,21 @@ class Runner(Protocol):
 class Ours:
     """timerstore's consumer."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, synced: bool = False) -> None:
         """Open a store."""
-        config = timerstore.Config(durability="process")
+        config = timerstore.Config(durability="group" if synced else "process")
         self._store = timerstore.open(folder / "timers", config=config)
         self._consumer = timerstore.Consumer(self._store, "bench", threads=THREADS)
-        self._consumer.subscribe("jobs", lambda d: notes.take(d.due_ms))
+        self._consumer.subscribe("jobs", lambda d: notes.take(d.due_ms, d.body))
         self._consumer.start()
 
-    def put(self, due_ms: int) -> None:
+    def put(self, due_ms: int, body: bytes = b"job") -> str:
         """Put a timer."""
-        self._store.put(b"job", topic="jobs", at_ms=due_ms)
+        return self._store.put(body, topic="jobs", at_ms=due_ms)
+
+    def cancel(self, id: str) -> None:
+        """Cancel a timer."""
+        self._store.cancel(id)
 
     def close(self) -> None:
         """Close consumer and store."""
@@ -86,21 +98,28 @@ class Ours:
 class Huey:
     """huey on SQLite, with its consumer's threads."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, synced: bool = False) -> None:
         """Start a consumer; its scheduler looks once a second, which is as often as it can."""
         import huey
 
         logging.getLogger("huey").setLevel(logging.ERROR)
-        queue = huey.SqliteHuey(filename=str(folder / "huey.db"), results=False, journal_mode="wal")
-        self._task: Any = queue.task()(job)
+        path = str(folder / "huey.db")
+        queue = huey.SqliteHuey(filename=path, results=False, journal_mode="wal", fsync=synced)
+        self._queue, self._task = queue, queue.task()(job)
         self._consumer = queue.create_consumer(
             workers=THREADS, periodic=False, initial_delay=0.01, max_delay=0.1, scheduler_interval=1
         )
         self._consumer.start()
 
-    def put(self, due_ms: int) -> None:
+    def put(self, due_ms: int, body: bytes = b"job") -> str:
         """Schedule a task."""
-        self._task.schedule(args=(due_ms,), delay=max(0.0, due_ms / 1_000 - time.time()))
+        id, delay_s = str(uuid.uuid4()), max(0.0, due_ms / 1_000 - time.time())
+        self._task.schedule(args=(due_ms, body), delay=delay_s, id=id)
+        return id
+
+    def cancel(self, id: str) -> None:
+        """Revoke a task: its worker looks that up when the task is due."""
+        self._queue.revoke_by_id(id)
 
     def close(self) -> None:
         """Stop the consumer."""
@@ -110,7 +129,7 @@ class Huey:
 class ApScheduler:
     """APScheduler 3 with its SQLAlchemy job store on SQLite."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, synced: bool = False) -> None:
         """Start a scheduler that drops nothing for being late."""
         from apscheduler.executors.pool import ThreadPoolExecutor
         from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
@@ -123,7 +142,7 @@ class ApScheduler:
         @event.listens_for(engine, "connect")
         def set_up(connection: Any, _: Any) -> None:
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
 
         self._scheduler = BackgroundScheduler(
             jobstores={"default": SQLAlchemyJobStore(engine=engine)},
@@ -133,10 +152,15 @@ class ApScheduler:
         )
         self._scheduler.start()
 
-    def put(self, due_ms: int) -> None:
+    def put(self, due_ms: int, body: bytes = b"job") -> str:
         """Add a job with a date."""
         date = datetime.fromtimestamp(due_ms / 1_000, UTC)
-        self._scheduler.add_job("jobs:job", "date", run_date=date, args=[due_ms])
+        made = self._scheduler.add_job("jobs:job", "date", run_date=date, args=[due_ms, body])
+        return str(made.id)
+
+    def cancel(self, id: str) -> None:
+        """Remove a job."""
+        self._scheduler.remove_job(id)
 
     def close(self) -> None:
         """Shut the scheduler down."""

@@ -9,7 +9,7 @@ from pathlib import Path
 ROWS_PER_TRANSACTION = 1_000
 
 _TABLE = """
-CREATE TABLE timers (
+CREATE TABLE IF NOT EXISTS timers (
   id INTEGER PRIMARY KEY, topic TEXT NOT NULL, due_ms INTEGER NOT NULL, body BLOB NOT NULL)
 """
 _PUT = "INSERT INTO timers (topic, due_ms, body) VALUES ('default', ?, ?)"
@@ -29,8 +29,8 @@ class SqliteTimers:
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute(f"PRAGMA synchronous = {synchronous}")
         self._db.execute(_TABLE)
-        self._db.execute("CREATE INDEX by_due ON timers (due_ms)")
-        self._synchronous = synchronous
+        self._db.execute("CREATE INDEX IF NOT EXISTS by_due ON timers (due_ms)")
+        self._path, self._synchronous = path, synchronous
 
     def fill(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> None:
         """Insert rows that stay, without waiting for the disk."""
@@ -68,6 +68,24 @@ class SqliteTimers:
             self._db.execute("BEGIN")
             self._db.executemany(_PUT, zip(due_ms[part], bodies[part], strict=True))
             self._db.execute("COMMIT")
+
+    def put_known(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> list[int]:
+        """Insert rows; return their keys, which follow each other because nobody else inserts."""
+        self.put_many(due_ms, bodies)
+        last: int = self._db.execute("SELECT max(id) FROM timers").fetchone()[0]
+        return list(range(last + 1 - len(bodies), last + 1))
+
+    def delete_many(self, rows: Sequence[int]) -> None:
+        """Delete rows by their keys, ROWS_PER_TRANSACTION to a transaction."""
+        for at in range(0, len(rows), ROWS_PER_TRANSACTION):
+            self._db.execute("BEGIN")
+            part = [(row,) for row in rows[at : at + ROWS_PER_TRANSACTION]]
+            self._db.executemany("DELETE FROM timers WHERE id = ?", part)
+            self._db.execute("COMMIT")
+
+    def another(self) -> SqliteTimers:
+        """Return the same timers by a connection of the calling thread."""
+        return SqliteTimers(self._path, synchronous=self._synchronous)
 
     def take_due(self, now_ms: int) -> list[tuple[int, int, bytes]]:
         """Remove and return up to ROWS_PER_TRANSACTION due rows, in one transaction."""

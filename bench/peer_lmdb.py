@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,25 +26,39 @@ class LmdbTimers:
         """Make the file; `synced`: each transaction is fsynced, else it is in the page cache."""
         import lmdb
 
-        path.mkdir()
+        path.mkdir(exist_ok=True)
         self._env = lmdb.open(str(path), map_size=MAP_BYTES, sync=synced)
-        self._count = 0
+        self._count = time.time_ns()  # no number that was there when it was open before
 
     def fill(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> None:
         """Put timers that stay."""
         self.put_many(due_ms, bodies)
 
     def put_many(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> None:
-        """Put timers, ROWS_PER_TRANSACTION to a transaction."""
+        """Put timers."""
+        self.put_known(due_ms, bodies)
+
+    def put_known(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> list[bytes]:
+        """Put timers, ROWS_PER_TRANSACTION to a transaction; return their keys."""
+        known = list[bytes]()
         for at in range(0, len(bodies), ROWS_PER_TRANSACTION):
             part = slice(at, at + ROWS_PER_TRANSACTION)
             numbers = range(self._count, self._count + len(bodies[part]))
-            keys = map(_KEY.pack, due_ms[part], numbers)
+            keys = list(map(_KEY.pack, due_ms[part], numbers))
             rows = [(key, _TOPIC + body) for key, body in zip(keys, bodies[part], strict=True)]
             rows.sort()  # neighbours share pages of the tree
             with self._env.begin(write=True) as transaction:
                 transaction.cursor().putmulti(rows)
             self._count += len(rows)
+            known += keys
+        return known
+
+    def delete_many(self, keys: Sequence[bytes]) -> None:
+        """Delete timers by their keys, ROWS_PER_TRANSACTION to a transaction."""
+        for at in range(0, len(keys), ROWS_PER_TRANSACTION):
+            with self._env.begin(write=True) as transaction:
+                for key in keys[at : at + ROWS_PER_TRANSACTION]:
+                    assert transaction.delete(key)
 
     def take_due(self, now_ms: int) -> list[tuple[bytes, bytes]]:
         """Remove and return up to ROWS_PER_TRANSACTION due timers, in one transaction."""

@@ -12,24 +12,34 @@ from peers.timers import ROWS
 _AT_ONCE = 100
 
 
-class Beanstalkd:
-    """A server with one tube."""
+class BeanstalkdClient:
+    """One tube of a server."""
 
-    def __init__(self, folder: Path, synced: bool) -> None:
-        """Start it."""
-        path = folder / "beanstalkd.sock"
-        command = [program("beanstalkd", "beanstalkd"), "-l", f"unix:{path}", "-b", str(folder)]
-        command += ["-f", "0" if synced else "1000"]
-        self._server = Server(command, answers(path))
+    def __init__(self, path: Path, pid: int) -> None:
+        """Connect to a socket file; `pid`: the server."""
+        self._path, self._pid = path, pid
         self._socket = connect(path)
         self._file = self._socket.makefile("rb")
+
+    def another(self) -> BeanstalkdClient:
+        """Connect once more."""
+        return BeanstalkdClient(self._path, self._pid)
+
+    def servers(self) -> Sequence[int]:
+        """Return the server."""
+        return (self._pid,)
 
     def put_one(self, due_ms: int, body: bytes) -> None:
         """Put a job."""
         self.put_many([due_ms], [body])
 
     def put_many(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> None:
-        """Put jobs, ROWS before an answer is read."""
+        """Put jobs."""
+        self.put_known(due_ms, bodies)
+
+    def put_known(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> list[bytes]:
+        """Put jobs, ROWS before an answer is read; return their ids."""
+        ids = list[bytes]()
         for at in range(0, len(bodies), ROWS):
             part, now_s, words = bodies[at : at + ROWS], time.time(), list[bytes]()
             for due, body in zip(due_ms[at : at + ROWS], part, strict=True):
@@ -39,6 +49,18 @@ class Beanstalkd:
             for _ in part:
                 line = self._file.readline()
                 assert line.startswith(b"INSERTED"), line
+                ids.append(line.split()[1])
+        return ids
+
+    def cancel_many(self, known: Sequence[bytes]) -> None:
+        """Delete jobs, ROWS before an answer is read."""
+        for at in range(0, len(known), ROWS):
+            self._delete(known[at : at + ROWS])
+
+    def _delete(self, ids: Sequence[bytes]) -> None:
+        self._socket.sendall(b"".join(b"delete %b\r\n" % id for id in ids))
+        for _ in ids:
+            assert self._file.readline() == b"DELETED\r\n"
 
     def take_due(self) -> list[bytes]:
         """Reserve jobs, then delete them."""
@@ -49,13 +71,28 @@ class Beanstalkd:
             if line[0] == b"RESERVED":
                 ids.append(line[1])
                 bodies.append(self._file.read(int(line[2]) + 2)[:-2])
-        self._socket.sendall(b"".join(b"delete %b\r\n" % id for id in ids))
-        for _ in ids:
-            assert self._file.readline() == b"DELETED\r\n"
+        self._delete(ids)
         return bodies
 
     def close(self) -> None:
-        """Stop the server."""
+        """Let go of the connection."""
         self._file.close()
         self._socket.close()
+
+
+class Beanstalkd(BeanstalkdClient):
+    """A server of one's own."""
+
+    def __init__(self, folder: Path, synced: bool) -> None:
+        """Start it."""
+        path = folder / "beanstalkd.sock"
+        path.unlink(missing_ok=True)
+        command = [program("beanstalkd", "beanstalkd"), "-l", f"unix:{path}", "-b", str(folder)]
+        command += ["-f", "0" if synced else "1000"]
+        self._server = Server(command, answers(path))
+        super().__init__(path, self._server.pid)
+
+    def close(self) -> None:
+        """Stop the server."""
+        super().close()
         self._server.stop()

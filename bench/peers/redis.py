@@ -17,24 +17,22 @@ return due
 _KEY = b"timers"
 
 
-class Redis:
-    """A server with one sorted set; its members are the bodies, no two of which are the same."""
+class RedisClient:
+    """One sorted set of a server; its members are the bodies, no two of which are the same."""
 
-    def __init__(self, folder: Path, synced: bool) -> None:
-        """Start it."""
-        path = folder / "redis.sock"
-        command = [
-            program("redis-server", "redis-server"),
-            "--port",
-            "0",
-            "--unixsocket",
-            str(path),
-        ]
-        command += ["--dir", str(folder), "--appendonly", "yes", "--save", ""]
-        command += ["--appendfsync", "always" if synced else "everysec"]
-        self._server = Server(command, answers(path))
+    def __init__(self, path: Path, pid: int) -> None:
+        """Connect to a socket file; `pid`: the server."""
+        self._path, self._pid = path, pid
         self._socket = connect(path)
         self._file = self._socket.makefile("rb")
+
+    def another(self) -> RedisClient:
+        """Connect once more."""
+        return RedisClient(self._path, self._pid)
+
+    def servers(self) -> Sequence[int]:
+        """Return the server."""
+        return (self._pid,)
 
     def _send(self, *words: bytes) -> None:
         parts = [b"*%d\r\n" % len(words)]
@@ -66,6 +64,18 @@ class Redis:
             self._send(*words)
             assert self._answer() == len(bodies[at : at + ROWS])
 
+    def put_known(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> list[bytes]:
+        """Put timers; they are known by their bodies."""
+        self.put_many(due_ms, bodies)
+        return list(bodies)
+
+    def cancel_many(self, known: Sequence[bytes]) -> None:
+        """Remove members, ROWS to a command."""
+        for at in range(0, len(known), ROWS):
+            part = known[at : at + ROWS]
+            self._send(b"ZREM", _KEY, *part)
+            assert self._answer() == len(part)
+
     def take_due(self) -> list[bytes]:
         """Remove members that are due, in one script."""
         self._send(b"EVAL", _TAKE, b"1", _KEY, b"%d" % now_ms(), b"%d" % ROWS)
@@ -74,7 +84,38 @@ class Redis:
         return found
 
     def close(self) -> None:
-        """Stop the server."""
+        """Let go of the connection."""
         self._file.close()
         self._socket.close()
+
+
+class Redis(RedisClient):
+    """A server of one's own."""
+
+    def __init__(self, folder: Path, synced: bool) -> None:
+        """Start it."""
+        path = folder / "redis.sock"
+        self._server = start(folder, path, synced)
+        super().__init__(path, self._server.pid)
+
+    def close(self) -> None:
+        """Stop the server."""
+        super().close()
         self._server.stop()
+
+
+def start(folder: Path, path: Path, synced: bool) -> Server:
+    """Start a server on a socket file."""
+    command = [program("redis-server", "redis-server"), "--port", "0", "--unixsocket", str(path)]
+    command += ["--dir", str(folder), "--appendonly", "yes", "--save", ""]
+    command += ["--appendfsync", "always" if synced else "everysec"]
+
+    def is_ready() -> bool:
+        """Tell whether it has loaded what it had."""
+        if not answers(path)():
+            return False
+        with connect(path) as asking:
+            asking.sendall(b"PING\r\n")
+            return asking.recv(100).startswith(b"+PONG")
+
+    return Server(command, is_ready)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from peers.timers import MissingError
 
-_PATIENCE_S = 30.0
+_PATIENCE_S = 120.0
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
@@ -37,7 +37,11 @@ class Server:
     """A process with a server, ready for its first client."""
 
     def __init__(
-        self, command: Sequence[str], is_ready: Callable[[], bool], *, user: str | None = None
+        self,
+        command: Sequence[str],
+        is_ready: Callable[[], bool],
+        *,
+        user: str | None = None,
     ) -> None:
         """Start it; wait until it answers."""
         self._process = subprocess.Popen(
@@ -53,6 +57,11 @@ class Server:
                 self.stop()
                 raise RuntimeError(f"{command[0]} did not start: {' '.join(command)}")
             time.sleep(0.02)
+
+    @property
+    def pid(self) -> int:
+        """Its process, which may have children."""
+        return self._process.pid
 
     def stop(self) -> None:
         """End it."""

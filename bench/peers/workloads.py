@@ -1,31 +1,51 @@
 """What each peer plays; every round checks that all came, each once, none before its time.
 
-A round returns what its workload counts: timers a second, or how late timers came, in ms.
+A round returns its figures by name: timers a second, how late timers came, what it took.
 """
 
 from __future__ import annotations
 
+import gc
+import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 
 import numpy as np
+from stress.watch import disk_bytes
 
-from peers.embedded import now_ms
+from peers.embedded import AT_ONCE, now_ms
 from peers.timers import BODY_BYTES, Timers, body_of, check_all_came, number_of
+from peers.usage import usage
 
 FAR_MS = 86_400_000
 PATIENCE_S = 120.0
+"""So long after the last one that came the next one may come."""
+PERIOD_S = 0.02
+AHEAD_MS = 500
+OVER_MS = 1_000
 _IDLE_S = 0.0005
+QUANTILES = {"p50": 50.0, "p99": 99.0, "p99.9": 99.9, "max": 100.0}
+
+Figures = dict[str, float]
+"""`per_second`: timers, or cancels. Quantiles: ms late. Others say their units."""
 
 
 @dataclass(frozen=True)
-class Round:
-    """What one round found."""
+class Load:
+    """What is asked of a round."""
 
-    per_second: float = 0.0
-    late_ms: dict[str, float] = field(default_factory=dict)
-    """By quantile: p50, p99, p99.9, max."""
+    count: int
+    lead_s: float = 2.0
+    """So long after the start of the puts nothing is due yet: they are over by then."""
+    seconds: float = 5.0
+    """Workloads of a rate go on for so long."""
+    open_again: Callable[[Timers], Timers] | None = None
+    """Closes timers, and opens the same."""
+    folder: Path | None = None
+    """Where they are."""
 
 
 @dataclass
@@ -35,6 +55,8 @@ class Taken:
     due_ms: Sequence[int]
     numbers: list[int] = field(default_factory=list)
     late_ms: list[int] = field(default_factory=list)
+    idle_s: float = 0.0
+    """Processor time of this thread in looks that found nothing."""
 
     def note(self, bodies: Sequence[bytes]) -> None:
         """Note some bodies; one that is early fails the round."""
@@ -47,103 +69,203 @@ class Taken:
             self.numbers.append(number)
             self.late_ms.append(late_ms)
 
+    def quantiles(self) -> Figures:
+        """Return how late they were, ms."""
+        values = np.percentile(self.late_ms, list(QUANTILES.values())).tolist()
+        return dict(zip(QUANTILES, values, strict=True))
 
-def take_all(timers: Timers, taken: Taken, count: int) -> None:
-    """Take until `count` have come, and look whether one more comes."""
+
+def take_all(timers: Timers, taken: Taken, wanted: Collection[int]) -> float:
+    """Take until as many have come as are wanted, then look whether one more comes.
+
+    Returns when the last one had come, of `time.perf_counter`.
+    """
     stop_s = time.monotonic() + PATIENCE_S
-    while len(taken.numbers) < count:
-        bodies = timers.take_due()
-        if bodies:
+    while len(taken.numbers) < len(wanted) and time.monotonic() < stop_s:
+        before_s = time.thread_time()
+        if bodies := timers.take_due():
             taken.note(bodies)
-        elif time.monotonic() > stop_s:
-            break
+            stop_s = time.monotonic() + PATIENCE_S
         else:
             time.sleep(_IDLE_S)
+            taken.idle_s += time.thread_time() - before_s
+    ended_s = time.perf_counter()
     taken.note(timers.take_due())
-    check_all_came(taken.numbers, count)
+    check_all_came(taken.numbers, wanted)
+    return ended_s
 
 
-def _bodies(count: int, size: int = BODY_BYTES) -> list[bytes]:
-    return [body_of(number, size) for number in range(count)]
+def _bodies(count: int, size: int = BODY_BYTES, first: int = 0) -> list[bytes]:
+    return [body_of(number, size) for number in range(first, first + count)]
 
 
-def singles(timers: Timers, count: int) -> Round:
+def _start_ms(load: Load) -> int:
+    return now_ms() + round(1_000 * load.lead_s)
+
+
+def _is_put_in_time(start_ms: int) -> None:
+    if now_ms() >= start_ms:
+        raise AssertionError("the putting took longer than the timers had")
+
+
+# --- rates
+
+
+def singles(timers: Timers, load: Load) -> Figures:
     """Put one by one, due in a day."""
-    due_ms, bodies = now_ms() + FAR_MS, _bodies(count)
+    due_ms, bodies = now_ms() + FAR_MS, _bodies(load.count)
     start_s = time.perf_counter()
     for body in bodies:
         timers.put_one(due_ms, body)
     elapsed_s = time.perf_counter() - start_s
     assert timers.take_due() == []
-    return Round(count / elapsed_s)
+    return {"per_second": load.count / elapsed_s}
 
 
-def batches(timers: Timers, count: int) -> Round:
+def batches(timers: Timers, load: Load, first: int = 0) -> Figures:
     """Put lists, due in a day."""
-    due_ms = (now_ms() + FAR_MS + np.random.randint(0, FAR_MS, count)).tolist()
-    bodies = _bodies(count)
+    due_ms = (now_ms() + FAR_MS + np.random.randint(0, FAR_MS, load.count)).tolist()
+    bodies = _bodies(load.count, first=first)
     start_s = time.perf_counter()
     timers.put_many(due_ms, bodies)
     elapsed_s = time.perf_counter() - start_s
     assert timers.take_due() == []
-    return Round(count / elapsed_s)
+    return {"per_second": load.count / elapsed_s}
 
 
-def due_now(timers: Timers, count: int, size: int = BODY_BYTES) -> Round:
+def due_now(timers: Timers, load: Load, size: int = BODY_BYTES) -> Figures:
     """Put timers that are due already, and take them all."""
-    due_ms, bodies = [now_ms() - 1] * count, _bodies(count, size)
+    due_ms, bodies = [now_ms() - 1] * load.count, _bodies(load.count, size)
     taken, start_s = Taken(due_ms), time.perf_counter()
     timers.put_many(due_ms, bodies)
-    take_all(timers, taken, count)
-    return Round(count / (time.perf_counter() - start_s))
+    return {"per_second": load.count / (take_all(timers, taken, range(load.count)) - start_s)}
 
 
-def small_bodies(timers: Timers, count: int) -> Round:
-    """Play the same with bodies of 16 bytes."""
-    return due_now(timers, count, 16)
+def of_size(timers: Timers, load: Load, size: int) -> Figures:
+    """Play the same with bodies of another size, fewer if they are large."""
+    count = max(1, load.count * BODY_BYTES // max(BODY_BYTES, size))
+    return due_now(timers, replace(load, count=count), size)
 
 
-def large_bodies(timers: Timers, count: int) -> Round:
-    """Play the same with bodies of 10,000 bytes, a tenth as many."""
-    return due_now(timers, max(1, count // 10), 10_000)
-
-
-def same_ms(timers: Timers, count: int) -> Round:
-    """Put timers that all fall due in one millisecond, three seconds ahead; count from there."""
-    at_ms = now_ms() + 3_000 + count // 20
+def same_ms(timers: Timers, load: Load) -> Figures:
+    """Put timers that all fall due in one millisecond; count from there to the last."""
+    at_ms, count = _start_ms(load), load.count
     due_ms, bodies = [at_ms] * count, _bodies(count)
     taken = Taken(due_ms)
     timers.put_many(due_ms, bodies)
-    if now_ms() >= at_ms:
-        raise AssertionError("the putting took longer than the timers had")
+    _is_put_in_time(at_ms)
+    taken.note(timers.take_due())  # fails if one is early
     time.sleep(max(0.0, at_ms / 1_000 - time.time()))
-    take_all(timers, taken, count)
-    return Round(count / (time.time() - at_ms / 1_000))
+    take_all(timers, taken, range(count))
+    return {"per_second": count / (time.time() - at_ms / 1_000)}
 
 
-def lateness(timers: Timers, count: int, seconds: float = 5.0) -> Round:
-    """Take timers that fall due evenly over some seconds, all of them put before."""
-    start_ms = now_ms() + 2_000 + count // 10
-    due_ms = (start_ms + np.sort(np.random.randint(0, round(seconds * 1_000), count))).tolist()
+def cancel_half(timers: Timers, load: Load) -> Figures:
+    """Put timers, cancel each other one in lists; the rest comes, none of the others."""
+    at_ms, count = _start_ms(load), load.count
+    due_ms, bodies = [at_ms] * count, _bodies(count)
+    taken, known = Taken(due_ms), timers.put_known(due_ms, bodies)
+    start_s = time.perf_counter()
+    timers.cancel_many(known[::2])
+    elapsed_s = time.perf_counter() - start_s
+    _is_put_in_time(at_ms)
+    take_all(timers, taken, range(1, count, 2))
+    return {"per_second": len(known[::2]) / elapsed_s}
+
+
+# --- over time
+
+
+def over_ten(timers: Timers, load: Load, seconds: float = 10.0) -> Figures:
+    """Put timers that fall due over ten seconds; see what that takes, and how late they come."""
+    before_s, count, start_ms = usage(timers.servers()).processor_s, load.count, _start_ms(load)
+    due_ms = (start_ms + np.random.randint(0, round(seconds * 1_000), count)).tolist()
     timers.put_many(due_ms, _bodies(count))
-    if now_ms() >= start_ms:
-        raise AssertionError("the putting took longer than the timers had")
+    _is_put_in_time(start_ms)
     taken = Taken(due_ms)
-    take_all(timers, taken, count)
-    values = np.percentile(taken.late_ms, [50, 99, 99.9, 100]).tolist()
-    late_ms = dict(zip(("p50", "p99", "p99.9", "max"), values, strict=True))
-    return Round(count / seconds, late_ms)
+    take_all(timers, taken, range(count))
+    took_s = usage(timers.servers()).processor_s - before_s - taken.idle_s
+    return {"processor_us": took_s / count * 1e6, **taken.quantiles()}
 
 
-WORKLOADS: dict[str, Callable[[Timers, int], Round]] = {
-    each.__name__: each
-    for each in (
-        singles,
-        batches,
-        due_now,
-        small_bodies,
-        large_bodies,
-        same_ms,
-        lateness,
-    )
+def lateness(timers: Timers, load: Load, per_second: int) -> Figures:
+    """Take timers while another thread puts so many a second, due within half to one and a half."""
+    due_ms, over = list[int](), threading.Event()
+    failures = list[BaseException]()
+    step = round(per_second * PERIOD_S)
+
+    def put() -> None:
+        mine = timers.another()
+        try:
+            start_s = next_s = time.monotonic()
+            while next_s < start_s + load.seconds and time.monotonic() < start_s + load.seconds:
+                part = (now_ms() + AHEAD_MS + np.random.randint(0, OVER_MS, step)).tolist()
+                first = len(due_ms)
+                due_ms.extend(part)
+                mine.put_many(part, _bodies(step, first=first))
+                next_s += PERIOD_S
+                time.sleep(max(0.0, next_s - time.monotonic()))
+        except BaseException as e:
+            failures.append(e)
+        finally:
+            mine.close()
+            over.set()
+
+    taken, putter = Taken(due_ms), threading.Thread(target=put, name="bench-put")
+    start_s = time.perf_counter()
+    putter.start()
+    while not over.is_set():
+        if bodies := timers.take_due():
+            taken.note(bodies)
+        else:
+            time.sleep(_IDLE_S)
+    elapsed_s = time.perf_counter() - start_s
+    putter.join()
+    if failures:
+        raise failures[0]
+    take_all(timers, taken, range(len(due_ms)))
+    return {"share_put": len(due_ms) / (per_second * elapsed_s), **taken.quantiles()}
+
+
+# --- many pending
+
+
+def pending(timers: Timers, load: Load) -> Figures:
+    """Put many timers due in a day; what they take, how fast they are opened, the rates beside."""
+    assert load.open_again and load.folder
+    before, start_s, count = usage(timers.servers()), time.perf_counter(), load.count
+    for at in range(0, count, AT_ONCE):
+        part = min(AT_ONCE, count - at)
+        due_ms = (now_ms() + FAR_MS + np.random.randint(0, FAR_MS, part)).tolist()
+        timers.put_many(due_ms, _bodies(part, first=count + at))
+    figures = {"per_second": count / (time.perf_counter() - start_s)}
+    gc.collect()
+    after = usage(timers.servers())
+    figures["private_bytes"] = after.private_bytes - before.private_bytes
+    figures["disk_bytes"] = disk_bytes(load.folder)
+    start_s = time.perf_counter()
+    again = load.open_again(timers)
+    assert again.take_due() == []
+    figures["open_s"] = time.perf_counter() - start_s
+    few = replace(load, count=max(100, count // 100))
+    figures["batches_per_second"] = batches(again, few, 2 * count)["per_second"]
+    figures["due_now_per_second"] = due_now(again, few)["per_second"]
+    return figures
+
+
+RATES = (
+    *("singles", "batches", "due_now", "bodies_16", "bodies_1000", "bodies_10000"),
+    *("same_ms", "cancel_half"),
+)
+LATE = {"late_1k": 1_000, "late_10k": 10_000, "late_50k": 50_000}
+WORKLOADS: dict[str, Callable[[Timers, Load], Figures]] = {
+    "singles": singles,
+    "batches": batches,
+    "due_now": due_now,
+    **{f"bodies_{size}": partial(of_size, size=size) for size in (16, 1_000, 10_000)},
+    "same_ms": same_ms,
+    "cancel_half": cancel_half,
+    "over_ten": over_ten,
+    **{name: partial(lateness, per_second=rate) for name, rate in LATE.items()},
+    "pending": pending,
 }

@@ -1,6 +1,7 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -8,6 +9,7 @@ import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
 import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.broker.BrokerStartup;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -26,6 +28,7 @@ import org.apache.rocketmq.common.namesrv.NamesrvConfig;
 import org.apache.rocketmq.namesrv.NamesrvController;
 import org.apache.rocketmq.proxy.ProxyStartup;
 import org.apache.rocketmq.remoting.netty.NettyServerConfig;
+import org.apache.rocketmq.store.GetMessageResult;
 import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.timer.TimerMessageStore;
 
@@ -85,6 +88,12 @@ public class Brokers {
                 return consume(words[1], words[2], words[3], Long.parseLong(words[4]));
             case "linked":
                 return linked(words[1]);
+            case "timers":
+                return timers(words);
+            case "deletes":
+                return deletes(words);
+            case "due":
+                return due(words[1], words[2], Integer.parseInt(words[3]));
             case "stop":
                 return stop(Arrays.copyOfRange(words, 1, words.length));
             default:
@@ -186,10 +195,69 @@ public class Brokers {
     /** As RecallMessageProcessor does it. */
     private static String delete(String name, String topic, String key, long dueMs) {
         BrokerController controller = BROKERS.get(name);
+        return put(controller, deleting(controller, topic, key, dueMs));
+    }
+
+    private static MessageExtBrokerInner deleting(BrokerController controller, String topic, String key, long dueMs) {
         MessageExtBrokerInner message = message(controller, topic, key, "0");
         MessageAccessor.putProperty(message, MessageConst.PROPERTY_TIMER_DEL_UNIQKEY, TimerMessageStore.buildDeleteKey(topic, key));
         MessageAccessor.putProperty(message, MessageConst.PROPERTY_TIMER_DELIVER_MS, String.valueOf(dueMs));
-        return put(controller, message);
+        return message;
+    }
+
+    /** Puts many timers: NAME, TOPIC, then a due time, a key and a body for each; syncs to the disk are shared. */
+    private static String timers(String[] words) {
+        BrokerController controller = BROKERS.get(words[1]);
+        List<CompletableFuture<PutMessageResult>> puts = new ArrayList<>();
+        for (int i = 3; i < words.length; i += 3) {
+            MessageExtBrokerInner message = message(controller, words[2], words[i + 1], words[i + 2]);
+            MessageAccessor.putProperty(message, MessageConst.PROPERTY_TIMER_DELIVER_MS, words[i]);
+            puts.add(putSoon(controller, message));
+        }
+        return joined(puts);
+    }
+
+    /** Deletes many timers: NAME, TOPIC, then a due time and a key for each. */
+    private static String deletes(String[] words) {
+        BrokerController controller = BROKERS.get(words[1]);
+        List<CompletableFuture<PutMessageResult>> puts = new ArrayList<>();
+        for (int i = 3; i < words.length; i += 2) {
+            puts.add(putSoon(controller, deleting(controller, words[2], words[i + 1], Long.parseLong(words[i]))));
+        }
+        return joined(puts);
+    }
+
+    private static CompletableFuture<PutMessageResult> putSoon(BrokerController controller, MessageExtBrokerInner message) {
+        message.setPropertiesString(MessageDecoder.messageProperties2String(message.getProperties()));
+        return controller.getMessageStore().asyncPutMessage(message);
+    }
+
+    private static String joined(List<CompletableFuture<PutMessageResult>> puts) {
+        for (CompletableFuture<PutMessageResult> put : puts) {
+            if (!put.join().isOk()) {
+                throw new IllegalStateException(String.valueOf(put.join().getPutMessageStatus()));
+            }
+        }
+        return "";
+    }
+
+    /** Answers with the bodies that fired since it was asked before, some of them; notes that they are consumed. */
+    private static String due(String name, String topic, int most) {
+        BrokerController controller = BROKERS.get(name);
+        long from = Math.max(0, controller.getConsumerOffsetManager().queryOffset("bench", topic, 0));
+        GetMessageResult found = controller.getMessageStore().getMessage("bench", topic, 0, from, most, null);
+        List<String> bodies = new ArrayList<>();
+        if (found != null) {
+            try {
+                for (ByteBuffer each : found.getMessageBufferList()) {
+                    bodies.add(new String(MessageDecoder.decode(each).getBody(), StandardCharsets.UTF_8));
+                }
+            } finally {
+                found.release();
+            }
+            controller.getConsumerOffsetManager().commitOffset("bench", "bench", topic, 0, from + bodies.size());
+        }
+        return String.join("\t", bodies);
     }
 
     private static String level(String name, String topic, String key, int level, String body) {

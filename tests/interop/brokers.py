@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -76,11 +76,14 @@ def _make(folder: Path, command: Callable[[Path], list[str]], why: str) -> None:
 class Brokers:
     """Brokers in one process. Leaving the block kills it, with all that still run."""
 
-    def __init__(self, home: Path) -> None:
-        """Start the process; `home`: an empty folder, for settings and what RocketMQ logs."""
+    def __init__(self, home: Path, options: Sequence[str] = ("-XX:+UseSerialGC",)) -> None:
+        """Start the process; `home`: an empty folder, for settings and what RocketMQ logs.
+
+        `options` are those of the JVM.
+        """
         home.mkdir(parents=True)
         self.home = home
-        command = ["java", "-XX:+UseSerialGC", f"-Duser.home={home}"]
+        command = ["java", *options, f"-Duser.home={home}"]
         command += ["-cp", classpath(), "Brokers"]
         variables = os.environ | {"ROCKETMQ_HOME": str(home), "LC_ALL": "C.UTF-8"}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
