@@ -98,6 +98,7 @@ def play(
     synced: bool,
     scale: float = 1.0,
     seconds: float = 5.0,
+    lead_s: float = 2.0,
 ) -> list[Found]:
     """Play a workload in rounds that take turns.
 
@@ -111,7 +112,7 @@ def play(
             if peer.name in gone or workload in peer.leaves_out:
                 continue
             count = count_of(workload, peer, scale, synced=synced)
-            load = Load(count, 2.0 + count / peer.per_second, seconds)
+            load = Load(count, lead_s + count / peer.per_second, seconds)
             with machine.scratch_folder(str(folder)) as path:
                 path.chmod(0o755)
                 try:

@@ -202,7 +202,7 @@ def test_what_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize("workload", ["cancel_half", "pending"])
 def test_those_in_this_process(workload: str, tmp_path: Path) -> None:
     peers = [peer for peer in peering.PEERS if peer.name in EMBEDDED]
-    found = peering.play(tmp_path, workload, peers, 1, synced=False, scale=0.0002)
+    found = peering.play(tmp_path, workload, peers, 1, synced=False, scale=0.0002, lead_s=0.7)
     assert [each.peer for each in found] == list(EMBEDDED)
 
 
