@@ -1,4 +1,4 @@
-"""Celery on Redis: tasks with an ETA, and a worker whose processes send what comes to this one."""
+"""Celery on Redis: tasks with an ETA, whose workers send what comes to this process."""
 
 from __future__ import annotations
 

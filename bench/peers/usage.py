@@ -1,4 +1,4 @@
-"""What a keeper takes of the machine: this process, and its servers with their children."""
+"""Processor time, memory of a keeper: of this process, of its servers with their children."""
 
 from __future__ import annotations
 
