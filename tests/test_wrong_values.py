@@ -153,7 +153,7 @@ def test_whatever_a_backups_list_says(kept: Path, closed: Path, tmp_path: Path) 
         (path / "backup.json").write_text(json.dumps(wrong))
         restored = tmp_path / str(number) / "restored"
         if number % 3:
-            look(path, lambda: timerstore.restore(path, restored, at=START_MS))  # noqa: B023
+            look(path, lambda: timerstore.restore(path, restored, at_ms=START_MS))  # noqa: B023
             look(path, lambda: timerstore.restore(path, restored))  # noqa: B023
         else:
             look(path, lambda: timerstore.backup(closed, path, keep=1))  # noqa: B023

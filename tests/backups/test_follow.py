@@ -184,7 +184,7 @@ def test_small_pieces_become_large_ones(tmp_path: Path, monkeypatch: pytest.Monk
     assert kept.count_restored() == 80
     catalog = read_catalog(find_destination(place))
     at_ms = catalog.points[70].time_ms
-    assert kept.restore(at=at_ms).pending_count == 72
+    assert kept.restore(at_ms=at_ms).pending_count == 72
     kept.follower.close()
     kept.store.close()
 

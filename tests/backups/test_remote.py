@@ -117,11 +117,11 @@ def test_times_between_points_are_exact(place: str, tmp_path: Path) -> None:
     kept.back_up()
     kept.store.close()
     for at_ms, count in counts.items():
-        report = kept.restore(at=at_ms)
+        report = kept.restore(at_ms=at_ms)
         assert (report.point, report.pending_count, report.as_of_ms) == (1, count, at_ms)
         kept.restored.rename(tmp_path / f"{at_ms}")
     with pytest.raises(InvalidArgumentError, match="earliest point"):
-        kept.restore(at=1)
+        kept.restore(at_ms=1)
 
 
 def test_a_gap_begins_a_chain(place: str, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_gap_begins_a_chain(place: str, tmp_path: Path) -> None:
     assert kept.back_up().point.chain == 2
     kept.store.close()
     assert timerstore.verify(place).ok
-    assert kept.restore(at=first.time_ms + 2).pending_count == 20
+    assert kept.restore(at_ms=first.time_ms + 2).pending_count == 20
     kept.restored.rename(tmp_path / "old")
     assert kept.restore().pending_count == 10
 
@@ -248,7 +248,7 @@ def test_a_damaged_point_is_named(place: str, tmp_path: Path) -> None:
     with pytest.raises(CorruptStoreError, match=last):
         kept.restore()
     assert last in {each.file for each in timerstore.verify(place).problems}
-    assert kept.restore(at=START_MS + 1).pending_count == 10  # the point before is whole
+    assert kept.restore(at_ms=START_MS + 1).pending_count == 10  # the point before is whole
 
 
 class Ended(BaseException):

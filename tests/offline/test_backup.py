@@ -159,7 +159,7 @@ def test_a_piece_that_the_store_had_removed_is_missing(kept: Kept) -> None:
     third = kept.back_up()
     assert third.point.chain == 2
     for at, point in ((between[2], 1), (report.point.time_ms, 2), (None, 3)):
-        done = kept.restore(at=at)
+        done = kept.restore(at_ms=at)
         assert done.point == point and done.pending_count == (20, 0, 1)[point - 1]
         assert done.as_of_ms == timerstore.backup_points(kept.dest)[point - 1].time_ms
         kept.restored.rename(kept.restored.with_name(f"point{point}"))
@@ -228,7 +228,7 @@ def test_two_at_once_are_refused(kept: Kept) -> None:
 def test_a_store_that_was_restored_to_an_earlier_point_is_refused(kept: Kept) -> None:
     kept.put(5)
     kept.back_up()
-    kept.restore(at=kept.report.point.time_ms)
+    kept.restore(at_ms=kept.report.point.time_ms)
     last = kept.restored.with_name("last")
     timerstore.restore(kept.dest, last, clock=kept.clock)
     with timerstore.open(kept.restored, clock=kept.clock) as store:
@@ -292,7 +292,7 @@ def test_damage_of_a_backup_is_found(kept: Kept, tmp_path: Path) -> None:
         number = 1 if "1" in name.split("/")[1] else None
         points = timerstore.backup_points(copy)
         with pytest.raises(CorruptStoreError, match="checksum"):
-            timerstore.restore(copy, tmp_path / "new", at=points[0].time_ms if number else None)
+            timerstore.restore(copy, tmp_path / "new", at_ms=points[0].time_ms if number else None)
         assert not (tmp_path / "new").exists() and not list(tmp_path.glob(".*"))
         subprocess.run(["rm", "-r", copy], check=True)
     (kept.dest / segment).unlink()
@@ -384,7 +384,7 @@ def test_beside_threads_that_put(tmp_path: Path) -> None:
     assert len(points) == 6 and timerstore.verify(tmp_path / "backup").ok
     for point in (points[0], points[3], points[5]):
         dest = tmp_path / f"restored{point.number}"
-        report = timerstore.restore(tmp_path / "backup", dest, at=point.time_ms)
+        report = timerstore.restore(tmp_path / "backup", dest, at_ms=point.time_ms)
         with timerstore.open(dest, read_only=True) as view:
             found = [timer.body for timer in view.pending()]
         assert report.ok and len(found) == len(set(found)) == report.pending_count
@@ -454,7 +454,7 @@ def test_one_damaged_message_of_a_restored_store_is_all_that_is_named(
     kept.put(1)
     kept.back_up()
     kept.store.close()
-    assert kept.restore(at=at_ms).ok
+    assert kept.restore(at_ms=at_ms).ok
     assert timerstore.verify(kept.restored).ok and validate(kept.restored).ok
     offset = [each.offset for each in read_messages(kept.restored)][number]
     file = kept.restored / "commitlog" / f"{offset // 8_192 * 8_192:020d}"

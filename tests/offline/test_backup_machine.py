@@ -195,7 +195,7 @@ class BackupMachine(DictionaryMachine):
         """What is restored of a time is what was there; then what is due soon fires, once."""
         path, clock = self.folder / "restored", ManualClock(at_ms)
         report = restore_point(
-            self.dest, path, at=at_ms, config=self.config, clock=clock, disk=QuietDisk()
+            self.dest, path, at_ms=at_ms, config=self.config, clock=clock, disk=QuietDisk()
         )
         assert report.ok, report
         assert report.pending_count == len(expected.pending)
@@ -224,7 +224,7 @@ class BackupMachine(DictionaryMachine):
         assert timerstore.verify(self.dest, config=self.config).ok
         at = self.points[0].time_ms - 1
         with pytest.raises(InvalidArgumentError, match="earliest point"):
-            timerstore.restore(self.dest, self.folder / "restored", at=at)
+            timerstore.restore(self.dest, self.folder / "restored", at_ms=at)
         for point in self.points[-RESTORED_MAX:]:
             moment = self.of_point[point.number]
             self.check(point.time_ms, moment, moment)

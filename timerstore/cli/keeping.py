@@ -239,7 +239,7 @@ def restore(
             show_points(out, backup_points(path))
             return
         with out.progress(f"restoring {path}", "bytes") as update:
-            report = run(path, dest, at=at_ms, config=settings(config), progress=update)
+            report = run(path, dest, at_ms=at_ms, config=settings(config), progress=update)
         finish(out, report)
 
 

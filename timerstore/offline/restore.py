@@ -37,7 +37,7 @@ from timerstore.backups.taking import refuse_inside
 from timerstore.backups.timeline import note_restore
 from timerstore.core.offsets import ConsumerOffsets
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
-from timerstore.ground.arguments import EPOCH
+from timerstore.ground.arguments import given_instant
 from timerstore.ground.config import Config
 from timerstore.ground.kinds import check_int, check_kind, check_path
 from timerstore.ground.moments import moment
@@ -130,7 +130,8 @@ def restore(
     path: Place,
     dest: str | os.PathLike[str],
     *,
-    at: datetime | int | None = None,
+    at: datetime | None = None,
+    at_ms: int | None = None,
     config: Config | None = None,
     clock: ManualClock | None = None,
     progress: Progress | None = None,
@@ -138,10 +139,10 @@ def restore(
     """Make a store in `dest` out of the backup in `path`, and check it; return what it holds.
 
     `path`: its folder or its address, as `backup` takes it.
-    `at`: an aware datetime, or epoch milliseconds: everything that was stored by then. If the
-    log between two points is there, that is exact; if it is not, and without `at`, the store is
-    as of the last point before. `dest` must not exist, or be empty. Nothing fires before somebody
-    opens it; then all does that is due. O(bytes), read twice. Durable on return.
+    `at` (an aware datetime) or `at_ms` (epoch milliseconds): everything that was stored by then. If
+    the log between two points is there, that is exact; if it is not, and without a time, the store
+    is as of the last point before. `dest` must not exist, or be empty. Nothing fires before
+    somebody opens it; then all does that is due. O(bytes), read twice. Durable on return.
 
     Raises InvalidArgumentError, NotAStoreError, StoreFullError; CorruptStoreError if the backup
     is not what was written: then `dest` stays as it was.
@@ -151,7 +152,12 @@ def restore(
     0
     """
     return restore_point(
-        find_place(path), check_path(dest), at=at, config=config, clock=clock, progress=progress
+        find_place(path),
+        check_path(dest),
+        at_ms=given_floor_ms(at, at_ms),
+        config=config,
+        clock=clock,
+        progress=progress,
     )
 
 
@@ -159,7 +165,7 @@ def restore_point(
     source: Path | Destination,
     target: Path,
     *,
-    at: datetime | int | None = None,
+    at_ms: int | None = None,
     config: Config | None = None,
     clock: ManualClock | None = None,
     progress: Progress | None = None,
@@ -169,7 +175,6 @@ def restore_point(
     config = Config() if config is None else config
     check_kind(config, Config, "config")
     disk = Disk() if disk is None else disk
-    at_ms = None if at is None else floor_ms(at)
     folder = source.folder if isinstance(source, Destination) else source
     if folder is not None:
         refuse_inside(folder, target)
@@ -187,13 +192,12 @@ def restore_point(
                 lock.release()
 
 
-def floor_ms(at: object) -> int:
-    """Return a time as epoch milliseconds, rounded down."""
+def given_floor_ms(at: object, at_ms: int | None) -> int | None:
+    """Return a time in epoch milliseconds, rounded down: what was stored later does not count."""
     if isinstance(at, datetime):
-        if at.utcoffset() is None:
-            raise InvalidArgumentError("at has no time zone. Pass an aware datetime.")
-        return (at - EPOCH) // timedelta(milliseconds=1)
-    return check_int(at, "at", 0, TIME_MS_MAX)
+        at -= timedelta(microseconds=at.microsecond % 1_000)
+    found = given_instant(at, at_ms, "at")
+    return None if found is None else check_int(found, "at_ms", 0, TIME_MS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
