@@ -131,9 +131,12 @@ class Brokers:
         start, end = self.ask("start", path, file)
         return int(start), int(end)
 
-    def proxy(self) -> str:
-        """Start a proxy for clients that speak gRPC, beside a name server; return its address."""
-        port = _free_port()
+    def proxy(self, address: str = "", **more: object) -> str:
+        """Start a proxy for clients that speak gRPC, beside a name server; return its address.
+
+        `address`: where one listened that was killed. `more`: more of its settings.
+        """
+        port = int(address.rpartition(":")[2] or _free_port())
         settings = {
             "rocketMQClusterName": "DefaultCluster",
             "proxyMode": "CLUSTER",
@@ -141,6 +144,7 @@ class Brokers:
             "remotingListenPort": _free_port(),
             "localServeAddr": "127.0.0.1",
             "maxDelayTimeMills": 400 * 86_400_000,
+            **more,
         }
         file = self.home / "proxy.json"
         file.write_text(json.dumps(settings))

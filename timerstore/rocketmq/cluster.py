@@ -48,7 +48,14 @@ from timerstore.ground.kinds import (
 from timerstore.ground.staying import Closes
 from timerstore.rocketmq.clusterrun import ClusterRun
 from timerstore.rocketmq.clustersource import ClusterSource
-from timerstore.rocketmq.library import asked, check_address, check_reachable, load
+from timerstore.rocketmq.library import (
+    asked,
+    check_address,
+    check_reachable,
+    check_route,
+    load,
+    route_of,
+)
 from timerstore.rocketmq.recall import handles_of, known_id, new_id, whole_seconds_ms
 from timerstore.rocketmq.receiving import HIDDEN_S_MAX, HIDDEN_S_MIN, RECEIVED_MAX, Reader, hidden_s
 from timerstore.rocketmq.sending import (
@@ -250,9 +257,12 @@ class Cluster(Closes):
 
     def _brokers(self, topic: str) -> list[str]:
         """Return the names of the brokers that have a topic."""
-        manager = self._producer.route_manager
-        route = asked("cancelling", lambda: manager.retrieve_topic_route_data(topic))
+        route = check_route("cancelling", self._producer, topic)
         return sorted({each.message_queue0().broker.name for each in route.message_queues})
+
+    def _shows(self, topic: str) -> bool:
+        """Tell whether the cluster has a topic."""
+        return route_of(f"asking for {topic}", self._producer, topic) is not None
 
     # --- consuming
 
@@ -318,10 +328,10 @@ class Cluster(Closes):
         if limit is not None:
             check_int(limit, "limit", 0, 1 << 30)
         check_cluster_topic(check_group(group), "group")
-        try:
-            reader = self._reader(group, dead_topic(group))
-        except ClusterError:
+        self._check_open()
+        if not self._shows(dead_topic(group)):
             return []
+        reader = self._reader(group, dead_topic(group))
         found: list[Delivery] = []
         while limit is None or len(found) < limit:
             left = RECEIVED_MAX if limit is None else limit - len(found)
@@ -343,10 +353,7 @@ class Cluster(Closes):
 
     def _new_reader(self, group: str, topic: str, tags: str) -> Reader:
         self._check_open()
-        asked(
-            f"reading {topic}",
-            lambda: self._producer.route_manager.retrieve_topic_route_data(topic),
-        )
+        check_route(f"reading {topic}", self._producer, topic)
         return Reader(self._config, group, topic, tags, self._timeout_s, tls=self._tls)
 
     def _new_source(self, settings: ConsumerSettings) -> Source:

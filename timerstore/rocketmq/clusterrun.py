@@ -14,7 +14,7 @@ from timerstore.consuming.agreed import DEAD, Wait
 from timerstore.consuming.delivery import Delivery, HandedOut
 from timerstore.consuming.failures import Failure
 from timerstore.consuming.nextputs import Put
-from timerstore.errors import InvalidArgumentError, TimerStoreError, TooLateError
+from timerstore.errors import ClusterError, InvalidArgumentError, TimerStoreError, TooLateError
 from timerstore.ground.config import Config
 from timerstore.ground.ids import Int64s, parse_id
 from timerstore.rocketmq.receiving import HIDDEN_S_MAX, Reader, hidden_s
@@ -147,6 +147,8 @@ class ClusterRun(HandedOut):
                 self._hide(i, 0)
             except TimerStoreError as e:
                 log.debug("%s: what was not begun comes again later: %s", self.topic, e)
+                if isinstance(e, ClusterError):
+                    return  # else each of them would wait for an answer
 
     def nack(self, i: int, delay: timedelta | None) -> None:
         """Have one come again; the broker knows on return."""

@@ -32,7 +32,9 @@ log = logging.getLogger("timerstore")
 _WAIT_S: Final = 0.2
 """A pull waits so long for any of its topics; `close` waits for it."""
 _AGAIN_S: Final = 1.0
-"""If the cluster does not answer, it is asked again after this."""
+_AGAIN_S_MAX: Final = 30.0
+"""If the cluster does not answer, it is asked again after the first, then after twice as long each
+time, up to the second."""
 _MORE: Final = timedelta(minutes=1)
 """Messages are hidden so much longer than a handler may take: they may wait for a thread first."""
 NewReader = Callable[[str, str, str], Reader]
@@ -54,6 +56,27 @@ class _Waiter:
     def wait(self, timeout_ms: float) -> None:
         if self._source.limited:
             self._flag.wait(timeout_ms / 1000)
+
+
+class Away:
+    """When a topic is asked for again whose broker does not answer."""
+
+    def __init__(self, topic: str, now_s: float, why: object) -> None:
+        """Say so, once."""
+        self._topic, self._since_s, self._wait_s = topic, now_s, _AGAIN_S
+        self.until_s = now_s + _AGAIN_S
+        text = "%s. Nothing comes until then; it is asked again, at least each %.0f s."
+        log.warning(text, str(why).rstrip("."), _AGAIN_S_MAX)
+
+    def again(self, now_s: float, why: object) -> None:
+        """Wait twice as long."""
+        log.debug("%s", why)
+        self._wait_s = min(2 * self._wait_s, _AGAIN_S_MAX)
+        self.until_s = now_s + self._wait_s
+
+    def back(self, now_s: float) -> None:
+        """Say that it answers."""
+        log.warning("reading %s: it answers after %.0f s", self._topic, now_s - self._since_s)
 
 
 class _OpenStore:
@@ -110,6 +133,7 @@ class ClusterSource(Source):
         self._topics: dict[str, tuple[Subscription, Held]] = {}
         self._tags: dict[str, str] = {}
         self._readers: dict[str, Reader] = {}
+        self._away: dict[str, Away] = {}
         self._turn = 0
         self.limited = False
         """Whether the last pull left a topic out."""
@@ -133,27 +157,49 @@ class ClusterSource(Source):
         self.store.check_writable()
         topics = list(self._topics)
         turn = self._turn % len(topics)
-        open_ones = [each for each in topics[turn:] + topics[:turn] if self._fits(each, count_max)]
+        open_ones = [
+            each
+            for each in topics[turn:] + topics[:turn]
+            if self._is_asked(each) and self._fits(each, count_max)
+        ]
         self.limited = len(open_ones) < len(topics)
         if not open_ones:
             return [], True
         calls: dict[Future[Any], str] = {}
-        try:
-            for topic in open_ones:
+        for topic in open_ones:
+            with self._asking(topic):
                 calls[self._readers[topic].begin(count_max, self._hide_s)] = topic
-            wait(calls, 0 if self.limited else _WAIT_S, FIRST_COMPLETED)
-            for call, topic in calls.items():
-                messages = self._readers[topic].take(call) if call.done() else []
+        wait(calls, 0 if self.limited else _WAIT_S, FIRST_COMPLETED)
+        for call, topic in calls.items():
+            if not call.done():
+                continue
+            with self._asking(topic):
+                messages = self._readers[topic].take(call)
+                if topic in self._away:
+                    self._away.pop(topic).back(time.monotonic())
                 if messages:
                     self._turn = topics.index(topic) + 1
                     subscription, held = self._topics[topic]
                     run = ClusterRun(self._readers[topic], messages)
                     return subscription.tasks(run, held, self.settings.batch_count), False
+        return [], self.limited
+
+    @contextmanager
+    def _asking(self, topic: str) -> Iterator[None]:
+        """Note that a topic is away if the cluster does not answer."""
+        try:
+            yield
         except ClusterError as e:
             self.store.check_writable()
-            log.warning("%s", e)
-            time.sleep(_AGAIN_S)
-        return [], self.limited
+            now_s = time.monotonic()
+            if topic in self._away:
+                self._away[topic].again(now_s, e)
+            else:
+                self._away[topic] = Away(topic, now_s, e)
+
+    def _is_asked(self, topic: str) -> bool:
+        """Tell whether it is time to ask for a topic."""
+        return topic not in self._away or time.monotonic() >= self._away[topic].until_s
 
     def _fits(self, topic: str, count_max: int) -> bool:
         """Tell whether more of a topic may be pulled."""

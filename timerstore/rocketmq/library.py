@@ -3,19 +3,25 @@
 Its manners, as far as they show: importing it makes `~/logs/rocketmq_python/`, writes its log
 there, configures `logging`, and so closes handlers that were configured before. It knows whole
 seconds. A consumer's first calls fail with 50001, until the proxy has heard of the consumer.
-`ack_async` returns nothing. Some of its threads stay after `shutdown`.
+`ack_async` returns nothing. Some of its threads stay after `shutdown`. If a heartbeat fails, it
+raises in a callback, so `logging` gets a traceback every few seconds: that is kept back here. It
+does not tell why it has no route of a topic.
 """
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from timerstore.errors import ClusterError, InvalidArgumentError, TimerStoreError, TooLateError
 
+log = logging.getLogger("timerstore")
+
 _T = TypeVar("_T")
 _HANDLE_IS_OVER: Final = 40_013
+_NOT_ALLOWED: Final = (40_100, 40_300)
 _ARGUMENTS: Final = frozenset(
     (
         *("BadRequestException", "IllegalArgumentException", "PayloadEmptyException"),
@@ -23,6 +29,8 @@ _ARGUMENTS: Final = frozenset(
     )
 )
 """Errors of the client that are about what was passed."""
+_AWAY: Final = "cannot find broker"
+"""What a proxy says as such an error, and is none."""
 
 
 def load() -> Any:
@@ -34,7 +42,14 @@ def load() -> Any:
             f"RocketMQ's client cannot be imported ({e}). Install it: "
             "pip install 'timerstore[rocketmq]'."
         ) from e
+    logging.getLogger("concurrent.futures").addFilter(is_no_heartbeat)
     return rocketmq
+
+
+def is_no_heartbeat(record: logging.LogRecord) -> bool:
+    """Keep back the tracebacks of heartbeats that failed: the calls that fail say it."""
+    error = record.exc_info[1] if record.exc_info else None
+    return type(error).__name__ != "AioRpcError"
 
 
 def check_address(address: object) -> tuple[str, int]:
@@ -82,6 +97,46 @@ def message_kind() -> type[Any]:
     return Sent
 
 
+def route_of(what: str, client: Any, topic: str) -> Any | None:
+    """Return where a topic's queues are; None if the cluster shows no such topic.
+
+    If the client has no route of it, the proxy is asked once more: then it is known why.
+    """
+    try:
+        return client.route_manager.retrieve_topic_route_data(topic)
+    except Exception as e:
+        log.debug("%s: %s", topic, e)
+    from rocketmq.grpc_protocol import Code, QueryRouteRequest
+
+    config, timeout_s = client.client_configuration, client.client_configuration.request_timeout
+    request = QueryRouteRequest()
+    request.topic.name = topic
+    request.endpoints.CopyFrom(config.rpc_endpoints.endpoints)
+
+    def ask() -> Any:
+        made = client.rpc_client.query_topic_route_async
+        given = {"metadata": client.sign(), "timeout": timeout_s}
+        return made(config.rpc_endpoints, request, **given).result(timeout_s + 1.0)
+
+    status = asked(what, ask).status
+    if status.code in (Code.TOPIC_NOT_FOUND, Code.NOT_FOUND):
+        return None
+    if status.code != Code.OK:
+        raise refused(what, status)
+    return asked(what, lambda: client.route_manager.retrieve_topic_route_data(topic))
+
+
+def check_route(what: str, client: Any, topic: str) -> Any:
+    """Return where a topic's queues are; raise ClusterError if the cluster shows none."""
+    route = route_of(what, client, topic)
+    if route is None:
+        raise ClusterError(
+            f"{what}: the cluster does not show the topic {topic}. Make it with mqadmin "
+            "updateTopic and -a +message.type=MIXED, or see that its broker runs."
+        )
+    return route
+
+
 def asked(what: str, call: Callable[[], _T]) -> _T:
     """Return what a call of the client returns; raise its errors as ours. `what`: what was done."""
     try:
@@ -94,17 +149,38 @@ def asked(what: str, call: Callable[[], _T]) -> _T:
 
 def translated(what: str, error: BaseException) -> TimerStoreError:
     """Return the error of ours for one of the client."""
+    if isinstance(error, TimerStoreError):
+        return error
     text = " ".join(str(error).split()) or type(error).__name__
     if getattr(error, "code", None) == _HANDLE_IS_OVER:
         return TooLateError(
             f"{what}: the message was hidden for too short a time, or was acknowledged or sent "
             "back before. If it was not, it comes again. Pass a longer invisible to connect."
         )
-    if type(error).__name__ in _ARGUMENTS:
+    if type(error).__name__ in _ARGUMENTS and _AWAY not in text:
         return InvalidArgumentError(f"{what}: the cluster takes less: {text}. Pass something else.")
-    if "failed to fetch topic" in text:
+    if getattr(error, "code", None) in _NOT_ALLOWED:
         return ClusterError(
-            f"{what}: the cluster does not show the topic. Make it with mqadmin updateTopic and "
-            "-a +message.type=MIXED, or see that its broker runs."
+            f"{what}: the cluster refuses this access_key and secret_key ({text.rstrip('.')}). "
+            "Pass those of a user to connect who may do it."
         )
-    return ClusterError(f"{what}: {text[:500]}. Look at the proxy and its broker, then try again.")
+    if "handshake failed" in text:
+        return ClusterError(
+            f"{what}: the proxy's certificate is not trusted. Set the variable "
+            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH to a file with the certificate that signed it, then "
+            "start again."
+        )
+    if type(error).__name__ == "AioRpcError":
+        text = f"{error.code().name}, {error.details()}"  # type: ignore[attr-defined]
+    if isinstance(error, TimeoutError) or text.startswith("DEADLINE_EXCEEDED"):
+        text = "no answer came in time"
+    return ClusterError(
+        f"{what}: {text[:500].rstrip('.')}. Look at the proxy and its broker, then try again."
+    )
+
+
+def refused(what: str, status: Any) -> TimerStoreError:
+    """Return the error of ours for an answer of the proxy."""
+    error = RuntimeError(f"{status.code}, {status.message}")
+    error.code = status.code  # type: ignore[attr-defined]
+    return translated(what, error)

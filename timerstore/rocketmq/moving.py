@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol
 
-from timerstore.errors import ClusterError, InvalidArgumentError, MissingFileError, TimerStoreError
+from timerstore.errors import InvalidArgumentError, MissingFileError, TimerStoreError
 from timerstore.ground.durably import write_durably
 from timerstore.pending.timers import Timer
 from timerstore.rocketmq.cluster import Cluster
@@ -58,10 +58,7 @@ class ClusterTarget:
 
     def shows(self, topic: str) -> bool:
         """Tell whether the cluster has a topic."""
-        try:
-            return bool(self._cluster._brokers(topic))
-        except ClusterError:
-            return False
+        return self._cluster._shows(topic)
 
     def send_many(
         self, sendings: Iterable[Sending]

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from timerstore.errors import ClusterError, StoreClosedError, TimerStoreError
 from timerstore.ground.arguments import whole_ms
-from timerstore.rocketmq.library import asked, load, translated
+from timerstore.rocketmq.library import asked, check_route, load, refused, translated
 
 log = logging.getLogger("timerstore")
 
@@ -68,8 +68,10 @@ class Reader:
             if self._closed:
                 raise StoreClosedError("This client was closed. Connect again.")
             if self._begun is None:
+                what = f"reading {self.topic}"
+                check_route(what, self._consumer, self.topic)
                 self._begun = asked(
-                    f"reading {self.topic}",
+                    what,
                     lambda: self._consumer.receive_async(min(count_max, RECEIVED_MAX), hide_s),
                 )
             return self._begun
@@ -128,9 +130,9 @@ class Reader:
             answer = self._asked("acknowledging", "ack_message_async", endpoints, request)
             for entry in answer.entries:
                 if entry.status.code != Code.OK:
-                    errors.append(_refused(f"acknowledging {entry.message_id}", entry.status))
+                    errors.append(refused(f"acknowledging {entry.message_id}", entry.status))
             if not answer.entries and answer.status.code != Code.OK:
-                errors.append(_refused("acknowledging", answer.status))
+                errors.append(refused("acknowledging", answer.status))
         return errors
 
     def hide(self, message: Any, length_s: int) -> None:
@@ -153,7 +155,7 @@ class Reader:
         name = "forward_message_to_dead_letter_queue_async"
         answer = self._asked("giving up", name, message.endpoints, request)
         if answer.status.code != Code.OK:
-            raise _refused(f"giving up {message.message_id}", answer.status)
+            raise refused(f"giving up {message.message_id}", answer.status)
 
     def _asked(self, what: str, name: str, endpoints: Any, request: Any) -> Any:
         """Return the answer of a call that the client's consumer does not offer."""
@@ -191,9 +193,3 @@ class Reader:
             self._consumer.shutdown()
         except Exception as e:
             log.debug("%s: the client's shutdown failed: %s", self.topic, e)
-
-
-def _refused(what: str, status: Any) -> TimerStoreError:
-    error = RuntimeError(f"{status.code}, {status.message}")
-    error.code = status.code  # type: ignore[attr-defined]
-    return translated(what, error)

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from timerstore.errors import ClusterError, InvalidArgumentError, TimerStoreError
 from timerstore.ground.arguments import check_topic
-from timerstore.rocketmq.library import asked, message_kind, translated
+from timerstore.rocketmq.library import asked, check_route, message_kind, translated
 
 UNDER_WAY: Final = 64
 """So many of `put_many` wait for their answers at once; more made it no faster."""
@@ -73,6 +73,7 @@ class Sender:
     def send(self, sending: Sending) -> None:
         """Send one message; on return its broker has it."""
         what = f"putting {sending.id}"
+        check_route(what, self._producer, sending.topic)
         try:
             asked(what, lambda: self._producer.send(self._message(sending)))
         except ClusterError as e:
@@ -93,7 +94,9 @@ class Sender:
                 sending = next(left, None)
                 if sending is None:
                     break
-                waiting.append((sending, self._begin(sending)))
+                begun = self._begin(sending)
+                failed = begun.done() and begun.exception() is not None
+                waiting.append((sending, begun))
             if not waiting:
                 return
             sending, future = waiting.popleft()
@@ -103,6 +106,7 @@ class Sender:
 
     def _begin(self, sending: Sending) -> Future[Any]:
         try:
+            check_route(f"putting {sending.id}", self._producer, sending.topic)
             begun: Future[Any] = self._producer.send_async(self._message(sending))
         except Exception as e:
             begun = Future()
@@ -127,10 +131,10 @@ def _error_of(sending: Sending, future: Future[Any], wait_s: float) -> TimerStor
     error: BaseException | None
     try:
         error = future.exception(wait_s)
-    except TimeoutError:
-        error = TimeoutError(f"no answer within {wait_s:.0f} s")
-    if error is None:
-        return None
+    except TimeoutError as e:
+        error = e
+    if error is None or isinstance(error, TimerStoreError):  # the latter: it was not sent
+        return error
     ours = translated(f"putting {sending.id}", error)
     if isinstance(ours, ClusterError):
         ours.unsure = (sending.id,)
