@@ -1,4 +1,4 @@
-"""A proxy or a broker that is frozen or killed while programs use the cluster, and comes back.
+"""A proxy or a broker that is away while programs use the cluster: frozen, or killed.
 
 Nothing hangs, each call says what is the matter, nothing that was acknowledged is lost, and all go
 on once it is back.
