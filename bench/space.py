@@ -128,6 +128,7 @@ class _Watched:
             copied_bytes = now
             self.store.flush()
             self._look()
+            self.clock.advance(timedelta(milliseconds=MOVED_MS))  # copies are linked, as in life
 
     def _look(self) -> None:
         space, taken = self.space, _disk_bytes(self.store, self._scale)

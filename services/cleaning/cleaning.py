@@ -10,9 +10,10 @@ behind what is claimed and what was ever fired, and behind what will be while th
 If that is reached before, the pass ends there, and the next one leaves more.
 
 A segment in which nothing is pending from S on is passed for nothing. One that costs copies waits
-until there is enough to win: the log must be longer than `cleaning_factor` times the bytes that are
-pending, plus `cleaning_slack_bytes`. What consumers still need counts as well, because what is
-copied comes up again only once all of the log has turned over. After a crash passes are forgotten:
+until there is enough to win: the log and all units must take more than `cleaning_factor` times the
+bytes that are pending, plus `cleaning_slack_bytes`, and the log alone half of what that factor
+allows beyond them. What consumers still need counts as well, because what is copied comes up again
+only once all of the log has turned over. After a crash passes are forgotten:
 cleaning begins again at F, and skips the sources that have their copy; it finishes such a segment
 even if little is won, because L waits for that. How all of this holds together over crashes is
 `tests/models/cleaning_model.py`.
@@ -423,14 +424,15 @@ class Cleaner:
             return False
         if engine.last_recovered_source(engine.read_slot) >= start:
             return True
-        taken_bytes = engine.commitlog.end - start
-        # The units of what goes, go with it: a sixth as much if timers are cancelled.
+        log_bytes = engine.commitlog.end - start
         units_bytes = engine.timerlog.end - engine.timerlog.start
-        taken_bytes += max(0, units_bytes - fmt.UNIT_BYTES * engine.pending_count())
         # What has no unit yet, the copies of a pass above all, waits as well: else one pass would
         # make the next one worth it.
         waits_bytes = (self.pending_bytes or 0) + self.reach.unlinked_bytes()
-        return taken_bytes > config.cleaning_factor * waits_bytes + config.cleaning_slack_bytes
+        allowed_bytes = config.cleaning_factor * waits_bytes + config.cleaning_slack_bytes
+        # Many hops leave many units, and those no pass removes.
+        least_bytes = (config.cleaning_factor + 1) * waits_bytes / 2
+        return log_bytes > max(allowed_bytes - units_bytes, least_bytes)
 
     def _learn(self) -> None:
         """Learn what the units of an earlier life say, once: O(units).

@@ -84,9 +84,9 @@ class Tuning:
     Without it, one timer that is due in a month keeps all that was put after it for days."""
 
     cleaning_factor: int = 2
-    """It is done if the log is longer than this many times the pending bytes: with 2, 60 bytes are
-    copied for 100 that are put, if one timer in a hundred is due within 30 days. With 4, 27, for
-    half as much disk again."""
+    """It is done if the log and the timer log are longer than this many times the pending bytes:
+    with 2, 60 bytes are copied for 100 that are put, if one timer in a hundred is due within 30
+    days. With 4, 27, for half as much disk again."""
 
     cleaning_slack_bytes: int = 64 << 20
     """And so many bytes more, because copies are not worth it in a store with little pending."""
