@@ -240,13 +240,25 @@ class Bench:
         return _took("disk", what, "300 MB", took, 0.05)
 
     def month(self) -> list[Result]:
-        """Disk if some timers in each hundred are far ahead."""
+        """Disk if some timers in each hundred are far ahead, with files small and of full size."""
         scale, days, step_s = self.sizes.month
+        small = self._month(f"1/{scale} of 1,000 a second", scale, 1_000 / scale, days, step_s)
+        per_second, days, step_s = self.sizes.full_month
+        full = self._month(
+            f"{per_second} a second, files of full size", 1, per_second, days, step_s
+        )
+        return [*small, *full]
+
+    def _month(
+        self, rate: str, scale: int, per_second: float, days: int, step_s: int
+    ) -> list[Result]:
         with self._path() as path:
-            took = space.month(path / "store", scale=scale, days=days, step_s=step_s)
+            took = space.month(
+                path / "store", scale=scale, per_second=per_second, days=days, step_s=step_s
+            )
         what = f"one timer in a hundred within {days} days, the rest within a minute, {days} days"
-        what += f" of manual time, 1/{scale} of 1,000 a second ({_short(took.put_count)} in all)"
-        return _took("month", what, f"300 MB / {scale}", took, 0.7)
+        what += f" of manual time, {rate} ({_short(took.put_count)} in all)"
+        return _took("month", what, "300 MB" + (f" / {scale}" if scale > 1 else ""), took, 0.7)
 
     def year(self) -> list[Result]:
         """Disk while timers hop through a year."""

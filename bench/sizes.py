@@ -24,6 +24,8 @@ class Sizes:
     """Far timers, short timers."""
     month: tuple[int, int, int]
     """1,000 timers a second over this; days; seconds between two checkpoints."""
+    full_month: tuple[int, int, int]
+    """Timers a second, with files of the usual sizes; days; seconds between two checkpoints."""
     year: int
     """Timers due within a year."""
     rescheduled: tuple[int, int]
@@ -52,6 +54,7 @@ FULL = Sizes(
     lateness_s=15,
     disk=(10_000, 10_000_000),
     month=(128, 30, 240),
+    full_month=(10, 30, 600),
     year=10_000_000,
     rescheduled=(1_000_000, 10),
     speed=(10_000, 3_000_000),
@@ -76,6 +79,7 @@ QUICK = Sizes(
     lateness_s=4,
     disk=(1_000, 1_000_000),
     month=(512, 3, 240),
+    full_month=(10, 1, 600),
     year=100_000,
     rescheduled=(20_000, 10),
     speed=(10_000, 1_000_000),

@@ -213,12 +213,12 @@ def beside_far(path: Path, far_count: int, short_count: int, checkpoint_count: i
     return watched.close()
 
 
-def month(path: Path, *, scale: int, days: int, step_s: int) -> Space:
-    """Put 1,000 / `scale` timers a second for so many days, one in a hundred due within as many.
+def month(path: Path, *, scale: int, per_second: float, days: int, step_s: int) -> Space:
+    """Put so many timers a second for so many days, one in a hundred due within as many.
 
     The others are due within a minute. Segments, slack, and what the store may take besides, are
-    1 / `scale` of what they usually are: the share of each is that of a store with a thousand a
-    second. There is a checkpoint each `step_s` of that time.
+    1 / `scale` of what they usually are: with 1,000 / `scale` timers a second the share of each is
+    that of a store with a thousand. There is a checkpoint each `step_s` of that time.
     """
     random = np.random.default_rng(1)
     plain = Config()
@@ -231,7 +231,7 @@ def month(path: Path, *, scale: int, days: int, step_s: int) -> Space:
             cleaning_slack_bytes=plain.cleaning_slack_bytes // scale,
         ),
     )
-    bodies = ours.make_bodies(1_000 * step_s // scale)
+    bodies = ours.make_bodies(round(per_second * step_s))
     watched = _Watched(path, config, scale)
     for _ in range(days * DAY_MS // 1_000 // step_s):
         delay_ms = random.integers(1, SHORT_MS, len(bodies))

@@ -198,6 +198,31 @@ def test_only_what_is_worth_it(tmp_path: Path) -> None:
         assert store.stats().cleaning.copied_count > 0
 
 
+def test_pending_units_count_as_taken(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS, force=True)
+    with open_small(tmp_path / "s", clock) as store:
+        put_far(store, 400)
+        engine, over_bytes = store.core.engine, 0
+        while (found := store.stats().cleaning).copied_count == 0:
+            taken_bytes = sum(each.end - each.start for each in (engine.commitlog, engine.timerlog))
+            over_bytes = taken_bytes - 2 * (found.pending_bytes or 0)
+            live_on(store, clock, 1)
+        assert over_bytes < 2 * 4_096  # the units alone are 20,800 bytes
+
+
+def test_hops_alone_begin_no_copying(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS, force=True)
+    config = dataclasses.replace(SMALL, roll_window_slots=2)
+    with open_small(tmp_path / "s", clock, config) as store:
+        put_far(store, 50)
+        for _ in range(3):
+            clock.advance(100 * SECOND)
+            store.flush()
+        engine = store.core.engine
+        assert engine.timerlog.end > 300 * 50 * 52
+        assert store.stats().cleaning.copied_count == 0
+
+
 def test_not_at_all(tmp_path: Path) -> None:
     clock = ManualClock(START_MS, force=True)
     config = dataclasses.replace(SMALL, cleaning=False)
