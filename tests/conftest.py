@@ -3,10 +3,11 @@
 import gzip
 import json
 import os
+import shutil
 import signal
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,15 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.sparse_copy import copy_tree
-from tests.tiers import APART, PROVING, TOGETHER, is_promised, is_proved, is_whole
+from tests.tiers import (
+    APART,
+    PROVING,
+    TOGETHER,
+    is_on_disk,
+    is_promised,
+    is_proved,
+    is_whole,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -44,13 +53,37 @@ _OUTSIDE = (
 """Tests of what no kernel decides."""
 
 
+# Else a run waits for the disk, for nothing that its tests show.
+_MEMORY = Path("/dev/shm")
+_ROOM_BYTES = 8 << 30
+if not PROVING and os.access(_MEMORY, os.W_OK):
+    if shutil.disk_usage(_MEMORY).free >= _ROOM_BYTES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """The test's own folder: in memory if there is room, unless `ON_DISK` names the test."""
+    if not is_on_disk(_name_of(request.node)):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def _name_of(item: pytest.Item) -> str:
+    """A test's name, below `tests/`."""
+    place = item.path.relative_to(Path(__file__).parent)
+    return f"{place}::{item.nodeid.partition('::')[2]}"
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what says nothing of kernels, and how much is played."""
     for item in items:
         place = item.path.relative_to(Path(__file__).parent)
         if place.parts[0] in _OUTSIDE:
             item.add_marker(pytest.mark.outside)
-        name = f"{place}::{item.nodeid.partition('::')[2]}"
+        name = _name_of(item)
         if is_proved(name):
             item.add_marker(pytest.mark.prove)
         if is_whole(name):

@@ -146,6 +146,19 @@ APART: Final = (
 )
 """Those among them whose programs begin Spark sessions of their own; any process runs them."""
 
+ON_DISK: Final = (
+    # What a file system decides: blocks, holes, room, what is mapped.
+    *("test_full_disk.py", "test_live.py", "test_max_bytes.py", "test_reuse.py"),
+    *("test_small_stores.py", "offline/test_verify.py", "wheel/test_slots.py"),
+    *("timelog/test_consumequeue.py", "timelog/test_disk.py", "timelog/test_segments.py"),
+    *("timelog/test_steady.py", "services/test_retention.py"),
+    # What waits for an fsync, and processes that are killed.
+    *("services/test_flush.py", "services/test_group_commit.py", "test_storm.py", "test_kill.py"),
+    *("backups/test_follow_kill.py", "consuming/test_ackput_kill.py", "aio/test_kill.py"),
+    *("serving/test_share_kill.py", "demo/"),
+)
+"""What is played on a disk; all else is in memory if there is room, but for `./run prove`."""
+
 
 def is_proved(name: str) -> bool:
     """Tell whether a test, named by its place below `tests/`, is one for `./run prove`."""
@@ -155,6 +168,11 @@ def is_proved(name: str) -> bool:
 def is_whole(name: str) -> bool:
     """Tell whether a test is left out where kernels are interpreted, or check their bounds."""
     return name.startswith(WHOLE)
+
+
+def is_on_disk(name: str) -> bool:
+    """Tell whether a test keeps its stores on a disk."""
+    return name.startswith(ON_DISK)
 
 
 def is_promised(name: str) -> bool:
