@@ -1,14 +1,17 @@
 """Stores for the tests of tables: lived in at random, or laid out by the slow twins."""
 
+import io
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from hypothesis import strategies as st
 
 import timerstore
 from tests import naive
 from timerstore import Config, ManualClock, Tuning
+from timerstore.offline.export import export
 
 MILLISECOND = timedelta(milliseconds=1)
 SECOND = timedelta(seconds=1)
@@ -26,6 +29,22 @@ SMALL = Config(
 TOPICS = ["default", "second", "third"]
 REFUSED = timerstore.TooLateError, timerstore.UnknownTimerError, timerstore.InvalidArgumentError
 """Of a timer that fired, or of one in a delay level, which cannot be moved."""
+
+
+def exported(path: Path, table: Any = "pending", *, config: Config | None = None) -> pa.Table:
+    """What is exported of a store, as an Arrow table."""
+    out = io.BytesIO()
+    export(path, table, out, "arrow", config=config)
+    return pa.ipc.open_stream(out.getvalue()).read_all()
+
+
+def exported_rows(
+    path: Path, table: Any = "pending", *, config: Config | None = None
+) -> list[dict[str, Any]]:
+    """The same, a dict each, and so their properties."""
+    rows = exported(path, table, config=config).to_pylist()
+    return [row | {"properties": dict(row["properties"])} for row in rows]
+
 
 ACTIONS = st.one_of(
     st.tuples(

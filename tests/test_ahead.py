@@ -225,7 +225,7 @@ if not INTERPRETED:
                 signature_of(each.function)
 
     def test_workers_fill_the_cache(tmp_path: Path) -> None:
-        few = "services.engine.engine._step_count", "wheel.slots.next_used_slot"
+        few = "services.engine.engine._step_count", "timelog.bytes.idtext.write_ids"
         program = (
             "import sys, timerstore.store.store\nfrom timerstore.core import ahead\n"
             "from timerstore.timelog.jit.kernel import AHEAD, is_cached\n"

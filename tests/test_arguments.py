@@ -23,7 +23,7 @@ import timerstore
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from tests.store_calls import WITHOUT_ARGUMENTS, arguments, methods
-from timerstore.offline.export import export, export_messages, to_arrow
+from timerstore.offline.export import export
 from timerstore.tables import read_table
 from timerstore.timelog.files.disk import Disk
 from timerstore.validation import validate
@@ -197,8 +197,6 @@ def test_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(timerstore.verify, path, ["path", "config"])
     names = ["path", "upto", "delay_levels", "roll_window_slots", "fire_rate_per_s"]
     check(validate, path, names)
-    check(export_messages, path, ["path", "kind", "config"])
-    check(to_arrow, path, ["path", "table", "config"])
     out = {"table": "pending", "out": tmp_path / "out.jsonl"}
     check(export, path | out, ["path", "table", "out", "format", "config"])
     tables = path | {"table": "timers"}

@@ -11,9 +11,9 @@ import timerstore
 from tests import table_stores
 from tests.models.quiet_disk import QuietDisk
 from tests.sparse_copy import copy_tree
+from tests.table_stores import exported_rows
 from tests.tiers import some
 from timerstore import CorruptStoreError, ManualClock, TimerStore, TimerStoreError, verify
-from timerstore.offline.export import export_messages
 from timerstore.tables import TABLES, read_table
 from timerstore.validation import validate
 
@@ -107,8 +107,8 @@ def test_every_reader_comes_to_an_end(
     change(file, LOGS[log])
     come_to_an_end(lambda: verify(path, config=CONFIG))
     come_to_an_end(lambda: validate(path))
-    come_to_an_end(lambda: list(export_messages(path, "messages", config=CONFIG)))
-    come_to_an_end(lambda: list(export_messages(path, "pending", config=CONFIG)))
+    come_to_an_end(lambda: exported_rows(path, "messages", config=CONFIG))
+    come_to_an_end(lambda: exported_rows(path, "pending", config=CONFIG))
     for table in TABLES:
         come_to_an_end(lambda name=table: list(read_table(path, name, upto="end")))
     for read_only in (True, False):

@@ -20,8 +20,8 @@ from tests.markdown import ROOT
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
+from tests.table_stores import exported
 from tests.tiers import some
-from timerstore.offline.export import to_arrow
 from timerstore.tables import TABLES, read_table
 from timerstore.timelog.files.oserrors import store_error, told_of
 from timerstore.validation import validate
@@ -144,7 +144,7 @@ def test_whatever_stands_there_is_looked_at(
 ) -> None:
     path = replaced(whole, tmp_path, part, wrong)
     look(path, lambda: validate(path))
-    look(path, lambda: to_arrow(path))
+    look(path, lambda: exported(path))
     for table in TABLES:
         look(path, lambda table=table: read_table(path, table))  # type: ignore[misc]
 

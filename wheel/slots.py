@@ -21,7 +21,7 @@ from timerstore.timelog.files.nonzero import nonzero_places
 from timerstore.timelog.files.ownedfile import OwnedFile
 from timerstore.timelog.files.steady import ranges_of
 from timerstore.timelog.jit.intrinsics import get_i32, get_i64, put_i32, put_i64
-from timerstore.timelog.jit.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.kernel import inlined
 from timerstore.timelog.jit.record import Bytes, record
 from timerstore.wheel.checksums import PAGE_BYTES, SUMS_FILE, WheelSums
 
@@ -80,17 +80,6 @@ def set_slot(wheel: SlotArray, slot: int, first: int, last: int, count: int) -> 
     put_i64(wheel.slots, at + fmt.SLOT_LAST_AT, last)
     put_i32(wheel.slots, at + fmt.SLOT_COUNT_AT, count)
     wheel.dirty[at // PAGE_BYTES] = PAGE_CHANGED
-
-
-@kernel_ahead
-def next_used_slot(wheel: SlotArray, start: int, stop: int) -> int:
-    """Return the first slot in [start, stop) that has units, or `stop`. O(stop − start)."""
-    slot = start
-    while slot < stop:
-        if slot_last(wheel, slot) != NO_UNIT:
-            return slot
-        slot += 1
-    return stop
 
 
 class TimerWheel:

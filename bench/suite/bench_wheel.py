@@ -1,4 +1,4 @@
-"""Slots found, slots linked; the near wheel."""
+"""Slots linked; the near wheel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from timerstore.wheel.checksums import PAGE_BYTES
 from timerstore.wheel.near import NearTimer, bucket_at, near_insert, near_pop, new_near_wheel
 from timerstore.wheel.place import place_all
 from timerstore.wheel.settings import Settings
-from timerstore.wheel.slots import SlotArray, link_unit, next_used_slot
+from timerstore.wheel.slots import SlotArray, link_unit
 
 SLOTS = 1 << 17
 CACHED = 1 << 12
@@ -53,21 +53,6 @@ def bench_link(benchmark: Any) -> None:
     wheel = _new_slots()
     slots = NOW + np.random.default_rng(1).integers(0, CACHED, TIMES * COUNT)
     play(benchmark, lambda: _link_many(wheel, slots), count=len(slots))
-
-
-@kernel
-def _pass_empty(wheel: Any, start: int, stop: int) -> int:
-    return next_used_slot(wheel, start, stop)
-
-
-def bench_empty_slots(benchmark: Any) -> None:
-    """Pass over empty slots: of a day and a half."""
-    wheel = _new_slots()
-
-    def stage() -> None:
-        assert _pass_empty(wheel, NOW, NOW + SLOTS) == NOW + SLOTS
-
-    play(benchmark, stage, count=SLOTS)
 
 
 @kernel

@@ -13,9 +13,9 @@ import pytest
 import timerstore
 from tests import naive
 from tests.models.ledger import read_messages
-from tests.table_stores import SECOND, eventful
+from tests.table_stores import SECOND, eventful, exported, exported_rows
 from timerstore import ManualClock
-from timerstore.offline.export import SCHEMAS, export, export_messages, to_arrow
+from timerstore.offline.export import SCHEMAS, export
 
 
 def live(path: Path) -> tuple[timerstore.TimerStore, ManualClock]:
@@ -53,7 +53,7 @@ def test_pending_is_what_the_store_shows(tmp_path: Path, end: str) -> None:
         store.close()
     else:
         store.abandon()
-    rows = list(export_messages(tmp_path / "s", "pending"))
+    rows = exported_rows(tmp_path / "s", "pending")
     assert [{name: row[name] for name in expected[0]} for row in rows] == expected
 
 
@@ -62,7 +62,7 @@ def test_fired_are_what_is_consumed(tmp_path: Path) -> None:
     batch = store.pull("default", timeout=0)
     fired = [(d.id, d.due_ms, d.fired_ms, d.lateness_ms, d.body, d.tag) for d in batch]
     store.close()
-    rows = list(export_messages(tmp_path / "s", "fired"))
+    rows = exported_rows(tmp_path / "s", "fired")
     names = ("id", "due_ms", "fired_ms", "lateness_ms", "body", "tag")
     assert [tuple(row[name] for name in names) for row in rows] == fired
 
@@ -71,7 +71,7 @@ def test_messages_are_all(tmp_path: Path) -> None:
     store, _ = live(tmp_path / "s")
     end = store.core.engine.commitlog.end
     store.close()
-    rows = list(export_messages(tmp_path / "s", "messages"))
+    rows = exported_rows(tmp_path / "s", "messages")
     assert rows[0]["offset"] == 0
     assert rows[-1]["offset"] + rows[-1]["size"] == end
     assert {row["topic"] for row in rows} == {"default", "rmq_sys_wheel_timer"}
@@ -82,7 +82,7 @@ def test_messages_are_all(tmp_path: Path) -> None:
 def test_formats_agree(tmp_path: Path, table: Any) -> None:
     live(tmp_path / "s")[0].close()
     path = tmp_path / "s"
-    rows = list(export_messages(path, table))
+    rows = exported_rows(path, table)
     lines = io.BytesIO()
     assert export(path, table, lines) == len(rows)
     texts = [json.loads(line) for line in lines.getvalue().splitlines()]
@@ -90,7 +90,7 @@ def test_formats_agree(tmp_path: Path, table: Any) -> None:
     for row, written in zip(rows, texts, strict=True):
         assert written["offset"] == row["offset"]
         assert row["body"] == b"\xff\x00" or written["body"].encode() == row["body"]
-    expected = to_arrow(path, table)
+    expected = exported(path, table)
     assert expected.num_rows == len(rows)
     assert export(path, table, tmp_path / "t.parquet", "parquet") == len(rows)
     assert pq.read_table(tmp_path / "t.parquet").equals(expected)
@@ -117,7 +117,7 @@ def test_golden_pending(
     lines = golden_list(name)
     (state,) = [line for line in lines if line["kind"] == "state"]
     put = {line["unique_key"]: line for line in lines if line["kind"] in ("timer", "level")}
-    rows = list(export_messages(golden_unpacked(name), "pending"))
+    rows = exported_rows(golden_unpacked(name), "pending")
     levels = [line for line in put.values() if line["kind"] == "level"]
     assert len(rows) == state["pending_all"] + len(levels)
     levels_ms = naive.parse_levels(naive.DEFAULT_LEVELS)
@@ -140,15 +140,15 @@ def test_nothing_is_changed(tmp_path: Path) -> None:
 
     before = content()
     for table in SCHEMAS:
-        list(export_messages(tmp_path / "s", table))  # type: ignore[arg-type]
+        exported_rows(tmp_path / "s", table)
     assert content() == before
 
 
 def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(timerstore.NotAStoreError, match="Pass the folder of a store"):
-        list(export_messages(tmp_path / "none"))
+        exported_rows(tmp_path / "none")
     live(tmp_path / "s")[0].close()
     with pytest.raises(timerstore.InvalidArgumentError, match="Use pending, fired, messages"):
-        list(export_messages(tmp_path / "s", "x"))  # type: ignore[arg-type]
+        exported_rows(tmp_path / "s", "x")
     with pytest.raises(timerstore.InvalidArgumentError, match="Use jsonl, csv, arrow, parquet"):
         export(tmp_path / "s", "pending", io.BytesIO(), "xls")  # type: ignore[arg-type]

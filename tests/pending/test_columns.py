@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 import timerstore
 from tests.small_store import SMALL
-from tests.table_stores import EVENTFUL, LIVES, TOPICS, live
-from timerstore.offline.export import to_arrow
+from tests.table_stores import EVENTFUL, LIVES, TOPICS, exported, live
 from timerstore.pending.pendingtable import NAMES
 
 FIELDS = tuple(name for name in NAMES if name != "offset")
@@ -56,9 +55,9 @@ def test_columns_are_the_timers(
         everything = store.pending_columns()
         store.close()
         order = [("due_ms", "ascending"), ("offset", "ascending")]
-        exported = to_arrow(Path(folder) / "s")
-        assert rows(exported) == rows(everything.sort_by(order))
-        assert exported.schema == everything.schema
+        found = exported(Path(folder) / "s")
+        assert rows(found) == rows(everything.sort_by(order))
+        assert found.schema == everything.schema
 
 
 def test_some_columns(tmp_path: Path) -> None:

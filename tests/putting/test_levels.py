@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 
 import timerstore
 from tests.models.ledger import LEVEL_TOPIC, read_messages
+from tests.table_stores import exported_rows
 from timerstore import Config, InvalidArgumentError, ManualClock, TimerStore, TooLateError, Tuning
 from timerstore.cli.commands import app
 from timerstore.errors import StoreFullError, TimerStoreError
 from timerstore.ground.ids import parse_id
-from timerstore.offline.export import export_messages
 from timerstore.timelog.bytes import format as fmt
 
 START_MS = 1_800_000_000_000
@@ -224,10 +224,10 @@ def test_a_closed_store_is_read_without_opening(tmp_path: Path) -> None:
     expected = [timer.id for timer in store.pending()]
     for end in (TimerStore.abandon, TimerStore.close):
         end(store)
-        rows = list(export_messages(tmp_path / "s", "pending", config=LEVELS))
+        rows = exported_rows(tmp_path / "s", "pending", config=LEVELS)
         assert [row["id"] for row in rows] == expected
         assert [row["due_ms"] for row in rows] == [int(id[:12], 16) for id in expected]
-        fired = list(export_messages(tmp_path / "s", "fired", config=LEVELS))
+        fired = exported_rows(tmp_path / "s", "fired", config=LEVELS)
         assert [(row["id"], row["lateness_ms"]) for row in fired] == [(id, 0) for id in ids[::3]]
         report = timerstore.verify(tmp_path / "s")  # the ids say when each is due
         assert report.ok and not report.warnings and report.pending_count == len(expected)

@@ -17,12 +17,12 @@ from tests.table_stores import (
     LIVES,
     SECOND,
     Folder,
+    exported_rows,
     live,
     place,
     rows,
     write_log,
 )
-from timerstore.offline.export import export_messages
 from timerstore.tables import TABLES, read_table
 
 SEGMENT_BYTES = 4_096
@@ -98,10 +98,7 @@ def test_the_same_as_the_plain_reader(life: list[Any], partitions: int) -> None:
             ("fired", ("id", "topic", "due_ms", "fired_ms", "lateness_ms", "roll_count", "body")),
         ):
             read = read_table(path, table, columns, partitions=partitions).to_pylist()
-            plain = [
-                {name: row[name] for name in columns}
-                for row in export_messages(path, table)  # type: ignore[arg-type]
-            ]
+            plain = [{name: row[name] for name in columns} for row in exported_rows(path, table)]
             assert read == plain
 
 

@@ -19,11 +19,11 @@ from tests.table_stores import (
     SMALL,
     TOPICS,
     Folder,
+    exported_rows,
     live,
     pending,
     rows,
 )
-from timerstore.offline.export import export_messages
 from timerstore.tables import Bounds, read_table
 
 
@@ -162,7 +162,7 @@ def test_live_up_to_its_checkpoint(tmp_path: Path) -> None:
 def test_golden(name: str, partitions: int | None, golden_unpacked: Callable[[str], Path]) -> None:
     path = golden_unpacked(name)
     expected = sorted(
-        tuple(row[name] for name in PENDING_COLUMNS) for row in export_messages(path, "pending")
+        tuple(row[name] for name in PENDING_COLUMNS) for row in exported_rows(path, "pending")
     )
     assert read(path, partitions=partitions) == expected
 

@@ -68,7 +68,6 @@ MESSAGE_QUEUE_INDEX_AT: Final = _at(MESSAGE_HEADER, "queue_index")
 MESSAGE_OFFSET_AT: Final = _at(MESSAGE_HEADER, "offset")
 MESSAGE_SYSTEM_FLAG_AT: Final = _at(MESSAGE_HEADER, "system_flag")
 MESSAGE_BORN_AT: Final = _at(MESSAGE_HEADER, "born_ms")
-MESSAGE_BORN_HOST_AT: Final = _at(MESSAGE_HEADER, "born_host")
 MESSAGE_STORED_AT: Final = _at(MESSAGE_HEADER, "stored_ms")
 MESSAGE_STORE_HOST_AT: Final = _at(MESSAGE_HEADER, "store_host")
 MESSAGE_RECONSUME_AT: Final = _at(MESSAGE_HEADER, "reconsume_times")
@@ -91,7 +90,6 @@ BLANK_CRC_AT: Final = 16
 """uint32: the CRC-32 of the 16 bytes before it, in a blank of ours."""
 SEALED_BLANK_BYTES: Final = 24
 """A blank of ours, with four bytes that stay 0; what we write ends no closer to the end."""
-HOST_BYTES: Final = 8
 HOST_V6_EXTRA_BYTES: Final = 12
 SYSTEM_FLAG_BORN_V6: Final = 0x10
 SYSTEM_FLAG_STORE_V6: Final = 0x20

@@ -27,7 +27,7 @@ from timerstore.tables.exported import MAKERS, SCHEMAS, Table
 from timerstore.tables.places import settled
 from timerstore.tables.timertable import find_pending, read_timers
 from timerstore.tables.view import StoreView, UpTo, cut_store, view_whole
-from timerstore.timelog.files.oserrors import telling, told_of
+from timerstore.timelog.files.oserrors import told_of
 from timerstore.timelog.reading.reader import Fault
 
 Format = Literal["jsonl", "csv", "arrow", "parquet"]
@@ -36,20 +36,6 @@ BATCH_COUNT: Final = 65_536
 """Rows of one row group."""
 _CHUNK_COUNT: Final = 4_096
 """Pending timers that are read together: what was read of them stays in the processor's cache."""
-
-
-@telling
-def export_messages(
-    path: str | os.PathLike[str], kind: Table = "pending", *, config: Config | None = None
-) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table, a dict each, with the columns of `SCHEMAS[kind]`.
-
-    Reads a closed store, or a copy, without opening it; of a store that was killed it shows what
-    recovery would find. Pending timers come in the order of due time, the others in that of the
-    log. Raises NotAStoreError, CorruptStoreError.
-    """
-    batches = _batches(path, kind, config)
-    return (row for batch in batches for row in _rows(batch))
 
 
 def _rows(batch: Any) -> Iterator[dict[str, Any]]:
@@ -62,8 +48,8 @@ def _batches(
     path: str | os.PathLike[str],
     kind: Table,
     config: Config | None,
-    upto: UpTo | None = None,
-    progress: Progress | None = None,
+    upto: UpTo | None,
+    progress: Progress | None,
 ) -> Iterator[Any]:
     """Yield the record batches of a table."""
     check_choice(kind, "table", get_args(Table))
@@ -193,13 +179,6 @@ def _grouped(batches: Iterator[Any]) -> Iterator[Any]:
             group, rows, size = [], 0, 0
     if group:
         yield pa.Table.from_batches(group)
-
-
-def to_arrow(
-    path: str | os.PathLike[str], table: Table = "pending", *, config: Config | None = None
-) -> Any:
-    """Return a table as an Arrow table."""
-    return pa.Table.from_batches(list(_batches(path, table, config)), SCHEMAS[table])
 
 
 def _csv_schema(schema: Any) -> Any:

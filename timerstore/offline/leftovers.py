@@ -32,7 +32,6 @@ _SEGMENT_BYTES_MAX: Final = 1 << 30
 _INDEX_FILES: Final = frozenset(
     ("timermetrics", "wheelsums", "rebuild.json", "timercheck", "keyindex.json")
 )
-_LEVELS_FILE: Final = "delayOffset.json"
 _GROUPS_FILE: Final = "consumerOffset.json"
 
 
