@@ -1,5 +1,6 @@
 """Fixtures for all tests: the golden stores, with their writer's account."""
 
+import gc
 import gzip
 import json
 import os
@@ -90,6 +91,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.whole)
         if is_promised(name):
             item.add_marker(pytest.mark.promise)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Have no collection of garbage go over the tests themselves, of which there are thousands."""
+    gc.collect()
+    gc.freeze()
 
 
 class Together(LoadScopeScheduling):
