@@ -14,7 +14,6 @@ from beside import short
 from peers.workloads import LATE, QUANTILES, RATES, Figures
 
 MARKS = ("<!-- peers: begin -->", "<!-- peers: end -->")
-_OURS = "timerstore"
 _NOTHING = "–"
 _HELD_SHARE = 0.95
 """If fewer timers than that part were put in time, lateness says nothing."""
@@ -137,6 +136,16 @@ def _rate(_: Played, found: Found) -> str:
     return found.with_range("per_second")
 
 
+def _processor(_: Played, found: Found) -> str:
+    values = [each["processor_us"] for each in found.rounds]
+    told = _us(statistics.median(values))
+    return told if len(values) == 1 else f"{told} ({_us(min(values))}–{_us(max(values))})"
+
+
+def _us(value: float) -> str:
+    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+
+
 def _ms(value: float) -> str:
     return f"{value:,.0f}"
 
@@ -147,31 +156,6 @@ def _late(_: Played, found: Found) -> str:
     return " / ".join(_ms(found.median(name)) for name in QUANTILES)
 
 
-def _ratios(title: str, played: Sequence[Played]) -> str:
-    """Return how many times each peer's median ours is."""
-
-    def cell(each: Played, found: Found) -> str:
-        ours = each.of(_OURS)
-        assert ours is not None
-        return f"{ours.median('per_second') / found.median('per_second'):.3g} ×"
-
-    without = [
-        Played(**vars(each) | {"found": [one for one in each.found if one.peer != _OURS]})
-        for each in played
-        if each.of(_OURS)
-    ]
-    names = ["", *(_name(each) for each in without)]
-    by_name = {each.workload: each for each in played}
-    rows = []
-    for peer in _peers(without):
-        cells = []
-        for each in without:
-            found = each.of(peer)
-            cells.append(cell(by_name[each.workload], found) if found else _NOTHING)
-        rows.append([peer, *cells])
-    return f"**{title}**\n\n{_table(names, rows)}\n"
-
-
 def tables(all_played: Sequence[Played]) -> str:
     """Return all tables in Markdown, each with where and how it was measured."""
     parts = list[str]()
@@ -179,7 +163,8 @@ def tables(all_played: Sequence[Played]) -> str:
         rates = _named(all_played, RATES, synced)
         if rates:
             parts.append(_grid(f"Timers a second{words}: median (range).", rates, _rate))
-            parts.append(_ratios(f"timerstore's median, times theirs{words}.", rates))
+            title = f"Processor time of all processes, µs for each{words}: median (range)."
+            parts.append(_grid(title, rates, _processor))
         if late := _named(all_played, tuple(LATE), synced):
             seconds = sorted({each.seconds for each in late})
             title = "Late by ms, median / p99 / p99.9 / most, while puts go on for "
@@ -203,7 +188,7 @@ def _over_ten(played: Played, words: str) -> str:
         [
             found.peer,
             short(found.count),
-            f"{found.median('processor_us'):,.1f}",
+            _us(found.median("processor_us")),
             " / ".join(_ms(found.median(name)) for name in QUANTILES),
         ]
         for found in played.found

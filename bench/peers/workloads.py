@@ -30,7 +30,8 @@ _IDLE_S = 0.0005
 QUANTILES = {"p50": 50.0, "p99": 99.0, "p99.9": 99.9, "max": 100.0}
 
 Figures = dict[str, float]
-"""`per_second`: timers, or cancels. Quantiles: ms late. Others say their units."""
+"""`per_second`: timers, or cancels; `processor_us`: for each, of all processes. Quantiles: ms late.
+Others say their units."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,21 @@ class Taken:
         return dict(zip(QUANTILES, values, strict=True))
 
 
+class Meter:
+    """A clock, and the processor time of all processes, from its making on."""
+
+    def __init__(self, timers: Timers) -> None:
+        """Start."""
+        self._servers = timers.servers()
+        self._before_s, self._start_s = usage(self._servers).processor_s, time.perf_counter()
+
+    def figures(self, count: int, *, ended_s: float | None = None, idle_s: float = 0) -> Figures:
+        """Return what each of `count` took; `idle_s` of processor time is not counted."""
+        elapsed_s = (ended_s or time.perf_counter()) - self._start_s
+        spent_s = usage(self._servers).processor_s - self._before_s - idle_s
+        return {"per_second": count / elapsed_s, "processor_us": spent_s / count * 1e6}
+
+
 def take_all(timers: Timers, taken: Taken, wanted: Collection[int]) -> float:
     """Take until as many have come as are wanted, then look whether one more comes.
 
@@ -114,31 +130,32 @@ def _is_put_in_time(start_ms: int) -> None:
 def singles(timers: Timers, load: Load) -> Figures:
     """Put one by one, due in a day."""
     due_ms, bodies = now_ms() + FAR_MS, _bodies(load.count)
-    start_s = time.perf_counter()
+    meter = Meter(timers)
     for body in bodies:
         timers.put_one(due_ms, body)
-    elapsed_s = time.perf_counter() - start_s
+    figures = meter.figures(load.count)
     assert timers.take_due() == []
-    return {"per_second": load.count / elapsed_s}
+    return figures
 
 
 def batches(timers: Timers, load: Load, first: int = 0) -> Figures:
     """Put lists, due in a day."""
     due_ms = (now_ms() + FAR_MS + np.random.randint(0, FAR_MS, load.count)).tolist()
     bodies = _bodies(load.count, first=first)
-    start_s = time.perf_counter()
+    meter = Meter(timers)
     timers.put_many(due_ms, bodies)
-    elapsed_s = time.perf_counter() - start_s
+    figures = meter.figures(load.count)
     assert timers.take_due() == []
-    return {"per_second": load.count / elapsed_s}
+    return figures
 
 
 def due_now(timers: Timers, load: Load, size: int = BODY_BYTES) -> Figures:
     """Put timers that are due already, and take them all."""
     due_ms, bodies = [now_ms() - 1] * load.count, _bodies(load.count, size)
-    taken, start_s = Taken(due_ms), time.perf_counter()
+    taken, meter = Taken(due_ms), Meter(timers)
     timers.put_many(due_ms, bodies)
-    return {"per_second": load.count / (take_all(timers, taken, range(load.count)) - start_s)}
+    ended_s = take_all(timers, taken, range(load.count))
+    return meter.figures(load.count, ended_s=ended_s, idle_s=taken.idle_s)
 
 
 def of_size(timers: Timers, load: Load, size: int) -> Figures:
@@ -156,8 +173,9 @@ def same_ms(timers: Timers, load: Load) -> Figures:
     _is_put_in_time(at_ms)
     taken.note(timers.take_due())  # fails if one is early
     time.sleep(max(0.0, at_ms / 1_000 - time.time()))
-    take_all(timers, taken, range(count))
-    return {"per_second": count / (time.time() - at_ms / 1_000)}
+    meter = Meter(timers)
+    ended_s = take_all(timers, taken, range(count))
+    return meter.figures(count, ended_s=ended_s, idle_s=taken.idle_s)
 
 
 def cancel_half(timers: Timers, load: Load) -> Figures:
@@ -165,12 +183,12 @@ def cancel_half(timers: Timers, load: Load) -> Figures:
     at_ms, count = _start_ms(load), load.count
     due_ms, bodies = [at_ms] * count, _bodies(count)
     taken, known = Taken(due_ms), timers.put_known(due_ms, bodies)
-    start_s = time.perf_counter()
+    meter = Meter(timers)
     timers.cancel_many(known[::2])
-    elapsed_s = time.perf_counter() - start_s
+    figures = meter.figures(len(known[::2]))
     _is_put_in_time(at_ms)
     take_all(timers, taken, range(1, count, 2))
-    return {"per_second": len(known[::2]) / elapsed_s}
+    return figures
 
 
 # --- over time
@@ -178,14 +196,14 @@ def cancel_half(timers: Timers, load: Load) -> Figures:
 
 def over_ten(timers: Timers, load: Load, seconds: float = 10.0) -> Figures:
     """Put timers that fall due over ten seconds; see what that takes, and how late they come."""
-    before_s, count, start_ms = usage(timers.servers()).processor_s, load.count, _start_ms(load)
+    meter, count, start_ms = Meter(timers), load.count, _start_ms(load)
     due_ms = (start_ms + np.random.randint(0, round(seconds * 1_000), count)).tolist()
     timers.put_many(due_ms, _bodies(count))
     _is_put_in_time(start_ms)
     taken = Taken(due_ms)
     take_all(timers, taken, range(count))
-    took_s = usage(timers.servers()).processor_s - before_s - taken.idle_s
-    return {"processor_us": took_s / count * 1e6, **taken.quantiles()}
+    spent_us = meter.figures(count, idle_s=taken.idle_s)["processor_us"]
+    return {"processor_us": spent_us, **taken.quantiles()}
 
 
 def lateness(timers: Timers, load: Load, per_second: int) -> Figures:

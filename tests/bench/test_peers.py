@@ -164,7 +164,7 @@ def test_tables_of_what_was_found(tmp_path: Path) -> None:
         "| timerstore | – | 60 k (30 k–90 k) |",
         "",
     ]
-    assert "| Redis | 3 × |" in lines
+    assert "| timerstore | – | 60,000 (30,000–90,000) |" in lines
     assert "| Redis | 6 / 6 / 6 / 6 |" in lines
     assert "| huey | puts 50% of them |" in lines
     assert "| Redis | 100 | 7.0 | 7 / 7 / 7 / 7 |" in lines
