@@ -38,8 +38,10 @@ PEERS = (
     Peer("RocksDB", RocksDb, "by rocksdict, write-ahead log; synced: `sync`", 2, 80_000),
     Peer("Redis", Redis, "a sorted set, append-only file each second; synced: `always`", 2),
     Peer("PostgreSQL", Postgres, "`synchronous_commit=off`; synced: `on`", 5),
-    Peer("beanstalkd", Beanstalkd, "binlog synced each second; synced: each write", 5, 3_000),
-    Peer("RocketMQ", RocketMq, "in its JVM, `ASYNC_FLUSH`, 100 ms; synced: `SYNC_FLUSH`", 5, 3_000),
+    Peer("beanstalkd", Beanstalkd, "binlog synced each second; synced: each write", 25, 2_000),
+    Peer(
+        "RocketMQ", RocketMq, "in its JVM, `ASYNC_FLUSH`, 100 ms; synced: `SYNC_FLUSH`", 25, 3_000
+    ),
     Peer("huey", queues.huey, "SQLite, 20 threads", 250, 250, _FAST_LATE),
     Peer("APScheduler", queues.apscheduler, "SQLite, 20 threads", 250, 250, _FAST_LATE),
     Peer("Celery", Celery, "Redis, ETA, two processes", 250, 70, _FAST_LATE),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import plots
 from rich.console import Console
 from rich.table import Table
 
@@ -53,9 +54,11 @@ def markdown(header: str, rows: list[Row]) -> str:
 
 
 def fill(path: Path, table: str, begin: str, end: str) -> None:
-    """Put a table between the marks of a Markdown file."""
+    """Put a table between the marks of a Markdown file; draw the plots if it is docs' own."""
     before, rest = path.read_text().split(begin)
     path.write_text(f"{before}{begin}\n{table}{end}{rest.split(end)[1]}")
+    if path.resolve() == plots.PAGE:
+        plots.draw(path, path.parent / "img")
 
 
 def new_parser(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from stress.watch import disk_bytes
@@ -51,28 +52,42 @@ class Load:
 
 @dataclass
 class Taken:
-    """What came, with its due times, by its number."""
+    """What came, with its due times, by its number; it is read once the clock stands."""
 
     due_ms: Sequence[int]
-    numbers: list[int] = field(default_factory=list)
-    late_ms: list[int] = field(default_factory=list)
+    count: int = 0
     idle_s: float = 0.0
     """Processor time of this thread in looks that found nothing."""
+    _parts: list[tuple[int, Sequence[bytes]]] = field(default_factory=list)
 
     def note(self, bodies: Sequence[bytes]) -> None:
-        """Note some bodies; one that is early fails the round."""
-        at_ms = now_ms()
-        for body in bodies:
-            number = number_of(body)
-            late_ms = at_ms - self.due_ms[number]
-            if late_ms < 0:
-                raise AssertionError(f"timer {number} came {-late_ms} ms before its time")
-            self.numbers.append(number)
-            self.late_ms.append(late_ms)
+        """Note that some bodies came now."""
+        self._parts.append((now_ms(), bodies))
+        self.count += len(bodies)
+
+    def check(self, wanted: Collection[int]) -> None:
+        """Raise if not each of the wanted ones came once, or if one came before its time."""
+        numbers = [number_of(body) for _, bodies in self._parts for body in bodies]
+        late_ms = self.late_ms()
+        if len(late_ms) and late_ms.min() < 0:
+            number = numbers[int(late_ms.argmin())]
+            raise AssertionError(f"timer {number} came {-late_ms.min()} ms before its time")
+        check_all_came(numbers, wanted)
+
+    def late_ms(self) -> Any:
+        """Return how late each came: int64[count]."""
+        return np.array(
+            [
+                at_ms - self.due_ms[number_of(body)]
+                for at_ms, bodies in self._parts
+                for body in bodies
+            ],
+            np.int64,
+        )
 
     def quantiles(self) -> Figures:
         """Return how late they were, ms."""
-        values = np.percentile(self.late_ms, list(QUANTILES.values())).tolist()
+        values = np.percentile(self.late_ms(), list(QUANTILES.values())).tolist()
         return dict(zip(QUANTILES, values, strict=True))
 
 
@@ -84,20 +99,22 @@ class Meter:
         self._servers = timers.servers()
         self._before_s, self._start_s = usage(self._servers).processor_s, time.perf_counter()
 
-    def figures(self, count: int, *, ended_s: float | None = None, idle_s: float = 0) -> Figures:
+    def figures(self, count: int, *, idle_s: float = 0) -> Figures:
         """Return what each of `count` took; `idle_s` of processor time is not counted."""
-        elapsed_s = (ended_s or time.perf_counter()) - self._start_s
+        elapsed_s = time.perf_counter() - self._start_s
         spent_s = usage(self._servers).processor_s - self._before_s - idle_s
         return {"per_second": count / elapsed_s, "processor_us": spent_s / count * 1e6}
 
 
-def take_all(timers: Timers, taken: Taken, wanted: Collection[int]) -> float:
+def take_all(
+    timers: Timers, taken: Taken, wanted: Collection[int], meter: Meter | None = None
+) -> Figures:
     """Take until as many have come as are wanted, then look whether one more comes.
 
-    Returns when the last one had come, of `time.perf_counter`.
+    Returns what the meter said when the last one had come.
     """
     stop_s = time.monotonic() + PATIENCE_S
-    while len(taken.numbers) < len(wanted) and time.monotonic() < stop_s:
+    while taken.count < len(wanted) and time.monotonic() < stop_s:
         before_s = time.thread_time()
         if bodies := timers.take_due():
             taken.note(bodies)
@@ -105,10 +122,10 @@ def take_all(timers: Timers, taken: Taken, wanted: Collection[int]) -> float:
         else:
             time.sleep(_IDLE_S)
             taken.idle_s += time.thread_time() - before_s
-    ended_s = time.perf_counter()
+    figures = meter.figures(len(wanted), idle_s=taken.idle_s) if meter else {}
     taken.note(timers.take_due())
-    check_all_came(taken.numbers, wanted)
-    return ended_s
+    taken.check(wanted)
+    return figures
 
 
 def _bodies(count: int, size: int = BODY_BYTES, first: int = 0) -> list[bytes]:
@@ -154,8 +171,7 @@ def due_now(timers: Timers, load: Load, size: int = BODY_BYTES) -> Figures:
     due_ms, bodies = [now_ms() - 1] * load.count, _bodies(load.count, size)
     taken, meter = Taken(due_ms), Meter(timers)
     timers.put_many(due_ms, bodies)
-    ended_s = take_all(timers, taken, range(load.count))
-    return meter.figures(load.count, ended_s=ended_s, idle_s=taken.idle_s)
+    return take_all(timers, taken, range(load.count), meter)
 
 
 def of_size(timers: Timers, load: Load, size: int) -> Figures:
@@ -174,8 +190,7 @@ def same_ms(timers: Timers, load: Load) -> Figures:
     taken.note(timers.take_due())  # fails if one is early
     time.sleep(max(0.0, at_ms / 1_000 - time.time()))
     meter = Meter(timers)
-    ended_s = take_all(timers, taken, range(count))
-    return meter.figures(count, ended_s=ended_s, idle_s=taken.idle_s)
+    return take_all(timers, taken, range(count), meter)
 
 
 def cancel_half(timers: Timers, load: Load) -> Figures:
@@ -196,14 +211,13 @@ def cancel_half(timers: Timers, load: Load) -> Figures:
 
 def over_ten(timers: Timers, load: Load, seconds: float = 10.0) -> Figures:
     """Put timers that fall due over ten seconds; see what that takes, and how late they come."""
-    meter, count, start_ms = Meter(timers), load.count, _start_ms(load)
+    count, start_ms = load.count, _start_ms(load)
     due_ms = (start_ms + np.random.randint(0, round(seconds * 1_000), count)).tolist()
-    timers.put_many(due_ms, _bodies(count))
+    taken, bodies, meter = Taken(due_ms), _bodies(count), Meter(timers)
+    timers.put_many(due_ms, bodies)
     _is_put_in_time(start_ms)
-    taken = Taken(due_ms)
-    take_all(timers, taken, range(count))
-    spent_us = meter.figures(count, idle_s=taken.idle_s)["processor_us"]
-    return {"processor_us": spent_us, **taken.quantiles()}
+    figures = take_all(timers, taken, range(count), meter)
+    return {"processor_us": figures["processor_us"], **taken.quantiles()}
 
 
 def lateness(timers: Timers, load: Load, per_second: int) -> Figures:

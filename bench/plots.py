@@ -1,0 +1,220 @@
+"""Draws the plots of docs/benchmarks.md from its tables, on a white sheet, then on a dark one.
+
+`--fill` of a bench does that; by itself: `.venv/bin/python bench/plots.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+_OURS = "timerstore"
+_UNITS = {"k": 1e3, "M": 1e6, "": 1.0}
+_NUMBER = r"([\d.,]+)"
+_DPI = 110
+
+
+class Sheet:
+    """Colours of a theme, and where its plots go."""
+
+    def __init__(self, folder: Path, *, dark: bool) -> None:
+        """Draw below a folder."""
+        self._folder, self._suffix = folder, "-dark" if dark else ""
+        self.ours, self.theirs = ("#26a69a", "#78909c") if dark else ("#00796b", "#9e9e9e")
+        ink, self._ground = ("#e2e4e9", "#1e2129") if dark else ("#26323a", "#ffffff")
+        names = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+        self.settings = dict.fromkeys(names, ink) | {
+            "axes.facecolor": self._ground,
+            "figure.facecolor": self._ground,
+            "savefig.facecolor": self._ground,
+        }
+
+    def colour(self, name: str) -> str:
+        """Return the colour of a keeper of timers."""
+        return self.ours if name.startswith(_OURS) else self.theirs
+
+    @contextmanager
+    def figure(self, name: str, height: float, rows: int = 1) -> Iterator[Any]:
+        """Yield the axes of a plot, one above the other; then save it."""
+        import matplotlib.pyplot as plt
+
+        fig, axes = plt.subplots(rows, 1, figsize=(7, height), layout="constrained", squeeze=False)
+        yield [ax[0] for ax in axes]
+        fig.savefig(self._folder / f"{name}{self._suffix}.png", dpi=_DPI)
+        plt.close(fig)
+
+
+# --- what the page says
+
+
+def cell(text: str, row: str) -> str:
+    """Return what a row of the tables of targets says was measured."""
+    for line in text.splitlines():
+        cells = [each.strip() for each in line.split("|")]
+        if len(cells) > 5 and cells[1] == row:
+            return cells[4]
+    raise LookupError(f"the page has no row {row!r}")
+
+
+def column(text: str, title: str, name: str) -> dict[str, str]:
+    """Return a column of the table below a title: a cell for each keeper of timers."""
+    _, found, below = text.partition(f"**{title}")
+    rows = [line.split("|")[1:-1] for line in below.splitlines() if line.startswith("|")]
+    if not found or not rows:
+        raise LookupError(f"the page has no table {title!r}")
+    names = [each.strip() for each in rows[0]]
+    if name not in names:
+        raise LookupError(f"the table {title!r} has no column {name!r}")
+    at = names.index(name)
+    cells = dict[str, str]()
+    for row in rows[2:]:
+        if len(row) != len(names) or row[0].strip() in cells:
+            break  # another table
+        cells[row[0].strip()] = row[at].strip()
+    return cells
+
+
+def number(text: str) -> float:
+    """Read a number such as `1.01 M`, `12 k`, `3,400`."""
+    found = re.match(rf"{_NUMBER} ?([kM]?)", text)
+    if found is None:
+        raise ValueError(text)
+    return float(found[1].replace(",", "")) * _UNITS[found[2]]
+
+
+def rates(text: str, row: str) -> dict[str, float]:
+    """Read `1.01 M/s with …, SQLite 78.9 k/s …, LMDB 486 k/s …`: timers a second of each."""
+    found = re.findall(r"(SQLite |LMDB |: )([\d.]+ [kM])/s", cell(text, row))
+    names = {"SQLite ": "SQLite", "LMDB ": "LMDB", ": ": _OURS}
+    return {names[who]: number(rate) for who, rate in found}
+
+
+# --- the plots
+
+
+def bars(ax: Any, sheet: Sheet, values: dict[str, float], form: str, *, log: bool = False) -> None:
+    """Draw a bar for each name, the first one on top, each with its number."""
+    names = list(values)[::-1]
+    colours = [sheet.colour(name) for name in names]
+    drawn = ax.barh(names, [values[name] for name in names], color=colours)
+    ax.bar_label(drawn, labels=[form.format(values[name]) for name in names], padding=4)
+    ax.spines[["top", "right", "bottom"]].set_visible(False)
+    if log:
+        low, high = min(values.values()), max(values.values())
+        ax.set(xscale="log", xlim=(10 ** _below(low), high * 12))
+    else:
+        ax.set_xlim(0, max(values.values()) * 1.25)
+    ax.set_xticks([])
+    ax.minorticks_off()
+
+
+def _below(value: float) -> float:
+    return math.floor(math.log10(value)) - 0.3
+
+
+def draw_rates(text: str, sheet: Sheet) -> None:
+    """Draw timers a second: put alone, then a whole life."""
+    rows = {
+        "put from a list, timers a second": "`put_many` from a list of bytes",
+        "whole life, timers a second": "whole life, pulled by columns",
+    }
+    found = {title: rates(text, row) for title, row in rows.items()}
+    with sheet.figure("bench-rates", 3.4, rows=2) as axes:
+        for ax, (title, values) in zip(axes, found.items(), strict=True):
+            order = (_OURS, "LMDB", "SQLite")
+            bars(ax, sheet, {name: values[name] for name in order}, "{:,.0f}")
+            ax.set_title(title, loc="left", fontsize=10)
+
+
+def draw_peers(text: str, sheet: Sheet) -> None:
+    """Draw the processor time of a whole life through each keeper of timers."""
+    cells = column(text, "Processor time of all processes, µs for each: median", "whole lives")
+    values = {name: number(each) for name, each in cells.items() if each[0].isdigit()}
+    values = dict(sorted(values.items(), key=lambda each: each[1]))
+    with sheet.figure("bench-peers", 0.6 + 0.32 * len(values)) as (ax,):
+        bars(ax, sheet, values, "{:,.3g} µs", log=True)
+        words = "processor time of a whole life, all processes, on a scale of tens"
+        ax.set_title(words, loc="left", fontsize=10)
+
+
+def draw_lateness(text: str, sheet: Sheet) -> None:
+    """Draw how late timers came, median to 99.9 of 100, while others were put."""
+    cells = column(text, "Late by ms", "1,000 a second")
+    late = {name: each.split(" / ") for name, each in cells.items() if each.count(" / ") == 3}
+    if not late:
+        raise LookupError("nobody was in time")
+    # Lateness is told in whole milliseconds: 0 is drawn as a half.
+    values = {name: [max(0.5, number(each)) for each in four] for name, four in late.items()}
+    order = sorted(values, key=lambda name: values[name][1], reverse=True)
+    with sheet.figure("bench-lateness", 1.0 + 0.32 * len(order)) as (ax,):
+        for y, name in enumerate(order):
+            median, p99, p999, _most = values[name]
+            colour = sheet.colour(name)
+            ax.plot([median, p99], [y, y], color=colour, linewidth=7, solid_capstyle="round")
+            ax.plot([p99, p999], [y, y], color=colour, linewidth=2)
+            said = " / ".join(late[name][:3])
+            place = {"xytext": (10, 0), "textcoords": "offset points", "va": "center"}
+            ax.annotate(f"{said} ms", (p999, y), **place)
+        most = max(values[name][2] for name in order)
+        ax.set_yticks(range(len(order)), order)
+        ax.set(xscale="log", xlim=(0.3, most * 30), ylim=(-0.6, len(order) - 0.4))
+        ticks = {0.5: "0", 1: "1 ms", 10: "10 ms", 100: "100 ms", 1_000: "1 s", 10_000: "10 s"}
+        shown = {at: words for at, words in ticks.items() if at <= most * 2}
+        ax.set_xticks(list(shown), list(shown.values()))
+        ax.minorticks_off()
+        words = "late by, median / p99 / p99.9, 1,000 timers a second"
+        ax.set_title(words, loc="left", fontsize=10)
+        ax.spines[["top", "right"]].set_visible(False)
+
+
+def draw_calls(text: str, sheet: Sheet) -> None:
+    """Draw microseconds a call beside SQLite."""
+    rows = {
+        "put": "`put(at_ms=)`",
+        **{each: f"`{each}`" for each in ("get", "cancel", "reschedule")},
+    }
+    values = dict[str, float]()
+    for name, row in rows.items():
+        found = re.search(r"([\d.]+) µs, SQLite ([\d.]+)", cell(text, row))
+        if found is None:
+            raise LookupError(f"the row {row!r} has no SQLite beside it")
+        values |= {f"{_OURS} {name}": float(found[1]), f"SQLite {name}": float(found[2])}
+    with sheet.figure("bench-calls", 2.8) as (ax,):
+        bars(ax, sheet, values, "{:.1f} µs")
+        ax.set_title("microseconds a call", loc="left", fontsize=10)
+
+
+PLOTS: tuple[Callable[[str, Sheet], None], ...] = (
+    draw_rates,
+    draw_peers,
+    draw_lateness,
+    draw_calls,
+)
+
+
+def draw(page: Path, folder: Path) -> None:
+    """Draw all plots of a page into a folder; what the page does not have is named."""
+    try:
+        import matplotlib as mpl
+    except ModuleNotFoundError:
+        print("No plot is drawn: pip install 'timerstore[plots]'")
+        return
+    mpl.use("Agg")
+    text = page.read_text()
+    for dark in (False, True):
+        sheet = Sheet(folder, dark=dark)
+        with mpl.rc_context(sheet.settings):  # type: ignore[arg-type]
+            for plot in PLOTS:
+                try:
+                    plot(text, sheet)
+                except LookupError as e:
+                    print(f"{plot.__name__}: {e}")
+
+
+if __name__ == "__main__":
+    draw(PAGE, PAGE.parent / "img")
