@@ -2,7 +2,9 @@
 
 A stage's figure is the ratio to a reference of the same rounds, so it holds while the machine is
 busy, and by and large on another machine. On another kind of processor, or another Python, a slower
-stage is only told. What seems slower is measured again, twice; its lowest figure counts.
+stage is only told; so it is on a machine that is very busy, because there what needs much memory
+takes up to twice as long beside its reference. What seems slower is measured again, twice; its
+lowest figure counts.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ BASELINE = SUITE / "baseline.json"
 AGAIN = 2
 """How often what seems slower is measured again."""
 STORED_RUNS = 5
+BUSY = 2.0
+"""A machine is very busy if so many threads want each processor."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,15 @@ def told(verdict: Verdict, limit: float) -> str:
     return "\n".join(lines)
 
 
+def excuse(stored_kind: str, kind: str, load: float) -> str | None:
+    """Say why slower is no error here, or None."""
+    if stored_kind != kind:
+        return f"The baseline was stored on {stored_kind}. On {kind} slower is no error."
+    if load > BUSY * (os.cpu_count() or 1):
+        return f"The load is {load:.1f}: what needs much memory is slower, which is no error."
+    return None
+
+
 def show(stages: dict[str, Stage], baseline: dict[str, float]) -> None:
     """Print a line for each stage."""
     print(f"{'stage':58} {'ns each':>10} {'ratio':>8} {'baseline':>9}")
@@ -157,6 +170,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rounds = arguments.rounds or (5 if arguments.short else 15)
     print(machine.headline(), flush=True)
+    load = os.getloadavg()[0]
     if arguments.store:
         store([measure(rounds) for _ in range(STORED_RUNS)], BASELINE)
         return
@@ -177,8 +191,9 @@ def main() -> None:
     ratios = {name: each.ratio for name, each in stages.items()}
     verdict = compare(ratios, baseline, limit, again)
     print(told(verdict, limit))
-    if stored["kind"] != (mine := machine.kind()):
-        print(f"The baseline was stored on {stored['kind']}. On {mine} slower is no error.")
+    load = max(load, os.getloadavg()[0])
+    if reason := excuse(stored["kind"], machine.kind(), load):
+        print(reason)
         verdict = Verdict({}, verdict.faster, verdict.new, verdict.gone)
     sys.exit(not verdict.is_good)
 

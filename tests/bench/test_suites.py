@@ -70,3 +70,10 @@ def test_the_baseline_knows_every_file() -> None:
     files = {path.name for path in suites.SUITE.glob("bench_*.py")}
     assert {name.partition("::")[0] for name in ratios} == files
     assert all(ratio > 0 for ratio in ratios.values())
+
+
+def test_where_slower_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suites.os, "cpu_count", lambda: 2)
+    assert suites.excuse("a", "a", load=3.9) is None
+    assert "load is 4.1" in (suites.excuse("a", "a", load=4.1) or "")
+    assert "stored on a. On b" in (suites.excuse("a", "b", load=0) or "")
