@@ -97,24 +97,33 @@ def rates(text: str, row: str) -> dict[str, float]:
 # --- the plots
 
 
-def bars(ax: Any, sheet: Sheet, values: dict[str, float], form: str, *, log: bool = False) -> None:
-    """Draw a bar for each name, the first one on top, each with its number."""
+def bars(
+    ax: Any, sheet: Sheet, values: dict[str, float], told: Callable[[float], str], *, unit: str = ""
+) -> None:
+    """Draw a bar for each name, the first one on top, each with its number.
+
+    With a `unit` the bars are on a scale of tens, whose steps are named.
+    """
     names = list(values)[::-1]
     colours = [sheet.colour(name) for name in names]
     drawn = ax.barh(names, [values[name] for name in names], color=colours)
-    ax.bar_label(drawn, labels=[form.format(values[name]) for name in names], padding=4)
-    ax.spines[["top", "right", "bottom"]].set_visible(False)
-    if log:
-        low, high = min(values.values()), max(values.values())
-        ax.set(xscale="log", xlim=(10 ** _below(low), high * 12))
-    else:
-        ax.set_xlim(0, max(values.values()) * 1.25)
+    ax.bar_label(drawn, labels=[told(values[name]) for name in names], padding=4)
+    ax.spines[["top", "right"]].set_visible(False)
+    most = max(values.values())
+    if unit:
+        low = math.floor(math.log10(min(values.values())))
+        steps = [10**step for step in range(low, math.ceil(math.log10(most)) + 1)]
+        ax.set(xscale="log", xlim=(steps[0] / 2, most * 8))
+        ax.set_xticks(steps, [f"{step:,g} {unit}" for step in steps])
+        ax.minorticks_off()
+        return
+    ax.set_xlim(0, most * 1.25)
+    ax.spines["bottom"].set_visible(False)
     ax.set_xticks([])
-    ax.minorticks_off()
 
 
-def _below(value: float) -> float:
-    return math.floor(math.log10(value)) - 0.3
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def draw_rates(text: str, sheet: Sheet) -> None:
@@ -127,7 +136,7 @@ def draw_rates(text: str, sheet: Sheet) -> None:
     with sheet.figure("bench-rates", 3.4, rows=2) as axes:
         for ax, (title, values) in zip(axes, found.items(), strict=True):
             order = (_OURS, "LMDB", "SQLite")
-            bars(ax, sheet, {name: values[name] for name in order}, "{:,.0f}")
+            bars(ax, sheet, {name: values[name] for name in order}, lambda value: f"{value:,.0f}")
             ax.set_title(title, loc="left", fontsize=10)
 
 
@@ -136,8 +145,8 @@ def draw_peers(text: str, sheet: Sheet) -> None:
     cells = column(text, "Processor time of all processes, µs for each: median", "whole lives")
     values = {name: number(each) for name, each in cells.items() if each[0].isdigit()}
     values = dict(sorted(values.items(), key=lambda each: each[1]))
-    with sheet.figure("bench-peers", 0.6 + 0.32 * len(values)) as (ax,):
-        bars(ax, sheet, values, "{:,.3g} µs", log=True)
+    with sheet.figure("bench-peers", 0.9 + 0.32 * len(values)) as (ax,):
+        bars(ax, sheet, values, lambda value: f"{_short(value)} µs", unit="µs")
         words = "processor time of a whole life, all processes, on a scale of tens"
         ax.set_title(words, loc="left", fontsize=10)
 
@@ -177,7 +186,7 @@ def draw_calls(text: str, sheet: Sheet) -> None:
             raise LookupError(f"the row {row!r} has no SQLite beside it")
         values |= {f"{_OURS} {name}": float(found[1]), f"SQLite {name}": float(found[2])}
     with sheet.figure("bench-calls", 2.8) as (ax,):
-        bars(ax, sheet, values, "{:.1f} µs")
+        bars(ax, sheet, values, lambda value: f"{value:.1f} µs")
         ax.set_title("microseconds a call", loc="left", fontsize=10)
 
 

@@ -102,7 +102,10 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _rounds(played: Sequence[Played]) -> str:
     counts = sorted({len(found.rounds) for each in played for found in each.found})
-    return " or ".join("once" if count == 1 else f"{count} rounds" for count in counts)
+    if counts == [1]:
+        return "once"
+    words = " or ".join(str(count) for count in counts if count > 1) + " rounds"
+    return words + (", once if no range is shown" if 1 in counts else "")
 
 
 def _said(played: Sequence[Played]) -> str:
@@ -143,7 +146,7 @@ def _processor(_: Played, found: Found) -> str:
 
 
 def _us(value: float) -> str:
-    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+    return f"{value:,.2f}" if value < 10 else f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
 def _ms(value: float) -> str:

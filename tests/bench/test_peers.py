@@ -169,7 +169,7 @@ def test_tables_of_what_was_found(tmp_path: Path) -> None:
     assert "| timerstore | – | 60,000 (30,000–90,000) |" in lines
     assert "| Redis | 6 / 6 / 6 / 6 |" in lines
     assert "| huey | puts 50% of them |" in lines
-    assert "| Redis | 100 | 7.0 | 7 / 7 / 7 / 7 |" in lines
+    assert "| Redis | 100 | 7.00 | 7 / 7 / 7 / 7 |" in lines
     assert "| Redis | 100 | 8/s | 0 MB | 0 bytes each | 8.00 s | 8/s | 8/s |" in lines
     assert any("each put on the disk" in line for line in lines)
 
