@@ -67,38 +67,52 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def measure_following(folder: Path, dest: str, seconds: float, *, random: bool) -> None:
-    """Put with no follower, then with one; say what that cost."""
+def measure_following(folder: Path, dest: str, seconds: float, turns: int, *, random: bool) -> None:
+    """Put without a follower and with one, in turns; say what that cost, as medians of turns."""
     path = folder / "store"
     block = bodies(BATCH, random=random)
     config = timerstore.Config(durability="process")
-    kind = "noise" if random else "text"
+    found: list[tuple[float, ...]] = []
     with timerstore.open(path, config=config) as store:
         put_for(store, 3, RATE, block)
-        alone = [put_for(store, seconds / 2, RATE, block)]
-        with following(path, dest) as child:
-            while not (found := read_statuses(path)) or not found[0].shipped_end:
-                time.sleep(0.1)
-            time.sleep(3)
-            start, sent = store.stats().commitlog_end, read_statuses(path)[0].sent_bytes
-            requests, used_s = read_statuses(path)[0].request_count, cpu_s(child.pid)
-            began_s = time.perf_counter()
-            beside = put_for(store, seconds, RATE, block)
-            passed_s, used_s = time.perf_counter() - began_s, cpu_s(child.pid) - used_s
-            lag = store.stats().copies[0]
-            while store.stats().copies[0].lag_bytes:
-                time.sleep(0.2)
-            end, (status,) = store.stats().commitlog_end, read_statuses(path)
-        alone.append(put_for(store, seconds / 2, RATE, block))
-    before = sum(alone) / 2
-    print(f"{kind}: {(end - start) / passed_s / 1e6:.0f} MB/s appended")
-    print(f"  follower      {used_s / passed_s:.2f} of a core")
-    print(f"  sent          {(status.sent_bytes - sent) / (end - start):.3f} of what was appended")
-    print(f"  calls         {(status.request_count - requests) / passed_s:.1f} a second")
-    print(f"  lag           {lag.lag_ms} ms, {lag.lag_bytes / 1e6:.0f} MB at the end")
+        for _ in range(turns):
+            alone_ms = put_for(store, seconds, RATE, block)
+            with following(path, dest) as child:
+                while not (said := read_statuses(path)) or said[0].ended:
+                    time.sleep(0.1)
+                while store.stats().copies[0].lag_bytes:
+                    time.sleep(0.1)
+                start, status = store.stats().commitlog_end, read_statuses(path)[0]
+                used_s, began_s = cpu_s(child.pid), time.perf_counter()
+                beside_ms = put_for(store, seconds, RATE, block)
+                passed_s, used_s = time.perf_counter() - began_s, cpu_s(child.pid) - used_s
+                lag = store.stats().copies[0]
+                while store.stats().copies[0].lag_bytes:
+                    time.sleep(0.2)
+                appended, after = store.stats().commitlog_end - start, read_statuses(path)[0]
+            found.append(
+                (
+                    appended / passed_s / 1e6,
+                    used_s / passed_s,
+                    (after.sent_bytes - status.sent_bytes) / appended,
+                    (after.request_count - status.request_count) / passed_s,
+                    lag.lag_ms,
+                    lag.lag_bytes / 1e6,
+                    beside_ms,
+                    alone_ms,
+                    100 * (beside_ms / alone_ms - 1),
+                )
+            )
+    rate, core, sent, calls, lag_ms, lag_mb, beside, before, slower = np.median(found, axis=0)
+    each = ", ".join(f"{turn[-1]:+.1f}" for turn in found)
+    print(f"{'noise' if random else 'text'}: {rate:.0f} MB/s appended")
+    print(f"  follower      {core:.2f} of a core")
+    print(f"  sent          {sent:.3f} of what was appended")
+    print(f"  calls         {calls:.1f} a second")
+    print(f"  lag           {lag_ms:.0f} ms, {lag_mb:.0f} MB at the end of a turn")
     print(
-        f"  batch of {BATCH:,}  {beside:.2f} ms beside it, {before:.2f} ms alone: "
-        f"{100 * (beside / before - 1):+.1f} %"
+        f"  batch of {BATCH:,}  {beside:.2f} ms beside it, {before:.2f} ms alone: {slower:+.1f} % "
+        f"(turns: {each})"
     )
 
 
@@ -182,6 +196,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="./run bench --copies", description=__doc__)
     parser.add_argument("--dest", help="an address; else a folder beside the stores")
     parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--turns", type=int, default=7, help="with a follower, and without")
     parser.add_argument("--timers", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=["following", "idle", "restore"])
@@ -193,7 +208,9 @@ def main() -> None:
             for random in (False, True):
                 where = folder / ("noise" if random else "text")
                 where.mkdir()
-                measure_following(where, f"{dest}-{where.name}", given.seconds, random=random)
+                measure_following(
+                    where, f"{dest}-{where.name}", given.seconds, given.turns, random=random
+                )
                 shutil.rmtree(where)
         if given.only in (None, "idle"):
             measure_idle(folder, f"{dest}-idle", max(60.0, given.seconds))

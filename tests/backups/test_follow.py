@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -85,6 +86,54 @@ def test_each_step_ships_what_is_new(place: str, tmp_path: Path) -> None:
     (behind_now,) = [e for e in kept.store.health().warnings if e.kind == "copy is behind"]
     assert behind_now.count > 0 and "lacks" in behind_now.what and place in behind_now.cure
     assert "copy in" in str(kept.store.stats())
+    kept.follower.close()
+    kept.store.close()
+
+
+def test_one_of_two_copies_of_a_machine_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both begin with the log that was shipped, so both may begin; within a minute one is told."""
+    first = Followed(tmp_path, f"file://{tmp_path}/objects")
+    first.put(10)
+    first.follower.step()
+    first.store.close()
+    first.follower.close()
+    shutil.copytree(first.path, tmp_path / "again")
+    shutil.copytree(first.path, tmp_path / "other")
+    again = Followed(tmp_path, first.dest, "again")
+    other = Followed(tmp_path, first.dest, "other")
+    for kept, count in ((again, 3), (other, 5)):
+        kept.follower.step()
+        kept.put(count)
+    again.follower.step()
+    other.follower.step()
+    now_s = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s + 61)
+    again.put(1)
+    with pytest.raises(InvalidArgumentError, match="differs from the log in"):
+        again.follower.step()
+    monkeypatch.undo()
+    for kept in (again, other):
+        kept.follower.close()
+        kept.store.close()
+
+
+def test_a_backup_beside_a_follower_is_no_other_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Followed(tmp_path, f"file://{tmp_path}/objects")
+    kept.put(10)
+    kept.follower.step()
+    kept.put(10)
+    kept.store.backup(kept.dest)
+    kept.put(10)
+    now_s = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s + 61)
+    kept.follower.step()
+    monkeypatch.undo()
+    assert kept.follower.status.error is None
+    assert kept.count_restored() == 30 and timerstore.verify(kept.dest).ok
     kept.follower.close()
     kept.store.close()
 

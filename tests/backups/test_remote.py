@@ -10,6 +10,7 @@ import pytest
 from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 
 import timerstore
+import timerstore.offline.restore as restore_module
 from tests.cli.shell import Run
 from tests.rigs.objects import watched_filesystem
 from timerstore import (
@@ -20,6 +21,7 @@ from timerstore import (
     NotAStoreError,
     Tuning,
 )
+from timerstore.backups import fetching
 from timerstore.backups.catalog import read_catalog
 from timerstore.backups.chains import claim_chain
 from timerstore.backups.destination import Destination, find_destination, find_place
@@ -64,6 +66,26 @@ class Kept:
 
     def restore(self, **options: Any) -> timerstore.RestoreReport:
         return timerstore.restore(self.dest, self.restored, clock=self.clock, **options)
+
+
+def test_a_point_that_goes_while_it_is_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Points are thinned out beside a restore, which has read what it needs of its own by then."""
+    kept = Kept(tmp_path, f"file://{tmp_path}/objects")
+    kept.put(10)
+    kept.back_up()
+
+    def lay_slowly(*given: Any, **options: Any) -> None:
+        fetching.lay_log(*given, **options)
+        kept.put(5)
+        kept.back_up(keep=1)
+
+    monkeypatch.setattr(restore_module, "lay_log", lay_slowly)
+    report = kept.restore()
+    assert (report.point, report.pending_count) == (1, 10)
+    assert [each.number for each in timerstore.backup_points(kept.dest)] == [2]
+    kept.store.close()
 
 
 def objects(place: str) -> list[str]:

@@ -263,6 +263,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotAStoreError, match="holds no backup"):
         empty.step()
     empty.close()
+    with pytest.raises(NotAStoreError, match=r"no point yet. Run: timerstore standby .* --once"):
+        promote(empty.path)
     pair.close()
 
 

@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,25 @@ ENVIRONMENT: Final = {
 
 @contextmanager
 def s3_server() -> Iterator[dict[str, str]]:
-    """Run moto's server on loopback, with a bucket; yield the environment that leads to it."""
+    """Yield the environment that leads to a server of S3 on loopback, in which is a bucket.
+
+    It is moto's, or the one whose address TEST_S3_URL says.
+    """
+    given = os.environ.get("TEST_S3_URL")
+    with nullcontext(given) if given else _moto() as address:
+        filesystem = pyarrow.fs.S3FileSystem(
+            access_key=ENVIRONMENT["AWS_ACCESS_KEY_ID"],
+            secret_key=ENVIRONMENT["AWS_SECRET_ACCESS_KEY"],
+            region=ENVIRONMENT["AWS_REGION"],
+            endpoint_override=address,
+            allow_bucket_creation=True,
+        )
+        filesystem.create_dir(BUCKET)
+        yield ENVIRONMENT | {"AWS_ENDPOINT_URL": address}
+
+
+@contextmanager
+def _moto() -> Iterator[str]:
     import logging
 
     from moto.server import ThreadedMotoServer
@@ -31,16 +49,7 @@ def s3_server() -> Iterator[dict[str, str]]:
     server.start()
     try:
         host, port = server.get_host_and_port()
-        address = f"http://{host}:{port}"
-        filesystem = pyarrow.fs.S3FileSystem(
-            access_key="somebody",
-            secret_key="whatever",
-            region="us-east-1",
-            endpoint_override=address,
-            allow_bucket_creation=True,
-        )
-        filesystem.create_dir(BUCKET)
-        yield ENVIRONMENT | {"AWS_ENDPOINT_URL": address}
+        yield f"http://{host}:{port}"
     finally:
         server.stop()
 

@@ -83,7 +83,7 @@ class Follower:
         self._patience_s = min(every_s, _PATIENCE_S_MAX)
         self._shipper: Shipper | None = None
         self._failed_count = 0
-        self._looked_end = -1
+        self._looked_end = self._cared_end = -1
         self._cared_s = self._beat_s = time.monotonic()
         self._sent_before = self._requests_before = 0
         self.status = CopyStatus(
@@ -164,6 +164,9 @@ class Follower:
         if is_time_to_care:
             self._cared_s = time.monotonic()
             catalog = self._shipper.catalog
+            if self._cared_end != last.log_end:
+                self._shipper.check_alone(reader)
+                self._cared_end = last.log_end
             merge_pieces(reader, catalog)
             if self.keep_ms is not None:
                 thin_out(catalog, now_ms, self.keep_ms)

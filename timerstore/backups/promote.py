@@ -80,6 +80,10 @@ def promote(
     plan = read_plan(path)
     if not plan:
         raise NotAStoreError(f"{path} is no standby. Pass a folder that `timerstore standby` made.")
+    if not is_backup(path) and not (path / RESTORED_FILE).is_file():
+        raise NotAStoreError(
+            f"{path} holds no point yet. Run: timerstore standby {plan['dest']} {path} --once"
+        )
     if fenced and is_backup(path):
         _fence(path, plan, disk)
         plan = read_plan(path)

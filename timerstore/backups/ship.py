@@ -158,6 +158,23 @@ class Shipper:
         if newest != self._claim:
             raise self._taken_over()
 
+    def check_alone(self, reader: StoreReader) -> None:
+        """Raise InvalidArgumentError if a piece of another log came here since the last look.
+
+        Two copies of one machine begin with the same log, so that both may begin to write. One
+        request; O(bytes that others wrote).
+        """
+        log, known, chain = reader.commitlog, set(self.catalog.pieces), self.catalog.chain
+        self.catalog.refresh()
+        for piece in self.catalog.pieces:
+            if piece in known or chain is None or piece.chain != chain.number:
+                continue
+            if piece.start >= log.start:
+                is_same = piece.end <= log.files_end
+                if is_same:
+                    is_same = crc_of(log.read(piece.start, piece.end - piece.start)) == piece.crc
+                check_continued(reader, piece.end, is_same, self.dest)
+
     def _taken_over(self) -> StoreLockedError:
         return StoreLockedError(
             f"Another store has taken over {self.dest}: somebody promoted a copy, or began "

@@ -248,9 +248,10 @@ class _Restoring:
         disk, folder = self.disk, self.path / "commitlog"
         if isinstance(self.list, Catalog):
             run, point = self.list.run_of(self.chosen.point), self.chosen.point
+            files = self.list.read_files(point)  # first: the point may be thinned out meanwhile
             start, end = point.log_start, self.chosen.log_end
             lay_log(self.list, run, start, end, folder, disk=disk, told=self._told)
-            write_files(disk, self.path, self.list.read_files(point))
+            write_files(disk, self.path, files)
         else:
             self._copy_log(self.list, folder)
             write_files(disk, self.path, self._read_files(self.list))

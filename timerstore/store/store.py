@@ -165,11 +165,12 @@ class TimerStore(Stays, AnyStore):
     ) -> Following:
         """Keep a copy of the store in `dest` up to date from a thread, until the store is closed.
 
-        `dest`: as `timerstore.backup` takes it. After each `every`, a timedelta or seconds, it
-        ships what was appended. If the disk is lost, you lose at most that time and one upload.
-        `keep`: how far back the copy can be restored, to the millisecond; None: for ever. It
-        returns at once. After an error it tries again; `health` shows the error. To end it, close
-        what is returned. Calls of the store do not wait for it. O(bytes that are appended).
+        `dest`: as `timerstore.backup` takes it. After each `every`, a timedelta or seconds, 10 ms
+        at least, it ships what was appended. If the disk is lost, you lose at most that time and
+        one upload. `keep`: how far back the copy can be restored, to the millisecond; None: for
+        ever. It returns at once. After an error it tries again; `health` shows the error. To end
+        it, close what is returned. Calls of the store do not wait for it. O(bytes that are
+        appended).
 
         Raises StoreLockedError if a process of this machine follows there already,
         InvalidArgumentError, StoreAccessError if the address leads nowhere.
