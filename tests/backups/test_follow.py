@@ -106,6 +106,7 @@ def test_two_copies_of_a_machine_are_refused(
     for kept, count in ((again, 3), (other, 5)):
         kept.follower.step()
         kept.put(count)
+        other.tick()  # else one log would be the beginning of the other
     again.follower.step()
     other.follower.step()
     now_s = time.monotonic()
