@@ -93,7 +93,7 @@ def test_each_step_ships_what_is_new(place: str, tmp_path: Path) -> None:
 def test_two_copies_of_a_machine_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both begin with the log that was shipped, so both may begin; within a minute both are told."""
+    """Both begin with the log that was shipped, so both may begin; soon both are told."""
     first = Followed(tmp_path, f"file://{tmp_path}/objects")
     first.put(10)
     first.follower.step()
