@@ -28,6 +28,8 @@ PERIOD_S = 0.02
 AHEAD_MS = 500
 OVER_MS = 1_000
 _IDLE_S = 0.0005
+_LARGE_BYTES = 1_000
+"""Of larger bodies there are fewer."""
 QUANTILES = {"p50": 50.0, "p99": 99.0, "p99.9": 99.9, "max": 100.0}
 
 Figures = dict[str, float]
@@ -176,7 +178,7 @@ def due_now(timers: Timers, load: Load, size: int = BODY_BYTES) -> Figures:
 
 def of_size(timers: Timers, load: Load, size: int) -> Figures:
     """Play the same with bodies of another size, fewer if they are large."""
-    count = max(1, load.count * BODY_BYTES // max(BODY_BYTES, size))
+    count = max(1, load.count * _LARGE_BYTES // max(_LARGE_BYTES, size))
     return due_now(timers, replace(load, count=count), size)
 
 
