@@ -34,13 +34,18 @@ _WARM_COUNT = 50_000
 _PATIENCE_S = 60
 
 
+def load_brokers() -> Any:
+    """Return the module of the tests that runs brokers."""
+    sys.path.append(str(_TESTS))
+    return importlib.import_module("brokers")
+
+
 class RocketMq:
     """A broker on a store of its own."""
 
     def __init__(self, folder: Path, synced: bool) -> None:
         """Start it; if its store is new, let it play some timers, so that the JVM compiles."""
-        sys.path.append(str(_TESTS))
-        brokers: Any = importlib.import_module("brokers")
+        brokers = load_brokers()
         self._store, self._lock = folder / "store", threading.Lock()
         is_new, home = not self._store.exists(), folder / "home"
         shutil.rmtree(home, ignore_errors=True)

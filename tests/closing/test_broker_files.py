@@ -52,6 +52,7 @@ def test_a_broker_is_told_the_sizes_and_the_folder(tmp_path: Path) -> None:
     assert int(found["timerPrecisionMs"]) == config.precision_ms
     assert int(found["timerRollWindowSlot"]) == config.roll_window_slots
     assert found["cleanFileForciblyEnable"] == "false"
+    assert found["enableMixedMessageType"] == "true", "else mqadmin makes no topic for timers"
     assert int(found["fileReservedTime"]) >= 72 + 48
 
 

@@ -118,6 +118,7 @@ def _settings(core: Core, until_ms: int | None) -> str:
         "timerRollWindowSlot": config.roll_window_slots,
         "timerMaxDelaySec": _DELAY_MAX_S,
         "recallMessageEnable": "true",
+        "enableMixedMessageType": "true",
         "messageDelayLevel": config.delay_levels,
         "fileReservedTime": _reserved_hours(engine, core.clock.now_ms),
         "cleanFileForciblyEnable": "false",

@@ -1,0 +1,146 @@
+"""The page's commands, typed in an empty folder: RocketMQ from Maven, a program that goes on."""
+
+import re
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+import timerstore
+import timerstore.rocketmq
+from tests.cli.shell import SMALL, finish, process
+from tests.interop.brokers import Brokers, _free_port
+from tests.interop.test_common_calls import now_ms
+from tests.markdown import ROOT, split_fences
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.prove,
+    # RocketMQ's client calls what Python has renamed.
+    pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated"),
+]
+
+PAGE = ROOT / "docs" / "howto" / "moving-to-rocketmq.md"
+GROUP, TOPIC, NEW_TOPIC = "mailer", "billing", "new"
+SAID_S = 90
+
+
+class Typed:
+    """What the page has, with ports that are free here."""
+
+    def __init__(self, folder: Path) -> None:
+        blocks = split_fences(PAGE.read_text())[1]
+        (self.pom,) = (each.code for each in blocks if 'title="pom.xml"' in each.info)
+        code = "".join(each.code for each in blocks if each.info.startswith("console"))
+        self.lines = re.findall(r"^\$ (.*)$", code, re.M)
+        self.folder, self.names = folder, f"localhost:{_free_port()}"
+        (folder / "home").mkdir()
+
+    def line(self, part: str) -> str:
+        """Return the one line that has a word; the page's places are those of this test."""
+        (found,) = (each for each in self.lines if part in each)
+        path = self.folder.parent / "timers"
+        return found.replace("localhost:9876", self.names).replace(
+            "/var/lib/rocketmq/timers", str(path)
+        )
+
+    def java(self, part: str, *more: str) -> str:
+        """Return a line that starts Java, and nothing else in the shell."""
+        return f"{self.line(part)} {' '.join(more)}".replace(
+            "java", f"exec java -Duser.home={self.folder / 'home'}", 1
+        )
+
+    def shell(self, line: str) -> "subprocess.Popen[bytes]":
+        """Type a line in a terminal of its own."""
+        with open(self.folder / "said", "ab") as said:
+            command = ["sh", "-c", f"export ROCKETMQ_HOME=$PWD; {line}"]
+            return subprocess.Popen(command, cwd=self.folder, stdout=said, stderr=said)
+
+    def type(self, line: str) -> None:
+        """Type a line that ends."""
+        child = self.shell(line)
+        assert child.wait(240) == 0, (line, self.said())
+
+    def administer(self, line: str) -> None:
+        """Type a line of `mqadmin`, which says whether it succeeded, and always ends with 0."""
+        command = "java -cp 'lib/*' org.apache.rocketmq.tools.command.MQAdminStartup"
+        before = len(self.said())
+        self.type(line.replace("sh bin/mqadmin", command))
+        assert "success" in self.said()[before:], (line, self.said())
+
+    def said(self) -> str:
+        return (self.folder / "said").read_text(errors="replace")
+
+    @contextmanager
+    def running(self, line: str) -> Iterator[None]:
+        """Type a line that goes on, and wait until it says that it has started."""
+        before = self.said().count("success")
+        child, stop = self.shell(line), time.monotonic() + SAID_S
+        try:
+            while self.said().count("success") == before:
+                assert child.poll() is None and time.monotonic() < stop, (line, self.said())
+                time.sleep(0.1)
+            yield
+        finally:
+            child.kill()
+            child.wait()
+
+
+@pytest.mark.timeout(600)
+def test_typed_in_an_empty_folder(
+    tmp_path: Path, rocketmq: Callable[[Path], Brokers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, folder = tmp_path / "timers", tmp_path / "rocketmq"
+    folder.mkdir()
+    typed = Typed(folder)
+    (folder / "pom.xml").write_text(typed.pom)
+    typed.type(typed.line("dependency:copy-dependencies"))
+    typed.type(typed.line("rmq-proxy.json"))
+    with timerstore.open(path, config=SMALL) as store:
+        due_ms = now_ms() + 30_000
+        wanted = {
+            store.put(b"%d" % i, topic=TOPIC, at_ms=due_ms + 10 * i, key=f"k{i}") for i in range(50)
+        }
+        wrong = store.put(b"wrong", topic=TOPIC, at_ms=due_ms + 600_000)
+    assert finish(process("handover", path))[0] == 0
+    with open(path / "config" / "broker.conf", "a") as conf:
+        conf.write(f"listenPort = {_free_port()}\nhaListenPort = {_free_port()}\n")
+        conf.write("brokerIP1 = 127.0.0.1\n")
+    port = _free_port()
+    proxy = folder / "conf" / "rmq-proxy.json"
+    more = f', "grpcServerPort": {port}, "remotingListenPort": {_free_port()}}}'
+    proxy.write_text(proxy.read_text().strip().removesuffix("}") + more)
+    (folder / "names.conf").write_text(f"listenPort = {typed.names.rpartition(':')[2]}\n")
+    with ExitStack() as stack:
+        stack.enter_context(typed.running(typed.java("NamesrvStartup", "-c names.conf")))
+        stack.enter_context(typed.running(typed.java("BrokerStartup")))
+        stack.enter_context(typed.running(typed.java("ProxyStartup")))
+        for part in ("updateBrokerConfig", "updateTopic"):
+            typed.administer(typed.line(part).replace(TOPIC, NEW_TOPIC))
+        monkeypatch.setenv("HOME", str(tmp_path))  # there the client's log goes
+        connected = timerstore.rocketmq.connect(f"localhost:{port}", invisible=10)
+        cluster = stack.enter_context(connected)
+        assert cluster.cancel(wrong, topic=TOPIC)
+        got: Counter[str] = Counter()
+        for delivery in cluster.consume(TOPIC, group=GROUP, timeout=30):
+            got[delivery.id] += 1
+            delivery.ack()
+        assert got == dict.fromkeys(wanted, 1)
+        is_shown(cluster, NEW_TOPIC)
+
+
+def is_shown(cluster: timerstore.rocketmq.Cluster, topic: str) -> None:
+    """Wait until a proxy shows a topic that is new."""
+    stop = time.monotonic() + 60
+    while True:
+        try:
+            assert cluster.put(b"x", topic=topic, delay=1)
+        except timerstore.ClusterError:
+            assert time.monotonic() < stop
+            time.sleep(1)
+        else:
+            return
