@@ -132,7 +132,8 @@ def check_route(what: str, client: Any, topic: str) -> Any:
     if route is None:
         raise ClusterError(
             f"{what}: the cluster does not show the topic {topic}. Make it with mqadmin "
-            "updateTopic and -a +message.type=MIXED, or see that its broker runs."
+            "updateTopic and -a +message.type=MIXED (its broker needs enableMixedMessageType = "
+            "true), or see that its broker runs."
         )
     return route
 
