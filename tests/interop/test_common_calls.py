@@ -17,7 +17,14 @@ import timerstore
 import timerstore.rocketmq
 from tests.interop.conftest import TOPICS
 from tests.small_store import SMALL
-from timerstore import Consumer, InvalidArgumentError, Retry, StoreClosedError, UnknownTimerError
+from timerstore import (
+    ClusterError,
+    Consumer,
+    InvalidArgumentError,
+    Retry,
+    StoreClosedError,
+    UnknownTimerError,
+)
 
 pytestmark = [
     # RocketMQ's client calls what Python has renamed.
@@ -174,6 +181,17 @@ def test_what_is_refused(kind: Kind, i: int) -> None:
 def test_a_body_that_is_too_large(kind: Kind) -> None:
     with pytest.raises(InvalidArgumentError, match="body has"):
         kind.timers.put(b"x" * (kind.body_bytes_max + (4 << 20)), topic=TOPICS[0])
+
+
+@pytest.mark.slow
+def test_what_a_cluster_does_not_take(cluster: Any) -> None:
+    for given in ({"delay": timedelta(days=401)}, {"properties": {"a": "x" * 17_000}}):
+        with pytest.raises(InvalidArgumentError, match="the cluster takes less"):
+            cluster.put(b"x", topic=TOPICS[0], **given)
+    with pytest.raises(ClusterError, match="does not show the topic unknown") as caught:
+        cluster.put(b"x", topic="unknown")
+    assert not caught.value.unsure, "it was not sent"
+    assert cluster.dead_letters("nobody") == []
 
 
 def test_many_that_are_refused_put_none(kind: Kind, topic: str) -> None:

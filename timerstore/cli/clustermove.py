@@ -31,6 +31,17 @@ def move(
     partly: Annotated[
         bool, typer.Option("--partly", help="Go on even if some timers cannot go.")
     ] = False,
+    tls: Annotated[bool, typer.Option("--tls", help="Speak TLS with the proxy.")] = False,
+    access_key: Annotated[
+        str, typer.Option(envvar="ROCKETMQ_ACCESS_KEY", help="A user of the cluster.")
+    ] = "",
+    secret_key: Annotated[
+        str,
+        typer.Option(
+            envvar="ROCKETMQ_SECRET_KEY",
+            help="Its secret. Others can see what you type: rather set the variable.",
+        ),
+    ] = "",
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
@@ -49,7 +60,10 @@ def move(
         from timerstore.rocketmq.moving import ClusterTarget, Judge, move_pending, read_note
 
         delay_max_ms = int(parse_delay(max_delay).total_seconds() * 1_000)
-        with connect(address) as cluster, open_to_change(path, config) as store:
+        with (
+            connect(address, tls=tls, access_key=access_key, secret_key=secret_key) as cluster,
+            open_to_change(path, config) as store,
+        ):
             store.pause("firing")
             target = ClusterTarget(cluster)
             judge = Judge(target, now_ms(), delay_max_ms)

@@ -232,24 +232,26 @@ class Cluster(Closes):
 
         In the last second before the due time the answer is False, and the timer fires. Each broker
         of the topic is asked. Raises UnknownTimerError if the id has another form, ClusterError if
-        recall is off (`recallMessageEnable`), or the timer is further ahead than
-        `timerMaxDelaySec`.
+        one of them does not answer, recall is off (`recallMessageEnable`), or the timer is further
+        ahead than `timerMaxDelaySec`.
         """
         self._check_open()
         check_cluster_topic(topic)
         parts = known_id(id)
         if parts.due_ms - time.time_ns() // 1_000_000 <= _LAST_MS:
             return False
+        failed: list[ClusterError] = []
         for broker in self._brokers(topic):
             for handle in handles_of(topic, broker, parts):
                 try:
                     self._recall(id, topic, handle)
                 except ClusterError as e:
-                    if _WRONG_TIME not in str(e):
-                        raise
-                    if parts.due_ms - time.time_ns() // 1_000_000 <= 0:
+                    is_over = parts.due_ms - time.time_ns() // 1_000_000 <= 0
+                    if _WRONG_TIME in str(e) and is_over:
                         return False
-                    raise
+                    failed.append(e)
+        for error in failed:
+            raise error
         return True
 
     def _recall(self, id: str, topic: str, handle: str) -> None:

@@ -20,7 +20,12 @@ from timerstore.consumer.consumersettings import ConsumerSettings
 from timerstore.consumer.messagesource import Source
 from timerstore.consumer.subscription import ALL_TAGS, Held, Subscription, Task, parse_tags
 from timerstore.consuming.grouptally import GroupTally
-from timerstore.errors import ClusterError, ForkedProcessError, InvalidArgumentError
+from timerstore.errors import (
+    ClusterError,
+    ForkedProcessError,
+    InvalidArgumentError,
+    TimerStoreError,
+)
 from timerstore.ground.config import Config
 from timerstore.rocketmq.clusterrun import ClusterRun
 from timerstore.rocketmq.receiving import HIDDEN_S_MAX, Reader, hidden_s
@@ -59,11 +64,12 @@ class _Waiter:
 
 
 class Away:
-    """When a topic is asked for again whose broker does not answer."""
+    """When something is asked again that does not answer."""
 
-    def __init__(self, topic: str, now_s: float, why: object) -> None:
-        """Say so, once."""
-        self._topic, self._since_s, self._wait_s = topic, now_s, _AGAIN_S
+    def __init__(self, now_s: float, why: object) -> None:
+        """Say so, once. `why`: an error, which begins with what was asked."""
+        self._what = str(why).partition(":")[0]
+        self._since_s, self._wait_s = now_s, _AGAIN_S
         self.until_s = now_s + _AGAIN_S
         text = "%s. Nothing comes until then; it is asked again, at least each %.0f s."
         log.warning(text, str(why).rstrip("."), _AGAIN_S_MAX)
@@ -76,7 +82,7 @@ class Away:
 
     def back(self, now_s: float) -> None:
         """Say that it answers."""
-        log.warning("reading %s: it answers after %.0f s", self._topic, now_s - self._since_s)
+        log.warning("%s: it answers after %.0f s", self._what, now_s - self._since_s)
 
 
 class _OpenStore:
@@ -133,7 +139,7 @@ class ClusterSource(Source):
         self._topics: dict[str, tuple[Subscription, Held]] = {}
         self._tags: dict[str, str] = {}
         self._readers: dict[str, Reader] = {}
-        self._away: dict[str, Away] = {}
+        self._away: dict[tuple[str, str], Away] = {}  # by topic and broker, "" if it has no route
         self._turn = 0
         self.limited = False
         """Whether the last pull left a topic out."""
@@ -160,46 +166,56 @@ class ClusterSource(Source):
         open_ones = [
             each
             for each in topics[turn:] + topics[:turn]
-            if self._is_asked(each) and self._fits(each, count_max)
+            if self._is_asked(each, "") and self._fits(each, count_max)
         ]
         self.limited = len(open_ones) < len(topics)
         if not open_ones:
             return [], True
-        calls: dict[Future[Any], str] = {}
-        for topic in open_ones:
-            with self._asking(topic):
-                calls[self._readers[topic].begin(count_max, self._hide_s)] = topic
+        calls = [call for topic in open_ones for call in self._calls(topic, count_max)]
         wait(calls, 0 if self.limited else _WAIT_S, FIRST_COMPLETED)
-        for call, topic in calls.items():
-            if not call.done():
-                continue
-            with self._asking(topic):
-                messages = self._readers[topic].take(call)
-                if topic in self._away:
-                    self._away.pop(topic).back(time.monotonic())
-                if messages:
-                    self._turn = topics.index(topic) + 1
-                    subscription, held = self._topics[topic]
-                    run = ClusterRun(self._readers[topic], messages)
-                    return subscription.tasks(run, held, self.settings.batch_count), False
+        for topic in open_ones:
+            came = self._readers[topic].take(count_max)
+            for broker in came.answered:
+                self._answers(topic, broker)
+            for broker, error in came.errors.items():
+                self._fails(topic, broker, error)
+            if came.messages:
+                self._turn = topics.index(topic) + 1
+                subscription, held = self._topics[topic]
+                run = ClusterRun(self._readers[topic], came.messages)
+                return subscription.tasks(run, held, self.settings.batch_count), False
+        self.limited |= not calls  # then nothing else makes it wait
         return [], self.limited
 
-    @contextmanager
-    def _asking(self, topic: str) -> Iterator[None]:
-        """Note that a topic is away if the cluster does not answer."""
+    def _calls(self, topic: str, count_max: int) -> list[Future[Any]]:
+        """Return the calls that are under way for a topic."""
         try:
-            yield
+            reader = self._readers[topic]
+            calls = reader.begin(count_max, self._hide_s, lambda each: self._is_asked(topic, each))
         except ClusterError as e:
-            self.store.check_writable()
-            now_s = time.monotonic()
-            if topic in self._away:
-                self._away[topic].again(now_s, e)
-            else:
-                self._away[topic] = Away(topic, now_s, e)
+            self._fails(topic, "", e)
+            return []
+        self._answers(topic, "")
+        return calls
 
-    def _is_asked(self, topic: str) -> bool:
-        """Tell whether it is time to ask for a topic."""
-        return topic not in self._away or time.monotonic() >= self._away[topic].until_s
+    def _answers(self, topic: str, broker: str) -> None:
+        if (topic, broker) in self._away:
+            self._away.pop((topic, broker)).back(time.monotonic())
+
+    def _fails(self, topic: str, broker: str, error: TimerStoreError) -> None:
+        if not isinstance(error, ClusterError):
+            raise error
+        self.store.check_writable()
+        now_s, away = time.monotonic(), self._away.get((topic, broker))
+        if away is None:
+            self._away[topic, broker] = Away(now_s, error)
+        else:
+            away.again(now_s, error)
+
+    def _is_asked(self, topic: str, broker: str) -> bool:
+        """Tell whether it is time to ask."""
+        away = self._away.get((topic, broker))
+        return away is None or time.monotonic() >= away.until_s
 
     def _fits(self, topic: str, count_max: int) -> bool:
         """Tell whether more of a topic may be pulled."""

@@ -2,7 +2,8 @@
 
 A broker hides what it hands out from the others of a group, for 10 s at least; then it hands it out
 again. It waits for messages for 5 s at least, and a call cannot be broken off: so a call is begun
-in the background, and whoever asks next gets what came meanwhile.
+in the background, and whoever asks next gets what came meanwhile. A topic may have queues at
+several brokers; a call asks one of them, so there is a call for each.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import Future, wait
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from datetime import timedelta
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from timerstore.errors import ClusterError, StoreClosedError, TimerStoreError
 from timerstore.ground.arguments import whole_ms
@@ -38,6 +41,14 @@ def hidden_s(length: timedelta) -> int:
     return math.ceil(whole_ms(length) / 1_000)
 
 
+class Came(NamedTuple):
+    """What came. `answered`, `errors`: the brokers whose calls ended well, or not."""
+
+    messages: list[Any]
+    answered: set[str]
+    errors: dict[str, TimerStoreError]
+
+
 class Reader:
     """Receives; any thread may use it."""
 
@@ -56,54 +67,95 @@ class Reader:
         )
         asked(f"reading {topic}", self._consumer.startup)
         self._lock = threading.Lock()
-        self._begun: Future[Any] | None = None
+        self._begun: dict[str, Future[Any]] = {}
+        self._came: list[Any] = []
+        self._answers: Counter[str] = Counter()
+        self._brokers: set[str] = set()
         self._closed = False
         self._known_by_s = time.monotonic() + _KNOWN_WITHIN_S
 
     # --- receiving
 
-    def begin(self, count_max: int, hide_s: int) -> Future[Any]:
-        """Return the call that is under way; begin one if there is none."""
+    def begin(
+        self, count_max: int, hide_s: int, is_asked: Callable[[str], bool] = lambda broker: True
+    ) -> list[Future[Any]]:
+        """Return the calls that are under way; begin one of each broker that has none.
+
+        `is_asked`: whether to begin one of a broker. Begins none if messages are left.
+        """
+        what = f"reading {self.topic}"
         with self._lock:
             if self._closed:
                 raise StoreClosedError("This client was closed. Connect again.")
-            if self._begun is None:
-                what = f"reading {self.topic}"
-                check_route(what, self._consumer, self.topic)
-                self._begun = asked(
-                    what,
-                    lambda: self._consumer.receive_async(min(count_max, RECEIVED_MAX), hide_s),
-                )
-            return self._begun
-
-    def take(self, call: Future[Any]) -> list[Any]:
-        """Return the messages of a call that has ended, unless another thread took them."""
-        with self._lock:
-            if self._begun is not call:
+            if self._came:
                 return []
-            self._begun = None
-        error = call.exception(0)
-        if error is None:
-            self._known_by_s = 0.0
-            return list(call.result() or [])
-        if _NOT_KNOWN_YET in str(error) and time.monotonic() < self._known_by_s:
-            time.sleep(_AGAIN_S)  # its first calls, until the proxy has heard of it
-            return []
-        raise translated(f"reading {self.topic}", error)
+            queues = {
+                each.message_queue0().broker.name: each
+                for each in check_route(what, self._consumer, self.topic).message_queues
+                if each.is_readable() and each.is_master_broker()
+            }
+            self._brokers = set(queues)
+            for broker, queue in queues.items():
+                if broker not in self._begun and is_asked(broker):
+                    self._begun[broker] = asked(
+                        what, partial(self._call, queue, min(count_max, RECEIVED_MAX), hide_s)
+                    )
+            return list(self._begun.values())
+
+    def _call(self, queue: Any, count_max: int, hide_s: int) -> Future[Any]:
+        """Ask a queue's broker; the client itself would choose one, and ask no other meanwhile."""
+        consumer = self._consumer
+        request = consumer._receive_req(self.topic, queue, count_max, False, hide_s, POLL_S)
+        begun: Future[Any] = consumer._receive_async(
+            queue, request, self._timeout_s + POLL_S, Future()
+        )
+        return begun
+
+    def take(self, count_max: int) -> Came:
+        """Return what has come, unless another thread took it."""
+        answered: set[str] = set()
+        errors: dict[str, TimerStoreError] = {}
+        is_early = False
+        with self._lock:
+            for broker, call in list(self._begun.items()):
+                if not call.done():
+                    continue
+                del self._begun[broker]
+                error = call.exception()
+                if error is None:
+                    self._known_by_s = 0.0
+                    answered.add(broker)
+                    self._came += call.result() or []
+                elif _NOT_KNOWN_YET in str(error) and time.monotonic() < self._known_by_s:
+                    is_early = True  # its first calls, until the proxy has heard of it
+                else:
+                    errors[broker] = translated(f"reading {self.topic} from {broker}", error)
+            self._answers.update(answered)
+            messages, self._came = self._came[:count_max], self._came[count_max:]
+        if is_early and not messages:
+            time.sleep(_AGAIN_S)
+        return Came(messages, answered, errors)
 
     def receive(self, count_max: int, hide_s: int, timeout_s: float | None) -> list[Any]:
-        """Return messages, or an empty list once a call has ended after `timeout_s`."""
+        """Return messages, or an empty list once each broker has answered after `timeout_s`."""
         until_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        before = self._answers.copy()
         while True:
-            call = self.begin(count_max, hide_s)
-            if not wait([call], self._answer_s).done:
+            calls = self.begin(count_max, hide_s)
+            if calls and not wait(calls, self._answer_s, FIRST_COMPLETED).done:
                 raise ClusterError(
                     f"reading {self.topic}: no answer within {self._answer_s:.0f} s. Look at the "
                     "proxy and its broker, then try again."
                 )
-            messages = self.take(call)
-            if messages or (time.monotonic() >= until_s and self._known_by_s == 0.0):
-                return messages
+            came = self.take(count_max)
+            if came.messages:
+                return came.messages
+            for error in came.errors.values():
+                raise error
+            with self._lock:
+                has_asked_all = all(self._answers[each] > before[each] for each in self._brokers)
+            if has_asked_all and time.monotonic() >= until_s:
+                return []
 
     @property
     def _answer_s(self) -> float:
@@ -176,18 +228,21 @@ class Reader:
     # --- the end
 
     def close(self) -> None:
-        """Let others have what comes to a call that is under way, then end."""
+        """Let others have what comes to calls that are under way, then end."""
         with self._lock:
             if self._closed:
                 return
-            begun, self._begun = self._begun, None
-        if begun is not None:
-            wait([begun], self._answer_s)
-            try:
-                for each in begun.result(0) or []:
-                    self.hide(each, 0)
-            except Exception as e:
-                log.debug("%s: what came at the end comes again later: %s", self.topic, e)
+            begun, self._begun = list(self._begun.values()), {}
+            came, self._came = self._came, []
+        wait(begun, self._answer_s)
+        try:
+            for call in begun:
+                if call.done() and call.exception() is None:
+                    came += call.result() or []
+            for each in came:
+                self.hide(each, 0)
+        except TimerStoreError as e:
+            log.debug("%s: what came at the end comes again later: %s", self.topic, e)
         self._closed = True
         try:
             self._consumer.shutdown()
