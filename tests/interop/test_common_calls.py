@@ -110,7 +110,7 @@ def is_empty(kind: Kind, topic: str, group: str = "readers") -> bool:
 
 def test_a_time_in_each_form(kind: Kind, topic: str) -> None:
     before_ms = now_ms()
-    at_ms = before_ms + 1_234
+    at_ms = before_ms + 5_234  # also when it is put last
     at = datetime.fromtimestamp(at_ms / 1_000, UTC)
     forms: dict[bytes, dict[str, Any]] = {
         b"delay": {"delay": timedelta(seconds=1.234)},

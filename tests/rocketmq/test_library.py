@@ -56,7 +56,7 @@ def test_a_broker_that_is_away_is_no_wrong_argument() -> None:
 def test_waits_grow_and_two_lines_tell(caplog: pytest.LogCaptureFixture) -> None:
     error = ClusterError("reading t: no answer came in time. Look at the proxy, then try again.")
     with caplog.at_level(logging.INFO, "timerstore"):
-        away = Away("t", 100.0, error)
+        away = Away(100.0, error)
         waits = [away.until_s - 100.0]
         for _ in range(8):
             now_s = away.until_s

@@ -1,6 +1,8 @@
 """Ids of a cluster's timers with their handles; what `connect` refuses."""
 
 import base64
+import socketserver
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,22 @@ def test_what_is_no_address(address: Any) -> None:
 def test_nobody_is_there() -> None:
     with pytest.raises(ClusterError, match=r"Nobody answers at 127\.0\.0\.1:9 "):
         timerstore.rocketmq.connect("127.0.0.1:9", timeout=1)
+
+
+# RocketMQ's client calls what Python has renamed.
+@pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated")
+def test_somebody_else_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # there the client's log goes
+
+    class Other(socketserver.BaseRequestHandler):
+        """Says nothing, and hangs up, as a name server does with what it does not know."""
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Other) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_address[1]
+        with pytest.raises(ClusterError, match=rf"127\.0\.0\.1:{port} is no proxy"):
+            timerstore.rocketmq.connect(f"127.0.0.1:{port}", timeout=5)
+        server.shutdown()
 
 
 @pytest.mark.parametrize(

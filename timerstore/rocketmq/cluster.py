@@ -51,6 +51,7 @@ from timerstore.rocketmq.clustersource import ClusterSource
 from timerstore.rocketmq.library import (
     asked,
     check_address,
+    check_proxy,
     check_reachable,
     check_route,
     load,
@@ -127,6 +128,7 @@ class Cluster(Closes):
         self._tls, self._pid = tls, os.getpid()
         self._producer = library.Producer(self._config, tls_enable=tls)
         asked(f"connecting to {address}", self._producer.startup)
+        check_proxy(address, self._producer)
         self._sender = Sender(self._producer, self._timeout_s)
         self._lock = threading.Lock()
         self._readers: dict[tuple[str, str], Reader] = {}

@@ -31,6 +31,8 @@ _ARGUMENTS: Final = frozenset(
 """Errors of the client that are about what was passed."""
 _AWAY: Final = "cannot find broker"
 """What a proxy says as such an error, and is none."""
+_NO_GRPC: Final = "UNAVAILABLE"
+"""What gRPC says of a connection that it cannot use."""
 
 
 def load() -> Any:
@@ -124,6 +126,21 @@ def route_of(what: str, client: Any, topic: str) -> Any | None:
     if status.code != Code.OK:
         raise refused(what, status)
     return asked(what, lambda: client.route_manager.retrieve_topic_route_data(topic))
+
+
+def check_proxy(address: str, client: Any) -> None:
+    """Raise ClusterError if what listens there speaks no gRPC; then the client is ended."""
+    try:
+        route_of(f"connecting to {address}", client, "timerstore")
+    except TimerStoreError as e:
+        if _NO_GRPC not in str(e):
+            log.debug("%s", e)  # a proxy, whose first call says what is the matter
+            return
+        client.shutdown()
+        raise ClusterError(
+            f"What listens at {address} is no proxy. Pass the address at which one listens for "
+            "gRPC (grpcServerPort, 8081 by default), not that of a name server or a broker."
+        ) from e
 
 
 def check_route(what: str, client: Any, topic: str) -> Any:
