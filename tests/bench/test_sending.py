@@ -1,4 +1,4 @@
-"""Rounds of puts that take turns, and what is told of them."""
+"""Rounds of puts that take turns; what is told of them."""
 
 from pathlib import Path
 

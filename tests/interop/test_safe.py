@@ -1,4 +1,4 @@
-"""A proxy that speaks TLS, and asks for the name and the secret of a user."""
+"""A proxy that speaks TLS to users whose names it knows."""
 
 import shutil
 import subprocess
