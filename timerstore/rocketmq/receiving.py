@@ -70,7 +70,7 @@ class Reader:
         self._begun: dict[str, Future[Any]] = {}
         self._came: list[Any] = []
         self._answers: Counter[str] = Counter()
-        self._brokers: set[str] = set()
+        self._brokers: dict[str, Any] = {}  # the queue of each
         self._closed = False
         self._known_by_s = time.monotonic() + _KNOWN_WITHIN_S
 
@@ -89,12 +89,11 @@ class Reader:
                 raise StoreClosedError("This client was closed. Connect again.")
             if self._came:
                 return []
-            queues = {
+            self._brokers = queues = {
                 each.message_queue0().broker.name: each
                 for each in check_route(what, self._consumer, self.topic).message_queues
                 if each.is_readable() and each.is_master_broker()
             }
-            self._brokers = set(queues)
             for broker, queue in queues.items():
                 if broker not in self._begun and is_asked(broker):
                     self._begun[broker] = asked(
@@ -129,12 +128,25 @@ class Reader:
                 elif _NOT_KNOWN_YET in str(error) and time.monotonic() < self._known_by_s:
                     is_early = True  # its first calls, until the proxy has heard of it
                 else:
+                    if _NOT_KNOWN_YET in str(error):
+                        self._tell(broker)
                     errors[broker] = translated(f"reading {self.topic} from {broker}", error)
             self._answers.update(answered)
             messages, self._came = self._came[:count_max], self._came[count_max:]
         if is_early and not messages:
             time.sleep(_AGAIN_S)
         return Came(messages, answered, errors)
+
+    def _tell(self, broker: str) -> None:
+        """Make the client known again to a proxy that has started anew.
+
+        The client itself looks each five minutes whether it has to, and then does so five later.
+        """
+        self._known_by_s = time.monotonic() + _KNOWN_WITHIN_S
+        if broker in self._brokers:
+            loop = self._consumer._rpc_channel_io_loop()  # a stream is made in no other thread
+            endpoints = self._brokers[broker].endpoints
+            loop.call_soon_threadsafe(self._consumer.on_new_endpoints, endpoints)
 
     def receive(self, count_max: int, hide_s: int, timeout_s: float | None) -> list[Any]:
         """Return messages, or an empty list once each broker has answered after `timeout_s`."""
