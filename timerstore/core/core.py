@@ -23,6 +23,7 @@ from timerstore.core.directory import lock_directory
 from timerstore.core.inside import inside
 from timerstore.core.offsets import ConsumerOffsets
 from timerstore.core.switches import SWITCHES_FILE, Switches
+from timerstore.core.unitless import Copies
 from timerstore.core.waiting import Waiters
 from timerstore.errors import (
     ForkedProcessError,
@@ -76,6 +77,8 @@ class Core:
         """Threads in the midst of a call that waits for nothing: an event loop's (`aio/`), which
         waits elsewhere for room before it, for durability after it."""
         self._refusal: str | None = None
+        self.unlinked = Copies()
+        """Read by `pending/unlinked.py`; under all locks of the services."""
         self._reported: set[tuple[str, int]] = set()
         self._stages: list[Stage] = []
 

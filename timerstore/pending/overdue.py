@@ -15,6 +15,7 @@ import numpy as np
 from timerstore.core.core import Core
 from timerstore.ground.ids import Int64s
 from timerstore.pending.found import capture_locked, read_messages
+from timerstore.pending.unlinked import unlinked_copies
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.instant import Snapshot
 from timerstore.services.looking.timer_places import half_claimed, slot_messages, unlinked_messages
@@ -28,10 +29,12 @@ def find_overdue(
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Tell which timers still wait: bool[n]. Under all locks of the services.
 
-    `offsets`: of the first puts; `rows`: the queues of their real topics. O(n + near wheel), and
-    the chains of the slots that can hold one of them.
+    `offsets`: of the first puts; `rows`: the queues of their real topics. O(n + near wheel + bytes
+    without a unit), and the chains of the slots that can hold one of them.
     """
-    engine, messages = core.engine, _waiting_messages(core, due_ms)
+    engine = core.engine
+    unlinked = unlinked_messages(engine, capture_locked(core))
+    messages = np.concatenate([_linked_messages(core, due_ms), unlinked])
     if not engine.world.done.count:
         waiting = np.isin(offsets, messages)
         if waiting.all():
@@ -49,10 +52,13 @@ def find_moved(core: Core, due_ms: Int64s, offsets: Int64s) -> tuple[Int64s, Int
     """Find timers whose first message retention has removed: only a rolled copy can wait.
 
     Return the commit log offset of each one's latest copy, −1 if none waits, and the queue of
-    its real topic. Under all locks of the services. Costs as `find_overdue`; O(pending) if a
-    timer that nobody can have taken is on no slot of its grid, because a broker rolled it.
+    its real topic. Under all locks of the services. Costs as `find_overdue`, but `unlinked_copies`
+    reads what has no unit; O(pending) if a timer that nobody can have taken is on no slot of its
+    grid, because a broker rolled it.
     """
-    messages, rows = _find_copies(core, due_ms, offsets, _waiting_messages(core, due_ms))
+    unlinked = unlinked_copies(core, capture_locked(core), offsets)
+    waiting = np.concatenate([_linked_messages(core, due_ms), unlinked])
+    messages, rows = _find_copies(core, due_ms, offsets, waiting)
     off_grid = (messages < 0) & (due_ms > core.engine.world.dequeue_put.frontier_ms)
     if off_grid.any():
         own = int(due_ms[off_grid].max()) // core.engine.precision_ms
@@ -106,14 +112,13 @@ def _messages_until(engine: Engine, snapshot: Snapshot, last: int) -> Int64s:
     return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
-def _waiting_messages(core: Core, due_ms: Int64s) -> Int64s:
-    """Return the messages that wait wherever timers that are due then can wait."""
+def _linked_messages(core: Core, due_ms: Int64s) -> Int64s:
+    """Return the messages that have a unit, and wait where timers that are due then can wait."""
     engine, snapshot = core.engine, capture_locked(core)
     own = due_ms // engine.precision_ms
     parts = [
         _near_messages(engine, due_ms, own),
         _handed_on_messages(engine),
-        unlinked_messages(engine, snapshot),
         half_claimed(engine, snapshot),
     ]
     for slot in _unclaimed_slots(engine, snapshot, own):
