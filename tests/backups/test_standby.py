@@ -150,7 +150,8 @@ def test_wherever_a_step_ends(tmp_path: Path) -> None:
             ended += 1
         else:
             break
-        assert timerstore.verify(pair.local).ok, left
+        report = timerstore.verify(pair.local)
+        assert report.ok, (left, report.problems)
         assert 40 <= count(pair.local) <= total  # what was fetched behind the point is a prefix
         left += 1 + left // 6
     assert ended > 8 and count(pair.local) == total

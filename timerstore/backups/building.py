@@ -78,14 +78,14 @@ def write_files(disk: Disk, folder: Path, files: dict[str, bytes]) -> None:
 def cut_log(disk: Disk, folder: Path, log_end: int, segment_bytes: int) -> None:
     """Leave nothing of a commit log behind its end; durable except the folder's names.
 
-    The first segment stays in any case.
+    The first segment stays in any case. If this is interrupted, what is left has no gap.
     """
     found = sorted(
         (offset, path)
         for path in folder.iterdir()
         if (offset := segment_offset(path.name)) is not None
     )
-    for offset, path in found:
+    for offset, path in reversed(found):  # wherever that ends, no segment is missing in between
         if offset >= log_end and offset > found[0][0]:
             disk.remove(path)
         elif offset + segment_bytes > log_end:

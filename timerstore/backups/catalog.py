@@ -23,7 +23,7 @@ from timerstore.backups.destination import Destination
 from timerstore.backups.frames import pack, unpack_whole
 from timerstore.backups.pieces import Piece, Slice, piece_of
 from timerstore.backups.points import TIME_MS_MAX, BackupPoint
-from timerstore.errors import CorruptStoreError, NotAStoreError
+from timerstore.errors import CorruptStoreError, InvalidArgumentError, NotAStoreError
 from timerstore.timelog.files.jsonfile import read_json, understood, whole
 from timerstore.timelog.files.names import INT32_MAX, INT64_MAX, is_small_file
 
@@ -33,6 +33,17 @@ _POINT: Final = re.compile(
     r"([0-9]{8})/([0-9]{10})-([0-9]{15})-([0-9]{20})-([0-9]{20})-([0-9a-f]{8})\.zst"
 )
 _LENGTH: Final = struct.Struct("<I")
+
+
+class PointRemovedError(InvalidArgumentError):
+    """A point was removed while it was read."""
+
+    def __init__(self, dest: object) -> None:
+        """Say so, and what to do."""
+        super().__init__(
+            f"A point in {dest} was removed while it was read, because newer points have taken "
+            "its place. Try again. If that happens each time, keep more points (--keep)."
+        )
 
 
 class Catalog:
@@ -106,6 +117,10 @@ class Catalog:
         """Return the number of the first chain of the log that a chain continues."""
         return self._runs[chain.number]
 
+    def has_run(self, number: int, run: int) -> bool:
+        """Tell whether a chain is there, and is part of a log without a gap."""
+        return self._runs.get(number) == run
+
     # --- the log
 
     @cached_property
@@ -133,15 +148,25 @@ class Catalog:
     # --- a point
 
     def read_files(self, point: BackupPoint) -> dict[str, bytes]:
-        """Return the small files of a point. Raises CorruptStoreError, StoreAccessError."""
+        """Return the small files of a point.
+
+        Raises PointRemovedError, CorruptStoreError, StoreAccessError.
+        """
         name = self._names[point.number]
         try:
             data = unpack_whole(self.dest.get(name), name)
         except FileNotFoundError as e:
-            raise CorruptStoreError(name, 0, "it is missing") from e
+            raise PointRemovedError(self.dest) from e  # it was there when it was listed
         if zlib.crc32(data) != int(name[-12:-4], 16):
             raise CorruptStoreError(name, 0, "its checksum is not the one in its name")
         return _files_of(data, name)
+
+
+def kept_from(dest: Destination, run: int) -> int:
+    """Return from where on the points that are listed now need the log of a run."""
+    catalog = read_catalog(dest)
+    starts = [point.log_start for point in catalog.points if catalog.run_of(point) == run]
+    return min(starts, default=INT64_MAX)
 
 
 def read_catalog(dest: Destination) -> Catalog:

@@ -61,6 +61,13 @@ class Destination:
         """Return what people are told, without options of the address."""
         return self.shown
 
+    @property
+    def key(self) -> str:
+        """Return what names it, however its address was spelled."""
+        if self.folder is not None:
+            return os.fspath(self.folder.resolve())
+        return re.sub("(?<!:)/+", "/", self.shown).rstrip("/")
+
     def put(self, name: str, data: Any) -> None:
         """Write an object; once this returns it is there, whole. O(bytes)."""
         self.request_count += 1

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from timerstore.backups.building import write_files
-from timerstore.backups.catalog import Catalog, read_catalog
+from timerstore.backups.catalog import Catalog, PointRemovedError, kept_from, read_catalog
 from timerstore.backups.destination import Destination, Place, find_place
 from timerstore.backups.pieces import Slice, cover, parts_of
 from timerstore.backups.points import EARLIER_FOLDER, BackupList, BackupPoint
@@ -95,11 +95,11 @@ class _Fetch:
     ) -> None:
         self.catalog, self.run, self.files, self.folder = catalog, run, files, folder
         self.disk, self._told, self._on_fault = disk, told, on_fault
-        self._lock = threading.Lock()
+        self._lock, self._start = threading.Lock(), 0
 
     def all(self, start: int, end: int) -> None:
         """Fetch a range; if its pieces have just been merged, look for what holds it now."""
-        wanted = [(start, end)]
+        wanted, self._start = [(start, end)], start
         for number in range(1, _TRIES_MAX + 1):
             is_last, missing = number == _TRIES_MAX, list[Slice]()
             with ThreadPoolExecutor(DOWNLOAD_COUNT) as pool:
@@ -119,8 +119,6 @@ class _Fetch:
     def _parts(self, start: int, end: int) -> list[Slice]:
         """Return what makes up a range; what no piece holds is told, and left out."""
         parts = list(self.catalog.parts(self.run))
-        if self._on_fault is None:
-            return cover(parts, start, end)
         found = list[Slice]()
         while start < end:
             try:
@@ -164,9 +162,11 @@ class _Fetch:
             at, raw = at + len(piece), raw[len(piece) :]
 
     def _damaged(self, error: CorruptStoreError) -> None:
-        if self._on_fault is None:
-            raise error
         with self._lock:
+            if self._start < kept_from(self.catalog.dest, self.run):
+                raise PointRemovedError(self.catalog.dest) from error
+            if self._on_fault is None:
+                raise error
             self._on_fault(Fault(error.file, error.offset, error.reason))
 
 
@@ -181,12 +181,18 @@ def lay_backup(
 ) -> None:
     """Make a backup in a folder, as `backup` does, of some points of a remote one; durable.
 
-    The folder must be empty. A point of which the object is damaged is told, and left out.
+    The folder must be empty. A point of which the object is damaged is told, and left out; one that
+    was removed since it was listed is left out. Raises PointRemovedError if none is left.
     """
     laid: list[tuple[BackupPoint, dict[str, bytes]]] = []
-    for point in points:
+    points = points.copy()
+    for point in points.copy():
         try:
             laid.append((point, catalog.read_files(point)))
+        except PointRemovedError:
+            points.remove(point)
+            if not points:
+                raise
         except CorruptStoreError as e:
             if on_fault is None:
                 raise

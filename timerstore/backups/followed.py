@@ -1,6 +1,6 @@
 """What followers say of a store's copies elsewhere: a small file for each, in the store's folder.
 
-    follow/CRC.json    what the follower of one destination said last; CRC names the destination
+    follow/CRC.json    what the follower of one destination said last; CRC is of the destination
     follow/CRC.lock    is locked by that follower
 
 They are not made durable: who follows again writes them anew.
@@ -18,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from timerstore.backups.destination import Destination
 from timerstore.errors import StoreLockedError
 from timerstore.ground.moments import moment
 
@@ -76,9 +77,9 @@ class CopyStatus:
         return asdict(self)
 
 
-def write_status(path: Path, status: CopyStatus) -> None:
+def write_status(path: Path, key: str, status: CopyStatus) -> None:
     """Write what a follower says into a store's folder; who reads sees all of it or none."""
-    file = _file(path, status.dest, "json")
+    file = _file(path, key, "json")
     file.parent.mkdir(mode=0o700, exist_ok=True)
     temporary = file.with_name(file.name + ".tmp")
     temporary.write_text(json.dumps(status.to_dict()))
@@ -112,25 +113,25 @@ def _status(file: Path) -> CopyStatus:
     return CopyStatus(**values)
 
 
-def forget_status(path: Path, dest: str) -> bool:
+def forget_status(path: Path, key: str) -> bool:
     """Forget a copy, so that nobody is warned of it; return whether there was one."""
     try:
-        _file(path, dest, "json").unlink()
+        _file(path, key, "json").unlink()
     except FileNotFoundError:
         return False
     return True
 
 
-def _file(path: Path, dest: str, kind: str) -> Path:
-    return path / FOLLOW_FOLDER / f"{zlib.crc32(dest.encode()):08x}.{kind}"
+def _file(path: Path, key: str, kind: str) -> Path:
+    return path / FOLLOW_FOLDER / f"{zlib.crc32(key.encode()):08x}.{kind}"
 
 
 class FollowLock:
     """The right to write into one destination, among processes of this machine."""
 
-    def __init__(self, path: Path, dest: str) -> None:
+    def __init__(self, path: Path, dest: Destination) -> None:
         """Take it, or raise StoreLockedError."""
-        file = _file(path, dest, "lock")
+        file = _file(path, dest.key, "lock")
         file.parent.mkdir(mode=0o700, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         self._fd = os.open(file, flags, 0o600)

@@ -79,7 +79,7 @@ class Follower:
         self.dest, self._now_ms = find(), now_ms
         if self.dest.folder is not None:
             refuse_inside(path, self.dest.folder)
-        self._lock = FollowLock(path, self.dest.shown)
+        self._lock = FollowLock(path, self.dest)
         self._patience_s = min(every_s, _PATIENCE_S_MAX)
         self._shipper: Shipper | None = None
         self._failed_count = 0
@@ -231,6 +231,6 @@ class Follower:
             **changes,  # type: ignore[arg-type]
         )
         try:
-            write_status(self.path, self.status)
+            write_status(self.path, self.dest.key, self.status)
         except OSError as e:
             log.debug("the state of this follower could not be written: %s", e)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from timerstore.backups.backup import write_top
-from timerstore.backups.building import remove_tree, write_files
+from timerstore.backups.building import cut_log, remove_tree, write_files
 from timerstore.backups.catalog import Catalog, read_catalog
 from timerstore.backups.destination import Destination, find_destination
 from timerstore.backups.fetching import lay_log
@@ -26,6 +26,7 @@ from timerstore.backups.points import (
     BackupList,
     BackupLock,
     BackupPoint,
+    Mark,
     numbers_of,
     read_list,
 )
@@ -36,7 +37,7 @@ from timerstore.ground.kinds import check_path
 from timerstore.services.world.background import Flag
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import read_json, understood, whole, write_json
-from timerstore.timelog.files.names import INT32_MAX, segment_offset
+from timerstore.timelog.files.names import INT32_MAX, segment_name, segment_offset
 
 log = logging.getLogger("timerstore")
 
@@ -125,57 +126,81 @@ class Standby:
             raise InvalidArgumentError(f"{self.dest} holds no point yet. Take a backup first.")
         point = catalog.points[-1]
         last, run = self.last, catalog.run_of(point)
-        if last is not None and (last.number, last.time_ms) == (point.number, point.time_ms):
+        if last is not None and replace(last, files={}) == point:
             return StandbyStep(point=last, copied_bytes=0)
-        start = point.log_start
-        goes_on = last is not None and last.chain == run and last.log_end >= start
-        if goes_on and last is not None and last.log_end <= point.log_end:
-            start = last.log_end
-        elif self.listed is not None:
-            self._move_aside(self.listed, run)
-        self._fetch(catalog, point, run, start)
+        self._check_same(catalog)
+        start, marks = point.log_start, dict[int, list[Mark]]()
+        if self.listed is not None and last is not None:
+            if catalog.has_run(last.chain, run) and last.log_end >= start:
+                self._check_seen(catalog, last, point)
+                start, marks = last.log_end, self.listed.marks.get(self.listed.chain, {})
+            else:
+                self._move_aside(self.listed)
+        self._fetch(catalog, point, run, start, marks)
         return StandbyStep(point=point, copied_bytes=point.log_end - start)
 
-    def _move_aside(self, listed: BackupList, run: int) -> None:
-        """Move the log of the point before to a place in which the list still finds it."""
-        folder, aside = self.path / "commitlog", self.path / EARLIER_FOLDER / str(listed.chain)
-        if listed.chain == run:
+    def _check_same(self, catalog: Catalog) -> None:
+        """Refuse a destination that holds another store by now."""
+        assert catalog.chain is not None
+        if self.listed is not None and self.listed.store_tag != catalog.chain.store_tag:
+            raise InvalidArgumentError(
+                f"{self.dest} holds another store than {self.path} was made from. Pass another "
+                "folder for the standby."
+            )
+
+    def _check_seen(self, catalog: Catalog, last: BackupPoint, point: BackupPoint) -> None:
+        """Refuse to go on behind a point that its writer added when it might not do so any more."""
+        later = (chain for chain in catalog.known if chain.number > last.chain)
+        is_behind = last.log_end > point.log_end or last.number > point.number
+        if is_behind or any(each.last_point < last.number for each in later):
             raise InvalidArgumentError(
                 f"{self.dest} lacks points that {self.path} was made from. Pass another folder "
                 "for the standby."
             )
+
+    def _move_aside(self, listed: BackupList) -> None:
+        """Move the log of the point before to a place in which the list still finds it."""
+        folder, aside = self.path / "commitlog", self.path / EARLIER_FOLDER / str(listed.chain)
         if folder.is_dir() and not aside.is_dir():
             self.disk.make_folder(aside.parent)
             folder.rename(aside)
             self.disk.sync_folder(aside.parent)
             self.disk.sync_folder(self.path)
 
-    def _fetch(self, catalog: Catalog, point: BackupPoint, run: int, start: int) -> None:
+    def _fetch(
+        self,
+        catalog: Catalog,
+        point: BackupPoint,
+        run: int,
+        start: int,
+        known: dict[int, list[Mark]],
+    ) -> None:
         disk, chain, size = self.disk, catalog.chain, catalog.segment_bytes
         assert chain is not None
         folder = self.path / "commitlog"
         files = catalog.read_files(point)
+        if folder.is_dir() and any(folder.iterdir()):
+            cut_log(disk, folder, start, size)  # what a step that ended midway left there
         lay_log(catalog, run, start, point.log_end, folder, disk=disk, told=lambda count: None)
-        found = BackupList(self.path, chain.store_tag, dict(chain.sizes), run)
-        known = self.listed.marks.get(run, {}) if self.listed is not None else {}
+        found = BackupList(self.path, chain.store_tag, dict(chain.sizes), point.chain)
         for number in numbers_of(point, size, point.log_end):
             stop = min(point.log_end - number * size, size)
             at, crc = known.get(number, [(0, 0)])[-1]
             if at > stop:
                 at, crc = 0, 0
-            found.marks_of(run, number).append((stop, self._crc(found, run, number, at, stop, crc)))
+            crc = self._crc(found, number, at, stop, crc)
+            found.marks_of(point.chain, number).append((stop, crc))
         write_files(disk, found.point_folder(point.number), files)
         crcs = {name: zlib.crc32(data) for name, data in files.items()}
-        found.points.append(replace(point, chain=run, files=crcs))
+        found.points.append(replace(point, files=crcs))
         found.write(disk)
         write_top(disk, self.path, files)
         self.listed = found
         self._prune(point, size)
 
-    def _crc(
-        self, found: BackupList, run: int, number: int, start: int, stop: int, crc: int
-    ) -> int:
-        with (self.path / "commitlog" / found.segment_path(run, number).name).open("rb") as file:
+    def _crc(self, found: BackupList, number: int, start: int, stop: int, crc: int) -> int:
+        name = segment_name(number * found.segment_bytes)
+        with (self.path / "commitlog" / name).open("rb") as file:
             file.seek(start)
             while start < stop:
                 piece = file.read(min(1 << 20, stop - start))

@@ -102,7 +102,7 @@ def follow(
         from timerstore.backups.follower import Follower
 
         if forget:
-            known = forget_status(path, find_destination(dest).shown)
+            known = forget_status(path, find_destination(dest).key)
             out.say(f"{path} is {'no longer' if known else 'not'} followed into {dest}")
             return
         follower = Follower(
