@@ -83,7 +83,12 @@ class Program:
         self.came: Counter[str] = Counter()
         self.acknowledged: Counter[str] = Counter()
         self.told: Counter[str] = Counter()
-        self.stop = threading.Event()
+        self.stop, self.ended = threading.Event(), threading.Event()
+
+    def end(self) -> None:
+        """Stop at once, also if something that was put will not come any more."""
+        self.stop.set()
+        self.ended.set()
 
     def puts(self) -> None:
         """Put one, then many, to two topics, until it is stopped."""
@@ -105,7 +110,7 @@ class Program:
     def pulls(self) -> None:
         """Pull; send a few back; until all that was put has come."""
         rnd = random.Random(2)
-        while not (self.stop.is_set() and self.put <= self.came.keys()):
+        while not (self.ended.is_set() or (self.stop.is_set() and self.put <= self.came.keys())):
             try:
                 for each in self.cluster.pull(PULLED, group="pullers", timeout=1):
                     self.came[each.id] += 1
@@ -155,7 +160,7 @@ def test_it_goes_on(
         consumer = Consumer(cluster, "consumers", threads=4, backoff=[1])
         consumer.on(CONSUMED)(program.handle)
         pool = stack.enter_context(ThreadPoolExecutor(3))
-        stack.callback(program.stop.set)
+        stack.callback(program.end)
         stack.enter_context(consumer)
         made = [pool.submit(program.puts), pool.submit(program.pulls)]
         time.sleep(5)
