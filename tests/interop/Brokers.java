@@ -68,6 +68,8 @@ public class Brokers {
                 return startNames();
             case "know":
                 return names = words[1];
+            case "known":
+                return known(words[1]);
             case "proxy":
                 return startProxy(words[1]);
             case "topics":
@@ -139,12 +141,19 @@ public class Brokers {
         }
         String found = controller.getMessageStore().getMinPhyOffset() + "\t" + controller.getMessageStore().getMaxPhyOffset();
         controller.start();
-        String itsName = controller.getBrokerConfig().getBrokerName();
-        while (nameServer != null && !nameServer.getRouteInfoManager().getAllClusterInfo().getBrokerAddrTable().containsKey(itsName)) {
-            Thread.sleep(50); // clients would not find it; the caller limits the time
+        if (nameServer != null) {
+            known(controller.getBrokerConfig().getBrokerName());
         }
         BROKERS.put(name, controller);
         return found;
+    }
+
+    /** Waits until the name server of this process knows a broker; clients would not find it before. */
+    private static String known(String broker) throws Exception {
+        while (!nameServer.getRouteInfoManager().getAllClusterInfo().getBrokerAddrTable().containsKey(broker)) {
+            Thread.sleep(50); // the caller limits the time
+        }
+        return broker;
     }
 
     /** Stops brokers side by side, for each waits much. */

@@ -50,6 +50,7 @@ class Parts:
         self.taken.ask("know", self.names)
         broker = other if victim == "proxy" else self.taken
         broker.start(self.path, **ROOMY)
+        other.ask("known", ROOMY["brokerName"])
         broker.ask("topics", self.path, CONSUMED, PULLED, MOVED)
         self.address = (self.taken if victim == "proxy" else other).proxy()
 
@@ -157,7 +158,7 @@ def test_it_goes_on(
         parts = Parts(tmp_path, stack, victim)
         cluster = stack.enter_context(timerstore.rocketmq.connect(parts.address, invisible=20))
         program = Program(cluster)
-        consumer = Consumer(cluster, "consumers", threads=4, backoff=[1])
+        consumer = Consumer(cluster, "consumers", threads=4, backoff=[1], timeout=10)
         consumer.on(CONSUMED)(program.handle)
         pool = stack.enter_context(ThreadPoolExecutor(3))
         stack.callback(program.end)
@@ -186,7 +187,8 @@ def test_it_goes_on(
         assert status == 0 and ", 0 stay" in out, (out, err)
         said = [each.getMessage() for each in caplog.records]
         told = [each for each in said if each.startswith(f"reading {CONSUMED}")]
-        assert 1 <= len(told) <= 2, said
+        # Frozen, what was received before may keep all threads busy until it is back.
+        assert (how == "killed") <= len(told) <= 2, said
         got = Counter[str]()
         while got.keys() != moving:
             for delivery in cluster.pull(MOVED, group="movers"):

@@ -51,6 +51,9 @@ def test_a_broker_that_is_away_is_no_wrong_argument() -> None:
     assert isinstance(translated("x", exception("too far ahead")), InvalidArgumentError)
     away = translated("x", exception("cannot find broker broker-a"))
     assert type(away) is ClusterError
+    said = "TopicMessageType validate failed, the expected type is UNSPECIFIED, but actual is DELAY"
+    unknown = translated("x", exception(said))
+    assert type(unknown) is ClusterError and "try again in a minute" in str(unknown)
 
 
 def test_waits_grow_and_two_lines_tell(caplog: pytest.LogCaptureFixture) -> None:

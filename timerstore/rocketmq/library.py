@@ -31,6 +31,8 @@ _ARGUMENTS: Final = frozenset(
 """Errors of the client that are about what was passed."""
 _AWAY: Final = "cannot find broker"
 """What a proxy says as such an error, and is none."""
+_OF_ANOTHER_TYPE: Final = "the expected type is"
+"""What it says of a topic for other messages, or if it has not heard of a topic's type yet."""
 _NO_GRPC: Final = "UNAVAILABLE"
 """What gRPC says of a connection that it cannot use."""
 
@@ -174,6 +176,12 @@ def translated(what: str, error: BaseException) -> TimerStoreError:
         return TooLateError(
             f"{what}: the message was hidden for too short a time, or was acknowledged or sent "
             "back before. If it was not, it comes again. Pass a longer invisible to connect."
+        )
+    if _OF_ANOTHER_TYPE in text:
+        return ClusterError(
+            f"{what}: the proxy lets this topic take no timers ({text.rstrip('.')}). If its broker "
+            "has just started, try again in a minute. Else set the topic's message.type to MIXED, "
+            "with mqadmin updateTopic."
         )
     if type(error).__name__ in _ARGUMENTS and _AWAY not in text:
         return InvalidArgumentError(f"{what}: the cluster takes less: {text}. Pass something else.")
