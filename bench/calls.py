@@ -308,9 +308,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     parts = report.chosen(parser, arguments.parts, PARTS)
-    sizes = QUICK if arguments.quick else FULL
-    if arguments.rounds:
-        sizes = Sizes(**{**asdict(sizes), "rounds": arguments.rounds})
+    sizes = report.sizes_of(arguments, FULL, QUICK)
     header = machine.headline(f"{sizes.pending:,} pending")
     with machine.scratch_folder(arguments.folder) as folder:
         of_calls = {"put", "by_id", "by_key", "pending"} & {*parts}

@@ -547,9 +547,7 @@ def main() -> None:
     names = arguments.rows.split(",")
     if unknown := set(names) - set(ROWS):
         parser.error(f"no such row: {', '.join(sorted(unknown))}; use {', '.join(ROWS)}")
-    sizes = QUICK if arguments.quick else FULL
-    if arguments.rounds:
-        sizes = Sizes(**{**asdict(sizes), "rounds": arguments.rounds})
+    sizes = report.sizes_of(arguments, FULL, QUICK)
     header = machine.headline()
     print(header)
     results: list[Result] = []

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import plots
 from rich.console import Console
 from rich.table import Table
+
+_Sizes = TypeVar("_Sizes", bound=Any)
 
 
 @dataclass
@@ -82,6 +84,12 @@ def chosen(parser: argparse.ArgumentParser, parts: str, names: Sequence[str]) ->
     if unknown := set(asked) - set(names):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; use {', '.join(names)}")
     return asked
+
+
+def sizes_of(arguments: argparse.Namespace, full: _Sizes, quick: _Sizes) -> _Sizes:
+    """Return the sizes that were asked for, a dataclass with `rounds`."""
+    sizes = quick if arguments.quick else full
+    return replace(sizes, rounds=arguments.rounds) if arguments.rounds else sizes
 
 
 def deliver(

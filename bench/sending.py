@@ -128,9 +128,7 @@ def main() -> None:
     )
     arguments: argparse.Namespace = parser.parse_args()
     parts = report.chosen(parser, arguments.durabilities, PARTS)
-    sizes = QUICK if arguments.quick else FULL
-    if arguments.rounds:
-        sizes = Sizes(**{**asdict(sizes), "rounds": arguments.rounds})
+    sizes = report.sizes_of(arguments, FULL, QUICK)
     header = machine.headline(f"{ours.BODY_BYTES} bytes each, medians of {sizes.rounds} rounds")
     with machine.scratch_folder(arguments.folder) as folder:
         rates = measure(folder, parts, sizes)

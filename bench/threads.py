@@ -396,9 +396,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     parts = report.chosen(parser, arguments.parts, PARTS)
-    sizes = QUICK if arguments.quick else FULL
-    if arguments.rounds:
-        sizes = Sizes(**{**asdict(sizes), "rounds": arguments.rounds})
+    sizes = report.sizes_of(arguments, FULL, QUICK)
     header = machine.headline()
     rows: list[report.Row] = []
     with machine.scratch_folder(arguments.folder) as folder:
