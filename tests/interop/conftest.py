@@ -9,7 +9,8 @@ import pytest
 import timerstore.rocketmq
 from tests.interop.brokers import Brokers, NoRocketMQError, classpath
 
-TOPICS = [f"t{i}" for i in range(12)]
+TOPICS = [f"t{i}" for i in range(40)]
+_unread = iter(TOPICS)
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +21,12 @@ def rocketmq() -> Callable[[Path], Brokers]:
     except NoRocketMQError as error:
         pytest.skip(str(error))
     return Brokers
+
+
+@pytest.fixture
+def topic() -> str:
+    """One of the cluster's topics, which no other test reads or writes."""
+    return next(_unread)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +14,6 @@ import pytest
 
 import timerstore
 import timerstore.rocketmq
-from tests.interop.conftest import TOPICS
 from tests.small_store import SMALL
 from timerstore import (
     ClusterError,
@@ -75,15 +73,6 @@ def kind(
         else:
             with timerstore.serve(store), timerstore.connect(path) as client:
                 yield Kind(client)
-
-
-_numbers = count()
-
-
-@pytest.fixture
-def topic() -> str:
-    """One that no test before has read: one for each test of the file."""
-    return TOPICS[next(_numbers) % len(TOPICS)]
 
 
 def now_ms() -> int:
@@ -175,19 +164,19 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_what_is_refused(kind: Kind, i: int) -> None:
     given, said = WRONG[i]
     with pytest.raises(InvalidArgumentError, match=said):
-        kind.timers.put(**{"body": b"x", "topic": TOPICS[0]} | given)
+        kind.timers.put(**{"body": b"x", "topic": "t0"} | given)
 
 
 def test_a_body_that_is_too_large(kind: Kind) -> None:
     with pytest.raises(InvalidArgumentError, match="body has"):
-        kind.timers.put(b"x" * (kind.body_bytes_max + (4 << 20)), topic=TOPICS[0])
+        kind.timers.put(b"x" * (kind.body_bytes_max + (4 << 20)), topic="t0")
 
 
 @pytest.mark.slow
 def test_what_a_cluster_does_not_take(cluster: Any) -> None:
     for given in ({"delay": timedelta(days=401)}, {"properties": {"a": "x" * 17_000}}):
         with pytest.raises(InvalidArgumentError, match="the cluster takes less"):
-            cluster.put(b"x", topic=TOPICS[0], **given)
+            cluster.put(b"x", topic="t0", **given)
     with pytest.raises(ClusterError, match="does not show the topic unknown") as caught:
         cluster.put(b"x", topic="unknown")
     assert not caught.value.unsure, "it was not sent"

@@ -11,7 +11,6 @@ import pytest
 
 import timerstore
 from tests.cli.shell import SMALL, finish, process
-from tests.interop.conftest import TOPICS
 from tests.interop.test_common_calls import now_ms
 from tests.tiers import how_many
 from timerstore.rocketmq.moving import note_of, read_note
@@ -23,8 +22,8 @@ pytestmark = [
 ]
 
 
-def test_each_timer_comes_once_under_its_own_id(cluster: Any, tmp_path: Path) -> None:
-    path, topic = tmp_path / "timers", TOPICS[-1]
+def test_each_timer_comes_once_under_its_own_id(cluster: Any, topic: str, tmp_path: Path) -> None:
+    path = tmp_path / "timers"
     with timerstore.open(path, config=SMALL) as store:
         start_ms = now_ms() + 15_000
         for i in range(300):
@@ -55,9 +54,9 @@ def test_each_timer_comes_once_under_its_own_id(cluster: Any, tmp_path: Path) ->
 
 @pytest.mark.prove
 @pytest.mark.timeout(300)
-def test_killed_again_and_again(cluster: Any, tmp_path: Path) -> None:
+def test_killed_again_and_again(cluster: Any, topic: str, tmp_path: Path) -> None:
     """All come; twice come only those that were under way, of which the note says which."""
-    path, topic, rnd = tmp_path / "timers", TOPICS[-2], random.Random(how_many("MOVE_SEED", 1, 1))
+    path, rnd = tmp_path / "timers", random.Random(how_many("MOVE_SEED", 1, 1))
     with timerstore.open(path, config=SMALL) as store:
         due_ms = now_ms() + 60_000
         bodies = [b"%d" % i for i in range(3_000)]
