@@ -184,25 +184,25 @@ def lay_backup(
     The folder must be empty. A point of which the object is damaged is told, and left out; one that
     was removed since it was listed is left out. Raises PointRemovedError if none is left.
     """
-    laid: list[tuple[BackupPoint, dict[str, bytes]]] = []
-    points = points.copy()
-    for point in points.copy():
+    kept, laid = list[BackupPoint](), list[tuple[BackupPoint, dict[str, bytes]]]()
+    for point in points:
         try:
             laid.append((point, catalog.read_files(point)))
         except PointRemovedError:
-            points.remove(point)
-            if not points:
+            if point is points[-1] and not kept:
                 raise
+            continue
         except CorruptStoreError as e:
             if on_fault is None:
                 raise
             on_fault(Fault(e.file, e.offset, e.reason))
+        kept.append(point)
     chain = catalog.chain
     assert chain is not None
-    last_run = catalog.run_of(points[-1]) if points else chain.number
+    last_run = catalog.run_of(kept[-1]) if kept else chain.number
     listed = BackupList(folder, chain.store_tag, dict(chain.sizes), last_run)
-    for run in sorted({catalog.run_of(point) for point in points}):
-        own = [point for point in points if catalog.run_of(point) == run]
+    for run in sorted({catalog.run_of(point) for point in kept}):
+        own = [point for point in kept if catalog.run_of(point) == run]
         first, end = min(p.log_start for p in own), max(p.log_end for p in own)
         target = folder / "commitlog" if run == last_run else folder / EARLIER_FOLDER / str(run)
         lay_log(catalog, run, first, end, target, disk=disk, told=told, on_fault=on_fault)
