@@ -46,6 +46,16 @@ def test_old_names_of_calls(tmp_path: Path) -> None:
             assert told[0].filename == __file__
 
 
+def test_an_integer_as_the_time_of_a_restore(tmp_path: Path) -> None:
+    with timerstore.open(tmp_path / "s", clock=timerstore.ManualClock()) as store:
+        at_ms: Any = store.backup(tmp_path / "b").point.time_ms
+    with pytest.warns(DeprecationWarning, match="is called at_ms= now") as told:
+        assert timerstore.restore(tmp_path / "b", tmp_path / "r", at=at_ms).as_of_ms == at_ms
+    assert told[0].filename == __file__
+    with pytest.raises(timerstore.InvalidArgumentError, match="exclude each other"):
+        timerstore.restore(tmp_path / "b", tmp_path / "r2", at=at_ms, at_ms=at_ms)
+
+
 def test_an_old_name_of_the_package() -> None:
     package: Any = timerstore
     with pytest.warns(DeprecationWarning, match="Report is called VerifyReport now") as told:

@@ -183,7 +183,7 @@ def test_results_of_a_store_s_state_carry_both(
     assert report.as_of == now
     for number, way in enumerate(({"at": now + timedelta(microseconds=999)}, {"at_ms": START_MS})):
         assert timerstore.restore(tmp_path / "b", tmp_path / f"new{number}", **way).as_of == now
-    for wrong in ({"at": now, "at_ms": START_MS}, {"at": START_MS}, {"at_ms": 1.5}, {"at_ms": now}):
+    for wrong in ({"at": now, "at_ms": START_MS}, {"at": True}, {"at_ms": 1.5}, {"at_ms": now}):
         with pytest.raises(InvalidArgumentError):
             timerstore.restore(tmp_path / "b", tmp_path / "newer", **wrong)
     assert Pause("firing", None, START_MS, None, False).since == now

@@ -203,8 +203,8 @@ def test_another_folder_is_refused(kept: Kept, tmp_path: Path) -> None:
         timerstore.restore(other, tmp_path / "new")
     with pytest.raises(InvalidArgumentError, match="time zone"):
         kept.restore(at=datetime.fromisoformat("2026-01-01"))
-    with pytest.raises(InvalidArgumentError, match=r"at is 5\. Pass an aware"):
-        kept.restore(at=5)
+    with pytest.raises(InvalidArgumentError, match=r"at is '5'\. Pass an aware"):
+        kept.restore(at="5")
     with pytest.raises(InvalidArgumentError, match="at and at_ms exclude each other"):
         kept.restore(at=datetime.now(UTC), at_ms=5)
     assert not kept.restored.exists()
