@@ -172,9 +172,9 @@ class LogScan:
         log.last = part[-1]
         self.findings.scanned_count += len(part)
         level_rows = self.engine.queues.rows(fmt.LEVEL_TOPIC)
-        timers = part[queue_rows == 0]
-        if log.first_timer_index < 0 and len(timers):
-            log.first_timer_index = int(timers.queue_index[0])
+        is_timer = queue_rows == 0
+        if log.first_timer_index < 0 and is_timer.any():
+            log.first_timer_index = int(part.queue_index[np.argmax(is_timer)])
         self.level_due_times.keep(part, queue_rows)
         self.recount.take(part, queue_rows, level_rows, queue_rows_of)
         fillers = np.isin(queue_rows, self.engine.queues.rows(SALVAGED_TOPIC))
@@ -184,13 +184,12 @@ class LogScan:
         is_copy = part.origin >= 0
         log.origins.append(part.origin[is_copy].copy())
         log.copies.append(part.offset[is_copy].copy())
-        log.has_hops |= bool((queue_rows[is_copy] == 0).any())
+        log.has_hops |= bool((is_timer & is_copy).any())
         log.level_deletes.append(level_deletes(part))
-        fired = part[(queue_rows != 0) & (part.due_ms >= 0)]
-        if len(fired):
-            log.due_max_ms = max(log.due_max_ms, int(fired.due_ms.max()))
+        fired_due_ms = part.due_ms[~is_timer]  # −1 if there is none
+        log.due_max_ms = max(log.due_max_ms, int(fired_due_ms.max(initial=0)))
         if self.broker is not None:
-            self.broker.take(part, queue_rows == 0, np.isin(queue_rows, level_rows))
+            self.broker.take(part, is_timer, np.isin(queue_rows, level_rows))
 
     # --- behind the last message
 

@@ -84,16 +84,22 @@ def index_part(
     order.
     """
     fresh = part.offset >= index_from
-    for row in np.unique(queue_rows[fresh]).tolist():
-        mine = part[fresh & (queue_rows == row)]
-        _index_queue(engine, row, mine, lost_bytes, lost_starts)
+    for row in np.flatnonzero(np.bincount(queue_rows[fresh])).tolist():
+        mine = np.flatnonzero(fresh & (queue_rows == row))
+        _index_queue(engine, row, part, mine, lost_bytes, lost_starts)
 
 
 def _index_queue(
-    engine: Engine, row: int, mine: LoggedMessages, lost_bytes: int, lost_starts: Words
+    engine: Engine,
+    row: int,
+    part: LoggedMessages,
+    mine: Words,
+    lost_bytes: int,
+    lost_starts: Words,
 ) -> None:
+    """Write the entries of the messages at the places `mine`."""
     queues, file = engine.queues, engine.queues.files[row]
-    indexes = mine.queue_index
+    indexes, offsets = part.queue_index[mine], part.offset[mine]
     if not file.numbers:
         queues.fill_blanks(row, int(indexes[0]))
         queues.set_end(row, int(indexes[0]))
@@ -104,7 +110,7 @@ def _index_queue(
     unexplained = (lost_count - int(gaps.sum())) * fmt.MESSAGE_BYTES_MIN > lost_bytes
     if (steps < 1).any() or first < 0 or unexplained:
         at = int(np.argmax(((steps != 1) & ~gaps) | (first < 0)))
-        offset = int(mine.offset[at])
+        offset = int(offsets[at])
         if at == 0 and not lost_bytes and file.numbers:
             raise CorruptStoreError(
                 file.name, first * fmt.ENTRY_BYTES, "entries are missing from this index on"
@@ -113,8 +119,8 @@ def _index_queue(
     entries = np.zeros(len(mine) + lost_count, fmt.QUEUE_ENTRY)
     entries["size"] = fmt.QUEUE_LOST_SIZE
     place = indexes - first
-    entries["offset"][place], entries["size"][place] = mine.offset, mine.size
-    entries["tags_code"][place] = mine.tags_code
+    entries["offset"][place], entries["size"][place] = offsets, part.size[mine]
+    entries["tags_code"][place] = part.tags_code[mine]
     if lost_count:
         lost = np.ones(len(entries), np.bool_)
         lost[place] = False
@@ -148,9 +154,9 @@ def _write(engine: Engine, row: int, first: int, entries: fmt.Entries) -> None:
         file = queues.files[row]
         file.reserve((first + done) * fmt.ENTRY_BYTES, (first + done + room) * fmt.ENTRY_BYTES)
         view = file.existing(number).view
-        data = entries[done : done + room].tobytes()
+        data = entries[done : done + room].view(np.uint8)
         at = position * fmt.ENTRY_BYTES
-        view[at : at + len(data)] = np.frombuffer(data, np.uint8)
+        view[at : at + len(data)] = data
         done += room
     end = first + len(entries)
     queues.table.next_index[row] = queues.table.planned[row] = end
