@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from timerstore.timelog.jit.record import record
+
+CHECKING: Final = 1
+CHECKED: Final = 2
 
 
 @record
@@ -14,5 +19,6 @@ class Settings:
     window_slots: int = 0  # W: what lies further ahead rolls
     hop_slots: int = 0  # H: W − 1, or 2W/3 in a store of the first version
     store_tag: int = 0  # uint32 at the end of our UNIQ_KEYs
-    # Recovery links what an earlier life left: it is checked, and deletes join the cancelled set.
+    # Recovery links what an earlier life left, and deletes join the cancelled set. It checks each
+    # message by its CRC (CHECKING), unless its scan of the log has done that (CHECKED).
     recovering: int = 0

@@ -15,10 +15,10 @@ from timerstore.wheel import judge as pending
 from timerstore.wheel.judge import PendingRead, Reading
 
 
-def reading_of(engine: Engine, cancelled: Words) -> Reading:
+def reading_of(engine: Engine, cancelled: Words, *, verify: bool = True) -> Reading:
     """Return how messages of an open store are read if that may be cancelled."""
     return Reading(
-        ReadAs(engine.store_tag, engine.precision_ms, engine.level_ms, verify=True),
+        ReadAs(engine.store_tag, engine.precision_ms, engine.level_ms, verify),
         done=engine.done,
         done_count=int(engine.world.done.count),
         cancelled=cancelled,

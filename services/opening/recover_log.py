@@ -48,6 +48,7 @@ class ScannedLog:
     has_hops: bool = False  # some of the copies wait in the timer topic again
     level_deletes: list[Words] = field(default_factory=list)
     due_max_ms: int = 0
+    is_checked: bool = False  # each message of the log was, by its CRC, and none is damaged
 
 
 class LogScan:
@@ -93,6 +94,8 @@ class LogScan:
         while self._read_chunk():
             pass
         self._end_log()
+        is_whole = self._scan_from == self.engine.commitlog.start
+        self.log.is_checked = is_whole and not self.damaged.ranges
         self._add_copies()
         self._end_queues()
         return self.log

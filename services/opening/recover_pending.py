@@ -28,10 +28,13 @@ from timerstore.wheel.judge import (
 )
 
 
-def count_units(engine: Engine) -> int:
-    """Count the pending timers of each topic from the units; return how many are gone."""
+def count_units(engine: Engine, *, verify: bool) -> int:
+    """Count the pending timers of each topic from the units; return how many are gone.
+
+    `verify`: whether each message is checked by its CRC.
+    """
     engine.queues.table.pending[:] = 0
-    reading = reading_of(engine, engine.cancelled.table)._replace(needs_rows=True)
+    reading = reading_of(engine, engine.cancelled.table, verify=verify)._replace(needs_rows=True)
     removed_count = 0
     thread = engine.world.dequeue_put.thread
     for units in live_units(engine):

@@ -39,6 +39,7 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.checkpoint import Checkpoint, read_checkpoint
 from timerstore.timelog.jit.acting import ALONE, acting_as
 from timerstore.wheel.sets import map_put_all, new_table
+from timerstore.wheel.settings import CHECKED, CHECKING
 
 
 class Recovery:
@@ -199,7 +200,7 @@ def _link_from_q(this: Recovery) -> None:
     engine.prepare_commitlog()
     engine.queues.prepare(0)
     this.linked_before = engine.timerlog.end
-    engine.world.settings.recovering = 1
+    engine.world.settings.recovering = CHECKED if this.log.is_checked else CHECKING
     while True:
         run(engine.world, ENQUEUE_GET, ENQUEUE_PUT, this.now_ms, this.now_ms)
         service = engine.needing()
@@ -240,7 +241,7 @@ def _take_the_counts(this: Recovery) -> None:
 
 def _count_again(this: Recovery) -> None:
     find_cancelled(this.engine, this.log.level_deletes)
-    this.findings.removed_count += count_units(this.engine)
+    this.findings.removed_count += count_units(this.engine, verify=not this.log.is_checked)
     learn_sources(this.engine)
     count_waiting(this.engine)
 

@@ -43,6 +43,7 @@ from timerstore.timelog.writing.append import (
     TOLD_MESSAGE,
     TOLD_SIZE_HASH,
 )
+from timerstore.wheel.settings import CHECKING
 
 BATCH_COUNT: Final = 512
 _TIMER_TOPIC = np.frombuffer(fmt.TIMER_TOPIC, np.uint8).copy()
@@ -106,7 +107,7 @@ def _take_read(world: World, buf: Bytes, message: int, size: int, index: int) ->
     position = message % world.commitlog.segment_bytes
     status = BAD_PARTS
     if 0 <= message < world.commitlog.end:
-        status = read_message(buf, position, found, world.settings.recovering != 0)
+        status = read_message(buf, position, found, world.settings.recovering == CHECKING)
     sound = status == GOOD and found.size == size and found.due_ms >= 0
     sound = sound and found.real_topic_bytes >= 0 and _is_of_entry(buf, found, message, index)
     if not sound:

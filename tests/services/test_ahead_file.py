@@ -31,7 +31,7 @@ def reopened(path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) ->
     seen: list[Any] = []
     count = recovery.count_units
     with monkeypatch.context() as patch:
-        patch.setattr(recovery, "count_units", lambda engine: seen.append(1) or count(engine))
+        patch.setattr(recovery, "count_units", lambda *a, **k: seen.append(1) or count(*a, **k))
         store = TimerStore(path, config=SMALL, clock=clock)
         found = store.stats().topics
         store.abandon()

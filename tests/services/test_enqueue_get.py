@@ -18,6 +18,7 @@ from tests.services.alone import (
     timer,
 )
 from tests.strategies import SOME_TEXT
+from timerstore.wheel.settings import CHECKED, CHECKING
 
 TOPICS = st.sampled_from(["orders", "ünïcode", "t" * 120])
 AHEAD = st.integers(-5_000, 500_000)
@@ -159,12 +160,15 @@ def test_nothing_is_asked_for_where_the_queue_is_empty() -> None:
         assert (alone.need, alone.waiting("enqueue")) == (("", 0), 0)
 
 
-@pytest.mark.parametrize("recovering", [False, True])
-def test_a_checksum_is_looked_at_in_recovery_alone(recovering: bool) -> None:
-    """What a store puts while it is open was just made; what an earlier life left is checked."""
+@pytest.mark.parametrize("recovering", [0, CHECKING, CHECKED])
+def test_a_checksum_is_looked_at_in_recovery_alone(recovering: int) -> None:
+    """What a store puts while it is open was just made; what an earlier life left is checked once.
+
+    If recovery's scan has read the whole log, it was.
+    """
     with Alone(ENQUEUE_GET) as alone:
         placed = alone.put(timer(alone.tag, "orders", START_MS))
         alone.spoil(placed.offset + 89, 1)
-        alone.set_cursors(recovering=int(recovering))
-        assert alone.step(START_MS) == (not recovering)
-        assert alone.need == (("bad entry", 0) if recovering else ("", 0))
+        alone.set_cursors(recovering=recovering)
+        assert alone.step(START_MS) == (recovering != CHECKING)
+        assert alone.need == (("bad entry", 0) if recovering == CHECKING else ("", 0))
