@@ -2,7 +2,8 @@
 
 Rates are taken in interleaved rounds in one process: ours, SQLite, LMDB, ours, SQLite, …; each
 figure is the median of its rounds, the first one, which warms caches and compiles kernels, left
-out.
+out. With `--json FILE` each row is kept as soon as it is measured, beside those that the file has
+from other runs; `--fill` then puts all of them into a page.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,23 +36,11 @@ from bare import BareFile
 from beside import short as _short
 from jobs import MISSING, RUNNERS, Played, play
 from limit import Limited
+from report import Row
 from sizes import FULL, QUICK, Sizes
 
 FILL_BEGIN = "<!-- figures: begin -->"
 FILL_END = "<!-- figures: end -->"
-
-
-@dataclass
-class Result:
-    """One row of the table, measured."""
-
-    row: str
-    what: str
-    reach: str
-    stretch: str
-    measured: str
-    reached: bool | None = None
-    figures: dict[str, Any] = field(default_factory=dict)
 
 
 class Bench:
@@ -97,7 +87,7 @@ class Bench:
 
     # --- rows
 
-    def put_many(self) -> list[Result]:
+    def put_many(self) -> list[Row]:
         """`put_many` beside batched inserts."""
         s, what = self.sizes, "`put_many` from a list of bytes"
         rows = []
@@ -106,16 +96,16 @@ class Bench:
             ("group", self._synced_peers()),
         ):
             f = self.rates(ours.put_many, s.many, beside.put_many, peers, durability=durability)
-            rows.append(_rate("put_many", what, durability, f, peers, "6 M/s"))
+            rows.append(_rate(what, durability, f, peers, "6 M/s"))
         return rows
 
-    def put_single(self) -> list[Result]:
+    def put_single(self) -> list[Row]:
         """`put` beside single inserts."""
         peers = [beside.sqlite(self.sizes.sqlite, 25)]
         f = self.rates(ours.put_single, self.sizes.single, beside.put_single, peers)
-        return [_rate("put", "single `put` in a loop", "process", f, peers, "1 M/s")]
+        return [_rate("single `put` in a loop", "process", f, peers, "1 M/s")]
 
-    def put_group(self) -> list[Result]:
+    def put_group(self) -> list[Row]:
         """`put` that waits for the disk, beside SQLite, beside the disk."""
         s = self.sizes
         peers = [beside.sqlite(s.synced, synchronous="FULL")]
@@ -136,9 +126,9 @@ class Bench:
         what = "single `put` in a loop, one thread, `group`, SQLite `FULL`"
         reached = f["per_second"] >= GROUP_REACH
         reach = f"≥ 1.5 × 9,900/s ({GROUP_REACH:,})"
-        return [Result("put_group", what, reach, "", measured, reached, f)]
+        return [Row(what, reach, "", measured, reached, f)]
 
-    def life(self) -> list[Result]:
+    def life(self) -> list[Row]:
         """Whole lives by columns."""
         s, what = self.sizes, "whole life, pulled by columns"
         rows = []
@@ -154,22 +144,22 @@ class Bench:
                 durability=durability,
                 limited=True,
             )
-            rows.append(_rate("life", what, durability, f, peers, "4 M/s"))
+            rows.append(_rate(what, durability, f, peers, "4 M/s"))
         return rows
 
     def _synced_peers(self) -> list[beside.Peer]:
         sqlite = beside.sqlite(self.sizes.sqlite, synchronous="FULL")
         return [sqlite, beside.lmdb(self.sizes.lmdb, synced=True)]
 
-    def objects(self) -> list[Result]:
+    def objects(self) -> list[Row]:
         """Whole lives, an object each."""
         peers = [beside.sqlite(self.sizes.sqlite, 20)]
         count = self.sizes.objects
         f = self.rates(ours.whole_life_objects, count, beside.whole_life, peers, limited=True)
         what = "whole life through `for d in consume()` with `ack`"
-        return [_rate("objects", what, "process", f, peers, "1.5 M/s")]
+        return [_rate(what, "process", f, peers, "1.5 M/s")]
 
-    def levels(self) -> list[Result]:
+    def levels(self) -> list[Row]:
         """Whole lives through a delay level, beside the same through the wheel."""
         rates: dict[bool, list[ours.Rate]] = {True: [], False: []}
         with self._path() as path, ours.open_store(path, "process") as store:
@@ -190,19 +180,19 @@ class Bench:
             f"the wheel's {_short(wheel)}/s with {sizes[1]}" + limit.words(disk.figures())
         )
         what = f"whole life through a delay level of {ours.WAIT_MS} ms, beside the wheel's"
-        return [Result("levels", what, "≥ 0.5 ×", "", measured, through >= wheel / 2, figures)]
+        return [Row(what, "≥ 0.5 ×", "", measured, through >= wheel / 2, figures)]
 
-    def late_log(self) -> list[Result]:
+    def late_log(self) -> list[Row]:
         """Lateness into the log."""
         late = self._lateness(busy=True, at_pull=False)
         what = "lateness into the log, 50,000 a second, beside a busy Python thread"
-        return [_late("late_log", what, late, 2, "p99 ≤ 1 ms")]
+        return [_late(what, late, 2, "p99 ≤ 1 ms")]
 
-    def late_pull(self) -> list[Result]:
+    def late_pull(self) -> list[Row]:
         """Lateness when `pull` returns."""
         late = self._lateness(busy=False, at_pull=True)
         what = "lateness when `pull` returns, 50,000 a second"
-        return [_late("late_pull", what, late, 5, "p99 ≤ 2 ms")]
+        return [_late(what, late, 5, "p99 ≤ 2 ms")]
 
     def _lateness(self, *, busy: bool, at_pull: bool) -> lateness.Lateness:
         machine.warm_memory(self.warm_bytes)
@@ -216,7 +206,7 @@ class Bench:
                 at_pull=at_pull,
             )
 
-    def late_clean(self) -> list[Result]:
+    def late_clean(self) -> list[Row]:
         """Lateness while cleaning copies all the while, beside the same without cleaning."""
         rows = []
         for at_pull, where in ((False, "into the log"), (True, "when `pull` returns")):
@@ -231,15 +221,15 @@ class Bench:
             rows.append(_late_clean(where, played))
         return rows
 
-    def disk(self) -> list[Result]:
+    def disk(self) -> list[Row]:
         """Disk beside timers that are far ahead."""
         far, short = self.sizes.disk
         with self._path() as path:
             took = space.beside_far(path / "store", far, short, 10_000)
         what = f"{_short(short)} short timers beside {_short(far)} due within 30 days"
-        return _took("disk", what, "300 MB", took, 0.05)
+        return _took(what, "300 MB", took, 0.05)
 
-    def month(self) -> list[Result]:
+    def month(self) -> list[Row]:
         """Disk if some timers in each hundred are far ahead, with files small and of full size."""
         scale, days, step_s = self.sizes.month
         small = self._month(f"1/{scale} of 1,000 a second", scale, 1_000 / scale, days, step_s)
@@ -249,32 +239,30 @@ class Bench:
         )
         return [*small, *full]
 
-    def _month(
-        self, rate: str, scale: int, per_second: float, days: int, step_s: int
-    ) -> list[Result]:
+    def _month(self, rate: str, scale: int, per_second: float, days: int, step_s: int) -> list[Row]:
         with self._path() as path:
             took = space.month(
                 path / "store", scale=scale, per_second=per_second, days=days, step_s=step_s
             )
         what = f"one timer in a hundred within {days} days, the rest within a minute, {days} days"
         what += f" of manual time, {rate} ({_short(took.put_count)} in all)"
-        return _took("month", what, "300 MB" + (f" / {scale}" if scale > 1 else ""), took, 0.7)
+        return _took(what, "300 MB" + (f" / {scale}" if scale > 1 else ""), took, 0.7)
 
-    def year(self) -> list[Result]:
+    def year(self) -> list[Row]:
         """Disk while timers hop through a year."""
         with self._path() as path:
             took = space.year(path / "store", self.sizes.year)
-        return _took("year", f"{_short(took.put_count)} due within a year", "300 MB", took, 1)
+        return _took(f"{_short(took.put_count)} due within a year", "300 MB", took, 1)
 
-    def rescheduled(self) -> list[Result]:
+    def rescheduled(self) -> list[Row]:
         """Disk while each timer gets another due time again and again."""
         count, times = self.sizes.rescheduled
         with self._path() as path:
             took = space.rescheduled(path / "store", count, times)
         what = f"{_short(count)} due within 30 days, each rescheduled {times} times"
-        return _took("rescheduled", what, "300 MB", took, 0.05)
+        return _took(what, "300 MB", took, 0.05)
 
-    def speed(self) -> list[Result]:
+    def speed(self) -> list[Row]:
         """Disk while many timers are put, fire and are consumed."""
         far, short = self.sizes.speed
         with self._path() as path:
@@ -284,9 +272,9 @@ class Bench:
         measured = f"{most_bytes / 1e6:,.1f} MB at most, with {_short(per_second)} fired a second"
         reach = f"≤ {space.SPEED_BYTES / 1e6:,.0f} MB at any time"
         is_small = most_bytes <= space.SPEED_BYTES
-        return [Result("speed", what, reach, "", measured, is_small, {"most_bytes": most_bytes})]
+        return [Row(what, reach, "", measured, is_small, {"most_bytes": most_bytes})]
 
-    def burst(self) -> list[Result]:
+    def burst(self) -> list[Row]:
         """Measure a million timers in one millisecond beside the same, spread out."""
         count = self.sizes.burst
         rates: dict[int, list[ours.Rate]] = {1: [], ours.SPREAD_MS: []}
@@ -300,9 +288,9 @@ class Bench:
         figures = {"per_second": round(one), "spread_per_second": round(spread)}
         measured = f"{_short(one)}/s, {one / spread:.2f} × the spread-out {_short(spread)}/s"
         what = f"{_short(count)} timers in the same millisecond, beside over {ours.SPREAD_MS} ms"
-        return [Result("burst", what, "≥ 0.5 ×", "", measured, one >= spread / 2, figures)]
+        return [Row(what, "≥ 0.5 ×", "", measured, one >= spread / 2, figures)]
 
-    def pending(self) -> list[Result]:
+    def pending(self) -> list[Row]:
         """Memory and opening time of many pending timers."""
         small, large = self.sizes.pending
         with self._path() as path:
@@ -313,8 +301,7 @@ class Bench:
             opened = [_child("open", str(path / "large")) for _ in range(3)]
         assert all(one["count"] == large for one in opened)
         open_s = statistics.median(one["open_s"] for one in opened)
-        memory = Result(
-            "pending",
+        memory = Row(
             f"private memory, {_short(large)} pending over {_short(small)}",
             "+ ≤ 20 MB",
             "",
@@ -323,8 +310,7 @@ class Bench:
             more <= 20,
             {"more_mb": more, "small": first, "large": second},
         )
-        opening = Result(
-            "pending",
+        opening = Row(
             f"opening {_short(large)} pending timers, closed cleanly",
             "≤ 1 s",
             "",
@@ -334,7 +320,7 @@ class Bench:
         )
         return [memory, opening]
 
-    def first(self) -> list[Result]:
+    def first(self) -> list[Row]:
         """Time the first timer of a new process."""
         what = "import, open, first put, fire, close"
         results = []
@@ -354,15 +340,13 @@ class Bench:
             measured = f"{total_s:.2f} s ({parts})"
             reach, reached = f"≤ {reach_s} s", total_s <= reach_s
             stretch = f"≤ {stretch_s} s" if stretch_s else ""
-            results.append(
-                Result("first", f"{what}, {name}", reach, stretch, measured, reached, figures)
-            )
+            results.append(Row(f"{what}, {name}", reach, stretch, measured, reached, figures))
         open_s = statistics.median(each["import_s"] + each["open_s"] for each in runs)
         what, reached, shown = "import and open, kernels cached", open_s <= 0.4, f"{open_s:.2f} s"
-        results.append(Result("first", what, "≤ 0.4 s", "", shown, reached, {"runs": runs}))
+        results.append(Row(what, "≤ 0.4 s", "", shown, reached, {"runs": runs}))
         return results
 
-    def consumer(self) -> list[Result]:
+    def consumer(self) -> list[Row]:
         """Messages through empty handlers of the concurrent consumer."""
         results = []
         with self._path() as path, ours.open_store(path, "process") as store:
@@ -376,8 +360,7 @@ class Bench:
                 what = f"`Consumer`, empty handlers, {consumer.THREADS} threads, "
                 what += f"lists of {batch_count}" if batch_count > 1 else "one by one"
                 results.append(
-                    Result(
-                        "consumer",
+                    Row(
                         what,
                         f"≥ {reach:,}/s",
                         "",
@@ -388,7 +371,7 @@ class Bench:
                 )
         return results
 
-    def jobs(self) -> list[Result]:
+    def jobs(self) -> list[Row]:
         """Delayed jobs, one put each, beside huey with APScheduler."""
         s = self.sizes
         burst = self._play_jobs(s.jobs, delay_ms=100, over_ms=0)
@@ -408,8 +391,7 @@ class Bench:
         figures["steady"] = {n: asdict(p) for n, p in steady.items()}
         each = round(1_000 * s.steady_jobs / s.steady_ms)
         return [
-            Result(
-                "jobs",
+            Row(
                 f"{s.jobs:,} jobs, put one by one, each due 100 ms later",
                 "≥ 20 × the better peer",
                 "",
@@ -417,8 +399,7 @@ class Bench:
                 None if ratio is None else ratio >= 20,
                 figures,
             ),
-            Result(
-                "jobs",
+            Row(
                 f"lateness in the handler, median / p99, {each} jobs a second",
                 "",
                 "",
@@ -452,21 +433,20 @@ GROUP_REACH = 14_850
 
 
 def _rate(
-    row: str,
     what: str,
     durability: str,
     f: dict[str, Any],
     peers: Sequence[beside.Peer],
     stretch: str,
-) -> Result:
+) -> Row:
     reach = beside.reach(peers)
     if durability == "group":
         what, stretch = what + ", `group` beside peers that fsync each transaction", ""
     measured = beside.measured(f, peers) + limit.words(f.get("limit"))
-    return Result(row, what, reach, stretch, measured, beside.reached(f, peers), f)
+    return Row(what, reach, stretch, measured, beside.reached(f, peers), f)
 
 
-def _took(row: str, what: str, allowed: str, took: space.Space, copied_max: float) -> list[Result]:
+def _took(what: str, allowed: str, took: space.Space, copied_max: float) -> list[Row]:
     """Return two rows: what a store took at most, what cleaning copied."""
     figures = asdict(took)
     disk, copied = took.told()
@@ -474,12 +454,12 @@ def _took(row: str, what: str, allowed: str, took: space.Space, copied_max: floa
     copied_what = "bytes copied by cleaning for each byte put, the same"
     is_little = took.copied_share <= copied_max
     return [
-        Result(row, f"disk: {what}", reach, "", disk, took.is_small, figures),
-        Result(row, copied_what, f"≤ {copied_max}", "", copied, is_little, figures),
+        Row(f"disk: {what}", reach, "", disk, took.is_small, figures),
+        Row(copied_what, f"≤ {copied_max}", "", copied, is_little, figures),
     ]
 
 
-def _late_clean(where: str, played: dict[bool, list[cleaned.Played]]) -> Result:
+def _late_clean(where: str, played: dict[bool, list[cleaned.Played]]) -> Row:
     """Return the row of rounds with cleaning, by True, beside those without."""
     words, p99 = {}, {}
     for cleaning, rounds in played.items():
@@ -493,14 +473,14 @@ def _late_clean(where: str, played: dict[bool, list[cleaned.Played]]) -> Result:
     figures = {str(name): [asdict(each) for each in rounds] for name, rounds in played.items()}
     what = f"lateness {where}, 50,000 a second, while cleaning copies all the while"
     reach, reached = "p99 as without, to 1 ms", copied > 0 and p99[True] <= p99[False] + 1
-    return Result("late_clean", what, reach, "", measured, reached, figures)
+    return Row(what, reach, "", measured, reached, figures)
 
 
-def _late(row: str, what: str, late: lateness.Lateness, p99_ms: float, stretch: str) -> Result:
+def _late(what: str, late: lateness.Lateness, p99_ms: float, stretch: str) -> Row:
     measured = f"median {late.median:.2f}, p99 {late.p99:.2f}, max {late.maximum:.1f} ms"
     reached = late.median <= 1 and late.p99 <= p99_ms
     reach = f"median ≤ 1 ms, p99 ≤ {p99_ms} ms"
-    return Result(row, what, reach, stretch, measured, reached, asdict(late))
+    return Row(what, reach, stretch, measured, reached, asdict(late))
 
 
 def _child(*arguments: str, cache: Path | None = None) -> dict[str, Any]:
@@ -522,21 +502,6 @@ def _child(*arguments: str, cache: Path | None = None) -> dict[str, Any]:
 # --- showing
 
 
-def markdown(results: list[Result], header: str) -> str:
-    """Return the results as a Markdown table."""
-    lines = [header, "", "| what | reach | stretch | measured | |", "|---|---|---|---|---|"]
-    for r in results:
-        mark = {True: "reached", False: "missed", None: ""}[r.reached]
-        lines.append(f"| {r.what} | {r.reach} | {r.stretch} | {r.measured} | {mark} |")
-    return "\n".join(lines) + "\n"
-
-
-def show(result: Result) -> None:
-    """Print one row as it is measured."""
-    mark = {True: "reached", False: "MISSED", None: ""}[result.reached]
-    print(f"{result.what}\n    {result.measured}\n    {result.reach} {mark}", flush=True)
-
-
 def main() -> None:
     """Measure the rows that were asked for."""
     parser = report.new_parser(
@@ -544,23 +509,21 @@ def main() -> None:
     )
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     arguments = parser.parse_args()
-    names = arguments.rows.split(",")
-    if unknown := set(names) - set(ROWS):
-        parser.error(f"no such row: {', '.join(sorted(unknown))}; use {', '.join(ROWS)}")
+    names = report.chosen(parser, arguments.rows, ROWS)
     sizes = report.sizes_of(arguments, FULL, QUICK)
-    header = machine.headline()
-    print(header)
-    results: list[Result] = []
+    print(machine.headline())
+    found = report.kept(arguments.json) if arguments.json else {}
     with machine.scratch_folder(arguments.folder) as folder:
         bench = Bench(folder, sizes, int(arguments.warm_gib * (1 << 30)))
         for name in names:
-            for result in getattr(bench, name)():
-                results.append(result)
-                show(result)
-    if arguments.json:
-        document = {"machine": header, "sizes": asdict(sizes), "rows": list(map(asdict, results))}
-        arguments.json.write_text(json.dumps(document, indent=1, default=float) + "\n")
-    table = markdown(results, header)
+            load = os.getloadavg()[0]
+            day = f"{machine.describe()}; {time.strftime('%Y-%m-%d')}"
+            rows = getattr(bench, name)()
+            report.tell(rows)
+            found[name] = report.Part(day, load, rows)
+            if arguments.json:
+                report.keep(arguments.json, found)
+    table = report.table([found[name] for name in ROWS if name in found])
     if arguments.markdown:
         print(table)
     if arguments.fill:

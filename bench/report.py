@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,6 +55,47 @@ def markdown(header: str, rows: list[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+@dataclass
+class Part:
+    """Rows of a table that were measured one after the other."""
+
+    day: str
+    """And the machine, in words."""
+    load: float
+    """Of the machine before the first of them."""
+    rows: list[Row]
+
+
+def tell(rows: Sequence[Row]) -> None:
+    """Print rows as they are measured, three lines each."""
+    for row in rows:
+        mark = _MARKS[row.reached].replace("missed", "MISSED")
+        print(f"{row.what}\n    {row.measured}\n    {row.reach} {mark}", flush=True)
+
+
+def keep(path: Path, parts: dict[str, Part]) -> None:
+    """Write parts to a file, by name."""
+    document = {name: asdict(part) for name, part in parts.items()}
+    path.write_text(json.dumps(document, indent=1, default=float) + "\n")
+
+
+def kept(path: Path) -> dict[str, Part]:
+    """Return the parts of a file, none if it is not there."""
+    if not path.exists():
+        return {}
+    parts: dict[str, Part] = {}
+    for name, part in json.loads(path.read_text()).items():
+        parts[name] = Part(part["day"], part["load"], [Row(**row) for row in part["rows"]])
+    return parts
+
+
+def table(parts: Sequence[Part]) -> str:
+    """Return the rows of parts as one Markdown table."""
+    days, loads = sorted({part.day for part in parts}), [part.load for part in parts]
+    header = f"{'; '.join(days)}; load {min(loads):.1f} to {max(loads):.1f} before each row."
+    return markdown(header, [row for part in parts for row in part.rows])
+
+
 def fill(path: Path, table: str, begin: str, end: str) -> None:
     """Put a table between the marks of a Markdown file; draw the plots if it is docs' own."""
     before, rest = path.read_text().split(begin)
@@ -73,7 +114,7 @@ def new_parser(
     parser.add_argument("--rounds", type=int, help="rounds that count")
     parser.add_argument("--folder", help="where stores are made (default: the temporary folder)")
     parser.add_argument("--warm-gib", type=float, default=3.0, help="see machine.warm_memory")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write all figures")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="keep the figures there")
     parser.add_argument("--fill", metavar="FILE", type=Path, help="put it between a file's marks")
     return parser
 

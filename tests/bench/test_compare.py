@@ -5,7 +5,6 @@ from typing import Any
 
 import bare
 import beside
-import compare
 import lateness
 import limit
 import numpy as np
@@ -44,11 +43,6 @@ def test_what_is_missing_is_named() -> None:
 
 def test_the_first_round_is_left_out() -> None:
     assert beside.median([ours.Rate(9e9, 1), *(ours.Rate(n, 1) for n in (10, 30, 20))]) == 20
-
-
-def test_a_row_becomes_a_line() -> None:
-    rows = [compare.Result("put", "puts", "≥ 2", "3", "1", False)]
-    assert compare.markdown(rows, "x").splitlines()[-1] == "| puts | ≥ 2 | 3 | 1 | missed |"
 
 
 def test_the_disks_share() -> None:

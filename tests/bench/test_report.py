@@ -37,6 +37,19 @@ def test_a_page_is_filled_between_its_marks(
     assert "a machine" in capsys.readouterr().out
 
 
+def test_parts_are_kept_and_replaced(tmp_path: Path) -> None:
+    path, names = tmp_path / "kept.json", ("first", "last")
+    assert report.kept(path) == {}
+    report.keep(path, {"last": report.Part("b machine; a day", 2.5, ROWS)})
+    kept = report.kept(path)
+    assert kept["last"].rows == ROWS
+    report.keep(path, kept | {"first": report.Part("a machine; a day", 0.5, ROWS[:1])})
+    kept = report.kept(path)
+    lines = report.table([kept[name] for name in names]).splitlines()
+    assert lines[0] == "a machine; a day; b machine; a day; load 0.5 to 2.5 before each row."
+    assert [line.split()[1] for line in lines[4:]] == ["a", "a", "b", "c"]
+
+
 def test_unknown_parts_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     parser = report.new_parser("bench", "What it does.", "small", "--parts", ("put", "get"))
     assert report.chosen(parser, "get", ("put", "get")) == ["get"]
