@@ -68,7 +68,10 @@ def test_a_standby_does_not_go_on_behind_a_point_that_counts_no_more(
     late_point(pair)
     catalog = read_catalog(dest)  # as it was before the chain was begun
     chains = read_chains(dest)
-    old = Catalog(dest, type(chains)(chains.known[:1], chains.newest_claim))
+    first = type(chains)(chains.known[:1], chains.newest_claim)
+    with monkeypatch.context() as patch:
+        patch.setattr("timerstore.backups.catalog.read_chains", lambda dest: first)
+        old = Catalog(dest)
     assert len(old.points) == 2 and len(catalog.points) == 1
     with monkeypatch.context() as patch:
         patch.setattr("timerstore.backups.standby.read_catalog", lambda dest: old)

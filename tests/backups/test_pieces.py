@@ -20,6 +20,9 @@ from timerstore.backups.pieces import (
 )
 from timerstore.errors import CorruptStoreError
 
+SEED = 0xC0FFEE
+"""What the checksums of a chain begin with."""
+
 
 @given(st.binary(max_size=300), st.integers(0, 2_600_000))
 def test_what_was_packed_comes_back(head: bytes, zeros: int) -> None:
@@ -27,7 +30,7 @@ def test_what_was_packed_comes_back(head: bytes, zeros: int) -> None:
     packed = pack(data)
     assert unpack_whole(packed, "x") == data
     assert all(0 < len(raw) <= FRAME_BYTES for raw, _ in unpack(packed, "x"))
-    assert pack_checked(data) == (packed, zlib.crc32(data))
+    assert pack_checked(data, SEED) == (packed, zlib.crc32(data, SEED))
 
 
 @given(st.binary(max_size=70), st.binary(max_size=70), st.integers(0, 1 << 22))
@@ -48,16 +51,18 @@ def test_a_prefix_can_be_read() -> None:
 
 @given(st.binary(min_size=1, max_size=400), st.data())
 def test_a_piece_that_was_changed_is_refused(content: bytes, data: st.DataObject) -> None:
-    piece = Piece(4_096, 4_096 + len(content), 1, zlib.crc32(content))
+    piece = Piece(4_096, 4_096 + len(content), 1, zlib.crc32(content, SEED))
     packed = bytearray(pack(content))
-    assert list(parts_of(piece, bytes(packed))) == [(4_096, content)]
+    assert list(parts_of(piece, bytes(packed), SEED)) == [(4_096, content)]
+    with pytest.raises(CorruptStoreError, match="does not match the checksum in its name"):
+        list(parts_of(piece, bytes(packed), SEED ^ 1))  # of another store's chain
     at = data.draw(st.integers(0, len(packed) - 1))
     packed[at] ^= 1 << data.draw(st.integers(0, 7))
     cut = data.draw(st.integers(0, len(packed) - 1))
     for wrong in (bytes(packed), bytes(packed[:cut]), pack(content + b"x"), pack(b"")):
         found = list[tuple[int, memoryview]]()
         with suppress(CorruptStoreError):  # zstd does not look at every bit
-            found = list(parts_of(piece, wrong))
+            found = list(parts_of(piece, wrong, SEED))
         assert found in ([], [(4_096, content)])
 
 

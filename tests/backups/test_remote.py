@@ -146,7 +146,7 @@ def test_times_between_points_are_exact(place: str, tmp_path: Path) -> None:
         kept.restore(at_ms=1)
 
 
-def test_a_gap_begins_a_chain(place: str, tmp_path: Path) -> None:
+def test_a_gap_begins_a_chain(place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The store removes what no backup had: the points before stay, what follows is complete."""
     kept = Kept(tmp_path, place)
     kept.put(20)
@@ -160,6 +160,8 @@ def test_a_gap_begins_a_chain(place: str, tmp_path: Path) -> None:
     kept.put(5)
     second = kept.back_up().point
     assert second.chain == 2 and second.log_start > first.log_end
+    gap = f"from offset {first.log_end} to {second.log_start}"
+    assert [gap in each.getMessage() for each in caplog.records] == [True]
     kept.put(5)
     assert kept.back_up().point.chain == 2
     kept.store.close()

@@ -84,6 +84,7 @@ def test_it_becomes_the_store(pair: Pair) -> None:
     pair.kept.put(7)
     with pytest.raises(StoreLockedError, match="taken over"):
         pair.kept.follower.step()
+    pair.kept.follower.close()
     with pytest.raises(StoreLockedError, match="taken over"):
         timerstore.backup(pair.kept.path, pair.place)
     assert not (pair.local / STANDBY_FILE).exists()

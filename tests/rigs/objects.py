@@ -10,6 +10,9 @@ from typing import Any, Final
 import pyarrow.fs
 from pyarrow.fs import FileSystemHandler, LocalFileSystem, PyFileSystem
 
+from timerstore.backups.destination import Destination
+from timerstore.errors import StoreAccessError
+
 BUCKET: Final = "bucket"
 ENVIRONMENT: Final = {
     "AWS_ACCESS_KEY_ID": "somebody",
@@ -127,3 +130,46 @@ def watched_filesystem(root: Path, watch: Watch) -> PyFileSystem:
     """Return a file system over a folder, which tells what it is about to do."""
     root.mkdir(exist_ok=True)
     return PyFileSystem(_Handler(root, watch))
+
+
+class CutDestination(Destination):
+    """Another destination, of which calls fail."""
+
+    def __init__(
+        self,
+        inner: Destination,
+        left: int,
+        *,
+        done: bool = False,
+        fails: Callable[[str], bool] = lambda call: False,
+    ) -> None:
+        """After `left` calls all fail, behind what they do if `done`; so do those of `fails`.
+
+        It takes a call as "put NAME", "get NAME", "names FOLDER" or "remove NAME".
+        """
+        super().__init__(inner.fs, inner.root, inner.shown)
+        self._left, self._done, self.fails = left, done, fails
+
+    def _call(self, name: str, do: Callable[[], Any]) -> Any:
+        self._left -= 1
+        if self._left >= 0 and not self.fails(name):
+            return do()
+        if self._left == -1 and self._done:
+            do()
+        raise StoreAccessError(f"{self} could not be used: the test has cut it off.")
+
+    def put(self, name: str, data: Any) -> None:
+        self._call(f"put {name}", lambda: super(CutDestination, self).put(name, data))
+
+    def get(self, name: str) -> bytes:
+        found: bytes = self._call(f"get {name}", lambda: super(CutDestination, self).get(name))
+        return found
+
+    def names(self, folder: str) -> list[str]:
+        found: list[str] = self._call(
+            f"names {folder}", lambda: super(CutDestination, self).names(folder)
+        )
+        return found
+
+    def remove(self, name: str) -> None:
+        self._call(f"remove {name}", lambda: super(CutDestination, self).remove(name))

@@ -22,6 +22,7 @@ import numpy as np
 
 from timerstore.backups.building import remove_tree, write_files
 from timerstore.backups.destination import Destination, Place, find_place
+from timerstore.backups.followed import FollowLock
 from timerstore.backups.points import (
     EARLIER_FOLDER,
     POINTS_FOLDER,
@@ -120,7 +121,12 @@ def take_point(
     reader = StoreReader(path, levels)
     check_whole(reader)
     if isinstance(dest, Destination):
-        return ship_once(reader, dest, keep=keep, progress=progress, now_ms=now_ms)
+        follow_lock = FollowLock.beside(path, dest)
+        try:
+            return ship_once(reader, dest, keep=keep, progress=progress, now_ms=now_ms)
+        finally:
+            if follow_lock is not None:
+                follow_lock.release()
     with told_of(dest):
         _prepare(disk, dest)
         lock = BackupLock(dest, alone=True)

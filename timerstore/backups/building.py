@@ -35,7 +35,8 @@ def built_beside(disk: Disk, target: Path) -> Iterator[Path]:
         building.rename(target)
         disk.sync_folder(target.parent)
     except BaseException as e:
-        remove_tree(disk, building)
+        if building.is_dir():  # else it has its name already, and is whole
+            remove_tree(disk, building)
         _name(e, building, target)
         raise
     finally:

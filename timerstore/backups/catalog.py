@@ -3,7 +3,8 @@
     points/CHAIN/NUMBER-TIME-START-END-CRC.zst    a point: its small files, packed
 
 A point is there once its object is, which is written behind all that it needs. The list says of
-each its number, its time, the range of the log, and the CRC-32 of what the object holds.
+each its number, its time, the range of the log, and the CRC-32 of what the object holds, which
+begins with the chain's seed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from timerstore.backups.chains import Chain, Chains, read_chains
+from timerstore.backups.chains import Chain, read_chains
 from timerstore.backups.destination import Destination
 from timerstore.backups.frames import pack, unpack_whole
 from timerstore.backups.pieces import Piece, Slice, piece_of
@@ -49,25 +50,32 @@ class PointRemovedError(InvalidArgumentError):
 class Catalog:
     """What is in a destination, in the order in which it was written."""
 
-    def __init__(self, dest: Destination, chains: Chains) -> None:
-        """List the points; pieces are listed when they are asked for."""
-        self.dest, self.chains, self.known = dest, chains, list[Chain]()
+    def __init__(self, dest: Destination) -> None:
+        """List the points, then the chains; pieces are listed when they are asked for.
+
+        In this order, because each point that is listed is of a chain that was there before it.
+        Raises CorruptStoreError, NotAStoreError, StoreAccessError.
+        """
+        self.dest, self.known = dest, list[Chain]()
+        self._chains: dict[int, Chain] = {}
         self._names: dict[int, str] = {}
         self.points: list[BackupPoint] = []
         """Those that are seen, the oldest one first; their `files` are not read yet."""
-        self._runs: dict[int, int] = {}
         found: dict[int, list[tuple[BackupPoint, str]]] = {}
         for name in dest.names(POINTS_FOLDER):
             point = point_of(name)
             if point is not None:
                 found.setdefault(point.chain, []).append((point, f"{POINTS_FOLDER}/{name}"))
+        self.chains = chains = read_chains(dest)
+        for number in found:
+            chains.run_of(number)  # else points would be passed over without a word
         limits, limit = dict[int, int](), INT32_MAX
         for chain in reversed(chains.known):
             limits[chain.number] = limit
             limit = min(limit, chain.last_point)
         for chain in chains.known:
             self.begin(chain)
-            for point, name in sorted(found.get(chain.number, []), key=lambda each: each[1]):
+            for point, name in sorted(found.get(chain.number, []), key=_in_order):
                 if chain.last_point < point.number <= limits[chain.number]:
                     self.add(point, name)
 
@@ -93,9 +101,8 @@ class Catalog:
 
     def begin(self, chain: Chain) -> None:
         """Add a chain behind all others."""
-        follows = self.points and chain.base <= self.points[-1].log_end
-        self._runs[chain.number] = self.run_of(self.points[-1]) if follows else chain.number
         self.known.append(chain)
+        self._chains[chain.number] = chain
 
     def add(self, point: BackupPoint, name: str) -> None:
         """Add a point behind all others; of two that have a number the later one is kept."""
@@ -104,22 +111,23 @@ class Catalog:
         self._names[point.number] = name
         self.points.append(point)
 
-    def forget(self, point: BackupPoint) -> str:
-        """Forget a point; return the name of its object."""
+    def remove(self, point: BackupPoint) -> None:
+        """Remove a point's object, then forget it: what it needs may go once it is not there."""
+        self.dest.remove(self._names[point.number])
         self.points.remove(point)
-        return self._names.pop(point.number)
+        del self._names[point.number]
 
     def run_of(self, point: BackupPoint) -> int:
         """Return the number of the first chain of the log that a point is in, without a gap."""
-        return self._runs[point.chain]
-
-    def run_of_chain(self, chain: Chain) -> int:
-        """Return the number of the first chain of the log that a chain continues."""
-        return self._runs[chain.number]
+        return self._chains[point.chain].run
 
     def has_run(self, number: int, run: int) -> bool:
         """Tell whether a chain is there, and is part of a log without a gap."""
-        return self._runs.get(number) == run
+        return number in self._chains and self._chains[number].run == run
+
+    def seed_of(self, piece: Piece) -> int:
+        """Return what the checksum of a piece of a known chain begins with."""
+        return self._chains[piece.chain].seed
 
     # --- the log
 
@@ -135,14 +143,12 @@ class Catalog:
 
     def parts(self, run: int) -> Iterator[Slice]:
         """Yield what of each piece is the log of a run of chains."""
-        numbers = [each for each in self._runs if self._runs[each] == run]
-        ends = {each.number: INT64_MAX for each in self.known}
-        for before, after in pairwise(self.known):
-            if self._runs[before.number] == self._runs[after.number]:
-                ends[before.number] = after.base
+        chains = [each for each in self.known if each.run == run]
+        ends = {each.number: INT64_MAX for each in chains}
+        ends |= {before.number: after.base for before, after in pairwise(chains)}
         for piece in self.pieces:
             end = min(piece.end, ends.get(piece.chain, 0))
-            if piece.chain in numbers and piece.start < end:
+            if piece.start < end:
                 yield Slice(piece, piece.start, end)
 
     # --- a point
@@ -157,7 +163,7 @@ class Catalog:
             data = unpack_whole(self.dest.get(name), name)
         except FileNotFoundError as e:
             raise PointRemovedError(self.dest) from e  # it was there when it was listed
-        if zlib.crc32(data) != int(name[-12:-4], 16):
+        if zlib.crc32(data, self._chains[point.chain].seed) != int(name[-12:-4], 16):
             raise CorruptStoreError(name, 0, "its checksum is not the one in its name")
         return _files_of(data, name)
 
@@ -171,7 +177,7 @@ def kept_from(dest: Destination, run: int) -> int:
 
 def read_catalog(dest: Destination) -> Catalog:
     """Return what a destination holds. Raises NotAStoreError if that is no backup."""
-    catalog = Catalog(dest, read_chains(dest))
+    catalog = Catalog(dest)
     if not catalog.known:
         raise NotAStoreError(f"{dest} holds no backup. Pass the place of a backup.")
     return catalog
@@ -192,13 +198,18 @@ def point_of(name: str) -> BackupPoint | None:
     )
 
 
-def point_object(point: BackupPoint, files: dict[str, bytes]) -> tuple[str, bytes]:
-    """Return the name of a point's object, and what it holds."""
+def _in_order(found: tuple[BackupPoint, str]) -> tuple[int, int, int]:
+    point, _ = found
+    return point.number, point.log_end, point.time_ms
+
+
+def point_object(point: BackupPoint, files: dict[str, bytes], seed: int) -> tuple[str, bytes]:
+    """Return the name of a point's object, and what it holds. `seed`: of its chain."""
     head = json.dumps({name: len(data) for name, data in files.items()}).encode()
     content = b"".join([_LENGTH.pack(len(head)), head, *files.values()])
     name = (
         f"{POINTS_FOLDER}/{point.chain:08d}/{point.number:010d}-{point.time_ms:015d}-"
-        f"{point.log_start:020d}-{point.log_end:020d}-{zlib.crc32(content):08x}.zst"
+        f"{point.log_start:020d}-{point.log_end:020d}-{zlib.crc32(content, seed):08x}.zst"
     )
     return name, pack(content)
 

@@ -4,7 +4,7 @@ A *chain* is what one line of a store's life has written, one after the other. A
 with the first point, if the store had removed what followed the last point, or if a copy became the
 store (`promote`). It says from which offset on the log's bytes are its own, and up to
 which point what stood there before goes on to hold. What an older chain's writer adds after that
-is seen by nobody.
+is seen by nobody. Chains of which each one continues the one before without a gap are a *run*.
 
     chains/NUMBER-NAME.claim     written first; then all claims are listed
     chains/NUMBER-NAME.json      written by who found no other claim of that number
@@ -19,6 +19,8 @@ from __future__ import annotations
 import json
 import re
 import uuid
+import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -36,7 +38,7 @@ from timerstore.timelog.files.identity import SIZES
 from timerstore.timelog.files.jsonfile import check_seal, read_json, sealed, understood, whole
 from timerstore.timelog.files.names import INT32_MAX
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _BEGUN, _PROMOTED = b'{"promoted": false}', b'{"promoted": true}'
 _NAME: Final = re.compile(r"([0-9]{8})-([0-9a-f]{32})\.(claim|json)")
 
@@ -47,6 +49,8 @@ class Chain:
 
     number: int
     name: str
+    run: int
+    """The number of the first chain of the log that it continues without a gap; or its own."""
     store_tag: int
     sizes: dict[str, int | None]
     base: int
@@ -62,6 +66,11 @@ class Chain:
         size = self.sizes["commitlog_segment_bytes"]
         assert size is not None
         return size
+
+    @property
+    def seed(self) -> int:
+        """What the checksums of its points and pieces begin with: no other chain's match."""
+        return zlib.crc32(self.name.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +88,13 @@ class Chains:
         number, name = self.newest_claim
         return not any((each.number, each.name) == (number, name) for each in self.known)
 
+    def run_of(self, number: int) -> int:
+        """Return the run of a chain. Raises CorruptStoreError if that chain is not known."""
+        for each in self.known:
+            if each.number == number:
+                return each.run
+        raise CorruptStoreError(CHAINS_FOLDER, 0, f"what tells of chain {number} is missing")
+
 
 def read_chains(dest: Destination) -> Chains:
     """Read all chains. Raises CorruptStoreError, NotAStoreError, StoreAccessError."""
@@ -88,6 +104,8 @@ def read_chains(dest: Destination) -> Chains:
         if before.number == after.number:
             reason = f"two chains have the number {after.number}"
             raise CorruptStoreError(CHAINS_FOLDER, 0, reason)
+    if len({each.store_tag for each in known} - {-1}) > 1:
+        raise CorruptStoreError(CHAINS_FOLDER, 0, "there are chains of several stores")
     return Chains(known, max(claims | begun, default=(0, "")))
 
 
@@ -118,6 +136,8 @@ def claim_chain(dest: Destination, after: int, *, promoted: bool = False) -> tup
     dest.put(_object(*claim, "claim"), _PROMOTED if promoted else _BEGUN)
     claims, begun = _listed(dest)
     if claim not in claims:
+        with suppress(StoreAccessError):
+            dest.remove(_object(*claim, "claim"))  # the next try would take it for another's
         raise incomplete_list(dest)
     if any(each != claim and each[0] >= claim[0] for each in claims | begun):
         dest.remove(_object(*claim, "claim"))
@@ -148,6 +168,9 @@ def begin_chain(dest: Destination, chain: Chain) -> None:
     """Say what a chain is that was claimed."""
     content: dict[str, Any] = {
         "version": _VERSION,
+        "number": chain.number,
+        "name": chain.name,
+        "run": chain.run,
         "store_tag": chain.store_tag,
         "sizes": chain.sizes,
         "base": chain.base,
@@ -165,7 +188,9 @@ def _object(number: int, name: str, kind: str) -> str:
 def _read(dest: Destination, number: int, name: str) -> Chain:
     file = Path(_object(number, name, "json"))
     data = dest.get(str(file))
-    content = read_json(file, lambda _: data) or {}
+    content = read_json(file, lambda _: data)
+    if content is None:
+        raise CorruptStoreError(str(file), 0, "it is empty")
     check_seal(file, content)
     if content.get("version") != _VERSION:
         raise NotAStoreError(
@@ -178,9 +203,12 @@ def _read(dest: Destination, number: int, name: str) -> Chain:
             for each in SIZES
         }
         whole(sizes["commitlog_segment_bytes"], 1)
+        if (content["number"], content["name"]) != (number, name):
+            raise ValueError("it tells of another chain than its name")
         return Chain(
             number=number,
             name=name,
+            run=whole(content["run"], 1, number),
             store_tag=whole(content["store_tag"], -1),
             sizes=sizes,
             base=whole(content["base"]),

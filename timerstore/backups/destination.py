@@ -239,7 +239,7 @@ def _of_file_address(text: str) -> Path | Destination:
 
 def _shown(text: str) -> str:
     """Return an address as it may be seen by anybody; refuse one that tells a secret."""
-    parts = urlsplit(text)
+    parts = urlsplit(text, allow_fragments=False)
     if parts.password is not None:
         raise InvalidArgumentError(
             f"The address {parts.scheme}://… contains a password, which others could read. Take "
@@ -253,7 +253,7 @@ def _s3(text: str) -> tuple[Any, str]:
     """Return the file system of an address of S3, with limits of time, and its path."""
     from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem, resolve_s3_region
 
-    parts = urlsplit(text)
+    parts = urlsplit(text, allow_fragments=False)  # "#" may be part of an object's name
     told: dict[str, Any] = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
     for name in ("allow_bucket_creation", "anonymous", "force_virtual_addressing"):
         if name in told:

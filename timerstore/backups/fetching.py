@@ -98,46 +98,50 @@ class _Fetch:
         self._lock, self._start = threading.Lock(), 0
 
     def all(self, start: int, end: int) -> None:
-        """Fetch a range; if its pieces have just been merged, look for what holds it now."""
+        """Fetch a range; pieces may be merged meanwhile, so what is missing is looked for again."""
         wanted, self._start = [(start, end)], start
-        for number in range(1, _TRIES_MAX + 1):
-            is_last, missing = number == _TRIES_MAX, list[Slice]()
+        for number in range(_TRIES_MAX):
+            if number:
+                self.catalog.refresh()
+            parts, missing = self._parts(wanted)
             with ThreadPoolExecutor(DOWNLOAD_COUNT) as pool:
-                parts = [part for span in wanted for part in self._parts(*span)]
                 for part, was_there in zip(parts, pool.map(self._fetch, parts), strict=True):
                     if not was_there:
-                        missing.append(part)
+                        error = CorruptStoreError(part.piece.name, 0, "it is missing")
+                        missing.append((part.start, part.end, error))
             if not missing:
                 return
-            if is_last:
-                break
-            self.catalog.refresh()
-            wanted = [(part.start, part.end) for part in missing]
-        for part in missing:
-            self._damaged(CorruptStoreError(part.piece.name, 0, "it is missing"))
+            wanted = [(first, stop) for first, stop, _ in missing]
+        for *_, error in missing:
+            self._damaged(error)
 
-    def _parts(self, start: int, end: int) -> list[Slice]:
-        """Return what makes up a range; what no piece holds is told, and left out."""
+    def _parts(
+        self, wanted: list[tuple[int, int]]
+    ) -> tuple[list[Slice], list[tuple[int, int, CorruptStoreError]]]:
+        """Return what makes up some ranges, and the ranges that no piece holds."""
         parts = list(self.catalog.parts(self.run))
-        found = list[Slice]()
-        while start < end:
-            try:
-                return found + cover(parts, start, end)
-            except CorruptStoreError as e:
-                found += cover(parts, start, e.offset) if e.offset > start else []
-                self._damaged(e)
-                start = min((p.start for p in parts if p.start > e.offset), default=end)
-        return found
+        found, missing = list[Slice](), list[tuple[int, int, CorruptStoreError]]()
+        for start, end in wanted:
+            while start < end:
+                try:
+                    found += cover(parts, start, end)
+                    break
+                except CorruptStoreError as e:
+                    found += cover(parts, start, e.offset) if e.offset > start else []
+                    start = min((p.start for p in parts if e.offset < p.start < end), default=end)
+                    missing.append((e.offset, start, e))
+        return found, missing
 
     def _fetch(self, part: Slice) -> bool:
         """Fetch a part of a piece; return whether the piece was there."""
+        seed = self.catalog.seed_of(part.piece)
         for number in range(1, _TRIES_MAX + 1):
             try:
                 data = self.catalog.dest.get(part.piece.name)
             except FileNotFoundError:
                 return False
             try:
-                for at, raw in parts_of(part.piece, data):
+                for at, raw in parts_of(part.piece, data, seed):
                     first, stop = max(at, part.start), min(at + len(raw), part.end)
                     if first < stop:
                         self._write(first, raw[first - at : stop - at])

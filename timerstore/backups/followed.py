@@ -143,6 +143,11 @@ class FollowLock:
                 f"Another process already follows {path} into {dest}. Stop one of the two."
             ) from e
 
+    @classmethod
+    def beside(cls, path: Path, dest: Destination) -> FollowLock | None:
+        """Take it for a backup, which makes no file; return None if nobody ever followed there."""
+        return cls(path, dest) if _file(path, dest.key, "lock").exists() else None
+
     def release(self, *, locked: bool = True) -> None:
         """Let it go; twice does nothing."""
         fd, self._fd = self._fd, -1

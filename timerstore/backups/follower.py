@@ -18,6 +18,7 @@ from typing import Final
 
 import numpy as np
 
+from timerstore.backups.catalog import Catalog
 from timerstore.backups.destination import Destination
 from timerstore.backups.followed import CopyStatus, FollowLock, write_status
 from timerstore.backups.merging import merge_pieces
@@ -28,6 +29,7 @@ from timerstore.core.directory import is_backup
 from timerstore.errors import (
     InvalidArgumentError,
     NotAStoreError,
+    StoreAccessError,
     StoreLockedError,
     TimerStoreError,
 )
@@ -82,7 +84,7 @@ class Follower:
         self._lock = FollowLock(path, self.dest)
         self._patience_s = min(every_s, _PATIENCE_S_MAX)
         self._shipper: Shipper | None = None
-        self._failed_count = 0
+        self._failed_count, self._can_remove = 0, True
         self._looked_end = self._cared_end = -1
         self._cared_s = self._beat_s = time.monotonic()
         self._sent_before = self._requests_before = 0
@@ -163,14 +165,26 @@ class Follower:
         self._tell(shipped_ms=now_ms, shipped_end=last.log_end)
         if is_time_to_care:
             self._cared_s = time.monotonic()
+            self._shipper.check_is_ours()  # an idle store is told, too, and removes nothing
             catalog = self._shipper.catalog
             if self._cared_end != last.log_end:
                 self._shipper.check_alone(reader)
                 self._cared_end = last.log_end
             merge_pieces(reader, catalog)
+            self._remove(catalog, now_ms)
+
+    def _remove(self, catalog: Catalog, now_ms: int) -> None:
+        """Remove what is not needed; a destination that does not let us is no reason to stop."""
+        try:
             if self.keep_ms is not None:
                 thin_out(catalog, now_ms, self.keep_ms)
             remove_needless(catalog)
+            self._can_remove = True
+        except StoreAccessError as e:
+            if self._can_remove:
+                log.warning("points that are not needed any more cannot be removed: %s", e)
+            self._can_remove = False
+            catalog.refresh()
 
     def _has_more(self, end: int, segment_bytes: int) -> bool:
         """Tell whether something stands in the log behind `end`; reads some bytes. O(1).

@@ -33,10 +33,10 @@ def pack(data: Any) -> bytes:
     return pack_checked(data)[0]
 
 
-def pack_checked(data: Any) -> tuple[bytes, int]:
-    """Return bytes in frames, with the CRC-32 of what they hold."""
+def pack_checked(data: Any, seed: int = 0) -> tuple[bytes, int]:
+    """Return bytes in frames, with the CRC-32 of what they hold, which begins with `seed`."""
     codec = pa.Codec("zstd", compression_level=_LEVEL)
-    view, parts, whole_crc = memoryview(data).cast("B"), [_MAGIC], 0
+    view, parts, whole_crc = memoryview(data).cast("B"), [_MAGIC], seed
     for at in range(0, len(view), FRAME_BYTES):
         raw = view[at : at + FRAME_BYTES]
         packed, crc = codec.compress(raw, asbytes=True), zlib.crc32(raw)

@@ -41,7 +41,7 @@ def merge_pieces(reader: StoreReader, catalog: Catalog) -> int:
         if span is None:
             continue
         view = reader.commitlog.view(span[0])[: span[1] - span[0]]
-        catalog.pieces.append(send_piece(catalog.dest, chain.number, *span, view))
+        catalog.pieces.append(send_piece(catalog.dest, chain, *span, view))
         count += 1
         if count == _BLOCKS_AT_ONCE:
             break

@@ -1,7 +1,8 @@
 """Pieces of a commit log in a remote backup: their names, which of them make up a range.
 
 A piece holds bytes [start, end) of one chain's log, as `frames.py` packs them; its name says both
-offsets with the CRC-32 of these bytes. So two pieces may overlap, and they say the same if they do.
+offsets with the CRC-32 of these bytes, which begins with the chain's seed: no other store's object
+passes for one. So two pieces may overlap, and they say the same if they do.
 """
 
 from __future__ import annotations
@@ -94,12 +95,12 @@ def block_ranges(start: int, end: int, segment_bytes: int) -> Iterator[tuple[int
         start = min(stop, end)
 
 
-def parts_of(piece: Piece, data: bytes) -> Iterator[tuple[int, memoryview]]:
+def parts_of(piece: Piece, data: bytes, seed: int) -> Iterator[tuple[int, memoryview]]:
     """Yield (offset, bytes) of a piece's object, in order; at its end all of it was checked.
 
-    Raises CorruptStoreError.
+    `seed`: of its chain. Raises CorruptStoreError.
     """
-    at, crc = piece.start, 0
+    at, crc = piece.start, seed
     for raw, raw_crc in unpack(data, piece.name):
         crc = joined(crc, raw_crc, len(raw))
         if at + len(raw) > piece.end:
@@ -112,6 +113,6 @@ def parts_of(piece: Piece, data: bytes) -> Iterator[tuple[int, memoryview]]:
         )
 
 
-def crc_of(data: Any) -> int:
-    """Return the CRC-32 of bytes, as a piece's name says it."""
-    return zlib.crc32(memoryview(data))
+def crc_of(data: Any, seed: int) -> int:
+    """Return the CRC-32 of bytes, as the name of a piece says it of a chain with this seed."""
+    return zlib.crc32(memoryview(data), seed)

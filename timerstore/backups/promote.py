@@ -128,6 +128,7 @@ def _fence(path: Path, plan: dict[str, Any], disk: Disk) -> None:
         chain = Chain(
             number=number,
             name=name,
+            run=read_chains(dest).run_of(point.chain),
             store_tag=listed.store_tag,
             sizes=listed.sizes,
             base=point.log_end,

@@ -7,6 +7,7 @@ are the beginning of the next one.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -24,12 +25,11 @@ from timerstore.backups.chains import (
     incomplete_list,
     is_promotion,
     newest_claim,
-    read_chains,
 )
 from timerstore.backups.destination import Destination
 from timerstore.backups.frames import pack_checked
 from timerstore.backups.pieces import Piece, block_ranges, crc_of
-from timerstore.backups.points import BackupPoint
+from timerstore.backups.points import BackupPoint, shown_time
 from timerstore.backups.report import Problem
 from timerstore.backups.taken import BackupReport, Progress
 from timerstore.backups.taking import (
@@ -43,8 +43,10 @@ from timerstore.backups.taking import (
 )
 from timerstore.backups.thinning import keep_newest, remove_needless
 from timerstore.backups.timeline import Restores, find_divergence, read_restores
-from timerstore.errors import StoreLockedError
+from timerstore.errors import StoreAccessError, StoreLockedError
 from timerstore.timelog.reading.reader import StoreReader
+
+logger = logging.getLogger("timerstore")
 
 UPLOAD_COUNT: Final = 4
 """Pieces that are sent side by side; each is a block at most, 32 MiB, in memory."""
@@ -66,8 +68,13 @@ def ship_once(
     report = shipper.ship(reader, progress=progress, now_ms=now_ms)
     assert report is not None
     if keep is not None:
-        keep_newest(shipper.catalog, keep)
-        remove_needless(shipper.catalog)
+        try:
+            keep_newest(shipper.catalog, keep)
+            remove_needless(shipper.catalog)
+        except StoreAccessError as e:
+            raise StoreAccessError(
+                f"Point {report.point.number} was taken, but older points could not be removed: {e}"
+            ) from e
     return replace(report, point_count=len(shipper.catalog.points))
 
 
@@ -77,7 +84,7 @@ class Shipper:
     def __init__(self, dest: Destination) -> None:
         """List what is there. Raises CorruptStoreError, StoreAccessError."""
         self.dest = dest
-        self.catalog = Catalog(dest, read_chains(dest))
+        self.catalog = Catalog(dest)
         chains = self.catalog.chains
         self._claim, self._is_open = chains.newest_claim, chains.is_open
         if self._is_open and self._claim[0] and is_promotion(dest, self._claim):
@@ -125,7 +132,7 @@ class Shipper:
         said = {name: data for name, data in files.items() if name not in _PASSING}
         if only_new and end == start and self.last is not None and said == self._said:
             return None
-        self._send(reader, chain.number, start, end, told)
+        self._send(reader, chain, start, end, told)
         point = BackupPoint(
             number=1 + max(chain.last_point, self.last.number if self.last is not None else 0),
             time_ms=now_ms,
@@ -135,7 +142,7 @@ class Shipper:
             files={},
         )
         self.check_is_ours()
-        name, data = point_object(point, files)
+        name, data = point_object(point, files, chain.seed)
         self.dest.put(name, data)
         self.catalog.add(point, name)
         self._restores = read_restores(reader.path, reader.steady.read)
@@ -172,7 +179,8 @@ class Shipper:
             if piece.start >= log.start:
                 is_same = piece.end <= log.files_end
                 if is_same:
-                    is_same = crc_of(log.read(piece.start, piece.end - piece.start)) == piece.crc
+                    data = log.read(piece.start, piece.end - piece.start)
+                    is_same = crc_of(data, chain.seed) == piece.crc
                 check_continued(reader, piece.end, is_same, self.dest)
 
     def _taken_over(self) -> StoreLockedError:
@@ -202,6 +210,12 @@ class Shipper:
             check_continued(reader, last.log_end, is_same, self.dest)
             self._is_same = True
         if start < log.start or self._is_open or own != chain.restores:
+            if last is not None and start < log.start:
+                logger.warning(
+                    "%s removed its log from offset %d to %d before that was shipped into %s. What "
+                    "waits is in the copy, but no time from %s until now can be restored.",
+                    *(reader.path, start, log.start, self.dest, shown_time(last.time_ms)),
+                )
             start = max(start, log.start)
             return start, self._new_chain(reader, start)
         return start, chain
@@ -217,17 +231,20 @@ class Shipper:
         if not known:
             return True  # the store has removed all that could be compared
         part = max(known, key=lambda each: each.end)
-        return crc_of(log.read(part.start, part.end - part.start)) == part.piece.crc
+        data = log.read(part.start, part.end - part.start)
+        return crc_of(data, self.catalog.seed_of(part.piece)) == part.piece.crc
 
     def _new_chain(self, reader: StoreReader, base: int) -> Chain:
         number, name = claim_chain(self.dest, self._claim[0])
+        last = self.last
         chain = Chain(
             number=number,
             name=name,
+            run=number if last is None or base > last.log_end else self.catalog.run_of(last),
             store_tag=reader.sizes.store_tag,
             sizes=sizes_of(reader),
             base=base,
-            last_point=0 if self.last is None else self.last.number,
+            last_point=0 if last is None else last.number,
             restores=read_restores(reader.path, reader.steady.read),
         )
         begin_chain(self.dest, chain)
@@ -237,14 +254,13 @@ class Shipper:
 
     def _first_kept(self, chain: Chain) -> int:
         """Return from where on the destination has the log that a new point is in."""
-        run = self.catalog.run_of_chain(chain)
         for point in self.catalog.points:
-            if self.catalog.run_of(point) == run:
+            if self.catalog.run_of(point) == chain.run:
                 return point.log_start
         return chain.base
 
     def _send(
-        self, reader: StoreReader, chain: int, start: int, end: int, told: Callable[[int], None]
+        self, reader: StoreReader, chain: Chain, start: int, end: int, told: Callable[[int], None]
     ) -> None:
         log = reader.commitlog
         spans = [
@@ -262,10 +278,10 @@ class Shipper:
                 pieces.append(piece)
 
 
-def send_piece(dest: Destination, chain: int, start: int, end: int, view: Any) -> Piece:
+def send_piece(dest: Destination, chain: Chain, start: int, end: int, view: Any) -> Piece:
     """Write the object of bytes [start, end) of a log, which `view` holds. O(bytes)."""
-    packed, crc = pack_checked(view)
-    piece = Piece(start, end, chain, crc)
+    packed, crc = pack_checked(view, chain.seed)
+    piece = Piece(start, end, chain.number, crc)
     dest.put(piece.name, packed)
     return piece
 

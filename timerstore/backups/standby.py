@@ -121,6 +121,11 @@ class Standby:
         Raises NotAStoreError if there is no backup, InvalidArgumentError if it has no point,
         CorruptStoreError, StoreAccessError, StoreFullError: the point before stays.
         """
+        if "restores" in read_plan(self.path):
+            raise InvalidArgumentError(
+                f"{self.path} is being promoted, which was interrupted. Run: timerstore promote "
+                f"{self.path}"
+            )
         catalog = read_catalog(self.dest)
         if not catalog.points:
             raise InvalidArgumentError(f"{self.dest} holds no point yet. Take a backup first.")

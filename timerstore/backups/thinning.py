@@ -16,7 +16,7 @@ def keep_newest(catalog: Catalog, count: int) -> int:
     """Remove all points but the newest ones; return how many went."""
     gone = catalog.points[:-count]
     for point in gone:
-        catalog.dest.remove(catalog.forget(point))
+        catalog.remove(point)
     return len(gone)
 
 
@@ -30,7 +30,7 @@ def thin_out(catalog: Catalog, now_ms: int, keep_ms: int) -> int:
     runs = [catalog.run_of(point) for point in catalog.points]
     gone = needless_points([p.time_ms for p in catalog.points], runs, now_ms, keep_ms)
     for point in [catalog.points[index] for index in gone]:
-        catalog.dest.remove(catalog.forget(point))
+        catalog.remove(point)
     return len(gone)
 
 

@@ -120,16 +120,26 @@ def follow(
 
 
 def run_until_told(run: Callable[[Flag], None]) -> None:
-    """Run until SIGTERM or SIGINT comes, which sets the flag."""
+    """Run until SIGTERM or SIGINT comes, which sets the flag; a second one ends it at once."""
     from timerstore.services.world.background import Flag
 
-    stop, numbers = Flag(), (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(each, lambda *_: stop.set()) for each in numbers]
+    stop = Flag()
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+
+    def as_before() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def told(*_: object) -> None:
+        as_before()
+        stop.set()
+
+    for number in before:
+        signal.signal(number, told)
     try:
         run(stop)
     finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+        as_before()
 
 
 @app.command(rich_help_panel=CHECK)
