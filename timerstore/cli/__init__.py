@@ -51,6 +51,15 @@ def main() -> None:
     """Run the command line."""
     _open_standard_files()
     try:
+        status = _run()
+    except KeyboardInterrupt:  # it was importing: each command sees to its own
+        sys.stderr.write("timerstore: interrupted\n")
+        status = 130
+    sys.exit(status)
+
+
+def _run() -> int | str | None:
+    try:
         from timerstore.cli.commands import app
     except ModuleNotFoundError as e:
         package = (e.name or "").split(".")[0]
@@ -62,7 +71,7 @@ def main() -> None:
 
     # A polite kill leaves the way that an error does, so that the store is closed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    sys.exit(end_of(lambda: app(prog_name="timerstore")))
+    return end_of(lambda: app(prog_name="timerstore"))
 
 
 def _open_standard_files() -> None:

@@ -1,0 +1,104 @@
+"""Ctrl-C and SIGTERM wherever a command is: a status that says so, no traceback; then it works."""
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.cli.shell import SMALL, finish, process
+from tests.tiers import how_many
+
+ROUNDS = how_many("SIGNAL_ROUNDS", 2, 25)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + 12 * ROUNDS)]
+IMPORTING = """
+import importlib.abc, os, sys
+class Interrupt(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name == {name!r}:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), {number})
+sys.meta_path.insert(0, Interrupt())
+from timerstore.cli import main
+main()
+"""
+LATE = ("pyarrow.fs", "timerstore.backups.ship", "numpy._core._multiarray_umath")
+
+
+@pytest.mark.parametrize("name", ["typer", "timerstore.cli.keeping", *LATE])
+@pytest.mark.parametrize(
+    ("number", "statuses"),
+    [(signal.SIGINT, {130}), (signal.SIGTERM, {143, -signal.SIGTERM})],
+    ids=["Ctrl-C", "SIGTERM"],
+)
+def test_while_it_imports(tmp_path: Path, name: str, number: int, statuses: set[int]) -> None:
+    code = IMPORTING.format(name=name, number=int(number))
+    timerstore.open(tmp_path / "timers", config=SMALL).close()
+    command = [sys.executable, "-P", "-c", code, "backup", "timers", f"file://{tmp_path}/objects"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    child = subprocess.Popen(command, cwd=tmp_path, **pipes)  # type: ignore[call-overload]
+    status, out, err = finish(child)
+    assert status in statuses and out == "" and err in ("", "timerstore: interrupted\n"), err
+
+
+COMMANDS = ("backup", "follow", "standby", "restore", "promote")
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_wherever_it_is(tmp_path: Path, command: str, number: int) -> None:
+    """Then the same command does all of its work."""
+    rnd = random.Random(f"{command}{number}")
+    path, place = tmp_path / "timers", f"file://{tmp_path}/objects"
+    local, new = tmp_path / "local", tmp_path / "new"
+    given = {
+        "backup": ("backup", path, place),
+        "follow": ("follow", path, place, "--every", "50ms"),
+        "standby": ("standby", place, local, "--every", "50ms"),
+        "restore": ("restore", place, new),
+        "promote": ("promote", local),
+    }[command]
+    count, took_s = 0, 2.0
+    for _ in range(ROUNDS):
+        with timerstore.open(path, config=SMALL) as store:
+            store.put_many([bytes(300)] * 2_000, delay=timedelta(hours=1))
+            count = store.count()
+        if command in ("standby", "restore", "promote"):
+            if command == "promote":
+                shutil.rmtree(tmp_path / "objects", ignore_errors=True)
+                shutil.rmtree(local, ignore_errors=True)
+            timerstore.backup(path, place)
+            if command == "promote":
+                assert finish(process("standby", place, local, "--once"))[0] == 0
+        began_s = time.monotonic()
+        child = process(*given)
+        time.sleep(rnd.uniform(0.15, took_s))
+        child.send_signal(number)
+        status, _, err = finish(child)
+        ended = {0, 128 + number, -number}
+        assert status in ended and "Traceback" not in err and err.count("\n") <= 1, (status, err)
+        if command in ("follow", "standby"):
+            child = process(*given)
+            time.sleep(3.0)
+            child.send_signal(number)
+            status, _, err = finish(child)
+            assert (status, err) == (0, ""), err
+        elif not (status == 0 and command in ("restore", "promote")):
+            status, _, err = finish(process(*given))
+            took_s = max(1.0, min(took_s, time.monotonic() - began_s))
+            assert (status, err) == (0, ""), err
+        assert not list(tmp_path.glob(".*"))
+        if command in ("backup", "follow"):
+            shutil.rmtree(new, ignore_errors=True)
+            assert timerstore.restore(place, new).pending_count == count
+        held = {"standby": local, "promote": local}.get(command, new)
+        with timerstore.open(held, read_only=True) as store:
+            assert store.count() == count
+        shutil.rmtree(new, ignore_errors=True)
