@@ -1,4 +1,4 @@
-"""What a copy that became the store leaves behind: the one before, and points that go later."""
+"""What a copy that became the store leaves behind: the one before it, points that go later."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Several who write to, thin out and read one destination at once; odd places, small stores."""
+"""Several who write to, thin out or read one destination at once; odd places, small stores."""
 
 import os
 import random

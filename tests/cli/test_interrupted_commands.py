@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM wherever a command is: a status that says so, no traceback; then it works."""
+"""A signal wherever a command is: a status that says so, no traceback; then it works."""
 
 import random
 import shutil
