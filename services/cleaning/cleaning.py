@@ -45,15 +45,9 @@ from timerstore.services.pipeline.copying import (
     stage_is_full,
 )
 from timerstore.services.running.provide import provide
+from timerstore.services.world import state
 from timerstore.services.world.floor import find_in, read_floor
 from timerstore.services.world.state import (
-    CLEANING,
-    PASS_COLUMNS,
-    PASS_COUNT_MAX,
-    PASS_CURSOR,
-    PASS_FIRST_COPY,
-    PASS_FIRST_SLOT,
-    PASS_START,
     ServiceThread,
 )
 from timerstore.services.world.world import World, note_lost
@@ -97,13 +91,13 @@ _CUT: Final = -1
 def _begin_pass(world: World, start: int, first_slot: int) -> None:
     """Enter a pass over messages from `start` on."""
     mine = world.cleaning
-    before = act_as(CLEANING)
+    before = act_as(state.CLEANING)
     _take_all(world)
-    at = mine.pass_count * PASS_COLUMNS
-    mine.passes[at + PASS_START] = start
-    mine.passes[at + PASS_CURSOR] = start
-    mine.passes[at + PASS_FIRST_SLOT] = first_slot
-    mine.passes[at + PASS_FIRST_COPY] = NO_COPY
+    at = mine.pass_count * state.PASS_COLUMNS
+    mine.passes[at + state.PASS_START] = start
+    mine.passes[at + state.PASS_CURSOR] = start
+    mine.passes[at + state.PASS_FIRST_SLOT] = first_slot
+    mine.passes[at + state.PASS_FIRST_COPY] = NO_COPY
     mine.pass_count += 1
     _release_all(world)
     act_as(before)
@@ -113,12 +107,12 @@ def _begin_pass(world: World, start: int, first_slot: int) -> None:
 def _move_floor(world: World, floor: int, pass_count: int) -> None:
     """Move F, and forget the oldest passes, which it is past; `pass_count` stay."""
     mine = world.cleaning
-    before = act_as(CLEANING)
+    before = act_as(state.CLEANING)
     _take_all(world)
     mine.floor = floor
     ended_count = mine.pass_count - pass_count
-    for i in range(pass_count * PASS_COLUMNS):
-        mine.passes[i] = mine.passes[i + ended_count * PASS_COLUMNS]
+    for i in range(pass_count * state.PASS_COLUMNS):
+        mine.passes[i] = mine.passes[i + ended_count * state.PASS_COLUMNS]
     mine.pass_count = pass_count
     _release_all(world)
     act_as(before)
@@ -158,9 +152,9 @@ def _copy_units(
     """
     mine, thread = world.cleaning, world.cleaning.thread
     found, stage, precision = thread.found, world.stage, world.settings.precision_ms
-    last = (mine.pass_count - 1) * PASS_COLUMNS
-    first_slot = mine.passes[last + PASS_FIRST_SLOT]
-    before = act_as(CLEANING)
+    last = (mine.pass_count - 1) * state.PASS_COLUMNS
+    first_slot = mine.passes[last + state.PASS_FIRST_SLOT]
+    before = act_as(state.CLEANING)
     lock_acquire(world.fire_lock)
     staged, staged_bytes, settled_bytes, i = 0, 0, 0, 0
     while i < len(units.offset) and staged < STAGE_COUNT_MAX and staged_bytes < COPY_BYTES:
@@ -218,12 +212,12 @@ def _copy_units(
         mine.copied_count += appended
         mine.settled_bytes += settled_bytes
         if appended > 0:
-            first = mine.passes[last + PASS_FIRST_COPY]
-            mine.passes[last + PASS_FIRST_COPY] = min(first, stage.offset[0])
+            first = mine.passes[last + state.PASS_FIRST_COPY]
+            mine.passes[last + state.PASS_FIRST_COPY] = min(first, stage.offset[0])
         # In the same hold as the append: of each timer either the old unit counts or the copy.
-        mine.passes[last + PASS_CURSOR] = stop_at
+        mine.passes[last + state.PASS_CURSOR] = stop_at
         if i < len(units.offset):
-            mine.passes[last + PASS_CURSOR] = units.message[i]
+            mine.passes[last + state.PASS_CURSOR] = units.message[i]
     lock_release(world.wheel_lock)
     lock_release(world.fire_lock)
     act_as(before)
@@ -393,7 +387,7 @@ class Cleaner:
         if latest_slot < claimed_slot + self.wait_slots:  # all of it fires soon: it costs nothing
             self._passes.append(Pass(start, stop, latest_slot))
             return True
-        if world.cleaning.pass_count == PASS_COUNT_MAX or not (
+        if world.cleaning.pass_count == state.PASS_COUNT_MAX or not (
             everything or self._is_worth_it(start)
         ):
             return False
@@ -482,7 +476,7 @@ class Cleaner:
             self._cut(walk)  # another pass begins
             return True
         self._settle(walk)
-        if int(self._last_row()[PASS_CURSOR]) == walk.mine.stop:
+        if int(self._last_row()[state.PASS_CURSOR]) == walk.mine.stop:
             self._end(walk)
         return True
 
@@ -490,26 +484,28 @@ class Cleaner:
         """Do what the last batch left to Python: what was lost, what is needed, how far it came."""
         thread = self.engine.world.cleaning.thread
         if thread.lost_count:
-            with acting_as(CLEANING):
+            with acting_as(state.CLEANING):
                 pass_lost(self.engine, thread)
         if thread.need:
-            provide(self.engine, CLEANING)
-        walk.go_to(int(self._last_row()[PASS_CURSOR]))
+            provide(self.engine, state.CLEANING)
+        walk.go_to(int(self._last_row()[state.PASS_CURSOR]))
 
     def _last_row(self) -> Words:
         """Return what kernels know of the last pass that was entered."""
         words = self.engine.world.cleaning
-        return words.passes[(words.pass_count - 1) * PASS_COLUMNS :][:PASS_COLUMNS]
+        return words.passes[(words.pass_count - 1) * state.PASS_COLUMNS :][: state.PASS_COLUMNS]
 
     def _is_entered(self, walk: Walk) -> bool:
         """Tell whether kernels know a pass; no two have the same beginning and S."""
         mine = [walk.mine.start, walk.mine.first_slot]
         known = self.engine.world.cleaning.pass_count > 0
-        return known and self._last_row()[[PASS_START, PASS_FIRST_SLOT]].tolist() == mine
+        return (
+            known and self._last_row()[[state.PASS_START, state.PASS_FIRST_SLOT]].tolist() == mine
+        )
 
     def _cut(self, walk: Walk) -> None:
         """End a pass at its cursor, and let the next one leave twice as much."""
-        walk.mine.stop = int(self._last_row()[PASS_CURSOR])
+        walk.mine.stop = int(self._last_row()[state.PASS_CURSOR])
         self._end(walk, 2 * self.leave_slots + 1)
 
     def _end(self, walk: Walk, leave_slots: int = 0) -> None:

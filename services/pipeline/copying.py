@@ -9,12 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from timerstore.services.world.needs import (
-    COMMITLOG_READ,
-    COMMITLOG_SEGMENT,
-    QUEUE_SEGMENT,
-    TOPIC,
-)
+from timerstore.services.world import needs
 from timerstore.services.world.state import CopyCounts, ServiceThread, tell_need
 from timerstore.services.world.world import World, lateness_bucket
 from timerstore.timelog.bytes import format as fmt
@@ -70,7 +65,7 @@ def find_source(world: World, thread: ServiceThread, buf: Bytes, message: int) -
     if message < 0 or message >= world.commitlog.end:
         return UNREADABLE
     if len(buf) == 0:
-        tell_need(thread, COMMITLOG_READ, message)
+        tell_need(thread, needs.COMMITLOG_READ, message)
         return WAIT
     return FOUND
 
@@ -90,7 +85,7 @@ def find_destination(world: World, thread: ServiceThread, buf: Bytes, message: i
     topic_at, topic_bytes = found.real_topic_at, found.real_topic_bytes
     row = find_row(world.queues, buf, topic_at, topic_bytes, max(0, found.real_queue))
     if row < 0:
-        tell_need(thread, TOPIC, message)
+        tell_need(thread, needs.TOPIC, message)
     return row
 
 
@@ -148,9 +143,9 @@ def append_staged(world: World, thread: ServiceThread, staged: int, stamp_ms: in
     )
     if appended < staged:
         if stage.need == NEED_COMMITLOG:
-            tell_need(thread, COMMITLOG_SEGMENT, stage.need_at)
+            tell_need(thread, needs.COMMITLOG_SEGMENT, stage.need_at)
         else:
-            tell_need(thread, QUEUE_SEGMENT, stage.need_row)
+            tell_need(thread, needs.QUEUE_SEGMENT, stage.need_row)
     return appended
 
 

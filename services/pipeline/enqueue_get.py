@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.services.world.needs import BAD_ENTRY, COMMITLOG_READ, LOST, TIMER_QUEUE_READ
+from timerstore.services.world import needs
 from timerstore.services.world.rings import (
     KIND_DELETE,
     KIND_TIMER,
@@ -54,7 +54,7 @@ def enqueue_get(world: World) -> int:
     """Read up to BATCH_COUNT entries; return how many. Takes no lock. O(bytes read)."""
     mine = world.enqueue_get.thread
     if mine.lost_count > 0:
-        mine.need = LOST
+        mine.need = needs.LOST
         return 0
     got = world.enqueue_get.fetched_index
     room = RING_COUNT - waiting_count(world.enqueue_ring.ends)
@@ -67,17 +67,17 @@ def enqueue_get(world: World) -> int:
         entry_offset = (got + done) * fmt.ENTRY_BYTES
         entries = segment_at(world.timer_queue, entry_offset)
         if len(entries) == 0:
-            tell_need(mine, TIMER_QUEUE_READ, entry_offset)
+            tell_need(mine, needs.TIMER_QUEUE_READ, entry_offset)
             break
         entry_at = entry_offset % world.timer_queue.segment_bytes
         message = get_i64(entries, entry_at + fmt.ENTRY_OFFSET_AT)
         size = get_i32(entries, entry_at + fmt.ENTRY_SIZE_AT)
         buf = segment_at(world.commitlog, message)
         if len(buf) == 0 and 0 <= message < world.commitlog.end:
-            tell_need(mine, COMMITLOG_READ, message)
+            tell_need(mine, needs.COMMITLOG_READ, message)
             break
         if not _take_read(world, buf, message, size, got + done):
-            tell_need(mine, BAD_ENTRY, got + done)
+            tell_need(mine, needs.BAD_ENTRY, got + done)
             break
         done += 1
     publish(world.enqueue_get, "fetched_index", got + done)

@@ -17,22 +17,7 @@ from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.np.arrayobj import make_array, populate_array
 
-from timerstore.timelog.jit.numpylayout import (
-    ARRAY_DATA_AT,
-    ARRAY_DESCR_AT,
-    ARRAY_FLAGS_AT,
-    ARRAY_NDIM_AT,
-    ARRAY_SHAPE_AT,
-    BIG_ENDIAN,
-    DESCR_BYTE_ORDER_AT,
-    DESCR_NUMBER_AT,
-    IS_ALIGNED,
-    IS_C_CONTIGUOUS,
-    IS_WRITEABLE,
-    NDARRAY_SYMBOL,
-    NUMBERS,
-    OBJECT_TYPE_AT,
-)
+from timerstore.timelog.jit import numpylayout as layout
 from timerstore.timelog.jit.recordtype import RecordType
 
 _I1, _I8, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
@@ -145,30 +130,34 @@ class Entry:
     def take_array(self, kind: Any, value: Any) -> Any:
         """Take where an array's items are, and how many."""
         builder, context = self.builder, cpu_target.target_context
-        ndarray = self.module.globals.get(NDARRAY_SYMBOL) or ir.GlobalVariable(
-            self.module, _POINTER, NDARRAY_SYMBOL
+        ndarray = self.module.globals.get(layout.NDARRAY_SYMBOL) or ir.GlobalVariable(
+            self.module, _POINTER, layout.NDARRAY_SYMBOL
         )
         self.need(
             builder.icmp_unsigned(
-                "==", self.loaded(value, OBJECT_TYPE_AT, _POINTER), builder.load(ndarray)
+                "==", self.loaded(value, layout.OBJECT_TYPE_AT, _POINTER), builder.load(ndarray)
             )
         )
-        needed = IS_C_CONTIGUOUS | IS_ALIGNED | (IS_WRITEABLE if kind.mutable else 0)
-        flags = builder.and_(self.loaded(value, ARRAY_FLAGS_AT, _I32), _I32(needed))
-        axes = self.loaded(value, ARRAY_NDIM_AT, _I32)
-        described = self.loaded(value, ARRAY_DESCR_AT, _POINTER)
-        number = self.loaded(described, DESCR_NUMBER_AT, _I32)
-        order = self.loaded(described, DESCR_BYTE_ORDER_AT, _I8)
+        needed = (
+            layout.IS_C_CONTIGUOUS
+            | layout.IS_ALIGNED
+            | (layout.IS_WRITEABLE if kind.mutable else 0)
+        )
+        flags = builder.and_(self.loaded(value, layout.ARRAY_FLAGS_AT, _I32), _I32(needed))
+        axes = self.loaded(value, layout.ARRAY_NDIM_AT, _I32)
+        described = self.loaded(value, layout.ARRAY_DESCR_AT, _POINTER)
+        number = self.loaded(described, layout.DESCR_NUMBER_AT, _I32)
+        order = self.loaded(described, layout.DESCR_BYTE_ORDER_AT, _I8)
         fits = builder.icmp_signed("==", flags, _I32(needed))
         fits = builder.and_(fits, builder.icmp_signed("==", axes, _I32(kind.ndim)))
-        fits = builder.and_(fits, builder.icmp_signed("!=", order, _I8(BIG_ENDIAN)))
+        fits = builder.and_(fits, builder.icmp_signed("!=", order, _I8(layout.BIG_ENDIAN)))
         is_item = _I1(0)
-        for each in NUMBERS[str(kind.dtype)]:
+        for each in layout.NUMBERS[str(kind.dtype)]:
             is_item = builder.or_(is_item, builder.icmp_signed("==", number, _I32(each)))
         self.need(builder.and_(fits, is_item))
         element = context.get_data_type(kind.dtype)
         itemsize = _I64(context.get_abi_sizeof(element))
-        lengths = self.loaded(value, ARRAY_SHAPE_AT, _I64.as_pointer())
+        lengths = self.loaded(value, layout.ARRAY_SHAPE_AT, _I64.as_pointer())
         shape = [builder.load(builder.gep(lengths, [_I64(i)])) for i in range(kind.ndim)]
         strides = [itemsize]
         for length in reversed(shape[1:]):
@@ -176,7 +165,7 @@ class Entry:
         array = make_array(kind)(context, builder)
         populate_array(
             array,
-            data=self.loaded(value, ARRAY_DATA_AT, element.as_pointer()),
+            data=self.loaded(value, layout.ARRAY_DATA_AT, element.as_pointer()),
             shape=cgutils.pack_array(builder, shape),
             strides=cgutils.pack_array(builder, strides),
             itemsize=itemsize,

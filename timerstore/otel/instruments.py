@@ -11,15 +11,7 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
 from timerstore.errors import StoreClosedError
-from timerstore.services.looking.families import (
-    AGES_MS,
-    COUNTERS,
-    GAUGES,
-    SERVICE_DONE,
-    SERVICE_GAUGES,
-    STATES,
-    TIMES_MS,
-)
+from timerstore.services.looking import families
 from timerstore.store.store import TimerStore
 from timerstore.watching import groupmetrics, topicmetrics
 from timerstore.watching.groupmetrics import DEAD_LETTERS, LEFT_OUT, UNREAD, shown_rows
@@ -85,17 +77,17 @@ class _Instruments:
 
 
 def _gauges() -> Iterator[tuple[str, str, str, Values]]:
-    for field, text in GAUGES.items():
+    for field, text in families.GAUGES.items():
         unit = "By" if field.endswith(("_bytes", "_end", "_start")) else "1"
         yield field.removesuffix("_count"), unit, text, _value(field)
-    for field, text in STATES.items():
+    for field, text in families.STATES.items():
         yield field.removesuffix("_by"), "1", text, _state(field)
-    for field, text in TIMES_MS.items():
+    for field, text in families.TIMES_MS.items():
         yield field.removesuffix("_ms") + "_timestamp_seconds", "s", text, _value(field, 1000)
-    for field, text in AGES_MS.items():
+    for field, text in families.AGES_MS.items():
         yield field.removesuffix("_ms") + "_seconds", "s", text, _value(field, 1000)
     yield from _parts("gauge")
-    for field, text in SERVICE_GAUGES.items():
+    for field, text in families.SERVICE_GAUGES.items():
         yield "service_" + field, "1", text, _services(field)
     for field, (name, divisor, text) in groupmetrics.GAUGES.items():
         unit = "s" if divisor == 1000 else "{message}"
@@ -110,11 +102,11 @@ def _gauges() -> Iterator[tuple[str, str, str, Values]]:
 
 
 def _counters() -> Iterator[tuple[str, str, str, Values]]:
-    for field, text in COUNTERS.items():
+    for field, text in families.COUNTERS.items():
         unit = "By" if field.endswith("_bytes") else "1"
         yield field.removesuffix("_count"), unit, text, _value(field)
     yield from _parts("counter")
-    yield SERVICE_DONE[0], "{entry}", SERVICE_DONE[1], _services("done_count")
+    yield families.SERVICE_DONE[0], "{entry}", families.SERVICE_DONE[1], _services("done_count")
     for field, (name, text) in topicmetrics.COUNTERS.items():
         yield name, "{timer}", text, _topics(field)
     for field, (name, text) in groupmetrics.COUNTERS.items():

@@ -13,12 +13,8 @@ from timerstore.errors import CorruptStoreError
 from timerstore.ground.ids import ID_DIGITS, format_id
 from timerstore.pending.moved import Payload, encode_described
 from timerstore.pending.timers import Timer, from_parts
+from timerstore.services.calls import by_id
 from timerstore.services.calls.by_id import (
-    OTHER_TOPIC,
-    PENDING,
-    TOLD_DUE_MS,
-    TOLD_OFFSET,
-    TOLD_ROW,
     Kernels,
     Place,
     new_place,
@@ -101,10 +97,10 @@ class ById:
         try:
             with self._engine.commitlog.reading():
                 verdict = self._kernels.cancel(place, self._delete, digits, now_ms)
-                if verdict <= OTHER_TOPIC:
-                    _, delete = self._templates_of(OTHER_TOPIC - verdict)
+                if verdict <= by_id.OTHER_TOPIC:
+                    _, delete = self._templates_of(by_id.OTHER_TOPIC - verdict)
                     verdict = self._kernels.cancel(place, delete, digits, now_ms)
-            return verdict, int(place.told[TOLD_DUE_MS]) if verdict == CANCELLED_BEFORE else 0
+            return verdict, int(place.told[by_id.TOLD_DUE_MS]) if verdict == CANCELLED_BEFORE else 0
         finally:
             self._places.append(place)
 
@@ -117,7 +113,7 @@ class ById:
         place = self._take()
         try:
             with self._engine.commitlog.reading():
-                if self._kernels.get(place, digits) != PENDING:
+                if self._kernels.get(place, digits) != by_id.PENDING:
                     return None
                 *part, due_ms, offset, row, _ = place.told.tolist()
                 topic = self._topics.get(row)
@@ -139,7 +135,7 @@ class ById:
         try:
             with self._engine.commitlog.reading():
                 verdict = self._kernels.get(place, digits)
-                return None if verdict == NOT_JUDGED else verdict >= PENDING
+                return None if verdict == NOT_JUDGED else verdict >= by_id.PENDING
         finally:
             self._places.append(place)
 
@@ -156,10 +152,10 @@ class ById:
         found = place.found
         try:
             with self._engine.commitlog.reading():
-                if self._kernels.get(place, digits) < PENDING:
+                if self._kernels.get(place, digits) < by_id.PENDING:
                     return None
                 told = place.told.tolist()
-                view = log.existing(told[TOLD_OFFSET] // log.segment_bytes).view
+                view = log.existing(told[by_id.TOLD_OFFSET] // log.segment_bytes).view
                 body = payload.body
                 tags_code, described = _described(view, found, told[:SPAN_COLUMNS], payload)
                 if payload.properties is not None and len(described) > DESCRIPTION_BYTES_MAX:
@@ -168,7 +164,7 @@ class ById:
                 if body_bytes + len(described) > engine.content_bytes_max:
                     return None
                 extra = encode_property(fmt.PROPERTY_REPLACES, digits) + described
-                templates = self._templates_of(told[TOLD_ROW])
+                templates = self._templates_of(told[by_id.TOLD_ROW])
                 offset = self._kernels.reschedule(
                     place, templates, due_ms, body, extra, tags_code, now_ms
                 )

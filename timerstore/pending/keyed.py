@@ -28,16 +28,8 @@ from timerstore.pending.moved import Payload
 from timerstore.pending.reschedule import reschedule
 from timerstore.pending.timers import Timer, read_timer
 from timerstore.putting.putting import Prepared, Putting
+from timerstore.services.calls import key_search
 from timerstore.services.calls.key_search import (
-    BEGIN,
-    BEGIN_BEHIND,
-    BEHIND,
-    FOUND,
-    GO_ON,
-    GO_ON_WITHOUT,
-    NO_WORD,
-    NOTHING_LEFT,
-    UNMAPPED,
     KeySearch,
 )
 from timerstore.timelog.jit.locks import KernelLock
@@ -61,10 +53,10 @@ class Keyed:
             if self._keys.is_used:  # the usual one, without a loop: a third of the cost
                 engine = self.core.engine
                 with engine.commitlog.reading(), engine.queues.files[0].reading():
-                    said = self._search.next(names[1], names[0], BEGIN)
-                if said == NOTHING_LEFT:
+                    said = self._search.next(names[1], names[0], key_search.BEGIN)
+                if said == key_search.NOTHING_LEFT:
                     return None
-                if said == FOUND and (timer := self._read_found()) is not None:
+                if said == key_search.FOUND and (timer := self._read_found()) is not None:
                     return timer
             return next(self._timers(*names), None)
 
@@ -159,17 +151,17 @@ class Keyed:
 
         Without the loop over all kinds: half the cost.
         """
-        count, is_all, how = 0, True, BEGIN
+        count, is_all, how = 0, True, key_search.BEGIN
         while True:
             engine = self.core.engine
             with engine.commitlog.reading(), engine.queues.files[0].reading():
                 said = self._search.next(key, topic, how)
-            if said != FOUND:
-                return count, is_all and said == NOTHING_LEFT
+            if said != key_search.FOUND:
+                return count, is_all and said == key_search.NOTHING_LEFT
             cancelled = self._by_id.cancel_once(self._search.id, now_ms)
             count += cancelled is True
             is_all = is_all and cancelled is True  # else it may have been moved meanwhile
-            how = GO_ON if cancelled is None else GO_ON_WITHOUT
+            how = key_search.GO_ON if cancelled is None else key_search.GO_ON_WITHOUT
 
     # --- putting
 
@@ -222,7 +214,7 @@ class _Walk:
 
     def __init__(self, core: Core, search: KeySearch, topic: bytes, key: bytes) -> None:
         self._core, self._search = core, search
-        self._names, self._how = (key, topic), BEGIN
+        self._names, self._how = (key, topic), key_search.BEGIN
         self.is_settled = False
         """Set by the thread that finds that the last one is not pending any more."""
         self.has_no_entry = False
@@ -233,22 +225,22 @@ class _Walk:
     def __next__(self) -> str:
         engine, search = self._core.engine, self._search
         while True:
-            how = GO_ON_WITHOUT if self.is_settled else self._how
+            how = key_search.GO_ON_WITHOUT if self.is_settled else self._how
             self.is_settled = False
             with engine.commitlog.reading(), engine.queues.files[0].reading():
                 said = search.next(*self._names, how)
-            self._how = GO_ON
-            if said == FOUND:
+            self._how = key_search.GO_ON
+            if said == key_search.FOUND:
                 id = search.id
                 if id is not None or (id := self._read_id(search.message)):
                     return id
-            elif said == BEHIND:
+            elif said == key_search.BEHIND:
                 engine.keys.catch_up_locked()
-                self._how = BEGIN_BEHIND
-            elif said == UNMAPPED:
+                self._how = key_search.BEGIN_BEHIND
+            elif said == key_search.UNMAPPED:
                 engine.commitlog.readable(search.message // engine.commitlog.segment_bytes)
             else:
-                self.has_no_entry = said == NO_WORD
+                self.has_no_entry = said == key_search.NO_WORD
                 raise StopIteration
 
     def _read_id(self, message: int) -> str:

@@ -10,16 +10,8 @@ from typing import Final, Literal
 from timerstore.consuming.queued import read_queued
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError
-from timerstore.services.world import needs
+from timerstore.services.world import needs, stages
 from timerstore.services.world.rings import waiting_places
-from timerstore.services.world.stages import (
-    STAGE_ENTRIES,
-    STAGE_LONGEST_NS,
-    STAGE_NAMES,
-    STAGE_NS,
-    STAGE_STEPS,
-    STAGE_WORDS,
-)
 from timerstore.services.world.state import (
     DELIVER_LEVELS,
     DEQUEUE_GET,
@@ -158,16 +150,16 @@ def _waits_for(core: Core, service: int) -> str | None:
 
 def read_stages(core: Core) -> tuple[StageStats, ...]:
     """Collect how long each stage took. O(1)."""
-    rows = core.engine.world.stages.reshape(-1, STAGE_WORDS).tolist()
+    rows = core.engine.world.stages.reshape(-1, stages.STAGE_WORDS).tolist()
     return tuple(
         StageStats(
             name=name,
-            step_count=row[STAGE_STEPS],
-            entry_count=row[STAGE_ENTRIES],
-            busy_ms=row[STAGE_NS] / 1e6,
-            longest_ms=row[STAGE_LONGEST_NS] / 1e6,
+            step_count=row[stages.STAGE_STEPS],
+            entry_count=row[stages.STAGE_ENTRIES],
+            busy_ms=row[stages.STAGE_NS] / 1e6,
+            longest_ms=row[stages.STAGE_LONGEST_NS] / 1e6,
         )
-        for name, row in zip(STAGE_NAMES, rows, strict=True)
+        for name, row in zip(stages.STAGE_NAMES, rows, strict=True)
     )
 
 
