@@ -21,7 +21,7 @@ from timerstore.timelog.files.checkpoint import Checkpoint
 from timerstore.timelog.jit.kernel import kernel_later
 from timerstore.timelog.jit.record import Words
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX, QueueTable
-from timerstore.timelog.writing.tally import count_pending
+from timerstore.timelog.writing.tally import Counted, count_pending
 
 log = logging.getLogger("timerstore")
 _CHUNK: Final = 65_536
@@ -112,7 +112,8 @@ def _tally(
     queues: QueueTable, rows: Words, due_ms: Words, born_ms: Words, body_bytes: Words, now_ms: int
 ) -> None:
     for i in range(len(rows)):
-        count_pending(queues.tally, rows[i], due_ms[i], born_ms[i], body_bytes[i], now_ms)
+        timer = Counted(due_ms[i], born_ms[i], body_bytes[i])
+        count_pending(queues.tally, rows[i], timer, now_ms)
 
 
 def take_level_counts(engine: Engine, metrics: dict[str, Any]) -> None:

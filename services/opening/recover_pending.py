@@ -19,7 +19,7 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.jsonfile import check_seal, read_json
 from timerstore.timelog.jit.kernel import kernel_later
 from timerstore.timelog.jit.record import Words
-from timerstore.timelog.writing.tally import count_pending
+from timerstore.timelog.writing.tally import Counted, count_pending
 from timerstore.wheel.judge import (
     CANCELLED,
     DONE,
@@ -64,14 +64,8 @@ def _count_timers(
         if verdict == PENDING:
             row = columns.row[i]
             world.queues.pending[row] += 1
-            count_pending(
-                world.queues.tally,
-                row,
-                columns.due_ms[i],
-                columns.born_ms[i],
-                columns.body_bytes[i],
-                now_ms,
-            )
+            timer = Counted(columns.due_ms[i], columns.born_ms[i], columns.body_bytes[i])
+            count_pending(world.queues.tally, row, timer, now_ms)
         elif verdict != CANCELLED and verdict != DONE:
             if thread.lost_count == LOST_COUNT_MAX:
                 return i

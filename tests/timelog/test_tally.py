@@ -21,6 +21,7 @@ from timerstore.timelog.writing.tally import (
     PENDING_BYTES,
     PUT_COUNT,
     TALLY_WORDS,
+    Counted,
     bucket_max,
     count_change,
     count_pending,
@@ -53,12 +54,12 @@ DELAYS_MS = st.one_of(
 def _change(
     tally: Any, row: int, change: int, is_delete: bool, due: int, born: int, size: int, now: int
 ) -> None:
-    count_change(tally, row, change, is_delete, due, born, size, now)
+    count_change(tally, row, change, is_delete, Counted(due, born, size), now)
 
 
 @kernel
 def _pending(tally: Any, row: int, due: int, born: int, size: int, now: int) -> None:
-    count_pending(tally, row, due, born, size, now)
+    count_pending(tally, row, Counted(due, born, size), now)
 
 
 @kernel

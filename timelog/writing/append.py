@@ -50,7 +50,7 @@ from timerstore.timelog.jit.locks import lock_acquire, lock_release
 from timerstore.timelog.jit.mapping import PAGE_BYTES
 from timerstore.timelog.jit.record import LINE, Bytes, Int32s, Words, observe, publish, record
 from timerstore.timelog.jit.system import open_pages
-from timerstore.timelog.writing.tally import Tally, count_change, new_tally
+from timerstore.timelog.writing.tally import Counted, Tally, count_change, new_tally
 
 BATCH_BYTES: Final = 64 << 10
 """One append at most, unless a single message is larger: it fits the second-level cache, and holds
@@ -321,9 +321,7 @@ def _count(queues: QueueTable, stage: Stage, count: int, stored_ms: int, now_ms:
                 row & (QUEUE_COUNT_MAX - 1),
                 stage.pending_change[i],
                 stage.row[i] == 0,
-                stage.counted_ms[i],
-                stage.born_ms[i],
-                stage.body_bytes[i],
+                Counted(stage.counted_ms[i], stage.born_ms[i], stage.body_bytes[i]),
                 now_ms if in_level else stored_ms,
             )
 

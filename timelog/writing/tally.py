@@ -14,7 +14,7 @@ again.
 from __future__ import annotations
 
 import mmap
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -53,6 +53,14 @@ FAR_COUNT: Final = COUNTERS + 3  # pending, TOO_FAR
 KEPT_FROM: Final = COUNTERS + 4  # for each ring: buckets before it were moved
 TALLY_WORDS: Final = 256
 assert KEPT_FROM + RING_COUNT <= TALLY_WORDS
+
+
+class Counted(NamedTuple):
+    """What is counted of a timer."""
+
+    due_ms: int
+    born_ms: int
+    body_bytes: int
 
 
 @record
@@ -130,12 +138,10 @@ def _add_overdue(tally: Tally, at: int, due_ms: int, count: int) -> None:
 
 
 @inlined
-def count_ahead(
-    tally: Tally, row: int, due_ms: int, born_ms: int, change: int, now_ms: int
-) -> None:
+def count_ahead(tally: Tally, row: int, timer: Counted, change: int, now_ms: int) -> None:
     """Count a timer among those that are pending, or take it off; `change`: 1 or −1. O(1)."""
-    at, words = row * TALLY_WORDS, tally.words
-    ring = ring_of(due_ms, born_ms)
+    at, words, due_ms = row * TALLY_WORDS, tally.words, timer.due_ms
+    ring = ring_of(due_ms, timer.born_ms)
     if ring == TOO_FAR:
         words[at + FAR_COUNT] = max(0, words[at + FAR_COUNT] + change)
         return
@@ -173,32 +179,23 @@ def count_fired(tally: Tally, row: int, late_ms: int) -> None:
 
 
 @inlined
-def count_pending(
-    tally: Tally, row: int, due_ms: int, born_ms: int, body_bytes: int, now_ms: int
-) -> None:
+def count_pending(tally: Tally, row: int, timer: Counted, now_ms: int) -> None:
     """Count a timer that recovery found pending, which changes no counter. O(1)."""
-    tally.words[row * TALLY_WORDS + PENDING_BYTES] += body_bytes
-    count_ahead(tally, row, due_ms, born_ms, 1, now_ms)
+    tally.words[row * TALLY_WORDS + PENDING_BYTES] += timer.body_bytes
+    count_ahead(tally, row, timer, 1, now_ms)
 
 
 @inlined_always
 def count_change(
-    tally: Tally,
-    row: int,
-    change: int,
-    is_delete: bool,
-    due_ms: int,
-    born_ms: int,
-    body_bytes: int,
-    stored_ms: int,
+    tally: Tally, row: int, change: int, is_delete: bool, timer: Counted, stored_ms: int
 ) -> None:
     """Count what a message does to the timers of a row: put, fired, or cancelled. O(1)."""
     if change > 0:
-        count_put(tally, row, due_ms - stored_ms)
+        count_put(tally, row, timer.due_ms - stored_ms)
     elif change < 0 and is_delete:
         tally.words[row * TALLY_WORDS + CANCELLED_COUNT] += 1
     elif change < 0:
-        count_fired(tally, row, stored_ms - due_ms)
+        count_fired(tally, row, stored_ms - timer.due_ms)
     if change != 0:
-        tally.words[row * TALLY_WORDS + PENDING_BYTES] += change * body_bytes
-        count_ahead(tally, row, due_ms, born_ms, change, stored_ms)
+        tally.words[row * TALLY_WORDS + PENDING_BYTES] += change * timer.body_bytes
+        count_ahead(tally, row, timer, change, stored_ms)
