@@ -22,7 +22,6 @@ from timerstore.timelog.jit.kernel import kernel_later
 from timerstore.timelog.jit.locks import lock_acquire, lock_release
 from timerstore.timelog.jit.record import Bytes, Words
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
-from timerstore.timelog.writing.filler import SALVAGED_TOPIC
 from timerstore.timelog.writing.tally import LOST_COUNT, TALLY_WORDS
 from timerstore.wheel.near import SPAN, place_of
 
@@ -78,7 +77,7 @@ def _is_filler(engine: Engine, message: int) -> bool:
     if _look_at(view, (message - 1) % engine.commitlog.segment_bytes, -1, found) != GOOD:
         return False
     start, count = found.topic_at, found.topic_bytes
-    return view[start : start + count].tobytes() == SALVAGED_TOPIC
+    return view[start : start + count].tobytes() == fmt.SALVAGED_TOPIC
 
 
 def _uncount(engine: Engine, message: int, info: int, found: MessageParts) -> None:

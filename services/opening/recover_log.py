@@ -27,7 +27,6 @@ from timerstore.timelog.reading.copies import BrokerCopies
 from timerstore.timelog.reading.lostcopies import NO_SOURCE
 from timerstore.timelog.reading.pastdamage import NO_MESSAGE_REASON
 from timerstore.timelog.writing.consumequeue import find_rows
-from timerstore.timelog.writing.filler import SALVAGED_TOPIC
 
 CHUNK_ROWS: Final = 65_536
 
@@ -180,7 +179,7 @@ class LogScan:
             log.first_timer_index = int(part.queue_index[np.argmax(is_timer)])
         self.level_due_times.keep(part, queue_rows)
         self.recount.take(part, queue_rows, level_rows, queue_rows_of)
-        fillers = np.isin(queue_rows, self.engine.queues.rows(SALVAGED_TOPIC))
+        fillers = np.isin(queue_rows, self.engine.queues.rows(fmt.SALVAGED_TOPIC))
         damaged.take_fillers(part[fillers])
         lost = damaged.lost_bytes, damaged.starts
         index_part(self.engine, part, queue_rows, self._index_from, *lost)

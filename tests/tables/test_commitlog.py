@@ -178,7 +178,7 @@ def test_bytes_that_are_no_message(copy: Path) -> None:
     assert whole(copy) == before[:7] + before[8:]
     (problem,) = problems(copy)
     assert problem[:2] == ("commitlog", target["offset"])
-    assert f"{target['size']} bytes from here are lost" in problem[2]
+    assert f"{target['size']} bytes up to the next message are lost" in problem[2]
 
 
 def test_a_size_that_leads_elsewhere(copy: Path) -> None:

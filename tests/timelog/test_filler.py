@@ -9,7 +9,6 @@ from timerstore.timelog.writing.filler import (
     BYTES_MAX,
     BYTES_MIN,
     BYTES_OF_ORIGIN,
-    SALVAGED_TOPIC,
     cut_range,
     filler,
 )
@@ -26,7 +25,7 @@ def test_a_filler_is_a_sound_message(size: int, offset: int, origin: int) -> Non
     message = naive.decode_message(data, offset)
     assert naive.encode_message(message) == data and message.has_crc
     assert (message.topic.encode(), message.queue_id, message.queue_offset) == (
-        *(SALVAGED_TOPIC, 3, 9),
+        *(fmt.SALVAGED_TOPIC, 3, 9),
     )
     assert (message.offset, message.stored_ms) == (offset, 1_800_000_000_000)
     assert message.properties.get("TIMER_ORIGIN") == (None if origin < 0 else str(origin))

@@ -161,6 +161,8 @@ TIMER_TOPIC: Final = b"rmq_sys_wheel_timer"
 LEVEL_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC: Final = b"RMQ_SYS_TRANS_HALF_TOPIC"
 """Of halves of transactions. One that waits in a delay level is dropped, as a broker does."""
+SALVAGED_TOPIC: Final = b"SALVAGED"
+"""Of the messages that fill what is lost of a commit log, see `filler.py`. Nobody reads it."""
 RETRY_PREFIX: Final = b"%RETRY%"
 DEAD_PREFIX: Final = b"%DLQ%"
 TOPIC_BYTES_MAX: Final = 127

@@ -74,6 +74,13 @@ def rolled_sources(reader: StoreReader, made: Words, known: Words) -> Words:
     return np.array(found, np.int64).reshape(-1, 3)
 
 
+def fillers(reader: StoreReader, rows: LoggedMessages) -> LoggedMessages:
+    """Return those that a salvage has put in the place of lost messages; see `filler.py`."""
+    likely = rows[rows.topic_bytes == len(fmt.SALVAGED_TOPIC)]
+    is_one = [topic_of(reader, row) == fmt.SALVAGED_TOPIC for row in likely]
+    return likely[np.array(is_one, np.bool_)]
+
+
 def topic_of(reader: StoreReader, row: LoggedMessages) -> bytes:
     """Return the topic of a scanned row; nothing if it is not there."""
     try:

@@ -27,6 +27,12 @@ class Damage(NamedTuple):
     framed: LoggedMessages  # the message here, if nothing but its checksum is wrong; else none
     is_empty: bool  # nothing but zeros follows up to `end`
 
+    def told(self, log_stop: int) -> str:
+        """Say what is wrong, and how much is lost by it if the log goes on before `log_stop`."""
+        if len(self.framed) or (self.end >= log_stop and self.following < 0):
+            return self.reason
+        return lost_up_to(self.reason, self.offset, self.resume)
+
 
 def read_past_damage(
     reader: StoreReader, start: int, stop: int

@@ -15,11 +15,10 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.writing.compose import compose
 from timerstore.timelog.writing.frame import encode_property
 
-SALVAGED_TOPIC: Final = b"SALVAGED"
-LOST_SIZE: Final = 1
-"""Size in the entry of a message that is lost: no message has it, so none is taken for it."""
 BYTES_MAX: Final = 1 << 20
-_REST_BYTES: Final = fmt.MESSAGE_HEADER_BYTES + 1 + len(SALVAGED_TOPIC) + 2 + fmt.CRC_PROPERTY_BYTES
+_REST_BYTES: Final = (
+    fmt.MESSAGE_HEADER_BYTES + 1 + len(fmt.SALVAGED_TOPIC) + 2 + fmt.CRC_PROPERTY_BYTES
+)
 BYTES_MIN: Final = _REST_BYTES + 1
 """An empty body is none that a broker takes."""
 BYTES_OF_ORIGIN: Final = BYTES_MIN + len(fmt.PROPERTY_ORIGIN) + 2 + 19
@@ -33,7 +32,7 @@ def filler(
     properties = b"" if origin < 0 else encode_property(fmt.PROPERTY_ORIGIN, b"%d" % origin)
     body = bytes(size - _REST_BYTES - len(properties))
     data = bytearray(
-        compose(SALVAGED_TOPIC, body, properties, born_ms=stored_ms, queue_id=queue_id)
+        compose(fmt.SALVAGED_TOPIC, body, properties, born_ms=stored_ms, queue_id=queue_id)
     )
     header = np.frombuffer(data, fmt.MESSAGE_HEADER, 1)
     header["queue_index"], header["offset"], header["stored_ms"] = index, offset, stored_ms

@@ -21,13 +21,13 @@ from timerstore.timelog.reading.lostcopies import (
     NO_COPIES,
     NO_SOURCE,
     copies_of,
+    fillers,
     fired_source,
     rolled_sources,
-    topic_of,
 )
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage, used_behind_blank
 from timerstore.timelog.reading.reader import StoreReader
-from timerstore.timelog.writing.filler import BYTES_OF_ORIGIN, SALVAGED_TOPIC, cut_range, filler
+from timerstore.timelog.writing.filler import BYTES_OF_ORIGIN, cut_range, filler
 
 
 @dataclass
@@ -89,10 +89,9 @@ def find_ranges(reader: StoreReader, flushed: int) -> LogFound:
         stored_ms = int(item.stored_ms[-1])
         copied = item.origin >= 0
         copies.append(copies_of(item[copied]))
-        for row in item[item.topic_bytes == len(SALVAGED_TOPIC)]:
-            if topic_of(reader, row) == SALVAGED_TOPIC:
-                found.message_count -= 1
-                found.queue_id = max(found.queue_id, int(row.queue_id) + 1)
+        for row in fillers(reader, item):
+            found.message_count -= 1
+            found.queue_id = max(found.queue_id, int(row.queue_id) + 1)
     found.ranges += [lost for lost in trailing if lost.start < flushed]
     if found.ranges:
         found.end = max(found.end, found.ranges[-1].stop)

@@ -38,7 +38,6 @@ from timerstore.timelog.files.oserrors import telling, told_of
 from timerstore.timelog.files.steady import read_file
 from timerstore.timelog.reading.pastdamage import sound_messages
 from timerstore.timelog.reading.reader import Fault, StoreReader
-from timerstore.timelog.writing.filler import SALVAGED_TOPIC
 
 Progress = Callable[[int, int], None]
 """Takes how many bytes are done, of how many."""
@@ -246,7 +245,7 @@ class _Salvage:
             name = "config/consumerOffset.json"
             content = parse_json(files.get(name, b"{}").decode())
             table = content.setdefault("offsetTable", {})
-            entry = table.setdefault(f"{SALVAGED_TOPIC.decode()}@{GROUP}", {})
+            entry = table.setdefault(f"{fmt.SALVAGED_TOPIC.decode()}@{GROUP}", {})
             entry[str(log.queue_id)] = filler_count
             files[name] = json.dumps(content, ensure_ascii=False).encode()
         write_files(self.disk, self.path, files | {"abort": b""})

@@ -49,10 +49,7 @@ def read_log(view: StoreView, start: int, stop: int) -> Iterator[LoggedMessages 
             return  # the log ends here
         if _is_torn(view, item, is_last=is_last):
             continue
-        reason = item.reason
-        if not len(item.framed) and not (is_last and item.following < 0):
-            reason += f"; {item.resume - item.offset} bytes from here are lost"
-        yield Fault(_LOG, item.offset, reason)
+        yield Fault(_LOG, item.offset, item.told(view.log_stop))
         if len(item.framed):
             yield item.framed
 

@@ -18,7 +18,6 @@ from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reading.pull import QueueRun
 from timerstore.timelog.reading.reader import ReadSegments, read_entries
 from timerstore.timelog.reading.scan import LoggedMessages
-from timerstore.timelog.writing.filler import LOST_SIZE
 from timerstore.validation.findings import Findings, Flags
 from timerstore.validation.lost import lost_entries
 
@@ -39,7 +38,7 @@ def look_at_entries(findings: Findings, name: str, start: int, stop: int) -> Non
         wrong |= verdicts == kernels.ENTRY_BEHIND
         removed = verdicts == kernels.ENTRY_REMOVED
         wrong |= removed & (sizes <= 0)
-        steps_back = (offsets[1:] <= offsets[:-1]) & (sizes[1:] != LOST_SIZE)
+        steps_back = (offsets[1:] <= offsets[:-1]) & (sizes[1:] != fmt.QUEUE_LOST_SIZE)
         wrong[1:] |= removed[1:] & removed[:-1] & steps_back
         # Gaps, and entries of removed messages, stand before all others.
         old = (verdicts == kernels.ENTRY_BLANK) | removed

@@ -12,10 +12,9 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.logranges import LogRanges
-from timerstore.timelog.reading.lostcopies import topic_of
+from timerstore.timelog.reading.lostcopies import fillers
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reading.reader import ReadSegments, StoreReader, read_entries
-from timerstore.timelog.writing.filler import LOST_SIZE, SALVAGED_TOPIC
 from timerstore.validation.findings import Flags
 
 _LOG: Final = "commitlog"
@@ -40,9 +39,8 @@ def _lost_of(view: StoreView, number: int) -> Lost:
         if isinstance(item, Damage):
             found.damaged.add(item.offset, item.resume)
             continue
-        for row in item[item.topic_bytes == len(SALVAGED_TOPIC)]:
-            if topic_of(view.reader, row) == SALVAGED_TOPIC:
-                found.covered.add(int(row.offset), int(row.offset + row.size))
+        for row in fillers(view.reader, item):
+            found.covered.add(int(row.offset), int(row.offset + row.size))
     view.known[_LOG, number] = found
     return found
 
@@ -81,13 +79,13 @@ def lost_entries(view: StoreView, entries: np.ndarray) -> Flags:
     for lost in _lost_at(view, offsets[sizes > 0]):
         fillers = [start for start, _ in lost.covered]
         found |= lost.damaged.contains(offsets)
-        found |= (sizes == LOST_SIZE) & np.isin(offsets - 1, fillers)
+        found |= (sizes == fmt.QUEUE_LOST_SIZE) & np.isin(offsets - 1, fillers)
     return found & (sizes > 0)
 
 
 def last_filler(reader: StoreReader) -> int:
     """Return the offset of a store's last filler, −1 if it has none. O(1)."""
-    last, salvaged = -1, text(SALVAGED_TOPIC)
+    last, salvaged = -1, text(fmt.SALVAGED_TOPIC)
     for (topic, _), queue in reader.queues.items():
         stop = -(-queue.used_end() // fmt.ENTRY_BYTES)
         if topic == salvaged and stop * fmt.ENTRY_BYTES > queue.start:
@@ -105,5 +103,7 @@ def lost_count(
     count = 0
     for first in range(start, stop, _CHUNK_ENTRIES):
         entries = read_entries(queue, first, min(_CHUNK_ENTRIES, stop - first))
-        count += int(lost_entries(view, entries[damaged | (entries["size"] == LOST_SIZE)]).sum())
+        count += int(
+            lost_entries(view, entries[damaged | (entries["size"] == fmt.QUEUE_LOST_SIZE)]).sum()
+        )
     return count

@@ -29,7 +29,6 @@ from timerstore.timelog.reading.scan import (
 )
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX, new_queue_table
 from timerstore.timelog.writing.consumequeue import enter_queue, find_rows, is_gap
-from timerstore.timelog.writing.filler import SALVAGED_TOPIC
 from timerstore.validation import notes
 from timerstore.validation.entries import compare_entries, is_level
 from timerstore.validation.findings import Findings, Flags
@@ -140,10 +139,8 @@ class _Look:
         if is_tail and not damage.is_message and used >= at + fmt.BLANK_BYTES:
             self.findings.fault("closed", Fault(_LOG, used, damage.reason), torn=torn)
             return
-        reason = damage.reason
-        if not len(damage.framed) and not is_tail:
-            reason += f"; {damage.resume - at} bytes up to the next message are lost"
-        self.findings.fault("message_sound", Fault(_LOG, at, reason), torn=torn)
+        fault = Fault(_LOG, at, damage.told(view.log_stop))
+        self.findings.fault("message_sound", fault, torn=torn)
         if len(damage.framed) and not torn:
             self._take(damage.framed)
 
@@ -260,7 +257,9 @@ class _Look:
         kinds[is_fired | without_due] = notes.IS_FIRED
         kinds[without_due] |= notes.TIMER_WITHOUT_DUE
         kinds[is_level] = notes.IS_LEVEL
-        salvaged = [i for i, (topic, _) in enumerate(self.queues.names) if topic == SALVAGED_TOPIC]
+        salvaged = [
+            i for i, (topic, _) in enumerate(self.queues.names) if topic == fmt.SALVAGED_TOPIC
+        ]
         if salvaged:
             kinds[is_fired & np.isin(numbers, salvaged)] |= notes.TIMER_FILLER
         noted = is_timer | is_fired | is_level | without_due
