@@ -11,12 +11,14 @@ from timerstore.timelog.bytes.unit import (
     check_unit,
     fill_unit,
     next_unit_offset,
+    put_prev,
+    unit_change,
     unit_ms,
 )
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
 from timerstore.timelog.jit.intrinsics import get_i32, get_i64, prefetch, put_i32, put_i64
-from timerstore.timelog.jit.kernel import kernel_ahead, kernel_later
-from timerstore.timelog.jit.record import Bytes, Rows, Words
+from timerstore.timelog.jit.kernel import inlined, kernel_ahead, kernel_later
+from timerstore.timelog.jit.record import Rows, Words
 from timerstore.wheel.checksums import PAGE_BYTES
 from timerstore.wheel.slots import NO_UNIT, PAGE_CHANGED, SlotArray, link_unit, slot_last
 
@@ -35,7 +37,6 @@ def walk_chains(
     hop_ms: int,
     units: Units,
     lanes: Rows,
-    scratch: Bytes,
     state: Words,
 ) -> int:
     """Walk some slots' chains, each newest first; return how many units it wrote. O(units).
@@ -67,7 +68,7 @@ def walk_chains(
                     state[1] = WALK_UNMAPPED
                     return count
                 at = offset % timerlog.segment_bytes
-                sound = check_unit(buf, at, offset, scratch) == UNIT_GOOD
+                sound = check_unit(buf, at, offset) == UNIT_GOOD
                 if not sound or unit_ms(buf, at) // precision_ms != lanes[lane, 0]:
                     state[1] = WALK_DAMAGED
                     return count
@@ -91,7 +92,6 @@ def scan_units(
     precision_ms: int,
     hop_ms: int,
     units: Units,
-    scratch: Bytes,
     state: Words,
 ) -> int:
     """Read units in the order of the log, those of slots from `from_slot` on; return how many.
@@ -114,7 +114,7 @@ def scan_units(
             state[1] = WALK_UNMAPPED
             break
         at = offset % segment_bytes
-        if check_unit(buf, at, offset, scratch) != UNIT_GOOD:
+        if check_unit(buf, at, offset) != UNIT_GOOD:
             state[1] = WALK_DAMAGED
             break
         if unit_ms(buf, at) // precision_ms >= from_slot:
@@ -124,8 +124,35 @@ def scan_units(
     return count
 
 
+@inlined
+def point_back(timerlog: SegmentTable, offset: int, prev: int) -> int:
+    """Make a unit point to another one; 1, or 0 if it did before, or −1 if it is not mapped."""
+    buf, at = segment_at(timerlog, offset), offset % timerlog.segment_bytes
+    if len(buf) == 0:
+        return -1
+    if get_i64(buf, at + fmt.UNIT_PREV_AT) == prev:
+        return 0
+    put_prev(buf, at, offset, prev)
+    return 1
+
+
 @kernel_later
-def cut_heads(timerlog: SegmentTable, wheel: SlotArray, end: int, scratch: Bytes) -> int:
+def point_all_back(timerlog: SegmentTable, links: Rows) -> int:
+    """Make units point to others; `links`: int64[n, 2], both offsets. O(n).
+
+    Return how many did not before, or −1 − offset of a unit that is not mapped.
+    """
+    changed = 0
+    for i in range(len(links)):
+        done = point_back(timerlog, links[i, 0], links[i, 1])
+        if done < 0:
+            return -1 - links[i, 0]
+        changed += done
+    return changed
+
+
+@kernel_later
+def cut_heads(timerlog: SegmentTable, wheel: SlotArray, end: int) -> int:
     """Walk every slot whose last unit lies at or past `end` back to before it.
 
     Return how many slots were changed, or −1 − offset of a unit that is damaged. All segments
@@ -142,9 +169,9 @@ def cut_heads(timerlog: SegmentTable, wheel: SlotArray, end: int, scratch: Bytes
         while offset >= end:
             buf = segment_at(timerlog, offset)
             position = offset % timerlog.segment_bytes
-            if len(buf) == 0 or check_unit(buf, position, offset, scratch) != UNIT_GOOD:
+            if len(buf) == 0 or check_unit(buf, position, offset) != UNIT_GOOD:
                 return -1 - offset
-            units += 1 if get_i32(buf, position + fmt.UNIT_MAGIC_AT) & fmt.UNIT_DELETE != 0 else -1
+            units -= unit_change(get_i32(buf, position + fmt.UNIT_MAGIC_AT))
             offset = get_i64(buf, position + fmt.UNIT_PREV_AT)
         put_i64(wheel.slots, at + fmt.SLOT_LAST_AT, offset)
         put_i32(wheel.slots, at + fmt.SLOT_COUNT_AT, units)
@@ -165,11 +192,6 @@ def revise_slots(wheel: SlotArray, units: Units, precision_ms: int) -> int:
     for i in range(len(units.offset)):
         slot = units.ms[i] // precision_ms
         if slot_last(wheel, slot) < units.offset[i]:
-            link_unit(
-                wheel,
-                slot,
-                units.offset[i],
-                -1 if units.magic[i] & fmt.UNIT_DELETE else 1,
-            )
+            link_unit(wheel, slot, units.offset[i], unit_change(units.magic[i]))
             changed += 1
     return changed

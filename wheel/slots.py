@@ -21,7 +21,7 @@ from timerstore.timelog.files.nonzero import nonzero_places
 from timerstore.timelog.files.ownedfile import OwnedFile
 from timerstore.timelog.files.steady import ranges_of
 from timerstore.timelog.jit.intrinsics import get_i32, get_i64, put_i32, put_i64
-from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.kernel import inlined, kernel_later
 from timerstore.timelog.jit.record import Bytes, record
 from timerstore.wheel.checksums import PAGE_BYTES, SUMS_FILE, WheelSums
 
@@ -80,6 +80,12 @@ def set_slot(wheel: SlotArray, slot: int, first: int, last: int, count: int) -> 
     put_i64(wheel.slots, at + fmt.SLOT_LAST_AT, last)
     put_i32(wheel.slots, at + fmt.SLOT_COUNT_AT, count)
     wheel.dirty[at // PAGE_BYTES] = PAGE_CHANGED
+
+
+@kernel_later
+def set_head(wheel: SlotArray, slot: int, first: int, last: int, count: int) -> None:
+    """Write a whole slot from Python, see `set_slot`."""
+    set_slot(wheel, slot, first, last, count)
 
 
 class TimerWheel:

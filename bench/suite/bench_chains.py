@@ -40,16 +40,12 @@ def bench_scan(store: TimerStore, benchmark: Any) -> None:
     """Read the timer log from end to end."""
     put(store, 3_600_000)
     drive(store, (ENQUEUE_GET, ENQUEUE_PUT), START_MS)
-    timerlog, units, scratch = (
-        store.core.engine.timerlog,
-        Units.room(COUNT),
-        np.zeros(64, np.uint8),
-    )
+    timerlog, units = store.core.engine.timerlog, Units.room(COUNT)
 
     def stage() -> None:
         state = np.array([timerlog.start, 0], np.int64)
         with timerlog.reading() as table:
-            found = scan_units(table, timerlog.end, 0, 1_000, 0, units, scratch, state)
+            found = scan_units(table, timerlog.end, 0, 1_000, 0, units, state)
         assert found == COUNT
         assert state[1] == WALK_DONE
 

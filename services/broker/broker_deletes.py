@@ -30,5 +30,5 @@ def link_delete(
         topic_hash,
         unit_ms,
     )
-    write_unit(world, slot, unit, world.scratch)
+    write_unit(world, slot, unit)
     return True

@@ -10,31 +10,35 @@ each unit (`floor.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.engine import Engine
+from timerstore.services.looking.log_units import all_units
 from timerstore.services.world.floor import find_in, is_superseded
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import (
     UNIT_GOOD,
+    WRONG_UNIT_REASON,
     NewUnit,
+    Units,
     check_unit,
-    is_broker_unit,
-    next_unit_offset,
     put_unit,
-    unit_crc,
-    unit_ms,
+    unit_change,
 )
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
-from timerstore.timelog.jit.intrinsics import get_i32, get_i64, put_i32, put_i64
+from timerstore.timelog.jit.intrinsics import get_i32, get_i64
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
 from timerstore.timelog.jit.record import Rows, Words
-from timerstore.wheel.slots import NO_UNIT, set_slot, slot_at
+from timerstore.wheel.chain import point_back
+from timerstore.wheel.slots import NO_UNIT, set_slot
+
+T = TypeVar("T")
 
 
 def used_chains(engine: Engine) -> Words:
@@ -53,7 +57,8 @@ def cut_chains(engine: Engine) -> int:
     timer log is durable on return, the wheel with the next checkpoint: then call `move_units`.
     Raises CorruptStoreError.
     """
-    return change_units(engine, _cut_all, used_chains(engine))
+    chains = [used_chains(engine)]
+    return change_units(engine, lambda table, part: _cut_all(engine.world, table, part), chains)
 
 
 def move_units(engine: Engine) -> int:
@@ -61,42 +66,45 @@ def move_units(engine: Engine) -> int:
 
     The wheel is durable since they were cut out. Durable on return. Raises CorruptStoreError.
     """
-    return change_units(engine, _move_all, np.zeros((0, 2), np.int64))
+    log, to_ms = engine.timerlog, passed_slot_ms(engine)
+    units = all_units(engine, log.start, log.end, engine.read_slot)
+    return change_units(
+        engine, lambda table, part: _move_all(engine.world, table, part, to_ms), units
+    )
 
 
 def change_units(
-    engine: Engine, change: Callable[[World, SegmentTable, Rows], int], chains: Words
+    engine: Engine, change: Callable[[SegmentTable, T], int], parts: Iterable[T]
 ) -> int:
-    """Change units in place, as a kernel does it; durable on return. Returns what that does."""
-    log = engine.timerlog
+    """Change units in place, part by part; return how many were changed. Durable on return.
+
+    `change` returns how many it changed of a part, or −1 − the offset of what is no unit.
+    """
+    log, count = engine.timerlog, 0
     units = PinnedLog(log)
     units.pin_all()
-    count = int(change(engine.world, units.table, chains))
-    if count < 0:
-        raise CorruptStoreError("timerlog", -1 - count, "this is not the unit that was written")
+    for part in parts:
+        done = int(change(units.table, part))
+        if done < 0:
+            raise CorruptStoreError("timerlog", -1 - done, WRONG_UNIT_REASON)
+        count += done
     if count:
         log.flush(log.start, log.end)
     return count
+
+
+def passed_slot_ms(engine: Engine) -> int:
+    """Return when a slot begins that is passed, and whose place in the ring no other has."""
+    slots, slot = engine.wheel.slots["time"], engine.read_slot - 1
+    while slots[slot % len(slots)] >= engine.read_slot:
+        slot -= 1
+    return slot * engine.precision_ms
 
 
 @inlined
 def _is_done(world: World, message: int, slot: int, offset: int) -> bool:
     """Tell whether nobody needs the unit of a message in a slot; no pass is under way."""
     return is_superseded(world, message, slot, offset) or find_in(world.done, message) >= 0
-
-
-@inlined
-def point_back(world: World, timerlog: SegmentTable, offset: int, prev_pos: int) -> bool:
-    """Make a unit point to another one; False if it did already."""
-    buf = segment_at(timerlog, offset)
-    at = offset % world.timerlog.segment_bytes
-    if len(buf) == 0 or get_i64(buf, at + fmt.UNIT_PREV_AT) == prev_pos:
-        return False
-    by_broker = is_broker_unit(buf, at)
-    put_i64(buf, at + fmt.UNIT_PREV_AT, prev_pos)
-    if not by_broker:
-        put_i32(buf, at + fmt.UNIT_CRC_AT, unit_crc(buf, at, offset, world.scratch))
-    return True
 
 
 @kernel_ahead
@@ -109,7 +117,7 @@ def _cut_all(world: World, timerlog: SegmentTable, chains: Rows) -> int:
         while offset >= world.cleaning.timerlog_start:
             buf = segment_at(timerlog, offset)
             at = offset % world.timerlog.segment_bytes
-            if len(buf) == 0 or check_unit(buf, at, offset, world.scratch) != UNIT_GOOD:
+            if len(buf) == 0 or check_unit(buf, at, offset) != UNIT_GOOD:
                 return -1 - offset
             if _is_done(world, get_i64(buf, at + fmt.UNIT_MESSAGE_AT), slot, offset):
                 changed = True
@@ -117,11 +125,11 @@ def _cut_all(world: World, timerlog: SegmentTable, chains: Rows) -> int:
                 if first == NO_UNIT:
                     last = offset
                 else:
-                    point_back(world, timerlog, first, offset)
+                    point_back(timerlog, first, offset)
                 first = offset
-                count += -1 if get_i32(buf, at + fmt.UNIT_MAGIC_AT) & fmt.UNIT_DELETE != 0 else 1
+                count += unit_change(get_i32(buf, at + fmt.UNIT_MAGIC_AT))
             offset = get_i64(buf, at + fmt.UNIT_PREV_AT)
-        if first != NO_UNIT and point_back(world, timerlog, first, NO_UNIT):
+        if first != NO_UNIT and point_back(timerlog, first, NO_UNIT) > 0:
             changed = True
         if changed or first == NO_UNIT:
             set_slot(world.wheel, slot, first, last, count)
@@ -130,20 +138,10 @@ def _cut_all(world: World, timerlog: SegmentTable, chains: Rows) -> int:
 
 
 @inlined
-def _passed_slot(world: World) -> int:
-    """Return a slot before R whose place in the ring no slot from R on has."""
-    passed = world.dequeue_put.passed_slot
-    slot = passed - 1
-    while get_i64(world.wheel.slots, slot_at(world.wheel, slot) + fmt.SLOT_TIME_AT) >= passed:
-        slot -= 1
-    return slot
-
-
-@inlined
 def retire_unit(
-    world: World,
     timerlog: SegmentTable,
     offset: int,
+    to_ms: int,
     magic: int,
     message: int,
     size: int,
@@ -151,10 +149,9 @@ def retire_unit(
 ) -> bool:
     """Rewrite a unit, as one of a message in a slot that is passed; False if there is none."""
     buf = segment_at(timerlog, offset)
-    at = offset % world.timerlog.segment_bytes
-    if len(buf) == 0 or check_unit(buf, at, offset, world.scratch) != UNIT_GOOD:
+    at = offset % timerlog.segment_bytes
+    if len(buf) == 0 or check_unit(buf, at, offset) != UNIT_GOOD:
         return False
-    to_ms = _passed_slot(world) * world.settings.precision_ms
     unit = NewUnit(
         NO_UNIT,
         magic & ~fmt.UNIT_ROLL,
@@ -166,27 +163,23 @@ def retire_unit(
         topic_hash,
         to_ms + fmt.EXTRA_READ_MESSAGE,
     )
-    put_unit(buf, at, offset, unit, world.scratch)
+    put_unit(buf, at, offset, unit)
     return True
 
 
 @kernel_ahead
-def _move_all(world: World, timerlog: SegmentTable, chains: Rows) -> int:
-    """Move all units of slots from R on that nobody needs; return how many, or −1 − offset."""
-    precision, segment_bytes = world.settings.precision_ms, world.timerlog.segment_bytes
-    count = 0
-    offset = next_unit_offset(segment_bytes, world.cleaning.timerlog_start)
-    while offset + fmt.UNIT_BYTES <= world.timerlog.end:
-        buf = segment_at(timerlog, offset)
-        at = offset % segment_bytes
-        if len(buf) == 0 or check_unit(buf, at, offset, world.scratch) != UNIT_GOOD:
+def _move_all(world: World, timerlog: SegmentTable, units: Units, to_ms: int) -> int:
+    """Move those of some units that nobody needs; return how many, or −1 − offset."""
+    precision, count = world.settings.precision_ms, 0
+    for i in range(len(units.offset)):
+        offset, message = units.offset[i], units.message[i]
+        if not _is_done(world, message, units.ms[i] // precision, offset):
+            continue
+        buf, at = segment_at(timerlog, offset), offset % timerlog.segment_bytes
+        topic_hash = get_i32(buf, at + fmt.UNIT_HASH_AT) if len(buf) > 0 else 0
+        if not retire_unit(
+            timerlog, offset, to_ms, units.magic[i], message, units.size[i], topic_hash
+        ):
             return -1 - offset
-        slot, message = unit_ms(buf, at) // precision, get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
-        if slot >= world.dequeue_put.passed_slot and _is_done(world, message, slot, offset):
-            magic = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
-            size = get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT)
-            topic_hash = get_i32(buf, at + fmt.UNIT_HASH_AT)
-            retire_unit(world, timerlog, offset, magic, message, size, topic_hash)
-            count += 1
-        offset = next_unit_offset(segment_bytes, offset + fmt.UNIT_BYTES)
+        count += 1
     return count

@@ -16,9 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
-from timerstore.services.broker.cut_chains import change_units, point_back, retire_unit
+from timerstore.services.broker.cut_chains import change_units, passed_slot_ms, retire_unit
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.log_units import all_units, live_units
+from timerstore.services.looking.slot_units import chain_units
 from timerstore.services.opening.recover_hops import use_last_units
 from timerstore.services.pipeline.link_units import find_unit_room, write_unit
 from timerstore.services.world.world import World
@@ -26,17 +27,21 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import (
     UNIT_GOOD,
     UNIT_ROOM_BYTES,
+    WRONG_UNIT_REASON,
     NewUnit,
     check_unit,
     is_broker_unit,
-    next_unit_offset,
     unit_ms,
 )
+from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
 from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u32
-from timerstore.timelog.jit.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.kernel import kernel_ahead
 from timerstore.timelog.jit.record import Rows, Words
-from timerstore.wheel.slots import NO_UNIT, set_slot, slot_last
+from timerstore.timelog.reading.reader import ReadSegments
+from timerstore.timelog.reading.units import walk_units
+from timerstore.wheel.chain import point_all_back
+from timerstore.wheel.slots import NO_UNIT, set_head, slot_last
 
 
 class NamedDelete(NamedTuple):
@@ -56,7 +61,7 @@ def misleading_units(engine: Engine) -> tuple[Words, Words]:
     count = log.end // log.segment_bytes + 1
     largest = np.full(count, -1, np.int64)
     live = [np.zeros(0, np.int64)]
-    last_at = (log.segment_bytes - UNIT_ROOM_BYTES) // fmt.UNIT_BYTES * fmt.UNIT_BYTES
+    last_at = _last_at(log)
     for units in live_units(engine):
         np.maximum.at(largest, units.offset // log.segment_bytes, units.message)
         live.append(units.offset[units.offset % log.segment_bytes == last_at])
@@ -81,7 +86,7 @@ def link_again(engine: Engine, offsets: Words) -> None:
         with engine.timerlog.reading() as table:
             at = int(_link_all(world, table, rows, at))
         if at < 0:
-            raise CorruptStoreError("timerlog", -1 - at, "this is not the unit that was written")
+            raise CorruptStoreError("timerlog", -1 - at, WRONG_UNIT_REASON)
         if at < len(rows):
             for offset in rows[at : at + 1, 0].tolist():
                 engine.timerlog.existing(offset // engine.timerlog.segment_bytes)
@@ -108,7 +113,7 @@ def _link_all(world: World, timerlog: SegmentTable, rows: Rows, start: int) -> i
         at = offset % timerlog.segment_bytes
         if len(buf) == 0 or find_unit_room(world) < 0:
             return i
-        if check_unit(buf, at, offset, world.scratch) != UNIT_GOOD:
+        if check_unit(buf, at, offset) != UNIT_GOOD:
             return -1 - offset
         ms, magic = unit_ms(buf, at), get_i32(buf, at + fmt.UNIT_MAGIC_AT)
         extra = get_u32(buf, at + fmt.UNIT_EXTRA_AT)
@@ -129,7 +134,7 @@ def _link_all(world: World, timerlog: SegmentTable, rows: Rows, start: int) -> i
             get_i32(buf, at + fmt.UNIT_HASH_AT),
             due_ms,
         )
-        rows[i, 1], rows[i, 2] = message, write_unit(world, slot, unit, world.scratch)
+        rows[i, 1], rows[i, 2] = message, write_unit(world, slot, unit)
     return len(rows)
 
 
@@ -139,98 +144,57 @@ def name_units(engine: Engine, offsets: Words, delete: NamedDelete) -> None:
     They are taken out of the chains of slots that are passed before; O(units).
     """
     rows = np.empty((len(offsets), 4), np.int64)
-    rows[:, 0], rows[:, 1:] = np.sort(offsets), delete
-    change_units(engine, _take_out_all, rows)
-    change_units(engine, _name_all, rows)
+    rows[:, 0], rows[:, 1:] = offsets, delete
+    _take_out(engine, offsets)
+    to_ms = passed_slot_ms(engine)
+    change_units(engine, lambda table, part: _name_all(table, part, to_ms), [rows])
 
 
 def ends_file(engine: Engine) -> bool:
     """Tell whether the next unit is the last of its file."""
-    log = engine.timerlog
-    at = log.end % log.segment_bytes
-    if at + UNIT_ROOM_BYTES > log.segment_bytes:
-        at = 0
-    return at + fmt.UNIT_BYTES + UNIT_ROOM_BYTES > log.segment_bytes
+    at, last_at = engine.timerlog.end % engine.timerlog.segment_bytes, _last_at(engine.timerlog)
+    return (at if at <= last_at else 0) == last_at
 
 
-def passed_slot_ms(engine: Engine) -> int:
-    """Return when a slot begins that is passed, and whose place in the ring no other has."""
-    slots, slot = engine.wheel.slots["time"], engine.read_slot - 1
-    while slots[slot % len(slots)] >= engine.read_slot:
-        slot -= 1
-    return slot * engine.precision_ms
+def _last_at(log: SegmentedFile) -> int:
+    """Return where the last unit of a file stands."""
+    return (log.segment_bytes - UNIT_ROOM_BYTES) // fmt.UNIT_BYTES * fmt.UNIT_BYTES
 
 
-@inlined
-def _is_named(rows: Rows, offset: int) -> bool:
-    """Tell whether one of `rows`, sorted by their first column, is of the unit at `offset`."""
-    low, high = 0, len(rows)
-    while low < high:
-        middle = (low + high) // 2
-        if rows[middle, 0] < offset:
-            low = middle + 1
-        else:
-            high = middle
-    return low < len(rows) and rows[low, 0] == offset
-
-
-@inlined
-def _kept_before(world: World, timerlog: SegmentTable, rows: Rows, offset: int) -> int:
-    """Return a unit's offset, or that of the first one before it in its chain that is kept."""
-    while offset >= world.cleaning.timerlog_start and _is_named(rows, offset):
-        buf = segment_at(timerlog, offset)
-        if len(buf) == 0:
-            return NO_UNIT
-        offset = get_i64(buf, offset % timerlog.segment_bytes + fmt.UNIT_PREV_AT)
-    return offset
-
-
-@kernel_ahead
-def _take_out_all(world: World, timerlog: SegmentTable, rows: Rows) -> int:
-    """Take units out of their chains; return how many others were changed, or −1 − offset.
-
-    `rows`: int64[n, 4], sorted by the offset of a unit, its first column. The slots of chains that
-    are still in the wheel lead past them, too.
-    """
-    segment_bytes, count = timerlog.segment_bytes, 0
-    offset = next_unit_offset(segment_bytes, world.cleaning.timerlog_start)
-    while offset + fmt.UNIT_BYTES <= world.timerlog.end:
-        buf = segment_at(timerlog, offset)
-        at = offset % segment_bytes
-        if len(buf) == 0 or check_unit(buf, at, offset, world.scratch) != UNIT_GOOD:
-            return -1 - offset
-        if not _is_named(rows, offset):
-            before = get_i64(buf, at + fmt.UNIT_PREV_AT)
-            count += point_back(
-                world, timerlog, offset, _kept_before(world, timerlog, rows, before)
-            )
-        offset = next_unit_offset(segment_bytes, offset + fmt.UNIT_BYTES)
-    for i in range(len(rows)):
-        buf = segment_at(timerlog, rows[i, 0])
-        slot = unit_ms(buf, rows[i, 0] % segment_bytes) // world.settings.precision_ms
-        _shorten_slot(world, timerlog, rows, slot)
-    return count
-
-
-@inlined
-def _shorten_slot(world: World, timerlog: SegmentTable, rows: Rows, slot: int) -> None:
-    """Make a slot lead past units that were taken out of its chain."""
-    offset = _kept_before(world, timerlog, rows, slot_last(world.wheel, slot))
-    first, last, count = NO_UNIT, offset, 0
-    while offset >= world.cleaning.timerlog_start:
-        buf = segment_at(timerlog, offset)
-        if len(buf) == 0:
-            break
-        at = offset % timerlog.segment_bytes
-        first = offset
-        count += -1 if get_i32(buf, at + fmt.UNIT_MAGIC_AT) & fmt.UNIT_DELETE != 0 else 1
-        offset = get_i64(buf, at + fmt.UNIT_PREV_AT)
-    if last != NO_UNIT or slot_last(world.wheel, slot) != NO_UNIT:
-        set_slot(world.wheel, slot, first, last, count)
+def _take_out(engine: Engine, offsets: Words) -> None:
+    """Take units out of their chains, durably, and out of the slots that are still in the wheel."""
+    log, wheel = engine.timerlog, engine.wheel.slots
+    gone = set(offsets.tolist())
+    before = dict[int, int]()  # of each of them the first unit before it that stays
+    links, slots = list[tuple[int, int]](), set[int]()
+    reader = ReadSegments(log.folder, "timerlog", log.segment_bytes, open_count_max=4)
+    for units in walk_units(reader, log.start, log.end):
+        if (units.status != UNIT_GOOD).any():
+            offset = int(units.offset[units.status != UNIT_GOOD][0])
+            raise CorruptStoreError("timerlog", offset, WRONG_UNIT_REASON)
+        for unit in units[np.isin(units.offset, offsets) | np.isin(units.prev, offsets)]:
+            offset, prev = int(unit.offset), int(unit.prev)
+            prev = before.get(prev, prev)
+            if offset in gone:
+                before[offset] = prev
+                slots.add(int(unit.ms) // engine.precision_ms)
+            else:
+                links.append((offset, prev))
+    change_units(engine, point_all_back, [np.array(links, np.int64).reshape(-1, 2)])
+    for slot in slots:
+        used = wheel[slot % len(wheel)]
+        if used["time"] != slot:
+            continue
+        first, last, count = NO_UNIT, int(used["last"]), 0
+        last = before.get(last, last)
+        for part in chain_units(engine, np.array([[slot, last]]), lane_count=1):
+            first = int(part.offset[-1])
+            count += len(part) - 2 * int((part.magic & fmt.UNIT_DELETE != 0).sum())
+        set_head(engine.world.wheel, slot, first, last, count)
 
 
 @kernel_ahead
-def _name_all(world: World, timerlog: SegmentTable, rows: Rows) -> int:
+def _name_all(timerlog: SegmentTable, rows: Rows, to_ms: int) -> int:
     """Rewrite units; return how many, or −1 − offset of what is none.
 
     `rows`: int64[n, 4]: its offset, the delete's, its size, the hash of its target's topic.
@@ -238,6 +202,6 @@ def _name_all(world: World, timerlog: SegmentTable, rows: Rows) -> int:
     magic = fmt.UNIT_PLAIN | fmt.UNIT_DELETE | fmt.UNIT_HOP
     for i in range(len(rows)):
         row = rows[i]
-        if not retire_unit(world, timerlog, row[0], magic, row[1], row[2], row[3]):
+        if not retire_unit(timerlog, row[0], to_ms, magic, row[1], row[2], row[3]):
             return -1 - row[0]
     return len(rows)

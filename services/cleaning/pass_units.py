@@ -56,14 +56,11 @@ class Round:
         self._offset = log.start
         self._reader = ReadSegments(log.folder, "timerlog", log.segment_bytes, open_count_max=4)
         self._buffer = Units.room(units_at_once)
-        self._scratch = np.zeros(64, np.uint8)
 
     def read_on(self) -> None:
         """Read the next units; those of ROWS_MAX messages are kept, or of half as many."""
         where = np.array([self._offset, 0], np.int64)
-        found = read_units(
-            self.engine, self._reader, self._end, -1, self._buffer, self._scratch, where
-        )
+        found = read_units(self.engine, self._reader, self._end, -1, self._buffer, where)
         wanted = (found.message >= self.start) & (found.message < self.stop)
         parts = [*self._parts, found[wanted & (found.ms >= self._read_ms)]]
         is_read, stop, offset = bool(where[1] == chain.WALK_DONE), self.stop, int(where[0])

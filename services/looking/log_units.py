@@ -7,13 +7,13 @@ Code that may go on past damage uses `timelog/reading/units.py`; code that asks 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
 from timerstore.services.world.floor import read_floor
-from timerstore.timelog.bytes.unit import Units
+from timerstore.timelog.bytes.unit import WRONG_UNIT_REASON, Units
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.reader import ReadSegments
@@ -56,9 +56,9 @@ def _units(
     engine: Engine, reader: ReadSegments | PinnedLog, start: int, stop: int, from_slot: int
 ) -> Iterator[Units]:
     units = Units.room(CHUNK_UNITS)
-    where, scratch = np.array([start, 0], np.int64), np.zeros(64, np.uint8)
+    where = np.array([start, 0], np.int64)
     while where[0] < stop:
-        part = read_units(engine, reader, stop, from_slot, units, scratch, where)
+        part = read_units(engine, reader, stop, from_slot, units, where)
         if len(part):
             yield part
         if where[1] == chain.WALK_DONE:
@@ -71,7 +71,6 @@ def read_units(
     stop: int,
     from_slot: int,
     units: Units,
-    scratch: Any,
     where: Words,
 ) -> Units:
     """Read units before `stop` as `scan_units` does, mapped on the way; damage is an error.
@@ -88,12 +87,10 @@ def read_units(
         if is_there or before >= log.start:
             break
     count = chain.scan_units(
-        *(reader.table, stop, from_slot, engine.precision_ms, engine.hop_ms),
-        *(units, scratch, where),
+        reader.table, stop, from_slot, engine.precision_ms, engine.hop_ms, units, where
     )
     if where[1] == chain.WALK_DAMAGED:
-        offset, reason = int(where[0]), "this is not the unit that was written there"
-        raise CorruptStoreError("timerlog", offset, reason)
+        raise CorruptStoreError("timerlog", int(where[0]), WRONG_UNIT_REASON)
     if where[1] == chain.WALK_UNMAPPED and where[0] == before:
         number = int(before) // log.segment_bytes
         offset = (number + (number in log.numbers)) * log.segment_bytes

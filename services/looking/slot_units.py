@@ -40,12 +40,11 @@ def chain_units(
     """
     units = Units.room(chunk_rows)
     lanes = np.full((lane_count, 2), NO_UNIT, np.int64)
-    where, scratch = np.zeros(3, np.int64), np.zeros(64, np.uint8)
-    timerlog = engine.timerlog
+    where, timerlog = np.zeros(3, np.int64), engine.timerlog
     while True:
         with timerlog.reading() as table:
             count = chain.walk_chains(
-                table, chains, engine.precision_ms, engine.hop_ms, units, lanes, scratch, where
+                table, chains, engine.precision_ms, engine.hop_ms, units, lanes, where
             )
         if count:
             yield units[:count]

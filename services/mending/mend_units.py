@@ -22,21 +22,20 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, exact_due_ms, java_hash, read_message
 from timerstore.timelog.bytes.unit import (
     UNIT_GOOD,
+    WRONG_UNIT_REASON,
     LoggedUnits,
     NewUnit,
-    is_broker_unit,
     put_unit,
-    unit_crc,
 )
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.jit.acting import acting_as
-from timerstore.timelog.jit.intrinsics import put_i32, put_i64
 from timerstore.timelog.jit.kernel import kernel_later
 from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading import units as kernels
 from timerstore.timelog.reading.reader import ReadSegments
-from timerstore.wheel.slots import NO_UNIT, SlotArray, set_slot
+from timerstore.wheel.chain import point_all_back
+from timerstore.wheel.slots import NO_UNIT, set_head
 
 _WRITTEN_AGAIN_MAX: Final = 4_096
 """Damaged units that are written again in one go; more wait for the rebuild."""
@@ -60,14 +59,14 @@ def mend_units(engine: Engine, offset: int) -> None:
 
     Only dequeue-get's thread calls this, which answers its needs; or enqueue-put's.
     """
-    engine.damage.note("timerlog", offset, "this is not the unit that was written there")
+    engine.damage.note("timerlog", offset, WRONG_UNIT_REASON)
     engine.rebuild_wanted |= {TIMERS}
     write_mark(engine.disk, engine.path, engine.rebuild_wanted)
     with engine.locks, acting_as(DEQUEUE_GET):
         units, damaged = _read_units(engine)
         if len(damaged) <= _WRITTEN_AGAIN_MAX:
             for each in damaged.tolist():
-                engine.damage.note("timerlog", each, "this is not the unit that was written there")
+                engine.damage.note("timerlog", each, WRONG_UNIT_REASON)
             restored = [_restore(engine, units, each) for each in damaged.tolist()]
             if any(restored):
                 units, damaged = _read_units(engine)
@@ -155,7 +154,7 @@ def _index_beside(engine: Engine, offset: int, step: int) -> tuple[int, int]:
     room = (log.segment_bytes - fmt.TIMERLOG_BLANK_BYTES) // fmt.UNIT_BYTES
     number, position = divmod(offset, log.segment_bytes)
     at, damaged = number * room + position // fmt.UNIT_BYTES, 0
-    units, unit, scratch = PinnedLog(log), LoggedUnits.room(1), np.zeros(64, np.uint8)
+    units, unit = PinnedLog(log), LoggedUnits.room(1)
     for _ in range(_HOPS_PASSED_MAX):
         at += step
         if at < 0:
@@ -168,7 +167,7 @@ def _index_beside(engine: Engine, offset: int, step: int) -> tuple[int, int]:
             break
         units.map_from(beside)
         where = np.array([beside, 0], np.int64)
-        kernels.read_units(units.table, log.end, kernels.EVERY_UNIT, unit, scratch, where)
+        kernels.read_units(units.table, log.end, kernels.EVERY_UNIT, unit, where)
         if unit.status[0] != UNIT_GOOD:
             damaged += 1
         elif not unit.magic[0] & fmt.UNIT_HOP:
@@ -226,7 +225,7 @@ def _write_again(
         java_hash(source, found.real_topic_at, found.real_topic_bytes),
         exact_due_ms(source, found, world.settings.store_tag, precision),
     )
-    put_unit(buf, offset % world.timerlog.segment_bytes, offset, unit, world.scratch)
+    put_unit(buf, offset % world.timerlog.segment_bytes, offset, unit)
     return True
 
 
@@ -239,12 +238,12 @@ def _link(engine: Engine, units: _Units) -> None:
     offset, slot, previous = units.offset[order], units.slot[order], units.previous[order]
     is_first = np.diff(slot, prepend=-1) != 0
     expected = np.where(is_first, NO_UNIT, np.roll(offset, 1))
-    for i in np.flatnonzero(previous != expected).tolist():
+    for link in np.stack((offset, expected), axis=1)[previous != expected]:
         engine.timerlog.trim()
-        with engine.timerlog.reading():
-            engine.timerlog.reserve(int(offset[i]), int(offset[i]) + fmt.UNIT_BYTES)
-            while not _set_previous(engine.world, int(offset[i]), int(expected[i])):
-                engine.timerlog.existing(int(offset[i]) // engine.timerlog.segment_bytes)
+        with engine.timerlog.reading() as table:
+            engine.timerlog.reserve(int(link[0]), int(link[0]) + fmt.UNIT_BYTES)
+            while point_all_back(table, link.reshape(1, 2)) < 0:
+                engine.timerlog.existing(int(link[0]) // engine.timerlog.segment_bytes)
     firsts = np.flatnonzero(is_first)
     lasts = np.append(firsts[1:], len(slot))[: len(firsts)] - 1
     change = np.concatenate([[0], np.cumsum(1 - 2 * units.is_delete[order])])
@@ -260,33 +259,13 @@ def _link(engine: Engine, units: _Units) -> None:
     unclaimed |= (wheel["time"] >= world.aside.claimed_slot) & (wheel["time"] < aside_stop)
     held = set(wheel["time"][unclaimed].tolist())
     for each in sorted(held - heads.keys()):
-        _set_head(engine.world.wheel, each, NO_UNIT, NO_UNIT, 0)
+        set_head(engine.world.wheel, each, NO_UNIT, NO_UNIT, 0)
     for each, head in heads.items():
         at = each % len(wheel)
         if (int(wheel["time"][at]), int(wheel["last"][at])) != (each, head[1]):
-            _set_head(engine.world.wheel, each, *head)
+            set_head(engine.world.wheel, each, *head)
     for get in (world.dequeue_get, world.aside):
         if get.claim_offset != NO_UNIT:
             # What was walked of its chain stands behind that.
             rest = offset[(slot == get.claimed_slot - 1) & (offset <= get.claim_offset)]
             get.claim_offset = int(rest.max()) if len(rest) else NO_UNIT
-
-
-@kernel_later
-def _set_previous(world: World, offset: int, previous: int) -> bool:
-    """Make a unit point to another one; False if its segment is not mapped."""
-    buf = segment_at(world.timerlog, offset)
-    if len(buf) == 0:
-        return False
-    at = offset % world.timerlog.segment_bytes
-    by_broker = is_broker_unit(buf, at)
-    put_i64(buf, at + fmt.UNIT_PREV_AT, previous)
-    if not by_broker:
-        put_i32(buf, at + fmt.UNIT_CRC_AT, unit_crc(buf, at, offset, world.scratch))
-    return True
-
-
-@kernel_later
-def _set_head(wheel: SlotArray, slot: int, first: int, last: int, count: int) -> None:
-    """Write a slot of the wheel."""
-    set_slot(wheel, slot, first, last, count)

@@ -22,7 +22,7 @@ from timerstore.services.engine.rebuild import TIMERS, write_mark
 from timerstore.services.mending.mend_entries import write_entries
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import REASONS
-from timerstore.timelog.bytes.unit import UNIT_GOOD
+from timerstore.timelog.bytes.unit import UNIT_GOOD, WRONG_UNIT_REASON
 from timerstore.timelog.reading import scan, units
 from timerstore.timelog.reading.pastdamage import NO_MESSAGE_REASON, lost_up_to
 from timerstore.timelog.reading.reader import ReadSegments, StoreReader
@@ -121,9 +121,7 @@ class Scrub:
         for part in units.walk_units(reader, log.start, stop, chunk=STEP_BYTES // fmt.UNIT_BYTES):
             damaged = part.offset[part.status != UNIT_GOOD]
             for offset in damaged.tolist():
-                engine.damage.note(
-                    "timerlog", offset, "this is not the unit that was written there"
-                )
+                engine.damage.note("timerlog", offset, WRONG_UNIT_REASON)
             if len(damaged):
                 self._want_rebuild()
             if len(part):

@@ -44,7 +44,7 @@ def cut_index(engine: Engine, checkpoint: Checkpoint, findings: RecoveryFindings
             if (number + 1) * timerlog.segment_bytes > end:
                 timerlog.ensure(number)
         with timerlog.reading() as table:
-            changed = chain.cut_heads(table, engine.world.wheel, end, engine.world.scratch)
+            changed = chain.cut_heads(table, engine.world.wheel, end)
         if changed < 0:
             raise CorruptStoreError("timerlog", -1 - changed, "a slot's last unit is damaged")
         findings.cut_slots = changed
@@ -67,14 +67,7 @@ def take_brokers_units(
     while is_more:
         with timerlog.reading() as table:
             count = chain.scan_units(
-                table,
-                timerlog.files_end,
-                -1,
-                engine.precision_ms,
-                engine.hop_ms,
-                units,
-                engine.world.scratch,
-                where,
+                *(table, timerlog.files_end, -1, engine.precision_ms, engine.hop_ms, units, where)
             )
         whole = units.message[:count] + units.size[:count] <= log_end
         kept = count if whole.all() else int(np.argmin(whole))

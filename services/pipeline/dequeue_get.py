@@ -29,15 +29,9 @@ from __future__ import annotations
 from typing import Final
 
 from timerstore.services.pipeline.link_units import has_unit_room, write_unit
+from timerstore.services.world import needs
 from timerstore.services.world.aside import aside_of, base_slot, claim_limit, is_aside, near_slot
 from timerstore.services.world.floor import find_in, is_superseded
-from timerstore.services.world.needs import (
-    COMMITLOG_READ,
-    DAMAGED_TIMERLOG,
-    FLUSHED,
-    NEAR_FULL,
-    TIMERLOG_SEGMENT,
-)
 from timerstore.services.world.rings import RING_COUNT, place_of, waiting_count
 from timerstore.services.world.stages import READ_UNITS, count_stage
 from timerstore.services.world.state import DequeueGet, tell_need
@@ -49,15 +43,15 @@ from timerstore.timelog.bytes.unit import (
     UNIT_GOOD,
     NewUnit,
     check_unit,
-    is_broker_unit,
     leads_to,
+    said_due_ms,
     unit_ms,
 )
 from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u32
 from timerstore.timelog.jit.kernel import inlined
 from timerstore.timelog.jit.locks import lock_acquire, lock_release
-from timerstore.timelog.jit.record import Bytes, Words, observe, publish
+from timerstore.timelog.jit.record import Words, observe, publish
 from timerstore.timelog.jit.system import steady_ns
 from timerstore.wheel.near import (
     ENTRY_INFO,
@@ -152,7 +146,7 @@ def _take_late(world: World) -> int:
     count, done = min(waiting_count(ring.ends), CLAIM_UNITS), 0
     while done < count:
         if near_room(world.near) <= 0:
-            world.dequeue_get.thread.need = NEAR_FULL
+            world.dequeue_get.thread.need = needs.NEAR_FULL
             break
         at = place_of(head + done)
         slot, aside = near_slot(world, ring.slot[at]), aside_of(world, ring.slot[at])
@@ -221,13 +215,17 @@ def _is_there(world: World, offset: int) -> bool:
 
 
 @inlined
-def _look_at_unit(world: World, buf: Bytes, slot: int, offset: int) -> int:
+def _look_at_unit(world: World, slot: int, offset: int) -> int:
     """Tell whether a slot's unit counts: _COUNTS, _OVER, or _NO_DUE with a need."""
     mine, precision = world.dequeue_get.thread, world.settings.precision_ms
+    buf = segment_at(world.timerlog, offset)
+    if len(buf) == 0:
+        tell_need(mine, needs.TIMERLOG_SEGMENT, offset)
+        return _NO_DUE
     at = offset % world.timerlog.segment_bytes
-    sound = check_unit(buf, at, offset, mine.scratch) == UNIT_GOOD
+    sound = check_unit(buf, at, offset) == UNIT_GOOD
     if not sound or unit_ms(buf, at) // precision != slot:
-        tell_need(mine, DAMAGED_TIMERLOG, offset)
+        tell_need(mine, needs.DAMAGED_TIMERLOG, offset)
         return _NO_DUE
     message = get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
     lead = leads_to(buf, at, precision, world.settings.hop_slots * precision)
@@ -255,32 +253,25 @@ def _claim_unit(world: World, slot: int, aside: int, offset: int) -> int:
     if 0 <= offset < world.cleaning.timerlog_start:  # it was removed, and all before it
         return NO_UNIT
     if not _is_there(world, offset):
-        tell_need(mine, DAMAGED_TIMERLOG, offset)
+        tell_need(mine, needs.DAMAGED_TIMERLOG, offset)
         return _NO_DUE
-    buf = segment_at(world.timerlog, offset)
-    if len(buf) == 0:
-        tell_need(mine, TIMERLOG_SEGMENT, offset)
-        return _NO_DUE
-    at = offset % world.timerlog.segment_bytes
-    found = _look_at_unit(world, buf, slot, offset)
+    found = _look_at_unit(world, slot, offset)
     if found == _NO_DUE:
         return _NO_DUE
+    buf, at = segment_at(world.timerlog, offset), offset % world.timerlog.segment_bytes
     if found == _OVER:
         return get_i64(buf, at + fmt.UNIT_PREV_AT)
     magic = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
     if magic & fmt.UNIT_ROLL != 0:
         return _IS_ROLL
     if near_room(world.near) <= 0:
-        mine.need = NEAR_FULL
+        mine.need = needs.NEAR_FULL
         return _NO_DUE
-    message, due_ms = get_i64(buf, at + fmt.UNIT_MESSAGE_AT), unit_ms(buf, at)
-    extra = get_u32(buf, at + fmt.UNIT_EXTRA_AT)
-    if extra == fmt.EXTRA_READ_MESSAGE or is_broker_unit(buf, at):
-        due_ms = message_due_ms(world, message, due_ms)
+    message, due_ms = get_i64(buf, at + fmt.UNIT_MESSAGE_AT), said_due_ms(buf, at)
+    if due_ms == NOT_SAID:
+        due_ms = message_due_ms(world, message, unit_ms(buf, at))
         if due_ms == _NO_DUE:
             return _NO_DUE
-    else:
-        due_ms += extra
     size = get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT)
     near_take(world, NearTimer(due_ms, message, size, slot, magic, aside), True)
     world.near.chain[slot_place(slot, aside)] += 1
@@ -295,7 +286,7 @@ def message_due_ms(world: World, message: int, otherwise_ms: int) -> int:
         return otherwise_ms
     buf = segment_at(world.commitlog, message)
     if len(buf) == 0:
-        tell_need(mine, COMMITLOG_READ, message)
+        tell_need(mine, needs.COMMITLOG_READ, message)
         return _NO_DUE
     position = message % world.commitlog.segment_bytes
     if read_message(buf, position, found, False) != GOOD or found.due_ms < 0:
@@ -330,14 +321,10 @@ def _hop(world: World, slot: int, aside: int, offset: int, now_ms: int) -> int:
     from the slot to which it hops.
     """
     mine, settings = world.dequeue_get.thread, world.settings
-    buf = segment_at(world.timerlog, offset)
-    if len(buf) == 0:
-        tell_need(mine, TIMERLOG_SEGMENT, offset)
-        return _NO_DUE
-    at = offset % world.timerlog.segment_bytes
-    found = _look_at_unit(world, buf, slot, offset)
+    found = _look_at_unit(world, slot, offset)
     if found == _NO_DUE:
         return _NO_DUE
+    buf, at = segment_at(world.timerlog, offset), offset % world.timerlog.segment_bytes
     if found == _OVER:
         return get_i64(buf, at + fmt.UNIT_PREV_AT)
     magic = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
@@ -369,7 +356,7 @@ def _hop(world: World, slot: int, aside: int, offset: int, now_ms: int) -> int:
         return _NO_DUE
     if hops > 0 and to < claimed:  # the ring has no room ahead: R's checkpoint makes it
         publish(world.dequeue_put, "flush_wanted", 1)
-        mine.need = FLUSHED
+        mine.need = needs.FLUSHED
         return _NO_DUE
     to_aside, stands_in = aside_of(world, to), near_slot(world, to)
     if to_aside == 1:
@@ -377,7 +364,7 @@ def _hop(world: World, slot: int, aside: int, offset: int, now_ms: int) -> int:
     is_late = stands_in < claimed or stands_in > to
     if is_late:
         if near_room(world.near) <= 0:
-            mine.need = NEAR_FULL
+            mine.need = needs.NEAR_FULL
             return _NO_DUE
         if not is_said:
             due_ms = message_due_ms(world, message, due_ms)
@@ -404,7 +391,7 @@ def _hop(world: World, slot: int, aside: int, offset: int, now_ms: int) -> int:
             get_i32(buf, at + fmt.UNIT_HASH_AT),
             due_ms,
         )
-        linked = write_unit(world, to, unit, mine.scratch)
+        linked = write_unit(world, to, unit)
         from_place = slot_place(slot, aside)
         world.near.first_hop[from_place] = min(world.near.first_hop[from_place], linked)
         world.dequeue_get.hop_count += 1

@@ -112,7 +112,7 @@ def _link(world: World, at: int, now_ms: int) -> bool:
         ring.topic_hash[at],
         due_ms,
     )
-    write_unit(world, slot, unit, mine.scratch)
+    write_unit(world, slot, unit)
     world.enqueue_put.linked_bytes += size
     segment = message // world.commitlog.segment_bytes & (TABLE_LENGTH - 1)
     leads_to = max(slot, out_ms // precision)

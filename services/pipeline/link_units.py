@@ -15,10 +15,10 @@ from timerstore.timelog.bytes.unit import (
     next_unit_offset,
     put_timerlog_blank,
     put_unit,
+    unit_change,
 )
 from timerstore.timelog.files.segmenttable import can_close, can_write, segment_at
 from timerstore.timelog.jit.kernel import inlined, inlined_always
-from timerstore.timelog.jit.record import Bytes
 from timerstore.wheel.slots import link_unit
 
 
@@ -45,7 +45,7 @@ def has_unit_room(world: World, thread: ServiceThread) -> bool:
 
 
 @inlined_always
-def write_unit(world: World, slot: int, unit: NewUnit, scratch: Bytes) -> int:
+def write_unit(world: World, slot: int, unit: NewUnit) -> int:
     """Write a unit, for which there is room, and link it into its slot; return its offset. O(1)."""
     segment_bytes, end = world.timerlog.segment_bytes, world.timerlog.end
     offset = next_unit_offset(segment_bytes, end)
@@ -54,7 +54,7 @@ def write_unit(world: World, slot: int, unit: NewUnit, scratch: Bytes) -> int:
         if len(last) != 0:
             put_timerlog_blank(last, end % segment_bytes)
     buf = segment_at(world.timerlog, offset)
-    put_unit(buf, offset % segment_bytes, offset, unit, scratch)
-    link_unit(world.wheel, slot, offset, -1 if unit.magic & fmt.UNIT_DELETE != 0 else 1)
+    put_unit(buf, offset % segment_bytes, offset, unit)
+    link_unit(world.wheel, slot, offset, unit_change(unit.magic))
     world.timerlog.end = offset + fmt.UNIT_BYTES
     return offset

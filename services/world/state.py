@@ -34,7 +34,7 @@ import numpy as np
 
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.jit.kernel import inlined
-from timerstore.timelog.jit.record import LINE, SHARED, Bytes, Words, own, publish, record
+from timerstore.timelog.jit.record import LINE, SHARED, Words, own, publish, record
 from timerstore.timelog.jit.system import poll_words
 from timerstore.wheel.near import NO_COPY
 from timerstore.wheel.slots import NO_UNIT
@@ -78,7 +78,6 @@ class ServiceThread:
     """What every service has: written by the thread that runs its step, or answers its need."""
 
     found: MessageParts  # scratch of its step
-    scratch: Bytes  # uint8[64]: scratch of its step
     lost: Words  # int64[LOST_COUNT_MAX * LOST_COLUMNS]: messages that it could not read
     clock: Words  # int64[8]: scratch of its thread
     poll: Words  # int64[8], see wait_readable; its thread's
@@ -236,7 +235,6 @@ def new_thread(service: int, eventfd: int) -> ServiceThread:
     """Return what a service has, whose thread an eventfd wakes."""
     thread = ServiceThread(
         own(MessageParts(), service),
-        np.zeros(64, np.uint8),
         np.zeros(LOST_COUNT_MAX * LOST_COLUMNS, np.int64),
         np.zeros(8, np.int64),
         poll_words(eventfd),

@@ -61,7 +61,7 @@ from timerstore.timelog.files.segmenttable import TABLE_LENGTH, SegmentTable
 from timerstore.timelog.jit.acting import CALLER
 from timerstore.timelog.jit.kernel import inlined
 from timerstore.timelog.jit.locks import ServiceLocks
-from timerstore.timelog.jit.record import Bytes, Words, own, record
+from timerstore.timelog.jit.record import Words, own, record
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, QueueTable, Stage, new_stage
 from timerstore.wheel.cancelled import CancelledSet
 from timerstore.wheel.near import NearWheel
@@ -116,7 +116,6 @@ class World:
     outcome: Words  # of what is taken at once, scratch under fire
     targets: Words  # int64[2 * RING_COUNT]: who the deletes among them cancel, scratch under fire
     staged_due: Words  # int64[STAGE_COUNT_MAX]: scratch under fire
-    scratch: Bytes  # uint8[64]: scratch of recovery
     lateness: Words  # int64[LATENESS_BUCKETS]: fired timers by ms late
     stages: Words  # see stages.py
     waiters: Words  # int64[2 * WAITER_COUNT_MAX]: eventfd, then 1 if its consumer wants to be woken
@@ -197,7 +196,6 @@ def new_world(
         outcome=np.zeros(max(RING_COUNT, STAGE_COUNT_MAX), np.int64),
         targets=np.zeros(2 * RING_COUNT, np.int64),
         staged_due=np.zeros(STAGE_COUNT_MAX, np.int64),
-        scratch=np.zeros(64, np.uint8),
         lateness=np.zeros(LATENESS_BUCKETS, np.int64),
         stages=new_stages(),
         waiters=np.full(2 * WAITER_COUNT_MAX, -1, np.int64),

@@ -76,7 +76,6 @@ def _link(
         topic_hash,
         due_ms,
     )
-    scratch = world.enqueue_put.thread.scratch
-    put_unit(segment_at(log, offset), offset % log.segment_bytes, offset, unit, scratch)
+    put_unit(segment_at(log, offset), offset % log.segment_bytes, offset, unit)
     link_unit(world.wheel, slot, offset, 1)
     world.timerlog.end = offset + fmt.UNIT_BYTES

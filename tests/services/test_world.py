@@ -267,7 +267,7 @@ def test_what_was_passed_by_is_noted_where_its_service_says_so() -> None:
 def test_services_share_no_memory_of_their_own() -> None:
     """A cache line for each: one's writes do not slow another one down."""
     with Alone(DELIVER_LEVELS) as alone:
-        for name in ("found", "scratch", "lost", "clock"):
+        for name in ("found", "lost", "clock"):
             arrays = [getattr(each, name) for each in alone.engine.services]
             for i, one in enumerate(arrays):
                 assert not any(np.shares_memory(one, other) for other in arrays[:i])

@@ -147,7 +147,7 @@ def test_rolls_as_the_twin(
     log, _ = table_and_end([source])
     timerlog = table_of({0: naive.encode_unit(unit).ljust(SEGMENT_BYTES, b"\0")}, SEGMENT_BYTES)
     units = audit.AuditedUnits.room(1)
-    state, scratch = np.zeros(3, np.int64), np.zeros(64, np.uint8)
+    state = np.zeros(3, np.int64)
     count = audit.audit_units(
         timerlog,
         log,
@@ -157,7 +157,6 @@ def test_rolls_as_the_twin(
         ),
         units,
         MessageParts(),
-        scratch,
         state,
     )
     assert count == 1

@@ -26,22 +26,21 @@ from timerstore.timelog.bytes.unit import (
 from timerstore.timelog.jit.kernel import kernel
 
 GUARDED = Guarded(4096)
-SCRATCH = np.zeros(16, np.uint8)
 TIMES = st.integers(0, 253_402_300_799_999)
 
 
 @kernel
-def _put(buf: Any, at: int, values: Any, scratch: Any) -> None:
+def _put(buf: Any, at: int, values: Any) -> None:
     unit = NewUnit(
         *(values[1], values[2], values[3], values[4], values[5]),
         *(values[6], values[7], values[8], values[9]),
     )
-    put_unit(buf, at, values[0], unit, scratch)
+    put_unit(buf, at, values[0], unit)
 
 
 @kernel
-def _check(buf: Any, at: int, offset: int, scratch: Any, out: Any) -> None:
-    out[0] = check_unit(buf, at, offset, scratch)
+def _check(buf: Any, at: int, offset: int, out: Any) -> None:
+    out[0] = check_unit(buf, at, offset)
     if out[0] == UNIT_GOOD:
         out[1] = is_broker_unit(buf, at)
         out[2] = unit_ms(buf, at)
@@ -65,7 +64,7 @@ def _leads_to(buf: Any, at: int, precision_ms: int, hop_ms: int) -> int:
 def check(data: bytes, offset: int, at: int = 0) -> list[int]:
     """Status, whether a broker wrote it, and its time."""
     out = np.full(3, -9, np.int64)
-    _check(GUARDED.hold(data), at, offset, SCRATCH, out)
+    _check(GUARDED.hold(data), at, offset, out)
     return out.tolist()
 
 
@@ -102,7 +101,7 @@ def test_a_unit(
     written = now_ms // precision_ms * precision_ms
     values = [offset, prev, magic, written, time_ms, slot_ms, message, size, topic_hash, due_ms]
     buf = GUARDED.hold(bytes(60))
-    _put(buf, 8, np.array(values, np.int64), SCRATCH)
+    _put(buf, 8, np.array(values, np.int64))
     write_ms = naive.write_ms(slot, now_ms, precision_ms)
     extra = naive.unit_extra(due_ms, time_ms, bool(magic & naive.UNIT_ROLL))
     delta_ms = time_ms - write_ms

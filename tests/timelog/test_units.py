@@ -76,10 +76,9 @@ def test_units(found: list[tuple[naive.Unit, bool]], at_a_time: int, wanted: Wan
     expected, data, end = laid_out(found)
     log = table_of({at: data[at : at + SIZE] for at in (0, SIZE, 2 * SIZE)}, SIZE)
     units = LoggedUnits.room(at_a_time)
-    state, scratch = np.zeros(2, np.int64), np.zeros(64, np.uint8)
-    seen: list[LoggedUnits] = []
+    state, seen = np.zeros(2, np.int64), list[LoggedUnits]()
     while True:
-        count = read_units(log, end, wanted, units, scratch, state)
+        count = read_units(log, end, wanted, units, state)
         seen += [units[[i]] for i in range(count)]
         if count < at_a_time:
             break
@@ -105,7 +104,7 @@ def test_units(found: list[tuple[naive.Unit, bool]], at_a_time: int, wanted: Wan
             sound = False
         assert (each.status[0] == 0) == sound
     state[:] = 0
-    assert read_units(table_of({}, SIZE), end, wanted, units, scratch, state) == 0
+    assert read_units(table_of({}, SIZE), end, wanted, units, state) == 0
     assert state.tolist() == [0, int(end > 0)]
 
 

@@ -21,7 +21,6 @@ from timerstore.wheel.chain import (
 )
 from timerstore.wheel.slots import NO_UNIT, PAGE_BYTES, SlotArray
 
-SCRATCH = np.zeros(16, np.uint8)
 SLOT_COUNT = 64
 SEGMENT_BYTES = 220  # three units, a blank of 64
 FIRST_SLOT = 1000
@@ -43,7 +42,7 @@ def scan(
     rows: list[tuple[int, ...]] = []
     while True:
         before = int(state[0])
-        count = scan_units(table, stop, from_slot, precision_ms, hop_ms, units, SCRATCH, state)
+        count = scan_units(table, stop, from_slot, precision_ms, hop_ms, units, state)
         rows += rows_in(units[:count])
         if state[1] != WALK_FULL:
             return rows, int(state[0]), int(state[1])
@@ -66,7 +65,7 @@ def walk(
     lanes, state = np.full((lane_count, 2), NO_UNIT, np.int64), np.array([0, -9, 0], np.int64)
     rows: list[tuple[int, ...]] = []
     while True:
-        count = walk_chains(table, chains, precision_ms, hop_ms, units, lanes, SCRATCH, state)
+        count = walk_chains(table, chains, precision_ms, hop_ms, units, lanes, state)
         rows += rows_in(units[:count])
         if state[1] != WALK_FULL:
             return rows, int(lanes[state[2], 1]), int(state[1])
@@ -186,7 +185,7 @@ def test_cutting_heads_back(units: dict[int, naive.Unit], cut: int) -> None:
     end = offsets[cut] if cut < len(offsets) else end_of(units)
     whole, kept = slots_of(units, end_of(units)), slots_of(units, end)
     wheel = wheel_of(whole)
-    changed = cut_heads(table, wheel, end, SCRATCH)
+    changed = cut_heads(table, wheel, end)
     assert changed == len(set(whole) - set(kept))
     expected = {naive.slot_index(slot.number, SLOT_COUNT): slot for slot in kept}
     got = naive.used_slots(wheel.slots.tobytes())
@@ -194,7 +193,7 @@ def test_cutting_heads_back(units: dict[int, naive.Unit], cut: int) -> None:
     assert all(got[index].last_offset == NO_UNIT for index in emptied)
     assert {index: slot for index, slot in got.items() if index not in emptied} == expected
     assert len(emptied) == len(whole) - len(kept)
-    assert cut_heads(table, wheel, end, SCRATCH) == 0
+    assert cut_heads(table, wheel, end) == 0
     assert bool(wheel.dirty.any()) == (changed > 0)
 
 
@@ -251,7 +250,7 @@ def test_changed_bytes_give_a_status(
         assert offsets == sorted(set(offsets), reverse=True)
         assert all(row[1] // 1000 == slot for row in rows)
     for end in (0, 60, SEGMENT_BYTES, size):
-        changed = cut_heads(table, wheel, end, SCRATCH)
+        changed = cut_heads(table, wheel, end)
         assert changed <= len(slots)
         if changed < 0:
             assert -1 - changed >= end
@@ -269,7 +268,7 @@ def test_random_bytes(data: bytes, head: int, end: int) -> None:
     assert scan(table, end, 3 * SEGMENT_BYTES)[2] in (WALK_DONE, WALK_DAMAGED)
     wheel = wheel_of([naive.Slot(FIRST_SLOT, 0, head, 1)])
     assert walk(table, wheel, FIRST_SLOT)[2] in (WALK_DONE, WALK_DAMAGED, WALK_UNMAPPED)
-    assert cut_heads(table, wheel, end, SCRATCH) in (0, 1, -1 - head)
+    assert cut_heads(table, wheel, end) in (0, 1, -1 - head)
 
 
 def test_what_stops_a_walk() -> None:

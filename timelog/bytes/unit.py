@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.jit.crc import START, crc_register
+from timerstore.timelog.jit.crc import START, crc_register, register_of_i64
 from timerstore.timelog.jit.intrinsics import (
     get_i32,
     get_i64,
@@ -24,6 +24,7 @@ WRITE_MS_BITS: Final = 48
 UNIT_ROOM_BYTES: Final = fmt.UNIT_BYTES + fmt.TIMERLOG_BLANK_BYTES
 """The room that a unit needs: behind it a segment can still be closed."""
 NOT_SAID: Final = -(1 << 63)
+WRONG_UNIT_REASON: Final = "this is not the unit that was written there"
 
 
 class NewUnit(NamedTuple):
@@ -66,11 +67,9 @@ class LoggedUnits(Units):
 
 
 @inlined_always
-def unit_crc(buf: Bytes, at: int, offset: int, scratch: Bytes) -> int:
-    """Return the CRC of a unit that stands at `offset` of the timer log; `scratch`: uint8[16]."""
-    put_i64(scratch, 0, offset)
-    register = crc_register(scratch, 0, 8, START)
-    register = crc_register(buf, at, fmt.UNIT_CRC_AT, register)
+def unit_crc(buf: Bytes, at: int, offset: int) -> int:
+    """Return the CRC of a unit that stands at `offset` of the timer log, which it covers."""
+    register = crc_register(buf, at, fmt.UNIT_CRC_AT, register_of_i64(offset, START))
     register = crc_register(buf, at + fmt.UNIT_EXTRA_AT, 4, register)
     return register ^ START
 
@@ -95,13 +94,7 @@ def put_timerlog_blank(segment: Bytes, position: int) -> None:
 
 
 @inlined_always
-def put_unit(
-    buf: Bytes,
-    at: int,
-    offset: int,
-    unit: NewUnit,
-    scratch: Bytes,
-) -> None:
+def put_unit(buf: Bytes, at: int, offset: int, unit: NewUnit) -> None:
     """Write a unit at `at`, which is `offset` of the timer log. O(1)."""
     earliest_ms = unit.slot_ms - fmt.WRITE_BEFORE_SLOT_MS_MAX
     write_ms = min(max(unit.write_ms, earliest_ms), unit.slot_ms)
@@ -119,11 +112,20 @@ def put_unit(
     put_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT, unit.size)
     put_i32(buf, at + fmt.UNIT_HASH_AT, unit.topic_hash)
     put_i32(buf, at + fmt.UNIT_EXTRA_AT, extra)
-    put_i32(buf, at + fmt.UNIT_CRC_AT, unit_crc(buf, at, offset, scratch))
+    put_i32(buf, at + fmt.UNIT_CRC_AT, unit_crc(buf, at, offset))
 
 
 @inlined
-def check_unit(buf: Bytes, at: int, offset: int, scratch: Bytes) -> int:
+def put_prev(buf: Bytes, at: int, offset: int, prev: int) -> None:
+    """Make the unit at `at` point to another one. A broker's has no CRC, and gets none."""
+    by_broker = is_broker_unit(buf, at)
+    put_i64(buf, at + fmt.UNIT_PREV_AT, prev)
+    if not by_broker:
+        put_i32(buf, at + fmt.UNIT_CRC_AT, unit_crc(buf, at, offset))
+
+
+@inlined
+def check_unit(buf: Bytes, at: int, offset: int) -> int:
     """Check a unit's structure and, if it is ours, its CRC: a UNIT_ constant."""
     if len(buf) - at < fmt.UNIT_BYTES or get_i32(buf, at + fmt.UNIT_SIZE_AT) != fmt.UNIT_BYTES:
         return UNIT_BROKEN
@@ -138,7 +140,7 @@ def check_unit(buf: Bytes, at: int, offset: int, scratch: Bytes) -> int:
         return UNIT_BROKEN
     if is_broker_unit(buf, at):
         return UNIT_GOOD
-    if unit_crc(buf, at, offset, scratch) != get_u32(buf, at + fmt.UNIT_CRC_AT):
+    if unit_crc(buf, at, offset) != get_u32(buf, at + fmt.UNIT_CRC_AT):
         return UNIT_BAD_CRC
     return UNIT_GOOD
 
@@ -153,9 +155,7 @@ def fill_unit(
 
 
 @inlined_always
-def fill_logged(
-    units: LoggedUnits, i: int, buf: Bytes, at: int, offset: int, scratch: Bytes
-) -> None:
+def fill_logged(units: LoggedUnits, i: int, buf: Bytes, at: int, offset: int) -> None:
     """Write what the unit at `at` says, except where it leads, and whether it is sound."""
     _fill(units, i, buf, at, offset)
     units.leads_to[i] = NOT_SAID
@@ -164,7 +164,7 @@ def fill_logged(
     units.topic_hash[i] = get_i32(buf, at + fmt.UNIT_HASH_AT)
     units.extra[i] = get_u32(buf, at + fmt.UNIT_EXTRA_AT)
     units.by_broker[i] = 1 if is_broker_unit(buf, at) else 0
-    units.status[i] = check_unit(buf, at, offset, scratch)
+    units.status[i] = check_unit(buf, at, offset)
     units.due_ms[i] = said_due_ms(buf, at)
 
 
@@ -211,6 +211,12 @@ def leads_to(buf: Bytes, at: int, precision_ms: int, hop_ms: int) -> int:
     if hops < 1:
         return NOT_SAID
     return (ms + hops * hop_ms) // precision_ms
+
+
+@inlined
+def unit_change(magic: int) -> int:
+    """Return by how much a unit changes the count of its slot: a delete takes one off."""
+    return -1 if magic & fmt.UNIT_DELETE != 0 else 1
 
 
 @inlined

@@ -10,19 +10,20 @@ A *register* is the CRC before its final inversion, so that a CRC can be continu
 from __future__ import annotations
 
 import zlib
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from timerstore.timelog.jit.intrinsics import get_u8, get_word
 from timerstore.timelog.jit.kernel import INTERPRETED, inlined
 from timerstore.timelog.jit.later import Instruction
+from timerstore.timelog.jit.record import Bytes, Words
 
 POLYNOMIAL: Final = 0xEDB88320
 START = 0xFFFFFFFF
 
 
-def _tables() -> np.ndarray[Any, np.dtype[np.int64]]:
+def _tables() -> Words:
     """Return slicing-by-8 tables as int64[8 * 256]; the first 256 are the plain table."""
     table = np.zeros((8, 256), np.int64)
     for byte in range(256):
@@ -40,7 +41,7 @@ _TABLE = _tables()
 
 
 @inlined
-def register_by_table(buf: Any, at: int, count: int, register: int) -> int:
+def register_by_table(buf: Bytes, at: int, count: int, register: int) -> int:
     """Return the register after `count` bytes, slicing by eight; the portable way."""
     end = at + count
     while at + 8 <= end:
@@ -64,9 +65,19 @@ def register_by_table(buf: Any, at: int, count: int, register: int) -> int:
     return register
 
 
+@inlined
+def register_of_i64(value: int, register: int) -> int:
+    """Return the register after the eight bytes that `put_i64` writes of a value."""
+    after = 0
+    for i in range(8):
+        byte = (value >> (56 - 8 * i)) ^ (register >> (8 * i))
+        after ^= _TABLE[1792 - 256 * i + (byte & 255)]
+    return after
+
+
 if INTERPRETED:
 
-    def crc_register(buf: Any, at: int, count: int, register: int) -> int:
+    def crc_register(buf: Bytes, at: int, count: int, register: int) -> int:
         """Return the register after `count` bytes at `at`."""
         data = buf[at : at + count].tobytes()
         assert len(data) == count
@@ -76,7 +87,7 @@ else:
     _folds, _fold = Instruction("crcfold.folds"), Instruction("crcfold.fold")
 
     @inlined
-    def crc_register(buf: Any, at: int, count: int, register: int) -> int:
+    def crc_register(buf: Bytes, at: int, count: int, register: int) -> int:
         """Return the register after `count` bytes at `at`."""
         if _folds() and count >= 16:
             return _fold(buf, at, count, register)
@@ -84,6 +95,6 @@ else:
 
 
 @inlined
-def crc32(buf: Any, at: int, count: int) -> int:
+def crc32(buf: Bytes, at: int, count: int) -> int:
     """Return zlib's CRC-32 of `count` bytes at `at`."""
     return crc_register(buf, at, count, START) ^ START

@@ -19,6 +19,7 @@ from timerstore.timelog.jit import mapping
 from timerstore.timelog.jit.intrinsics import get_u8, view_bytes
 from timerstore.timelog.jit.kernel import INTERPRETED, inlined
 from timerstore.timelog.jit.later import Instruction
+from timerstore.timelog.jit.record import Words
 
 CLOCK_REALTIME: Final = 0
 CLOCK_MONOTONIC: Final = 1
@@ -37,19 +38,19 @@ _external: Any = partial(Instruction, "dispatchers.external")
 
 if INTERPRETED:
 
-    def clock_ms(scratch: Any) -> int:
+    def clock_ms(scratch: Words) -> int:
         """Return the wall clock in epoch milliseconds, rounded down."""
         return time.time_ns() // 1_000_000
 
-    def clock_ns(scratch: Any) -> int:
+    def clock_ns(scratch: Words) -> int:
         """Return the wall clock in epoch nanoseconds."""
         return time.time_ns()
 
-    def steady_ns(scratch: Any) -> int:
+    def steady_ns(scratch: Words) -> int:
         """Return a clock that nobody sets, in nanoseconds; to tell how long something took."""
         return time.monotonic_ns()
 
-    def wake(eventfd: int, scratch: Any) -> None:
+    def wake(eventfd: int, scratch: Words) -> None:
         """Make an eventfd readable."""
         os.eventfd_write(int(eventfd), 1)
 
@@ -67,16 +68,16 @@ if INTERPRETED:
         """Return `threading.get_ident()`."""
         return threading.get_ident()
 
-    def wait_readable(poll_words: Any, timeout_ns: int) -> None:
+    def wait_readable(poll_words: Words, timeout_ns: int) -> None:
         """Sleep until the descriptor in `poll_words` is readable, or the time is over."""
         _wait_twin(poll_words, timeout_ns)
 
-    def sleep_while(words: Any, at: int, value: int, limit_at: int) -> None:
+    def sleep_while(words: Words, at: int, value: int, limit_at: int) -> None:
         """Sleep for a moment, while a word has this value."""
         if words[at] == value:
             time.sleep(_NAP_US / 1e6)
 
-    def wake_sleepers(words: Any, at: int) -> None:
+    def wake_sleepers(words: Words, at: int) -> None:
         """Do nothing: they look up by themselves."""
 
     def open_pages(address: int, count: int) -> bool:
@@ -96,7 +97,7 @@ else:
     _syscall = _external("syscall", "int64", *("int64",) * 7)
 
     @inlined
-    def sleep_while(words: Any, at: int, value: int, limit_at: int) -> None:
+    def sleep_while(words: Words, at: int, value: int, limit_at: int) -> None:
         """Sleep while the low half of word `at` is that of `value`, until `wake_sleepers`.
 
         At most as long as the struct timespec at `limit_at` says; it may also end for no reason.
@@ -109,7 +110,7 @@ else:
             _syscall(_FUTEX, base + 8 * at, _WAIT_PRIVATE, half, base + 8 * limit_at, 0, 0)
 
     @inlined
-    def wake_sleepers(words: Any, at: int) -> None:
+    def wake_sleepers(words: Words, at: int) -> None:
         """Wake all who sleep at a word; change it before."""
         if _FUTEX >= 0:
             _syscall(_FUTEX, words.ctypes.data + 8 * at, _WAKE_PRIVATE, _EVERYBODY, 0, 0, 0)
@@ -126,31 +127,31 @@ else:
         return get_u8(view_bytes(_errno_place(), 1), 0) != _EFAULT
 
     @inlined
-    def wake(eventfd: int, scratch: Any) -> None:
+    def wake(eventfd: int, scratch: Words) -> None:
         """Make an eventfd readable; `scratch`: int64[8]."""
         scratch[4] = 1
         _write(eventfd, scratch.ctypes.data + 32, 8)
 
     @inlined
-    def clock_ns(scratch: Any) -> int:
+    def clock_ns(scratch: Words) -> int:
         """Return the wall clock in epoch nanoseconds; `scratch`: int64[2]."""
         _clock_gettime(CLOCK_REALTIME, scratch.ctypes.data)
         return scratch[0] * 1_000_000_000 + scratch[1]
 
     @inlined
-    def steady_ns(scratch: Any) -> int:
+    def steady_ns(scratch: Words) -> int:
         """Return a clock that nobody sets, in nanoseconds; `scratch`: int64[2]."""
         _clock_gettime(CLOCK_MONOTONIC, scratch.ctypes.data)
         return scratch[0] * 1_000_000_000 + scratch[1]
 
     @inlined
-    def clock_ms(scratch: Any) -> int:
+    def clock_ms(scratch: Words) -> int:
         """Return the wall clock in epoch milliseconds, rounded down; `scratch`: int64[2]."""
         _clock_gettime(CLOCK_REALTIME, scratch.ctypes.data)
         return scratch[0] * 1000 + scratch[1] // 1_000_000
 
     @inlined
-    def wait_readable(poll_words: Any, timeout_ns: int) -> None:
+    def wait_readable(poll_words: Words, timeout_ns: int) -> None:
         """Sleep until the eventfd in `poll_words` is readable or the time is over, then drain it.
 
         `poll_words`: int64[8]: 0 a struct pollfd, 1–2 a struct timespec, 3 the eventfd's counter.
@@ -162,13 +163,13 @@ else:
             _read(poll_words[0] & 0x7FFFFFFF, base + 24, 8)
 
 
-def _wait_twin(poll_words: Any, timeout_ns: int) -> None:
+def _wait_twin(poll_words: Words, timeout_ns: int) -> None:
     fd = int(poll_words[0]) & 0x7FFFFFFF
     if select.select([fd], [], [], timeout_ns / 1e9)[0]:
         os.read(fd, 8)
 
 
-def poll_words(eventfd: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+def poll_words(eventfd: int) -> Words:
     """Return the words that `wait_readable` takes: a struct pollfd for reading, and room."""
     words = np.zeros(8, np.int64)
     words[0] = eventfd | (1 << 32)  # fd, then events = POLLIN

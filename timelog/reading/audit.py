@@ -185,7 +185,6 @@ def audit_units(
     store: Audited,
     units: AuditedUnits,
     found: MessageParts,
-    scratch: Bytes,
     state: Words,
 ) -> int:
     """Judge each unit in [state[0], stop), damaged ones too; return how many. O(units).
@@ -217,7 +216,7 @@ def audit_units(
             state[2] = offset
             break
         at = offset % segment_bytes
-        fill_logged(units, count, buf, at, offset, scratch)
+        fill_logged(units, count, buf, at, offset)
         units.queue_index[count] = -1
         units.high[count] = 0
         units.low[count] = 0

@@ -58,13 +58,12 @@ def read_units(
     stop: int,
     wanted: Wanted,
     units: LoggedUnits,
-    scratch: Bytes,
     state: Words,
 ) -> int:
     """Read the units that begin in [state[0], stop), damaged ones too; return how many. O(units).
 
-    `units`: written. `scratch`: uint8[16]. `state`: int64[2], written: the
-    offset to go on at; 1 if its segment has to be mapped first.
+    `units`: written. `state`: int64[2], written: the offset to go on at; 1 if its segment has to be
+    mapped first.
     """
     segment_bytes = timerlog.segment_bytes
     count = 0
@@ -84,7 +83,7 @@ def read_units(
         last = min(segment_bytes - UNIT_ROOM_BYTES, stop - 1 - base)
         while at <= last and count < len(units.offset):
             if _is_wanted(buf, at, wanted):
-                fill_logged(units, count, buf, at, base + at, scratch)
+                fill_logged(units, count, buf, at, base + at)
                 count += 1
             at += fmt.UNIT_BYTES
         state[0] = base + at
@@ -120,10 +119,10 @@ def walk_units(
     written over by the next, and may be empty.
     """
     units = LoggedUnits.room(chunk)
-    state, scratch = np.array([start, 0], np.int64), np.zeros(64, np.uint8)
+    state = np.array([start, 0], np.int64)
     while True:
         log.map_from(int(state[0]))
-        count = read_units(log.table, stop, wanted, units, scratch, state)
+        count = read_units(log.table, stop, wanted, units, state)
         yield units[:count]
         if state[1] == _DONE and count < chunk:
             return

@@ -22,14 +22,13 @@ from timerstore.core.clockmark import remove_clock_mark
 from timerstore.core.core import Core
 from timerstore.errors import TimerStoreError
 from timerstore.services.broker.broker_deletes import link_delete
-from timerstore.services.broker.cut_chains import cut_chains, move_units
+from timerstore.services.broker.cut_chains import cut_chains, move_units, passed_slot_ms
 from timerstore.services.broker.full_files import (
     NamedDelete,
     ends_file,
     link_again,
     misleading_units,
     name_units,
-    passed_slot_ms,
 )
 from timerstore.services.broker.reached import check_reached
 from timerstore.services.calls.deletes import append_all, compose_delete

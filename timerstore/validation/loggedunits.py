@@ -80,12 +80,9 @@ def judge_units(
         tag=reader.store_tag,
     )
     units = AuditedUnits.room(_CHUNK_UNITS)
-    found, scratch = MessageParts(), np.zeros(64, np.uint8)
-    state = np.array([start, 0, 0], np.int64)
+    found, state = MessageParts(), np.array([start, 0, 0], np.int64)
     while True:
-        count = kernels.audit_units(
-            log.table, messages.table, stop, store, units, found, scratch, state
-        )
+        count = kernels.audit_units(log.table, messages.table, stop, store, units, found, state)
         wanted = int(state[1])
         if wanted == 0:
             if count:

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.buffers import Guarded, as_array
-from timerstore.timelog.jit.crc import START, crc32, crc_register, register_by_table
+from timerstore.timelog.jit.crc import (
+    START,
+    crc32,
+    crc_register,
+    register_by_table,
+    register_of_i64,
+)
 from timerstore.timelog.jit.crcfold import FOLDINGS, new_fold
 from timerstore.timelog.jit.kernel import INTERPRETED, kernel
 from timerstore.timelog.jit.linking import KernelCompiler
@@ -28,6 +34,11 @@ def _register(buf: Any, at: int, count: int, register: int) -> int:
 @kernel
 def _by_table(buf: Any, at: int, count: int, register: int) -> int:
     return register_by_table(buf, at, count, register)
+
+
+@kernel
+def _of_i64(value: int, register: int) -> int:
+    return register_of_i64(value, register)
 
 
 def _new_register(folding: Any) -> Any:
@@ -67,6 +78,12 @@ def test_a_register_goes_on(parts: list[bytes]) -> None:
             register = int(way(buf, at, len(part), register))
             at += len(part)
         assert register ^ START == zlib.crc32(b"".join(parts))
+
+
+@given(value=st.integers(-(2**63), 2**63 - 1), register=st.just(START) | st.integers(0, START))
+def test_a_number_goes_on_as_its_bytes_do(value: int, register: int) -> None:
+    expected = zlib.crc32(value.to_bytes(8, "big", signed=True), register ^ START)
+    assert _of_i64(value, register) ^ START == expected
 
 
 @pytest.mark.parametrize("way", _WAYS, ids=lambda way: way.__name__)
