@@ -51,7 +51,7 @@ from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u32
 from timerstore.timelog.jit.kernel import inlined
 from timerstore.timelog.jit.locks import lock_acquire, lock_release
-from timerstore.timelog.jit.record import Words, observe, publish
+from timerstore.timelog.jit.record import Bytes, Words, observe, publish
 from timerstore.timelog.jit.system import steady_ns
 from timerstore.wheel.near import (
     ENTRY_INFO,
@@ -215,14 +215,9 @@ def _is_there(world: World, offset: int) -> bool:
 
 
 @inlined
-def _look_at_unit(world: World, slot: int, offset: int) -> int:
+def _look_at_unit(world: World, buf: Bytes, at: int, slot: int, offset: int) -> int:
     """Tell whether a slot's unit counts: _COUNTS, _OVER, or _NO_DUE with a need."""
     mine, precision = world.dequeue_get.thread, world.settings.precision_ms
-    buf = segment_at(world.timerlog, offset)
-    if len(buf) == 0:
-        tell_need(mine, needs.TIMERLOG_SEGMENT, offset)
-        return _NO_DUE
-    at = offset % world.timerlog.segment_bytes
     sound = check_unit(buf, at, offset) == UNIT_GOOD
     if not sound or unit_ms(buf, at) // precision != slot:
         tell_need(mine, needs.DAMAGED_TIMERLOG, offset)
@@ -255,10 +250,13 @@ def _claim_unit(world: World, slot: int, aside: int, offset: int) -> int:
     if not _is_there(world, offset):
         tell_need(mine, needs.DAMAGED_TIMERLOG, offset)
         return _NO_DUE
-    found = _look_at_unit(world, slot, offset)
+    buf, at = segment_at(world.timerlog, offset), offset % world.timerlog.segment_bytes
+    if len(buf) == 0:
+        tell_need(world.dequeue_get.thread, needs.TIMERLOG_SEGMENT, offset)
+        return _NO_DUE
+    found = _look_at_unit(world, buf, at, slot, offset)
     if found == _NO_DUE:
         return _NO_DUE
-    buf, at = segment_at(world.timerlog, offset), offset % world.timerlog.segment_bytes
     if found == _OVER:
         return get_i64(buf, at + fmt.UNIT_PREV_AT)
     magic = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
@@ -321,10 +319,13 @@ def _hop(world: World, slot: int, aside: int, offset: int, now_ms: int) -> int:
     from the slot to which it hops.
     """
     mine, settings = world.dequeue_get.thread, world.settings
-    found = _look_at_unit(world, slot, offset)
+    buf, at = segment_at(world.timerlog, offset), offset % world.timerlog.segment_bytes
+    if len(buf) == 0:
+        tell_need(world.dequeue_get.thread, needs.TIMERLOG_SEGMENT, offset)
+        return _NO_DUE
+    found = _look_at_unit(world, buf, at, slot, offset)
     if found == _NO_DUE:
         return _NO_DUE
-    buf, at = segment_at(world.timerlog, offset), offset % world.timerlog.segment_bytes
     if found == _OVER:
         return get_i64(buf, at + fmt.UNIT_PREV_AT)
     magic = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
