@@ -127,7 +127,8 @@ def scan_units(
 @inlined
 def point_back(timerlog: SegmentTable, offset: int, prev: int) -> int:
     """Make a unit point to another one; 1, or 0 if it did before, or −1 if it is not mapped."""
-    buf, at = segment_at(timerlog, offset), offset % timerlog.segment_bytes
+    buf = segment_at(timerlog, offset)
+    at = offset % timerlog.segment_bytes
     if len(buf) == 0:
         return -1
     if get_i64(buf, at + fmt.UNIT_PREV_AT) == prev:

@@ -175,7 +175,8 @@ def _move_all(world: World, timerlog: SegmentTable, units: Units, to_ms: int) ->
         offset, message = units.offset[i], units.message[i]
         if not _is_done(world, message, units.ms[i] // precision, offset):
             continue
-        buf, at = segment_at(timerlog, offset), offset % timerlog.segment_bytes
+        buf = segment_at(timerlog, offset)
+        at = offset % timerlog.segment_bytes
         topic_hash = get_i32(buf, at + fmt.UNIT_HASH_AT) if len(buf) > 0 else 0
         if not retire_unit(
             timerlog, offset, to_ms, units.magic[i], message, units.size[i], topic_hash

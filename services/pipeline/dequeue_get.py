@@ -250,7 +250,8 @@ def _claim_unit(world: World, slot: int, aside: int, offset: int) -> int:
     if not _is_there(world, offset):
         tell_need(mine, needs.DAMAGED_TIMERLOG, offset)
         return _NO_DUE
-    buf, at = segment_at(world.timerlog, offset), offset % world.timerlog.segment_bytes
+    buf = segment_at(world.timerlog, offset)
+    at = offset % world.timerlog.segment_bytes
     if len(buf) == 0:
         tell_need(world.dequeue_get.thread, needs.TIMERLOG_SEGMENT, offset)
         return _NO_DUE
@@ -319,7 +320,8 @@ def _hop(world: World, slot: int, aside: int, offset: int, now_ms: int) -> int:
     from the slot to which it hops.
     """
     mine, settings = world.dequeue_get.thread, world.settings
-    buf, at = segment_at(world.timerlog, offset), offset % world.timerlog.segment_bytes
+    buf = segment_at(world.timerlog, offset)
+    at = offset % world.timerlog.segment_bytes
     if len(buf) == 0:
         tell_need(world.dequeue_get.thread, needs.TIMERLOG_SEGMENT, offset)
         return _NO_DUE
