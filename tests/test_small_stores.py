@@ -14,6 +14,7 @@ import timerstore
 from tests.faulty_disk import MeteredDisk
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
+from tests.tiers import how_many
 from timerstore import ManualClock, StoreFullError, TimerStore
 from timerstore.timelog.jit.kernel import INTERPRETED
 
@@ -64,7 +65,7 @@ ACTS = st.lists(
 )
 
 
-@settings(max_examples=4 if INTERPRETED else 60)
+@settings(max_examples=4 if INTERPRETED else how_many("SMALL_STORES", 30, 200))
 @given(acts=ACTS, room_bytes=st.sampled_from([0, 20_000, 100_000, 1 << 40]))
 def test_any_history_on_a_disk_that_fills_up(
     tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[str, int, int]], room_bytes: int

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import timerstore
@@ -29,7 +29,6 @@ def without_offset(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: row[name] for name in FIELDS} for row in found]
 
 
-@settings(max_examples=60)
 @given(
     life=LIVES,
     topic=st.none() | st.sampled_from(TOPICS),

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
@@ -69,7 +69,6 @@ def filled(alone: Alone, timers: list[tuple[str, int, bool]], linked: int, ahead
     return model
 
 
-@settings(max_examples=60, deadline=None)
 @given(timers=TIMERS, asked=ASKED, linked=st.integers(0, 8), ahead=st.integers(-1, 20_000))
 def test_both_agree_on_every_id(timers: Any, asked: Any, linked: int, ahead: int) -> None:
     with Alone(DEQUEUE_PUT) as alone, alone.engine.commitlog.reading():

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
@@ -84,7 +84,6 @@ PUTS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(puts=PUTS, with_keys=st.booleans())
 def test_each_is_in_the_log_where_it_says(puts: Any, with_keys: bool) -> None:
     with Alone(DEQUEUE_PUT) as alone:
@@ -129,7 +128,6 @@ def looked_up(alone: Alone, asked: list[tuple[int, int]], start: int) -> tuple[i
     return stopped, puts.row.tolist(), puts.entry.tolist()
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     put=st.lists(st.tuples(st.sampled_from(TOPICS), st.integers(0, 99), st.booleans()), max_size=9),
     asked=st.lists(st.tuples(st.integers(0, 9), st.integers(-1, 1), st.integers(0, 2)), max_size=9),
@@ -179,7 +177,6 @@ def twin(message: naive.Message, id: str) -> bool:
     return has_it or message.properties.get("TIMER_DEL_UNIQKEY", "").endswith(id)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=30),
     unmapped=st.sets(st.integers(0, 3)),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import timerstore
 from tests.models.ledger import read_messages
@@ -36,7 +36,6 @@ def listed(store: timerstore.TimerStore) -> list[tuple[int, int, int]]:
     return found
 
 
-@settings(max_examples=40)
 @given(life=LIVES)
 def test_rows_are_what_the_twin_calls_pending(life: list[tuple[object, ...]]) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:

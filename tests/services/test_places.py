@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 
 import timerstore
 from tests import naive
@@ -58,7 +58,6 @@ def slow_levels(store: timerstore.TimerStore) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-@settings(max_examples=40)
 @given(life=LIVES)
 def test_places_are_what_the_twins_say(life: list[tuple[object, ...]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

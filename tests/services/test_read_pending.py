@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
@@ -21,7 +21,6 @@ from timerstore.wheel import judge as pending
 KINDS = st.sampled_from(["timer", "delete", "spoilt", "copied", "new topic"])
 
 
-@settings(max_examples=40, deadline=None)
 @given(kinds=st.lists(st.tuples(KINDS, st.integers(0, 99)), max_size=9))
 def test_timers_alone_are_read(kinds: Any) -> None:
     with Alone(DEQUEUE_PUT) as alone:

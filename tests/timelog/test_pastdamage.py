@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
@@ -29,7 +29,6 @@ def hurt(data: bytearray, message: naive.Message, how: str) -> None:
         data[message.offset : message.offset + message.size_bytes] = b"\xee" * message.size_bytes
 
 
-@settings(max_examples=60)
 @given(found=st.lists(messages(), min_size=1, max_size=10), hurts=HURTS)
 def test_all_that_is_sound_is_read(found: list[naive.Message], hurts: dict[int, str]) -> None:
     for message in found:

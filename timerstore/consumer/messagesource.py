@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from timerstore.consumer.consumersettings import ConsumerSettings
 from timerstore.consumer.subscription import Subscription, Task
 from timerstore.consuming.grouptally import GroupTally
+from timerstore.services.world.background import Flag
 from timerstore.watching.groups import GroupStats
 
 
@@ -32,6 +33,34 @@ class Waiter(Protocol):
 
     def wake(self) -> None:
         """End the wait; from any thread."""
+
+
+class Limited(Protocol):
+    """A source whose pull itself waits for messages."""
+
+    limited: bool
+    """Limits keep messages back, so the last pull did not wait."""
+
+
+class PullWaiter:
+    """Sleeps if limits keep messages back, or nobody answers; else the pull waits."""
+
+    def __init__(self, source: Limited) -> None:
+        """Wait for one source."""
+        self._source, self._flag = source, Flag()
+
+    def arm(self) -> None:
+        """Sleep again from now on."""
+        self._flag.clear()
+
+    def wake(self) -> None:
+        """End the wait; from any thread."""
+        self._flag.set()
+
+    def wait(self, timeout_ms: float) -> None:
+        """Return when `wake` was called or after this time, at once if the pull waits."""
+        if self._source.limited:
+            self._flag.wait(timeout_ms / 1000)
 
 
 class Store(Protocol):

@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from timerstore.consumer.consumersettings import ConsumerSettings
-from timerstore.consumer.messagesource import Source
+from timerstore.consumer.messagesource import PullWaiter, Source
 from timerstore.consumer.subscription import ALL_TAGS, Held, Subscription, Task, parse_tags
 from timerstore.consuming.grouptally import GroupTally
 from timerstore.errors import (
@@ -29,7 +29,6 @@ from timerstore.errors import (
 from timerstore.ground.config import Config
 from timerstore.rocketmq.clusterrun import ClusterRun
 from timerstore.rocketmq.receiving import HIDDEN_S_MAX, Reader, hidden_s
-from timerstore.services.world.background import Flag
 from timerstore.watching.groups import GroupStats
 
 log = logging.getLogger("timerstore")
@@ -44,23 +43,6 @@ _MORE: Final = timedelta(minutes=1)
 """Messages are hidden so much longer than a handler may take: they may wait for a thread first."""
 NewReader = Callable[[str, str, str], Reader]
 """Returns a reader of a group, a topic, and tags."""
-
-
-class _Waiter:
-    """Sleeps if limits keep messages back, or the cluster does not answer; else the pull waits."""
-
-    def __init__(self, source: ClusterSource) -> None:
-        self._source, self._flag = source, Flag()
-
-    def arm(self) -> None:
-        self._flag.clear()
-
-    def wake(self) -> None:
-        self._flag.set()
-
-    def wait(self, timeout_ms: float) -> None:
-        if self._source.limited:
-            self._flag.wait(timeout_ms / 1000)
 
 
 class Away:
@@ -224,9 +206,9 @@ class ClusterSource(Source):
         return is_next and held.bytes < config.inflight_bytes_max
 
     @contextmanager
-    def waiter(self) -> Iterator[_Waiter]:
+    def waiter(self) -> Iterator[PullWaiter]:
         """Lend who sleeps while there is no room."""
-        yield _Waiter(self)
+        yield PullWaiter(self)
 
     def wait_durable(self) -> None:
         """Return at once: what the broker has answered is as durable as it makes it."""

@@ -14,13 +14,12 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from timerstore.consumer.consumersettings import ConsumerSettings
-from timerstore.consumer.messagesource import Source
+from timerstore.consumer.messagesource import PullWaiter, Source
 from timerstore.consumer.subscription import Held, Subscription, Task
 from timerstore.consuming.agreed import dead_topic
 from timerstore.consuming.grouptally import GroupTally
 from timerstore.errors import ForkedProcessError, InvalidArgumentError, StoreClosedError
 from timerstore.ground.config import Config
-from timerstore.services.world.background import Flag
 from timerstore.serving.clientrun import ClientRun
 from timerstore.serving.framecolumns import read_table
 from timerstore.serving.link import Link
@@ -33,23 +32,6 @@ _WAIT_S: Final = 0.2
 """A pull waits so long at the owner; `close` waits for it."""
 _AGAIN_S: Final = 1.0
 """If no process has served the store for a while, it is asked again after this."""
-
-
-class _Waiter:
-    """Sleeps if limits keep messages back; else the pull itself waits, at the owner."""
-
-    def __init__(self, source: ClientSource) -> None:
-        self._source, self._flag = source, Flag()
-
-    def arm(self) -> None:
-        self._flag.clear()
-
-    def wake(self) -> None:
-        self._flag.set()
-
-    def wait(self, timeout_ms: float) -> None:
-        if self._source.limited:
-            self._flag.wait(timeout_ms / 1000)
 
 
 class _OpenStore:
@@ -156,9 +138,9 @@ class ClientSource(Source):
         return is_next and held.bytes < config.inflight_bytes_max
 
     @contextmanager
-    def waiter(self) -> Iterator[_Waiter]:
+    def waiter(self) -> Iterator[PullWaiter]:
         """Lend who sleeps while there is no room."""
-        yield _Waiter(self)
+        yield PullWaiter(self)
 
     def wait_durable(self) -> None:
         """Return at once: what the owner has answered is durable."""
