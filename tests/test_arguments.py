@@ -23,6 +23,8 @@ import timerstore
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from tests.store_calls import WITHOUT_ARGUMENTS, arguments, methods
+from timerstore import InvalidArgumentError
+from timerstore.ground.arguments import check_body
 from timerstore.offline.export import export
 from timerstore.tables import read_table
 from timerstore.timelog.files.disk import Disk
@@ -278,3 +280,11 @@ def test_many_bodies_of_text_are_refused_as_one_is(
 ) -> None:
     with pytest.raises(timerstore.InvalidArgumentError, match="contains str"):
         store.put_many(bodies)
+
+
+def test_larger_segments_help_only_where_segments_are_small(store: timerstore.TimerStore) -> None:
+    with pytest.raises(InvalidArgumentError, match="or make a store with larger segments"):
+        store.put(b"x" * (1 << 20), topic="t")
+    for bytes_max in (4 << 20, (4 << 20) - 640):  # of a cluster, of the largest segments
+        with pytest.raises(InvalidArgumentError, match=r"Pass \d+ at most\.$"):
+            check_body(b"x" * (5 << 20), 0, bytes_max)

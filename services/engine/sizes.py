@@ -58,6 +58,12 @@ def find_sizes(path: Path, config: Config, disk: Disk) -> Made:
         return Made(_with(config, identity), identity, False, fault is not None)
     sizes = {name: int(getattr(config, name)) for name in SIZES}
     is_new = not (path / "commitlog").is_dir()
+    if is_new and any((path / name).exists() for name in ("consumequeue", "timerlog")):
+        raise NotAStoreError(
+            f"{path} has queues or timers, and no commitlog/. If a broker keeps that elsewhere "
+            "(storePathCommitLog), stop the broker, and move that folder to "
+            f"{path / 'commitlog'}."
+        )
     tag = random.SystemRandom().getrandbits(32)
     if not is_new:
         reader = StoreReader(path, np.array(config.delay_levels_ms(), np.int64))

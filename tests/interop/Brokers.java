@@ -73,7 +73,9 @@ public class Brokers {
             case "proxy":
                 return startProxy(words[1]);
             case "topics":
-                return makeTopics(words);
+                return makeTopics(words[1], "MIXED", Arrays.asList(words).subList(2, words.length));
+            case "topics of":
+                return makeTopics(words[1], words[2], Arrays.asList(words).subList(3, words.length));
             case "start":
                 return start(words[1], words[2]);
             case "timer":
@@ -87,7 +89,7 @@ public class Brokers {
             case "recall":
                 return recall(words[1], words[2]);
             case "consume":
-                return consume(words[1], words[2], words[3], Long.parseLong(words[4]));
+                return consume(words[1], words[2], words[3], Long.parseLong(words[4]), Arrays.asList(words).subList(5, words.length));
             case "linked":
                 return linked(words[1]);
             case "timers":
@@ -121,13 +123,13 @@ public class Brokers {
         return "";
     }
 
-    /** Makes topics of a broker that take timers from clients that speak gRPC. */
-    private static String makeTopics(String[] words) {
-        for (int i = 2; i < words.length; i++) {
-            TopicConfig topic = new TopicConfig(words[i], 1, 1);
-            topic.setAttributes(new HashMap<>(Map.of("+message.type", "MIXED")));
-            BROKERS.get(words[1]).getTopicConfigManager().updateTopicConfig(topic);
-            BROKERS.get(words[1]).registerSingleTopicAll(topic);
+    /** Makes topics of a broker for a type of messages; MIXED take timers from clients that speak gRPC. */
+    private static String makeTopics(String broker, String type, List<String> names) {
+        for (String name : names) {
+            TopicConfig topic = new TopicConfig(name, 1, 1);
+            topic.setAttributes(new HashMap<>(Map.of("+message.type", type)));
+            BROKERS.get(broker).getTopicConfigManager().updateTopicConfig(topic);
+            BROKERS.get(broker).registerSingleTopicAll(topic);
         }
         return "";
     }
@@ -306,12 +308,12 @@ public class Brokers {
     }
 
     /**
-     * Consumes for a while. What begins with "fail" fails and comes again after five seconds; others are
+     * Consumes for a while, or until a second after all came that is wanted, if something is. What begins with "fail" fails and comes again after five seconds; others are
      * acknowledged. After one second it could come sixteen times within twenty seconds, and be a dead letter.
      *
      * Answers with each body that came, and how often it had come before: "body:times", separated by tabs.
      */
-    private static String consume(String group, String topic, String mode, long forMs) throws Exception {
+    private static String consume(String group, String topic, String mode, long forMs, List<String> wanted) throws Exception {
         List<String> came = Collections.synchronizedList(new ArrayList<>());
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(names);
@@ -330,7 +332,13 @@ public class Brokers {
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         consumer.start();
-        Thread.sleep(forMs);
+        long stop = System.currentTimeMillis() + forMs;
+        while (System.currentTimeMillis() < stop && (wanted.isEmpty() || !came.containsAll(wanted))) {
+            Thread.sleep(100);
+        }
+        if (!wanted.isEmpty()) {
+            Thread.sleep(1_000); // what should not come has time to come
+        }
         consumer.shutdown();
         return String.join("\t", came);
     }

@@ -121,7 +121,7 @@ class Brokers:
         file = self.home / f"{path.name}.conf"
         handed = path / CONFIG_FILE
         lines = handed.read_text("latin-1").splitlines() if handed.exists() else []
-        ports = {"listenPort": 0, "haListenPort": _free_port(), "brokerIP1": "127.0.0.1"}
+        ports = {"listenPort": 0, "haListenPort": free_port(), "brokerIP1": "127.0.0.1"}
         # Of two of its threads one never rests for so long, one reads the whole wheel so often.
         ports |= {"transactionMetricFlushInterval": 200, "timerFlushIntervalMs": 3_000}
         given = {"storePathRootDir": path, "storePathCommitLog": path / "commitlog"}
@@ -136,13 +136,14 @@ class Brokers:
 
         `address`: where one listened that was killed. `more`: more of its settings.
         """
-        port = int(address.rpartition(":")[2] or _free_port())
+        port = int(address.rpartition(":")[2] or free_port())
         settings = {
             "rocketMQClusterName": "DefaultCluster",
             "proxyMode": "CLUSTER",
             "grpcServerPort": port,
-            "remotingListenPort": _free_port(),
+            "remotingListenPort": free_port(),
             "localServeAddr": "127.0.0.1",
+            "grpcClientConsumerMinLongPollingTimeoutMillis": 1_000,
             "maxDelayTimeMills": 400 * 86_400_000,
             **more,
         }
@@ -156,7 +157,8 @@ class Brokers:
         self.ask("stop", *paths)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port at which nobody listens."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         return int(listening.getsockname()[1])

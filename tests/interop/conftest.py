@@ -10,6 +10,8 @@ import timerstore.rocketmq
 from tests.interop.brokers import Brokers, NoRocketMQError, classpath
 
 TOPICS = [f"t{i}" for i in range(40)]
+OTHERS = {"NORMAL": "of-normal", "DELAY": "of-delay"}
+"""Topics that take no timers, or only timers."""
 _unread = iter(TOPICS)
 
 
@@ -41,7 +43,10 @@ def cluster(
         brokers.ask("names")
         brokers.start(base / "broker", **ROOMY)
         brokers.ask("topics", base / "broker", *TOPICS)
+        for kind, topic in OTHERS.items():
+            brokers.ask("topics of", base / "broker", kind, topic)
         with timerstore.rocketmq.connect(brokers.proxy(), invisible=10) as made:
+            patch.setattr(made, "_poll_s", 1)  # else each empty answer takes five seconds
             yield made
 
 

@@ -5,9 +5,7 @@ on once it is back.
 """
 
 import logging
-import os
 import random
-import signal
 import threading
 import time
 from collections import Counter
@@ -24,6 +22,7 @@ import timerstore.rocketmq
 from tests.cli.shell import SMALL, finish, process
 from tests.interop.brokers import Brokers
 from tests.interop.conftest import ROOMY
+from tests.interop.parts import Parts
 from tests.interop.test_common_calls import now_ms
 from timerstore import ClusterError, Consumer, TimerStoreError, TooLateError
 
@@ -38,41 +37,14 @@ CONSUMED, PULLED, MOVED = "consumed", "pulled", "moved"
 AWAY_S = 12
 
 
-class Parts:
-    """A name server, a broker, a proxy, of which one can be taken away."""
-
-    def __init__(self, base: Path, stack: ExitStack, victim: str) -> None:
-        self.base, self.stack, self.victim = base, stack, victim
-        self.path = base / "broker"
-        self.path.mkdir()
-        self.taken, other = (self.made() for _ in range(2))
-        (self.names,) = other.ask("names")
-        self.taken.ask("know", self.names)
-        broker = other if victim == "proxy" else self.taken
-        broker.start(self.path, **ROOMY)
-        other.ask("known", ROOMY["brokerName"])
-        broker.ask("topics", self.path, CONSUMED, PULLED, MOVED)
-        self.address = (self.taken if victim == "proxy" else other).proxy()
-
-    def made(self) -> Brokers:
-        home = self.base / f"home-{len(list(self.base.glob('home-*')))}"
-        return self.stack.enter_context(Brokers(home))
-
-    def take_away(self, how: str) -> None:
-        """Freeze it or kill it, and have it back after a while."""
-        if how == "frozen":
-            os.kill(self.taken.process.pid, signal.SIGSTOP)
-            time.sleep(AWAY_S)
-            os.kill(self.taken.process.pid, signal.SIGCONT)
-            return
-        self.taken.kill()
-        time.sleep(AWAY_S)
-        self.taken = self.made()
-        self.taken.ask("know", self.names)
-        if self.victim == "proxy":
-            self.taken.proxy(self.address)
-        else:
-            self.taken.start(self.path, **ROOMY)
+def take_away(parts: Parts, how: str) -> None:
+    """Freeze it or kill it, and have it back after a while."""
+    if how == "frozen":
+        parts.freeze(AWAY_S)
+        return
+    parts.kill()
+    time.sleep(AWAY_S)
+    parts.bring_back()
 
 
 class Program:
@@ -155,7 +127,10 @@ def test_it_goes_on(
         bodies, due_ms = [b"%d" % i for i in range(4_000)], now_ms() + 150_000
         moving = set(store.put_many(bodies, topic=MOVED, at_ms=due_ms))
     with ExitStack() as stack:
-        parts = Parts(tmp_path, stack, victim)
+        path = tmp_path / "broker"
+        path.mkdir()
+        parts = Parts(tmp_path, stack, victim, path, **ROOMY | {"listenPort": 0})
+        parts.broker.ask("topics", path, CONSUMED, PULLED, MOVED)
         cluster = stack.enter_context(timerstore.rocketmq.connect(parts.address, invisible=20))
         program = Program(cluster)
         consumer = Consumer(cluster, "consumers", threads=4, backoff=[1], timeout=10)
@@ -170,7 +145,7 @@ def test_it_goes_on(
         while not note.exists() and move.poll() is None:
             time.sleep(0.01)
         with caplog.at_level(logging.WARNING, "timerstore"):
-            parts.take_away(how)
+            take_away(parts, how)
             first = finish(move)
             time.sleep(20)
         program.stop.set()

@@ -79,13 +79,13 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def take(kind: Kind, topic: str, wanted: int, group: str = "readers") -> list[Any]:
+def take(timers: Any, topic: str, wanted: int, group: str = "readers") -> list[Any]:
     """So many messages, acknowledged; fails if they do not come."""
     got: list[Any] = []
     stop = time.monotonic() + 60
     while len(got) < wanted:
         assert time.monotonic() < stop, f"{len(got)} of {wanted} came"
-        batch = kind.timers.pull(topic, group=group, timeout=1)
+        batch = timers.pull(topic, group=group, timeout=1)
         for each in batch:
             assert each.key is not Ellipsis  # a client asks for it, and only before it is settled
             got.append(each)
@@ -99,14 +99,14 @@ def is_empty(kind: Kind, topic: str, group: str = "readers") -> bool:
 
 def test_a_time_in_each_form(kind: Kind, topic: str) -> None:
     before_ms = now_ms()
-    at_ms = before_ms + 5_234  # also when it is put last
+    at_ms = before_ms + 3_234  # these two are put first, while that is still to come
     at = datetime.fromtimestamp(at_ms / 1_000, UTC)
     forms: dict[bytes, dict[str, Any]] = {
+        b"at": {"at": at},
+        b"at_ms": {"at_ms": at_ms},
         b"delay": {"delay": timedelta(seconds=1.234)},
         b"seconds": {"delay": 1.234},
         b"delay_ms": {"delay_ms": 1_234},
-        b"at": {"at": at},
-        b"at_ms": {"at_ms": at_ms},
         b"now": {},
         b"past": {"delay": -5},
     }
@@ -115,7 +115,7 @@ def test_a_time_in_each_form(kind: Kind, topic: str) -> None:
         body: kind.timers.put(body, topic=topic, **given, **about) for body, given in forms.items()
     }
     after_ms = now_ms()
-    got = {each.body: each for each in take(kind, topic, len(forms))}
+    got = {each.body: each for each in take(kind.timers, topic, len(forms))}
     assert {body: each.id for body, each in got.items()} == ids
     for body, each in got.items():
         assert (each.topic, each.key, each.tag, each.attempt) == (topic, "user:7", "paid", 0)
@@ -137,7 +137,7 @@ def test_many_with_a_time_each(kind: Kind, topic: str) -> None:
     assert len(ids) == len(set(ids)) == 200
     more = kind.timers.put_many(bodies[:3], topic=topic, delay=0.5, tag="x")
     assert len(kind.timers.put_many([], topic=topic)) == 0
-    got = take(kind, topic, 203)
+    got = take(kind.timers, topic, 203)
     told = {each.id: (each.body, each.key, each.due_ms) for each in got if each.tag is None}
     wanted = zip(ids, bodies, times, range(200), strict=True)
     assert told == {id: (body, f"k{i}", kind.rounded(ms)) for id, body, ms, i in wanted}
@@ -180,6 +180,11 @@ def test_what_a_cluster_does_not_take(cluster: Any) -> None:
     with pytest.raises(ClusterError, match="does not show the topic unknown") as caught:
         cluster.put(b"x", topic="unknown")
     assert not caught.value.unsure, "it was not sent"
+    for other, given in (("of-normal", {"delay": 60}), ("of-delay", {})):
+        for put in (cluster.put, lambda body, **named: cluster.put_many([body], **named)):
+            with pytest.raises(ClusterError, match=r"another type .* message\.type to MIXED"):
+                put(b"x", topic=other, **given)
+    assert cluster.cancel(cluster.put(b"x", topic="of-delay", delay=60), topic="of-delay")
     assert cluster.dead_letters("nobody") == []
 
 
@@ -200,13 +205,13 @@ def test_cancelling(kind: Kind, topic: str) -> None:
     kind.timers.put(b"right", topic=topic, delay=4)
     assert kind.cancel(wrong, topic)
     assert kind.cancel(wrong, topic), "asked again"
-    (got,) = take(kind, topic, 1)
+    (got,) = take(kind.timers, topic, 1)
     assert got.body == b"right" and is_empty(kind, topic)
     assert not kind.cancel(got.id, topic), "it has fired"
     soon = kind.timers.put(b"soon", topic=topic, delay_ms=1)
     if kind.cancels_until_ms:
         assert not kind.cancel(soon, topic)
-        assert [each.id for each in take(kind, topic, 1)] == [soon]
+        assert [each.id for each in take(kind.timers, topic, 1)] == [soon]
     with pytest.raises(UnknownTimerError):
         kind.cancel("order:42", topic)
     if not kind.knows_timers:
@@ -230,7 +235,7 @@ def test_sent_back_it_comes_again(kind: Kind, topic: str) -> None:
             break
     assert attempts == [0, 1, 2]
     assert is_empty(kind, topic, "one")
-    other = take(kind, topic, 1, "two")
+    other = take(kind.timers, topic, 1, "two")
     assert [each.attempt for each in other] == [0], "each group has its own"
 
 
@@ -266,10 +271,28 @@ def test_a_consumer_retries_and_gives_up(kind: Kind, topic: str) -> None:
     assert consumer.error is None
     assert seen == {b"never": 2, b"second time": 2, b"at once": 1}
     assert [(each.id, each.body) for each in letters] == [(dead, b"never")]
-    if kind.letters == "received":
-        letters[0].ack()
-        time.sleep(10.5)  # it was hidden for so long
-        assert kind.timers.dead_letters(group) == []
+
+
+@pytest.mark.prove
+@pytest.mark.slow
+def test_a_dead_letter_that_was_acknowledged_does_not_come_again(cluster: Any, topic: str) -> None:
+    group = f"dead-{topic}"
+    consumer = Consumer(cluster, group, max_attempts=0)
+
+    @consumer.on(topic)
+    def fail(delivery: Any) -> None:
+        raise ValueError("no")
+
+    with consumer:
+        ids = {cluster.put(b"x", topic=topic) for _ in range(2)}
+        letters: dict[str, Any] = {}
+        stop = time.monotonic() + 60
+        while letters.keys() != ids and time.monotonic() < stop:
+            letters |= {each.id: each for each in cluster.dead_letters(group)}
+    dropped, kept = ids
+    letters[dropped].ack()
+    time.sleep(10.5)  # they were hidden for so long
+    assert [each.id for each in cluster.dead_letters(group)] == [kept]
 
 
 def test_threads_that_put_and_consume(kind: Kind, topic: str) -> None:
@@ -304,7 +327,7 @@ def test_threads_that_put_and_consume(kind: Kind, topic: str) -> None:
 
 def test_what_is_not_there_is_not_there(kind: Kind, topic: str) -> None:
     kind.timers.put(b"x", topic=topic)
-    (delivery,) = take(kind, topic, 1)
+    (delivery,) = take(kind.timers, topic, 1)
     is_cluster = kind.precision_ms > 1
     for name in ("ack_and_put", "ack_and_put_many", "queue_id", "queue_index", "offset"):
         assert hasattr(delivery, name) != is_cluster, name
@@ -312,12 +335,19 @@ def test_what_is_not_there_is_not_there(kind: Kind, topic: str) -> None:
         assert hasattr(kind.timers, name) != is_cluster, name
 
 
-def test_closed(kind: Kind, tmp_path: Path) -> None:
+def test_closed(kind: Kind, topic: str, tmp_path: Path) -> None:
     if kind.precision_ms > 1:
         closed: Any = timerstore.rocketmq.connect(kind.timers.address)
     else:
         closed = timerstore.open(tmp_path / "s", config=SMALL)
-    closed.close()
+    with ThreadPoolExecutor(2) as pool:
+        pulling = pool.submit(closed.pull, topic, timeout=60)
+        consuming = pool.submit(list, closed.consume(topic, group="another"))
+        time.sleep(1)  # now both wait
+        closed.close()
+        assert consuming.result(20) == []
+        with pytest.raises(StoreClosedError):
+            pulling.result(20)
     closed.close()
     for call in (
         lambda: closed.put(b"x"),

@@ -81,7 +81,7 @@ def test_a_queue_that_ends_with_a_file(tmp_path: Path, rocketmq: Callable[[Path]
         brokers.ask("names")
         brokers.start(path)
         brokers.ask("send", TOPIC, now_ms() + 1_500, "next")
-        came = brokers.ask("consume", "readers", TOPIC, "", 15_000)
+        came = brokers.ask("consume", "readers", TOPIC, "", 40_000, "next:0")
         assert came == ["next:0"]
         brokers.stop(path)
     is_sound(path)

@@ -13,7 +13,7 @@ import pytest
 import timerstore
 import timerstore.rocketmq
 from tests.cli.shell import SMALL, finish, process
-from tests.interop.brokers import Brokers, _free_port
+from tests.interop.brokers import Brokers, free_port
 from tests.interop.test_common_calls import now_ms
 from tests.markdown import ROOT, split_fences
 
@@ -37,7 +37,7 @@ class Typed:
         (self.pom,) = (each.code for each in blocks if 'title="pom.xml"' in each.info)
         code = "".join(each.code for each in blocks if each.info.startswith("console"))
         self.lines = re.findall(r"^\$ (.*)$", code, re.M)
-        self.folder, self.names = folder, f"localhost:{_free_port()}"
+        self.folder, self.names = folder, f"localhost:{free_port()}"
         (folder / "home").mkdir()
 
     def line(self, part: str) -> str:
@@ -108,11 +108,11 @@ def test_typed_in_an_empty_folder(
         wrong = store.put(b"wrong", topic=TOPIC, at_ms=due_ms + 600_000)
     assert finish(process("handover", path))[0] == 0
     with open(path / "config" / "broker.conf", "a") as conf:
-        conf.write(f"listenPort = {_free_port()}\nhaListenPort = {_free_port()}\n")
+        conf.write(f"listenPort = {free_port()}\nhaListenPort = {free_port()}\n")
         conf.write("brokerIP1 = 127.0.0.1\n")
-    port = _free_port()
+    port = free_port()
     proxy = folder / "conf" / "rmq-proxy.json"
-    more = f', "grpcServerPort": {port}, "remotingListenPort": {_free_port()}}}'
+    more = f', "grpcServerPort": {port}, "remotingListenPort": {free_port()}}}'
     proxy.write_text(proxy.read_text().strip().removesuffix("}") + more)
     (folder / "names.conf").write_text(f"listenPort = {typed.names.rpartition(':')[2]}\n")
     with ExitStack() as stack:

@@ -29,8 +29,8 @@ class Cluster:
         self.fails_after, self.kills = fails_after, kills
         self.refused: set[str] = set()
 
-    def shows(self, topic: str) -> bool:
-        return topic != "unknown"
+    def why_not(self, topic: str, *, is_due: bool) -> str:
+        return "the cluster has no such topic" if topic == "unknown" else ""
 
     def send_many(
         self, sendings: Iterable[Sending]

@@ -58,16 +58,22 @@ def test_what_is_no_id(id: Any) -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["", "localhost", ":8081", "localhost:", "localhost:x", "a:0", "a:65536", "a:1:2", None, 8081],
+    [
+        *("", "localhost", ":8081", "localhost:", "localhost:x", "a:0", "a:65536", "a:1:2"),
+        *("a b:1", "a:1;b:2", None, 8081),
+        *("http://a:1", "rocketmq:a:1", "rocketmq//a:1", "rocketmq://", "rocketmq://a", "a:\u0661"),
+        *("rocketmq://a:1/", "rocketmq://u@a:1", "rocketmq://a:0"),
+    ],
 )
 def test_what_is_no_address(address: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="address is"):
         timerstore.rocketmq.connect(address)
 
 
-def test_nobody_is_there() -> None:
+@pytest.mark.parametrize("scheme", ["", "rocketmq://"])
+def test_nobody_is_there(scheme: str) -> None:
     with pytest.raises(ClusterError, match=r"Nobody answers at 127\.0\.0\.1:9 "):
-        timerstore.rocketmq.connect("127.0.0.1:9", timeout=1)
+        timerstore.rocketmq.connect(f"{scheme}127.0.0.1:9", timeout=1)
 
 
 # RocketMQ's client calls what Python has renamed.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import timerstore
 from tests.models.ledger import TIMER_TOPIC
 from tests.models.quiet_disk import QuietDisk
 from tests.services.test_recovery import CONFIG, START_MS, content_of
@@ -104,3 +105,21 @@ def test_an_empty_commit_log_alone_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     with pytest.raises(InvalidArgumentError, match="no segment"):
         TimerStore(tmp_path, clock=ManualClock(START_MS, force=True), disk=QuietDisk())
+
+
+def test_a_broker_that_keeps_its_commit_log_elsewhere_is_no_new_store(
+    golden: Callable[[str], Path],
+) -> None:
+    """Opened as one, it would lose its queues and timers."""
+    path = golden("fired")
+    (path / "commitlog").rename(path.with_name("elsewhere"))
+    (path / "lock").touch()
+    before = {each: each.stat().st_mtime_ns for each in path.rglob("*")}
+    for read_only in (False, True):
+        with pytest.raises(NotAStoreError, match="storePathCommitLog"):
+            timerstore.open(path, read_only=read_only)
+    assert {each: each.stat().st_mtime_ns for each in path.rglob("*")} == before
+    path.with_name("elsewhere").rename(path / "commitlog")
+    clock = ManualClock(START_MS, force=True)
+    with TimerStore(path, clock=clock, disk=QuietDisk()) as store:
+        assert store.core.engine.commitlog.end > 0

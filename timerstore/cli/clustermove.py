@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 def move(
     path: StorePath,
     address: Annotated[
-        str, typer.Argument(metavar="HOST:PORT", help="A RocketMQ proxy that listens for gRPC.")
+        str,
+        typer.Argument(
+            metavar="rocketmq://HOST:PORT", help="A RocketMQ proxy that listens for gRPC."
+        ),
     ],
     topic: OfTopic = None,
     max_delay: Annotated[
@@ -53,11 +56,11 @@ def move(
     cluster twice, with the same id; it says which. What has fired already stays: let the store's
     consumers read it. No other program may have the store open.
 
-    Example: timerstore move timers/ localhost:8081 --dry-run
+    Example: timerstore move timers/ rocketmq://localhost:8081 --dry-run
     """
     with answering(as_json=as_json) as out:
         from timerstore.rocketmq.cluster import connect
-        from timerstore.rocketmq.moving import ClusterTarget, Judge, move_pending, read_note
+        from timerstore.rocketmq.moving import Judge, doubted_of, move_pending
 
         delay_max_ms = int(parse_delay(max_delay).total_seconds() * 1_000)
         with (
@@ -65,10 +68,9 @@ def move(
             open_to_change(path, config) as store,
         ):
             store.pause("firing")
-            target = ClusterTarget(cluster)
-            judge = Judge(target, now_ms(), delay_max_ms)
+            judge = Judge(cluster.sender, now_ms(), delay_max_ms)
             rows = judge.table(store.pending(topic=topic))
-            doubted = [id for id in read_note(path) if store.get(id) is not None]
+            doubted = doubted_of(store, path)
             staying = sum(row.count for row in rows if row.why)
             if not as_json:
                 _show(out, rows, doubted)
@@ -79,7 +81,7 @@ def move(
                 with out.progress("moving", "timers") as update:
                     moved = move_pending(
                         store,
-                        target,
+                        cluster.sender,
                         judge,
                         path,
                         now_ms,

@@ -14,7 +14,11 @@ from timerstore.errors import InvalidArgumentError
 from timerstore.ground.ids import Int64s
 from timerstore.ground.kinds import Duration, check_duration, check_int, check_name, shown_int
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.limits import DESCRIPTION_BYTES_MAX, GROUP_BYTES_MAX
+from timerstore.timelog.bytes.limits import (
+    CONTENT_SPARE_BYTES,
+    DESCRIPTION_BYTES_MAX,
+    GROUP_BYTES_MAX,
+)
 from timerstore.timelog.files.names import is_topic
 from timerstore.timelog.jit.objects import OBJECTS_ARE_READABLE, read_bytes_objects
 from timerstore.timelog.writing.frame import encode_property
@@ -313,9 +317,10 @@ def check_body(body: object, described_bytes: int, bytes_max: int) -> bytes:
 def too_long(what: str, length: int, described_bytes: int, bytes_max: int) -> InvalidArgumentError:
     """Return the error for a body that is too long, beside what describes it."""
     beside = f", and key, tag and properties have {described_bytes}" if described_bytes else ""
+    is_of_segments = bytes_max < fmt.MESSAGE_BYTES_MAX - CONTENT_SPARE_BYTES
+    more = ", or make a store with larger segments" if is_of_segments else ""
     return InvalidArgumentError(
-        f"{what} has {length} bytes{beside}. "
-        f"Pass {bytes_max - described_bytes} at most, or use larger segments."
+        f"{what} has {length} bytes{beside}. Pass {bytes_max - described_bytes} at most{more}."
     )
 
 

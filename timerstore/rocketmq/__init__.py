@@ -8,6 +8,7 @@
     clustersource.py a consumer's messages
     moving.py      what is pending in a store, sent to a cluster
     library.py     RocketMQ's own client, which the extra `[rocketmq]` installs
+    clientparts.py what is used of it below its `Producer` and `SimpleConsumer`
 
 It stands beside the store: it opens none. docs/howto/rocketmq.md says what is not there.
 """

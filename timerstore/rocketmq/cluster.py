@@ -46,6 +46,7 @@ from timerstore.ground.kinds import (
     check_timeout,
 )
 from timerstore.ground.staying import Closes
+from timerstore.rocketmq.clientparts import broker_of
 from timerstore.rocketmq.clusterrun import ClusterRun
 from timerstore.rocketmq.clustersource import ClusterSource
 from timerstore.rocketmq.library import (
@@ -58,7 +59,14 @@ from timerstore.rocketmq.library import (
     route_of,
 )
 from timerstore.rocketmq.recall import handles_of, known_id, new_id, whole_seconds_ms
-from timerstore.rocketmq.receiving import HIDDEN_S_MAX, HIDDEN_S_MIN, RECEIVED_MAX, Reader, hidden_s
+from timerstore.rocketmq.receiving import (
+    HIDDEN_S_MAX,
+    HIDDEN_S_MIN,
+    POLL_S,
+    RECEIVED_MAX,
+    Reader,
+    hidden_s,
+)
 from timerstore.rocketmq.sending import (
     Sender,
     Sending,
@@ -105,14 +113,14 @@ class Cluster(Closes):
         tls: bool,
     ) -> None:
         """Connect; see `connect`."""
-        check_address(address)
-        self.address = address
+        host, port = check_address(address)
+        self.address = address = f"{host}:{port}"
         """Where its proxy listens."""
         timeout_s = check_duration(timeout, "timeout").total_seconds()
         if not 1 <= timeout_s <= 3_600:
             raise InvalidArgumentError(f"timeout is {timeout!r}. Pass 1 second to an hour.")
         self._timeout_s = math.ceil(timeout_s)
-        self._hide_s = _checked_invisible(invisible)
+        self._hide_s, self._poll_s = _checked_invisible(invisible), POLL_S
         check_bool(tls, "tls")
         check_kind(access_key, str, "access_key")
         check_kind(secret_key, str, "secret_key")
@@ -129,7 +137,7 @@ class Cluster(Closes):
         self._producer = library.Producer(self._config, tls_enable=tls)
         asked(f"connecting to {address}", self._producer.startup)
         check_proxy(address, self._producer)
-        self._sender = Sender(self._producer, self._timeout_s)
+        self.sender = Sender(self._producer, self._timeout_s)
         self._lock = threading.Lock()
         self._readers: dict[tuple[str, str], Reader] = {}
         self._closed = False
@@ -172,7 +180,7 @@ class Cluster(Closes):
         now_ms = time.time_ns() // 1_000_000
         due_ms = resolve_due_ms(now_ms, given_delay(delay, delay_ms), at, at_ms, None)
         sending = _sending(now_ms, due_ms, body, topic, key, tag, properties)
-        self._sender.send(sending)
+        self.sender.send(sending)
         return sending.id
 
     def put_many(
@@ -212,7 +220,7 @@ class Cluster(Closes):
         ]
         failed: list[TimerStoreError] = []
         done: list[str] = []
-        for sending, error in self._sender.send_many(made):
+        for sending, error in self.sender.send_many(made):
             if error is None:
                 done.append(sending.id)
             else:
@@ -262,11 +270,7 @@ class Cluster(Closes):
     def _brokers(self, topic: str) -> list[str]:
         """Return the names of the brokers that have a topic."""
         route = check_route("cancelling", self._producer, topic)
-        return sorted({each.message_queue0().broker.name for each in route.message_queues})
-
-    def _shows(self, topic: str) -> bool:
-        """Tell whether the cluster has a topic."""
-        return route_of(f"asking for {topic}", self._producer, topic) is not None
+        return sorted({broker_of(each) for each in route.message_queues})
 
     # --- consuming
 
@@ -333,9 +337,10 @@ class Cluster(Closes):
             check_int(limit, "limit", 0, 1 << 30)
         check_cluster_topic(check_group(group), "group")
         self._check_open()
-        if not self._shows(dead_topic(group)):
+        topic = dead_topic(group)
+        if route_of(f"asking for {topic}", self._producer, topic) is None:
             return []
-        reader = self._reader(group, dead_topic(group))
+        reader = self._reader(group, topic)
         found: list[Delivery] = []
         while limit is None or len(found) < limit:
             left = RECEIVED_MAX if limit is None else limit - len(found)
@@ -358,7 +363,8 @@ class Cluster(Closes):
     def _new_reader(self, group: str, topic: str, tags: str) -> Reader:
         self._check_open()
         check_route(f"reading {topic}", self._producer, topic)
-        return Reader(self._config, group, topic, tags, self._timeout_s, tls=self._tls)
+        times_s = self._timeout_s, self._poll_s
+        return Reader(self._config, group, topic, tags, *times_s, tls=self._tls)
 
     def _new_source(self, settings: ConsumerSettings) -> Source:
         """Return what a consumer reads."""
@@ -381,13 +387,17 @@ class Cluster(Closes):
 
         Closing twice does nothing. Some threads of RocketMQ's client stay until the process ends.
         """
-        if self._closed or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             return
         with self._lock:
+            if self._closed:
+                return
+            self._closed = True
             readers, self._readers = list(self._readers.values()), {}
         for each in readers:
+            each.stop()
+        for each in readers:
             each.close()
-        self._closed = True
         try:
             self._producer.shutdown()
         except Exception as e:
@@ -405,13 +415,15 @@ def connect(
 ) -> Cluster:
     """Return a client of the RocketMQ cluster whose proxy listens at `address` for gRPC.
 
-    It is a context manager. `invisible`: for how long a message is hidden from others once it was
-    received, 10 s to 12 h. `timeout`: how long one answer may take; RocketMQ's client asks up to
-    three times. `access_key`, `secret_key`: if the cluster asks for them. Raises ClusterError if
-    nobody listens there.
+    It is a context manager. `address`: HOST:PORT, or rocketmq://HOST:PORT. `invisible`: for how
+    long a message is hidden from others once it was received, 10 s to 12 h. `timeout`: how long one
+    answer may take; RocketMQ's client asks up to three times. `access_key`, `secret_key`: if the
+    cluster asks for them. Raises ClusterError if nobody listens there.
 
-    It needs the extra `[rocketmq]`. RocketMQ's client writes a log into `~/logs/rocketmq_python/`,
-    and configures `logging` when it is imported: configure yours after `connect`.
+    It needs the extra `[rocketmq]`. If RocketMQ's client is not installed, or is not as it was,
+    InvalidArgumentError says what to install. The client writes a log into
+    `~/logs/rocketmq_python/`, and configures `logging` when it is imported: configure yours after
+    `connect`.
 
     >>> cluster = timerstore.rocketmq.connect("localhost:8081")  # doctest: +SKIP
     """
@@ -443,8 +455,8 @@ def _sending(
 ) -> Sending:
     """Return what is sent for a put, checked."""
     check_cluster_topic(topic)
-    described = encode_properties(key, tag, properties)
-    body = check_body(body, len(described), fmt.MESSAGE_BYTES_MAX)
+    encode_properties(key, tag, properties)
+    body = check_body(body, 0, fmt.MESSAGE_BYTES_MAX)
     check_key_and_tag(key, tag)
     named = dict(properties or {})
     check_properties(named)

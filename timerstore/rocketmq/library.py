@@ -1,4 +1,4 @@
-"""RocketMQ's own client, `rocketmq-python-client`: all that touches it.
+"""RocketMQ's own client, `rocketmq-python-client`: loaded, and its errors in our words.
 
 Its manners, as far as they show: importing it makes `~/logs/rocketmq_python/`, writes its log
 there, configures `logging`, and so closes handlers that were configured before. It knows whole
@@ -11,11 +11,13 @@ does not tell why it has no route of a topic.
 from __future__ import annotations
 
 import logging
+import re
 import socket
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from timerstore.errors import ClusterError, InvalidArgumentError, TimerStoreError, TooLateError
+from timerstore.rocketmq.clientparts import ask_route, check_parts, known_route
 
 log = logging.getLogger("timerstore")
 
@@ -31,14 +33,15 @@ _ARGUMENTS: Final = frozenset(
 """Errors of the client that are about what was passed."""
 _AWAY: Final = "cannot find broker"
 """What a proxy says as such an error, and is none."""
-_OF_ANOTHER_TYPE: Final = "the expected type is"
-"""What it says of a topic for other messages, or if it has not heard of a topic's type yet."""
+_OF_ANOTHER_TYPE: Final = ("the expected type is", "queue accept message types")
+"""What it says, or the client, of a topic for other messages, or if it has not heard of a topic's
+type yet."""
 _NO_GRPC: Final = "UNAVAILABLE"
 """What gRPC says of a connection that it cannot use."""
 
 
 def load() -> Any:
-    """Import the client; raise InvalidArgumentError if the extra is not installed."""
+    """Import the client; raise InvalidArgumentError if it is not installed, or has changed."""
     try:
         import rocketmq
     except ImportError as e:
@@ -46,6 +49,7 @@ def load() -> Any:
             f"RocketMQ's client cannot be imported ({e}). Install it: "
             "pip install 'timerstore[rocketmq]'."
         ) from e
+    check_parts()
     logging.getLogger("concurrent.futures").addFilter(is_no_heartbeat)
     return rocketmq
 
@@ -57,15 +61,18 @@ def is_no_heartbeat(record: logging.LogRecord) -> bool:
 
 
 def check_address(address: object) -> tuple[str, int]:
-    """Return host and port of a proxy, or refuse them."""
-    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
-    if not host or ":" in host or not port.isascii() or not port.isdigit():
+    """Return host and port of a proxy, or refuse them. It may begin with `rocketmq://`."""
+    text = address if isinstance(address, str) else ""
+    parts = re.fullmatch(r"(?:rocketmq://)?([^\s:/?#@;]+):([0-9]+)", text)
+    if parts is None:
         raise InvalidArgumentError(
-            f'address is {address!r}. Pass that of a proxy for gRPC, such as "localhost:8081".'
+            f"address is {address!r}. Pass host and port of a proxy for gRPC, such as "
+            '"rocketmq://localhost:8081" or "localhost:8081".'
         )
-    if not 0 < int(port) < 1 << 16:
+    host, port = parts[1], int(parts[2])
+    if not 0 < port < 1 << 16:
         raise InvalidArgumentError(f"address is {address!r}. Pass a port from 1 to 65535.")
-    return host, int(port)
+    return host, port
 
 
 def check_reachable(address: str, timeout_s: float) -> None:
@@ -79,55 +86,23 @@ def check_reachable(address: str, timeout_s: float) -> None:
         ) from e
 
 
-def message_kind() -> type[Any]:
-    """Return the client's class of messages, changed so that a message keeps its id."""
-    library = load()
-
-    class Sent(library.Message):  # type: ignore[name-defined, misc]
-        """A message whose id was made before it is sent."""
-
-        def __init__(self, id: str) -> None:
-            super().__init__()
-            self._own_id = id
-
-        @property
-        def message_id(self) -> str:
-            return self._own_id
-
-        @message_id.setter
-        def message_id(self, other: object) -> None:
-            """Do not take the one that the producer makes."""
-
-    return Sent
-
-
 def route_of(what: str, client: Any, topic: str) -> Any | None:
     """Return where a topic's queues are; None if the cluster shows no such topic.
 
     If the client has no route of it, the proxy is asked once more: then it is known why.
     """
     try:
-        return client.route_manager.retrieve_topic_route_data(topic)
+        return known_route(client, topic)
     except Exception as e:
         log.debug("%s: %s", topic, e)
-    from rocketmq.grpc_protocol import Code, QueryRouteRequest
+    from rocketmq.grpc_protocol import Code
 
-    config, timeout_s = client.client_configuration, client.client_configuration.request_timeout
-    request = QueryRouteRequest()
-    request.topic.name = topic
-    request.endpoints.CopyFrom(config.rpc_endpoints.endpoints)
-
-    def ask() -> Any:
-        made = client.rpc_client.query_topic_route_async
-        given = {"metadata": client.sign(), "timeout": timeout_s}
-        return made(config.rpc_endpoints, request, **given).result(timeout_s + 1.0)
-
-    status = asked(what, ask).status
+    status = asked(what, lambda: ask_route(client, topic)).status
     if status.code in (Code.TOPIC_NOT_FOUND, Code.NOT_FOUND):
         return None
     if status.code != Code.OK:
         raise refused(what, status)
-    return asked(what, lambda: client.route_manager.retrieve_topic_route_data(topic))
+    return asked(what, lambda: known_route(client, topic))
 
 
 def check_proxy(address: str, client: Any) -> None:
@@ -177,11 +152,11 @@ def translated(what: str, error: BaseException) -> TimerStoreError:
             f"{what}: the message was hidden for too short a time, or was acknowledged or sent "
             "back before. If it was not, it comes again. Pass a longer invisible to connect."
         )
-    if _OF_ANOTHER_TYPE in text:
+    if any(each in text for each in _OF_ANOTHER_TYPE):
         return ClusterError(
-            f"{what}: the proxy lets this topic take no timers ({text.rstrip('.')}). If its broker "
-            "has just started, try again in a minute. Else set the topic's message.type to MIXED, "
-            "with mqadmin updateTopic."
+            f"{what}: this topic is for messages of another type ({text.rstrip('.')}). If its "
+            "broker has just started, try again in a minute. Else set the topic's message.type to "
+            "MIXED, with mqadmin updateTopic."
         )
     if type(error).__name__ in _ARGUMENTS and _AWAY not in text:
         return InvalidArgumentError(f"{what}: the cluster takes less: {text}. Pass something else.")

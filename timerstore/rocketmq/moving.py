@@ -19,7 +19,6 @@ from typing import Final, Protocol
 from timerstore.errors import InvalidArgumentError, MissingFileError, TimerStoreError
 from timerstore.ground.durably import write_durably
 from timerstore.pending.timers import Timer
-from timerstore.rocketmq.cluster import Cluster
 from timerstore.rocketmq.recall import whole_seconds_ms
 from timerstore.rocketmq.sending import (
     UNDER_WAY,
@@ -38,33 +37,15 @@ PROPERTIES_BYTES_MAX: Final = 16_384
 
 
 class Target(Protocol):
-    """Where timers go."""
+    """Where timers go: a `Sender`."""
 
-    def shows(self, topic: str) -> bool:
-        """Tell whether the cluster has a topic."""
-
-    def send_many(
-        self, sendings: Iterable[Sending]
-    ) -> Iterator[tuple[Sending, TimerStoreError | None]]:
-        """Send, and yield each with what became of it."""
-
-
-class ClusterTarget:
-    """A cluster, as timers go there."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        """Send nothing yet."""
-        self._cluster = cluster
-
-    def shows(self, topic: str) -> bool:
-        """Tell whether the cluster has a topic."""
-        return self._cluster._shows(topic)
+    def why_not(self, topic: str, *, is_due: bool) -> str:
+        """Return why a topic takes no timers, or nothing. `is_due`: ask of what is due at once."""
 
     def send_many(
         self, sendings: Iterable[Sending]
     ) -> Iterator[tuple[Sending, TimerStoreError | None]]:
         """Send, and yield each with what became of it."""
-        return self._cluster._sender.send_many(sendings)
 
 
 @dataclass
@@ -92,8 +73,8 @@ class Judge:
 
     def __init__(self, target: Target, now_ms: int, delay_max_ms: int) -> None:
         """`delay_max_ms`: how far ahead the cluster takes timers."""
-        self._target, self._end_ms = target, now_ms + delay_max_ms
-        self._shown: dict[str, bool] = {}
+        self._target, self._now_ms, self._end_ms = target, now_ms, now_ms + delay_max_ms
+        self._told: dict[tuple[str, bool], str] = {}
 
     def why_not(self, timer: Timer) -> str:
         """Return why a timer cannot go, or nothing."""
@@ -117,9 +98,10 @@ class Judge:
             return "its properties take 16,384 bytes or more"
         if whole_seconds_ms(timer.due_ms) > self._end_ms:
             return "it is due further ahead than --max-delay says"
-        if topic not in self._shown:
-            self._shown[topic] = self._target.shows(topic)
-        return "" if self._shown[topic] else "the cluster has no such topic"
+        is_due = timer.due_ms <= self._now_ms
+        if (topic, is_due) not in self._told:
+            self._told[topic, is_due] = self._target.why_not(topic, is_due=is_due)
+        return self._told[topic, is_due]
 
     def table(self, timers: Iterable[Timer]) -> list[Row]:
         """Return a row for each topic and reason."""
@@ -137,6 +119,11 @@ class Judge:
 def note_of(path: Path) -> Path:
     """Return where the note of a store's move is."""
     return path.with_name(path.name + ".move")
+
+
+def doubted_of(store: AnyStore, path: Path) -> list[str]:
+    """Return the ids of timers that are pending, and that an earlier run may have sent."""
+    return [id for id in read_note(path) if store.get(id) is not None]
 
 
 def read_note(path: Path) -> list[str]:
@@ -172,10 +159,11 @@ def move_pending(
     Raises ClusterError if the cluster does not answer; then what it has is cancelled, but for what
     it did not say.
     """
-    moved = Moved()
+    moved, doubted = Moved(), doubted_of(store, path)
     left = (timer for timer in store.pending(topic=topic) if not judge.why_not(timer))
     while chunk := list(islice(left, UNDER_WAY)):
-        write_durably(note_of(path), json.dumps([timer.id for timer in chunk]))
+        named = dict.fromkeys([*doubted, *(timer.id for timer in chunk)])
+        write_durably(note_of(path), json.dumps(list(named)))
         sent: list[str] = []
         failure: TimerStoreError | None = None
         waiting = [_sending(timer, now_ms()) for timer in chunk]
@@ -192,11 +180,15 @@ def move_pending(
             waiting = [] if failure is not None else waiting[done:]
         if sent:
             store.cancel_many(sent)
+            doubted = [id for id in doubted if id not in sent]
         moved.count += len(sent)
         update(moved.count)
         if failure is not None:
             raise failure
-    note_of(path).unlink(missing_ok=True)
+    if doubted:  # of another topic
+        write_durably(note_of(path), json.dumps(doubted))
+    else:
+        note_of(path).unlink(missing_ok=True)
     return moved
 
 

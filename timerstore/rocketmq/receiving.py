@@ -16,11 +16,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from datetime import timedelta
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 from timerstore.errors import ClusterError, StoreClosedError, TimerStoreError
 from timerstore.ground.arguments import whole_ms
+from timerstore.rocketmq.clientparts import (
+    acknowledge,
+    begin_receiving,
+    bury,
+    readable_queues,
+    tell_again,
+)
 from timerstore.rocketmq.library import asked, check_route, load, refused, translated
 
 log = logging.getLogger("timerstore")
@@ -53,16 +59,28 @@ class Reader:
     """Receives; any thread may use it."""
 
     def __init__(
-        self, config: Any, group: str, topic: str, tags: str, timeout_s: float, *, tls: bool
+        self,
+        config: Any,
+        group: str,
+        topic: str,
+        tags: str,
+        timeout_s: float,
+        poll_s: int,
+        *,
+        tls: bool,
     ) -> None:
-        """Make a consumer of the client known to the proxy. `timeout_s`: of an answer."""
+        """Make a consumer of the client known to the proxy.
+
+        `timeout_s`: of an answer; `poll_s`: how long the proxy waits for messages first.
+        """
         library = load()
         self.group, self.topic = group, topic
-        self._timeout_s = timeout_s
+        self._timeout_s, self._poll_s = timeout_s, poll_s
+        self._expression = library.FilterExpression(tags)
         self._consumer = asked(
             f"reading {topic}",
             lambda: library.SimpleConsumer(
-                config, group, {topic: library.FilterExpression(tags)}, POLL_S, tls_enable=tls
+                config, group, {topic: self._expression}, poll_s, tls_enable=tls
             ),
         )
         asked(f"reading {topic}", self._consumer.startup)
@@ -70,8 +88,8 @@ class Reader:
         self._begun: dict[str, Future[Any]] = {}
         self._came: list[Any] = []
         self._answers: Counter[str] = Counter()
-        self._brokers: dict[str, Any] = {}  # the queue of each
-        self._closed = False
+        self._brokers: dict[str, Any] = {}  # a queue of each
+        self._closing = self._closed = False
         self._known_by_s = time.monotonic() + _KNOWN_WITHIN_S
 
     # --- receiving
@@ -85,30 +103,24 @@ class Reader:
         """
         what = f"reading {self.topic}"
         with self._lock:
-            if self._closed:
+            if self._closing:
                 raise StoreClosedError("This client was closed. Connect again.")
             if self._came:
                 return []
-            self._brokers = queues = {
-                each.message_queue0().broker.name: each
-                for each in check_route(what, self._consumer, self.topic).message_queues
-                if each.is_readable() and each.is_master_broker()
-            }
-            for broker, queue in queues.items():
+            self._brokers = readable_queues(check_route(what, self._consumer, self.topic))
+            for broker, queue in self._brokers.items():
                 if broker not in self._begun and is_asked(broker):
-                    self._begun[broker] = asked(
-                        what, partial(self._call, queue, min(count_max, RECEIVED_MAX), hide_s)
+                    self._begun[broker] = begin_receiving(
+                        self._consumer,
+                        self.group,
+                        self._expression,
+                        queue,
+                        count_max=min(count_max, RECEIVED_MAX),
+                        hide_s=hide_s,
+                        poll_s=self._poll_s,
+                        timeout_s=self._timeout_s + self._poll_s,
                     )
             return list(self._begun.values())
-
-    def _call(self, queue: Any, count_max: int, hide_s: int) -> Future[Any]:
-        """Ask a queue's broker; the client itself would choose one, and ask no other meanwhile."""
-        consumer = self._consumer
-        request = consumer._receive_req(self.topic, queue, count_max, False, hide_s, POLL_S)
-        begun: Future[Any] = consumer._receive_async(
-            queue, request, self._timeout_s + POLL_S, Future()
-        )
-        return begun
 
     def take(self, count_max: int) -> Came:
         """Return what has come, unless another thread took it."""
@@ -144,9 +156,7 @@ class Reader:
         """
         self._known_by_s = time.monotonic() + _KNOWN_WITHIN_S
         if broker in self._brokers:
-            loop = self._consumer._rpc_channel_io_loop()  # a stream is made in no other thread
-            endpoints = self._brokers[broker].endpoints
-            loop.call_soon_threadsafe(self._consumer.on_new_endpoints, endpoints)
+            tell_again(self._consumer, self._brokers[broker].endpoints)
 
     def receive(self, count_max: int, hide_s: int, timeout_s: float | None) -> list[Any]:
         """Return messages, or an empty list once each broker has answered after `timeout_s`."""
@@ -172,13 +182,13 @@ class Reader:
     @property
     def _answer_s(self) -> float:
         """The time after which an answer does not come any more."""
-        return POLL_S + self._timeout_s + 1.0
+        return self._poll_s + self._timeout_s + 1.0
 
     # --- what becomes of a message
 
     def ack(self, messages: Sequence[Any]) -> list[TimerStoreError]:
         """Acknowledge messages in one call each broker; return the errors of those it refused."""
-        from rocketmq.grpc_protocol import AckMessageEntry, AckMessageRequest, Code
+        from rocketmq.grpc_protocol import Code
 
         errors: list[TimerStoreError] = []
         left = list(messages)
@@ -186,12 +196,7 @@ class Reader:
             endpoints = left[0].endpoints
             some = [each for each in left if each.endpoints == endpoints]
             left = [each for each in left if each.endpoints != endpoints]
-            request = AckMessageRequest()
-            request.group.name, request.topic.name = self.group, self.topic
-            for each in some:
-                handle, id = each.receipt_handle, each.message_id
-                request.entries.append(AckMessageEntry(message_id=id, receipt_handle=handle))
-            answer = self._asked("acknowledging", "ack_message_async", endpoints, request)
+            answer = self._asked("acknowledging", acknowledge, some)
             for entry in answer.entries:
                 if entry.status.code != Code.OK:
                     errors.append(refused(f"acknowledging {entry.message_id}", entry.status))
@@ -202,36 +207,31 @@ class Reader:
     def hide(self, message: Any, length_s: int) -> None:
         """Have a message come again after so many seconds."""
         self._check_open()
-        asked(
-            f"sending {message.message_id} back",
-            lambda: self._consumer.change_invisible_duration(message, length_s),
-        )
+        handle = message.receipt_handle
+        try:
+            asked(
+                f"sending {message.message_id} back",
+                lambda: self._consumer.change_invisible_duration(message, length_s),
+            )
+        except TimerStoreError:
+            message.receipt_handle = handle  # the client has set that of an answer without one
+            raise
 
     def bury(self, message: Any) -> None:
         """Move a message to the dead letters of its group."""
-        from rocketmq.grpc_protocol import Code, ForwardMessageToDeadLetterQueueRequest
+        from rocketmq.grpc_protocol import Code
 
-        request = ForwardMessageToDeadLetterQueueRequest()
-        request.group.name, request.topic.name = self.group, self.topic
-        request.receipt_handle, request.message_id = message.receipt_handle, message.message_id
-        request.delivery_attempt = message.delivery_attempt
-        request.max_delivery_attempts = 1
-        name = "forward_message_to_dead_letter_queue_async"
-        answer = self._asked("giving up", name, message.endpoints, request)
+        answer = self._asked("giving up", bury, message)
         if answer.status.code != Code.OK:
             raise refused(f"giving up {message.message_id}", answer.status)
 
-    def _asked(self, what: str, name: str, endpoints: Any, request: Any) -> Any:
+    def _asked(self, what: str, call: Callable[[Any, str, str, Any], Any], of_what: Any) -> Any:
         """Return the answer of a call that the client's consumer does not offer."""
         self._check_open()
-        consumer = self._consumer
-
-        def call() -> Any:
-            made = getattr(consumer.rpc_client, name)
-            given = {"metadata": consumer.sign(), "timeout": self._timeout_s}
-            return made(endpoints, request, **given).result(self._timeout_s + 1.0)
-
-        return asked(f"{what} messages of {self.topic}", call)
+        return asked(
+            f"{what} messages of {self.topic}",
+            lambda: call(self._consumer, self.group, self.topic, of_what),
+        )
 
     def _check_open(self) -> None:
         if self._closed:
@@ -239,11 +239,17 @@ class Reader:
 
     # --- the end
 
+    def stop(self) -> None:
+        """Begin no more calls; who waits for messages is told so once those under way end."""
+        with self._lock:
+            self._closing = True
+
     def close(self) -> None:
         """Let others have what comes to calls that are under way, then end."""
         with self._lock:
             if self._closed:
                 return
+            self._closing = True
             begun, self._begun = list(self._begun.values()), {}
             came, self._came = self._came, []
         wait(begun, self._answer_s)

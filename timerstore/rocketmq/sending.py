@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from timerstore.errors import ClusterError, InvalidArgumentError, TimerStoreError
 from timerstore.ground.arguments import check_topic
-from timerstore.rocketmq.library import asked, check_route, message_kind, translated
+from timerstore.rocketmq.clientparts import message_kind, takes_type
+from timerstore.rocketmq.library import asked, check_route, route_of, translated
 
 UNDER_WAY: Final = 64
 """So many of `put_many` wait for their answers at once; more made it no faster."""
@@ -69,6 +70,15 @@ class Sender:
         """Send nothing yet. `timeout_s`: how long one attempt of the client may take."""
         self._producer, self._kind = producer, message_kind()
         self._wait_s = _ATTEMPTS * timeout_s
+
+    def why_not(self, topic: str, *, is_due: bool) -> str:
+        """Return why a topic takes no timers, or nothing. `is_due`: ask of what is due at once."""
+        route = route_of(f"asking for {topic}", self._producer, topic)
+        if route is None:
+            return "the cluster has no such topic"
+        if not takes_type(route, "NORMAL" if is_due else "DELAY"):
+            return "its topic is for other messages: set its message.type to MIXED"
+        return ""
 
     def send(self, sending: Sending) -> None:
         """Send one message; on return its broker has it."""
