@@ -144,6 +144,7 @@ class Brokers:
             "remotingListenPort": free_port(),
             "localServeAddr": "127.0.0.1",
             "grpcClientConsumerMinLongPollingTimeoutMillis": 1_000,
+            "topicRouteServiceCacheRefreshSeconds": 1,  # a dead letter's topic is new
             "maxDelayTimeMills": 400 * 86_400_000,
             **more,
         }
