@@ -1,4 +1,4 @@
-"""What is used of RocketMQ's client below its `Producer` and `SimpleConsumer`: all of it.
+"""The parts that we use of RocketMQ's client below its `Producer`, `SimpleConsumer`.
 
 These parts have public names, but their authors promise nothing about them. `SimpleConsumer` itself
 asks one broker at a time, acknowledges one message in a call, and knows no dead letters. So the

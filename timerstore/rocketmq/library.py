@@ -1,4 +1,4 @@
-"""RocketMQ's own client, `rocketmq-python-client`: loaded, and its errors in our words.
+"""RocketMQ's own client, `rocketmq-python-client`, with its errors in our words.
 
 Its manners, as far as they show: importing it makes `~/logs/rocketmq_python/`, writes its log
 there, configures `logging`, and so closes handlers that were configured before. It knows whole
