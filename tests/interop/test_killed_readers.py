@@ -30,8 +30,8 @@ pytestmark = [
 ]
 
 TOPIC, GROUP = "orders", "readers"
-COUNT, OVER_MS = 6_000, 25_000
-READ_MS = 50_000
+COUNT, OVER_MS, KILLED_AFTER = 10_000, 30_000, 1_000
+READ_MS = 55_000
 CONFIG = Config(
     durability="process",
     tuning=Tuning(
@@ -53,7 +53,7 @@ def handed_over(path: Path) -> None:
     store = timerstore.open(path, config=CONFIG)
     store.put(b"read", topic=TOPIC)
     store.pull(TOPIC, group=GROUP, timeout=20).ack()
-    start_ms = now_ms() + 20_000
+    start_ms = now_ms() + 25_000
     times = [start_ms + i * OVER_MS // COUNT for i in range(COUNT)]
     store.put_many([b"%d" % i for i in range(COUNT)], topic=TOPIC, at_ms=times)
     store.handover()
@@ -71,7 +71,7 @@ class Killer:
         path = self.parts.path
         for _ in range(2):
             before, stop = len(fired(path)), time.monotonic() + 120
-            while len(fired(path)) < before + COUNT // 10:
+            while len(fired(path)) < before + KILLED_AFTER:
                 assert time.monotonic() < stop, "it fires nothing"
                 time.sleep(0.1)
             self.parts.kill()
@@ -96,6 +96,8 @@ def by_python(parts: Parts, killer: Killer) -> tuple[Counter[str], Counter[str]]
         killing = pool.submit(killer.kill_twice)
         empty = 0
         while len(came) < COUNT or not killing.done() or empty < 2:
+            if killing.done():
+                killing.result()
             try:
                 batch = cluster.pull(TOPIC, group=GROUP, timeout=0)
             except ClusterError:
