@@ -95,7 +95,9 @@ class TooLateError(TimerStoreError):
 class ClusterError(TimerStoreError):
     """A RocketMQ cluster refused a call, or did not answer.
 
-    `unsure`: the ids of timers that it may have all the same, because no answer came.
+    `unsure`: the ids of timers that it may have all the same, because no answer came. `busy`: it
+    refused the call because it has too much to do.
     """
 
     unsure: Sequence[str] = ()
+    busy: bool = False

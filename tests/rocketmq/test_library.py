@@ -39,6 +39,13 @@ def test_what_a_program_is_told(error: BaseException, said: str) -> None:
     assert said in str(told) and len(str(told)) < 700 and ".." not in str(told)
 
 
+def test_a_busy_broker_has_nothing_of_the_call() -> None:
+    for said in ("[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control", "under flow control, max"):
+        told = translated("putting 7", RuntimeError(said))
+        assert isinstance(told, ClusterError) and told.busy and not told.unsure
+        assert "Try again later" in str(told)
+
+
 def test_what_a_proxy_answers() -> None:
     assert "access_key" in str(refused("x", Status(40_100, "check signature failed.")))
     assert isinstance(refused("x", Status(40_013, "expired")), TooLateError)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from itertools import chain, cycle, repeat
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ class Cluster:
         self.got: list[Sending] = []
         self.fails_after, self.kills = fails_after, kills
         self.refused: set[str] = set()
+        self.busy: Iterator[bool] = repeat(False)
 
     def why_not(self, topic: str, *, is_due: bool) -> str:
         return "the cluster has no such topic" if topic == "unknown" else ""
@@ -39,6 +41,11 @@ class Cluster:
             if each.id in self.refused:
                 yield each, InvalidArgumentError("no")
                 return  # as the client does, whose chunk is broken off
+            if next(self.busy):
+                error = ClusterError("busy")
+                error.busy = True
+                yield each, error
+                return
             if len(self.got) >= self.fails_after:
                 if self.kills:
                     raise Killed
@@ -125,6 +132,45 @@ def test_what_the_cluster_refuses_stays(path: Path) -> None:
         assert moved.count == 197 and set(moved.stays) == cluster.refused
         assert {timer.id for timer in store.pending()} == cluster.refused
     assert max(Counter(each.id for each in cluster.got).values()) == 1
+
+
+def test_a_busy_cluster_is_asked_again(path: Path) -> None:
+    """All go once; what it refused is no timer that may come twice."""
+    cluster, waits_s = Cluster(), list[float]()
+    with opened(path) as store:
+        judge = Judge(cluster, NOW_MS, 10 * DAY_MS)
+        given = {"store": store, "target": cluster, "judge": judge, "path": path}
+        cluster.busy = chain(repeat(True, 3), cycle((False, False, True)))
+        assert move_pending(**given, now_ms=lambda: NOW_MS, sleep=waits_s.append).count == 200
+        assert store.count() == 0
+    assert waits_s[:3] == [1.0, 2.0, 4.0] and set(waits_s[3:]) == {1.0}
+    assert max(Counter(each.id for each in cluster.got).values()) == 1
+
+
+def test_a_cluster_that_stays_busy(path: Path) -> None:
+    cluster, waits_s = Cluster(), list[float]()
+    with opened(path) as store:
+        judge = Judge(cluster, NOW_MS, 10 * DAY_MS)
+        cluster.busy = chain(repeat(False, 100), repeat(True))
+        given = {"now_ms": lambda: NOW_MS, "sleep": waits_s.append}
+        with pytest.raises(ClusterError, match="busy"):
+            move_pending(store, cluster, judge, path, **given)
+        assert store.count() == 100 == len(cluster.got)
+    assert sum(waits_s) == 60.0
+
+
+def test_ids_of_another_topic_stay_in_the_note(path: Path) -> None:
+    """One run was killed, and the next moves another topic."""
+    cluster = Cluster(fails_after=30, kills=True)
+    with opened(path) as store:
+        with pytest.raises(Killed):
+            move(store, cluster, topic="a")
+        doubted = set(read_note(path))
+        cluster.fails_after = 1 << 30
+        move(store, cluster, topic="b")
+        assert set(read_note(path)) == doubted
+        move(store, cluster)
+    assert read_note(path) == []
 
 
 def test_a_table_of_what_cannot_go(tmp_path: Path) -> None:

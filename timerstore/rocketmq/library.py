@@ -36,6 +36,8 @@ _AWAY: Final = "cannot find broker"
 _OF_ANOTHER_TYPE: Final = ("the expected type is", "queue accept message types")
 """What it says, or the client, of a topic for other messages, or if it has not heard of a topic's
 type yet."""
+_BUSY: Final = "flow control"
+"""What a broker says that has too much to do; it has nothing of the call then."""
 _NO_GRPC: Final = "UNAVAILABLE"
 """What gRPC says of a connection that it cannot use."""
 
@@ -165,6 +167,10 @@ def translated(what: str, error: BaseException) -> TimerStoreError:
             f"{what}: the cluster refuses this access_key and secret_key ({text.rstrip('.')}). "
             "Pass those of a user to connect who may do it."
         )
+    if _BUSY in text:
+        error = ClusterError(f"{what}: the cluster is busy ({text.rstrip('.')}). Try again later.")
+        error.busy = True
+        return error
     if "handshake failed" in text:
         return ClusterError(
             f"{what}: the proxy's certificate is not trusted. Set the variable "

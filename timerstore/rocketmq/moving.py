@@ -10,13 +10,19 @@ what it has. Then the note says which ones may come twice, 64 at most, each time
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol
 
-from timerstore.errors import InvalidArgumentError, MissingFileError, TimerStoreError
+from timerstore.errors import (
+    ClusterError,
+    InvalidArgumentError,
+    MissingFileError,
+    TimerStoreError,
+)
 from timerstore.ground.durably import write_durably
 from timerstore.pending.timers import Timer
 from timerstore.rocketmq.recall import whole_seconds_ms
@@ -34,6 +40,8 @@ from timerstore.watching.anystore import AnyStore
 BODY_BYTES_MAX: Final = 4 << 20
 PROPERTIES_BYTES_MAX: Final = 16_384
 """A proxy takes no more, unless it is set otherwise."""
+_BUSY_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""If a cluster is busy, and takes nothing meanwhile, it is asked again after these waits."""
 
 
 class Target(Protocol):
@@ -152,37 +160,50 @@ def move_pending(
     *,
     topic: str | None = None,
     update: Callable[[int], None] = lambda count: None,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Moved:
     """Send what is pending and can go, and cancel it in the store.
 
-    The store must not fire meanwhile: pause that first. Durable on return: what was cancelled.
-    Raises ClusterError if the cluster does not answer; then what it has is cancelled, but for what
-    it did not say.
+    The store must not fire meanwhile: pause that first. Durable on return: what was cancelled. If
+    the cluster is busy, what it refused is sent again after a wait. Raises ClusterError if it takes
+    nothing for a minute, or does not answer; then what it has is cancelled, but for what it did not
+    say.
     """
     moved, doubted = Moved(), doubted_of(store, path)
     left = (timer for timer in store.pending(topic=topic) if not judge.why_not(timer))
     while chunk := list(islice(left, UNDER_WAY)):
         named = dict.fromkeys([*doubted, *(timer.id for timer in chunk)])
         write_durably(note_of(path), json.dumps(list(named)))
-        sent: list[str] = []
         failure: TimerStoreError | None = None
         waiting = [_sending(timer, now_ms()) for timer in chunk]
-        while waiting:
-            done = 0
+        waits_s = iter(_BUSY_S)
+        while waiting and failure is None:
+            sent: list[str] = []
+            done, busy = 0, list[Sending]()
             for sending, error in target.send_many(waiting):
                 done += 1
                 if error is None:
                     sent.append(sending.id)
                 elif isinstance(error, InvalidArgumentError):
                     moved.stays[sending.id] = str(error)
+                elif isinstance(error, ClusterError) and error.busy:
+                    busy.append(sending)
+                    why = error
                 else:
                     failure = failure or error
-            waiting = [] if failure is not None else waiting[done:]
-        if sent:
-            store.cancel_many(sent)
-            doubted = [id for id in doubted if id not in sent]
-        moved.count += len(sent)
-        update(moved.count)
+            if sent:
+                store.cancel_many(sent)
+                doubted = [id for id in doubted if id not in sent]
+                waits_s = iter(_BUSY_S)
+            moved.count += len(sent)
+            update(moved.count)
+            waiting = [*busy, *waiting[done:]]
+            if busy and failure is None:
+                wait_s = next(waits_s, None)
+                if wait_s is None:
+                    failure = why
+                else:
+                    sleep(wait_s)
         if failure is not None:
             raise failure
     if doubted:  # of another topic

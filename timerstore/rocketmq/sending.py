@@ -87,7 +87,7 @@ class Sender:
         try:
             asked(what, lambda: self._producer.send(self._message(sending)))
         except ClusterError as e:
-            e.unsure = (sending.id,)
+            e.unsure = () if e.busy else (sending.id,)
             raise
 
     def send_many(self, sendings: Iterable[Sending]) -> Iterator[tuple[Sending, Any]]:
@@ -146,6 +146,6 @@ def _error_of(sending: Sending, future: Future[Any], wait_s: float) -> TimerStor
     if error is None or isinstance(error, TimerStoreError):  # the latter: it was not sent
         return error
     ours = translated(f"putting {sending.id}", error)
-    if isinstance(ours, ClusterError):
+    if isinstance(ours, ClusterError) and not ours.busy:
         ours.unsure = (sending.id,)
     return ours
