@@ -310,15 +310,16 @@ def helpers_of(tree: ast.AST) -> Iterator[str]:
             yield node.name
 
 
-def plain_calls(tree: ast.AST, helpers: set[str]) -> Iterator[str]:
-    """Calls of helpers by their names, outside of what is compiled."""
+def plain_calls(tree: ast.AST, helpers: set[str], compiled: set[str]) -> Iterator[str]:
+    """Calls of helpers by their names, outside of what is compiled, such as what is named so."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.FunctionDef) and decorators(node) & COMPILED_DECORATORS:
-            continue
+        if isinstance(node, ast.FunctionDef):
+            if node.name in compiled or decorators(node) & COMPILED_DECORATORS:
+                continue
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             if node.func.id in helpers:
                 yield f"{node.func.id} in line {node.lineno}"
-        yield from plain_calls(node, helpers)
+        yield from plain_calls(node, helpers, compiled)
 
 
 BY_NAME = {"entry_ahead", "entry_point", "section_entry", "c_function", "kernel"}
@@ -335,23 +336,20 @@ def compiled_by_name(tree: ast.AST) -> Iterator[str]:
 def test_python_calls_no_inlined_helper() -> None:
     folders = ("timerstore", *FOLDER_OF)
     paths = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in folders]
-    trees = {path: ast.parse(path.read_bytes()) for path in paths}
-    defined = {path: set(helpers_of(tree)) for path, tree in trees.items()}
+    defined = {path: set(helpers_of(tree_of(path))) for path in paths}
     by_module = {module_name(path): names for path, names in defined.items()}
     calls = []
-    for path, tree in trees.items():
-        known = set(defined[path])
-        compiled_by_hand = set(compiled_by_name(tree))
+    for path in paths:
+        known, tree = set(defined[path]), tree_of(path)
         for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) and node.name in compiled_by_hand:
-                node.decorator_list = [ast.Name("kernel")]
             if isinstance(node, ast.ImportFrom):
                 names = {each.name for each in node.names}
                 known |= names & by_module.get(node.module or "", set())
-        calls += [f"{shown(path)}: {call}" for call in plain_calls(tree, known)]
+        compiled = set(compiled_by_name(tree))
+        calls += [f"{shown(path)}: {call}" for call in plain_calls(tree, known, compiled)]
     assert sum(map(len, defined.values())) > 100 and calls == []
     bad = ast.parse("@inlined\ndef a(): ...\n@kernel\ndef b(): a()\ndef c(): a()\n")
-    assert list(plain_calls(bad, {"a"})) == ["a in line 5"]
+    assert list(plain_calls(bad, {"a"}, set())) == ["a in line 5"]
 
 
 PLACES_OF_NONZERO = {"flatnonzero", "nonzero", "argwhere"}
@@ -501,7 +499,7 @@ def imports_compiler(tree: ast.AST) -> bool:
 
 
 def test_the_compiler_is_touched_in_its_corner_alone() -> None:
-    found = {path.parent for path in OURS if imports_compiler(ast.parse(path.read_bytes()))}
+    found = {path.parent for path in OURS if imports_compiler(tree_of(path))}
     assert {shown(folder) for folder in found} == {"timelog/jit"}
     assert imports_compiler(ast.parse("def f():\n    from numba.core import types"))
 
