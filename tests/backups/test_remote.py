@@ -275,6 +275,21 @@ def test_a_damaged_point_is_named(place: str, tmp_path: Path) -> None:
     assert kept.restore(at_ms=START_MS + 1).pending_count == 10  # the point before is whole
 
 
+def test_an_object_that_breaks_off_is_asked_for_again(tmp_path: Path) -> None:
+    fails = list[str]()
+
+    def watch(what: str, path: str) -> None:
+        if what == "get" and path not in fails:
+            fails.append(path)
+            raise OSError("AWS Error INTERNAL_FAILURE: Failed to flush response stream")
+
+    kept = Kept(tmp_path, watched_filesystem(tmp_path / "objects", watch))
+    kept.put(100)
+    kept.back_up()
+    kept.store.close()
+    assert kept.restore().pending_count == 100 and len(fails) > 3
+
+
 class Ended(BaseException):
     """The process ends here."""
 
@@ -347,6 +362,7 @@ def test_addresses_that_are_refused(tmp_path: Path) -> None:
         ("nothing://bucket/timers", "cannot read the address"),
         ("s3:///timers?x=1", "cannot read the address"),
         ("s3:///", "cannot read the address"),
+        ("s3://bucket/a/../timers", "are no folders"),
         ("file:relative", "holds no commit log|No such|no backup"),
     ):
         with pytest.raises((InvalidArgumentError, NotAStoreError), match=why) as caught:

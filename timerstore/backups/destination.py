@@ -91,12 +91,21 @@ class Destination:
         stream.close()  # not in a `with`: that would make an object of what was written so far
 
     def get(self, name: str) -> bytes:
-        """Return an object. Raises FileNotFoundError."""
-        self.request_count += 1
-        path = self._path(name)
-        with self._telling(), self.fs.open_input_stream(path, compression=None) as stream:
-            data: bytes = stream.read()
-            return data
+        """Return an object. Raises FileNotFoundError.
+
+        If its bytes break off, it is asked for once more: file systems repeat only what they ask.
+        """
+        path, is_again = self._path(name), False
+        while True:
+            self.request_count += 1
+            try:
+                with self._telling(), self.fs.open_input_stream(path, compression=None) as stream:
+                    data: bytes = stream.read()
+                    return data
+            except StoreAccessError:
+                if is_again:
+                    raise
+                is_again = True
 
     def names(self, folder: str) -> list[str]:
         """Return the names of all objects below a folder, in order, without the folder's own."""
@@ -268,6 +277,8 @@ def _s3(text: str) -> tuple[Any, str]:
     elif "endpoint_override" not in told:
         with suppress(OSError):  # then the first request tells what is wrong
             told["region"] = resolve_s3_region(parts.netloc)
+    if {".", ".."} & {*parts.path.split("/")}:
+        raise ValueError('"." and ".." are no folders there')
     filesystem = S3FileSystem(
         **told,
         allow_delayed_open=True,
