@@ -143,7 +143,8 @@ class LogScan:
     def _scan(self) -> tuple[scan.LoggedMessages, bool]:
         """Return the next rows, and whether more follow without a bad message between."""
         engine, commitlog, where = self.engine, self.engine.commitlog, self._where
-        start = int(where[0])
+        start, longest = int(where[0]), self.engine.message_bytes_max
+        readable = engine.disk.wait_for_log(max(start, self._reached) + longest)
         stop = max(self._reached, start) + 2 * commitlog.segment_bytes
         for number in commitlog.numbers:
             offset = number * commitlog.segment_bytes
@@ -153,7 +154,7 @@ class LogScan:
             count = scan.scan_commitlog(
                 table,
                 start,
-                commitlog.files_end,
+                min(commitlog.files_end, readable - longest),
                 self._sealed,
                 scan.ReadAs(engine.store_tag, engine.precision_ms, engine.level_ms, True),
                 self._good,
@@ -161,7 +162,7 @@ class LogScan:
                 where,
             )
         self._reached = int(where[0])
-        is_more = bool(where[1] == scan.STOP_COUNT) and count == CHUNK_ROWS
+        is_more = bool(where[1] == scan.STOP_COUNT) and self._reached < commitlog.files_end
         if where[1] == scan.STOP_UNMAPPED and self._reached < commitlog.files_end:
             is_more = self._reached // commitlog.segment_bytes in commitlog.numbers
         return self._rows[:count], is_more

@@ -6,7 +6,7 @@ and each step can be repeated: a process that is killed in between begins again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -37,6 +37,7 @@ from timerstore.services.running.steps import run
 from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.checkpoint import Checkpoint, read_checkpoint
+from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.jit.acting import ALONE, acting_as
 from timerstore.wheel.sets import map_put_all, new_table
 from timerstore.wheel.settings import CHECKED, CHECKING
@@ -212,6 +213,12 @@ def _link_from_q(this: Recovery) -> None:
     this.findings.relinked_count = engine.world.enqueue_put.linked_count
 
 
+def _begin_to_write(this: Recovery) -> None:
+    """Have the disk write what was made while it is counted."""
+    for file, start, stop in _kept_or_made(this):
+        file.begin_flush(start, stop)
+
+
 # --- what is cancelled, what is pending
 
 
@@ -278,12 +285,18 @@ def _make_durable(this: Recovery) -> None:
 
     After a kill, what lies behind the last flush is only in the page cache.
     """
+    for file, start, stop in _kept_or_made(this):
+        file.flush(start, stop)
+
+
+def _kept_or_made(this: Recovery) -> Iterator[tuple[SegmentedFile, int, int]]:
+    """Yield each log with the range of it that recovery kept or made."""
     engine, log = this.engine, this.log
-    engine.commitlog.flush(log.durable, engine.commitlog.end)
+    yield engine.commitlog, log.durable, engine.commitlog.end
     for row, file in enumerate(engine.queues.files):
-        first = log.queue_ends.get(row, 0)
-        file.flush(first * fmt.ENTRY_BYTES, engine.queues.next_index(row) * fmt.ENTRY_BYTES)
-    engine.timerlog.flush(this.linked_before, engine.timerlog.end)
+        first, end = log.queue_ends.get(row, 0), engine.queues.next_index(row)
+        yield file, first * fmt.ENTRY_BYTES, end * fmt.ENTRY_BYTES
+    yield engine.timerlog, this.linked_before, engine.timerlog.end
 
 
 # --- the tables
@@ -313,6 +326,7 @@ OPENING: Final = (
     Step(_learn_what_hopped, lambda this: not this.is_empty),
     Step(_learn_what_is_done),
     Step(_link_from_q),
+    Step(_begin_to_write, lambda this: this.engine.disk.writes),
     Step(_look_for_counts),
     Step(_take_the_counts, lambda this: this.counts is not None),
     Step(_count_again, lambda this: this.counts is None),

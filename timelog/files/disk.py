@@ -11,12 +11,14 @@ import ctypes
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError, TimerStoreError
+from timerstore.timelog.files.names import INT64_MAX
 from timerstore.timelog.files.oserrors import kind_of, store_error
 from timerstore.timelog.files.sharing import take_alone
 from timerstore.timelog.files.steady import list_names, ranges_of, read_file
@@ -132,6 +134,9 @@ class Disk:
     """Grows whenever a segment takes blocks, or gives some back."""
     is_opening = False
     """True: what a store needs to open may take the spare file's room."""
+    wait_for_log: Callable[[int], int] = staticmethod(lambda offset: INT64_MAX)
+    """Returns how far the commit log can be read, once that is behind an offset: a restore may
+    still be laying it down."""
 
     def event(self, kind: str, path: Path) -> None:
         """Do nothing; tests override this to watch or to interrupt."""

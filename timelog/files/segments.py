@@ -22,6 +22,7 @@ beside a hole, where the page cache keeps both in one folio (`mapping.open_pages
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -513,6 +514,17 @@ class SegmentedFile(Blocks):
         if made != self._names_synced:
             self.disk.sync_folder(self.folder)
             self._names_synced = made
+
+    def begin_flush(self, start: int, stop: int) -> None:
+        """Have the disk begin to write [start, stop), so that `flush` need wait for less of it."""
+        for number in range(start // self.segment_bytes, -(-stop // self.segment_bytes)):
+            file = self._mapped.get(number)
+            if file is not None:
+                fd = self.disk.open_file(file.path)
+                try:
+                    self.disk.begin_writing(fd, 0, self.segment_bytes)
+                finally:
+                    os.close(fd)
 
     def close(self) -> None:
         """Drop all maps without flushing."""

@@ -24,6 +24,7 @@ follower.py       adding points all the time
 followthread.py   the same, within the program that has the store open
 followed.py       what a follower says of itself
 fetching.py       laying it down again
+laying.py         the same in a thread, while what is there is read
 standby.py        its last point, kept in a folder
 promote.py        that folder becomes the store
 """

@@ -34,6 +34,8 @@ _LARGE_BYTES: Final = 1 << 18
 
 Told = Callable[[int], None]
 """Takes how many bytes were done since the last call; any thread may call it."""
+Reached = Callable[[int], None]
+"""Takes how far the log is there, from its beginning on."""
 OnFault = Callable[[Fault], None]
 """Takes what is damaged, or missing; if it is given, zeros stay in that place."""
 
@@ -48,11 +50,13 @@ def lay_log(
     disk: Disk,
     told: Told,
     on_fault: OnFault | None = None,
+    reached: Reached = lambda end: None,
 ) -> None:
     """Write bytes [start, end) of a log as segments into a folder; every byte is checked.
 
     Zeros follow up to the end of the last segment; zeros stay holes. Durable on return, the names
-    included. O(bytes). Raises CorruptStoreError, StoreAccessError, StoreFullError.
+    included. `reached` is called with `start` once all files have their length. O(bytes). Raises
+    CorruptStoreError, StoreAccessError, StoreFullError.
     """
     size = catalog.segment_bytes
     disk.make_folder(folder)
@@ -63,8 +67,8 @@ def lay_log(
     try:
         for number, fd in files.items():
             _set_length(disk, fd, size, folder / segment_name(number * size))
-        fetch = _Fetch(catalog, run, files, folder, disk, told, on_fault)
-        fetch.all(start, end)
+        reached(start)
+        _Fetch(catalog, run, files, folder, disk, told, on_fault, reached).all(start, end)
         for number, fd in files.items():
             disk.sync(fd, folder / segment_name(number * size))
     finally:
@@ -92,9 +96,10 @@ class _Fetch:
         disk: Disk,
         told: Told,
         on_fault: OnFault | None,
+        reached: Reached,
     ) -> None:
         self.catalog, self.run, self.files, self.folder = catalog, run, files, folder
-        self.disk, self._told, self._on_fault = disk, told, on_fault
+        self.disk, self._told, self._on_fault, self._reached = disk, told, on_fault, reached
         self._lock, self._start = threading.Lock(), 0
 
     def all(self, start: int, end: int) -> None:
@@ -109,6 +114,8 @@ class _Fetch:
                     if not was_there:
                         error = CorruptStoreError(part.piece.name, 0, "it is missing")
                         missing.append((part.start, part.end, error))
+                    elif not missing and not number:  # later ones are in no order
+                        self._reached(part.end)
             if not missing:
                 return
             wanted = [(first, stop) for first, stop, _ in missing]

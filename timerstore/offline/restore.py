@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +23,8 @@ import numpy as np
 from timerstore.backups.building import bring_to_life, built_beside, cut_log, write_files
 from timerstore.backups.catalog import Catalog, read_catalog
 from timerstore.backups.destination import Destination, Place, find_place
-from timerstore.backups.fetching import Summed, lay_log
+from timerstore.backups.fetching import Reached, Summed, lay_log
+from timerstore.backups.laying import laying
 from timerstore.backups.points import (
     TIME_MS_MAX,
     BackupList,
@@ -45,6 +48,7 @@ from timerstore.ground.renamed import warn_renamed
 from timerstore.services.world.clock import ManualClock
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.identity import find_identity
+from timerstore.timelog.files.names import INT64_MAX
 from timerstore.timelog.files.oserrors import telling, told_of
 from timerstore.timelog.files.steady import read_file
 from timerstore.timelog.reading.pastdamage import sound_messages
@@ -186,8 +190,8 @@ def restore_point(
         try:
             with built_beside(disk, target) as building:
                 run = _Restoring(listed, chosen, building, disk, progress)
-                log_end = run.lay_down(config)
-                return run.bring_to_life(config, clock, log_end, target)
+                with run.laid_down(config) as log_end:
+                    return run.bring_to_life(config, clock, log_end, target)
         finally:
             if lock is not None:
                 lock.release()
@@ -247,24 +251,43 @@ class _Restoring:
         self.list, self.chosen, self.path, self.disk = listed, chosen, building, disk
         self._told = Summed(progress, chosen.log_end - chosen.point.log_start)
 
-    def lay_down(self, config: Config) -> int:
-        """Write the log and the small files; return where the log ends."""
+    @contextmanager
+    def laid_down(self, config: Config) -> Iterator[int]:
+        """Write the log and the small files; yield where the log ends.
+
+        All of it is there, and durable, when the block has ended. Within it a remote log that need
+        not be cut is read while it comes: `Disk.wait_for_log` says how far it is there.
+        """
         disk, folder = self.disk, self.path / "commitlog"
         if isinstance(self.list, Catalog):
-            run, point = self.list.run_of(self.chosen.point), self.chosen.point
-            files = self.list.read_files(point)  # first: the point may be thinned out meanwhile
-            start, end = point.log_start, self.chosen.log_end
-            lay_log(self.list, run, start, end, folder, disk=disk, told=self._told)
-            write_files(disk, self.path, files)
+            files = self.list.read_files(self.chosen.point)  # first: it may be thinned out
+            with laying(partial(self._lay_log, self.list, folder)) as laid:
+                laid.wait(INT64_MAX - 1 if self.chosen.at_ms is not None else -1)
+                write_files(disk, self.path, files)
+                log_end = self._cut(folder, config)
+                disk.wait_for_log = laid.wait
+                try:
+                    yield log_end
+                finally:
+                    del disk.wait_for_log
         else:
             self._copy_log(self.list, folder)
             write_files(disk, self.path, self._read_files(self.list))
+            yield self._cut(folder, config)
+
+    def _lay_log(self, catalog: Catalog, folder: Path, reached: Reached) -> None:
+        point, end = self.chosen.point, self.chosen.log_end
+        span = catalog.run_of(point), point.log_start, end
+        lay_log(catalog, *span, folder, disk=self.disk, told=self._told, reached=reached)
+
+    def _cut(self, folder: Path, config: Config) -> int:
+        """Cut the log to the time that was asked for; return where it ends."""
         log_end = self.chosen.log_end
         if self.chosen.at_ms is not None:
             log_end = self._find_cut(self.chosen.at_ms, config)
-            cut_log(disk, folder, log_end, self.list.segment_bytes)
-        disk.sync_folder(folder)
-        note_restore(disk, self.path, log_end)
+            cut_log(self.disk, folder, log_end, self.list.segment_bytes)
+        self.disk.sync_folder(folder)
+        note_restore(self.disk, self.path, log_end)
         return log_end
 
     def _copy_log(self, listed: BackupList, folder: Path) -> None:
