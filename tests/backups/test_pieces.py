@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.backups.crcparts import joined
+from timerstore.backups.crcparts import crc_of, joined
 from timerstore.backups.frames import FRAME_BYTES, pack, pack_checked, unpack, unpack_whole
 from timerstore.backups.pieces import (
     BLOCK_BYTES,
@@ -38,6 +38,13 @@ def test_checksums_of_parts_are_joined(first: bytes, second: bytes, zeros: int) 
     second += bytes(zeros)
     found = joined(zlib.crc32(first), zlib.crc32(second), len(second))
     assert found == zlib.crc32(first + second)
+
+
+@given(st.binary(max_size=70), st.integers(0, 1 << 20), st.integers(0, 0xFFFFFFFF))
+def test_a_checksum_is_zlib_s(data: bytes, zeros: int, seed: int) -> None:
+    data += bytes(zeros)
+    assert crc_of(data) == crc_of(memoryview(bytearray(data))) == zlib.crc32(data)
+    assert crc_of(data, seed) == zlib.crc32(data, seed)
 
 
 def test_a_prefix_can_be_read() -> None:

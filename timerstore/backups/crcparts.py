@@ -1,14 +1,31 @@
-"""The CRC-32 of bytes that were looked at in parts."""
+"""The CRC-32 of bytes, also if they were looked at in parts."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
-from timerstore.timelog.jit.crc import POLYNOMIAL
+import numpy as np
+
+from timerstore.timelog.jit.crc import POLYNOMIAL, START, crc_register
+from timerstore.timelog.jit.kernel import kernel_later
+from timerstore.timelog.jit.record import ReadBytes
 
 _ONE: Final = 1 << 31
 """The polynomial 1: the highest bit stands for the lowest power."""
+
+
+@kernel_later
+def _crc32(buf: ReadBytes, seed: int) -> int:
+    return crc_register(buf, 0, len(buf), seed ^ START) ^ START
+
+
+def crc_of(data: Any, seed: int = 0) -> int:
+    """Return the CRC-32 of what has the buffer protocol, which goes on from `seed`. O(bytes).
+
+    It is for large pieces: of these zlib's takes seven times as long, and less for a call.
+    """
+    return int(_crc32(np.frombuffer(memoryview(data).toreadonly(), np.uint8), seed))
 
 
 def joined(first: int, second: int, second_bytes: int) -> int:

@@ -12,13 +12,12 @@ Little-endian. `crc` is the CRC-32 of what the frame holds once it is unpacked.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterator
 from typing import Any, Final
 
 import pyarrow as pa
 
-from timerstore.backups.crcparts import joined
+from timerstore.backups.crcparts import crc_of, joined
 from timerstore.errors import CorruptStoreError
 
 FRAME_BYTES: Final = 1 << 20
@@ -39,7 +38,7 @@ def pack_checked(data: Any, seed: int = 0) -> tuple[bytes, int]:
     view, parts, whole_crc = memoryview(data).cast("B"), [_MAGIC], seed
     for at in range(0, len(view), FRAME_BYTES):
         raw = view[at : at + FRAME_BYTES]
-        packed, crc = codec.compress(raw, asbytes=True), zlib.crc32(raw)
+        packed, crc = codec.compress(raw, asbytes=True), crc_of(raw)
         parts += [_HEAD.pack(len(raw), len(packed), crc), packed]
         whole_crc = joined(whole_crc, crc, len(raw))
     return b"".join(parts), whole_crc
@@ -67,7 +66,7 @@ def unpack(data: bytes, name: str) -> Iterator[tuple[memoryview, int]]:
             raw = memoryview(buffer).cast("B")
         except (pa.ArrowException, OSError) as e:
             raise CorruptStoreError(name, at, "a frame cannot be unpacked") from e
-        if len(raw) != raw_bytes or zlib.crc32(raw) != crc:
+        if len(raw) != raw_bytes or crc_of(raw) != crc:
             raise CorruptStoreError(name, at, "a frame's checksum does not match")
         yield raw, crc
         at = stop

@@ -8,9 +8,8 @@ passes for one. So two pieces may overlap, and they say the same if they do.
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from timerstore.backups.crcparts import joined
 from timerstore.backups.frames import unpack
@@ -111,8 +110,3 @@ def parts_of(piece: Piece, data: bytes, seed: int) -> Iterator[tuple[int, memory
         raise CorruptStoreError(
             piece.name, 0, "its content does not match the checksum in its name"
         )
-
-
-def crc_of(data: Any, seed: int) -> int:
-    """Return the CRC-32 of bytes, as the name of a piece says it of a chain with this seed."""
-    return zlib.crc32(memoryview(data), seed)

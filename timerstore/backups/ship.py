@@ -26,9 +26,10 @@ from timerstore.backups.chains import (
     is_promotion,
     newest_claim,
 )
+from timerstore.backups.crcparts import crc_of
 from timerstore.backups.destination import Destination
 from timerstore.backups.frames import pack_checked
-from timerstore.backups.pieces import Piece, block_ranges, crc_of
+from timerstore.backups.pieces import Piece, block_ranges
 from timerstore.backups.points import BackupPoint, shown_time
 from timerstore.backups.report import Problem
 from timerstore.backups.taken import BackupReport, Progress
