@@ -22,6 +22,8 @@ from timerstore.backups.followed import read_statuses
 
 BODY_BYTES = 100
 BATCH = 20_000
+CALL = 2_000
+"""So many timers one call puts at that rate, and each of these calls is timed."""
 RATE = 200_000
 HOUR_MS = 3_600_000
 
@@ -36,16 +38,17 @@ def bodies(count: int, *, random: bool) -> np.ndarray:
     return np.frombuffer(b"".join(texts), np.uint8).reshape(count, BODY_BYTES)
 
 
-def put_for(store: timerstore.TimerStore, seconds: float, rate: int, block: np.ndarray) -> float:
-    """Put at a rate; return the median time of a batch in milliseconds."""
-    took, began_s, number = [], time.perf_counter(), 0
+def put_for(store: timerstore.TimerStore, seconds: float, block: np.ndarray) -> tuple[float, float]:
+    """Put RATE a second; return the median time of a call in ms, and its processor time."""
+    took, used, began_s = list[float](), list[float](), time.perf_counter()
     delays = np.full(len(block), 6 * HOUR_MS)
     while (now_s := time.perf_counter()) - began_s < seconds:
+        used_s = time.thread_time()
         store.put_many(block, topic="copies", delay_ms=delays)
+        used.append(1_000 * (time.thread_time() - used_s))
         took.append(1_000 * (time.perf_counter() - now_s))
-        number += 1
-        time.sleep(max(0.0, began_s + number * len(block) / rate - time.perf_counter()))
-    return float(np.median(took))
+        time.sleep(max(0.0, began_s + len(took) * len(block) / RATE - time.perf_counter()))
+    return float(np.median(took)), float(np.median(used))
 
 
 @contextmanager
@@ -57,6 +60,7 @@ def following(path: Path, dest: str) -> Iterator[subprocess.Popen[bytes]]:
     try:
         yield child
     finally:
+        child.send_signal(signal.SIGCONT)
         child.send_signal(signal.SIGTERM)
         child.wait(120)
 
@@ -68,52 +72,53 @@ def cpu_s(pid: int) -> float:
 
 
 def measure_following(folder: Path, dest: str, seconds: float, turns: int, *, random: bool) -> None:
-    """Put without a follower and with one, in turns; say what that cost, as medians of turns."""
-    path = folder / "store"
-    block = bodies(BATCH, random=random)
-    config = timerstore.Config(durability="process")
-    found: list[tuple[float, ...]] = []
-    with timerstore.open(path, config=config) as store:
-        put_for(store, 3, RATE, block)
-        for _ in range(turns):
-            alone_ms = put_for(store, seconds, RATE, block)
-            with following(path, dest) as child:
-                while not (said := read_statuses(path)) or said[0].ended:
-                    time.sleep(0.1)
-                while store.stats().copies[0].lag_bytes:
-                    time.sleep(0.1)
-                start, status = store.stats().commitlog_end, read_statuses(path)[0]
-                used_s, began_s = cpu_s(child.pid), time.perf_counter()
-                beside_ms = put_for(store, seconds, RATE, block)
-                passed_s, used_s = time.perf_counter() - began_s, cpu_s(child.pid) - used_s
-                lag = store.stats().copies[0]
-                while store.stats().copies[0].lag_bytes:
-                    time.sleep(0.2)
-                appended, after = store.stats().commitlog_end - start, read_statuses(path)[0]
-            found.append(
-                (
-                    appended / passed_s / 1e6,
-                    used_s / passed_s,
-                    (after.sent_bytes - status.sent_bytes) / appended,
-                    (after.request_count - status.request_count) / passed_s,
-                    lag.lag_ms,
-                    lag.lag_bytes / 1e6,
-                    beside_ms,
-                    alone_ms,
-                    100 * (beside_ms / alone_ms - 1),
-                )
-            )
-    rate, core, sent, calls, lag_ms, lag_mb, beside, before, slower = np.median(found, axis=0)
-    each = ", ".join(f"{turn[-1]:+.1f}" for turn in found)
-    print(f"{'noise' if random else 'text'}: {rate:.0f} MB/s appended")
-    print(f"  follower      {core:.2f} of a core")
-    print(f"  sent          {sent:.3f} of what was appended")
-    print(f"  calls         {calls:.1f} a second")
-    print(f"  lag           {lag_ms:.0f} ms, {lag_mb:.0f} MB at the end of a turn")
+    """Put beside a follower and beside one that stands still, in turns; say what that cost.
+
+    The follower's turns have more work than they would: it ships what was put in the others, too.
+    """
+    path, block = folder / "store", bodies(CALL, random=random)
+    found = list[tuple[float, ...]]()
+    with (
+        timerstore.open(path, config=timerstore.Config(durability="process")) as store,
+        following(path, dest) as child,
+    ):
+        while not read_statuses(path):
+            put_for(store, 1, block)
+        wait_for_copy(store)
+        start, before = store.stats().commitlog_end, read_statuses(path)[0]
+        used_s, began_s = cpu_s(child.pid), time.perf_counter()
+        for turn in range(turns):
+            took_ms = dict[bool, tuple[float, float]]()
+            for runs in (True, False) if turn % 2 else (False, True):
+                child.send_signal(signal.SIGCONT if runs else signal.SIGSTOP)
+                took_ms[runs] = put_for(store, seconds, block)
+            found.append((*took_ms[True], *took_ms[False]))
+        child.send_signal(signal.SIGCONT)
+        passed_s, appended = time.perf_counter() - began_s, store.stats().commitlog_end - start
+        wait_for_copy(store)
+        caught_up_s = time.perf_counter() - began_s - passed_s
+        used_s, after = cpu_s(child.pid) - used_s, read_statuses(path)[0]
+    beside, beside_cpu, alone, alone_cpu = np.array(found).T
+    slower, slower_cpu = 100 * (beside / alone - 1), 100 * (beside_cpu / alone_cpu - 1)
+    low, high = np.percentile(slower, (25, 75))
+    sent = after.sent_bytes - before.sent_bytes
+    calls = after.request_count - before.request_count
+    print(f"{'noise' if random else 'text'}: {appended / passed_s / 1e6:.0f} MB/s appended")
+    print(f"  follower      {used_s / passed_s:.2f} of a core")
+    print(f"  sent          {sent / appended:.3f} of what was appended")
+    print(f"  calls         {calls / passed_s:.1f} a second")
+    print(f"  all is there  {caught_up_s:.1f} s after the last put")
     print(
-        f"  batch of {BATCH:,}  {beside:.2f} ms beside it, {before:.2f} ms alone: {slower:+.1f} % "
-        f"(turns: {each})"
+        f"  {CALL:,} a call  {np.median(beside):.2f} ms beside it, {np.median(alone):.2f} alone: "
+        f"{np.median(slower):+.1f} % (half of the turns: {low:+.0f} to {high:+.0f}); "
+        f"processor time {np.median(slower_cpu):+.1f} %"
     )
+
+
+def wait_for_copy(store: timerstore.TimerStore) -> None:
+    """Wait until all that was put is in the copy."""
+    while store.stats().copies[0].lag_bytes:
+        time.sleep(0.1)
 
 
 def measure_idle(folder: Path, dest: str, seconds: float) -> None:
@@ -121,8 +126,9 @@ def measure_idle(folder: Path, dest: str, seconds: float) -> None:
     path = folder / "idle"
     with timerstore.open(path) as store, following(path, dest):
         store.put_many([b"x"] * 100, topic="t", delay_ms=[HOUR_MS] * 100)
-        while not read_statuses(path) or store.stats().copies[0].lag_bytes:
+        while not read_statuses(path):
             time.sleep(0.1)
+        wait_for_copy(store)
         time.sleep(70)
         before = read_statuses(path)[0].request_count
         time.sleep(seconds)
@@ -195,8 +201,8 @@ def main() -> None:
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(prog="./run bench --copies", description=__doc__)
     parser.add_argument("--dest", help="an address; else a folder beside the stores")
-    parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--turns", type=int, default=7, help="with a follower, and without")
+    parser.add_argument("--seconds", type=float, default=2, help="of a turn")
+    parser.add_argument("--turns", type=int, default=25, help="with a follower, and without")
     parser.add_argument("--timers", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=["following", "idle", "restore"])
@@ -213,7 +219,7 @@ def main() -> None:
                 )
                 shutil.rmtree(where)
         if given.only in (None, "idle"):
-            measure_idle(folder, f"{dest}-idle", max(60.0, given.seconds))
+            measure_idle(folder, f"{dest}-idle", 60.0)
         if given.only in (None, "restore"):
             measure_restore(folder, f"{dest}-many", given.timers, given.rounds)
     most_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
