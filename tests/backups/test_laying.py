@@ -1,4 +1,4 @@
-"""Laying a log down while it is read: what is there is read at once, and what fails is raised."""
+"""Laying a log down while it is read."""
 
 import threading
 from collections.abc import Callable
