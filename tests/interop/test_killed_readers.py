@@ -129,7 +129,7 @@ def by_java(parts: Parts, killer: Killer) -> tuple[Counter[str], Counter[str]]:
             if killing.done():
                 killing.result()
             told = parts.other.ask("consume", GROUP, TOPIC, "", 20_000)
-            came.update(each.partition(":")[0] for each in told)
+            came.update(each.partition(":")[0] for each in told if each)
         killing.result()
     brokers = len(killer.began_ms)
     return came, Counter({body: -(-times // brokers) for body, times in came.items()})
