@@ -1,5 +1,6 @@
 """A signal wherever a command is: a status that says so, no traceback; then it works."""
 
+import os
 import random
 import shutil
 import signal
@@ -14,6 +15,8 @@ import pytest
 import timerstore
 from tests.cli.shell import SMALL, finish, process
 from tests.tiers import how_many
+from timerstore.cli.keeping import run_until_told
+from timerstore.services.world.background import Flag
 
 ROUNDS = how_many("SIGNAL_ROUNDS", 2, 25)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + 12 * ROUNDS)]
@@ -45,6 +48,19 @@ def test_while_it_imports(tmp_path: Path, name: str, number: int, statuses: set[
     child = subprocess.Popen(command, cwd=tmp_path, **pipes)  # type: ignore[call-overload]
     status, out, err = finish(child)
     assert status in statuses and out == "" and err in ("", "timerstore: interrupted\n"), err
+
+
+def test_a_second_one_ends_what_the_first_one_waits_for() -> None:
+    def run(stop: Flag) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.wait(10)  # a long upload goes on
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(10)
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run_until_told(run)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 COMMANDS = ("backup", "follow", "standby", "restore", "promote")

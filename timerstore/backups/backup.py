@@ -82,8 +82,8 @@ def backup(
     a pyarrow.fs.FileSystem: then what is new is written there as objects, which never change.
 
     Raises InvalidArgumentError if `dest` is something else, or another store's; StoreFullError,
-    StoreLockedError, StoreAccessError if it cannot be reached, CorruptStoreError if segments
-    are missing: then the earlier points stay.
+    StoreLockedError, also if a process follows the store there; StoreAccessError if it cannot be
+    reached; CorruptStoreError if segments are missing: then the earlier points stay.
 
     >>> timerstore.backup("timers/", "backup/").ok
     True

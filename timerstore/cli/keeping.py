@@ -91,7 +91,8 @@ def follow(
     """Keep a copy of a store elsewhere, up to date to the second, until it is stopped.
 
     It does not ask the program that has the store open. After an error it tries again, with waits
-    that grow up to a minute; `timerstore health` shows the error. SIGTERM and Ctrl-C end it.
+    that grow up to a minute; `timerstore health` shows the error. SIGTERM and Ctrl-C end it once
+    what is new is shipped; a second one ends it at once.
     Exit status 3: another store has taken over, so this one may not write there.
 
     Example: timerstore follow timers/ s3://bucket/timers --every 1s
