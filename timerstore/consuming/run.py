@@ -25,13 +25,7 @@ from timerstore.ground.ids import Int64s
 from timerstore.ground.kinds import check_int
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message
-from timerstore.timelog.reading.pull import (
-    RUN_DUE_MS,
-    RUN_FIRED_MS,
-    RUN_INDEX,
-    RUN_OFFSET,
-    RUN_TAGS,
-)
+from timerstore.timelog.reading import pull
 
 
 class Run(HandedOut):
@@ -89,27 +83,27 @@ class Run(HandedOut):
     @property
     def due_ms(self) -> Int64s:
         """When each was due."""
-        return self._numbers(RUN_DUE_MS)
+        return self._numbers(pull.RUN_DUE_MS)
 
     @property
     def fired_ms(self) -> Int64s:
         """When each was fired into the log."""
-        return self._numbers(RUN_FIRED_MS)
+        return self._numbers(pull.RUN_FIRED_MS)
 
     @property
     def tags_codes(self) -> Int64s:
         """The hashes of their tags, as their queue says."""
-        return self._numbers(RUN_TAGS)
+        return self._numbers(pull.RUN_TAGS)
 
     @property
     def indexes(self) -> Int64s:
         """Where each stands in its queue."""
-        return self._numbers(RUN_INDEX)
+        return self._numbers(pull.RUN_INDEX)
 
     @property
     def offsets(self) -> Int64s:
         """Where each begins in the commit log."""
-        return self._numbers(RUN_OFFSET)
+        return self._numbers(pull.RUN_OFFSET)
 
     def _numbers(self, row: int) -> Int64s:
         return self.columns.numbers[row, : self._count]
