@@ -162,14 +162,6 @@ def test_a_folder_has_a_map() -> None:
         assert named == {path.name for path in folder.glob("*.py")} - {"__init__.py"}, folder
 
 
-def test_the_house_is_drawn_whole() -> None:
-    """The table of docs/design.md has each room, and no other."""
-    rows = re.findall(r"^\| (`.*?/`) \|", (ROOT / "docs" / "design.md").read_text(), re.MULTILINE)
-    drawn = [name for row in rows for name in re.findall(r"([a-z]+)/`", row)]
-    rooms = [folder.name for folder in FOLDERS if any(folder.glob("[a-z]*.py"))]
-    assert sorted(drawn) == sorted(rooms)
-
-
 def test_imports_point_down() -> None:
     folders = {"timerstore", *FOLDER_OF}
     ours = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in folders]

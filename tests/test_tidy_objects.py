@@ -1,10 +1,10 @@
-"""The rules of the house about objects, as a test."""
+"""More rules of the house, as a test."""
 
 import ast
 import re
 from collections.abc import Iterator
 
-from tests.test_tidy import OURS, ROOT, shown, tree_of
+from tests.test_tidy import FOLDERS, OURS, ROOT, shown, tree_of
 
 
 def classes_changed(tree: ast.AST) -> Iterator[int]:
@@ -93,3 +93,11 @@ def test_kernels_take_what_belongs_together_as_one() -> None:
     many = ", ".join(f"p{i}" for i in range(9))
     bad = f"@inlined\ndef f({many}): pass\ndef g({many}): pass\ndef h({many}): pass\nentry_point(h)"
     assert list(wide_kernels(ast.parse(bad))) == [("f", 9), ("h", 9)]
+
+
+def test_the_house_is_drawn_whole() -> None:
+    """The table of docs/design.md has each room, and no other."""
+    rows = re.findall(r"^\| (`.*?/`) \|", (ROOT / "docs" / "design.md").read_text(), re.MULTILINE)
+    drawn = [name for row in rows for name in re.findall(r"([a-z]+)/`", row)]
+    rooms = [folder.name for folder in FOLDERS if any(folder.glob("[a-z]*.py"))]
+    assert sorted(drawn) == sorted(rooms)
