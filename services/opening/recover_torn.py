@@ -58,9 +58,10 @@ def whole_count(engine: Engine, part: LoggedMessages, queue_rows: Words) -> int:
 def complete_reschedule(engine: Engine, last: LoggedMessages, now_ms: int) -> bool:
     """Append the delete that a crash tore off the replacement at the log's end, if it did.
 
-    `last`: the log's last message, as a scanned row. Returns whether one was appended.
+    `last`: the log's last message, as a scanned row. Returns whether one was appended. A copy of a
+    replacement tells nothing, nor does a broker's, which names no source: the delete stands before.
     """
-    if not last.is_replacement or last.origin >= 0:
+    if not last.is_replacement or last.origin >= 0 or last.roll_times > 0:
         return False
     if int(last.offset) + int(last.size) != engine.commitlog.end:
         return False
@@ -68,12 +69,14 @@ def complete_reschedule(engine: Engine, last: LoggedMessages, now_ms: int) -> bo
     if replaced is None:
         return False
     topic, key = replaced
-    names = identity_of(topic, key, engine.store_tag)
-    old = find_timer(engine, *names)
+    high, low = (np.array([each], np.int64) for each in identity_of(topic, key, engine.store_tag))
+    if engine.cancelled.contains(high, low)[0]:  # it would be taken off the count once more
+        return False
+    old = find_timer(engine, int(high[0]), int(low[0]))
     if old < 0:
         return False
     timer = decode_message(engine.commitlog.view(old), old)
-    engine.cancelled.add(np.array([names[0]], np.int64), np.array([names[1]], np.int64))
+    engine.cancelled.add(high, low)
     keys = np.frombuffer(key, np.uint8).reshape(1, -1)
     due_ms = np.array([int(timer.properties["TIMER_OUT_MS"])], np.int64)
     said = (np.array([each], np.int64) for each in (timer.born_ms, len(timer.body)))

@@ -157,6 +157,24 @@ def test_a_torn_move_is_finished(tmp_path: Path) -> None:
         assert bodies(store, "t") == [b"3"]
 
 
+def test_a_brokers_roll_of_a_replacement_is_no_torn_move(tmp_path: Path) -> None:
+    """A broker that is killed may leave it as the log's last message; the delete stands before."""
+    clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
+    moved, old_ms, new_ms = {"TIMER_REPLACES": KEYS[0]}, START_MS + 60_000, START_MS + 200_500
+    messages = [
+        broker.timer("t", b"1", old_ms, KEYS[0]),
+        broker.timer("t", b"1", new_ms, KEYS[1], moved),
+        broker.timer("t", b"", old_ms, KEYS[2], {"TIMER_DEL_UNIQKEY": f"t+{KEYS[0]}"}),
+        broker.timer("t", b"1", new_ms, KEYS[1], moved | {"TIMER_ROLL_TIMES": "1"}),
+    ]
+    broker.write_store(path, messages, 1 << 16)
+    with open_store(path, clock) as store:
+        assert not store.core.findings.repaired_reschedule
+        assert store.count() == len(list(store.pending())) == 1
+        clock.advance(300 * SECOND)
+        assert (bodies(store, "t"), store.count()) == ([b"1"], 0)
+
+
 def test_what_a_store_holds_can_be_named(tmp_path: Path) -> None:
     clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
     write(path)
