@@ -43,21 +43,30 @@ def cut_index(engine: Engine, checkpoint: Checkpoint, findings: RecoveryFindings
         for number in timerlog.numbers:
             if (number + 1) * timerlog.segment_bytes > end:
                 timerlog.ensure(number)
-        with timerlog.reading() as table:
-            changed = chain.cut_heads(table, engine.world.wheel, end)
-        if changed < 0:
-            raise CorruptStoreError("timerlog", -1 - changed, "a slot's last unit is damaged")
-        findings.cut_slots = changed
+        findings.cut_slots = _cut_heads(engine, end)
         engine.wheel.write(engine.wheel.capture())
         timerlog.zero_from(end)
     engine.prepare_timerlog()
     return min(checkpoint.queue_index, engine.queues.next_index(0))
 
 
+def _cut_heads(engine: Engine, end: int) -> int:
+    """Walk slots back to before `end`; return how many were. Raises CorruptStoreError."""
+    with engine.timerlog.reading() as table:
+        changed = int(chain.cut_heads(table, engine.world.wheel, end))
+    if changed < 0:
+        raise CorruptStoreError("timerlog", -1 - changed, "a slot's last unit is damaged")
+    return changed
+
+
 def take_brokers_units(
     engine: Engine, checkpoint: Checkpoint, log_end: int, findings: RecoveryFindings
 ) -> int:
-    """Take a broker's units as they are, up to the first bad one; return Q."""
+    """Take a broker's units as they are, up to the first bad one; return Q.
+
+    A slot that leads behind that is walked back: what was linked there would be listed of no slot.
+    Raises CorruptStoreError if it leads through a bad one.
+    """
     timerlog = engine.timerlog
     for number in timerlog.numbers:
         timerlog.ensure(number)
@@ -78,6 +87,7 @@ def take_brokers_units(
             where[0] = units.offset[kept]
         is_more = kept == count and bool(where[1] == chain.WALK_FULL)
     timerlog.end = int(where[0])
+    findings.cut_slots += _cut_heads(engine, timerlog.end)
     timerlog.zero_from(timerlog.end)
     engine.prepare_timerlog()
     return min(queue_index, engine.queues.next_index(0))

@@ -222,6 +222,18 @@ def decode_checkpoint(data: bytes) -> Checkpoint | None:
     return checkpoint
 
 
+def left_to_broker(checkpoint: Checkpoint) -> Checkpoint:
+    """Return what still holds of a handover's checkpoint once a broker has opened the store."""
+    return Checkpoint(
+        *(checkpoint.read_ms, checkpoint.timerlog_flushed, checkpoint.queue_index),
+        *(checkpoint.state_version, checkpoint.state_timestamp, checkpoint.state_counter),
+        sequence=checkpoint.sequence,
+        store_tag=checkpoint.store_tag,
+        identity=checkpoint.identity,
+        by_broker=True,
+    )
+
+
 def read_checkpoint(path: Path, read: Read = read_file) -> Checkpoint | None:
     """Read config/timercheck; None if there is none. `read`: reads a file."""
     data = read(path)
