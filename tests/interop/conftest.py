@@ -1,5 +1,6 @@
 """RocketMQ, where it can run."""
 
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,14 @@ TOPICS = [f"t{i}" for i in range(40)]
 OTHERS = {"NORMAL": "of-normal", "DELAY": "of-delay"}
 """Topics that take no timers, or only timers."""
 _unread = iter(TOPICS)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quiet_client() -> Iterator[None]:
+    """Keep what its threads log out of the tests that this process runs later."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logging.getLogger("rocketmq-python-client"), "propagate", False)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -107,8 +107,9 @@ def look(path: Path, folder: Path) -> None:
         store.horizon(bucket_ms=1_000)
     timerstore.verify(path)
     validate(path)
-    timerstore.backup(path, folder / "backup")
-    timerstore.restore(folder / "backup", folder / "restored")
+    for dest in (folder / "backup", (folder / "objects").as_uri()):
+        timerstore.backup(path, dest)
+        timerstore.restore(dest, folder / f"restored-{str(dest)[-6:]}")
     log = Folder(path / "commitlog")
     for file in log.files[:2]:  # damage within a segment, and at the end of one
         with open(file, "r+b") as segment:

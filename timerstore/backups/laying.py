@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Final
 
+from timerstore.services.world.background import Flag
 from timerstore.timelog.files.names import INT64_MAX
+
+_LOOK_S: Final = 0.1
 
 
 class Laid:
-    """How far a log is there, from its beginning; any thread may use it."""
+    """How far a log is there, from its beginning: one thread lays it down, one reads it."""
 
     def __init__(self) -> None:
         """Begin with nothing."""
-        self._changed, self._end, self._is_given_up = threading.Condition(), -1, False
+        self._changed, self._end, self._is_given_up = Flag(), -1, False
         self._future: Future[None] | None = None
 
     def reach(self, end: int) -> None:
         """Say that the log is there up to `end`. Raises InterruptedError if nobody reads on."""
-        with self._changed:
-            if self._is_given_up:
-                raise InterruptedError
-            self._end = max(self._end, end)
-            self._changed.notify_all()
+        if self._is_given_up:
+            raise InterruptedError
+        self._end = max(self._end, end)
+        self._changed.set()
 
     def wait(self, offset: int) -> int:
         """Return how far the log is there, once that is behind `offset`; INT64_MAX: all of it is.
 
         Raises what ended the laying.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self._end > offset)
-            end = self._end
+        while (end := self._end) <= offset:
+            self._changed.wait(_LOOK_S)
+            self._changed.clear()  # before it looks
         if end == INT64_MAX and self._future is not None:
             self._future.result()
         return end
@@ -44,14 +46,12 @@ class Laid:
         future.add_done_callback(lambda _: self._finish())
 
     def _finish(self) -> None:
-        with self._changed:
-            self._end = INT64_MAX
-            self._changed.notify_all()
+        self._end = INT64_MAX
+        self._changed.set()
 
     def give_up(self) -> None:
         """Have the laying end at its next step."""
-        with self._changed:
-            self._is_given_up = True
+        self._is_given_up = True
 
 
 @contextmanager
