@@ -426,7 +426,8 @@ class SegmentedFile(Blocks):
                 return False
             self._forget(number)
             self.numbers.pop()
-        self.disk.remove(self.path(number))
+            # Under the lock: else an append may have it made again, and its file would go.
+            self.disk.remove(self.path(number))
         self.disk.sync_folder(self.folder)
         return True
 
