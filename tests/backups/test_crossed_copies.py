@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tests.backups.test_remote import TINY, Kept, objects
 from tests.cli.shell import finish, process
 from tests.rigs.objects import CutDestination
 from tests.tiers import how_many
-from timerstore import Config, StoreLockedError, Tuning
+from timerstore import Config, StoreLockedError
 from timerstore.backups import follower as follower_module
 from timerstore.backups import merging
 from timerstore.backups.catalog import PointRemovedError
@@ -28,15 +29,13 @@ from timerstore.errors import StoreAccessError
 
 SECONDS = how_many("CROSSED_SECONDS", 3, 60)
 pytestmark = pytest.mark.timeout(180 + 5 * SECONDS)
-SMALLEST = Config(
-    durability="process",
-    tuning=Tuning(
+SMALLEST = replace(
+    TINY,
+    tuning=replace(
+        TINY.tuning,
         commitlog_segment_bytes=1_024,
         consumequeue_segment_bytes=20,
         timerlog_segment_bytes=104,
-        wheel_slot_count=128,
-        roll_window_slots=40,
-        near_count_max=1 << 16,
     ),
 )
 

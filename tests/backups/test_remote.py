@@ -12,14 +12,13 @@ from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 import timerstore
 import timerstore.offline.restore as restore_module
 from tests.cli.shell import Run
+from tests.offline.test_backup import TINY
 from tests.rigs.objects import watched_filesystem
 from timerstore import (
-    Config,
     CorruptStoreError,
     InvalidArgumentError,
     ManualClock,
     NotAStoreError,
-    Tuning,
 )
 from timerstore.backups import fetching
 from timerstore.backups.catalog import read_catalog
@@ -29,17 +28,6 @@ from timerstore.backups.standby import Standby
 from timerstore.errors import StoreAccessError, StoreLockedError
 
 START_MS = 1_700_000_000_000
-TINY = Config(
-    durability="process",
-    tuning=Tuning(
-        commitlog_segment_bytes=8_192,
-        consumequeue_segment_bytes=400,
-        timerlog_segment_bytes=1_040,
-        wheel_slot_count=128,
-        roll_window_slots=40,
-        near_count_max=1 << 16,
-    ),
-)
 AHEAD_MS = 60_000
 
 

@@ -44,6 +44,14 @@ class Pair:
     def promote(self, **options: Any) -> PromoteReport:
         return promote(self.local, config=TINY, clock=self.kept.clock, **options)
 
+    def goes_on(self, count: int) -> None:
+        """Fail unless the old store is shut out, and the new one is backed up in its place."""
+        with pytest.raises(StoreLockedError, match="taken over"):
+            self.kept.follower.step()
+        with timerstore.open(self.local, config=TINY, clock=self.kept.clock) as store:
+            store.backup(self.place)
+        assert self.kept.restore().pending_count == count
+
     def close(self) -> None:
         self.kept.follower.close()
         self.kept.store.close()
@@ -177,11 +185,7 @@ def test_wherever_a_promotion_ends(tmp_path: Path) -> None:
             pair.close()
             break
         assert pair.promote().pending_count == 15
-        with pytest.raises(StoreLockedError, match="taken over"):
-            pair.kept.follower.step()
-        with timerstore.open(pair.local, config=TINY, clock=pair.kept.clock) as store:
-            store.backup(pair.place)
-        assert pair.kept.restore().pending_count == 15
+        pair.goes_on(15)
         pair.close()
         left += 1 + left // 3
     assert left > 9

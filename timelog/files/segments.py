@@ -518,6 +518,8 @@ class SegmentedFile(Blocks):
 
     def begin_flush(self, start: int, stop: int) -> None:
         """Have the disk begin to write [start, stop), so that `flush` need wait for less of it."""
+        if stop <= start:
+            return
         for number in range(start // self.segment_bytes, -(-stop // self.segment_bytes)):
             file = self._mapped.get(number)
             if file is not None:

@@ -27,7 +27,7 @@ from timerstore.rocketmq.clientparts import (
     readable_queues,
     tell_again,
 )
-from timerstore.rocketmq.library import asked, check_route, load, refused, translated
+from timerstore.rocketmq.library import asked, check_route, refused, translated
 
 log = logging.getLogger("timerstore")
 
@@ -73,7 +73,8 @@ class Reader:
 
         `timeout_s`: of an answer; `poll_s`: how long the proxy waits for messages first.
         """
-        library = load()
+        import rocketmq as library  # a cluster has checked it
+
         self.group, self.topic = group, topic
         self._timeout_s, self._poll_s = timeout_s, poll_s
         self._expression = library.FilterExpression(tags)
