@@ -118,10 +118,14 @@ def _lower_set(context: Any, builder: Any, sig: Any, args: Any, name: str) -> No
 
 @unbox(RecordType)
 def _unbox_record(kind: Any, value: Any, c: Any) -> Any:
-    address = c.pyapi.object_getattr_string(value, "block_address")
-    native = c.pyapi.long_as_longlong(address)
-    c.pyapi.decref(address)
-    return NativeValue(native)
+    # A table makes it in Python, where a signal's exception may fall.
+    builder, found = c.builder, c.pyapi.object_getattr_string(value, "block_address")
+    is_error = cgutils.is_null(builder, found)
+    address = cgutils.alloca_once_value(builder, _I64(0))
+    with builder.if_then(builder.not_(is_error)):
+        builder.store(c.pyapi.long_as_longlong(found), address)
+        c.pyapi.decref(found)
+    return NativeValue(builder.load(address), is_error=is_error)
 
 
 def _is_word(record: Any, name: Any) -> bool:

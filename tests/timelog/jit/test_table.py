@@ -53,6 +53,32 @@ def test_a_slice_is_what_it_is_of(count: int, low: int, high: int) -> None:
     assert (pairs.first == -pairs.second).all()
 
 
+class _StoppedError(Exception):
+    """What a signal's handler raises."""
+
+
+if not INTERPRETED:
+
+    def test_what_ends_the_making_of_what_a_kernel_receives_is_raised(
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """The kernel is not called: it would take what is not there for an address."""
+
+        def stopped(table: Pairs, name: str) -> None:
+            raise _StoppedError
+
+        pairs = Pairs.room(4)
+        part = pairs[1:3]
+        assert _fill(part, 7) == 0  # it is compiled, and has what it receives
+        part = pairs[:1]
+        with monkeypatch.context() as patch:
+            patch.setattr(Pairs, "__getattr__", stopped, raising=False)
+            with pytest.raises(_StoppedError):
+                _fill(part, 9)
+        assert pairs.first.tolist() == [0, 7, 8, 0]
+        assert _fill(part, 9) == 0
+
+
 def test_chosen_rows_are_copies() -> None:
     triples = Triples.room(4)
     triples.first[:], triples.third[:] = [1, 2, 3, 4], [5, 6, 7, 8]
