@@ -133,10 +133,11 @@ class Scrub:
     def _read_messages(self) -> Iterator[int]:
         engine, log = self.engine, self.engine.commitlog
         self.file = "commitlog"
+        stop = log.end  # before: what is mapped ahead of the end may be removed, and made again
         reader = StoreReader(
             engine.path, engine.level_ms, precision_ms=engine.precision_ms, shares=False
         )
-        stop, offset = log.end, log.start
+        offset = log.start
         while offset < stop:
             self.offset = offset
             scanned = reader.scan(offset, min(stop, offset + STEP_BYTES))

@@ -127,10 +127,12 @@ class Blocks(ABC):
 
     def prepare_end(self, count: int) -> None:
         """Map the segment at the log's end, with blocks for `count` bytes if there is room."""
-        stop = (self.end // self.segment_bytes + 1) * self.segment_bytes
-        self.ensure(self.end // self.segment_bytes)
-        with suppress(StoreFullError):  # who writes there is told; a full disk can be opened
-            self._allocate(self.end, min(self.end + count, stop))
+        with self.lock:  # see `prepare_next`
+            end = self.end
+            stop = (end // self.segment_bytes + 1) * self.segment_bytes
+            self.ensure(end // self.segment_bytes)
+            with suppress(StoreFullError):  # who writes there is told; a full disk can be opened
+                self._allocate(end, min(end + count, stop))
 
     def _room_end(self, offset: int) -> int:
         """Return the offset up to which all is allocated from `offset` on."""
@@ -159,8 +161,14 @@ class Blocks(ABC):
     def prepare_next(self) -> None:
         """Allocate ahead of the log's end what is written in AHEAD_TICKS calls of this, and create
         the segment behind the current one once that is half full.
+
+        Under the lock, as all that makes a segment at the log's end: else, while it waits for the
+        lock, the end may move on and that segment be removed, and it would be made again.
         """
-        end = self.end
+        with self.lock:
+            self._prepare_next(self.end)
+
+    def _prepare_next(self, end: int) -> None:
         written, self._seen_end = (end - self._seen_end if self._seen_end >= 0 else 0), end
         least = step_bytes(self.segment_bytes)
         fading = self._ahead_bytes * 15 // 16  # a tick without a put says little

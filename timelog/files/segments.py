@@ -46,6 +46,7 @@ from timerstore.timelog.files.segmenttable import (
     leave,
     new_segment_table,
 )
+from timerstore.timelog.files.sharing import take_alone
 from timerstore.timelog.jit.mapping import MapOwner
 from timerstore.timelog.jit.record import Bytes, Words
 
@@ -187,6 +188,7 @@ class SegmentedFile(Blocks):
         with self.lock:
             file = self._mapped.get(number)
             if file is None or isinstance(file, Zeros):
+                self._forget(number)  # kernels may be looking at the zeros
                 if number in self.numbers:
                     if number * self.segment_bytes < max(self.flushed_end, self.end):
                         self._check_length(number)
@@ -209,7 +211,7 @@ class SegmentedFile(Blocks):
         slot = number % len(self.shared_table.number)
         stop, table = 0 if isinstance(file, Zeros) else file.allocated_bytes, self.shared_table
         table.allocated[slot] = number * self.segment_bytes + stop
-        table.address[slot] = file.address  # which may have been that of zeros in its place
+        table.address[slot] = file.address
         table.number[slot] = number
         self._used[number] = next(self._clock)
 
@@ -405,6 +407,7 @@ class SegmentedFile(Blocks):
             file.view[:head_bytes] = 0
             start = number * self.segment_bytes
             self.shared_table.zeroed[number % len(self.shared_table.number)] = start + head_bytes
+            self._forget(number)  # kernels may be looking at zeros in its place
             self._alive.add(file.owner)
             self.numbers.append(number)
             self._mapped[number] = file
@@ -416,18 +419,26 @@ class SegmentedFile(Blocks):
         """Remove the last segment, if more than `ahead_max` lie behind the one at the log's end.
 
         `lock`: the append lock's words. `reach_bytes`: how far behind the log's end an append may
-        look without it; a segment that is that near stays. O(1), with a sync of the folder.
+        look without it; a segment that is that near stays. So does any while somebody reads: who
+        has mapped it would not see what is written once it is made again. O(1), with a sync of the
+        folder.
         """
         with self.lock:
             number = self.numbers[-1] if self.numbers else 0
             if number - self.end // self.segment_bytes <= ahead_max:
                 return False
-            if not leave(self.shared_table, lock, number, reach_bytes):
+            alone = take_alone(self.folder)
+            if alone < 0:
                 return False
-            self._forget(number)
-            self.numbers.pop()
-            # Under the lock: else an append may have it made again, and its file would go.
-            self.disk.remove(self.path(number))
+            try:
+                if not leave(self.shared_table, lock, number, reach_bytes):
+                    return False
+                self._forget(number)
+                self.numbers.pop()
+                # Under the lock: else an append may have it made again, and its file would go.
+                self.disk.remove(self.path(number))
+            finally:
+                os.close(alone)
         self.disk.sync_folder(self.folder)
         return True
 

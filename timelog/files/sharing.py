@@ -1,11 +1,11 @@
 """A lock on a log's folder: nobody's segments change their place while somebody reads them.
 
-A segment that nobody needs is used again, under another name. A process that maps segments of a
-store that may be another process's shares the lock as long as it looks at them. A segment is used
-again only by a process that has the lock alone. It is a `flock` of the folder itself: no file, one
-descriptor for a whole log, and it ends with the process. A file system may not know such locks, and
-a store's owner may be stopped while it holds one. Then the offset and the CRC of each message show
-what is wrong.
+A segment that nobody needs is used again, under another name; one that was made ahead of the log's
+end may be removed, and made again. Only a process that has the lock alone does either. A process
+that maps segments of a store that may be another process's shares the lock as long as it looks at
+them. It is a `flock` of the folder itself: no file, one descriptor for a whole log, and it ends
+with the process. A file system may not know such locks, and a store's owner may be stopped while it
+holds one. Then the offset and the CRC of each message show what is wrong.
 """
 
 from __future__ import annotations
