@@ -308,6 +308,8 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     parts = report.chosen(parser, arguments.parts, PARTS)
+    report.check_files(parser, arguments, (FILL_BEGIN, FILL_END))
+    report.check_whole(parser, arguments, parts, PARTS)
     sizes = report.sizes_of(arguments, FULL, QUICK)
     header = machine.headline(f"{sizes.pending:,} pending")
     with machine.scratch_folder(arguments.folder) as folder:

@@ -1,9 +1,9 @@
-"""timerstore beside SQLite, LMDB, the disk, row by row; `--help` lists the options.
+"""timerstore beside SQLite, LMDB, the disk, row by row.
 
 Rates are taken in interleaved rounds in one process: ours, SQLite, LMDB, ours, SQLite, …; each
 figure is the median of its rounds, the first one, which warms caches and compiles kernels, left
 out. With `--json FILE` each row is kept as soon as it is measured, beside those that the file has
-from other runs; `--fill` then puts all of them into a page.
+from other runs; `--fill` then puts all of them into a page. With `--rows ''` it measures nothing.
 """
 
 from __future__ import annotations
@@ -505,14 +505,19 @@ def _child(*arguments: str, cache: Path | None = None) -> dict[str, Any]:
 def main() -> None:
     """Measure the rows that were asked for."""
     parser = report.new_parser(
-        "./run bench", __doc__, "small sizes, two rounds", "--rows", tuple(ROWS)
+        "./run bench", __doc__, "small sizes, two rounds", "--rows", ROWS, adds=True
     )
+    report.add_warm(parser)
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     arguments = parser.parse_args()
     names = report.chosen(parser, arguments.rows, ROWS)
+    report.check_files(parser, arguments, (FILL_BEGIN, FILL_END), report.kept)
+    found = report.kept(arguments.json) if arguments.json else {}
+    if not (names or found):
+        parser.error("--rows names nothing, and there is no file of --json")
+    report.check_whole(parser, arguments, [*names, *found], ROWS)
     sizes = report.sizes_of(arguments, FULL, QUICK)
     print(machine.headline())
-    found = report.kept(arguments.json) if arguments.json else {}
     with machine.scratch_folder(arguments.folder) as folder:
         bench = Bench(folder, sizes, int(arguments.warm_gib * (1 << 30)))
         for name in names:

@@ -109,6 +109,7 @@ class Huey:
         self._consumer = queue.create_consumer(
             workers=THREADS, periodic=False, initial_delay=0.01, max_delay=0.1, scheduler_interval=1
         )
+        self._consumer._set_signal_handlers = lambda: None  # Ctrl-C and SIGTERM end the bench
         self._consumer.start()
 
     def put(self, due_ms: int, body: bytes = b"job") -> str:

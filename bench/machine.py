@@ -9,12 +9,16 @@ import platform
 import re
 import resource
 import shutil
+import signal
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import FrameType
 
 MADV_HUGEPAGE = 14
 PAGE_BYTES = 4_096
@@ -106,12 +110,41 @@ def name_thread(name: str) -> None:
 
 @contextmanager
 def scratch_folder(parent: str | None) -> Iterator[Path]:
-    """Make a folder for stores, and remove it with all that is in it."""
-    folder = Path(tempfile.mkdtemp(prefix="timerstore-bench-", dir=parent))
+    """Make a folder for stores, and remove it with all that is in it; see `tidy_end`."""
+    with tidy_end():
+        folder = Path(tempfile.mkdtemp(prefix="timerstore-bench-", dir=parent))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def tidy_end() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end a block as Ctrl-C does: what it has opened is closed.
+
+    Else Python ends at once, and leaves folders and servers behind. A signal that somebody handles
+    or ignores already stays as it is. Only the main thread can change what a signal does.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    changed = [
+        each
+        for each in (signal.SIGTERM, signal.SIGHUP)
+        if is_main and signal.getsignal(each) is signal.SIG_DFL
+    ]
+
+    def end(number: int, _: FrameType | None) -> None:
+        for each in changed:
+            signal.signal(each, signal.SIG_IGN)  # nothing stops the closing
+        sys.exit(128 + number)
+
+    for each in changed:
+        signal.signal(each, end)
     try:
-        yield folder
+        yield
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        for each in changed:
+            signal.signal(each, signal.SIG_DFL)
 
 
 def headline(*more: str) -> str:

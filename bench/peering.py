@@ -1,8 +1,9 @@
 """Plays the same workloads through timerstore, then through each peer, in rounds that take turns.
 
 A peer that is not installed is named as missing. Each round opens a peer anew in an empty folder,
-and checks that every timer came once, none before its time. `--json` adds what was found to a file,
-`--fill` puts the tables of that file into a page.
+and checks that every timer that is due came once, none before its time. A peer that fails is named,
+the others go on, and the run ends with 1. `--json` adds what was found to a file, `--fill` puts the
+tables of that file into a page; with `--workloads ''` nothing else is done.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import argparse
 import gc
 import os
 import statistics
+import sys
 import time
+import traceback
 from collections.abc import Sequence
-from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import machine
@@ -25,6 +28,7 @@ from peers.embedded import Lmdb, Ours, PlainFile, RocksDb, Sqlite
 from peers.postgres import Postgres
 from peers.redis import Redis
 from peers.rocketmq import RocketMq
+from peers.server import none_left
 from peers.tables import Found
 from peers.timers import MissingError, Peer, Timers
 from peers.workloads import LATE, WORKLOADS, Figures, Load
@@ -91,7 +95,18 @@ def play_round(peer: Peer, workload: str, folder: Path, load: Load, *, synced: b
         opened.timers.close()
 
 
+@dataclass
+class Run:
+    """What a workload has found so far, of each peer."""
+
+    found: dict[str, Found] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    """Peers that are missing, or have failed."""
+    failures: list[str] = field(default_factory=list)
+
+
 def play(
+    run: Run,
     folder: Path,
     workload: str,
     peers: Sequence[Peer],
@@ -101,31 +116,37 @@ def play(
     scale: float = 1.0,
     seconds: float = 5.0,
     lead_s: float = 2.0,
-) -> list[Found]:
-    """Play a workload in rounds that take turns.
+) -> None:
+    """Play a workload in rounds that take turns; `run` gets what each round has found.
 
-    If there are several, one before them warms, and is left out. A peer that fails is told so, with
-    why: its figures are left out.
+    If there are several, one before them warms, and is left out. A peer that fails is named, with
+    why; its figures are left out, and the others go on.
     """
-    found: dict[str, Found] = {}
-    gone = set[str]()
     for number in range(rounds + (rounds > 1)):
         for peer in peers:
-            if peer.name in gone or workload in peer.leaves_out:
+            if peer.name in run.gone or workload in peer.leaves_out:
                 continue
             count = count_of(workload, peer, scale, synced=synced)
             load = Load(count, lead_s + count / peer.per_second, seconds)
-            with machine.scratch_folder(str(folder)) as path:
+            with machine.scratch_folder(str(folder)) as path, none_left():
                 path.chmod(0o755)
                 try:
                     figures = play_round(peer, workload, path, load, synced=synced)
                 except MissingError as e:
                     print(f"{peer.name} is not played: {e}", flush=True)
-                    gone.add(peer.name)
+                    run.gone.add(peer.name)
+                    continue
+                except Exception as e:
+                    traceback.print_exc()
+                    said = f"{peer.name} fails in {workload}: {type(e).__name__}: {e}"
+                    run.failures.append(said)
+                    print(f"FAULT: {said}", flush=True)
+                    run.gone.add(peer.name)
+                    run.found.pop(peer.name, None)
                     continue
             if number or rounds == 1:
-                found.setdefault(peer.name, Found(peer.name, count, [])).rounds.append(figures)
-    return list(found.values())
+                found = run.found.setdefault(peer.name, Found(peer.name, count, []))
+                found.rounds.append(figures)
 
 
 def told(found: Found) -> str:
@@ -142,50 +163,73 @@ def main() -> None:
     """Do what the arguments say."""
     parser = argparse.ArgumentParser(prog="./run bench --peers", description=__doc__)
     names = [peer.name for peer in PEERS]
-    parser.add_argument("--workloads", default=",".join(WORKLOADS), help=f"of {list(WORKLOADS)}")
-    parser.add_argument("--peers", default=",".join(names), help=f"of {names}")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds that count")
-    parser.add_argument("--scale", type=float, default=1.0, help="so many times the timers")
     parser.add_argument(
-        "--seconds", type=float, default=60.0, help=f"length of {', '.join(LATE)} (default: 60)"
+        "--workloads", default=",".join(WORKLOADS), help=f"of {', '.join(WORKLOADS)}"
+    )
+    parser.add_argument("--peers", default=",".join(names), help=f"of {', '.join(names)}")
+    parser.add_argument(
+        "--rounds", type=report.count_above_zero, default=5, help="rounds that count (default: 5)"
+    )
+    parser.add_argument(
+        "--scale", type=report.above_zero, default=1.0, help="so many times the timers (default: 1)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=report.above_zero,
+        default=60.0,
+        help=f"length of {', '.join(LATE)} (default: 60)",
     )
     parser.add_argument("--synced", action="store_true", help="each put is durable on return")
-    parser.add_argument("--folder", help="where stores are made (default: the temporary folder)")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="add what is found to a file")
-    parser.add_argument("--fill", metavar="PAGE", type=Path, help="put that file into a page")
+    report.add_files(parser, adds=True)
     arguments = parser.parse_args()
-    workloads = [name for name in arguments.workloads.split(",") if name]
-    workloads = report.chosen(parser, arguments.workloads, tuple(WORKLOADS)) if workloads else []
+    workloads = report.chosen(parser, arguments.workloads, tuple(WORKLOADS))
     chosen = report.chosen(parser, arguments.peers, names)
+    report.check_files(parser, arguments, tables.MARKS, tables.kept)
     if arguments.fill and not arguments.json:
         parser.error("--fill needs --json")
+    if arguments.fill and not (workloads or tables.kept(arguments.json)):
+        parser.error(f"{arguments.json} has nothing to put into a page")
     print(machine.headline())
+    failures = list[str]()
     for workload in workloads:
-        loads = [os.getloadavg()[0]]
-        with ExitStack() as stack:
-            folder = stack.enter_context(machine.scratch_folder(arguments.folder))
+        failures += play_and_keep(workload, [p for p in PEERS if p.name in chosen], arguments)
+    if arguments.fill:
+        tables.fill(arguments.fill, tables.kept(arguments.json), names)
+    sys.exit("\n".join(failures) if failures else 0)
+
+
+def play_and_keep(workload: str, peers: Sequence[Peer], arguments: argparse.Namespace) -> list[str]:
+    """Play a workload, show what was found, keep it; if this is cut short, keep what there is.
+
+    Returns which peers failed, with why.
+    """
+    run, loads, cut = Run(), [os.getloadavg()[0]], True
+    try:
+        with machine.scratch_folder(arguments.folder) as folder:
             folder.chmod(0o711)
-            found = play(
+            play(
+                run,
                 folder,
                 workload,
-                [peer for peer in PEERS if peer.name in chosen],
+                peers,
                 arguments.rounds,
                 synced=arguments.synced,
                 scale=arguments.scale,
                 seconds=arguments.seconds,
             )
+        cut = False
+    finally:
+        found = list(run.found.values())
         loads.append(os.getloadavg()[0])
-        print(f"{workload}{', synced' if arguments.synced else ''}; load {loads}", flush=True)
+        said = "; ".join(f"{each:.1f}" for each in loads)
+        print(f"{workload}{', synced' if arguments.synced else ''}; load {said}", flush=True)
         print("\n".join(map(told, found)), flush=True)
-        if arguments.json:
-            machine_and_day = f"{machine.describe()}; {time.strftime('%Y-%m-%d')}"
+        if arguments.json and found:
+            day = f"{machine.describe()}; {time.strftime('%Y-%m-%d')}"
             seconds = arguments.seconds if workload in LATE else 0.0
-            played = tables.Played(
-                workload, arguments.synced, machine_and_day, max(loads), seconds, found
-            )
-            tables.keep(arguments.json, played)
-    if arguments.fill:
-        tables.fill(arguments.fill, tables.kept(arguments.json))
+            played = tables.Played(workload, arguments.synced, day, max(loads), seconds, found)
+            tables.keep(arguments.json, played, cut=cut)
+    return run.failures
 
 
 if __name__ == "__main__":

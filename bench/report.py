@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import math
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 _Sizes = TypeVar("_Sizes", bound=Any)
+_Kept = TypeVar("_Kept")
 
 
 @dataclass
@@ -73,20 +76,47 @@ def tell(rows: Sequence[Row]) -> None:
         print(f"{row.what}\n    {row.measured}\n    {row.reach} {mark}", flush=True)
 
 
+# --- files
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write a file that is the old one or the new one at any moment, however this ends."""
+    new = path.with_name(f"{path.name}.new")
+    try:
+        new.write_text(json.dumps(document, indent=1, ensure_ascii=False, default=float) + "\n")
+        os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def read_json(path: Path, of: Callable[[Any], _Kept], empty: _Kept) -> _Kept:
+    """Return what `of` makes of a file's document, `empty` if there is no file.
+
+    Raises ValueError if the file holds something else.
+    """
+    if not path.exists():
+        return empty
+    try:
+        return of(json.loads(path.read_text()))
+    except (ValueError, LookupError, TypeError, AttributeError) as e:
+        raise ValueError(f"{path} is not a file that --json has written: {e!r}") from e
+
+
 def keep(path: Path, parts: dict[str, Part]) -> None:
     """Write parts to a file, by name."""
-    document = {name: asdict(part) for name, part in parts.items()}
-    path.write_text(json.dumps(document, indent=1, default=float) + "\n")
+    write_json(path, {name: asdict(part) for name, part in parts.items()})
 
 
 def kept(path: Path) -> dict[str, Part]:
     """Return the parts of a file, none if it is not there."""
-    if not path.exists():
-        return {}
-    parts: dict[str, Part] = {}
-    for name, part in json.loads(path.read_text()).items():
-        parts[name] = Part(part["day"], part["load"], [Row(**row) for row in part["rows"]])
-    return parts
+
+    def parts(document: Any) -> dict[str, Part]:
+        return {
+            name: Part(part["day"], part["load"], [Row(**row) for row in part["rows"]])
+            for name, part in document.items()
+        }
+
+    return read_json(path, parts, {})
 
 
 def table(parts: Sequence[Part]) -> str:
@@ -96,35 +126,118 @@ def table(parts: Sequence[Part]) -> str:
     return markdown(header, [row for part in parts for row in part.rows])
 
 
+def around(path: Path, begin: str, end: str) -> tuple[str, str]:
+    """Return what a page has before and behind two marks. Raises ValueError if it lacks them."""
+    text = path.read_text()
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise ValueError(f"{path} must have {begin} and behind it {end}, each once")
+    return text.partition(begin)[0], text.partition(end)[2]
+
+
 def fill(path: Path, table: str, begin: str, end: str) -> None:
     """Put a table between the marks of a Markdown file; draw the plots if it is docs' own."""
-    before, rest = path.read_text().split(begin)
-    path.write_text(f"{before}{begin}\n{table}{end}{rest.split(end)[1]}")
+    before, behind = around(path, begin, end)
+    path.write_text(f"{before}{begin}\n{table}{end}{behind}")
     if path.resolve() == plots.PAGE:
         plots.draw(path, path.parent / "img")
 
 
+# --- options
+
+
+def above_zero(text: str) -> float:
+    """Read an option's number, which is more than 0."""
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return value
+
+
+def count_above_zero(text: str) -> int:
+    """Read an option's whole number, which is more than 0."""
+    value = int(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
 def new_parser(
-    prog: str, description: str | None, quick: str, option: str, names: Sequence[str]
+    prog: str,
+    description: str | None,
+    quick: str,
+    option: str,
+    names: Sequence[str],
+    *,
+    adds: bool = False,
 ) -> argparse.ArgumentParser:
-    """Return a parser of what every bench takes; `option` chooses among `names`."""
+    """Return a parser of what every bench takes; `option` chooses among `names`.
+
+    `adds`: `--json` adds to what its file has.
+    """
     parser = argparse.ArgumentParser(prog=prog, description=description)
     parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument(option, default=",".join(names), help=f"of {', '.join(names)}")
-    parser.add_argument("--rounds", type=int, help="rounds that count")
-    parser.add_argument("--folder", help="where stores are made (default: the temporary folder)")
-    parser.add_argument("--warm-gib", type=float, default=3.0, help="see machine.warm_memory")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="keep the figures there")
-    parser.add_argument("--fill", metavar="FILE", type=Path, help="put it between a file's marks")
+    parser.add_argument("--rounds", type=count_above_zero, help="rounds that count")
+    add_files(parser, adds=adds)
     return parser
+
+
+def add_files(parser: argparse.ArgumentParser, *, adds: bool) -> None:
+    """Add the options that name a folder and files; `adds`: `--json` adds to what its file has."""
+    parser.add_argument("--folder", help="where stores are made (default: the temporary folder)")
+    json_help = "add what is measured to a file" if adds else "write what is measured to a file"
+    parser.add_argument("--json", metavar="FILE", type=Path, help=json_help)
+    fill_help = "put the table between a page's marks" + (", all that FILE has" if adds else "")
+    parser.add_argument("--fill", metavar="PAGE", type=Path, help=fill_help)
+
+
+def add_warm(parser: argparse.ArgumentParser) -> None:
+    """Add the option of `machine.warm_memory`."""
+    words = "GiB of memory that each round touches first (default: 3)"
+    parser.add_argument("--warm-gib", type=float, default=3.0, help=words)
+
+
+def check_files(
+    parser: argparse.ArgumentParser,
+    arguments: argparse.Namespace,
+    marks: tuple[str, str],
+    kept: Callable[[Path], object] | None = None,
+) -> None:
+    """End, before anything is measured, if the folder or a file is not what it must be.
+
+    `kept` reads the file to which `--json` adds.
+    """
+    try:
+        if arguments.folder and not os.access(arguments.folder, os.W_OK | os.X_OK):
+            raise ValueError(f"no stores can be made in {arguments.folder}")
+        if arguments.json:
+            if kept is not None:
+                kept(arguments.json)
+            if not os.access(arguments.json.absolute().parent, os.W_OK):
+                raise ValueError(f"{arguments.json} cannot be written")
+        if arguments.fill:
+            around(arguments.fill, *marks)
+    except (OSError, ValueError) as e:
+        parser.error(str(e))
 
 
 def chosen(parser: argparse.ArgumentParser, parts: str, names: Sequence[str]) -> list[str]:
     """Return the parts that were asked for, or end with what there is."""
-    asked = parts.split(",")
+    asked = [part for part in parts.split(",") if part]
     if unknown := set(asked) - set(names):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; use {', '.join(names)}")
     return asked
+
+
+def check_whole(
+    parser: argparse.ArgumentParser,
+    arguments: argparse.Namespace,
+    asked: Sequence[str],
+    names: Sequence[str],
+) -> None:
+    """End if `--fill` would put a table of some parts in the place of one that has all."""
+    if arguments.fill and set(asked) != set(names):
+        parser.error(f"--fill needs all of {', '.join(names)}")
 
 
 def sizes_of(arguments: argparse.Namespace, full: _Sizes, quick: _Sizes) -> _Sizes:
@@ -143,7 +256,6 @@ def deliver(
     """Show the rows; if it was asked for, write `figures` or fill a table between `marks`."""
     show(header, rows)
     if arguments.json:
-        document = {"machine": header, **figures}
-        arguments.json.write_text(json.dumps(document, indent=1, default=float) + "\n")
+        write_json(arguments.json, {"machine": header, **figures})
     if arguments.fill:
         fill(arguments.fill, markdown(header, rows), *marks)

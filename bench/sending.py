@@ -128,6 +128,8 @@ def main() -> None:
     )
     arguments: argparse.Namespace = parser.parse_args()
     parts = report.chosen(parser, arguments.durabilities, PARTS)
+    report.check_files(parser, arguments, (FILL_BEGIN, FILL_END))
+    report.check_whole(parser, arguments, parts, PARTS)
     sizes = report.sizes_of(arguments, FULL, QUICK)
     header = machine.headline(f"{ours.BODY_BYTES} bytes each, medians of {sizes.rounds} rounds")
     with machine.scratch_folder(arguments.folder) as folder:

@@ -1,4 +1,4 @@
-"""What each thread of a steady store costs, beside its budget; `--help` lists the options.
+"""What each thread of a steady store costs, beside its budget.
 
 Processor time is read from /proc/self/task for each thread by its name, and divided by the timers
 that it moved between two readings of a store that is putting, firing and pulling all the while.
@@ -394,8 +394,11 @@ def main() -> None:
     parser = report.new_parser(
         "./run bench --threads", __doc__, "small sizes: a minute", "--parts", PARTS
     )
+    report.add_warm(parser)
     arguments = parser.parse_args()
     parts = report.chosen(parser, arguments.parts, PARTS)
+    report.check_files(parser, arguments, (FILL_BEGIN, FILL_END))
+    report.check_whole(parser, arguments, parts, PARTS)
     sizes = report.sizes_of(arguments, FULL, QUICK)
     header = machine.headline()
     rows: list[report.Row] = []

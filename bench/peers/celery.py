@@ -59,12 +59,7 @@ class Celery:
         self._socket.bind(str(path))
         self._socket.setblocking(False)
         command = [sys.executable, "-P", __file__, str(folder)]
-        try:
-            self._worker = Server(command, self._is_ready)
-        except BaseException:
-            self._socket.close()
-            self._redis.stop()
-            raise
+        self._worker = Server(command, self._is_ready)
 
     def _is_ready(self) -> bool:
         return bool(self._app.control.ping(timeout=0.2))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from peers.embedded import now_ms
-from peers.server import Server, program
+from peers.server import Server, program, run
 from peers.timers import ROWS, MissingError, is_root
 
 _TAKE = f"""
@@ -94,12 +93,7 @@ class Postgres(PostgresClient):
             shutil.chown(folder, user)
         data = folder / "data"
         if not data.exists():
-            subprocess.run(
-                [initdb, "-D", str(data), "-A", "trust", "-U", "postgres", "-N"],
-                check=True,
-                stdout=subprocess.DEVNULL,
-                user=user,
-            )
+            run([initdb, "-D", str(data), "-A", "trust", "-U", "postgres", "-N"], user=user)
         commit = "on" if synced else "off"
         command = [server, "-D", str(data), "-k", str(folder), "-h", ""]
         command += ["-c", f"synchronous_commit={commit}", "-c", "shared_buffers=512MB"]

@@ -8,7 +8,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from peers.timers import MissingError
@@ -33,6 +34,32 @@ def _end_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
+def run(command: Sequence[str], *, user: str | None = None) -> None:
+    """Run a command to its end; if that is cut short, let the command end tidily.
+
+    `subprocess.run` would kill it, and what it has started itself, or shares, would stay.
+    """
+    process = _start(command, user)
+    try:
+        process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait(_PATIENCE_S)
+        raise
+    if process.returncode:
+        raise RuntimeError(f"{command[0]} ended with {process.returncode}: {' '.join(command)}")
+
+
+def _start(command: Sequence[str], user: str | None) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        user=user,
+        preexec_fn=_end_with_parent,
+    )
+
+
 class Server:
     """A process with a server, ready for its first client."""
 
@@ -44,17 +71,11 @@ class Server:
         user: str | None = None,
     ) -> None:
         """Start it; wait until it answers."""
-        self._process = subprocess.Popen(
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            user=user,
-            preexec_fn=_end_with_parent,
-        )
+        self._process = _start(command, user)
+        _running.add(self)
         stop_s = time.monotonic() + _PATIENCE_S
         while not is_ready():
             if self._process.poll() is not None or time.monotonic() > stop_s:
-                self.stop()
                 raise RuntimeError(f"{command[0]} did not start: {' '.join(command)}")
             time.sleep(0.02)
 
@@ -71,6 +92,20 @@ class Server:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        _running.discard(self)
+
+
+_running = set[Server]()
+
+
+@contextmanager
+def none_left() -> Iterator[None]:
+    """Stop all servers that a block has started and not stopped, however it ends."""
+    try:
+        yield
+    finally:
+        for each in [*_running]:
+            each.stop()
 
 
 def connect(path: Path) -> socket.socket:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import report
 from beside import short
@@ -52,7 +52,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Played:
-    """A workload, played through some peers."""
+    """A workload, played through some peers in one run."""
 
     workload: str
     synced: bool
@@ -64,32 +64,34 @@ class Played:
     """How long a round of a rate was; 0 for others."""
     found: list[Found]
 
-    def of(self, peer: str) -> Found | None:
-        """Return what was found of a peer, or None."""
-        return next((each for each in self.found if each.peer == peer), None)
 
+def keep(path: Path, played: Played, *, cut: bool = False) -> None:
+    """Add to a file; peers that were played anew take the place of what was there of them.
 
-def keep(path: Path, played: Played) -> None:
-    """Add to a file; peers that were played anew take the place of what was there of them."""
-    known = {(each.workload, each.synced): each for each in kept(path)}
-    before = known.get((played.workload, played.synced))
-    if before is not None:
-        new = {each.peer: each for each in played.found}
-        found = [new.pop(each.peer, each) for each in before.found] + list(new.values())
-        load = max(before.load, played.load)
-        played = Played(played.workload, played.synced, played.day, load, played.seconds, found)
-    known[played.workload, played.synced] = played
-    path.write_text(json.dumps([asdict(each) for each in known.values()], indent=1) + "\n")
+    Of a run that was `cut`, only those do that have as many rounds as what was there.
+    """
+    known, found = list[Played](), played.found
+    for each in kept(path):
+        if (each.workload, each.synced) == (played.workload, played.synced):
+            if cut:
+                count = {one.peer: len(one.rounds) for one in each.found}
+                found = [one for one in found if len(one.rounds) >= count.get(one.peer, 0)]
+            new = {one.peer for one in found}
+            each = replace(each, found=[one for one in each.found if one.peer not in new])
+        known.append(each)
+    known = [each for each in (*known, replace(played, found=found)) if each.found]
+    report.write_json(path, [asdict(each) for each in known])
 
 
 def kept(path: Path) -> list[Played]:
     """Return what a file has, nothing if it is not there."""
-    if not path.exists():
-        return []
-    return [
-        Played(**each | {"found": [Found(**one) for one in each["found"]]})
-        for each in json.loads(path.read_text())
-    ]
+
+    def played(document: Any) -> list[Played]:
+        return [
+            Played(**each | {"found": [Found(**one) for one in each["found"]]}) for each in document
+        ]
+
+    return report.read_json(path, played, [])
 
 
 # --- tables
@@ -115,31 +117,35 @@ def _said(played: Sequence[Played]) -> str:
     return f"{days}; {_rounds(played)}, load {min(loads):.1f} to {max(loads):.1f}."
 
 
-def _peers(played: Sequence[Played]) -> list[str]:
-    """Return who was played, in the order of their first row."""
-    return list(dict.fromkeys(found.peer for each in played for found in each.found))
+def _grid(
+    title: str,
+    played: Sequence[Played],
+    order: Sequence[str],
+    cell: Callable[[Found], str],
+) -> str:
+    """Return a table: a column for each workload, a row for each peer, in the order given."""
+    found = {(one.peer, each.workload): one for each in played for one in each.found}
+    workloads = list(dict.fromkeys(each.workload for each in played))
+    rows = list[list[str]]()
+    for peer in order:
+        founds = [found.get((peer, workload)) for workload in workloads]
+        if any(founds):
+            rows.append([peer, *(cell(one) if one else _NOTHING for one in founds)])
+    table = _table(["", *map(_name, workloads)], rows)
+    return f"**{title}** {_said(played)}\n\n{table}\n"
 
 
-def _grid(title: str, played: Sequence[Played], cell: Callable[[Played, Found], str]) -> str:
-    names = ["", *(_name(each) for each in played)]
-    rows = []
-    for peer in _peers(played):
-        founds = [(each, each.of(peer)) for each in played]
-        rows.append([peer, *(cell(each, found) if found else _NOTHING for each, found in founds)])
-    return f"**{title}** {_said(played)}\n\n{_table(names, rows)}\n"
+def _name(workload: str) -> str:
+    if workload in LATE:
+        return f"{LATE[workload]:,} a second"
+    return _TITLES.get(workload, workload)
 
 
-def _name(played: Played) -> str:
-    if played.workload in LATE:
-        return f"{LATE[played.workload]:,} a second"
-    return _TITLES.get(played.workload, played.workload)
-
-
-def _rate(_: Played, found: Found) -> str:
+def _rate(found: Found) -> str:
     return found.with_range("per_second")
 
 
-def _processor(_: Played, found: Found) -> str:
+def _processor(found: Found) -> str:
     values = [each["processor_us"] for each in found.rounds]
     told = _us(statistics.median(values))
     return told if len(values) == 1 else f"{told} ({_us(min(values))}–{_us(max(values))})"
@@ -149,76 +155,76 @@ def _us(value: float) -> str:
     return f"{value:,.2f}" if value < 10 else f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
-def _ms(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def _late(_: Played, found: Found) -> str:
+def _late(found: Found) -> str:
     if (share := found.median("share_put")) < _HELD_SHARE:
         return f"puts {share:.0%} of them"
-    return " / ".join(_ms(found.median(name)) for name in QUANTILES)
+    return _quantiles(found)
 
 
-def tables(all_played: Sequence[Played]) -> str:
-    """Return all tables in Markdown, each with where and how it was measured."""
+def _quantiles(found: Found) -> str:
+    return " / ".join(f"{found.median(name):,.0f}" for name in QUANTILES)
+
+
+def tables(all_played: Sequence[Played], order: Sequence[str]) -> str:
+    """Return all tables in Markdown, each with where and how it was measured.
+
+    `order`: the peers, as rows follow each other.
+    """
     parts = list[str]()
     for synced, words in ((False, ""), (True, ", each put on the disk on return")):
-        rates = _named(all_played, RATES, synced)
-        if rates:
-            parts.append(_grid(f"Timers a second{words}: median (range).", rates, _rate))
+        if rates := _named(all_played, RATES, synced):
+            parts.append(_grid(f"Timers a second{words}: median (range).", rates, order, _rate))
             title = f"Processor time of all processes, µs for each{words}: median (range)."
-            parts.append(_grid(title, rates, _processor))
+            parts.append(_grid(title, rates, order, _processor))
         if late := _named(all_played, tuple(LATE), synced):
             seconds = sorted({each.seconds for each in late})
             title = "Late by ms, median / p99 / p99.9 / most, while puts go on for "
             title += f"{' or '.join(f'{each:g}' for each in seconds)} s{words}."
-            parts.append(_grid(title, late, _late))
+            parts.append(_grid(title, late, order, _late))
         if ten := _named(all_played, ("over_ten",), synced):
-            parts.append(_over_ten(ten[0], words))
+            title = f"Due over ten seconds{words}: what a whole life takes, all processes together."
+            parts.append(_each(title, ten, order, _TEN))
         if many := _named(all_played, ("pending",), synced):
-            parts.append(_pending(many[0], words))
+            parts.append(_each(f"Many pending{words}.", many, order, _PENDING))
     return "\n".join(parts)
 
 
 def _named(played: Sequence[Played], names: Sequence[str], synced: bool) -> list[Played]:
-    known = {each.workload: each for each in played if each.synced == synced}
-    return [known[name] for name in names if name in known]
+    """Return the runs of some workloads, in the order of these."""
+    known = [each for each in played if each.synced == synced and each.workload in names]
+    return sorted(known, key=lambda each: names.index(each.workload))
 
 
-def _over_ten(played: Played, words: str) -> str:
-    names = ["", "timers", "processor time each, µs", "late by ms, median / p99 / p99.9 / most"]
+_TEN: dict[str, Callable[[Found], str]] = {
+    "timers": lambda found: short(found.count),
+    "processor time each, µs": lambda found: _us(found.median("processor_us")),
+    "late by ms, median / p99 / p99.9 / most": _quantiles,
+}
+_PENDING: dict[str, Callable[[Found], str]] = {
+    "pending": lambda found: short(found.count),
+    "filled at": lambda found: f"{short(found.median('per_second'))}/s",
+    "private memory": lambda found: f"{found.median('private_bytes') / 1e6:,.0f} MB",
+    "disk": lambda found: f"{found.median('disk_bytes') / found.count:,.0f} bytes each",
+    "opened in": lambda found: f"{found.median('open_s'):.2f} s",
+    "then puts in lists": lambda found: f"{short(found.median('batches_per_second'))}/s",
+    "then whole lives": lambda found: f"{short(found.median('due_now_per_second'))}/s",
+}
+
+
+def _each(
+    title: str,
+    played: Sequence[Played],
+    order: Sequence[str],
+    cells: dict[str, Callable[[Found], str]],
+) -> str:
+    """Return a table of one workload, a row for each peer, in the order given."""
+    found = {one.peer: one for each in played for one in each.found}
     rows = [
-        [
-            found.peer,
-            short(found.count),
-            _us(found.median("processor_us")),
-            " / ".join(_ms(found.median(name)) for name in QUANTILES),
-        ]
-        for found in played.found
+        [peer, *(cell(found[peer]) for cell in cells.values())] for peer in order if peer in found
     ]
-    title = f"Due over ten seconds{words}: what a whole life takes, all processes together."
-    return f"**{title}** {_said([played])}\n\n{_table(names, rows)}\n"
+    return f"**{title}** {_said(played)}\n\n{_table(['', *cells], rows)}\n"
 
 
-def _pending(played: Played, words: str) -> str:
-    names = ["", "pending", "filled at", "private memory", "disk", "opened in"]
-    names += ["then puts in lists", "then whole lives"]
-    rows = [
-        [
-            found.peer,
-            short(found.count),
-            f"{short(found.median('per_second'))}/s",
-            f"{found.median('private_bytes') / 1e6:,.0f} MB",
-            f"{found.median('disk_bytes') / found.count:,.0f} bytes each",
-            f"{found.median('open_s'):.2f} s",
-            f"{short(found.median('batches_per_second'))}/s",
-            f"{short(found.median('due_now_per_second'))}/s",
-        ]
-        for found in played.found
-    ]
-    return f"**Many pending{words}.** {_said([played])}\n\n{_table(names, rows)}\n"
-
-
-def fill(page: Path, played: Sequence[Played]) -> None:
+def fill(page: Path, played: Sequence[Played], order: Sequence[str]) -> None:
     """Put the tables between the marks of a page."""
-    report.fill(page, tables(played), *MARKS)
+    report.fill(page, tables(played, order), *MARKS)

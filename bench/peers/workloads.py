@@ -24,6 +24,8 @@ from peers.usage import usage
 FAR_MS = 86_400_000
 PATIENCE_S = 120.0
 """So long after the last one that came the next one may come."""
+LOOK_ON_S = 0.1
+"""So long after the last one that is wanted a look shows whether one more comes."""
 PERIOD_S = 0.02
 AHEAD_MS = 500
 OVER_MS = 1_000
@@ -111,7 +113,7 @@ class Meter:
 def take_all(
     timers: Timers, taken: Taken, wanted: Collection[int], meter: Meter | None = None
 ) -> Figures:
-    """Take until as many have come as are wanted, then look whether one more comes.
+    """Take until as many have come as are wanted, then look for a while whether one more comes.
 
     Returns what the meter said when the last one had come.
     """
@@ -125,7 +127,12 @@ def take_all(
             time.sleep(_IDLE_S)
             taken.idle_s += time.thread_time() - before_s
     figures = meter.figures(len(wanted), idle_s=taken.idle_s) if meter else {}
-    taken.note(timers.take_due())
+    stop_s = time.monotonic() + LOOK_ON_S
+    while taken.count <= len(wanted) and time.monotonic() < stop_s:
+        if more := timers.take_due():
+            taken.note(more)
+        else:
+            time.sleep(_IDLE_S)
     taken.check(wanted)
     return figures
 
@@ -224,15 +231,16 @@ def over_ten(timers: Timers, load: Load, seconds: float = 10.0) -> Figures:
 
 def lateness(timers: Timers, load: Load, per_second: int) -> Figures:
     """Take timers while another thread puts so many a second, due within half to one and a half."""
-    due_ms, over = list[int](), threading.Event()
+    due_ms, stop, over = list[int](), threading.Event(), threading.Event()
     failures = list[BaseException]()
     step = round(per_second * PERIOD_S)
 
     def put() -> None:
         mine = timers.another()
         try:
-            start_s = next_s = time.monotonic()
-            while next_s < start_s + load.seconds and time.monotonic() < start_s + load.seconds:
+            next_s = time.monotonic()
+            end_s = next_s + load.seconds
+            while max(next_s, time.monotonic()) < end_s and not stop.is_set():
                 part = (now_ms() + AHEAD_MS + np.random.randint(0, OVER_MS, step)).tolist()
                 first = len(due_ms)
                 due_ms.extend(part)
@@ -248,13 +256,16 @@ def lateness(timers: Timers, load: Load, per_second: int) -> Figures:
     taken, putter = Taken(due_ms), threading.Thread(target=put, name="bench-put")
     start_s = time.perf_counter()
     putter.start()
-    while not over.is_set():
-        if bodies := timers.take_due():
-            taken.note(bodies)
-        else:
-            time.sleep(_IDLE_S)
+    try:
+        while not over.is_set():
+            if bodies := timers.take_due():
+                taken.note(bodies)
+            else:
+                time.sleep(_IDLE_S)
+    finally:
+        stop.set()  # nobody closes the timers while the other thread puts
+        putter.join()
     elapsed_s = time.perf_counter() - start_s
-    putter.join()
     if failures:
         raise failures[0]
     take_all(timers, taken, range(len(due_ms)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -74,14 +73,14 @@ def of(
 def keep(path: Path, play: Played) -> None:
     """Add a play to a file; it takes the place of an older one of its scenario."""
     plays = {each.scenario: each for each in kept(path)} | {play.scenario: play}
-    path.write_text(json.dumps([asdict(each) for each in plays.values()], indent=1) + "\n")
+    report.write_json(path, [asdict(each) for each in plays.values()])
 
 
 def kept(path: Path) -> list[Played]:
     """Return the plays of a file, none if it is not there."""
-    if not path.exists():
-        return []
-    return [Played(**_tuples(each)) for each in json.loads(path.read_text())]
+    return report.read_json(
+        path, lambda document: [Played(**_tuples(each)) for each in document], []
+    )
 
 
 def _tuples(document: dict[str, Any]) -> dict[str, Any]:

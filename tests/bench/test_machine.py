@@ -1,5 +1,9 @@
 """What is read of the machine, with what is made of it."""
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -46,6 +50,34 @@ def test_a_scratch_folder_goes(tmp_path: Path) -> None:
     with machine.scratch_folder(str(tmp_path)) as folder:
         (folder / "file").write_bytes(b"x")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_scratch_folder_goes_with_its_process(tmp_path: Path, number: signal.Signals) -> None:
+    code = (
+        "import sys, time; sys.path.insert(0, sys.argv[1]); import machine\n"
+        "with machine.scratch_folder(sys.argv[2]) as folder, machine.scratch_folder(str(folder)):\n"
+        "    print(1, flush=True); time.sleep(1_000)\n"
+    )
+    command = [sys.executable, "-c", code, str(Path(machine.__file__).parent), str(tmp_path)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, **pipes) as process:
+        assert process.stdout
+        process.stdout.readline()
+        process.send_signal(number)
+        assert process.wait(60)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with machine.tidy_end():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_headline_names_the_load() -> None:

@@ -1,12 +1,17 @@
 """Peers: what makes a round fail, what becomes of rounds, each peer played shortly."""
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import jobs
 import peering
 import pytest
 from peers import server, tables, workloads
@@ -61,6 +66,25 @@ class InMemory:
         pass
 
 
+class ComesLater(InMemory):
+    """It hands out a timer once more, some time after the last one came."""
+
+    def take_due(self) -> list[bytes]:
+        if due := super().take_due():
+            self.again = due[:1], time.monotonic() + workloads.LOOK_ON_S / 3
+        elif hasattr(self, "again") and time.monotonic() > self.again[1]:
+            return self.again[0]
+        return due
+
+
+def play(
+    folder: Path, workload: str, peers: Sequence[Peer], rounds: int = 1, **more: Any
+) -> peering.Run:
+    run = peering.Run()
+    peering.play(run, folder, workload, peers, rounds, **{"synced": False} | more)
+    return run
+
+
 def test_a_body_says_its_number() -> None:
     for size in (16, 100):
         assert number_of(body_of(12_345, size)) == 12_345
@@ -98,6 +122,22 @@ def test_a_round_fails(
         WORKLOADS[workload](InMemory(fault), SHORT)
 
 
+def test_one_that_comes_again_later() -> None:
+    with pytest.raises(AssertionError, match="0 did not come, 1 came again"):
+        workloads.due_now(ComesLater(""), SHORT)
+
+
+def test_nobody_puts_any_more_when_a_round_is_cut() -> None:
+    class Cut(InMemory):
+        def take_due(self) -> list[bytes]:
+            raise KeyboardInterrupt
+
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        workloads.lateness(Cut(""), Load(0, seconds=3_600), 1_000)
+    assert threading.active_count() == before
+
+
 def test_a_number_that_nobody_put() -> None:
     check_all_came([2, 0, 1], range(3))
     with pytest.raises(AssertionError, match="1 did not come, 0 came again; 1 others came"):
@@ -131,7 +171,7 @@ def test_servers_are_counted_with_their_children() -> None:
         parent.communicate(b"\n")
 
 
-def played(workload: str, synced: bool = False, **rounds: list[float]) -> Played:
+def played(workload: str, synced: bool = False, /, **rounds: list[float]) -> Played:
     found = [
         Found(peer, 100, [dict.fromkeys(workloads.QUANTILES, n) | _others(n) for n in each])
         for peer, each in rounds.items()
@@ -156,14 +196,18 @@ def test_tables_of_what_was_found(tmp_path: Path) -> None:
     tables.keep(file, played("late_1k", Redis=[5.0, 6.0, 7.0], huey=[2e6]))
     tables.keep(file, played("over_ten", Redis=[7.0]))
     tables.keep(file, played("pending", Redis=[8.0]))
-    tables.fill(page, tables.kept(file))
-    lines = page.read_text().splitlines()
+    order = ("timerstore", "Redis", "huey")
+    tables.fill(page, tables.kept(file), order)
+    text = page.read_text()
+    lines = text.splitlines()
+    tables.fill(page, tables.kept(file), order)
+    assert page.read_text() == text
     assert lines[1].endswith("a day; 3 rounds, load 1.5 to 1.5.")
     assert lines[3:8] == [
         "|  | one by one | whole lives |",
         "|---|---|---|",
-        "| Redis | 5 (5–5) | 20 k (10 k–30 k) |",
         "| timerstore | – | 60 k (30 k–90 k) |",
+        "| Redis | 5 (5–5) | 20 k (10 k–30 k) |",
         "",
     ]
     assert "| timerstore | – | 60,000 (30,000–90,000) |" in lines
@@ -178,12 +222,122 @@ def test_a_peer_that_is_played_later_is_added(tmp_path: Path) -> None:
     file = tmp_path / "peers.json"
     tables.keep(file, played("due_now", timerstore=[1.0], Redis=[2.0]))
     tables.keep(file, played("due_now", Redis=[3.0], huey=[4.0]))
-    (only,) = tables.kept(file)
-    assert [(each.peer, each.median("per_second")) for each in only.found] == [
-        ("timerstore", 1.0),
-        ("Redis", 3.0),
-        ("huey", 4.0),
+    assert rates_in(file) == [("timerstore", 1.0), ("Redis", 3.0), ("huey", 4.0)]
+
+
+def rates_in(file: Path) -> list[tuple[str, float]]:
+    return [
+        (found.peer, found.median("per_second"))
+        for each in tables.kept(file)
+        for found in each.found
     ]
+
+
+def test_each_run_says_when_it_was_and_how_busy_the_machine_was(tmp_path: Path) -> None:
+    file = tmp_path / "peers.json"
+    tables.keep(file, played("late_1k", timerstore=[1.0], Redis=[2.0]))
+    later = replace(played("late_1k", Redis=[3.0]), day="b day", load=9.0, seconds=3.0)
+    tables.keep(file, later)
+    (title, *_, ours, redis) = tables.tables(
+        tables.kept(file), ("timerstore", "Redis")
+    ).splitlines()
+    assert "go on for 3 or 5 s.** a day; b day; once, load 1.5 to 9.0." in title
+    assert (ours, redis) == ("| timerstore | 1 / 1 / 1 / 1 |", "| Redis | 3 / 3 / 3 / 3 |")
+
+
+def test_a_run_that_is_cut_takes_no_place_of_more_rounds(tmp_path: Path) -> None:
+    file = tmp_path / "peers.json"
+    tables.keep(file, played("due_now", timerstore=[1.0], Redis=[2.0, 2.0]))
+    cut = played("due_now", timerstore=[3.0], Redis=[3.0], huey=[4.0])
+    tables.keep(file, cut, cut=True)
+    assert rates_in(file) == [("Redis", 2.0), ("timerstore", 3.0), ("huey", 4.0)]
+    tables.keep(file, cut)
+    assert rates_in(file) == [("timerstore", 3.0), ("Redis", 3.0), ("huey", 4.0)]
+
+
+def end_with(monkeypatch: pytest.MonkeyPatch, peers: Sequence[Peer], *words: str) -> object:
+    """Run `--peers` with these peers; return what it ends with."""
+    monkeypatch.setattr(peering, "PEERS", peers)
+    monkeypatch.setattr(sys, "argv", ["peering.py", "--rounds", "2", "--scale", "0.0001", *words])
+    with pytest.raises((SystemExit, KeyboardInterrupt)) as ended:
+        peering.main()
+    return getattr(ended.value, "code", KeyboardInterrupt)
+
+
+def test_a_peer_that_fails_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wrong(*_: object) -> InMemory:
+        return InMemory("again")
+
+    file = tmp_path / "peers.json"
+    peers = [Peer("wrong", wrong, ""), Peer("memory", lambda *_: InMemory(""), "")]
+    words = ("--workloads", "due_now", "--json", str(file))
+    said = end_with(monkeypatch, peers, *words)
+    assert str(said).startswith("wrong fails in due_now: AssertionError: of 100 timers")
+    assert f"FAULT: {said}" in capsys.readouterr().out
+    assert [peer for peer, _ in rates_in(file)] == ["memory"]
+    assert end_with(monkeypatch, peers[1:], *words) == 0
+
+
+def test_what_a_run_has_found_outlives_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = list[Path]()
+
+    def cut(path: Path, _: bool) -> InMemory:
+        opened.append(path)
+        if len(opened) == 3:
+            raise KeyboardInterrupt
+        return InMemory("")
+
+    file = tmp_path / "peers.json"
+    peers = [Peer("memory", lambda *_: InMemory(""), ""), Peer("cut", cut, "")]
+    words = ("--workloads", "due_now", "--json", str(file), "--folder", str(tmp_path))
+    assert end_with(monkeypatch, peers, *words) is KeyboardInterrupt
+    (found,) = tables.kept(file)
+    assert {each.peer: len(each.rounds) for each in found.found} == {"memory": 2, "cut": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["peers.json"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--rounds", "0"], "0 is not above 0"),
+        (["--scale", "nan"], "nan is not a number above 0"),
+        (["--seconds", "-1"], "-1 is not a number above 0"),
+        (["--peers", "Nobody"], "no such part: Nobody"),
+        (["--fill", "PAGE"], "page.md must have <!-- peers: begin -->"),
+        (["--workloads", "", "--json", "FILE"], "is not a file that --json has written"),
+        (["--folder", "/no/such/folder"], "no stores can be made in /no/such/folder"),
+    ],
+)
+def test_wrong_words_end_before_anything_is_measured(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("page.md", "file.json"):
+        (tmp_path / name).touch()
+    files = {"PAGE": str(tmp_path / "page.md"), "FILE": str(tmp_path / "file.json")}
+    assert end_with(monkeypatch, peering.PEERS, *(files.get(word, word) for word in words)) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_servers_end_with_their_round() -> None:
+    with server.none_left():
+        started = server.Server(["sleep", "1000"], lambda: True)
+    assert not Path(f"/proc/{started.pid}").exists()
+
+
+def test_huey_leaves_the_signals_alone(tmp_path: Path) -> None:
+    pytest.importorskip("huey")
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    huey = jobs.Huey(tmp_path)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    huey.close()
 
 
 def test_what_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,9 +348,10 @@ def test_what_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
     with pytest.raises(MissingError):
         none(tmp_path, False)
     peers = [Peer("Nobody", none, ""), Peer("memory", lambda *_: InMemory(""), "")]
-    found = peering.play(tmp_path, "due_now", peers, 2, synced=False, scale=0.0002)
-    assert [(each.peer, each.count) for each in found] == [("memory", 100)]
-    assert len(found[0].rounds) == 2
+    run = play(tmp_path, "due_now", peers, 2, scale=0.0002)
+    assert [(each.peer, each.count) for each in run.found.values()] == [("memory", 100)]
+    assert len(run.found["memory"].rounds) == 2
+    assert run.failures == []
     said = "Nobody is not played: no-such-server is missing: apt install its-package\n"
     assert capsys.readouterr().out == said
 
@@ -204,17 +359,17 @@ def test_what_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize("workload", ["cancel_half", "pending"])
 def test_those_in_this_process(workload: str, tmp_path: Path) -> None:
     peers = [peer for peer in peering.PEERS if peer.name in EMBEDDED]
-    found = peering.play(tmp_path, workload, peers, 1, synced=False, scale=0.0002, lead_s=0.7)
-    assert [each.peer for each in found] == list(EMBEDDED)
+    run = play(tmp_path, workload, peers, scale=0.0002, lead_s=0.7)
+    assert list(run.found) == list(EMBEDDED), run.failures
 
 
 def test_a_plain_file_takes_what_is_put(tmp_path: Path) -> None:
     (plain,) = [peer for peer in peering.PEERS if peer.name == "a plain file"]
     for synced in (False, True):
         for workload in ("singles", "batches"):
-            (found,) = peering.play(tmp_path, workload, [plain], 1, synced=synced, scale=0.001)
-            assert found.median("per_second") > 0
-    assert peering.play(tmp_path, "due_now", [plain], 1, synced=False) == []
+            run = play(tmp_path, workload, [plain], synced=synced, scale=0.001)
+            assert run.found["a plain file"].median("per_second") > 0
+    assert play(tmp_path, "due_now", [plain]).found == {}
 
 
 @pytest.mark.slow
@@ -223,7 +378,6 @@ def test_a_plain_file_takes_what_is_put(tmp_path: Path) -> None:
 @pytest.mark.parametrize("synced", [False, True])
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_each_peer_that_is_there(workload: str, synced: bool, tmp_path: Path) -> None:
-    found = peering.play(
-        tmp_path, workload, peering.PEERS, 1, synced=synced, scale=0.002, seconds=1
-    )
-    assert {*EMBEDDED} <= {each.peer for each in found}
+    run = play(tmp_path, workload, peering.PEERS, synced=synced, scale=0.002, seconds=1)
+    assert run.failures == []
+    assert {*EMBEDDED} <= {*run.found}

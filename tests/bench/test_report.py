@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import report
+from peers import tables
+from stress import plays
 
 ROWS = [
     report.Row("a", "≤ 1", "", "0.5", True),
@@ -48,6 +50,42 @@ def test_parts_are_kept_and_replaced(tmp_path: Path) -> None:
     lines = report.table([kept[name] for name in names]).splitlines()
     assert lines[0] == "a machine; a day; b machine; a day; load 0.5 to 2.5 before each row."
     assert [line.split()[1] for line in lines[4:]] == ["a", "a", "b", "c"]
+
+
+@pytest.mark.parametrize("text", ["", "before\nafter", "B E E", "B B E", "E B", "B"])
+def test_a_page_whose_marks_are_wrong_stays_as_it_is(tmp_path: Path, text: str) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    with pytest.raises(ValueError, match=r"page\.md must have B and behind it E, each once"):
+        report.fill(page, "table", "B", "E")
+    assert page.read_text() == text
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": 1}', '{"a": {"day": 1}}', "null"])
+def test_a_file_that_is_broken_is_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "kept.json"
+    file.write_text(text)
+    for kept in (report.kept, tables.kept, plays.kept):
+        with pytest.raises(ValueError, match=r"kept\.json is not a file that --json has written"):
+            kept(file)
+
+
+def test_a_file_is_not_lost_if_it_cannot_be_written(tmp_path: Path) -> None:
+    file = tmp_path / "kept.json"
+    report.write_json(file, {"a": 1})
+    with pytest.raises(TypeError):
+        report.write_json(file, {"a": object()})
+    assert json.loads(file.read_text()) == {"a": 1}
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_table_of_some_parts_takes_no_place_of_all(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = report.new_parser("bench", "What it does.", "small", "--parts", ("put", "get"))
+    given = parser.parse_args(["--fill", "page.md"])
+    report.check_whole(parser, given, ["get", "put"], ("put", "get"))
+    with pytest.raises(SystemExit):
+        report.check_whole(parser, given, ["get"], ("put", "get"))
+    assert "--fill needs all of put, get" in capsys.readouterr().err
 
 
 def test_unknown_parts_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

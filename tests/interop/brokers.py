@@ -106,10 +106,12 @@ class Brokers:
         assert self.process.stdin and self.process.stdout
         watchdog = threading.Timer(ANSWER_S, self.process.kill)
         watchdog.start()
-        self.process.stdin.write("\t".join(map(str, words)) + "\n")
-        self.process.stdin.flush()
-        status, *answer = self.process.stdout.readline().rstrip("\n").split("\t")
-        watchdog.cancel()
+        try:
+            self.process.stdin.write("\t".join(map(str, words)) + "\n")
+            self.process.stdin.flush()
+            status, *answer = self.process.stdout.readline().rstrip("\n").split("\t")
+        finally:
+            watchdog.cancel()  # it would keep this process for as long
         assert status == "ok", f"{words}: {answer or (self.home / 'stderr').read_text()[-4000:]}"
         return answer
 
