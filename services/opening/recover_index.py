@@ -8,13 +8,16 @@ import numpy as np
 
 from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.engine import Engine
+from timerstore.services.opening.recover_log import ScannedLog
 from timerstore.services.opening.recovery_findings import RecoveryFindings
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import Units
 from timerstore.timelog.files.checkpoint import Checkpoint
+from timerstore.timelog.jit.record import Words
 from timerstore.wheel import chain
 
 CHUNK_ROWS: Final = 65_536
+LEFT_BEHIND_REASON: Final = "a broker has linked a timer to a slot that it had passed"
 
 
 def empty_index(engine: Engine, first_index: int, floor: int) -> int:
@@ -60,13 +63,15 @@ def _cut_heads(engine: Engine, end: int) -> int:
 
 
 def take_brokers_units(
-    engine: Engine, checkpoint: Checkpoint, log_end: int, findings: RecoveryFindings
+    engine: Engine, checkpoint: Checkpoint, log: ScannedLog, findings: RecoveryFindings
 ) -> int:
     """Take a broker's units as they are, up to the first bad one; return Q.
 
     A slot that leads behind that is walked back: what was linked there would be listed of no slot.
-    Raises CorruptStoreError if it leads through a bad one.
+    Raises CorruptStoreError if it leads through a bad one, or if the broker has left a timer behind
+    its R.
     """
+    copied = np.unique(np.concatenate([*log.origins, log.broker_origins]))
     timerlog = engine.timerlog
     for number in timerlog.numbers:
         timerlog.ensure(number)
@@ -78,7 +83,8 @@ def take_brokers_units(
             count = chain.scan_units(
                 *(table, timerlog.files_end, -1, engine.precision_ms, engine.hop_ms, units, where)
             )
-        whole = units.message[:count] + units.size[:count] <= log_end
+        _find_left_behind(engine, units[:count], checkpoint.read_ms, copied)
+        whole = units.message[:count] + units.size[:count] <= log.end
         kept = count if whole.all() else int(np.argmin(whole))
         if kept:
             last = _revise_slots(engine, units[:kept], checkpoint, findings)
@@ -91,6 +97,19 @@ def take_brokers_units(
     timerlog.zero_from(timerlog.end)
     engine.prepare_timerlog()
     return min(queue_index, engine.queues.next_index(0))
+
+
+def _find_left_behind(engine: Engine, units: Units, read_ms: int, copied: Words) -> None:
+    """Raise CorruptStoreError if a timer came to a slot that the broker had passed by then.
+
+    `copied`: the messages that have a copy, sorted.
+    """
+    timerlog = engine.timerlog
+    kept = (units.ms < read_ms) & (units.message >= engine.commitlog.start)
+    kept &= (units.magic & fmt.UNIT_DELETE == 0) & ~np.isin(units.message, copied)
+    for offset in units.offset[kept].tolist():
+        if timerlog.view(offset)[fmt.UNIT_DELTA_AT] & 0x80:  # it is negative: written that late
+            raise CorruptStoreError("timerlog", offset, LEFT_BEHIND_REASON)
 
 
 def _revise_slots(

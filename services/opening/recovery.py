@@ -154,7 +154,7 @@ def _scan_the_log(this: Recovery) -> None:
 
 def _take_a_brokers_index(this: Recovery) -> None:
     assert this.checkpoint is not None
-    this.queue_index = take_brokers_units(this.engine, this.checkpoint, this.log.end, this.findings)
+    this.queue_index = take_brokers_units(this.engine, this.checkpoint, this.log, this.findings)
 
 
 def _empty_the_index(this: Recovery) -> None:

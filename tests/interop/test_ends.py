@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import naive
 from tests.interop.brokers import Brokers
 from tests.interop.lives import TOPICS, Life, log_of, now_ms, settings
 from timerstore import Config, ManualClock, NotAStoreError, TimerStore, Tuning, verify
@@ -109,6 +110,38 @@ def test_opened_late(tmp_path: Path, rocketmq: Callable[[Path], Brokers]) -> Non
         brokers.stop(path)
     is_sound(path)
     assert fired(path) == {early: 1}
+
+
+def test_killed_then_started_late(tmp_path: Path, rocketmq: Callable[[Path], Brokers]) -> None:
+    """It links once more what it had not noted, after the time of all of that; then it fires it."""
+    path, clock = tmp_path / "s", ManualClock(now_ms() - 1_000, force=True)
+    store = TimerStore(path, config=CONFIG, clock=clock)
+    far = store.put(b"far", topic=TOPIC, at_ms=now_ms() + 3_600_000)
+    store.handover()
+    keys = [f"{i:032d}" for i in range(40)]
+    with rocketmq(tmp_path / "home-0") as brokers:
+        brokers.start(path, timerFlushIntervalMs=60_000)
+        due_ms = now_ms() + 5_000
+        for key in keys:
+            brokers.ask("timer", path, TOPIC, key, due_ms, "x")
+    time.sleep(max(0, due_ms + 1_000 - now_ms()) / 1_000)
+    with rocketmq(tmp_path / "home-1") as brokers:
+        brokers.start(path)
+        stop = time.monotonic() + 60
+        while len(fired(path)) < len(keys):
+            assert time.monotonic() < stop
+            time.sleep(0.2)
+    segments = {int(file.name): file.read_bytes() for file in (path / "timerlog").iterdir()}
+    units = naive.scan_timer_log(segments).units.values()
+    assert sum(unit.delta_ms < 0 for unit in units) >= len(keys)
+    is_sound(path)
+    before = fired(path)
+    clock = ManualClock(now_ms(), force=True)
+    with TimerStore(path, config=CONFIG, clock=clock) as again:
+        assert not again.core.findings.rebuilt
+        assert [timer.id for timer in again.pending()] == [far]
+        clock.advance(timedelta(hours=2))
+    assert fired(path) == before | {far: 1}
 
 
 def test_queues_in_rocksdb(tmp_path: Path, rocketmq: Callable[[Path], Brokers]) -> None:

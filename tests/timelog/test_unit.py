@@ -153,7 +153,7 @@ UNITS = st.builds(
     st.integers(-3, 200) | st.integers(-(2**63), 2**63 - 1),
     st.integers(0, 20) | st.integers(-(2**31), 2**31 - 1),
     TIMES | st.integers(-(2**63), 2**63 - 1),
-    st.integers(-2, 2**31 - 1),
+    st.integers(-2, 2**31 - 1) | st.integers(-(2**31), -1),
     st.integers(-(2**63), 2**63 - 1),
     st.integers(-(2**31), 2**31 - 1),
     st.integers(-(2**31), 2**31 - 1),

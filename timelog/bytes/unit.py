@@ -132,14 +132,16 @@ def check_unit(buf: Bytes, at: int, offset: int) -> int:
     if get_i32(buf, at + fmt.UNIT_MAGIC_AT) | fmt.UNIT_MAGIC_BITS != fmt.UNIT_MAGIC_BITS:
         return UNIT_BROKEN
     prev_pos = get_i64(buf, at + fmt.UNIT_PREV_AT)
-    if prev_pos >= offset or prev_pos < -1 or get_i32(buf, at + fmt.UNIT_DELTA_AT) < 0:
+    if prev_pos >= offset or prev_pos < -1:
         return UNIT_BROKEN
     if (
         get_i64(buf, at + fmt.UNIT_WRITE_AT) >> WRITE_MS_BITS != 0
     ):  # negative, or past the year 9999
         return UNIT_BROKEN
     if is_broker_unit(buf, at):
-        return UNIT_GOOD
+        return UNIT_GOOD if unit_ms(buf, at) >= 0 else UNIT_BROKEN
+    if get_i32(buf, at + fmt.UNIT_DELTA_AT) < 0:
+        return UNIT_BROKEN
     if unit_crc(buf, at, offset) != get_u32(buf, at + fmt.UNIT_CRC_AT):
         return UNIT_BAD_CRC
     return UNIT_GOOD
@@ -211,6 +213,12 @@ def leads_to(buf: Bytes, at: int, precision_ms: int, hop_ms: int) -> int:
     if hops < 1:
         return NOT_SAID
     return (ms + hops * hop_ms) // precision_ms
+
+
+@inlined
+def is_late_unit(buf: Bytes, at: int) -> bool:
+    """Tell whether the unit was written after its time, by a broker that had just started."""
+    return get_i32(buf, at + fmt.UNIT_DELTA_AT) < 0
 
 
 @inlined

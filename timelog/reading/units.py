@@ -19,6 +19,7 @@ from timerstore.timelog.bytes.unit import (
     LoggedUnits,
     fill_logged,
     is_broker_unit,
+    is_late_unit,
     next_unit_offset,
     unit_ms,
 )
@@ -47,6 +48,7 @@ class Wanted(NamedTuple):
     hops_alone: bool = False  # those that a hop linked
     low_ms: int = NOT_SAID
     high_ms: int = (1 << 63) - 1
+    late: bool = False  # also those of any slot that were written after their time
 
 
 EVERY_UNIT: Final = Wanted()
@@ -95,9 +97,11 @@ def _is_wanted(buf: Bytes, at: int, wanted: Wanted) -> bool:
     magic, ms = get_i32(buf, at + fmt.UNIT_MAGIC_AT), unit_ms(buf, at)
     if wanted.hops_alone and magic & fmt.UNIT_HOP == 0:
         return False
+    if ms < wanted.from_ms and not (wanted.late and is_late_unit(buf, at)):
+        return False
     if magic & fmt.UNIT_DELETE != 0:
-        return wanted.deletes and ms >= wanted.from_ms
-    if not wanted.timers or ms < wanted.from_ms:
+        return wanted.deletes
+    if not wanted.timers:
         return False
     extra = get_u32(buf, at + fmt.UNIT_EXTRA_AT)
     if extra == fmt.EXTRA_READ_MESSAGE or is_broker_unit(buf, at):

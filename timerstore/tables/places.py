@@ -97,7 +97,8 @@ def in_units(
 ) -> Iterator[Places]:
     """Yield the messages of units in [start, stop) of slots from R on: of deletes, or of timers.
 
-    A timer is left out if its unit already says that it is not within the bounds.
+    A timer is left out if its unit already says that it is not within the bounds. If a broker wrote
+    last, it may have linked timers to slots that it had passed: these are pending as well.
     """
     log = view.reader.timerlog
     low_ms, high_ms = (LOWEST, HIGHEST) if bounds is None else bounds.of("due_ms")
@@ -110,6 +111,7 @@ def in_units(
         deletes=deletes,
         low_ms=low_ms,
         high_ms=high_ms,
+        late=not view.ours,
     )
     first = max(view.reader.commitlog.start, view.floor)
     for part in walk_units(log, start, stop, wanted):
