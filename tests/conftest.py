@@ -100,13 +100,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 class Together(LoadScopeScheduling):
-    """Has one process run the tests of a name in `TOGETHER`, and any process any other test."""
+    """Has one process run the tests of a group in `TOGETHER`, and any process any other test."""
 
     def _split_scope(self, nodeid: str) -> str:
         name = nodeid.removeprefix("tests/")
         if name.startswith(APART):
             return nodeid
-        return next((each for each in TOGETHER if name.startswith(each)), nodeid)
+        return next((each[0] for each in TOGETHER if name.startswith(each)), nodeid)
 
     def remove_node(self, node: Any) -> str | None:
         """Give what a process that ended had still to run to the others, but for its last test.

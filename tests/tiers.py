@@ -133,10 +133,10 @@ WHOLE: Final = (
 """Lives of whole stores that take long where kernels are interpreted, and show no more there."""
 
 TOGETHER: Final = (
-    *("spark/", "test_site.py", "test_tidy.py", "test_live.py", "test_operate.py"),
-    "interop/test_common_calls.py",
+    *(("spark/",), ("test_site.py",), ("test_tidy.py",), ("test_live.py",), ("test_operate.py",)),
+    ("interop/test_common_calls.py", "interop/test_move.py"),
 )
-"""What one process runs, for its tests share what takes seconds or a gigabyte."""
+"""What one process runs, a tuple each, for its tests share what takes seconds or a gigabyte."""
 
 APART: Final = (
     "spark/test_cluster.py",

@@ -40,11 +40,11 @@ def topic() -> str:
     return next(_unread)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(
     rocketmq: Callable[[Path], Brokers], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
-    """A client of a name server, a broker, a proxy."""
+    """A client of a name server, a broker, a proxy, which are busy even if nobody asks them."""
     base = tmp_path_factory.mktemp("cluster")
     with pytest.MonkeyPatch.context() as patch, rocketmq(base / "rocketmq") as brokers:
         patch.setenv("HOME", str(base))  # there the client's log goes

@@ -1,4 +1,4 @@
-"""One Spark session for the whole run."""
+"""One Spark session for all tests of it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark() -> Iterator[Any]:
     """A session as users get it, with the data source registered."""
     import timerstore.spark
