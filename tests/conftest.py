@@ -39,7 +39,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 _INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 _CHECKED = os.environ.get("NUMBA_BOUNDSCHECK", "0") not in ("", "0")
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}
-settings.register_profile("ci", max_examples=20 if _INTERPRETED or _CHECKED else 30, **_COMMON)
+settings.register_profile("ci", max_examples=10 if _INTERPRETED or _CHECKED else 20, **_COMMON)
 settings.register_profile("prove", max_examples=40 if _INTERPRETED or _CHECKED else 200, **_COMMON)
 settings.register_profile("thorough", max_examples=200 if _INTERPRETED else 2000, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "prove" if PROVING else "ci"))

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import how_many
+
+TOPICS = how_many("TOPICS", 400, 1_500)
 _PROGRAM = """
 import resource, sys, time
 from pathlib import Path
@@ -55,5 +58,5 @@ assert result.ok, result
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("durability", ["group", "process"])
 def test_more_topics_than_descriptors(tmp_path: Path, durability: str) -> None:
-    program = [sys.executable, "-P", "-c", _PROGRAM, str(tmp_path / "s"), durability, "1500"]
+    program = [sys.executable, "-P", "-c", _PROGRAM, str(tmp_path / "s"), durability, f"{TOPICS}"]
     subprocess.run(program, check=True, timeout=280)

@@ -17,7 +17,7 @@ from tests.rigs.storm_worker import SEGMENTS_MAPPED, Alarm, alarm, in_reach
 from tests.test_kill import attack
 from tests.tiers import how_many
 
-SECONDS = how_many("STORM_SECONDS", 30, 600)
+SECONDS = how_many("STORM_SECONDS", 14, 600)
 KILLS = how_many("STORM_KILLS", 6, 40)
 PLAY = (
     "import sys; sys.path.append(sys.argv.pop(1)); "

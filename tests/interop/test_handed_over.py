@@ -48,9 +48,9 @@ def fill(store: timerstore.TimerStore) -> Filled:
         taken += len(batch)
         batch.ack()
     unread = [store.put(b"unread %d" % i, topic=TOPIC) for i in range(5)]
-    start_ms = now_ms() + 20_000
+    start_ms = now_ms() + 12_000
     timers = [
-        store.put(b"timer %d" % i, topic=TOPIC, at_ms=start_ms + 50 * i, key=f"k{i}")
+        store.put(b"timer %d" % i, topic=TOPIC, at_ms=start_ms + 20 * i, key=f"k{i}")
         for i in range(200)
     ]
     cancelled = store.put(b"cancelled before", topic=TOPIC, at_ms=start_ms)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import how_many
 from timerstore.core.readonlycore import PrivateFile
 from timerstore.timelog.files.disk import Disk, MappedFile, Zeros
 from timerstore.timelog.jit import mapping
@@ -74,7 +75,7 @@ def opened(file: Path, kind: str) -> MappedFile:
 
 
 @pytest.mark.parametrize("kind", ["mapped", "private", "zeros"])
-@settings(max_examples=20)  # the collector runs in each
+@settings(max_examples=how_many("MAPPINGS", 8, 20))  # the collector runs in each
 @given(looks=st.lists(st.sampled_from(sorted(LOOKS)), min_size=1, max_size=4))
 def test_each_array_over_a_map_keeps_it(kind: str, looks: list[str]) -> None:
     """However it was made, NumPy's chain of bases ends at the object that owns the map."""
