@@ -170,7 +170,7 @@ NUMBERS = [
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("number", some(NUMBERS, 5), ids=errno.errorcode.get)
+@pytest.mark.parametrize("number", some(NUMBERS, 9), ids=errno.errorcode.get)
 def test_what_the_system_refuses(
     whole: Path, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
