@@ -22,7 +22,7 @@ import numpy as np
 import timerstore
 
 THREADS = 20
-MISSING = "not measured: pip install 'timerstore[bench]'"
+MISSING = "not measured: pip install '.[bench]'"
 _PATIENCE_S = 600.0
 
 

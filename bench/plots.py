@@ -203,7 +203,7 @@ def draw(page: Path, folder: Path) -> None:
     try:
         import matplotlib as mpl
     except ModuleNotFoundError:
-        print("No plot is drawn: pip install 'timerstore[plots]'")
+        print("No plot is drawn: pip install '.[plots]'")
         return
     mpl.use("Agg")
     text = page.read_text()

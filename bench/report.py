@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -208,8 +209,8 @@ def check_files(
     `kept` reads the file to which `--json` adds.
     """
     try:
-        if arguments.folder and not os.access(arguments.folder, os.W_OK | os.X_OK):
-            raise ValueError(f"no stores can be made in {arguments.folder}")
+        if arguments.folder:
+            os.rmdir(tempfile.mkdtemp(prefix="timerstore-bench-", dir=arguments.folder))
         if arguments.json:
             if kept is not None:
                 kept(arguments.json)

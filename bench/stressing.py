@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import machine
+import report
 from beside import short
 from stress import judge, plays, slow, watch
 from stress.clock import MISSING, MovedClock, compiler
@@ -30,6 +32,18 @@ WORKER = Path(__file__).with_name("stress") / "worker.py"
 _TICK_S = 0.1
 _DRAIN_S = 300.0
 """So long after the end all may take to come."""
+
+
+class PlayError(Exception):
+    """A play ended before its time; says why."""
+
+
+def _ending(code: int) -> str:
+    """Say in words how a process ended."""
+    if code >= 0:
+        return str(code)
+    more = ", as if the disk were full" if -code == signal.SIGBUS else ""
+    return signal.Signals(-code).name + more
 
 
 @dataclass
@@ -84,18 +98,20 @@ class Play:
         ahead_ms = min(self.scenario.ahead_ms, max(100, round(self.seconds * 500)))
         command = [sys.executable, "-P", str(WORKER), self.name, str(self.folder)]
         command += [str(self.scenario.timers), str(ahead_ms), str(self.seed + self.lives)]
+        command.append(str(os.getpid()))
         self.ledger["ready"] = 0
         return subprocess.Popen(command, env=os.environ | self.environment)
 
     def run(self) -> None:
         """Play until the time is over, and all has come."""
         scenario, worker = self.scenario, self.start()
-        while not self.ledger["ready"] and worker.poll() is None:
-            time.sleep(_TICK_S)  # where the kernels are compiled first, that is no time of the play
-        self._start_s = time.monotonic()
-        kills = self._next(scenario.kill_s, drawn=True)
-        steps, stalls, stall_end = self._next(scenario.step_s), self._next(scenario.stall_s), 0.0
         try:
+            while not self.ledger["ready"] and worker.poll() is None:
+                time.sleep(_TICK_S)  # if kernels are compiled first, that is no time of the play
+            self._start_s = time.monotonic()
+            kills = self._next(scenario.kill_s, drawn=True)
+            steps, stalls = self._next(scenario.step_s), self._next(scenario.stall_s)
+            stall_end = 0.0
             while worker.poll() is None:
                 time.sleep(_TICK_S)
                 now_s = self.elapsed_s
@@ -103,7 +119,7 @@ class Play:
                 if now_s >= self.seconds and not self.ledger["stop"]:
                     self.ledger["stop"], self.ledger["stalled"] = 1, 0
                 if now_s > self.seconds + _DRAIN_S:
-                    raise TimeoutError(f"{_DRAIN_S:.0f} s after the end not all has come")
+                    raise PlayError(f"{_DRAIN_S:.0f} s after the end not all has come")
                 if self.ledger["stop"]:
                     continue
                 if scenario.stall_s is not None:
@@ -127,7 +143,7 @@ class Play:
                 worker.kill()
             worker.wait()
         if worker.returncode or not self.ledger["finished"]:
-            raise RuntimeError(f"the worker ended with {worker.returncode}")
+            raise PlayError(f"the process with the store ended with {_ending(worker.returncode)}")
 
     def _next(self, every: tuple[float, float] | None, *, drawn: bool = False) -> float:
         if every is None:
@@ -235,17 +251,19 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("scenario", choices=(*SCENARIOS, "all"), metavar="SCENARIO")
-    parser.add_argument("--minutes", type=float, default=1.0)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--folder", help="where stores are made (default: the temporary folder)")
-    parser.add_argument("--progress", type=float, default=5.0, help="seconds between two lines")
     parser.add_argument(
-        "--json", metavar="FILE", type=Path, help="add the plays to those of a file"
+        "--minutes", type=report.above_zero, default=1.0, help="length of a play (default: 1)"
     )
+    parser.add_argument("--seed", type=int, default=1, help="of what is drawn (default: 1)")
     parser.add_argument(
-        "--fill", metavar="PAGE", type=Path, help="put those of --json between a page's marks"
+        "--progress",
+        type=report.above_zero,
+        default=5.0,
+        help="seconds between two lines (default: 5)",
     )
+    report.add_files(parser, adds=True)
     arguments = parser.parse_args()
+    report.check_files(parser, arguments, plays.MARKS, plays.kept)
     if arguments.fill and not arguments.json:
         parser.error("--fill needs --json")
     failed = False
@@ -255,8 +273,14 @@ def main() -> None:
             print(f"not played: {reason}")
             failed = failed or arguments.scenario != "all"
             continue
-        with machine.scratch_folder(arguments.folder) as folder:
-            ended = play(name, folder, 60 * arguments.minutes, arguments.seed, arguments.progress)
+        try:
+            with machine.scratch_folder(arguments.folder) as folder:
+                seconds = 60 * arguments.minutes
+                ended = play(name, folder, seconds, arguments.seed, arguments.progress)
+        except PlayError as e:
+            print(f"FAULT: {e}", flush=True)
+            failed = True
+            continue
         print(told(ended), flush=True)
         if arguments.json:
             plays.keep(arguments.json, kept(name, ended))

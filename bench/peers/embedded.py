@@ -175,7 +175,7 @@ class Lmdb(InProcess):
         try:
             self._timers = LmdbTimers(folder / "lmdb", synced=synced)
         except ModuleNotFoundError as e:
-            raise MissingError("lmdb is missing: pip install 'timerstore[bench]'") from e
+            raise MissingError("lmdb is missing: pip install '.[bench]'") from e
         self.put_many, self.close = self._timers.put_many, self._timers.close
         self.put_known, self.cancel_many = self._timers.put_known, self._timers.delete_many
 

@@ -20,7 +20,7 @@ class Queue(InProcess):
         try:
             self._jobs = start()
         except ModuleNotFoundError as e:
-            raise MissingError(f"{e.name} is missing: pip install 'timerstore[bench]'") from e
+            raise MissingError(f"{e.name} is missing: pip install '.[bench]'") from e
         jobs.notes.expect(0)
 
     def put_one(self, due_ms: int, body: bytes) -> None:

@@ -86,8 +86,8 @@ class Ledger:
 
     # --- of consumers
 
-    def take(self, numbers: Any, late_ms: Any) -> None:
-        """Note what was handed out: int64[n], with how late each was by the log."""
+    def take(self, numbers: Any, is_early: Any) -> None:
+        """Note what was handed out: int64[n], bool[n]."""
         low, high = int(numbers.min()), int(numbers.max())
         known = low >= 0 and high < self.limit()
         with self._lock:
@@ -99,7 +99,7 @@ class Ledger:
         self.add("pulled", len(numbers))
         if not known:
             self.add("strange", len(numbers))
-        if early := int(np.count_nonzero(late_ms < 0)):
+        if early := int(np.count_nonzero(is_early)):
             self.add("early", early)
 
     # --- of the parent
@@ -137,17 +137,25 @@ def _mapped(path: Path, size: int) -> mmap.mmap:
         os.close(fd)
 
 
-def bodies_of(numbers: Any, size: int) -> Any:
-    """Return bodies that say their numbers: uint8[n, size]."""
+def bodies_of(numbers: Any, earliest_ms: Any, size: int) -> Any:
+    """Return bodies that say their numbers, and when each may come at the earliest: uint8[n, size].
+
+    `earliest_ms`: int64[n], by the clock of the putter.
+    """
     bodies = np.zeros((len(numbers), size), np.uint8)
-    bodies[:, :8] = numbers.astype("<i8").view(np.uint8).reshape(-1, 8)
+    words = np.column_stack([numbers, earliest_ms]).astype("<i8")
+    bodies[:, :16] = words.view(np.uint8)
     return bodies
 
 
-def numbers_of(bodies: Any, size: int) -> Any:
-    """Return the numbers of bodies, an Arrow binary array, all of one size; −1 where one is not."""
+def words_of(bodies: Any, size: int) -> tuple[Any, Any]:
+    """Return what bodies say, an Arrow binary array, all of one size: int64[n], int64[n].
+
+    If one of them is of another size, all numbers are −1.
+    """
     offsets = np.frombuffer(bodies.buffers()[1], np.int32)[bodies.offset :][: len(bodies) + 1]
     if not (np.diff(offsets) == size).all():
-        return np.full(len(bodies), -1)
+        return np.full(len(bodies), -1), np.zeros(len(bodies), np.int64)
     data = np.frombuffer(bodies.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
-    return np.ascontiguousarray(data.reshape(-1, size)[:, :8]).view("<i8").ravel()
+    words = np.ascontiguousarray(data.reshape(-1, size)[:, :16]).view("<i8")
+    return words[:, 0], words[:, 1]

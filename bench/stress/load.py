@@ -9,9 +9,10 @@ from datetime import timedelta
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from stress.ledger import Ledger, bodies_of, numbers_of
-from timerstore import Delivery, ManualClock, StoreFullError, TimerStore
+from stress.ledger import Ledger, bodies_of, words_of
+from timerstore import Batch, Delivery, ManualClock, StoreFullError, TimerStore
 
 TOPIC = "stress"
 BODY_BYTES = 100
@@ -35,6 +36,8 @@ class Work:
     ahead_ms: int
     """A timer is due at most so long after its put."""
     seed: int
+    is_stepped: bool = False
+    """The clock is set forward or back: what it says does not show who is early."""
     putting: int = 0
     """Putters that have not ended; of the worker's main thread."""
     random: Any = field(init=False)
@@ -61,9 +64,18 @@ class Work:
         time.sleep(_WAIT_S)
         return False
 
+    def bodies(self, numbers: Any, delay_ms: Any) -> Any:
+        """Return the bodies of timers that are put now: uint8[n, BODY_BYTES]."""
+        return bodies_of(numbers, self.now_ms() + delay_ms, BODY_BYTES)
+
+    def now_ms(self) -> int:
+        """Return what the clock says, without the store where that is possible."""
+        clock = self.store.core.clock
+        return clock.now_ms if isinstance(clock, ManualClock) else time.time_ns() // 1_000_000
+
     def put(self, putter: int, numbers: Any, delay_ms: Any) -> list[str]:
         """Put a list, however often the store is full; return the ids."""
-        at, ids, bodies = 0, list[str](), bodies_of(numbers, BODY_BYTES)
+        at, ids, bodies = 0, list[str](), self.bodies(numbers, delay_ms)
         while at < len(numbers):
             try:
                 made = list(self.store.put_many(bodies[at:], topic=TOPIC, delay_ms=delay_ms[at:]))
@@ -80,10 +92,18 @@ class Work:
         """Draw delays up to the longest."""
         return self.random.integers(low_ms, max(low_ms + 1, self.ahead_ms), count)
 
-    def took(self, numbers: Any, late_ms: Any) -> None:
-        """Note what was handed out."""
+    def took(self, numbers: Any, earliest_ms: Any, late_ms: Any) -> None:
+        """Note what was handed out: its numbers, when each may come, how late it was by the log."""
         if len(numbers):
-            self.ledger.take(numbers, late_ms)
+            is_early = late_ms < 0
+            if not self.is_stepped:
+                is_early |= earliest_ms > self.now_ms()
+            self.ledger.take(numbers, is_early)
+
+    def took_batch(self, batch: Batch) -> None:
+        """Note what was pulled, and acknowledge it."""
+        self.took(*words_of(batch.bodies, BODY_BYTES), batch.fired_ms - batch.due_ms)
+        batch.ack()
 
 
 # --- putters
@@ -105,7 +125,7 @@ def singles(work: Work, putter: int) -> None:
         delays = work.draw(FEW).tolist()
         for delay_ms in delays:
             number = work.ledger.begin(putter, 1)
-            body = bodies_of(number, BODY_BYTES)[0].tobytes()
+            body = work.bodies(number, delay_ms)[0].tobytes()
             while True:
                 try:
                     work.store.put(body, topic=TOPIC, delay_ms=delay_ms)
@@ -138,8 +158,7 @@ def columns(work: Work, consumer: int) -> None:
             continue
         batch = work.store.pull(TOPIC, max_count=LIST_COUNT, timeout=_PULL_S)
         if len(batch):
-            work.took(numbers_of(batch.bodies, BODY_BYTES), batch.fired_ms - batch.due_ms)
-            batch.ack()
+            work.took_batch(batch)
         elif work.is_done:
             return
 
@@ -162,8 +181,9 @@ def objects(work: Work, consumer: int) -> None:
 
 
 def _took_each(work: Work, taken: list[Delivery]) -> None:
-    numbers = np.array([int.from_bytes(each.body[:8], "little") for each in taken], np.int64)
-    work.took(numbers, np.array([each.lateness_ms for each in taken], np.int64))
+    bodies = pa.array([each.body for each in taken], pa.binary())
+    late_ms = np.array([each.lateness_ms for each in taken], np.int64)
+    work.took(*words_of(bodies, BODY_BYTES), late_ms)
     for delivery in taken:
         delivery.ack()
 
@@ -183,8 +203,7 @@ def days(work: Work) -> None:
             work.put(0, numbers, delays)
         clock.advance(_DAY)
         while batch := work.store.pull(TOPIC, max_count=LIST_COUNT, timeout=0):
-            work.took(numbers_of(batch.bodies, BODY_BYTES), batch.fired_ms - batch.due_ms)
-            batch.ack()
+            work.took_batch(batch)
 
 
 Act = Callable[[Work, int], None]

@@ -64,7 +64,7 @@ def of(
         lives - 1,
         watch.early_and_late(judged, "private_bytes"),
         watch.early_and_late(judged, "descriptors"),
-        max(each.disk_bytes for each in samples),
+        max((each.disk_bytes for each in samples), default=0),
         load,
         faults,
     )

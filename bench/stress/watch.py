@@ -64,7 +64,8 @@ def _span_s(samples: list[Sample]) -> float:
 
 def early_and_late(samples: list[Sample], name: str) -> tuple[float, float]:
     """Return the medians of a value over the second quarter of the samples, and over the last."""
-    values, quarter = [getattr(sample, name) for sample in samples], max(1, len(samples) // 4)
+    values = [getattr(sample, name) for sample in samples] or [0]
+    quarter = max(1, len(values) // 4)
     return statistics.median(values[quarter : 2 * quarter] or values), statistics.median(
         values[-quarter:]
     )

@@ -1,6 +1,7 @@
-"""The process with the store: `worker.py SCENARIO FOLDER TIMERS AHEAD_MS SEED`.
+"""The process with the store: `worker.py SCENARIO FOLDER TIMERS AHEAD_MS SEED PARENT`.
 
-It ends by itself when the ledger says stop, and all has come; or it is killed.
+It ends by itself when the ledger says stop, and all has come; or if its parent, the process of that
+number, has ended; or it is killed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def _thread(body: Callable[[], None]) -> threading.Thread:
     return threading.Thread(target=run, daemon=True)
 
 
-def _play(work: Work, scenario: Scenario) -> None:
+def _play(work: Work, scenario: Scenario, parent: int) -> None:
     """Start all threads; come back when they have ended."""
     ledger, base = work.ledger, {name: work.ledger[name] for name in ("hopped", "fired")}
     if scenario.script is not None:
@@ -58,7 +59,6 @@ def _play(work: Work, scenario: Scenario) -> None:
     for thread in (*puts, *takes):
         thread.start()
     ledger["ready"] = 1
-    parent = os.getppid()
     while any(thread.is_alive() for thread in (*puts, *takes)):
         time.sleep(_LOOK_S)
         if os.getppid() != parent:  # who plays this was killed
@@ -71,14 +71,15 @@ def _play(work: Work, scenario: Scenario) -> None:
 
 def main() -> None:
     """Open the store, play, say how it ended."""
-    name, folder, timers, ahead_ms, seed = sys.argv[1:]
+    name, folder, timers, ahead_ms, seed, parent = sys.argv[1:]
     scenario = SCENARIOS[name]
     ledger = Ledger(Path(folder) / LEDGER, len(scenario.putters))
     path = Path(os.environ.get("STRESS_STORE", folder)) / STORE
     clock = ManualClock() if scenario.script is not None else None
     with timerstore.open(path, config=scenario.config, clock=clock) as store:
-        work = Work(store, ledger, int(timers), int(ahead_ms), int(seed))
-        _play(work, scenario)
+        is_stepped = scenario.step_s is not None
+        work = Work(store, ledger, int(timers), int(ahead_ms), int(seed), is_stepped)
+        _play(work, scenario, int(parent))
         ledger["pending"] = store.stats().pending_count
         row = store.core.engine.queues.row(TOPIC.encode())
         ledger["queue_end"] = store.core.engine.queues.next_index(row)

@@ -309,7 +309,7 @@ def test_what_a_run_has_found_outlives_ctrl_c(
         (["--peers", "Nobody"], "no such part: Nobody"),
         (["--fill", "PAGE"], "page.md must have <!-- peers: begin -->"),
         (["--workloads", "", "--json", "FILE"], "is not a file that --json has written"),
-        (["--folder", "/no/such/folder"], "no stores can be made in /no/such/folder"),
+        (["--folder", "/no/such/folder"], "No such file or directory: '/no/such/folder/"),
     ],
 )
 def test_wrong_words_end_before_anything_is_measured(

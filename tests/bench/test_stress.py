@@ -1,6 +1,7 @@
 """Stress: its ledger finds each kind of fault, each scenario is played for some seconds."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,16 +14,19 @@ import pyarrow as pa
 import pytest
 import stressing
 from stress import clock, judge, load, plays, slow, watch
-from stress.ledger import Ledger, bodies_of, numbers_of
+from stress.ledger import Ledger, bodies_of, words_of
 from stress.scenarios import SCENARIOS
 
+import timerstore
+from tests.small_store import SMALL
+
 PUTTERS = 3
-LATE = np.zeros(1, np.int64)
+IN_TIME = np.zeros(1, bool)
 
 
 def took(ledger: Ledger, *numbers: int) -> None:
     for number in numbers:
-        ledger.take(np.array([number]), LATE)
+        ledger.take(np.array([number]), IN_TIME)
 
 
 @pytest.fixture
@@ -36,7 +40,7 @@ def ledger(tmp_path: Path) -> Ledger:
             ledger.ask(numbers[:3])
             ledger.answered(numbers[:3], np.array([True, True, False]))
             numbers = numbers[2:]
-        ledger.take(numbers, np.zeros(len(numbers), np.int64))
+        ledger.take(numbers, np.zeros(len(numbers), bool))
     ledger["queue_end"] = 28
     return ledger
 
@@ -84,7 +88,7 @@ def test_one_comes_that_nobody_put(ledger: Ledger) -> None:
 def test_one_fires_early(ledger: Ledger) -> None:
     ledger.begin(0, 1)
     ledger.done(0, 1)
-    ledger.take(np.array([30]), np.array([-1]))
+    ledger.take(np.array([30]), np.array([True]))
     ledger["queue_end"] = 29
     assert faults(ledger) == ["1 timers fired before their time"]
 
@@ -103,13 +107,77 @@ def test_nothing_came(tmp_path: Path) -> None:
     assert faults(Ledger(tmp_path / "ledger", 1)) == ["no timer came at all"]
 
 
-def test_a_body_says_its_number() -> None:
-    numbers = np.array([0, 7, 1 << 40])
-    made = bodies_of(numbers, 100)
+def test_a_body_says_its_number_and_when_it_may_come() -> None:
+    numbers, earliest_ms = np.array([0, 7, 1 << 40]), np.array([5, 1 << 50, 6])
+    made = bodies_of(numbers, earliest_ms, 100)
     bodies = pa.array([row.tobytes() for row in made], pa.binary())
-    assert numbers_of(bodies, 100).tolist() == numbers.tolist()
-    assert numbers_of(bodies[1:], 100).tolist() == numbers[1:].tolist()
-    assert numbers_of(pa.array([b"x"], pa.binary()), 100).tolist() == [-1]
+    for first in (0, 1):
+        found = [each.tolist() for each in words_of(bodies[first:], 100)]
+        assert found == [numbers[first:].tolist(), earliest_ms[first:].tolist()]
+    assert words_of(pa.array([b"x"], pa.binary()), 100)[0].tolist() == [-1]
+
+
+class Putting:
+    """A store whose calls, but one, do what they say."""
+
+    def __init__(self, store: timerstore.TimerStore, fault: str) -> None:
+        self._store, self._fault = store, fault
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def put_many(self, bodies: Any, *, delay_ms: Any, **more: Any) -> list[str]:
+        rows, delay_ms = [row.tobytes() for row in bodies], delay_ms.tolist()
+        if self._fault == "lost":
+            del rows[-1], delay_ms[-1]
+        elif self._fault == "doubled":
+            rows, delay_ms = [*rows, rows[0]], [*delay_ms, delay_ms[0]]
+        elif self._fault == "early":
+            delay_ms = [each - 400 for each in delay_ms]
+        ids = list(self._store.put_many(rows, delay_ms=delay_ms, **more))
+        return ids + ids[:1] if self._fault == "lost" else ids[: len(bodies)]
+
+    def cancel_many(self, ids: list[str]) -> Any:
+        spared = 1 if self._fault == "undead" else 0
+        self._store.cancel_many(ids[spared:])
+        return np.ones(len(ids), bool)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("", []),
+        ("lost", ["1 timers were put and never came"]),
+        ("doubled", ["1 timers came more than once", "257 fired, 256 different timers came"]),
+        ("early", ["256 timers fired before their time"]),
+        ("undead", ["1 timers were cancelled and came"]),
+    ],
+)
+def test_what_is_wrong_with_a_store_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, said: list[str]
+) -> None:
+    """The putters and consumers of a play, beside a store that does one thing wrong."""
+    monkeypatch.setattr(load, "LIST_COUNT", load.FEW)
+    ledger = Ledger(tmp_path / "ledger", 1)
+    with timerstore.open(tmp_path / "store", config=SMALL) as store:
+        wrong: Any = Putting(store, fault)
+        work: Any = load.Work(wrong, ledger, timers=load.FEW, ahead_ms=450, seed=1)
+        work.draw = lambda count: np.full(count, 450)
+        (load.cancelling if fault == "undead" else load.lists)(work, 0)
+        load.columns(work, 0)
+    ledger["queue_end"] = ledger["pulled"]
+    assert [each for each in faults(ledger) if "handed out" not in each] == said
+
+
+def test_a_clock_that_is_set_says_nothing_about_who_is_early(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger", 1)
+    ledger.begin(0, 4)
+    with timerstore.open(tmp_path / "store", config=SMALL) as store:
+        numbers, far_ms, late_ms = np.arange(2), np.full(2, 1 << 60), np.array([0, -1])
+        for is_stepped, early in ((True, 1), (False, 3)):
+            work = load.Work(store, ledger, 1, 1, 1, is_stepped)
+            work.took(numbers, far_ms, late_ms)
+            assert ledger["early"] == early
 
 
 def samples(**values: Any) -> list[watch.Sample]:
@@ -202,6 +270,64 @@ def test_a_worker_ends_when_it_is_asked_to(tmp_path: Path) -> None:
         assert worker.poll() is None
     play.ledger["stop"] = 1
     assert worker.wait(120) == 0
+
+
+@pytest.mark.parametrize("is_ready", [False, True])
+def test_no_process_is_left_of_a_play_that_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ready: bool
+) -> None:
+    def cut(seconds: float) -> None:
+        if play.ledger["ready"] == is_ready:
+            raise KeyboardInterrupt
+
+    play = stressing.Play("small", SCENARIOS["small"], tmp_path, seconds=60, seed=1)
+    started, start = list[subprocess.Popen[bytes]](), play.start
+    monkeypatch.setattr(play, "start", lambda: started.append(start()) or started[-1])
+    monkeypatch.setattr(stressing.time, "sleep", cut)
+    with pytest.raises(KeyboardInterrupt):
+        play.run()
+    assert [worker.returncode for worker in started] == [-signal.SIGKILL]
+
+
+def test_a_worker_whose_parent_has_ended_ends_by_itself(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger", 1)
+    command = [sys.executable, "-P", str(stressing.WORKER), "small", str(tmp_path)]
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    words = ["1000", "10", "1", str(gone.pid)]
+    assert subprocess.run([*command, *words], timeout=200).returncode == 4
+    assert ledger["ready"]
+
+
+def test_how_a_process_ended_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A store's process that somebody kills is a fault, without a traceback; the others go on."""
+    dying = tmp_path / "dying.py"
+    dying.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    monkeypatch.setattr(stressing, "WORKER", dying)
+    monkeypatch.setattr(sys, "argv", ["stressing.py", "all", "--folder", str(tmp_path)])
+    monkeypatch.setattr(stressing, "missing", lambda name: None if name == "days" else "why")
+    with pytest.raises(SystemExit) as ended:
+        stressing.main()
+    assert ended.value.code == 1
+    said = "FAULT: the process with the store ended with SIGKILL"
+    assert said in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == [dying]
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf"])
+def test_a_play_has_a_length(minutes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["stressing.py", "small", "--minutes", minutes])
+    with pytest.raises(SystemExit) as ended:
+        stressing.main()
+    assert ended.value.code == 2
+
+
+def test_a_play_that_nobody_looked_at_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "plays.json"
+    plays.keep(file, plays.of("days", "a day", 0.1, judge.Counts(), 1, [], 1.5, ["why"]))
+    assert "| 0 → 0 | 0 → 0 | 0 | 1.5 | why |" in plays.table(plays.kept(file))
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
