@@ -90,17 +90,19 @@ def write_json(path: Path, document: Any) -> None:
         new.unlink(missing_ok=True)
 
 
-def read_json(path: Path, of: Callable[[Any], _Kept], empty: _Kept) -> _Kept:
+def read_json(
+    path: Path, of: Callable[[Any], _Kept], empty: _Kept, option: str = "--json"
+) -> _Kept:
     """Return what `of` makes of a file's document, `empty` if there is no file.
 
-    Raises ValueError if the file holds something else.
+    Raises ValueError if the file holds something else than what `option` writes.
     """
     if not path.exists():
         return empty
     try:
         return of(json.loads(path.read_text()))
     except (ValueError, LookupError, TypeError, AttributeError) as e:
-        raise ValueError(f"{path} is not a file that --json has written: {e!r}") from e
+        raise ValueError(f"{path} is not a file that {option} has written: {e!r}") from e
 
 
 def keep(path: Path, parts: dict[str, Part]) -> None:

@@ -11,23 +11,27 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import machine
+import report
 
 SUITE = Path(__file__).with_name("suite")
 BASELINE = SUITE / "baseline.json"
 AGAIN = 2
 """How often what seems slower is measured again."""
 STORED_RUNS = 5
+_NO_STAGE = "no benchmarks have been run"
+"""What pytest-benchmark says if there is nothing to run."""
 BUSY = 2.0
 """A machine is very busy if so many threads want each processor."""
 
@@ -73,20 +77,59 @@ def stages_of(document: dict[str, Any]) -> dict[str, Stage]:
 
 def measure(rounds: int, names: Sequence[str] = (), expression: str = "") -> dict[str, Stage]:
     """Run stages, all or some, in a process of their own."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out.json"
+    with machine.scratch_folder(None) as folder:
+        out = folder / "out.json"
         where = [str(SUITE / name) for name in names] or [str(SUITE)]
         command = [sys.executable, "-P", "-m", "pytest", "-q", *where]
         command += ["-o", "python_functions=bench_*", "--benchmark-only", "--benchmark-quiet"]
         command += ["--benchmark-timer=time.process_time", f"--benchmark-json={out}"]
         command += ["-k", expression] if expression else []
         environment = os.environ | {"SUITE_ROUNDS": str(rounds)}
-        done = subprocess.run(
-            command, cwd=SUITE.parent.parent, env=environment, capture_output=True, text=True
-        )
-        if done.returncode:
-            sys.exit(f"{done.stdout}{done.stderr}\nThe suite failed: mend it, then run it again.")
+        code, said = run_tidily(command, environment)
+        if code and _NO_STAGE in said:
+            sys.exit(f"No stage is called {expression!r}.")
+        if code:
+            sys.exit(f"{said}\nThe suite failed: mend it, then run it again.")
         return stages_of(json.loads(out.read_text()))
+
+
+def run_tidily(command: Sequence[str], environment: dict[str, str]) -> tuple[int, str]:
+    """Run a command of Python; return how it ended, and what it said.
+
+    If this is cut short the command gets a Ctrl-C of its own, and the time to remove its folders.
+    """
+    with subprocess.Popen(
+        command,
+        cwd=SUITE.parent.parent,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        text=True,
+    ) as process:
+        try:
+            said, _ = process.communicate()
+        except BaseException:
+            process.send_signal(signal.SIGINT)
+            process.communicate()
+            raise
+    return process.returncode, said
+
+
+def baseline_of(path: Path) -> tuple[str, dict[str, float]]:
+    """Return for which machines a baseline is, and its ratios; none if there is no file.
+
+    Raises ValueError if the file is broken.
+    """
+
+    def read(document: Any) -> tuple[str, dict[str, float]]:
+        ratios = {name: float(ratio) for name, ratio in document["ratios"].items()}
+        if not all(0 < ratio < math.inf for ratio in ratios.values()):
+            raise ValueError("a ratio is not above 0")
+        return str(document["kind"]), ratios
+
+    none: dict[str, float] = {}
+    return report.read_json(path, read, ("", none), "--store")
 
 
 def compare(
@@ -156,7 +199,7 @@ def store(runs: list[dict[str, Stage]], path: Path) -> None:
         name: float(f"{min(run[name].ratio for run in runs):.4g}") for name in sorted(runs[0])
     }
     document = {"machine": machine.headline(), "kind": machine.kind(), "ratios": ratios}
-    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    report.write_json(path, document)
 
 
 def main() -> None:
@@ -166,16 +209,27 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="few rounds; fail at 50 %% (for CI)")
     parser.add_argument("--store", action="store_true", help="store the baseline")
     parser.add_argument("-k", dest="expression", default="", help="stages, as pytest chooses them")
-    parser.add_argument("--rounds", type=int, help="rounds of each stage")
+    parser.add_argument(
+        "--rounds",
+        type=report.count_above_zero,
+        help="rounds of each stage (default: 15, or 5 with --short)",
+    )
     arguments = parser.parse_args()
+    if arguments.store and arguments.expression:
+        parser.error("--store stores all stages: it takes no -k")
+    try:
+        stored_kind, baseline = baseline_of(BASELINE)
+    except ValueError as e:
+        if not arguments.store:
+            parser.error(str(e))
+    if not (baseline or arguments.store) and (arguments.compare or arguments.short):
+        parser.error(f"there is no baseline in {BASELINE}: use --store")
     rounds = arguments.rounds or (5 if arguments.short else 15)
     print(machine.headline(), flush=True)
     load = os.getloadavg()[0]
     if arguments.store:
         store([measure(rounds) for _ in range(STORED_RUNS)], BASELINE)
         return
-    stored = json.loads(BASELINE.read_text())
-    baseline: dict[str, float] = stored["ratios"]
     stages = measure(rounds, expression=arguments.expression)
     show(stages, baseline)
     if not (arguments.compare or arguments.short):
@@ -192,7 +246,7 @@ def main() -> None:
     verdict = compare(ratios, baseline, limit, again)
     print(told(verdict, limit))
     load = max(load, os.getloadavg()[0])
-    if reason := excuse(stored["kind"], machine.kind(), load):
+    if reason := excuse(stored_kind, machine.kind(), load):
         print(reason)
         verdict = Verdict({}, verdict.faster, verdict.new, verdict.gone)
     sys.exit(not verdict.is_good)

@@ -1,6 +1,9 @@
 """What the suite makes of measurements: ratios, a verdict, a baseline."""
 
 import json
+import os
+import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from suites import Stage, Verdict
 BASELINE = {"a": 1.0, "b": 2.0, "c": 3.0}
 
 
-def never(names: list[str]) -> dict[str, float]:
+def never(*names: object, **more: object) -> dict[str, float]:
     raise AssertionError(names)
 
 
@@ -70,6 +73,73 @@ def test_the_baseline_knows_every_file() -> None:
     files = {path.name for path in suites.SUITE.glob("bench_*.py")}
     assert {name.partition("::")[0] for name in ratios} == files
     assert all(ratio > 0 for ratio in ratios.values())
+
+
+def end_with(monkeypatch: pytest.MonkeyPatch, *words: str) -> object:
+    """Run `--suite` with some words; return what it ends with."""
+    monkeypatch.setattr(sys, "argv", ["suites.py", *words])
+    with pytest.raises(SystemExit) as ended:
+        suites.main()
+    return ended.value.code
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "there is no baseline in"),
+        ("", "is not a file that --store has written"),
+        ('{"kind": "a"}', "is not a file that --store has written"),
+        ('{"kind": "a", "ratios": {"a": 0}}', "a ratio is not above 0"),
+        ('{"kind": "a", "ratios": {"a": "x"}}', "is not a file that --store has written"),
+        ('{"kind": "a", "ratios": {}}', "there is no baseline in"),
+    ],
+)
+def test_a_baseline_that_is_missing_or_broken_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: str | None,
+    said: str,
+) -> None:
+    monkeypatch.setattr(suites, "BASELINE", tmp_path / "baseline.json")
+    monkeypatch.setattr(suites, "measure", never)
+    if text is not None:
+        suites.BASELINE.write_text(text)
+    for word in ("--compare", "--short"):
+        assert end_with(monkeypatch, word) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_a_stage_that_is_slower_ends_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stage of 1.6 times its baseline, here and on another kind of machine."""
+    monkeypatch.setattr(suites, "BASELINE", tmp_path / "baseline.json")
+    monkeypatch.setattr(suites.os, "getloadavg", lambda: (0.5, 0.5, 0.5))
+    monkeypatch.setattr(suites, "measure", lambda *_, **more: {"a": Stage("a", 1.6, 1, "python")})
+    for kind, code in ((suites.machine.kind(), 1), ("another", 0)):
+        suites.BASELINE.write_text(json.dumps({"kind": kind, "ratios": {"a": 1.0}}))
+        assert end_with(monkeypatch, "--short") == code
+        assert "slower by 60%: a" in capsys.readouterr().out
+
+
+def test_stages_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert end_with(monkeypatch, "-k", "no_such_stage") == "No stage is called 'no_such_stage'."
+    assert end_with(monkeypatch, "-k", "put", "--store") == 2
+
+
+def test_a_run_that_is_cut_leaves_no_process_and_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "import os, pathlib, sys, tempfile, time\n"
+        "with tempfile.TemporaryDirectory(dir=sys.argv[1]):\n"
+        "    os.kill(os.getppid(), 15); time.sleep(100)\n"
+    )
+    with pytest.raises(SystemExit) as ended, suites.machine.tidy_end():
+        suites.run_tidily([sys.executable, "-c", code, str(tmp_path)], dict(os.environ))
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_where_slower_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
