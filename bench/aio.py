@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import tempfile
 import threading
 import time
 from dataclasses import dataclass
 from typing import TextIO
 
+import machine
 import numpy as np
 
 import timerstore
@@ -90,7 +90,7 @@ async def handle(store: timerstore.aio.TimerStore, way: str, seen: list[int]) ->
 
 async def measure(way: str, durability: str, per_s: int, seconds: float) -> Beats:
     """Measure one way of consuming, `per_s` timers a second for some seconds."""
-    with tempfile.TemporaryDirectory(prefix="timerstore-aio-") as folder:
+    with machine.scratch_folder(None) as folder:
         config = timerstore.Config(durability=durability)  # type: ignore[arg-type]
         async with timerstore.aio.open(folder, config=config) as store:
             count = 0 if way == "nothing" else int(per_s * seconds)
@@ -128,7 +128,7 @@ def run(kind: str, way: str, durability: str, per_s: int, seconds: float) -> Bea
 
 def main() -> None:
     """Print a line for each loop and way."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="./run bench --aio", description=__doc__)
     parser.add_argument("--per-second", type=int, default=50_000)
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--loops", nargs="+", default=["asyncio", "uvloop"])

@@ -1,19 +1,16 @@
 """Spark reading a store, beside Spark reading the same rows from Parquet.
 
-    ./run bench --spark [--timers 3000000] [--rounds 3] [--keep FOLDER]
-
 Every figure is a whole query as a user writes it, planning and all, the best of some rounds.
 """
 
 import argparse
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import machine
 import numpy as np
 
 import timerstore
@@ -122,8 +119,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--keep", type=Path, help="make the store here, and leave it")
     arguments = parser.parse_args()
-    folder = arguments.keep or Path(tempfile.mkdtemp(prefix="timerstore-spark-"))
-    try:
+    with machine.scratch_folder(None) as scratch:
+        folder = arguments.keep or scratch
         start_ms = make_store(folder / "store", arguments.timers)
         spark = timerstore.spark.session()
         spark.sparkContext.setLogLevel("ERROR")
@@ -135,9 +132,6 @@ def main() -> None:
             rate = arguments.timers / seconds
             print(f"| {name} | {seconds:.2f} | {rate:,.0f} |", flush=True)
         spark.stop()
-    finally:
-        if arguments.keep is None:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

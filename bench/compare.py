@@ -379,8 +379,8 @@ class Bench:
         lead_ms = 3_000 + 4 * s.steady_jobs
         steady = self._play_jobs(s.steady_jobs, delay_ms=lead_ms, over_ms=s.steady_ms)
         rates = {name: played.per_second for name, played in burst.items()}
-        peers = [rate for name, rate in rates.items() if name != "Ours"]
-        ratio = rates["Ours"] / max(peers) if peers else None
+        peers = [rate for name, rate in rates.items() if name != "timerstore"]
+        ratio = rates["timerstore"] / max(peers) if peers else None
         late = {n: f"{p.median_ms:.1f} / {p.p99_ms:.1f} ms" for n, p in steady.items()}
         told = "; ".join(f"{name} {_short(rate)}/s" for name, rate in rates.items())
         if ratio is None:
@@ -411,14 +411,14 @@ class Bench:
 
     def _play_jobs(self, count: int, *, delay_ms: int, over_ms: int) -> dict[str, Played]:
         played = {}
-        for runner in RUNNERS:
+        for name, runner in RUNNERS.items():
             with self._path() as path:
                 try:
-                    played[runner.__name__] = play(
+                    played[name] = play(
                         runner, path / "jobs", count, delay_ms=delay_ms, over_ms=over_ms
                     )
                 except ModuleNotFoundError as e:
-                    print(f"{runner.__name__} needs {e.name}; {MISSING}", flush=True)
+                    print(f"{name} needs {e.name}; {MISSING}", flush=True)
         return played
 
 

@@ -9,12 +9,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import machine
 import numpy as np
 
 import timerstore
@@ -207,9 +207,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=["following", "idle", "restore"])
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        dest = given.dest or f"file://{name}/objects"
+    with machine.scratch_folder(None) as folder:
+        dest = given.dest or f"file://{folder}/objects"
         if given.only in (None, "following"):
             for random in (False, True):
                 where = folder / ("noise" if random else "text")

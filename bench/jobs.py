@@ -169,7 +169,7 @@ class ApScheduler:
 
 
 RunnerType = type[Ours] | type[Huey] | type[ApScheduler]
-RUNNERS: tuple[RunnerType, ...] = (Ours, Huey, ApScheduler)
+RUNNERS: dict[str, RunnerType] = {"timerstore": Ours, "huey": Huey, "APScheduler": ApScheduler}
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,9 @@ print(json.dumps({"ok": found.ok, "verdict": found.verdict, "run_s": round(found
 
 def main() -> None:
     """Do what the arguments say."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(
+        prog="./run bench --pipeline", description=__doc__.splitlines()[0] if __doc__ else None
+    )
     parser.add_argument("--count", type=int, default=10_000_000)
     parser.add_argument("--stores", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="keep stores here, and use them if it is there")

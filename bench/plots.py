@@ -154,17 +154,16 @@ def draw_peers(text: str, sheet: Sheet) -> None:
 def draw_lateness(text: str, sheet: Sheet) -> None:
     """Draw how late a job's handler began, the median and 99 of 100, on a scale of tens."""
     said = cell(text, "lateness in the handler, median / p99, 250 jobs a second")
-    found = re.findall(r"(Ours|Huey|ApScheduler) ([\d.]+) / ([\d.]+) ms", said)
-    names = {"Ours": _OURS, "Huey": "huey", "ApScheduler": "APScheduler"}
+    found = re.findall(r"(timerstore|huey|APScheduler) ([\d.]+) / ([\d.]+) ms", said)
     order = sorted(found, key=lambda each: -float(each[1]))
     with sheet.figure("bench-lateness", 2.4) as (ax,):
         for y, (who, median, p99) in enumerate(order):
-            ends, colour = [float(median), float(p99)], sheet.colour(names[who])
+            ends, colour = [float(median), float(p99)], sheet.colour(who)
             ax.plot(ends, [y, y], color=colour, linewidth=7, solid_capstyle="round")
             place = {"xytext": (10, 0), "textcoords": "offset points", "va": "center"}
-            ax.annotate(f"{median} / {p99} ms", (ends[1], y), **place)
-        ax.set_yticks(range(len(order)), [names[who] for who, _, _ in order])
-        ax.set(xscale="log", xlim=(0.1, 20_000), ylim=(-0.6, len(order) - 0.4))
+            ax.annotate(f"{_short(ends[0])} / {_short(ends[1])} ms", (ends[1], y), **place)
+        ax.set_yticks(range(len(order)), [who for who, _, _ in order])
+        ax.set(xscale="log", xlim=(0.1, 40_000), ylim=(-0.6, len(order) - 0.4))
         ticks = {0.1: "0.1 ms", 1: "1 ms", 10: "10 ms", 100: "100 ms", 1_000: "1 s"}
         ax.set_xticks(list(ticks), list(ticks.values()))
         ax.minorticks_off()

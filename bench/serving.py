@@ -11,13 +11,15 @@ import argparse
 import multiprocessing
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
+
+import machine
 
 import timerstore
 
@@ -68,7 +70,8 @@ def together(path: Path, seconds: float) -> list[float]:
     """Return each client's timers a second."""
     barrier, ends = spawned.Barrier(CLIENTS), [spawned.Pipe() for _ in range(CLIENTS)]
     clients = [
-        spawned.Process(target=put_batches, args=(path, seconds, barrier, mine)) for _, mine in ends
+        spawned.Process(target=put_batches, args=(path, seconds, barrier, mine), daemon=True)
+        for _, mine in ends
     ]
     for client in clients:
         client.start()
@@ -80,17 +83,19 @@ def together(path: Path, seconds: float) -> list[float]:
 
 def main() -> None:
     """Measure, and show."""
-    parser = argparse.ArgumentParser("./run bench --serving", description=__doc__)
+    parser = argparse.ArgumentParser(prog="./run bench --serving", description=__doc__)
     parser.add_argument("--durability", choices=("process", "group"), default="process")
     parser.add_argument("--seconds", type=float, default=5.0, help="of the four together")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     count = 5_000 if arguments.durability == "process" else 500
     print(f"{os.cpu_count()} processors, durability {arguments.durability}")
-    with tempfile.TemporaryDirectory() as folder:
-        path, (ours, theirs) = Path(folder) / "timers", spawned.Pipe()
-        owner = spawned.Process(target=own, args=(path, arguments.durability, theirs))
+    with ExitStack() as stack:
+        folder = stack.enter_context(machine.scratch_folder(None))
+        path, (ours, theirs) = folder / "timers", spawned.Pipe()
+        owner = spawned.Process(target=own, args=(path, arguments.durability, theirs), daemon=True)
         owner.start()
+        stack.callback(owner.kill)
         ours.recv()
         with timerstore.connect(path) as store:
             for _ in range(arguments.rounds):

@@ -1,6 +1,6 @@
 """How long validating a large store takes, on Spark or plainly, with the memory of each process.
 
-    validating.py [--count N] [--store PATH] [--rounds N] [--only spark|plain]
+    ./run bench --validate [--count N] [--store PATH] [--rounds N] [--only spark|plain]
 
 Makes a store of N timers spread over 14 days, a tenth of them fired, then validates it in processes
 of their own; the time includes the imports, for Spark the session and its end too. Resident memory
@@ -116,7 +116,12 @@ def measure(code: str, path: Path) -> dict[str, object]:
     )
     watch = Watch(child.pid)
     watch.start()
-    out, _ = child.communicate()
+    try:
+        out, _ = child.communicate()
+    except BaseException:
+        child.terminate()
+        child.wait()
+        raise
     total_s = time.perf_counter() - began
     cpu_s: dict[str, float] = {}
     for (kind, _), seconds in watch.cpu_s.items():
@@ -131,7 +136,9 @@ def measure(code: str, path: Path) -> dict[str, object]:
 
 def main() -> None:
     """Do what the arguments say."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(
+        prog="./run bench --validate", description=__doc__.splitlines()[0] if __doc__ else None
+    )
     parser.add_argument("--count", type=int, default=10_000_000)
     parser.add_argument("--store", type=Path, help="keep the store here, and use it if it is there")
     parser.add_argument("--rounds", type=int, default=2)

@@ -26,7 +26,7 @@ PAGE = """
 |---|---|---|---|---|
 | `put_many` from a list of bytes | | | 9 ×: 3.72 M/s, SQLite 162 k/s, LMDB 335 k/s | |
 | whole life, pulled by columns | | | 9 ×: 1.01 M/s, SQLite 78.9 k/s, LMDB 486 k/s | |
-| lateness in the handler, median / p99, 250 jobs a second | | | Ours 0.3 / 0.8 ms | |
+| lateness in the handler, median / p99, 250 jobs a second | | | timerstore 0.3 / 0.8 ms | |
 | `put(at_ms=)` | | | 1.60 µs, SQLite 24.8 | |
 | `get` | | | 5.28 µs, SQLite 7.7 | |
 | `cancel` | | | 4.60 µs, SQLite 50.5 | |
