@@ -36,7 +36,7 @@ from timerstore.services.running.provide import provide
 from timerstore.services.running.steps import run
 from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.checkpoint import Checkpoint, left_to_broker, read_checkpoint
+from timerstore.timelog.files.checkpoint import Checkpoint, read_checkpoint, standing
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.jit.acting import ALONE, acting_as
 from timerstore.wheel.sets import map_put_all, new_table
@@ -52,13 +52,9 @@ class Recovery:
         """Look at what is there; nothing changes yet."""
         self.engine, self.now_ms = engine, now_ms
         self.findings = RecoveryFindings(restored_sizes=engine.restored)
-        self.checkpoint: Checkpoint | None = read_checkpoint(
-            engine.path / "config" / "timercheck", engine.disk.read
-        )
+        checkpoint = read_checkpoint(engine.path / "config" / "timercheck", engine.disk.read)
         self.crashed = engine.disk.read(engine.path / "abort") is not None
-        if self.crashed and self.checkpoint is not None and self.checkpoint.handed_over:
-            # A broker that is killed soon has written messages, and no checkpoint yet.
-            self.checkpoint = left_to_broker(self.checkpoint)
+        self.checkpoint: Checkpoint | None = standing(checkpoint, self.crashed)
         self.is_live = self.crashed and not engine.disk.writes  # another process writes to it
         self.is_new = engine.is_new or (self.checkpoint is None and not engine.commitlog.numbers)
         self.log = ScannedLog()

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
+import timerstore
 from tests import naive
 from tests.models.ledger import read_messages
 from tests.rigs import broker
 from tests.services.test_cleaning import SECOND, START_MS, drain, open_small
-from timerstore import ManualClock
+from timerstore import ManualClock, verify
+from timerstore.validation import validate
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("any_wheel")]
 
@@ -28,6 +30,18 @@ def _handed_over(path: Path, clock: ManualClock) -> None:
     (path / "abort").write_text("1")
 
 
+def _listed(path: Path) -> list[bytes]:
+    """What readers say is pending; they agree that nothing is wrong."""
+    for report in verify(path), validate(path):
+        assert report.ok, str(report)
+    found: list[bytes] = timerstore.read(path, columns=["body"])["body"].to_pylist()
+    assert verify(path).pending_count == len(found)
+    assert timerstore.read(path, "fired").num_rows == 2 - len(found)
+    with timerstore.open(path, read_only=True) as store:
+        assert [timer.body for timer in store.pending()] == found
+    return found
+
+
 def test_what_it_fired_before_its_first_checkpoint_is_fired(tmp_path: Path) -> None:
     clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
     _handed_over(path, clock)
@@ -35,8 +49,9 @@ def test_what_it_fired_before_its_first_checkpoint_is_fired(tmp_path: Path) -> N
     source = next(each for each in messages if each.body == b"second")
     properties = dict(source.properties)
     fired = broker.of_broker(properties["REAL_TOPIC"], b"second", properties)
-    fired.offset = last.offset + last.size_bytes
+    fired.offset, fired.stored_ms = last.offset + last.size_bytes, START_MS + 20_000
     _write(path, fired.offset, naive.encode_message(fired))
+    assert _listed(path) == [b"first"]
     with open_small(path, clock) as store:
         assert store.core.findings.by_broker
         assert [timer.body for timer in store.pending()] == [b"first"]

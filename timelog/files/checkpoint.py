@@ -222,8 +222,13 @@ def decode_checkpoint(data: bytes) -> Checkpoint | None:
     return checkpoint
 
 
-def left_to_broker(checkpoint: Checkpoint) -> Checkpoint:
-    """Return what still holds of a handover's checkpoint once a broker has opened the store."""
+def standing(checkpoint: Checkpoint | None, was_open: bool) -> Checkpoint | None:
+    """Return what holds of a checkpoint: of a handover's beside `abort`, what a broker knows of it.
+
+    A broker that is killed soon has written messages, and no checkpoint yet.
+    """
+    if checkpoint is None or not was_open or not checkpoint.handed_over:
+        return checkpoint
     return Checkpoint(
         *(checkpoint.read_ms, checkpoint.timerlog_flushed, checkpoint.queue_index),
         *(checkpoint.state_version, checkpoint.state_timestamp, checkpoint.state_counter),

@@ -23,7 +23,12 @@ import numpy as np
 from timerstore.errors import CorruptStoreError, NotAStoreError
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
-from timerstore.timelog.files.checkpoint import Checkpoint, decode_checkpoint, sealed_from
+from timerstore.timelog.files.checkpoint import (
+    Checkpoint,
+    decode_checkpoint,
+    sealed_from,
+    standing,
+)
 from timerstore.timelog.files.identity import IDENTITY_FILE, find_identity
 from timerstore.timelog.files.names import number_of, segment_name, segment_offset
 from timerstore.timelog.files.nonzero import first_used, growing_pieces, last_used
@@ -403,9 +408,14 @@ class StoreReader:
             if not (self.is_open and self._has_gap()):
                 break
             self._kept.clear()  # a segment may have come, and gone, between the two looks
-        self.checkpoint: Checkpoint | None = decode_checkpoint(self.checkpoint_data)
+        self.checkpoint: Checkpoint | None = None
+        self.decode_checkpoint()
         measured = precision_ms or self.sizes.precision_ms or self.measure_precision()
         self.precision_ms = measured or _PRECISION_MS_BROKER
+
+    def decode_checkpoint(self) -> None:
+        """Learn what the checkpoint says, whose bytes were read or given."""
+        self.checkpoint = standing(decode_checkpoint(self.checkpoint_data), self.is_open)
 
     def _look(self) -> None:
         """List everything as it is now; what was mapped before is kept."""

@@ -18,7 +18,6 @@ from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.ground.config import DELAY_LEVELS, Config
 from timerstore.tables.levels import level_offsets
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.checkpoint import decode_checkpoint
 from timerstore.timelog.files.oserrors import telling
 from timerstore.timelog.reading.logend import log_used_end
 from timerstore.timelog.reading.reader import StoreReader
@@ -190,5 +189,5 @@ def open_view(cut: Cut) -> StoreView:
         return StoreView(cut, planned)
     reader = _reader(cut.path, cut.delay_levels, cut.precision_ms)
     reader.checkpoint_data, reader.is_open = cut.checkpoint_data, cut.is_open
-    reader.checkpoint = decode_checkpoint(cut.checkpoint_data)
+    reader.decode_checkpoint()
     return StoreView(cut, reader)
