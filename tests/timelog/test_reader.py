@@ -1,5 +1,6 @@
 """A reader of a store that somebody writes: what it lists goes together."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,9 @@ import pytest
 
 from tests.small_store import SMALL
 from timerstore import TimerStore
+from timerstore.core import readonlycore
+from timerstore.core.readonlycore import ReadOnlyCore
+from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import segment_name
 from timerstore.timelog.files.steady import Steady
 from timerstore.timelog.reading import reader as reader_module
@@ -18,6 +22,22 @@ def open_as_it_seems(path: Path) -> Path:
     TimerStore(path, config=SMALL).close()
     (path / "abort").touch()
     return path
+
+
+def first_bytes(path: Path) -> list[int]:
+    """What a reader sees of two segments."""
+    reader = StoreReader(path, np.zeros(0, np.int64))
+    return [int(reader.commitlog.map(number)[0]) for number in (1, 2)]
+
+
+def first_bytes_read_only(path: Path) -> list[int]:
+    """The same of one that opens the store to look at it."""
+    core = ReadOnlyCore(path, Disk(), None)
+    core.lock(create=False)
+    core._look()
+    size = SMALL.commitlog_segment_bytes
+    paths = [path / "commitlog" / segment_name(number * size) for number in (1, 2)]
+    return [int(core._disk.map_existing(each, size).view[0]) for each in paths]
 
 
 @pytest.mark.whole
@@ -39,6 +59,29 @@ def test_a_segment_that_came_and_went_between_two_looks_is_no_gap(
     reader = StoreReader(path, np.zeros(0, np.int64))
     assert reader.commitlog.numbers == [last + 2]
     assert not reader.commitlog.faults
+
+
+@pytest.mark.parametrize("look", [first_bytes, first_bytes_read_only])
+@pytest.mark.whole
+def test_a_segment_that_was_made_again_between_two_looks_is_mapped_anew(
+    look: Callable[[Path], list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store may be closed and opened again meanwhile, which removes what was used before."""
+    path = open_as_it_seems(tmp_path / "s")
+    size = SMALL.commitlog_segment_bytes
+    for number in (1, 2):
+        (path / "commitlog" / segment_name(number * size)).write_bytes(bytes(size))
+
+    def steady(path: Path) -> Steady:
+        last = path / "commitlog" / segment_name(2 * size)
+        last.unlink()
+        last.write_bytes(b"\7" * size)
+        (path / "commitlog" / segment_name(size)).unlink()
+        return Steady(path)
+
+    monkeypatch.setattr(reader_module, "Steady", steady)
+    monkeypatch.setattr(readonlycore, "Steady", steady)
+    assert look(path) == [0, 7], "what was removed is kept as it was"
 
 
 @pytest.mark.whole

@@ -7,7 +7,8 @@ how to take it back. Else the reader starts again.
 
 Segments are listed and mapped before and after that, and stay mapped. What the checkpoint needs was
 there before it, or is there behind it: retention removes only by a later checkpoint, and that it
-makes and removes a segment between the two is out of the question.
+makes and removes a segment between the two is out of the question. One that was made ahead of the
+log's end may have been removed, and made again: what has another inode by then is mapped anew.
 """
 
 from __future__ import annotations

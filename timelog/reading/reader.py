@@ -67,6 +67,13 @@ class Fault(NamedTuple):
     reason: str
 
 
+class Kept(NamedTuple):
+    """A segment that stays mapped, with its file's inode: by now its name may be another's."""
+
+    view: Bytes
+    inode: int
+
+
 class ReadSegments:
     """A folder of segment files of one size, mapped for reading as they are asked for."""
 
@@ -77,12 +84,13 @@ class ReadSegments:
         segment_bytes: int,
         *,
         open_count_max: int = OPEN_COUNT_MAX,
-        kept: dict[int, Bytes] | None = None,
+        kept: dict[int, Kept] | None = None,
     ) -> None:
         """List what is there; `name` is what faults call the folder.
 
         `kept`: segments that are mapped for as long as this object lives; those that are there and
-        not among them are added, so that they can be read when somebody has removed them.
+        not among them are added, so that they can be read when somebody has removed them. One that
+        was removed and made again is mapped anew.
         """
         self.folder, self.name, self.segment_bytes = folder, name, segment_bytes
         self.open_count_max = open_count_max
@@ -109,13 +117,16 @@ class ReadSegments:
                 reason = f"{text} is no segment; a broker cannot load the folder"
                 self.faults.append(Fault(self.name, 0, reason))
                 continue
-            if text in names:
-                yield offset // self.segment_bytes
-                continue
+            number = offset // self.segment_bytes
             try:
                 status = path.lstat()
-            except FileNotFoundError:
-                continue  # removed since the folder was listed
+            except FileNotFoundError:  # removed since the folder was listed
+                if text in names:
+                    yield number
+                continue
+            if text in names and kept[number].inode == status.st_ino:
+                yield number
+                continue
             if not stat.S_ISREG(status.st_mode):
                 self.faults.append(Fault(self.name, offset, f"{text} is no regular file"))
                 continue
@@ -128,12 +139,12 @@ class ReadSegments:
                 reason = f"the segment has {size} bytes, but {self.segment_bytes} were expected"
                 at = offset + min(size, self.segment_bytes)
                 self.faults.append(Fault(self.name, at, reason))
-            elif self._kept is not None and len(self._kept) < KEPT_MAX:
+            elif self._kept is not None and (number in kept or len(kept) < KEPT_MAX):
                 try:
-                    self._kept[offset // self.segment_bytes] = map_file(path, self.segment_bytes)
+                    kept[number] = Kept(map_file(path, self.segment_bytes), status.st_ino)
                 except FileNotFoundError:
                     continue
-            yield offset // self.segment_bytes
+            yield number
 
     def is_whole(self, offset: int) -> bool:
         """Tell whether the segment that starts at `offset` has its full length by now."""
@@ -171,10 +182,8 @@ class ReadSegments:
             if number not in self.numbers:
                 offset = number * self.segment_bytes
                 raise CorruptStoreError(self.name, offset, "this segment is missing")
-            view = self._kept.get(number) if self._kept is not None else None
-            if view is None:
-                path = self.folder / segment_name(number * self.segment_bytes)
-                view = map_file(path, self.segment_bytes)
+            kept = self._kept.get(number) if self._kept is not None else None
+            view = map_file(self.path(number), self.segment_bytes) if kept is None else kept.view
             while len(self._maps) >= self.open_count_max:
                 self._drop(next(iter(self._maps)))
             if "table" in self.__dict__:
@@ -397,7 +406,7 @@ class StoreReader:
         refuse_rocksdb(path)
         self.path, self.level_ms = path, level_ms
         self._share = FolderShare(path / "commitlog") if shares else None
-        self._kept: dict[str, dict[int, Bytes]] = {}
+        self._kept: dict[str, dict[int, Kept]] = {}
         self.is_open = False
         for _ in range(_LOOKS_MAX):
             self._look()

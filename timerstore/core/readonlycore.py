@@ -57,7 +57,10 @@ class PrivateFile(MappedFile):
     def __init__(self, path: Path, length: int, fd: int = -1) -> None:
         """Map `length` bytes of the open file `fd`; zeros if there is none."""
         self.length = self.allocated_bytes = length
-        size = os.fstat(fd).st_size if fd >= 0 else 0
+        size, self.inode = 0, 0
+        if fd >= 0:
+            status = os.fstat(fd)
+            size, self.inode = status.st_size, status.st_ino
         self.view: Bytes = map_bytes(fd if size >= length else -1, length, private=True)
         if 0 < size < length:
             self.view[:size] = np.frombuffer(os.pread(fd, size, 0), np.uint8)
@@ -161,6 +164,10 @@ class PrivateDisk(Disk):
                 else:
                     foreign.add(name)
 
+        for number in [*kept]:
+            if self._is_made_again(path(number)):
+                kept.discard(number)
+                del self._maps[path(number)]
         names, numbers = (
             list[str](),
             list_segments(listed, lambda each: each in kept or path(each).exists()),
@@ -183,6 +190,13 @@ class PrivateDisk(Disk):
                     continue  # retention removed it
             names.append(segment_name(number * segment_bytes))
         self._names[folder] = names + sorted(foreign)
+
+    def _is_made_again(self, path: Path) -> bool:
+        """Tell whether a segment that is mapped was removed, and another one made in its place."""
+        try:
+            return path.lstat().st_ino != self._maps[path].inode
+        except FileNotFoundError:
+            return False
 
     def names(self, folder: Path) -> list[str]:
         """Return what was listed of a log: what was mapped, and not what is new."""
