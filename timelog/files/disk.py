@@ -20,7 +20,7 @@ import pyarrow as pa
 from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError, TimerStoreError
 from timerstore.timelog.files.names import INT64_MAX
 from timerstore.timelog.files.oserrors import kind_of, store_error
-from timerstore.timelog.files.sharing import take_alone
+from timerstore.timelog.files.sharing import FolderAlone
 from timerstore.timelog.files.steady import list_names, ranges_of, read_file
 from timerstore.timelog.jit.mapping import PAGE_BYTES, MapOwner, bytes_at, open_pages, sync_mapping
 from timerstore.timelog.jit.record import Bytes
@@ -448,19 +448,17 @@ class Disk:
         already, or the file system cannot do it in one step. Raises StoreFullError,
         FlushFailedError.
         """
-        alone = take_alone(path.parent)
-        if alone < 0:
-            return False
-        try:
-            if not _is_sole(path):
+        with FolderAlone(path.parent) as is_alone:
+            if not is_alone:
                 return False
-            self.event("rename", path)
-            if not self.rename(path, name):
-                return False
-        except OSError as e:
-            raise self.full(e, path) from e
-        finally:
-            os.close(alone)
+            try:
+                if not _is_sole(path):
+                    return False
+                self.event("rename", path)
+                if not self.rename(path, name):
+                    return False
+            except OSError as e:
+                raise self.full(e, path) from e
         self.sync_folder(path.parent)
         return True
 

@@ -46,7 +46,7 @@ from timerstore.timelog.files.segmenttable import (
     leave,
     new_segment_table,
 )
-from timerstore.timelog.files.sharing import take_alone
+from timerstore.timelog.files.sharing import FolderAlone
 from timerstore.timelog.jit.mapping import MapOwner
 from timerstore.timelog.jit.record import Bytes, Words
 
@@ -427,18 +427,13 @@ class SegmentedFile(Blocks):
             number = self.numbers[-1] if self.numbers else 0
             if number - self.end // self.segment_bytes <= ahead_max:
                 return False
-            alone = take_alone(self.folder)
-            if alone < 0:
-                return False
-            try:
-                if not leave(self.shared_table, lock, number, reach_bytes):
+            with FolderAlone(self.folder) as is_alone:
+                if not is_alone or not leave(self.shared_table, lock, number, reach_bytes):
                     return False
                 self._forget(number)
                 self.numbers.pop()
                 # Under the lock: else an append may have it made again, and its file would go.
                 self.disk.remove(self.path(number))
-            finally:
-                os.close(alone)
         self.disk.sync_folder(self.folder)
         return True
 

@@ -36,10 +36,24 @@ def _lock(fd: int, how: int) -> bool:
     return True
 
 
-class FolderShare:
-    """A share of a folder's lock, for as long as this object lives."""
+class _FolderLock:
+    """What has a folder's lock; a signal's exception that ends its owner anywhere lets it go."""
 
     _fd = -1
+
+    def __del__(self) -> None:
+        """Let it go."""
+        self.release()
+
+    def release(self) -> None:
+        """Let it go; twice is as good as once."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class FolderShare(_FolderLock):
+    """A share of a folder's lock, for as long as this object lives."""
 
     def __init__(self, folder: Path) -> None:
         """Wait for it, a second at most: its owner has it alone for one renaming."""
@@ -50,16 +64,19 @@ class FolderShare:
                 return
             time.sleep(_PAUSE_S)
 
-    def __del__(self) -> None:
+
+class FolderAlone(_FolderLock):
+    """A folder's lock alone, until a `with` block ends, which is told whether nobody reads."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take nothing yet."""
+        self._folder = folder
+
+    def __enter__(self) -> bool:
+        """Take it if it is free, and tell whether it was."""
+        self._fd = _open_folder(self._folder)
+        return self._fd >= 0 and _lock(self._fd, fcntl.LOCK_EX)
+
+    def __exit__(self, *error: object) -> None:
         """Let it go."""
-        if self._fd >= 0:
-            os.close(self._fd)
-
-
-def take_alone(folder: Path) -> int:
-    """Return a descriptor that has a folder's lock alone, to be closed; −1 if somebody reads."""
-    fd = _open_folder(folder)
-    if fd >= 0 and not _lock(fd, fcntl.LOCK_EX):
-        os.close(fd)
-        return -1
-    return fd
+        self.release()
