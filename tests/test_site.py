@@ -16,6 +16,8 @@ from timerstore.validation.rules import RULES
 
 pytest.importorskip("mkdocs", reason="the extra docs is not installed")
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -49,6 +49,7 @@ if not INTERPRETED:
         """Whatever another test has left in the cache, each kernel's types were said ahead."""
         assert lived(tmp_path) == "done\n"
 
+    @pytest.mark.slow
     @pytest.mark.timeout(300)
     def test_a_zip_file_brings_its_kernels(tmp_path: Path) -> None:
         """Who imports the package from it compiles nothing, and leaves nothing anywhere."""

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 import timerstore
+from tests.tiers import how_many
 from timerstore.pending.found import find_pending
 from timerstore.services.looking.instant import capture_instant
 
 pytestmark = pytest.mark.slow
 
+SECONDS = how_many("LISTING_SECONDS", 2, 20)
 CONFIG = timerstore.Config(
     durability="process", flush_interval_ms=50, tuning=timerstore.Tuning(precision_ms=100)
 )
@@ -96,7 +98,7 @@ def test_a_listing_is_of_one_instant(tmp_path: Path) -> None:
         assert sure.issubset(listed), "a timer that is still to come"
         assert len(set(listed)) == len(listed)
 
-    while_threads_work(tmp_path / "store", 5, look)
+    while_threads_work(tmp_path / "store", SECONDS, look)
 
 
 @pytest.mark.slow
@@ -107,7 +109,7 @@ def test_as_many_are_listed_as_were_counted_at_that_instant(tmp_path: Path) -> N
         time.sleep(random.Random(len(ledger.gone)).choice([0, 0, 0.01, 0.3]))
         assert len(find_pending(store.core, instant).message) == instant.pending_count
 
-    while_threads_work(tmp_path / "store", 5, look)
+    while_threads_work(tmp_path / "store", SECONDS, look)
 
 
 @pytest.mark.timeout(120)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.services.test_cleaning import SMALL, clean_all, live_on
+from tests.tiers import how_many
 from timerstore import ManualClock, TimerStore
 from timerstore.core.core import Core
 from timerstore.ground.ids import Int64s, parse_id
@@ -71,7 +72,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS)
-@settings(max_examples=20)
+@settings(max_examples=how_many("UNLINKED", 8, 20))
 def test_they_are_what_all_messages_say(steps: list[str]) -> None:
     with TemporaryDirectory() as folder, moved_store(Path(folder), 12) as (store, clock, ids):
         offsets, moved = [offset_of(id) for id in ids], 0
