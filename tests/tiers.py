@@ -66,6 +66,7 @@ PROVED: Final = (
     "spark/test_cluster.py",
     "spark/test_connect.py",
     "spark/test_following.py::test_killed_between_any_two_files",
+    "spark/test_following.py::test_the_command_is_killed_and_started_again",
     "spark/test_java.py::test_a_session_takes_the_classes_that_warmup_had_written_down",
     "spark/test_pipeline_on_spark.py::test_a_store_that_goes_meanwhile_is_a_row",
     "spark/test_pipeline_on_spark.py::test_spark_reads_what_was_written",
