@@ -108,6 +108,15 @@ class Together(LoadScopeScheduling):
             return nodeid
         return next((each[0] for each in TOGETHER if name.startswith(each)), nodeid)
 
+    def _assign_work_unit(self, node: Any) -> None:
+        """Give a process more to run, once it has said which tests it found.
+
+        xdist gives some to all processes as soon as one has found its tests, also to another that
+        began late, and ends the run with an error.
+        """
+        if node in self.registered_collections:
+            super()._assign_work_unit(node)
+
     def remove_node(self, node: Any) -> str | None:
         """Give what a process that ended had still to run to the others, but for its last test.
 

@@ -12,19 +12,26 @@ from tests.conftest import pytest_xdist_make_scheduler
 """
 TESTS = """
 import os
+import time
 import pytest
+
+ENDS = {ends}
+if os.environ["PYTEST_XDIST_WORKER"] == "gw3":  # which takes the place of the second that ended
+    time.sleep(2)
 
 @pytest.mark.parametrize("i", range(40))
 def test_one(i):
-    if i == 17:
+    if i in ENDS:
         os._exit(3)
 """
 
 
 @pytest.mark.timeout(120)
-def test_a_process_that_ends_fails_its_test_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ends", [{17}, {17, 18}])
+def test_a_process_that_ends_fails_its_test_alone(tmp_path: Path, ends: set[int]) -> None:
+    """Also if another ends while the one that takes its place still looks for its tests."""
     (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "test_ends.py").write_text(TESTS)
+    (tmp_path / "test_ends.py").write_text(TESTS.format(ends=ends))
     root = Path(__file__).parent.parent
     ran = subprocess.run(
         [sys.executable, "-P", "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", "--color=no"],
@@ -35,4 +42,4 @@ def test_a_process_that_ends_fails_its_test_alone(tmp_path: Path) -> None:
         timeout=100,
         check=False,
     )
-    assert "1 failed, 39 passed" in ran.stdout, ran.stdout + ran.stderr
+    assert f"{len(ends)} failed, {40 - len(ends)} passed" in ran.stdout, ran.stdout + ran.stderr
