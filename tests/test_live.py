@@ -23,7 +23,7 @@ from timerstore.tables.splits import plan_log
 from timerstore.tables.view import cut_store
 from timerstore.validation import validate
 
-RUNS = how_many("TIMERSTORE_LIVE_RUNS", 3, 20)
+RUNS = how_many("TIMERSTORE_LIVE_RUNS", 2, 20)
 WRITER = Path(__file__).parent / "rigs" / "busy_writer.py"
 LEVELS = {"full": "1s 2s", "slow": timerstore.Config().delay_levels}
 

@@ -17,7 +17,7 @@ from tests.tiers import how_many
 
 pytestmark = pytest.mark.slow
 
-STORES = how_many("INTEROP_STORES", 3, 8)
+STORES = how_many("INTEROP_STORES", 2, 8)
 FIRST = how_many("INTEROP_FIRST", 0, 0)
 """The seed of the first store."""
 
