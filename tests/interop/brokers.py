@@ -112,7 +112,9 @@ class Brokers:
             status, *answer = self.process.stdout.readline().rstrip("\n").split("\t")
         finally:
             watchdog.cancel()  # it would keep this process for as long
-        assert status == "ok", f"{words}: {answer or (self.home / 'stderr').read_text()[-4000:]}"
+        said = answer or (self.home / "stderr").read_text()[-4000:]
+        none = f"nothing within {ANSWER_S} s, or the process has ended"
+        assert status == "ok", f"{words}: {said or none}"
         return answer
 
     def start(self, path: Path, **settings: object) -> tuple[int, int]:
