@@ -119,7 +119,8 @@ class Play:
                 if now_s >= self.seconds and not self.ledger["stop"]:
                     self.ledger["stop"], self.ledger["stalled"] = 1, 0
                 if now_s > self.seconds + _DRAIN_S:
-                    raise PlayError(f"{_DRAIN_S:.0f} s after the end not all has come")
+                    missing = judge.count(self.ledger).missing
+                    raise PlayError(f"{_DRAIN_S:g} s after the end {missing:,} timers are missing")
                 if self.ledger["stop"]:
                     continue
                 if scenario.stall_s is not None:

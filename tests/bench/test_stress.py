@@ -316,6 +316,31 @@ def test_how_a_process_ended_is_said(
     assert list(tmp_path.iterdir()) == [dying]
 
 
+def test_what_is_missing_in_the_end_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that never ends, because a timer of ten does not come."""
+    never = tmp_path / "never.py"
+    never.write_text("import time\ntime.sleep(1_000)\n")
+    monkeypatch.setattr(stressing, "WORKER", never)
+    monkeypatch.setattr(stressing, "_DRAIN_S", 0.5)
+    play = stressing.Play("small", SCENARIOS["small"], tmp_path, seconds=0.2, seed=1)
+    numbers = play.ledger.begin(0, 10)
+    play.ledger.done(0, 10)
+    play.ledger.take(numbers[1:], np.zeros(9, bool))
+    started, start = list[subprocess.Popen[bytes]](), play.start
+
+    def start_ready() -> subprocess.Popen[bytes]:
+        started.append(start())
+        play.ledger["ready"] = 1
+        return started[-1]
+
+    monkeypatch.setattr(play, "start", start_ready)
+    with pytest.raises(stressing.PlayError, match=r"0\.5 s after the end 1 timers are missing"):
+        play.run()
+    assert started[0].returncode == -signal.SIGKILL
+
+
 @pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf"])
 def test_a_play_has_a_length(minutes: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["stressing.py", "small", "--minutes", minutes])
