@@ -25,7 +25,7 @@ from timerstore.services.world.waking import NO_HURRY_MS, wake_for
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, IDENTITY_OURS, MessageParts, read_message
-from timerstore.timelog.bytes.text import get_hex, hex_8_word, hex_12_is, put_hex_8, put_hex_12
+from timerstore.timelog.bytes.text import get_hex_12, hex_8_word, hex_12_is, put_hex_8, put_hex_12
 from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.jit.acting import act_as
 from timerstore.timelog.jit.entrypoint import entry_ahead, entry_point
@@ -87,7 +87,7 @@ def new_place(world: World) -> Place:
 def _read_id(place: Place, digits: Bytes) -> bool:
     """Tell due time and offset that an id names; False if it can be no timer's of this store."""
     tag = place.world.settings.store_tag
-    due_ms, offset = get_hex(digits, 0, 12), get_hex(digits, 12, 12)
+    due_ms, offset = get_hex_12(digits, 0), get_hex_12(digits, 12)
     if due_ms < 0 or offset < 0 or get_word(digits, 24) != hex_8_word(tag):
         return False
     if not hex_12_is(digits, 0, due_ms) or not hex_12_is(digits, 12, offset):

@@ -17,7 +17,7 @@ from timerstore.timelog.bytes.message import (
     identify_timer,
     read_message,
 )
-from timerstore.timelog.bytes.text import get_hex
+from timerstore.timelog.bytes.text import get_hex_12
 from timerstore.timelog.files.segmenttable import (
     MESSAGES_AHEAD,
     prefetch_message,
@@ -73,7 +73,7 @@ def row_of_first_put(
     identify_timer(buf, found, tag)
     if found.identity_high != IDENTITY_OURS or found.identity_low != offset:
         return UNKNOWN
-    if get_hex(buf, found.key_at, 12) != due_ms:
+    if get_hex_12(buf, found.key_at) != due_ms:
         return UNKNOWN
     row = find_row(
         queues, buf, found.real_topic_at, found.real_topic_bytes, max(0, found.real_queue)

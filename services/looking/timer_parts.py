@@ -6,7 +6,7 @@ from typing import Final
 
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, MessageParts, is_plain, read_message
-from timerstore.timelog.bytes.text import get_hex
+from timerstore.timelog.bytes.text import get_hex_8, get_hex_12
 from timerstore.timelog.files.segmenttable import (
     MESSAGES_AHEAD,
     SegmentTable,
@@ -38,9 +38,7 @@ SPAN_COLUMNS: Final = 11
 def _is_hex(buf: Bytes, at: int) -> bool:
     """Tell whether the 32 bytes of an id are hex digits, each a letter by itself."""
     return (
-        get_hex(buf, at, 12) >= 0
-        and get_hex(buf, at + 12, 12) >= 0
-        and get_hex(buf, at + 24, 8) >= 0
+        get_hex_12(buf, at) >= 0 and get_hex_12(buf, at + 12) >= 0 and get_hex_8(buf, at + 24) >= 0
     )
 
 

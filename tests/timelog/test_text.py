@@ -14,7 +14,8 @@ from timerstore.timelog.bytes.text import (
     first_bad_key,
     get_decimal,
     get_decimal_13,
-    get_hex,
+    get_hex_8,
+    get_hex_12,
     hex_8_word,
     put_crc_digits,
     put_decimal,
@@ -47,9 +48,14 @@ def _crc_digits(buf: Any, code: int) -> bool:
 
 
 @kernel
-def _read(buf: Any, count: int, out: Any) -> None:
-    out[0] = get_decimal(buf, 2, count)
-    out[1] = get_hex(buf, 2, min(count, 12))
+def _read(buf: Any, count: int) -> int:
+    return get_decimal(buf, 2, count)
+
+
+@kernel
+def _read_hex(buf: Any, out: Any) -> None:
+    out[0] = get_hex_8(buf, 2)
+    out[1] = get_hex_12(buf, 2)
 
 
 @kernel
@@ -110,18 +116,27 @@ def test_crc_digits_are_those_of_the_property(before: bytes) -> None:
 
 @given(
     text=st.text("0123456789", min_size=1, max_size=20)
-    | st.text("0123456789abcdefABCDEF", max_size=14)
     | st.text("0123456789:/@G`g\x00 -+_", max_size=14)
 )
 def test_reading_numbers(text: str) -> None:
-    buf = as_array(b"##" + text.encode() + b"##")
-    out = np.zeros(2, np.int64)
-    _read(buf, len(text), out)
     is_number = 0 < len(text) <= 18 and all(c in "0123456789" for c in text)
-    assert out[0] == (int(text) if is_number else -1)
-    digits = text[:12]
-    is_hex = all(c in "0123456789abcdefABCDEF" for c in digits)
-    assert out[1] == (int("0" + digits, 16) if is_hex else -1)
+    buf = as_array(b"##" + text.encode() + b"##")
+    assert _read(buf, len(text)) == (int(text) if is_number else -1)
+
+
+@given(
+    digits=st.text("0123456789abcdefABCDEF", min_size=12, max_size=12),
+    at=st.integers(0, 11),
+    other=st.binary(max_size=1)
+    | st.sampled_from(b"/:@G`g\x00\x80\xb0\xc1 -").map(lambda c: bytes([c])),
+)
+def test_reading_hex_digits(digits: str, at: int, other: bytes) -> None:
+    text = digits[:at].encode() + (other or digits[at].encode()) + digits[at + 1 :].encode()
+    out = np.zeros(2, np.int64)
+    _read_hex(as_array(b"##" + text), out)
+    for found, part in zip(out.tolist(), (text[:8], text), strict=True):
+        is_hex = all(byte in b"0123456789abcdefABCDEF" for byte in part)
+        assert found == (int(part, 16) if is_hex else -1)
 
 
 @given(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timerstore.timelog.bytes.text import get_hex, hex_8_word, hex_12_is, put_hex_8, put_hex_12
+from timerstore.timelog.bytes.text import get_hex_12, hex_8_word, hex_12_is, put_hex_8, put_hex_12
 from timerstore.timelog.jit.intrinsics import get_word
 from timerstore.timelog.jit.kernel import kernel_ahead
 from timerstore.timelog.jit.record import Bytes, ReadBytes, Words
@@ -27,8 +27,8 @@ def read_ids(digits: ReadBytes, tag: int, due_ms: Words, offsets: Words) -> int:
     word = hex_8_word(tag)
     for i in range(len(due_ms)):
         at = 32 * i
-        due_ms[i] = get_hex(digits, at, 12)
-        offsets[i] = get_hex(digits, at + 12, 12)
+        due_ms[i] = get_hex_12(digits, at)
+        offsets[i] = get_hex_12(digits, at + 12)
         if due_ms[i] < 0 or offsets[i] < 0 or get_word(digits, at + 24) != word:
             return i
         if not hex_12_is(digits, at, due_ms[i]) or not hex_12_is(digits, at + 12, offsets[i]):

@@ -15,7 +15,8 @@ from timerstore.timelog.bytes.text import (
     crc_digits_are,
     get_decimal,
     get_decimal_13,
-    get_hex,
+    get_hex_8,
+    get_hex_12,
 )
 from timerstore.timelog.jit.crc import crc32
 from timerstore.timelog.jit.intrinsics import (
@@ -513,9 +514,9 @@ def identify(
     A key that this store (tag: its uint32) made names the first put's offset. Any other timer is
     told by a 128-bit hash of topic and key, because two topics may use the same key.
     """
-    if key_bytes == fmt.KEY_DIGITS and get_hex(buf, key_at + 24, 8) == tag:
-        offset = get_hex(buf, key_at + 12, 12)
-        if offset >= 0 and get_hex(buf, key_at, 12) >= 0:
+    if key_bytes == fmt.KEY_DIGITS and get_hex_8(buf, key_at + 24) == tag:
+        offset = get_hex_12(buf, key_at + 12)
+        if offset >= 0 and get_hex_12(buf, key_at) >= 0:
             found.identity_high = IDENTITY_OURS
             found.identity_low = offset
             return
@@ -556,7 +557,7 @@ def identify_target(buf: Bytes, found: MessageParts, tag: int) -> None:
 @inlined
 def is_ours(buf: Bytes, found: MessageParts, tag: int) -> bool:
     """Tell whether this store made a message: its `UNIQ_KEY` ends in the store's tag."""
-    return found.key_bytes == fmt.KEY_DIGITS and get_hex(buf, found.key_at + 24, 8) == tag
+    return found.key_bytes == fmt.KEY_DIGITS and get_hex_8(buf, found.key_at + 24) == tag
 
 
 @inlined

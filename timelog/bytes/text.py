@@ -24,6 +24,9 @@ _ZEROS: Final = 0x3030303030303030
 _ZEROS_3: Final = 0x303030
 _SIXES: Final = 0x0606060606060606
 _HIGH_NIBBLES: Final = -0x0F0F0F0F0F0F0F10  # 0xF0 in each byte
+_LOW_NIBBLES: Final = 0x0F0F0F0F0F0F0F0F
+_BITS_5: Final = 0x2020202020202020
+_ONES: Final = 0x0101010101010101
 OFFSET_DIGITS: Final = 20
 
 
@@ -43,8 +46,8 @@ def _hex_8(value: int) -> int:
     """Return the word that, stored big-endian, is `value` < 2^32 in upper-case hex."""
     spread = ((value & 0xFFFF0000) << 16) | (value & 0xFFFF)
     spread = (spread | (spread << 8)) & 0x00FF00FF00FF00FF
-    spread = (spread | (spread << 4)) & 0x0F0F0F0F0F0F0F0F
-    letters = ((spread + 0x0606060606060606) >> 4) & 0x0101010101010101
+    spread = (spread | (spread << 4)) & _LOW_NIBBLES
+    letters = ((spread + _SIXES) >> 4) & _ONES
     return spread + _ZEROS + letters * 7
 
 
@@ -165,18 +168,32 @@ def _read_8(word: int) -> int:
 
 
 @inlined
-def get_hex(buf: Bytes, at: int, count: int) -> int:
-    """Read `count` <= 12 upper- or lower-case hex digits; −1 if they are none.
+def _read_hex_8(word: int) -> int:
+    """Return what eight hex digits that lie in memory as `word` say; −1 if they are none.
 
-    Without a branch for each digit: letters come among them as by chance.
+    They are digits if the number is written with them, but for lower case: a letter's bit 6 is set,
+    and bit 5 if it is lower-case.
     """
-    value, sound = 0, True
-    for i in range(count):
-        digit = get_u8(buf, at + i)
-        letter = digit & 0xDF
-        sound &= ((digit >= 48) & (digit <= 57)) | ((letter >= 65) & (letter <= 70))
-        value = value * 16 + (digit & 15) + 9 * (digit >> 6)
-    return value if sound else -1
+    digits = swap_64(word)
+    nibbles = (digits & _LOW_NIBBLES) + 9 * ((digits >> 6) & _ONES)
+    pairs = (nibbles | (nibbles >> 4)) & 0x00FF00FF00FF00FF
+    quads = (pairs | (pairs >> 8)) & 0x0000FFFF0000FFFF
+    value = (quads | (quads >> 16)) & 0xFFFFFFFF
+    upper_case = digits & ~((digits >> 1) & _BITS_5)
+    return value if _hex_8(value) == upper_case else -1
+
+
+@inlined
+def get_hex_8(buf: Bytes, at: int) -> int:
+    """Read 8 upper- or lower-case hex digits; −1 if they are none."""
+    return _read_hex_8(get_word(buf, at))
+
+
+@inlined
+def get_hex_12(buf: Bytes, at: int) -> int:
+    """Read 12 upper- or lower-case hex digits; −1 if they are none."""
+    high, low = _read_hex_8(get_word(buf, at)), _read_hex_8(get_word(buf, at + 4))
+    return -1 if high < 0 or low < 0 else high << 16 | low & 0xFFFF
 
 
 @lru_cache(maxsize=4_096)

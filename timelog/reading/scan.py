@@ -26,7 +26,7 @@ from timerstore.timelog.bytes.message import (
     read_message,
     stored_at,
 )
-from timerstore.timelog.bytes.text import get_hex
+from timerstore.timelog.bytes.text import get_hex_12
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
 from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u8
 from timerstore.timelog.jit.kernel import inlined, kernel_later
@@ -75,8 +75,8 @@ def tags_code(
     """
     if is_level_topic(buf, found.topic_at, found.topic_bytes) and found.level > 0:
         if is_ours(buf, found, tag):
-            if get_hex(buf, found.key_at + 12, 12) == offset | fmt.LEVEL_MARK:
-                return get_hex(buf, found.key_at, 12)
+            if get_hex_12(buf, found.key_at + 12) == offset | fmt.LEVEL_MARK:
+                return get_hex_12(buf, found.key_at)
         level = min(found.level, len(level_ms))
         return stored_ms + level_ms[level - 1]
     if found.tags_bytes <= 0:
