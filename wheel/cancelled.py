@@ -19,7 +19,7 @@ import numpy as np
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import IDENTITY_HELD, IDENTITY_OURS
 from timerstore.timelog.jit.acting import ALONE, acting_as
-from timerstore.timelog.jit.intrinsics import copy_bytes, view_bytes, view_words
+from timerstore.timelog.jit.intrinsics import copy_bytes, prefetch, view_bytes, view_words
 from timerstore.timelog.jit.kernel import inlined, inlined_view, kernel_ahead
 from timerstore.timelog.jit.record import Bytes, Flags, Words, record
 from timerstore.wheel.sets import (
@@ -29,6 +29,7 @@ from timerstore.wheel.sets import (
     new_table,
     set_add,
     set_contains,
+    set_home,
     set_remove,
 )
 
@@ -77,6 +78,13 @@ def names_timer(table: Words, high: int, low: int) -> bool:
 def cancelled_contains(cancelled: CancelledSet, high: int, low: int) -> bool:
     """Tell whether an identity is in the set, held or not. O(1) expected."""
     return cancelled.count > 0 and names_timer(_table(cancelled), high, low)
+
+
+@inlined
+def cancelled_prefetch(cancelled: CancelledSet, high: int, low: int) -> None:
+    """Ask for the place of an identity that is looked for, or added, a little later."""
+    table = view_bytes(cancelled.address, 8 * cancelled.length)
+    prefetch(table, 8 * set_home(_table(cancelled), high, low))
 
 
 @inlined

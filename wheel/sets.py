@@ -30,17 +30,21 @@ def spread(high: int, low: int) -> int:
 
 
 @inlined
+def set_home(table: Words, high: int, low: int) -> int:
+    """Return the index from which an entry is looked for."""
+    return (spread(high, low) & (len(table) // ENTRY_WORDS - 1)) * ENTRY_WORDS
+
+
+@inlined
 def _find(table: Words, high: int, low: int) -> int:
     """Return the index of the entry, or of the free place where it would go."""
-    mask = len(table) // ENTRY_WORDS - 1
-    place = spread(high, low) & mask
+    at = set_home(table, high, low)
     while True:
-        at = place * ENTRY_WORDS
         if table[at] == high and table[at + 1] == low:
             return at
         if table[at] == 0 and table[at + 1] == 0:
             return at
-        place = (place + 1) & mask
+        at = (at + ENTRY_WORDS) & (len(table) - 1)
 
 
 @inlined

@@ -9,7 +9,7 @@ import pytest
 
 from suite.rig import COUNT, play
 from timerstore.timelog.bytes.message import java_hash
-from timerstore.timelog.bytes.text import get_decimal_13, get_hex, put_decimal_13, put_hex_12
+from timerstore.timelog.bytes.text import get_decimal_13, get_hex_12, put_decimal_13, put_hex_12
 from timerstore.timelog.jit.crc import crc32
 from timerstore.timelog.jit.kernel import kernel
 from timerstore.wheel.sets import new_table, set_add, set_contains, set_remove
@@ -42,7 +42,7 @@ def _digits_many(buf: Any, count: int) -> int:
     for i in range(count):
         put_decimal_13(buf, 0, 1_700_000_000_000 + i)
         put_hex_12(buf, 16, i)
-        total += get_decimal_13(buf, 0) + get_hex(buf, 16, 12)
+        total += get_decimal_13(buf, 0) + get_hex_12(buf, 16)
     return total
 
 

@@ -24,12 +24,13 @@ from timerstore.services.world.state import CANCEL
 from timerstore.services.world.waking import NO_HURRY_MS, wake_for
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.idtext import id_is, put_id
 from timerstore.timelog.bytes.message import GOOD, IDENTITY_OURS, MessageParts, read_message
-from timerstore.timelog.bytes.text import get_hex_12, hex_8_word, hex_12_is, put_hex_8, put_hex_12
+from timerstore.timelog.bytes.text import get_hex_12
 from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.jit.acting import act_as
 from timerstore.timelog.jit.entrypoint import entry_ahead, entry_point
-from timerstore.timelog.jit.intrinsics import get_i64, get_word, view_bytes
+from timerstore.timelog.jit.intrinsics import get_i64, view_bytes
 from timerstore.timelog.jit.kernel import inlined
 from timerstore.timelog.jit.locks import lock_acquire, lock_release
 from timerstore.timelog.jit.objects import address_of
@@ -86,12 +87,9 @@ def new_place(world: World) -> Place:
 @inlined
 def _read_id(place: Place, digits: Bytes) -> bool:
     """Tell due time and offset that an id names; False if it can be no timer's of this store."""
-    tag = place.world.settings.store_tag
     due_ms, offset = get_hex_12(digits, 0), get_hex_12(digits, 12)
-    if due_ms < 0 or offset < 0 or get_word(digits, 24) != hex_8_word(tag):
-        return False
-    if not hex_12_is(digits, 0, due_ms) or not hex_12_is(digits, 12, offset):
-        return False  # lower-case digits
+    if not id_is(digits, 0, due_ms, offset, place.world.settings.store_tag):
+        return False  # no digits, or lower-case ones
     place.told[TOLD_DUE_MS] = due_ms
     place.told[TOLD_OFFSET] = offset
     return offset < fmt.LEVEL_MARK and offset < observe(place.world.commitlog, "end")
@@ -118,11 +116,8 @@ def _find_first_put(place: Place, buf: Bytes) -> int:
 @inlined
 def _frame_delete(place: Place, i: int, at: int, template: Template, now_ms: int) -> None:
     """Frame the delete of the timer that was told of as message `i` of the stage."""
-    tag = place.world.settings.store_tag
     due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
-    put_hex_12(place.key, 0, due_ms)
-    put_hex_12(place.key, 12, offset)
-    put_hex_8(place.key, 24, tag)
+    put_id(place.key, 0, due_ms, offset, place.world.settings.store_tag)
     frame_new(place.stage, i, at, template, place.body, place.key, due_ms, now_ms)
     place.stage.born_ms[i] = place.told[SPAN_BORN_MS]
     place.stage.body_bytes[i] = place.found.body_bytes

@@ -19,18 +19,20 @@ from timerstore.services.calls.first_puts import FirstPuts
 from timerstore.services.engine.engine import Engine
 from timerstore.services.world.state import CANCEL
 from timerstore.services.world.world import World
+from timerstore.timelog.bytes.idtext import put_id
 from timerstore.timelog.bytes.message import IDENTITY_OURS
 from timerstore.timelog.jit.acting import act_as
-from timerstore.timelog.jit.arraytypes import known_tuple, read_only
+from timerstore.timelog.jit.arraytypes import known_tuple
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
 from timerstore.timelog.jit.locks import lock_acquire, lock_release
-from timerstore.timelog.jit.record import Bytes, Int8s, ReadByteRows, Words, observe
+from timerstore.timelog.jit.record import Bytes, Int8s, Words, observe
 from timerstore.timelog.writing.append import Stage, append
 from timerstore.timelog.writing.frame import Template, frame_new, new_message_bytes_max
 from timerstore.wheel.cancelled import (
     cancelled_add,
     cancelled_contains,
     cancelled_has_room,
+    cancelled_prefetch,
     cancelled_remove,
 )
 
@@ -47,13 +49,14 @@ _NO_SEGMENT: Final = 3
 
 _BATCH_BYTES: Final = 32 << 10
 """Deletes of one batch: fire is held for some 50 µs."""
+_PLACES_AHEAD: Final = 8
+"""So many places of the cancelled set are asked for before they are looked at."""
 
 
 @known_tuple
 class Targets(NamedTuple):
     """Timers that are cancelled, all of one topic."""
 
-    keys: ReadByteRows  # uint8[n, 32], their unique keys
     puts: FirstPuts
     judged: bool  # the caller holds the locks, and knows that none of them was taken
 
@@ -64,6 +67,7 @@ class Became(NamedTuple):
 
     verdicts: Int8s  # int8[n]
     why: Words  # int64[1], why it stopped
+    key: Bytes  # uint8[32], scratch
 
 
 @inlined
@@ -92,17 +96,18 @@ def _cancel_batch(
 ) -> int:
     """Cancel a batch from `start` on; return how many of all are judged. O(bytes)."""
     cancelled, judged = world.cancelled, targets.judged
-    puts, verdicts, why = targets.puts, became.verdicts, became.why
-    offsets = puts.offset
+    puts, verdicts, why, key = targets.puts, became.verdicts, became.why, became.key
+    offsets, tag = puts.offset, world.settings.store_tag
     before = act_as(CANCEL)
     if not judged:
         lock_acquire(world.fire_lock)
     why[0] = _WHOLE
     at, staged, i = 0, 0, start
     while i < len(offsets) and staged < len(stage.size):
-        room = new_message_bytes_max(template, len(body), len(targets.keys[i]))
-        if at + room > _BATCH_BYTES:
+        if at + new_message_bytes_max(template, len(body), len(key)) > _BATCH_BYTES:
             break
+        if i + _PLACES_AHEAD < len(offsets):
+            cancelled_prefetch(cancelled, IDENTITY_OURS, offsets[i + _PLACES_AHEAD])
         taken = not is_ahead(world, puts.due_ms[i], puts.entry[i])
         if puts.level[i] >= 0:
             taken = puts.entry[i] < world.levels.offset[puts.level[i]]
@@ -116,7 +121,8 @@ def _cancel_batch(
             break
         else:
             cancelled_add(cancelled, IDENTITY_OURS, offsets[i])
-            key, due_ms = targets.keys[i], puts.due_ms[i]
+            due_ms = puts.due_ms[i]
+            put_id(key, 0, due_ms, offsets[i], tag)
             at += frame_new(stage, staged, at, template, body, key, due_ms, now_ms)
             stage.born_ms[staged] = puts.born_ms[i]
             stage.body_bytes[staged] = puts.body_bytes[i]
@@ -142,7 +148,6 @@ def cancel_ahead(
     stage: Stage,
     topic: bytes,
     pending_row: int,
-    keys: Bytes,
     puts: FirstPuts,
     now_ms: int,
     *,
@@ -150,14 +155,13 @@ def cancel_ahead(
 ) -> np.ndarray[Any, np.dtype[np.int8]]:
     """Cancel timers of one topic; int8[n]: what became of each, see the constants above.
 
-    What is NOT_JUDGED may have been taken: look for it. `keys`: uint8[n, 32], the unique keys of
-    `puts`; `pending_row`: the row in which they are counted, see `QueueTable.pending`. With
-    `judged` the caller holds the locks, and room in the cancelled set for all.
+    What is NOT_JUDGED may have been taken: look for it. `pending_row`: the row in which they are
+    counted, see `QueueTable.pending`. With `judged` the caller holds the locks, and room in the
+    cancelled set for all.
     """
     count = len(puts.offset)
-    verdicts, why = np.zeros(count, np.int8), np.zeros(1, np.int64)
-    targets = Targets(read_only(keys), puts, judged)  # a choice of them may be written
-    became = Became(verdicts, why)
+    verdicts, why, key = np.zeros(count, np.int8), np.zeros(1, np.int64), np.zeros(32, np.uint8)
+    targets, became = Targets(puts, judged), Became(verdicts, why, key)
     template, start = delete_template(topic, pending_row, engine.store_tag), 0
     while start < count:
         with engine.commitlog.reading():

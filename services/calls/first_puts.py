@@ -9,15 +9,13 @@ import numpy as np
 from timerstore.services.world.floor import find_in
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.idtext import id_is
 from timerstore.timelog.bytes.message import (
     BAD_CRC,
     GOOD,
-    IDENTITY_OURS,
     MessageParts,
-    identify_timer,
     read_message,
 )
-from timerstore.timelog.bytes.text import get_hex_12
 from timerstore.timelog.files.segmenttable import (
     MESSAGES_AHEAD,
     prefetch_message,
@@ -70,10 +68,7 @@ def row_of_first_put(
     """
     if found.real_topic_bytes < 0 or found.deletes_bytes >= 0:
         return UNKNOWN
-    identify_timer(buf, found, tag)
-    if found.identity_high != IDENTITY_OURS or found.identity_low != offset:
-        return UNKNOWN
-    if get_hex_12(buf, found.key_at) != due_ms:
+    if found.key_bytes != fmt.KEY_DIGITS or not id_is(buf, found.key_at, due_ms, offset, tag):
         return UNKNOWN
     row = find_row(
         queues, buf, found.real_topic_at, found.real_topic_bytes, max(0, found.real_queue)

@@ -2,35 +2,52 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.text import get_hex_12, hex_8_word, hex_12_is, put_hex_8, put_hex_12
-from timerstore.timelog.jit.intrinsics import get_word
-from timerstore.timelog.jit.kernel import kernel_ahead
-from timerstore.timelog.jit.record import Bytes, ReadBytes, Words
+from timerstore.timelog.jit.intrinsics import get_word, prefetch, view_bytes
+from timerstore.timelog.jit.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.record import Bytes, Words
+
+_IDS_AHEAD: Final = 8
+
+
+@inlined
+def put_id(digits: Bytes, at: int, due_ms: int, offset: int, tag: int) -> None:
+    """Write the id of a timer."""
+    put_hex_12(digits, at, due_ms)
+    put_hex_12(digits, at + 12, offset)
+    put_hex_8(digits, at + 24, tag)
+
+
+@inlined
+def id_is(digits: Bytes, at: int, due_ms: int, offset: int, tag: int) -> bool:
+    """Tell whether `put_id` would have written what stands at `at`, byte for byte."""
+    if get_word(digits, at + 24) != hex_8_word(tag):
+        return False
+    return hex_12_is(digits, at, due_ms) and hex_12_is(digits, at + 12, offset)
 
 
 @kernel_ahead
 def write_ids(due_ms: Words, offsets: Words, tag: int, digits: Bytes) -> None:
     """Write the ids of timers, one behind the other. `digits`: uint8[32 n]. O(n)."""
     for i in range(len(due_ms)):
-        put_hex_12(digits, 32 * i, due_ms[i])
-        put_hex_12(digits, 32 * i + 12, offsets[i])
-        put_hex_8(digits, 32 * i + 24, tag)
+        put_id(digits, fmt.KEY_DIGITS * i, due_ms[i], offsets[i], tag)
 
 
 @kernel_ahead
-def read_ids(digits: ReadBytes, tag: int, due_ms: Words, offsets: Words) -> int:
-    """Read ids, one behind the other; return how many are as `write_ids` writes them.
+def read_ids(address: Words, tag: int, due_ms: Words, offsets: Words) -> int:
+    """Read ids; return how many are as `write_ids` writes them.
 
-    It ends at the first that is not, or has another store's tag. `digits`: uint8[32 n]; `due_ms`,
-    `offsets`: int64[n], written. O(n).
+    It ends at the first that is not, or has another store's tag. `address`: int64[n], where the
+    digits of each stand; `due_ms`, `offsets`: int64[n], written. O(n).
     """
-    word = hex_8_word(tag)
-    for i in range(len(due_ms)):
-        at = 32 * i
-        due_ms[i] = get_hex_12(digits, at)
-        offsets[i] = get_hex_12(digits, at + 12)
-        if due_ms[i] < 0 or offsets[i] < 0 or get_word(digits, at + 24) != word:
-            return i
-        if not hex_12_is(digits, at, due_ms[i]) or not hex_12_is(digits, at + 12, offsets[i]):
-            return i  # lower-case digits
-    return len(due_ms)
+    for i in range(len(address)):
+        if i + _IDS_AHEAD < len(address):  # they may be anywhere in memory
+            prefetch(view_bytes(address[i + _IDS_AHEAD], fmt.KEY_DIGITS), fmt.KEY_DIGITS - 1)
+        digits = view_bytes(address[i], fmt.KEY_DIGITS)
+        due_ms[i], offsets[i] = get_hex_12(digits, 0), get_hex_12(digits, 12)
+        if not id_is(digits, 0, due_ms[i], offsets[i], tag):
+            return i  # no digits, or lower-case ones
+    return len(address)

@@ -1,7 +1,7 @@
-"""Reading the bytes objects of CPython in a kernel, without a call for each.
+"""Reading CPython's own objects in a kernel, without a call for each: bytes, ASCII texts.
 
-A bytes object's length and data stand at fixed places behind its address. That is an internal of
-CPython, so it is checked here at import; if it does not hold, Arrow converts instead.
+Length and data of such an object stand at fixed places behind its address. That is an internal of
+CPython, so it is checked here at import; if it does not hold, Python or Arrow converts instead.
 """
 
 from __future__ import annotations
@@ -12,17 +12,23 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.timelog.jit.intrinsics import get_word, view_bytes, view_words
+from timerstore.timelog.jit.intrinsics import get_u8, get_word, prefetch, view_bytes, view_words
 from timerstore.timelog.jit.kernel import INTERPRETED, kernel_ahead
 from timerstore.timelog.jit.record import Words
 
 BYTES_DATA_AT: Final = bytes.__basicsize__ - 1
 _TUPLE_ITEMS_AT: Final = tuple.__basicsize__
+_TEXT_DATA_AT: Final = sys.getsizeof("") - 1
+_STATE_AT: Final = 32  # of a text
+_STATE_MASK: Final = 0x7C  # size of a character, whether its data stand behind it, whether ASCII
+_ASCII: Final = 0x64
+_ANY_STATE: Final = -1  # of an object that has none
+_OBJECTS_AHEAD: Final = 8
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def layout_holds() -> bool:
-    """Look at one bytes object and one tuple as `read_bytes_objects` would."""
+    """Look at a bytes object, a tuple and some texts as `read_objects` would."""
     if sys.implementation.name != "cpython" or INTERPRETED or not hasattr(sys, "getrefcount"):
         return False
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
@@ -32,21 +38,38 @@ def layout_holds() -> bool:
     data = ctypes.string_at(id(sample) + BYTES_DATA_AT, len(sample))
     items = (sample,)  # kept while it is read
     item = ctypes.c_int64.from_address(id(items) + _TUPLE_ITEMS_AT).value
-    return words[1:] == [id(bytes), len(sample)] and data == sample and item == id(sample)
+    if words[1:] != [id(bytes), len(sample)] or data != sample or item != id(sample):
+        return False
+    text, others = sample.decode(), ("é" * 30, "€" * 30)
+    words = (ctypes.c_int64 * 3).from_address(id(text))
+    data = ctypes.string_at(id(text) + _TEXT_DATA_AT, len(text))
+    if words[1:] != [id(str), len(text)] or data != sample or _state_of(text) != _ASCII:
+        return False
+    return all(_state_of(each) != _ASCII for each in others)
+
+
+def _state_of(text: str) -> int:
+    return ctypes.c_uint8.from_address(id(text) + _STATE_AT).value & _STATE_MASK
 
 
 OBJECTS_ARE_READABLE: Final = layout_holds()
 
 
 @kernel_ahead
-def _read_objects(items: int, kind: int, address: Words, length: Words) -> int:
-    """Fill address and length of each bytes object; return the first that is none, or n."""
+def _read_objects(
+    items: int, kind: int, state: int, data_at: int, address: Words, length: Words
+) -> int:
+    """Fill address and length of each object of a kind; return the first of another, or n."""
     objects = view_words(items, len(address))
     for i in range(len(address)):
-        header = view_bytes(objects[i], 24)
+        if i + _OBJECTS_AHEAD < len(address):  # they may be anywhere in memory
+            prefetch(view_bytes(objects[i + _OBJECTS_AHEAD], 64), 0)
+        header = view_bytes(objects[i], _STATE_AT + 1)
         if get_word(header, 8) != kind:
             return i
-        address[i] = objects[i] + 32
+        if state != _ANY_STATE and get_u8(header, _STATE_AT) & _STATE_MASK != state:
+            return i
+        address[i] = objects[i] + data_at
         length[i] = get_word(header, 16)
     return len(address)
 
@@ -58,16 +81,21 @@ def address_of(data: bytes) -> int:
     return np.frombuffer(data, np.uint8).ctypes.data
 
 
-def read_bytes_objects(values: tuple[Any, ...]) -> tuple[Int64s, Int64s] | None:
-    """Return address and length of each bytes object; None if one is of another type.
+def read_objects(
+    values: tuple[Any, ...], kind: type[bytes | str] = bytes
+) -> tuple[Int64s, Int64s] | None:
+    """Return address and length of each bytes object, or of each text; None if one is neither.
 
-    None as well if no store was opened: a client does without the kernel. The caller keeps the
-    tuple for as long as it uses the addresses. O(n), 5 ns each.
+    `kind`: bytes, or str for texts that are ASCII. None as well if no store was opened: a client
+    does without the kernel. The caller keeps the tuple for as long as it uses the addresses. O(n),
+    5 ns each.
     """
-    if not getattr(_read_objects, "is_at_hand", True):
+    if not OBJECTS_ARE_READABLE or not getattr(_read_objects, "is_at_hand", True):
         return None
     address, length = np.empty(len(values), np.int64), np.empty(len(values), np.int64)
-    if _read_objects(id(values) + _TUPLE_ITEMS_AT, id(bytes), address, length) < len(values):
+    state, data_at = (_ANY_STATE, BYTES_DATA_AT) if kind is bytes else (_ASCII, _TEXT_DATA_AT)
+    items = id(values) + _TUPLE_ITEMS_AT
+    if _read_objects(items, id(kind), state, data_at, address, length) < len(values):
         return None
     return address, length
 

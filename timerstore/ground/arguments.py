@@ -20,7 +20,7 @@ from timerstore.timelog.bytes.limits import (
     GROUP_BYTES_MAX,
 )
 from timerstore.timelog.files.names import is_topic
-from timerstore.timelog.jit.objects import OBJECTS_ARE_READABLE, read_bytes_objects
+from timerstore.timelog.jit.objects import read_objects
 from timerstore.timelog.writing.frame import encode_property
 
 DUE_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
@@ -348,9 +348,9 @@ class Binaries:
                 f"{what} has the type {type(values).__name__}. Pass a sequence of bytes, an Arrow "
                 "binary array, or a 2-D uint8 array."
             )
-        if type(values) in (list, tuple) and OBJECTS_ARE_READABLE:
+        if type(values) in (list, tuple):
             self._owner = tuple(values)  # keeps each object, even if the caller changes the list
-            read = read_bytes_objects(self._owner)
+            read = read_objects(self._owner)
             if read is not None:
                 self.address, self.length = read
                 return

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, overload
 import numpy as np
 
 from timerstore.timelog.bytes.idtext import read_ids, write_ids
+from timerstore.timelog.jit.objects import read_objects
 from timerstore.timelog.jit.record import Bytes
 
 ID_DIGITS = 32
@@ -116,23 +117,34 @@ def joined(many: Sequence[TimerIds]) -> TimerIds:
     return TimerIds(due_ms, np.concatenate([each.offsets for each in many]), many[0]._tag)
 
 
-def read_plain(ids: Sequence[str], tag: int) -> tuple[Int64s, Int64s, Bytes] | None:
-    """Return due times, offsets and digits of ids that are all one store's own, as it writes them.
+def read_plain(ids: Sequence[str], tag: int) -> tuple[Int64s, Int64s] | None:
+    """Return due times and offsets of ids that are all one store's own, as it writes them.
 
-    None if one is not. `digits`: uint8[n, 32]. 100 ns each.
+    None if one is not. 25 ns each.
     """
     if isinstance(ids, TimerIds):
         if ids._tag != tag:
             return None
-        due_ms, offsets = np.ascontiguousarray(ids.due_ms), np.ascontiguousarray(ids.offsets)
-        return due_ms, offsets, ids.digits()
+        return np.ascontiguousarray(ids.due_ms), np.ascontiguousarray(ids.offsets)
+    kept = tuple(ids)
+    read = read_objects(kept, str)
+    if read is None:
+        return _read_joined(kept, tag)
+    address, length = read
+    return _read_ids(address, tag) if (length == ID_DIGITS).all() else None
+
+
+def _read_joined(ids: Sequence[str], tag: int) -> tuple[Int64s, Int64s] | None:
+    """Do the same with the ids as one text: if they cannot be read where they are."""
     if {*map(type, ids)} != {str} or {*map(len, ids)} != {ID_DIGITS}:
         return None
     text = "".join(ids)
     if not text.isascii():
         return None
     digits = np.frombuffer(text.encode(), np.uint8)
-    due_ms, offsets = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
-    if read_ids(digits, tag, due_ms, offsets) < len(ids):
-        return None
-    return due_ms, offsets, digits.reshape(len(ids), ID_DIGITS)
+    return _read_ids(digits.ctypes.data + ID_DIGITS * np.arange(len(ids), dtype=np.int64), tag)
+
+
+def _read_ids(address: Int64s, tag: int) -> tuple[Int64s, Int64s] | None:
+    due_ms, offsets = np.empty(len(address), np.int64), np.empty(len(address), np.int64)
+    return (due_ms, offsets) if read_ids(address, tag, due_ms, offsets) == len(address) else None

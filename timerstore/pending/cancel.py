@@ -37,7 +37,6 @@ from timerstore.services.calls.first_puts import DAMAGED, FirstPuts, new_first_p
 from timerstore.services.mending.pass_lost import name_lost
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.nonzero import nonzero_places
-from timerstore.timelog.jit.record import Bytes
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
 
 
@@ -46,7 +45,7 @@ def cancel_many(core: Core, ids: Sequence[str]) -> Bools:
     if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
         raise InvalidArgumentError(f"ids is {ids!r}. Pass a sequence of ids, or call cancel.")
     if not isinstance(ids, TimerIds):
-        ids = list(ids)
+        ids = tuple(ids)
     if len(ids) == 0:
         return np.zeros(0, np.bool_)
     now_ms = core.clock.now_ms
@@ -60,9 +59,7 @@ def _cancel_each(core: Core, ids: Sequence[str], now_ms: int) -> Bools:
     theirs = np.array([is_foreign(core, id) for id in ids])
     ours = [id for id, other in zip(ids, theirs.tolist(), strict=True) if not other]
     if ours:
-        due_ms, offsets = parse(core, ours)
-        digits = TimerIds(due_ms, offsets, core.engine.store_tag).digits()
-        done[~theirs] = _cancel_ours(core, due_ms, offsets, digits, now_ms)
+        done[~theirs] = _cancel_ours(core, *parse(core, ours), now_ms)
     for i in np.flatnonzero(theirs).tolist():
         done[i] = is_cancelled(core, ids[i]) or _cancel_theirs(core, ids[i], now_ms)
     return done
@@ -79,14 +76,14 @@ def _cancel_theirs(core: Core, id: str, now_ms: int) -> bool:
     return done
 
 
-def _cancel_ours(core: Core, due_ms: Int64s, offsets: Int64s, digits: Bytes, now_ms: int) -> Bools:
-    """Cancel timers of this store; `digits`: their ids, uint8[n, 32]."""
+def _cancel_ours(core: Core, due_ms: Int64s, offsets: Int64s, now_ms: int) -> Bools:
+    """Cancel timers of this store."""
     found = find(core, due_ms, offsets)
     for offset in offsets[found.row == DAMAGED].tolist():
         name_lost(core.engine, offset & ~fmt.LEVEL_MARK)
     verdicts = np.zeros(len(offsets), np.int8)
     if not core.engine.uncounted:  # else a later copy may be damaged
-        verdicts = _cancel_ahead(core, found, digits, now_ms)
+        verdicts = _cancel_ahead(core, found, now_ms)
     cancelled_before = (verdicts == CANCELLED_BEFORE) & (found.due_ms > now_ms)
     done: Bools = (verdicts == CANCELLED_NOW) | cancelled_before
     left = np.flatnonzero(verdicts == NOT_JUDGED)
@@ -96,9 +93,7 @@ def _cancel_ours(core: Core, due_ms: Int64s, offsets: Int64s, digits: Bytes, now
     return done
 
 
-def _cancel_ahead(
-    core: Core, found: FirstPuts, digits: Bytes, now_ms: int
-) -> np.ndarray[Any, np.dtype[np.int8]]:
+def _cancel_ahead(core: Core, found: FirstPuts, now_ms: int) -> np.ndarray[Any, np.dtype[np.int8]]:
     """Cancel those that were certainly not taken; int8[n], as from `cancel_ahead`."""
     engine, stage = core.engine, core.take_stage()
     verdicts = np.zeros(len(found.row), np.int8)
@@ -109,7 +104,6 @@ def _cancel_ahead(
                 stage,
                 engine.queues.topics[row % QUEUE_COUNT_MAX],
                 row,
-                digits[mine],
                 FirstPuts(*(column[mine] for column in found)),
                 now_ms,
             )
@@ -146,7 +140,6 @@ def _cancel_others(core: Core, ids: TimerIds, now_ms: int) -> Bools:
                     stage,
                     engine.queues.topics[row % QUEUE_COUNT_MAX],
                     row,
-                    TimerIds(puts.due_ms, puts.offset, engine.store_tag).digits(),
                     puts,
                     now_ms,
                     judged=True,

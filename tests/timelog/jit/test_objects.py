@@ -13,7 +13,7 @@ from timerstore.timelog.jit.objects import (
     OBJECTS_ARE_READABLE,
     address_of,
     layout_holds,
-    read_bytes_objects,
+    read_objects,
 )
 
 
@@ -27,12 +27,28 @@ def test_an_address_leads_to_the_bytes(data: bytes) -> None:
 def test_addresses_and_lengths_of_many(values: list[bytes]) -> None:
     kept = tuple(values)
     objects._read_objects.load()  # type: ignore[attr-defined]
-    read = read_bytes_objects(kept)
+    read = read_objects(kept)
     assert read is not None
     address, length = (each.tolist() for each in read)
     found = [ctypes.string_at(a, n) for a, n in zip(address, length, strict=True)]
     assert found == values
-    assert read_bytes_objects((*kept, bytearray(b"x"))) is None
+    assert read_objects((*kept, bytearray(b"x"))) is None
+    assert read_objects((*kept, "x")) is None
+
+
+@pytest.mark.skipif(not OBJECTS_ARE_READABLE, reason="Arrow converts instead")
+@given(values=st.lists(st.text(st.characters(max_codepoint=127)) | st.text()))
+def test_texts_are_read_if_all_are_ascii(values: list[str]) -> None:
+    kept = tuple(values)
+    objects._read_objects.load()  # type: ignore[attr-defined]
+    read = read_objects(kept, str)
+    assert (read is not None) == all(map(str.isascii, values))
+    if read is not None:
+        address, length = (each.tolist() for each in read)
+        found = [ctypes.string_at(a, n).decode() for a, n in zip(address, length, strict=True)]
+        assert found == values
+    assert read_objects((*kept, b"x"), str) is None
+    assert read_objects((*kept, type("Text", (str,), {})("x")), str) is None
 
 
 def test_the_layout_is_found_whatever_memory_is_free() -> None:
