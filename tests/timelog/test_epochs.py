@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.interrupting import Interrupt, interrupted
-from timerstore.timelog.files.epochs import Epochs, Reading
+from timerstore.timelog.files.epochs import Epoch, Epochs
 from timerstore.timelog.files.segmenttable import new_segment_table
 
 
@@ -34,25 +34,26 @@ ACTS = st.lists(
 def test_each_reader_keeps_what_was_dropped_since_it_began(acts: list[tuple[str, int]]) -> None:
     """Beside a list of who may look at what; whoever sealed may let go what was dropped before."""
     epochs = Epochs(new_segment_table(1024))
-    readers: list[tuple[Reading, set[int]]] = []  # each with what it may look at
+    readers: list[Epoch] = []
+    seen: list[set[int]] = []  # what each reader may look at
     dropped: list[weakref.ref[Map]] = []
     unsealed, sealed = set[int](), set[int]()
     asked: list[tuple[list[Any], set[int]]] = []
     for act, which in acts:
         if act == "begin":
-            reading = epochs.reading()
-            reading.__enter__()
-            readers.append((reading, set()))
+            readers.append(epochs.now)
+            seen.append(set())
+            readers[-1].__enter__()
         elif act == "end" and readers:
-            reading, _ = readers.pop(which % len(readers))
-            reading.__exit__()
+            seen.pop(which % len(readers))
+            readers.pop(which % len(readers)).__exit__()
         elif act == "drop":
             taken_out = Map()
             dropped.append(weakref.ref(taken_out))
             epochs.hold(taken_out)
             unsealed.add(len(dropped) - 1)
-            for _, seen in readers:
-                seen.add(len(dropped) - 1)
+            for each in seen:
+                each.add(len(dropped) - 1)
             del taken_out
         elif act == "seal":
             sealed |= unsealed
@@ -63,13 +64,12 @@ def test_each_reader_keeps_what_was_dropped_since_it_began(acts: list[tuple[str,
             epochs.release(ended)
             sealed -= gone
             del ended
-        kept = unsealed | sealed | {each for _, seen in readers for each in seen}
-        kept |= {each for _, seen in asked for each in seen}  # the test itself holds these
+        kept = (unsealed | sealed).union(*seen)
+        kept |= {each for _, gone in asked for each in gone}  # the test itself holds these
         alive = {number for number, each in enumerate(dropped) if each() is not None}
         assert kept <= alive
-    for reading, _ in readers:
-        reading.__exit__()
-    readers.clear()
+    while readers:
+        readers.pop().__exit__()
     asked.clear()
     epochs.release(epochs.seal())
     assert all(each() is None for each in dropped)
@@ -86,7 +86,7 @@ def test_a_call_that_a_signal_ends_lets_nothing_go(line: int) -> None:
     with contextlib.suppress(Interrupt), interrupted(line, "epochs.py"):
         epochs.seal()
     assert held() is not None
-    with epochs.reading():
+    with epochs.now:
         later = Map()
         epochs.hold(later)
         held_later = weakref.ref(later)
@@ -101,7 +101,7 @@ def test_a_reader_that_a_signal_ends_ends_with_its_frame(line: int) -> None:
     epochs, held = Epochs(new_segment_table(1024)), list[weakref.ref[Map]]()
 
     def read() -> None:
-        with epochs.reading():
+        with epochs.now:
             taken_out = Map()
             held.append(weakref.ref(taken_out))
             epochs.hold(taken_out)
@@ -116,7 +116,7 @@ def test_a_reader_that_a_signal_ends_ends_with_its_frame(line: int) -> None:
 def test_many_epochs_go_at_once() -> None:
     """A reader that stays long holds a chain of them."""
     epochs = Epochs(new_segment_table(1024))
-    with epochs.reading():
+    with epochs.now:
         first = weakref.ref(epochs.now)
         for _ in range(200_000):
             epochs.hold(None)

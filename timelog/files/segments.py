@@ -36,7 +36,7 @@ from timerstore.errors import (
 )
 from timerstore.timelog.files.blocks import Blocks, step_bytes
 from timerstore.timelog.files.disk import Disk, MappedFile, Zeros
-from timerstore.timelog.files.epochs import Epoch, Epochs, Reading
+from timerstore.timelog.files.epochs import Epoch, Epochs
 from timerstore.timelog.files.names import segment_name, segment_offset
 from timerstore.timelog.files.nonzero import used_pages
 from timerstore.timelog.files.segmenttable import (
@@ -300,9 +300,9 @@ class SegmentedFile(Blocks):
             if file is not None and not file.keeps_changes:
                 self._unmap(number)
 
-    def reading(self) -> Reading:
+    def reading(self) -> Epoch:
         """Borrow the table that the services share, for kernels that are called in the block."""
-        return self._epochs.reading()
+        return self._epochs.now
 
     def seal(self) -> list[Epoch]:
         """Return what was dropped by now, to be given to `release`: see epochs.py."""
