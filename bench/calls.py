@@ -65,9 +65,12 @@ class Ids:
     """Ids of pending timers, each given out once, from all over the store."""
 
     def __init__(self, ids: list[str]) -> None:
-        """Shuffle them."""
+        """Shuffle them, and make each anew, as who reads its ids from somewhere.
+
+        So they lie in memory in the order of their use: to fetch a text from anywhere takes 0.3 µs.
+        """
         np.random.default_rng(7).shuffle(ids)
-        self._ids = iter(ids)
+        self._ids = iter([id.encode().decode() for id in ids])
 
     def take(self, count: int) -> list[str]:
         """Return so many that nobody had yet."""
