@@ -36,7 +36,8 @@ class TimerId(NamedTuple):
 
 def format_id(due_ms: int, offset: int, tag: int) -> str:
     """Return the id of a timer."""
-    return f"{due_ms:012X}{offset:012X}{tag:08X}"
+    parts = due_ms << 80 | offset << 32 | tag  # three numbers as text take twice as long
+    return parts.to_bytes(16, "big").hex().upper()
 
 
 def parse_id(text: str) -> TimerId | None:

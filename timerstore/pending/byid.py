@@ -23,7 +23,6 @@ from timerstore.services.calls.cancel_ahead import CANCELLED_BEFORE, CANCELLED_N
 from timerstore.services.calls.deletes import delete_template
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.timer_parts import (
-    SPAN_COLUMNS,
     SPAN_PROPERTIES,
     SPAN_PROPERTIES_END,
     SPAN_ROW,
@@ -35,7 +34,7 @@ from timerstore.timelog.bytes.decode import decode_properties, text
 from timerstore.timelog.bytes.limits import DESCRIPTION_BYTES_MAX
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.bytes.text import java_hash_of
-from timerstore.timelog.jit.record import Bytes
+from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.writing.frame import Template, encode_property, new_template
 
 TOPICS_MAX: Final = 1_024
@@ -43,13 +42,18 @@ TOPICS_MAX: Final = 1_024
 
 
 def _described(
-    view: Bytes, found: MessageParts, part: list[int], payload: Payload
+    log: SegmentedFile, found: MessageParts, part: list[int], payload: Payload, offset: int
 ) -> tuple[int, bytes]:
     """Return the tag as a number, and what describes it, of what comes in a message's place."""
     own = payload.properties
     properties_at, stop = part[SPAN_PROPERTIES], part[SPAN_PROPERTIES_END]
-    if own is None and part[SPAN_ROW] >= 0 and found.whole_crc == 1:  # nothing else stands there
-        described = view[found.usual_end : stop - fmt.CRC_PROPERTY_BYTES].tobytes()
+    is_plain = own is None and part[SPAN_ROW] >= 0 and found.whole_crc == 1
+    start, end = found.usual_end, stop - fmt.CRC_PROPERTY_BYTES
+    if is_plain and start == end:
+        return 0, b""
+    view = log.existing(offset // log.segment_bytes).view
+    if is_plain:  # nothing else stands there
+        described = view[start:end].tobytes()
         tag = view[part[SPAN_TAG] : part[SPAN_TAG_END]].tobytes() if part[SPAN_TAG] >= 0 else b""
         return java_hash_of(text(tag)), described
     properties = decode_properties(view[properties_at:stop].tobytes())
@@ -155,9 +159,8 @@ class ById:
                 if self._kernels.get(place, digits) < by_id.PENDING:
                     return None
                 told = place.told.tolist()
-                view = log.existing(told[by_id.TOLD_OFFSET] // log.segment_bytes).view
-                body = payload.body
-                tags_code, described = _described(view, found, told[:SPAN_COLUMNS], payload)
+                body, old = payload.body, told[by_id.TOLD_OFFSET]
+                tags_code, described = _described(log, found, told, payload, old)
                 if payload.properties is not None and len(described) > DESCRIPTION_BYTES_MAX:
                     return None
                 body_bytes = found.body_bytes if body is None else len(body)
