@@ -1,5 +1,7 @@
 """Intrinsics against Python's own integers: loads, stores, copies, atomics, searches."""
 
+import mmap
+import os
 import random
 import threading
 from typing import Any
@@ -37,6 +39,7 @@ from timerstore.timelog.jit.intrinsics import (
     put_word,
     store_release,
     swap_64,
+    touch,
     view_bytes,
     view_words,
     wrapping_multiply,
@@ -45,6 +48,11 @@ from timerstore.timelog.jit.intrinsics import (
 from timerstore.timelog.jit.kernel import INTERPRETED, kernel
 
 CHECKED = INTERPRETED or bool(numba.config.BOUNDSCHECK)
+
+
+@kernel
+def _touch(buf: Any, at: int) -> None:
+    touch(buf, at)
 
 
 @kernel
@@ -217,6 +225,21 @@ def test_atomics() -> None:
     _atomics(words, out)
     assert out.tolist() == [9, 7, 12, -3]
     assert words.tolist() == [0, -3]
+
+
+def test_a_touched_page_is_there_and_as_it_was() -> None:
+    fd = os.memfd_create("touched")
+    try:
+        os.ftruncate(fd, 8 * mmap.PAGESIZE)
+        buf = np.frombuffer(mmap.mmap(fd, 8 * mmap.PAGESIZE), np.uint8)
+        buf[5] = 7
+        for at in range(5, len(buf), mmap.PAGESIZE):
+            _touch(buf, at)
+        pages = 1 if INTERPRETED else 8  # a twin only looks at its arguments
+        assert os.fstat(fd).st_blocks * 512 == pages * mmap.PAGESIZE
+        assert buf.sum() == buf[5] == 7
+    finally:
+        os.close(fd)
 
 
 if not INTERPRETED:
