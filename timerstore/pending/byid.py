@@ -171,7 +171,7 @@ class ById:
                 offset = self._kernels.reschedule(
                     place, templates, due_ms, body, extra, tags_code, now_ms
                 )
-            return format_id(due_ms, offset, self._tag) if offset != NOT_JUDGED else None
+            return format_id(due_ms, int(offset), self._tag) if offset != NOT_JUDGED else None
         except CorruptStoreError:
             return None  # its segment was removed just now
         finally:
