@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -283,7 +284,8 @@ def test_no_process_is_left_of_a_play_that_is_cut(
     play = stressing.Play("small", SCENARIOS["small"], tmp_path, seconds=60, seed=1)
     started, start = list[subprocess.Popen[bytes]](), play.start
     monkeypatch.setattr(play, "start", lambda: started.append(start()) or started[-1])
-    monkeypatch.setattr(stressing.time, "sleep", cut)
+    # Its own `time`: threads that other tests left, such as py4j's, go on to sleep.
+    monkeypatch.setattr(stressing, "time", SimpleNamespace(**vars(time) | {"sleep": cut}))
     with pytest.raises(KeyboardInterrupt):
         play.run()
     assert [worker.returncode for worker in started] == [-signal.SIGKILL]
