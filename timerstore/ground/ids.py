@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, overload
 import numpy as np
 
 from timerstore.timelog.bytes.idtext import read_ids, write_ids
-from timerstore.timelog.jit.objects import read_objects
+from timerstore.timelog.jit.objects import address_of, read_objects
 from timerstore.timelog.jit.record import Bytes
 
 ID_DIGITS = 32
@@ -142,8 +142,8 @@ def _read_joined(ids: Sequence[str], tag: int) -> tuple[Int64s, Int64s] | None:
     text = "".join(ids)
     if not text.isascii():
         return None
-    digits = np.frombuffer(text.encode(), np.uint8)
-    return _read_ids(digits.ctypes.data + ID_DIGITS * np.arange(len(ids), dtype=np.int64), tag)
+    digits = text.encode()  # kept while it is read
+    return _read_ids(address_of(digits) + ID_DIGITS * np.arange(len(ids), dtype=np.int64), tag)
 
 
 def _read_ids(address: Int64s, tag: int) -> tuple[Int64s, Int64s] | None:
