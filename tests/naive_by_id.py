@@ -40,12 +40,15 @@ class Pending:
         """Whether the short way knows that it was cancelled."""
         return self.put_at(id) is not None and id in self.cancelled and self.is_ahead(id)
 
-    def cancel(self, id: str) -> str:
-        """What becomes of it by the short way: "now", "before", or "long" for the long way."""
+    def cancel(self, id: str, now_ms: int) -> str:
+        """What becomes of it by the short way: "now", "before", or "long" for the long way.
+
+        "passed": before, and its time has passed.
+        """
         if self.put_at(id) is None:
             return "long"
         if id in self.cancelled:
-            return "before"
+            return "before" if int(id[:12], 16) > now_ms else "passed"
         if not self.is_ahead(id):
             return "long"
         self.cancelled.add(id)

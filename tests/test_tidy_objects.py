@@ -67,7 +67,7 @@ def test_nobody_reads_an_underscore_of_others() -> None:
 
 
 PARAMETERS_MAX = 8
-ENTRY_POINTS = {"_put_one": 9, "_reschedule": 10}
+ENTRY_POINTS = {"_put_one": 9}
 """Python calls these by their bare entry points, with a machine word for each parameter."""
 
 

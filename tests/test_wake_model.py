@@ -1,4 +1,4 @@
-"""The model of sleeping, helping, unmapping holds; it needs each fence, each look, each wake."""
+"""The model of sleeping, unmapping, closing holds; it needs each fence, each look, each wake."""
 
 from typing import Any
 
@@ -18,8 +18,9 @@ pytestmark = pytest.mark.slow
         (wake_model.hand_on, wake_model.sleep_until_work),
         (wake_model.make_room, wake_model.sleep_until_room),
         (wake_model.look_up, wake_model.unmap),
+        (wake_model.go_short_way, wake_model.close),
     ],
-    ids=["work", "room", "unmapping"],
+    ids=["work", "room", "unmapping", "closing"],
 )
 def test_both_sides_need_a_fence(one: Any, other: Any, first: bool, second: bool) -> None:
     def play() -> int:
@@ -32,11 +33,13 @@ def test_both_sides_need_a_fence(one: Any, other: Any, first: bool, second: bool
             play()
 
 
-def test_a_second_look_before_sleeping_and_a_wait_before_unmapping() -> None:
+def test_a_second_look_before_sleeping_and_a_wait_before_unmapping_and_closing() -> None:
     with pytest.raises(wake_model.BrokenError, match="sleeps for good"):
         search(lambda: [wake_model.hand_on(), wake_model.sleep_until_work(looks_again=False)])
     with pytest.raises(wake_model.BrokenError, match="after it was unmapped"):
         search(lambda: [wake_model.look_up(), wake_model.unmap(waits=False)])
+    with pytest.raises(wake_model.BrokenError, match="let go"):
+        search(lambda: [wake_model.go_short_way(), wake_model.close(waits=False)])
 
 
 def test_r_and_who_waits_for_it() -> None:

@@ -1,13 +1,17 @@
 """A call on one timer by its id, `get`, `cancel` or `reschedule`, in a kernel or two.
 
 A caller with many ids has arrays; one with a single id would pay for making them. So these kernels
-take only integers (`timelog/jit/entrypoint.py`), and read the id's digits in place. They
+take only integers (`timelog/jit/entrypoint.py`), and read the id where Python has it. They
 go without the GIL, because they wait for fire, which Python may hold while it waits for the GIL.
+
+Each passes the store's gate by itself, and asks what a call asks that has passed it in Python:
+whether the store is open, and whether its thread holds one of the locks. In Python that takes as
+long as the kernel. What `get` hands to Python is a copy, which is there when the store is closed.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -19,22 +23,45 @@ from timerstore.services.calls.cancel_ahead import (
 )
 from timerstore.services.calls.deletes import DELETE_BODY
 from timerstore.services.calls.first_puts import row_of_first_put
-from timerstore.services.looking.timer_parts import SPAN_BORN_MS, SPAN_COLUMNS, note_parts
+from timerstore.services.looking.timer_parts import (
+    SPAN_BODY,
+    SPAN_BORN_MS,
+    SPAN_COLUMNS,
+    SPAN_KEY,
+    SPAN_PROPERTIES_END,
+    note_parts,
+)
 from timerstore.services.world.state import CANCEL
 from timerstore.services.world.waking import NO_HURRY_MS, wake_for
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.idtext import id_is, put_id
-from timerstore.timelog.bytes.message import GOOD, IDENTITY_OURS, MessageParts, read_message
+from timerstore.timelog.bytes.limits import content_bytes_max
+from timerstore.timelog.bytes.message import (
+    GOOD,
+    IDENTITY_OURS,
+    MessageParts,
+    is_plain,
+    java_hash,
+    read_message,
+)
 from timerstore.timelog.bytes.text import get_hex_12
 from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.jit.acting import act_as
 from timerstore.timelog.jit.entrypoint import entry_ahead, entry_point
-from timerstore.timelog.jit.intrinsics import get_i64, view_bytes
+from timerstore.timelog.jit.intrinsics import copy_bytes, get_i64, put_u8, view_bytes
 from timerstore.timelog.jit.kernel import inlined
-from timerstore.timelog.jit.locks import lock_acquire, lock_release
-from timerstore.timelog.jit.objects import address_of
+from timerstore.timelog.jit.locks import (
+    Gate,
+    gate_enter,
+    gate_leave,
+    lock_acquire,
+    lock_is_mine,
+    lock_release,
+)
+from timerstore.timelog.jit.objects import ascii_at, bytes_at, object_at
 from timerstore.timelog.jit.record import Bytes, Words, observe, record, record_at
+from timerstore.timelog.jit.system import clock_ms
 from timerstore.timelog.writing.append import Stage, append, new_stage
 from timerstore.timelog.writing.frame import Template, frame_new
 from timerstore.wheel.cancelled import (
@@ -45,13 +72,17 @@ from timerstore.wheel.cancelled import (
 )
 from timerstore.wheel.place import may_have_rolled
 
-# What `get_by_id` says: NOT_JUDGED, or one of these.
+# What `get` says: NOT_JUDGED, or one of these.
 CANCELLED: Final = -1  # and still ahead
 PENDING: Final = 1
 PENDING_ROLLED: Final = 2  # a later copy may be the one that waits
-_NOT_FOUND: Final = -1
+# What `cancel` says: NOT_JUDGED, CANCELLED_NOW, CANCELLED_BEFORE, or one of these.
+PASSED: Final = 3  # cancelled before, and its time has passed
 OTHER_TOPIC: Final = -2
-"""And less: −2 − row, if the template is of another topic."""
+"""And less: −2 − row, if the templates are of another topic."""
+NOT_PLAIN: Final = -1
+"""Of `reschedule`: Python has to say what describes the new timer."""
+_NOT_FOUND: Final = -1
 
 # What is told of a timer, behind the parts of its message.
 TOLD_DUE_MS: Final = SPAN_COLUMNS
@@ -60,33 +91,81 @@ TOLD_ROW: Final = SPAN_COLUMNS + 2  # of the real topic's queue
 TOLD_INDEX: Final = SPAN_COLUMNS + 3  # of its entry in the timer topic's queue
 _TOLD_WORDS: Final = SPAN_COLUMNS + 4
 
+_REPLACES: Final = fmt.PROPERTY_REPLACES + b"\x01"
+_REPLACES_BYTES: Final = len(_REPLACES)
+REPLACED_BYTES: Final = _REPLACES_BYTES + fmt.KEY_DIGITS + 1
+"""The property that names the timer in whose place another one comes."""
+_EXTRA_BYTES_MAX: Final = 1_024
+"""What describes a timer that is moved without Python, with that property."""
+
 
 @record
 class Place:
     """What a call on one timer works on; each call has one for itself."""
 
     world: World
-    stage: Stage
+    gate: Words
+    stage: Stage  # to append; or the message that was got, from its first byte on
     found: MessageParts
-    key: Bytes  # uint8[KEY_DIGITS]
+    key: Bytes  # uint8[KEY_DIGITS], scratch
+    extra: Bytes  # uint8[_EXTRA_BYTES_MAX], scratch: `_REPLACES`, then what comes behind it
     body: Bytes  # of a delete
     told: Words  # int64[_TOLD_WORDS], out
-    clock: Words  # int64[8]: scratch of wake_for
+    clock: Words  # int64[8]: scratch of clock_ms and wake_for
+    text_kind: int = 0  # the address of `str`
+    bytes_kind: int = 0  # the address of `bytes`
+    content_bytes_max: int = 0
 
 
-_place_at, _template_at = record_at(Place), record_at(Template)
+@record
+class Templates:
+    """Those of one topic."""
+
+    timer: Template
+    delete: Template
 
 
-def new_place(world: World) -> Place:
+_place_at, _templates_at = record_at(Place), record_at(Templates)
+
+
+def new_place(world: World, gate: Gate) -> Place:
     """Return what one call at a time works on."""
-    found, key = MessageParts(), np.zeros(fmt.KEY_DIGITS, np.uint8)
-    told, clock = np.zeros(_TOLD_WORDS, np.int64), np.zeros(8, np.int64)
-    return Place(world, new_stage(2), found, key, DELETE_BODY, told, clock)
+    extra = np.zeros(_EXTRA_BYTES_MAX, np.uint8)
+    extra[:_REPLACES_BYTES] = np.frombuffer(_REPLACES, np.uint8)
+    return Place(
+        *(world, gate.words, new_stage(2), MessageParts(), np.zeros(fmt.KEY_DIGITS, np.uint8)),
+        *(extra, DELETE_BODY, np.zeros(_TOLD_WORDS, np.int64), np.zeros(8, np.int64)),
+        text_kind=object_at(str),
+        bytes_kind=object_at(bytes),
+        content_bytes_max=content_bytes_max(world.commitlog.segment_bytes),
+    )
 
 
 @inlined
-def _read_id(place: Place, digits: Bytes) -> bool:
-    """Tell due time and offset that an id names; False if it can be no timer's of this store."""
+def _is_open(place: Place) -> bool:
+    """Tell whether a call may go the short way. Inside the gate: so it stays open.
+
+    A thread that holds a lock of the services, in a signal's handler, would wait for itself.
+    """
+    world = place.world
+    if observe(world.callers, "short_way_ended") != 0:
+        return False
+    return not (
+        lock_is_mine(world.fire_lock)
+        or lock_is_mine(world.near_lock)
+        or lock_is_mine(world.wheel_lock)
+    )
+
+
+@inlined
+def _read_id(place: Place, id: int) -> bool:
+    """Tell due time and offset that an id names; False if it can be no timer's of this store.
+
+    `id`: the address of any object.
+    """
+    digits = ascii_at(id, place.text_kind, fmt.KEY_DIGITS)
+    if len(digits) == 0:
+        return False
     due_ms, offset = get_hex_12(digits, 0), get_hex_12(digits, 12)
     if not id_is(digits, 0, due_ms, offset, place.world.settings.store_tag):
         return False  # no digits, or lower-case ones
@@ -150,23 +229,31 @@ def _append_staged(place: Place, count: int, now_ms: int, soonest_ms: int) -> in
     return verdict
 
 
-def _get(address: int, digits: int) -> int:
-    """Read a timer's message into `found`, and tell its parts: PENDING, and what is beside it.
+@inlined
+def _copy_out(place: Place, buf: Bytes, row: int) -> None:
+    """Copy the message that was read to the stage, and tell where its parts lie there."""
+    found, told = place.found, place.told
+    at = found.at
+    copy_bytes(place.stage.buffer, 0, buf, at, found.size)
+    note_parts(buf, at, found, row, told, 0)
+    told[TOLD_ROW] = row
+    for i in range(SPAN_BODY, SPAN_PROPERTIES_END + 1):
+        told[i] -= at
+    for i in range(SPAN_KEY, SPAN_COLUMNS):  # −1 for none stays below 0
+        told[i] -= at
 
-    NOT_JUDGED: go the long way.
-    """
-    place = _place_at(address)
+
+@inlined
+def _get_inside(place: Place, id: int) -> int:
     world = place.world
-    if not _read_id(place, view_bytes(digits, fmt.KEY_DIGITS)):
+    if not _read_id(place, id):
         return NOT_JUDGED
     due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
     buf = segment_at(world.commitlog, offset)
     row = _find_first_put(place, buf)
     if row < 0:
         return NOT_JUDGED
-    place.told[TOLD_ROW] = row
-    at = offset % world.commitlog.segment_bytes
-    note_parts(buf, at, place.found, row, place.told, 0)
+    _copy_out(place, buf, row)
     rolled = may_have_rolled(world.settings, due_ms, place.told[SPAN_BORN_MS])
     index, verdict = place.told[TOLD_INDEX], NOT_JUDGED
     lock_acquire(world.fire_lock)
@@ -178,56 +265,152 @@ def _get(address: int, digits: int) -> int:
     return verdict
 
 
-def _cancel(address: int, delete: int, digits: int, now_ms: int) -> int:
-    """Cancel a timer, append its delete, wake who must see it: CANCELLED_NOW, CANCELLED_BEFORE.
+def _get(address: int, id: int) -> int:
+    """Read a timer's message into `found`, copy it, tell its parts: PENDING, what is beside it.
 
-    NOT_JUDGED: nothing done, go the long way; below: see OTHER_TOPIC.
+    NOT_JUDGED: go the long way.
     """
-    place, template = _place_at(address), _template_at(delete)
-    if not _read_id(place, view_bytes(digits, fmt.KEY_DIGITS)):
+    place = _place_at(address)
+    verdict, word = NOT_JUDGED, gate_enter(place.gate)
+    if _is_open(place):
+        verdict = _get_inside(place, id)
+    gate_leave(place.gate, word)
+    return verdict
+
+
+@inlined
+def _cancel_inside(place: Place, templates: Templates, id: int, now_ms: int) -> int:
+    if not _read_id(place, id):
         return NOT_JUDGED
     buf = segment_at(place.world.commitlog, place.told[TOLD_OFFSET])
     row = _find_first_put(place, buf)
     if row < 0:
         return NOT_JUDGED
-    if template.pending_row != row:
+    if templates.delete.pending_row != row:
         return OTHER_TOPIC - row
-    _frame_delete(place, 0, 0, template, now_ms)
-    return _append_staged(place, 1, now_ms, now_ms + NO_HURRY_MS)
+    _frame_delete(place, 0, 0, templates.delete, now_ms)
+    verdict: int = _append_staged(place, 1, now_ms, now_ms + NO_HURRY_MS)
+    if verdict == CANCELLED_BEFORE and place.told[TOLD_DUE_MS] <= now_ms:
+        return PASSED
+    return verdict
+
+
+def _cancel(address: int, templates: int, id: int, now_ms: int) -> int:
+    """Cancel a timer, append its delete, wake who must see it: CANCELLED_NOW, what is beside it.
+
+    NOT_JUDGED: nothing done, go the long way; below: see OTHER_TOPIC. `now_ms`: 0 if the kernel is
+    to ask the clock.
+    """
+    place = _place_at(address)
+    verdict, word = NOT_JUDGED, gate_enter(place.gate)
+    if _is_open(place):
+        if now_ms == 0:
+            now_ms = clock_ms(place.clock)
+        verdict = _cancel_inside(place, _templates_at(templates), id, now_ms)
+    gate_leave(place.gate, word)
+    return verdict
+
+
+@inlined
+def _described_at(buf: Bytes, found: MessageParts) -> int:
+    """Return where key and tag of a message that was read begin, which end at its CRC.
+
+    −1 if it has more of its own: Python looks at that. O(size).
+    """
+    if found.whole_crc != 1 or not is_plain(buf, found):
+        return -1
+    at = found.usual_end
+    if found.replaces_at < 0:
+        return at
+    is_first = found.replaces_at == at + _REPLACES_BYTES
+    return found.replaces_at + found.replaces_bytes + 1 if is_first else -1
+
+
+@inlined
+def _compose_extra(place: Place, buf: Bytes) -> int:
+    """Compose what describes the timer that comes in the place of the one that was read.
+
+    Return its size without the last property's end; −1 if Python has to compose it. O(size).
+    """
+    found, extra = place.found, place.extra
+    at, end = _described_at(buf, found), found.properties_at + found.properties_bytes
+    count = end - fmt.CRC_PROPERTY_BYTES - at
+    if at < 0 or count < 0 or count > _EXTRA_BYTES_MAX - REPLACED_BYTES:
+        return -1
+    tag = place.world.settings.store_tag
+    put_id(extra, _REPLACES_BYTES, place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET], tag)
+    put_u8(extra, REPLACED_BYTES - 1, fmt.VALUE_END)
+    if count > 0:
+        copy_bytes(extra, REPLACED_BYTES, buf, at, count)
+    return REPLACED_BYTES + count - 1
+
+
+@inlined
+def _reschedule_inside(
+    place: Place,
+    templates: Templates,
+    id: int,
+    due_ms: int,
+    body: int,
+    extra: int,
+    tags_code: int,
+    now_ms: int,
+) -> int:
+    if not _read_id(place, id):
+        return NOT_JUDGED
+    buf = segment_at(place.world.commitlog, place.told[TOLD_OFFSET])
+    row = _find_first_put(place, buf)
+    if row < 0:
+        return NOT_JUDGED
+    if templates.delete.pending_row != row:
+        return OTHER_TOPIC - row
+    found, stage = place.found, place.stage
+    data = view_bytes(buf.ctypes.data + found.body_at, found.body_bytes)
+    if body != 0:
+        data = bytes_at(body, place.bytes_kind)
+    described = view_bytes(0, 0)
+    if extra != 0:
+        given = bytes_at(extra, place.bytes_kind)
+        described = view_bytes(given.ctypes.data, len(given) - 1)
+    else:
+        count = _compose_extra(place, buf)
+        if count < 0:
+            return NOT_PLAIN
+        described = view_bytes(place.extra.ctypes.data, count)
+        tags_code = java_hash(buf, found.tags_at, found.tags_bytes) if found.tags_at >= 0 else 0
+    if len(data) + len(described) + 1 - REPLACED_BYTES > place.content_bytes_max:
+        return NOT_JUDGED
+    size = frame_new(stage, 0, 0, templates.timer, data, described, due_ms, now_ms)
+    stage.tags_code[0] = tags_code
+    _frame_delete(place, 1, size, templates.delete, now_ms)
+    done = _append_staged(place, 2, now_ms, due_ms) == CANCELLED_NOW
+    return stage.offset[0] if done else NOT_JUDGED
 
 
 def _reschedule(
     address: int,
-    timer: int,
-    delete: int,
-    new_due_ms: int,
+    templates: int,
+    id: int,
+    due_ms: int,
     body: int,
-    body_bytes: int,
     extra: int,
-    extra_bytes: int,
     tags_code: int,
     now_ms: int,
 ) -> int:
-    """Append a timer in the place of the one that `_get` found, with that one's delete.
+    """Append a timer in the place of another one, with that one's delete; return its offset.
 
-    Both are noticed. `body`: the address of the new one's, 0 for that of the old one; `extra`: its
-    properties without the last one's end. Return the new one's offset; NOT_JUDGED, which is 0:
-    nothing done, go the long way.
+    Both are noticed. NOT_JUDGED, which is 0: nothing done, go the long way; below: see OTHER_TOPIC,
+    NOT_PLAIN. `body`, `extra`: the addresses of bytes, the new one's body and properties; 0: as
+    they were.
     """
     place = _place_at(address)
-    world, found, stage = place.world, place.found, place.stage
-    if body == 0:
-        old = segment_at(world.commitlog, place.told[TOLD_OFFSET])
-        if len(old) == 0:
-            return NOT_JUDGED
-        body, body_bytes = old.ctypes.data + found.body_at, found.body_bytes
-    data, properties = view_bytes(body, body_bytes), view_bytes(extra, extra_bytes)
-    template = _template_at(timer)
-    size = frame_new(stage, 0, 0, template, data, properties, new_due_ms, now_ms)
-    stage.tags_code[0] = tags_code
-    _frame_delete(place, 1, size, _template_at(delete), now_ms)
-    verdict = _append_staged(place, 2, now_ms, new_due_ms)
-    return stage.offset[0] if verdict == CANCELLED_NOW else NOT_JUDGED
+    result, word = NOT_JUDGED, gate_enter(place.gate)
+    if _is_open(place) and place.world.callers.puts_paused == 0:
+        result = _reschedule_inside(
+            place, _templates_at(templates), id, due_ms, body, extra, tags_code, now_ms
+        )
+    gate_leave(place.gate, word)
+    return result
 
 
 for _each in (_get, _cancel, _reschedule):
@@ -235,9 +418,9 @@ for _each in (_get, _cancel, _reschedule):
 
 
 class Kernels:
-    """The kernels on one timer, for Python; `digits`: of an id, KEY_DIGITS bytes.
+    """The kernels on one timer, for Python; `id`: any object.
 
-    Their caller is inside `commitlog.reading()`.
+    Their caller is inside `commitlog.reading()`, where OBJECTS_CAN_BE_GIVEN.
     """
 
     def __init__(self) -> None:
@@ -245,45 +428,46 @@ class Kernels:
         self._get, self._cancel = entry_point(_get), entry_point(_cancel)
         self._reschedule = entry_point(_reschedule)
 
-    def get(self, place: Place, digits: bytes) -> int:
+    def get(self, place: Place, id: object) -> int:
         """Tell the parts of a timer's message: PENDING, PENDING_ROLLED, CANCELLED or NOT_JUDGED."""
-        return self._get(_address(place), address_of(digits))
+        return self._get(place.block_address, object_at(id))  # type: ignore[attr-defined]
 
-    def cancel(self, place: Place, delete: Template, digits: bytes, now_ms: int) -> int:
-        """Cancel a timer that lies ahead: CANCELLED_NOW, CANCELLED_BEFORE, NOT_JUDGED, or less.
+    def cancel(self, place: Place, templates: Templates, id: object, now_ms: int) -> int:
+        """Cancel a timer that lies ahead: CANCELLED_NOW, CANCELLED_BEFORE, PASSED, NOT_JUDGED.
 
-        Less: OTHER_TOPIC − the row of the topic whose template it takes.
+        Less: OTHER_TOPIC − the row of the topic whose templates it takes. `now_ms`: 0 for the
+        system's clock.
         """
-        return self._cancel(_address(place), _address(delete), address_of(digits), now_ms)
+        return self._cancel(
+            place.block_address,  # type: ignore[attr-defined]
+            templates.block_address,  # type: ignore[attr-defined]
+            object_at(id),
+            now_ms,
+        )
 
     def reschedule(
         self,
         place: Place,
-        templates: tuple[Template, Template],
-        new_due_ms: int,
+        templates: Templates,
+        id: object,
+        due_ms: int,
         body: bytes | None,
-        extra: bytes,
-        tags_code: int,
+        described: tuple[bytes, int] | None,
         now_ms: int,
     ) -> int:
-        """Move the timer that `get` found; return its new offset, or NOT_JUDGED.
+        """Move a timer that lies ahead; return its new offset, NOT_JUDGED, NOT_PLAIN, or less.
 
-        `body`: the new one; None: as it was.
+        Less: as of `cancel`. `body`: the new one; None: as it was. `described`: the new properties,
+        of which the first says whom it replaces, and the tag as a number; None: as they were.
         """
-        timer, delete = map(_address, templates)
+        extra, tags_code = described or (None, 0)
         return self._reschedule(
-            _address(place),
-            timer,
-            delete,
-            new_due_ms,
-            0 if body is None else address_of(body),
-            0 if body is None else len(body),
-            address_of(extra),
-            len(extra) - 1,
+            place.block_address,  # type: ignore[attr-defined]
+            templates.block_address,  # type: ignore[attr-defined]
+            object_at(id),
+            due_ms,
+            0 if body is None else object_at(body),
+            0 if extra is None else object_at(extra),
             tags_code,
             now_ms,
         )
-
-
-def _address(record: Any) -> int:
-    return record.block_address

@@ -226,7 +226,9 @@ class Callers:
     stop: int = 0  # the resident kernels must return
     take_limit_ms: int = 1 << 62  # nothing behind it is taken; set by a handover
     fire_from_ms: int = 0  # while the clock is before it nothing is taken or delivered: paused
-    short_way_ended: int = 0  # no put may take the short way any more. Written under the GIL
+    # No call may go its short way any more. Never taken back: a signal may fall anywhere.
+    short_way_ended: int = 0
+    puts_paused: int = 0  # no call that puts may go its short way
     # Of the steps that one thread plays: the service that is next.
     turn: Annotated[int, LINE] = 0
 

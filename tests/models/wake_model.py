@@ -1,4 +1,4 @@
-"""Sleeping, helping, unmapping: where a full fence has to stand, shown on x86 with store buffers.
+"""Sleeping, unmapping, closing: where a full fence has to stand, shown on x86 with store buffers.
 
 Each thread is a generator of memory operations; its stores wait in a buffer of its own until they
 drain, in their order, at any later moment. A load sees the thread's own buffer first, then memory.
@@ -22,6 +22,9 @@ Helping. A service's step is run by whoever holds its token: the service's own t
 Unmapping. Who unmaps a segment takes it out of the table by an exchange, then waits for each
     service until its epoch is even or has changed. A service makes its epoch odd by an exchange
     before it looks anything up, and even, by a plain store, when it holds no address any more.
+Closing. Who closes says that the short ways have ended, fences, then waits until nobody is inside
+    the gate. A call of one kernel notes by an exchange that it is inside before it looks whether
+    they have, and takes that back, by a plain store, when it works on no file any more.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -219,6 +222,25 @@ def unmap(fenced: bool = True, waits: bool = True) -> Program:
     if waits and (yield load("epoch")) == 1:
         yield wait_for("epoch", 2)
     yield exchange("unmapped", 1)
+
+
+# --- closing
+
+
+def go_short_way(fenced: bool = True) -> Program:
+    """Work on the files, if the short ways have not ended, within the gate."""
+    yield write("inside", 1, fenced)
+    if not (yield load("ended")) and (yield load("closed")):
+        raise BrokenError("a call works on files that were let go")
+    yield store("inside", 0)
+
+
+def close(fenced: bool = True, waits: bool = True) -> Program:
+    """End the short ways, wait for who is on one, let the files go."""
+    yield write("ended", 1, fenced)
+    if waits and (yield load("inside")):
+        yield wait_for("inside", 0)
+    yield exchange("closed", 1)
 
 
 # --- all interleavings

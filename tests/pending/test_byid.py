@@ -1,6 +1,9 @@
 """The short way of a call on one timer gives the answers of the long way."""
 
 import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,14 +17,16 @@ from tests.small_store import SMALL
 from timerstore import (
     InvalidArgumentError,
     ManualClock,
+    StoreClosedError,
     TimerStore,
     TooLateError,
     UnknownTimerError,
 )
 from timerstore.closing.close import close
-from timerstore.pending import pending
+from timerstore.pending import byid, pending
 from timerstore.pending.cancel import cancel_many
 from timerstore.pending.get import get
+from timerstore.pending.timers import from_parts
 
 START_MS = 1_800_000_000_000
 FAR_MS = 4_000_000_000_000
@@ -243,3 +248,61 @@ def test_many_threads(tmp_path: Path) -> None:
             thread.join()
         assert said == [True] * 2 * count and store.count() == 0
         store.core.engine.cancelled.check()
+
+
+def test_what_was_got_is_there_though_the_store_is_closed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies = [b"short", b"long" * 2_000]
+    for i, body in enumerate(bodies):
+        store = TimerStore(tmp_path / str(i))
+        id = store.put(body, topic="t", key="k", tag="g", delay=timedelta(hours=1))
+
+        def close_first(*args: Any, store: TimerStore = store) -> Any:
+            store.close()
+            return from_parts(*args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(byid, "from_parts", close_first)
+            timer = store.get(id)
+        assert timer is not None and (timer.body, timer.key, timer.tag) == (body, "k", "g")
+        with pytest.raises(StoreClosedError):
+            store.get(id)
+
+
+@pytest.mark.timeout(120)
+def test_closing_waits_for_who_changes_a_timer(tmp_path: Path) -> None:
+    """What a call said holds in the store that is opened next."""
+    count = 20 if config.DISABLE_JIT else 2_000
+    for durability in ("process", "group"):
+        path = tmp_path / durability
+        store = TimerStore(path, config=replace(SMALL, durability=durability))
+        ids = [store.put_many([b"x"] * count, topic="t", at_ms=FAR_MS) for _ in range(4)]
+        gone, moved = set[str](), dict[str, str]()
+
+        def change(mine: list[str], store: TimerStore = store, gone: Any = gone) -> None:
+            with suppress(StoreClosedError):
+                for id in mine:
+                    assert store.cancel(id)
+                    gone.add(id)
+
+        def move(mine: list[str], store: TimerStore = store, moved: Any = moved) -> None:
+            with suppress(StoreClosedError):
+                for id in mine:
+                    assert store.get(id) is not None
+                    moved[id] = store.reschedule(id, at_ms=FAR_MS + 1)
+
+        works = (change, move, change, move)
+        threads = [
+            threading.Thread(target=work, args=(list(mine),))
+            for work, mine in zip(works, ids, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.02)
+        store.close()
+        with TimerStore(path) as again:  # while some of them may still be in a call
+            for thread in threads:
+                thread.join()
+            expected = {id for each in ids for id in each} - gone - moved.keys()
+            assert {timer.id for timer in again.pending()} == expected | {*moved.values()}

@@ -12,17 +12,20 @@ from tests.services.alone import DEQUEUE_PUT, START_MS, Alone, timer
 from timerstore.services.calls.by_id import (
     CANCELLED,
     OTHER_TOPIC,
+    PASSED,
     PENDING,
     PENDING_ROLLED,
     TOLD_DUE_MS,
     TOLD_OFFSET,
     TOLD_ROW,
     Kernels,
+    Templates,
     new_place,
 )
 from timerstore.services.calls.cancel_ahead import CANCELLED_BEFORE, CANCELLED_NOW, NOT_JUDGED
 from timerstore.services.calls.deletes import delete_template
 from timerstore.services.looking.timer_parts import SPAN_BODY, SPAN_BODY_END
+from timerstore.timelog.jit.locks import Gate
 from timerstore.timelog.writing.frame import new_template
 
 TOPICS = ("orders", "mail")
@@ -73,45 +76,54 @@ def filled(alone: Alone, timers: list[tuple[str, int, bool]], linked: int, ahead
 def test_both_agree_on_every_id(timers: Any, asked: Any, linked: int, ahead: int) -> None:
     with Alone(DEQUEUE_PUT) as alone, alone.engine.commitlog.reading():
         model = filled(alone, timers, linked, ahead)
-        kernels, place, log = Kernels(), new_place(alone.engine.world), alone.engine.commitlog
+        kernels, place = Kernels(), new_place(alone.engine.world, gate := Gate())
         for which, how in asked:
             if not model.by_id:
                 break
             id = spoilt(list(model.by_id)[which % len(model.by_id)], how)
             expected = model.get(id)
-            verdict = kernels.get(place, id.encode())
+            verdict = kernels.get(place, id)
             assert (verdict >= PENDING) == (expected is not None)
             assert (verdict == CANCELLED) == model.is_cancelled(id)
             if expected is not None:
                 told = place.told.tolist()
                 assert told[TOLD_DUE_MS] == int(id[:12], 16)
                 assert told[TOLD_OFFSET] == expected.offset
-                view = log.existing(expected.offset // log.segment_bytes).view
-                body = view[told[SPAN_BODY] : told[SPAN_BODY_END]].tobytes()
+                body = place.stage.buffer[told[SPAN_BODY] : told[SPAN_BODY_END]].tobytes()
                 assert body == expected.body
                 topic = expected.properties["REAL_TOPIC"]
                 assert told[TOLD_ROW] == alone.row(topic)
                 ahead_slots = told[TOLD_DUE_MS] // 100 - expected.born_ms // 100
                 assert (verdict == PENDING_ROLLED) == (ahead_slots >= 12)
             check_cancel(alone, model, kernels, place, id)
+            assert not gate.words.any()
+
+
+def templates_of(alone: Alone, topic: str, row: int) -> Templates:
+    """What new timers and deletes of a topic begin as."""
+    timer = new_template(
+        topic.encode(), tag=alone.tag, pending_row=row, change=1, tags_code=0, extra=b""
+    )
+    return Templates(timer, delete_template(topic.encode(), row, alone.tag))
 
 
 def check_cancel(alone: Alone, model: Pending, kernels: Kernels, place: Any, id: str) -> None:
     """Cancel by the kernel, after it has said whose template it wants, and by the model."""
     log, known = alone.engine.commitlog, model.put_at(id)
-    template = delete_template(b"nobody", -1, alone.tag)
-    verdict = kernels.cancel(place, template, id.encode(), START_MS)
+    templates = templates_of(alone, "nobody", -1)
+    verdict = kernels.cancel(place, templates, id, START_MS)
     if known is not None:
         row = alone.row(known.properties["REAL_TOPIC"])
         assert verdict == OTHER_TOPIC - row
-        template = delete_template(known.properties["REAL_TOPIC"].encode(), row, alone.tag)
-        verdict = kernels.cancel(place, template, id.encode(), START_MS)
+        templates = templates_of(alone, known.properties["REAL_TOPIC"], row)
+        verdict = kernels.cancel(place, templates, id, START_MS)
         for _ in range(3):
             if verdict == NOT_JUDGED:  # no room in a log, it may be
                 alone.engine.provide_append(place.stage)
-                verdict = kernels.cancel(place, template, id.encode(), START_MS)
+                verdict = kernels.cancel(place, templates, id, START_MS)
     names = {NOT_JUDGED: "long", CANCELLED_NOW: "now", CANCELLED_BEFORE: "before"}
-    assert names[verdict] == model.cancel(id)
+    names[PASSED] = "passed"
+    assert names[verdict] == model.cancel(id, START_MS)
     assert alone.cancelled() == {(OURS, model.by_id[each].offset) for each in model.cancelled}
     if verdict == CANCELLED_NOW:
         entry = alone.engine.queues.read(0, alone.engine.queues.next_index(0) - 1, 1)[0]
@@ -126,17 +138,13 @@ def test_a_timer_is_moved_with_its_body_or_another(body: bytes | None) -> None:
         model = filled(alone, [("orders", 900, False), ("orders", 950, False)], 0, 0)
         (id, first), (_, second) = model.by_id.items()
         engine, log, kernels = alone.engine, alone.engine.commitlog, Kernels()
-        place, row = new_place(engine.world), alone.row("orders")
-        timer_template = new_template(
-            b"orders", tag=alone.tag, pending_row=row, change=1, tags_code=0, extra=b""
-        )
-        templates = timer_template, delete_template(b"orders", row, alone.tag)
-        assert kernels.get(place, id.encode()) != NOT_JUDGED
-        extra = f"TIMER_REPLACES\x01{id}\x02".encode()
+        place, row = new_place(engine.world, Gate()), alone.row("orders")
+        templates = templates_of(alone, "nobody", -1)
+        moved_to = id, START_MS + 5_000, body, None, START_MS
+        assert kernels.reschedule(place, templates, *moved_to) == OTHER_TOPIC - row
+        templates = templates_of(alone, "orders", row)
         for _ in range(4):  # until there is room in both logs
-            offset = kernels.reschedule(
-                place, templates, START_MS + 5_000, body, extra, 0, START_MS
-            )
+            offset = kernels.reschedule(place, templates, *moved_to)
             if offset != NOT_JUDGED:
                 break
             engine.provide_append(place.stage)
@@ -148,8 +156,9 @@ def test_a_timer_is_moved_with_its_body_or_another(body: bytes | None) -> None:
         )
         assert (new.body, new.offset) == (first.body if body is None else body, offset)
         assert new.properties["TIMER_OUT_MS"] == str(START_MS + 5_000)
+        assert new.properties["TIMER_REPLACES"] == id
         assert delete.properties["TIMER_DEL_UNIQKEY"].endswith("+" + id)
         assert alone.cancelled() == {(OURS, first.offset)}
         # What was cancelled meanwhile is not moved.
-        again = kernels.reschedule(place, templates, START_MS + 6_000, body, extra, 0, START_MS)
+        again = kernels.reschedule(place, templates, *moved_to)
         assert again == NOT_JUDGED and engine.queues.next_index(0) == 4

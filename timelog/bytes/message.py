@@ -420,7 +420,8 @@ def read_properties(buf: Bytes, found: MessageParts) -> None:
 def is_plain(buf: Bytes, found: MessageParts) -> bool:
     """Tell whether a message that was read has nothing but what every timer that we put has.
 
-    Besides a tag, a key and a CRC: no property of the user's own, none that a copy adds. O(size).
+    Besides a tag, a key, whom it replaces, and a CRC: no property of the user's own, none that a
+    copy adds. O(size).
     """
     start = found.usual_end
     if start < 0:
@@ -432,6 +433,8 @@ def is_plain(buf: Bytes, found: MessageParts) -> bool:
         if first & _MASK_5 == _TAGS or first & _MASK_5 == _KEYS:
             if stop - start < 5:
                 return False
+        elif first == _REPLACES and name_ends(buf, start, stop, 14, _REPLACES_END):
+            pass
         elif first != _CRC or stop + 1 != end or not name_ends(buf, start, stop, 8, _CRC_END):
             return False
         start = stop + 1

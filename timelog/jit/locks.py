@@ -72,6 +72,13 @@ def lock_if_free(lock: Words) -> bool:
 
 
 @inlined
+def lock_is_mine(lock: Words) -> bool:
+    """Tell whether this thread has taken a lock in Python."""
+    mine: bool = lock[_HOLDER] == thread_id()
+    return mine
+
+
+@inlined
 def lock_release(lock: Words) -> None:
     """Serve the next ticket; only the holder may call this."""
     store_release(lock, _SERVING, load_acquire(lock, _SERVING) + 1)
@@ -134,29 +141,59 @@ def _release_all(address: int, kind: int, error: int, trace: int) -> None:
         _give_back(address + 8 * LOCK_WORDS * i)
 
 
-def _enter(address: int) -> int:
-    """Note that this thread is inside: in a word that is free, else by a count.
+@inlined
+def gate_enter(gate: Words) -> int:
+    """Note that this thread is inside: in a word that is free, else by a count; return which word.
 
-    It never waits. It holds the GIL, which those who are inside may need to leave.
+    It never waits, because those who are inside may need the GIL to leave. It is a full fence.
     """
-    words = view_words(address, GATE_WORDS)
     me = thread_id()
     first = me >> 8
     for i in range(_NAMES):
-        if compare_exchange(words, (first + i) & (_NAMES - 1), 0, me):
-            return 0
-    return fetch_add(words, _NAMES, 1)
+        if compare_exchange(gate, (first + i) & (_NAMES - 1), 0, me):
+            return (first + i) & (_NAMES - 1)
+    fetch_add(gate, _NAMES, 1)
+    return _NAMES
+
+
+@inlined
+def gate_leave(gate: Words, word: int) -> None:
+    """Take back what `gate_enter` noted in this word."""
+    if word < _NAMES:
+        store_release(gate, word, 0)
+    else:
+        fetch_add(gate, _NAMES, -1)
+
+
+def _enter(address: int) -> int:
+    return gate_enter(view_words(address, GATE_WORDS))
 
 
 def _leave(address: int, kind: int, error: int, trace: int) -> None:
-    words = view_words(address, GATE_WORDS)
+    gate = view_words(address, GATE_WORDS)
     me = thread_id()
-    first = me >> 8
+    first, word = me >> 8, _NAMES
     for i in range(_NAMES):
-        if load_acquire(words, (first + i) & (_NAMES - 1)) == me:
-            store_release(words, (first + i) & (_NAMES - 1), 0)
-            return
-    fetch_add(words, _NAMES, -1)
+        if load_acquire(gate, (first + i) & (_NAMES - 1)) == me:
+            word = (first + i) & (_NAMES - 1)
+            break
+    gate_leave(gate, word)
+
+
+def _others_inside(address: int) -> int:
+    """Return 1 if another thread is inside.
+
+    Who enters later sees what this thread wrote before: adding nought is a full fence.
+    """
+    gate = view_words(address, GATE_WORDS)
+    me = thread_id()
+    if fetch_add(gate, _NAMES, 0) != 0:
+        return 1
+    for i in range(_NAMES):
+        inside = load_acquire(gate, i)
+        if inside != 0 and inside != me:
+            return 1
+    return 0
 
 
 @cache
@@ -177,8 +214,8 @@ def section_ahead(function: Callable[..., None], *, waits: bool) -> None:
 
 for _each in (_acquire, _acquire_all):
     section_ahead(_each, waits=True)
-entry_ahead(_enter, keeps_gil=True)
-entry_ahead(_acquire_if_free, keeps_gil=True)
+for _short in (_enter, _others_inside, _acquire_if_free):
+    entry_ahead(_short, keeps_gil=True)
 for _other in (_release, _release_if_taken, _release_all, _leave):
     section_ahead(_other, waits=False)
 
@@ -264,17 +301,24 @@ class ServiceLocks(Section):
 
 
 class Gate(Section):
-    """Counts the threads that are inside; any number may be, each as often as it likes."""
+    """Knows the threads that are inside; any number may be, each as often as it likes.
+
+    A kernel that is a whole call goes in and out by itself, see `gate_enter`.
+    """
 
     def __init__(self) -> None:
         """Make a gate with nobody inside."""
         enter = entry_point(_enter, keeps_gil=True)  # a fifth of the cost of a call to C
         leave = section_entry(_leave, waits=False)
         super().__init__(np.zeros(GATE_WORDS, np.int64), enter, leave)
+        self._others_inside = entry_point(_others_inside, keeps_gil=True)
 
     def others_inside(self) -> bool:
-        """Tell whether any other thread is inside. O(GATE_WORDS)."""
-        return bool(((self.words != 0) & (self.words != threading.get_ident())).any())
+        """Tell whether any other thread is inside. O(GATE_WORDS).
+
+        False: who enters from now on sees all that this thread wrote before.
+        """
+        return self._others_inside(self.words.ctypes.data) != 0
 
     def is_inside(self) -> bool:
         """Tell whether this thread is inside. O(GATE_WORDS)."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.timelog.jit.intrinsics import get_u8, get_word, prefetch, view_bytes, view_words
-from timerstore.timelog.jit.kernel import INTERPRETED, kernel_ahead
+from timerstore.timelog.jit.kernel import INTERPRETED, inlined_view, kernel_ahead
 from timerstore.timelog.jit.record import Words
 
 BYTES_DATA_AT: Final = bytes.__basicsize__ - 1
@@ -53,6 +53,8 @@ def _state_of(text: str) -> int:
 
 
 OBJECTS_ARE_READABLE: Final = layout_holds()
+OBJECTS_CAN_BE_GIVEN: Final = OBJECTS_ARE_READABLE or INTERPRETED
+"""Whether a kernel may be given the address of an object, see `object_at`."""
 
 
 @kernel_ahead
@@ -72,6 +74,61 @@ def _read_objects(
         address[i] = objects[i] + data_at
         length[i] = get_word(header, 16)
     return len(address)
+
+
+object_at: Final = id
+"""Return the address of an object; the caller keeps the object."""
+
+
+@inlined_view
+def ascii_at(text: int, kind: int, count: int) -> Any:
+    """Return the characters of the object at an address, if it is a text of `count`, all ASCII.
+
+    Else a view of length 0. `kind`: the address of `str`. Only where OBJECTS_CAN_BE_GIVEN.
+    """
+    header = view_bytes(text, _STATE_AT + 1)
+    if get_word(header, 8) != kind or get_word(header, 16) != count:
+        return view_bytes(0, 0)
+    if get_u8(header, _STATE_AT) & _STATE_MASK != _ASCII:
+        return view_bytes(0, 0)
+    return view_bytes(text + _TEXT_DATA_AT, count)
+
+
+@inlined_view
+def bytes_at(data: int, kind: int) -> Any:
+    """Return the content of the object at an address, if it is `bytes`; else a view of length 0.
+
+    `kind`: the address of `bytes`. Only where OBJECTS_CAN_BE_GIVEN.
+    """
+    header = view_bytes(data, BYTES_DATA_AT)
+    if get_word(header, 8) != kind:
+        return view_bytes(0, 0)
+    return view_bytes(data + BYTES_DATA_AT, get_word(header, 16))
+
+
+if INTERPRETED:
+
+    def _object(address: int) -> Any:
+        return ctypes.cast(int(address), ctypes.py_object).value
+
+    def ascii_at(text: int, kind: int, count: int) -> Any:  # noqa: D103
+        found = _object(text)
+        is_such = type(found) is _object(kind) and len(found) == count and found.isascii()
+        return np.frombuffer(found.encode() if is_such else b"", np.uint8)
+
+    def bytes_at(data: int, kind: int) -> Any:  # noqa: D103
+        found = _object(data)
+        return np.frombuffer(found if type(found) is _object(kind) else b"", np.uint8)
+
+
+@inlined_view
+def new_ascii_at(text: int, count: int) -> Any:
+    """Return the characters of a text at an address, to be written.
+
+    It is ASCII, of `count` characters; only the caller has it, who keeps the GIL, and nobody has
+    asked for its hash. Only where OBJECTS_ARE_READABLE.
+    """
+    return view_bytes(text + _TEXT_DATA_AT, count)
 
 
 def address_of(data: bytes) -> int:

@@ -238,15 +238,13 @@ class Core:
             self.obey_switches()  # it may be over
 
     def obey_switches(self) -> None:
-        """Have the services, and the short way of a put, do what the switches say."""
+        """Have the services, and the short ways of calls that put, do what the switches say."""
         callers = self.engine.world.callers
         with self.switches.lock:
             now_ms = self.clock.now_ms
             firing, putting = (self.switches.find(each, now_ms) for each in ("firing", "putting"))
             callers.fire_from_ms = 0 if firing is None else firing.end_ms
-            callers.short_way_ended = int(putting is not None)
-        if self.closed or self.failure.error is not None or self._refusal is not None:
-            self.end_short_way()  # looked at last: the reason is set before
+            callers.puts_paused = int(putting is not None)
 
     def check_unlocked(self, *, keys: bool = False) -> None:
         """Raise if this thread holds a lock that the call would wait for: for ever.
@@ -266,7 +264,10 @@ class Core:
         self.end_short_way()
 
     def end_short_way(self) -> None:
-        """Let no put take the short way any more (`putting/short_way.py`)."""
+        """Let no call go its short way any more (`putting/short_way.py`, `pending/byid.py`).
+
+        Who is on it has passed the gate, or keeps the GIL.
+        """
         self.engine.world.callers.short_way_ended = 1
 
     def report_unreadable(self, file: str, offset: int, reason: str) -> None:

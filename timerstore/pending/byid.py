@@ -1,209 +1,211 @@
 """The short way of a call on one timer by its id, `get`, `cancel` or `reschedule`.
 
 What is out of the ordinary (a delay level's message, a broker's key, a timer that may have been
-taken, or may have rolled, a segment that is not mapped) goes the long way, `get.py`, `cancel.py`,
-`reschedule.py`.
+taken, or may have rolled, a segment that is not mapped, a store that is being closed) goes the long
+way, `get.py`, `cancel.py`, `reschedule.py`. The kernels pass the store's gate by themselves.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
-from timerstore.errors import CorruptStoreError
-from timerstore.ground.ids import ID_DIGITS, format_id
+from timerstore.ground.ids import format_id
 from timerstore.pending.moved import Payload, encode_described
 from timerstore.pending.timers import Timer, from_parts
 from timerstore.services.calls import by_id
-from timerstore.services.calls.by_id import (
-    Kernels,
-    Place,
-    new_place,
-)
+from timerstore.services.calls.by_id import Kernels, Place, Templates, new_place
 from timerstore.services.calls.cancel_ahead import CANCELLED_BEFORE, CANCELLED_NOW, NOT_JUDGED
 from timerstore.services.calls.deletes import delete_template
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.timer_parts import (
+    SPAN_COLUMNS,
     SPAN_PROPERTIES,
     SPAN_PROPERTIES_END,
-    SPAN_ROW,
-    SPAN_TAG,
-    SPAN_TAG_END,
 )
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import decode_properties, text
 from timerstore.timelog.bytes.limits import DESCRIPTION_BYTES_MAX
-from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.bytes.text import java_hash_of
-from timerstore.timelog.files.segments import SegmentedFile
-from timerstore.timelog.writing.frame import Template, encode_property, new_template
+from timerstore.timelog.jit.locks import Gate
+from timerstore.timelog.jit.objects import OBJECTS_CAN_BE_GIVEN
+from timerstore.timelog.writing.frame import encode_property, new_template
 
 TOPICS_MAX: Final = 1_024
-"""Topics whose template of a delete is kept: 1 KB each."""
+"""Topics whose templates are kept: 2 KB each."""
 
 
-def _described(
-    log: SegmentedFile, found: MessageParts, part: list[int], payload: Payload, offset: int
-) -> tuple[int, bytes]:
-    """Return the tag as a number, and what describes it, of what comes in a message's place."""
-    own = payload.properties
-    properties_at, stop = part[SPAN_PROPERTIES], part[SPAN_PROPERTIES_END]
-    is_plain = own is None and part[SPAN_ROW] >= 0 and found.whole_crc == 1
-    start, end = found.usual_end, stop - fmt.CRC_PROPERTY_BYTES
-    if is_plain and start == end:
-        return 0, b""
-    view = log.existing(offset // log.segment_bytes).view
-    if is_plain:  # nothing else stands there
-        described = view[start:end].tobytes()
-        tag = view[part[SPAN_TAG] : part[SPAN_TAG_END]].tobytes() if part[SPAN_TAG] >= 0 else b""
-        return java_hash_of(text(tag)), described
-    properties = decode_properties(view[properties_at:stop].tobytes())
-    if own is not None:
-        properties = {k: v for k, v in properties.items() if k in ("TAGS", "KEYS")} | dict(own)
-    if not payload.keeps_tag:
-        properties.pop("TAGS", None)
-        properties |= {} if payload.tag is None else {"TAGS": payload.tag}
-    return java_hash_of(properties.get("TAGS", "")), encode_described(properties)
+class Taken(NamedTuple):
+    """What one call at a time works with."""
+
+    place: Place
+    message: memoryview
+    """The one that was got, from its first byte on."""
 
 
 class ById:
-    """The short way into one engine; any number of threads may use it."""
+    """The short way into one engine; any number of threads may use it.
 
-    def __init__(self, engine: Engine) -> None:
+    Everything goes the long way while it is known that messages are damaged, because a later copy
+    of a timer may be one of them.
+    """
+
+    def __init__(self, engine: Engine, gate: Gate) -> None:
         """Begin with no topic known."""
-        self._engine, self._tag, self._kernels = engine, engine.store_tag, Kernels()
-        self._uncounted = engine.uncounted
-        self._places: list[Place] = []
+        self._engine, self._log, self._gate = engine, engine.commitlog, gate
+        self._tag, self._kernels, self._uncounted = engine.store_tag, Kernels(), engine.uncounted
+        self._taken: list[Taken] = []
         self._topics: dict[int, str] = {}
-        self._templates: dict[int, tuple[Template, Template]] = {}
-        self._delete = delete_template(b"t", -1, self._tag)  # for the topic that came last
+        self._templates: dict[int, Templates] = {}
+        self._last = self._new_templates(b"t", -1)  # those of the topic that came last
 
-    def cancel(self, id: object, now_ms: int) -> bool | None:
+    def cancel(self, id: object) -> bool | None:
         """Cancel a timer that lies ahead: True, or False if it is too late; None: the long way.
 
         Its delete is not durable yet.
         """
-        verdict, due_ms = self._cancel(id, now_ms)
-        if verdict == CANCELLED_BEFORE:
-            return due_ms > now_ms
-        return True if verdict == CANCELLED_NOW else None
+        verdict = self._cancel(id)
+        if verdict == CANCELLED_NOW:
+            return True
+        return None if verdict == NOT_JUDGED else verdict == CANCELLED_BEFORE
 
-    def cancel_once(self, id: object, now_ms: int) -> bool | None:
+    def cancel_once(self, id: object) -> bool | None:
         """Do the same; False if it had been cancelled before."""
-        verdict, _ = self._cancel(id, now_ms)
+        verdict = self._cancel(id)
         return None if verdict == NOT_JUDGED else verdict == CANCELLED_NOW
 
-    def _cancel(self, id: object, now_ms: int) -> tuple[int, int]:
-        """Return the kernel's verdict, and when the timer is due."""
-        digits = self._digits_of(id)
-        if digits is None:
-            return NOT_JUDGED, 0
-        place = self._take()
+    def _cancel(self, id: object) -> int:
+        """Return the kernel's verdict."""
+        if self._uncounted or not OBJECTS_CAN_BE_GIVEN:
+            return NOT_JUDGED
+        clock, kernels = self._engine.clock, self._kernels
+        now_ms = clock.now_ms if clock.manual else 0
+        taken = self._take()
         try:
-            with self._engine.commitlog.reading():
-                verdict = self._kernels.cancel(place, self._delete, digits, now_ms)
+            with self._log.reading():
+                verdict = kernels.cancel(taken.place, self._last, id, now_ms)
                 if verdict <= by_id.OTHER_TOPIC:
-                    _, delete = self._templates_of(by_id.OTHER_TOPIC - verdict)
-                    verdict = self._kernels.cancel(place, delete, digits, now_ms)
-            return verdict, int(place.told[by_id.TOLD_DUE_MS]) if verdict == CANCELLED_BEFORE else 0
+                    templates = self._templates_of(by_id.OTHER_TOPIC - verdict)
+                    verdict = kernels.cancel(taken.place, templates, id, now_ms)
+            return verdict
         finally:
-            self._places.append(place)
+            self._taken.append(taken)
 
     def get(self, id: object) -> Timer | None:
         """Return a pending timer; None: go the long way."""
-        digits = self._digits_of(id)
-        if digits is None:
+        if self._uncounted or not OBJECTS_CAN_BE_GIVEN:
             return None
-        log = self._engine.commitlog
-        place = self._take()
+        taken = self._take()
+        place, message = taken
         try:
-            with self._engine.commitlog.reading():
-                if self._kernels.get(place, digits) != by_id.PENDING:
-                    return None
-                *part, due_ms, offset, row, _ = place.told.tolist()
-                topic = self._topics.get(row)
-                if topic is None:
-                    topic = self._topics[row] = text(self._engine.queues.topics[row])
-                view = log.existing(offset // log.segment_bytes).view
-                return from_parts(view, part, id, topic, due_ms)  # type: ignore[arg-type]
-        except CorruptStoreError:
-            return None  # its segment was removed just now
+            with self._log.reading():
+                verdict = self._kernels.get(place, id)
+            if verdict != by_id.PENDING:
+                return None
+            told = place.told.tolist()
+            row = told[by_id.TOLD_ROW]
+            topic = self._topics.get(row)
+            if topic is None:
+                topic = self._topics[row] = text(self._engine.queues.topics[row])
+            due_ms = told[by_id.TOLD_DUE_MS]
+            return from_parts(message, told[:SPAN_COLUMNS], id, topic, due_ms)  # type: ignore[arg-type]
         finally:
-            self._places.append(place)
+            self._taken.append(taken)
 
     def is_pending(self, id: object) -> bool | None:
         """Tell whether a timer is pending; None: go the long way."""
-        digits = self._digits_of(id)
-        if digits is None:
+        if self._uncounted or not OBJECTS_CAN_BE_GIVEN:
             return None
-        place = self._take()
+        taken = self._take()
         try:
-            with self._engine.commitlog.reading():
-                verdict = self._kernels.get(place, digits)
-                return None if verdict == NOT_JUDGED else verdict >= by_id.PENDING
+            with self._log.reading():
+                verdict = self._kernels.get(taken.place, id)
+            return None if verdict == NOT_JUDGED else verdict >= by_id.PENDING
         finally:
-            self._places.append(place)
+            self._taken.append(taken)
 
     def reschedule(self, id: object, due_ms: int, now_ms: int, payload: Payload) -> str | None:
         """Move a timer that lies ahead; return its new id, or None: go the long way.
 
         Neither message is durable yet.
         """
-        digits = self._digits_of(id)
-        if digits is None:
+        if self._uncounted or not OBJECTS_CAN_BE_GIVEN:
             return None
-        engine, log = self._engine, self._engine.commitlog
-        place = self._take()
-        found = place.found
+        taken, offset = self._take(), by_id.NOT_PLAIN
+        given = id, due_ms, payload.body
         try:
-            with self._engine.commitlog.reading():
-                if self._kernels.get(place, digits) < by_id.PENDING:
-                    return None
-                told = place.told.tolist()
-                body, old = payload.body, told[by_id.TOLD_OFFSET]
-                tags_code, described = _described(log, found, told, payload, old)
-                if payload.properties is not None and len(described) > DESCRIPTION_BYTES_MAX:
-                    return None
-                body_bytes = found.body_bytes if body is None else len(body)
-                if body_bytes + len(described) > engine.content_bytes_max:
-                    return None
-                extra = encode_property(fmt.PROPERTY_REPLACES, digits) + described
-                templates = self._templates_of(told[by_id.TOLD_ROW])
-                offset = self._kernels.reschedule(
-                    place, templates, due_ms, body, extra, tags_code, now_ms
-                )
-            return format_id(due_ms, int(offset), self._tag) if offset != NOT_JUDGED else None
-        except CorruptStoreError:
-            return None  # its segment was removed just now
+            with self._log.reading():
+                if payload.properties is None and payload.keeps_tag:
+                    offset = self._reschedule(taken.place, *given, None, now_ms)
+                if offset == by_id.NOT_PLAIN:
+                    described = self._describe(taken, id, payload)
+                    if described is None:
+                        return None
+                    offset = self._reschedule(taken.place, *given, described, now_ms)
+            return format_id(due_ms, int(offset), self._tag) if offset > NOT_JUDGED else None
         finally:
-            self._places.append(place)
+            self._taken.append(taken)
 
-    def _digits_of(self, id: object) -> bytes | None:
-        """Return what may be the digits of an id; None if it cannot be one of ours.
+    def _reschedule(
+        self,
+        place: Place,
+        id: object,
+        due_ms: int,
+        body: bytes | None,
+        described: tuple[bytes, int] | None,
+        now_ms: int,
+    ) -> int:
+        """Return what the kernel does."""
+        move = self._kernels.reschedule
+        offset = move(place, self._last, id, due_ms, body, described, now_ms)
+        if offset <= by_id.OTHER_TOPIC:
+            templates = self._templates_of(by_id.OTHER_TOPIC - offset)
+            offset = move(place, templates, id, due_ms, body, described, now_ms)
+        return offset
 
-        None as well while it is known that messages are damaged: a later copy may be one of them,
-        which the long way looks for.
+    def _describe(self, taken: Taken, id: object, payload: Payload) -> tuple[bytes, int] | None:
+        """Return what describes the timer that comes in a timer's place, and its tag as a number.
+
+        None: go the long way.
         """
-        if type(id) is not str or len(id) != ID_DIGITS or not id.isascii() or self._uncounted:
+        place, message = taken
+        if self._kernels.get(place, id) < by_id.PENDING:
             return None
-        return id.encode()
+        told, own = place.told.tolist(), payload.properties
+        properties = decode_properties(
+            message[told[SPAN_PROPERTIES] : told[SPAN_PROPERTIES_END]].tobytes()
+        )
+        if own is not None:
+            properties = {k: v for k, v in properties.items() if k in ("TAGS", "KEYS")} | dict(own)
+        if not payload.keeps_tag:
+            properties.pop("TAGS", None)
+            properties |= {} if payload.tag is None else {"TAGS": payload.tag}
+        described = encode_described(properties)
+        if own is not None and len(described) > DESCRIPTION_BYTES_MAX:
+            return None
+        replaced = encode_property(fmt.PROPERTY_REPLACES, str(id).encode())
+        return replaced + described, java_hash_of(properties.get("TAGS", ""))
 
-    def _take(self) -> Place:
+    def _take(self) -> Taken:
         """Return what one call at a time works with."""
         try:
-            return self._places.pop()
+            return self._taken.pop()
         except IndexError:
-            return new_place(self._engine.world)
+            place = new_place(self._engine.world, self._gate)
+            return Taken(place, memoryview(place.stage.buffer))  # type: ignore[arg-type]
 
-    def _templates_of(self, row: int) -> tuple[Template, Template]:
-        """Return those of a timer and of a delete for a topic, by its queue's row."""
+    def _templates_of(self, row: int) -> Templates:
+        """Return those for a topic, by its queue's row."""
         found = self._templates.get(row)
         if found is None:
             if len(self._templates) >= TOPICS_MAX:
                 self._templates.clear()
             topic = self._engine.queues.topics[row]
-            timer = new_template(
-                topic, tag=self._tag, pending_row=row, change=1, tags_code=0, extra=b""
-            )
-            found = self._templates[row] = timer, delete_template(topic, row, self._tag)
-        self._delete = found[1]
+            found = self._templates[row] = self._new_templates(topic, row)
+        self._last = found
         return found
+
+    def _new_templates(self, topic: bytes, row: int) -> Templates:
+        timer = new_template(
+            topic, tag=self._tag, pending_row=row, change=1, tags_code=0, extra=b""
+        )
+        return Templates(timer, delete_template(topic, row, self._tag))

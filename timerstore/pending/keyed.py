@@ -124,7 +124,7 @@ class Keyed:
 
     # --- cancelling
 
-    def cancel(self, topic: str, key: str, now_ms: int) -> tuple[int, bool]:
+    def cancel(self, topic: str, key: str) -> tuple[int, bool]:
         """Cancel all timers with a key; return how many, and whether the services must be told.
 
         Their deletes are not durable yet.
@@ -132,21 +132,21 @@ class Keyed:
         names, done, is_told = _names(topic, key), set[str](), True
         with self._keys.lock:
             if self._keys.is_used:
-                count, is_all = self._cancel_usual(*names, now_ms)
+                count, is_all = self._cancel_usual(*names)
                 if is_all:
                     return count, False
             else:
                 count = 0
             for id in self._ids(*names):
                 if id not in done:
-                    cancelled = self._by_id.cancel(id, now_ms)
+                    cancelled = self._by_id.cancel(id)
                     if cancelled is None:
                         cancelled, is_told = bool(cancel_many(self.core, [id])[0]), False
                     if cancelled:
                         done.add(id)
         return count + len(done), not is_told
 
-    def _cancel_usual(self, topic: bytes, key: bytes, now_ms: int) -> tuple[int, bool]:
+    def _cancel_usual(self, topic: bytes, key: bytes) -> tuple[int, bool]:
         """Cancel those that lie ahead; return how many, and whether there are certainly no others.
 
         Without the loop over all kinds: half the cost.
@@ -158,7 +158,7 @@ class Keyed:
                 said = self._search.next(key, topic, how)
             if said != key_search.FOUND:
                 return count, is_all and said == key_search.NOTHING_LEFT
-            cancelled = self._by_id.cancel_once(self._search.id, now_ms)
+            cancelled = self._by_id.cancel_once(self._search.id)
             count += cancelled is True
             is_all = is_all and cancelled is True  # else it may have been moved meanwhile
             how = key_search.GO_ON if cancelled is None else key_search.GO_ON_WITHOUT

@@ -34,21 +34,22 @@ class PendingTimers:
         self.core, self.gate = core, core.gate
         self._putting, self._short_way = putting, putting.short_way
         self._is_group = core.is_group
-        self._by_id = ById(core.engine)
+        self._by_id = ById(core.engine, core.gate)
         self.keyed = Keyed(core, putting, self._by_id)
 
     def get(self, id: str) -> Timer | None:
         """Return a timer; see `TimerStore.get`."""
-        with self.gate:
-            self.core.check_open()
-            self.core.check_unlocked()
-            return self._by_id.get(id) or get(self.core, id)
+        return self._by_id.get(id) or self._get(id)
+
+    @inside
+    def _get(self, id: str) -> Timer | None:
+        self.core.check_open()
+        self.core.check_unlocked()
+        return get(self.core, id)
 
     def is_pending(self, id: str) -> bool | None:
         """Tell whether one that lies ahead is pending, without a lock; None: `get` it."""
-        with self.gate:
-            self.core.check_open()
-            return self._by_id.is_pending(id)
+        return self._by_id.is_pending(id)
 
     def get_key(self, topic: str, key: str) -> Timer | None:
         """Return a timer by its key; see `TimerStore.get_key`."""
@@ -118,27 +119,21 @@ class PendingTimers:
 
     def cancel(self, id: str) -> bool:
         """Cancel one; see `TimerStore.cancel`."""
-        with self.gate:
-            self.core.check_writable()
-            self.core.check_unlocked()
-            now_ms = self.core.clock.now_ms
-            cancelled = self._by_id.cancel(id, now_ms)
-            if cancelled is None:
-                cancelled = bool(cancel_many(self.core, [id])[0])
-                self.core.after_append(now_ms)
-            elif self.core.is_group:
-                self.core.wait_durable()
-            return cancelled
+        cancelled = self._by_id.cancel(id)
+        if cancelled is None:
+            return bool(self.cancel_many([id])[0])
+        if self._is_group:
+            self.core.wait_durable()
+        return cancelled
 
     @inside
     def cancel_key(self, topic: str, key: str) -> int:
         """Cancel all with a key; see `TimerStore.cancel_key`."""
         self.core.check_writable()
         self.core.check_unlocked(keys=True)
-        now_ms = self.core.clock.now_ms
-        count, is_to_tell = self.keyed.cancel(topic, key, now_ms)
+        count, is_to_tell = self.keyed.cancel(topic, key)
         if is_to_tell:
-            self.core.after_append(now_ms)
+            self.core.after_append(self.core.clock.now_ms)
         elif count and self.core.is_group:
             self.core.wait_durable()
         return count
@@ -188,28 +183,48 @@ class PendingTimers:
         properties: Mapping[str, str] | None,
     ) -> str:
         """Move or change one; see `TimerStore.reschedule`."""
+        core = self.core
+        if body is None and properties is None and self._putting.has_no_limits:
+            now_ms = core.clock.now_ms
+            due_ms = resolve_due_ms(now_ms, delay, at, at_ms, None)
+            new_id = self._by_id.reschedule(id, due_ms, now_ms, UNCHANGED)
+            if new_id is not None:
+                if self._is_group:
+                    core.wait_durable()
+                return new_id
+        return self._reschedule(id, delay, at, at_ms, body, properties)
+
+    @inside
+    def _reschedule(
+        self,
+        id: str,
+        delay: timedelta | None,
+        at: datetime | None,
+        at_ms: int | None,
+        body: bytes | None,
+        properties: Mapping[str, str] | None,
+    ) -> str:
         core, putting, payload = self.core, self._putting, UNCHANGED
-        with self.gate:
-            core.check_putting()
-            core.check_unlocked()
-            now_ms = core.clock.now_ms
-            if body is not None or properties is not None:
-                payload = check_payload(core, body, properties)
-            has_time = not (delay is None and at is None and at_ms is None)
-            if payload is not UNCHANGED and not has_time:
-                due_ms = self._due_ms(id)
-            else:
-                due_ms = resolve_due_ms(now_ms, delay, at, at_ms, core.engine.config.max_delay_ms)
-            putting.congestion.check(due_ms, now_ms)
-            putting.admission.enter()  # before any lock
-            now_ms = core.clock.now_ms
-            new_id = self._by_id.reschedule(id, due_ms, now_ms, payload)
-            if new_id is None or core.clock.manual:
-                new_id = new_id or reschedule(core, id, due_ms, now_ms, payload)
-                core.after_append(now_ms, due_ms)
-            elif core.is_group:
-                core.wait_durable()
-            return new_id
+        core.check_putting()
+        core.check_unlocked()
+        now_ms = core.clock.now_ms
+        if body is not None or properties is not None:
+            payload = check_payload(core, body, properties)
+        has_time = not (delay is None and at is None and at_ms is None)
+        if payload is not UNCHANGED and not has_time:
+            due_ms = self._due_ms(id)
+        else:
+            due_ms = resolve_due_ms(now_ms, delay, at, at_ms, core.engine.config.max_delay_ms)
+        putting.congestion.check(due_ms, now_ms)
+        putting.admission.enter()  # before any lock
+        now_ms = core.clock.now_ms
+        new_id = self._by_id.reschedule(id, due_ms, now_ms, payload)
+        if new_id is None or core.clock.manual:
+            new_id = new_id or reschedule(core, id, due_ms, now_ms, payload)
+            core.after_append(now_ms, due_ms)
+        elif core.is_group:
+            core.wait_durable()
+        return new_id
 
     def _due_ms(self, id: str) -> int:
         """Return when a pending timer is due: that of an id never changes."""

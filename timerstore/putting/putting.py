@@ -51,6 +51,8 @@ class Putting:
         config = core.engine.config
         limits = config.max_bytes, config.max_delay_ms, config.congestion_slot_count
         is_open = not core.clock.manual and not any(limits)
+        self.has_no_limits = is_open and not self.admission.is_limited
+        """Nothing but its arguments decides whether a timer may be put, or when."""
         self.short_way = ShortWay(core.engine, self.admission.count_max, is_open=is_open)
 
     @inside

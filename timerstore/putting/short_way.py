@@ -74,7 +74,8 @@ def _put_one(
     level. `now_ms`: 0 if the kernel is to ask the clock.
     """
     place, template = _place_at(place_address), _template_at(template_address)
-    if place.callers.short_way_ended != 0:  # closed, or being closed: nothing here is mapped
+    callers = place.callers
+    if callers.short_way_ended != 0 or callers.puts_paused != 0:  # closed: nothing here is mapped
         return NEEDS_LONG_WAY
     level_ms = template.level_ms
     unread = place.queues.next_index[0] - observe(place.enqueue_get, "fetched_index")
