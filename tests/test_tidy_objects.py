@@ -67,8 +67,6 @@ def test_nobody_reads_an_underscore_of_others() -> None:
 
 
 PARAMETERS_MAX = 8
-ENTRY_POINTS = {"_put_one": 9}
-"""Python calls these by their bare entry points, with a machine word for each parameter."""
 
 
 def wide_kernels(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -89,7 +87,7 @@ def wide_kernels(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 def test_kernels_take_what_belongs_together_as_one() -> None:
     found = [each for path in OURS for each in wide_kernels(tree_of(path))]
-    assert dict(found) == ENTRY_POINTS and len(found) == len(ENTRY_POINTS)
+    assert found == []
     many = ", ".join(f"p{i}" for i in range(9))
     bad = f"@inlined\ndef f({many}): pass\ndef g({many}): pass\ndef h({many}): pass\nentry_point(h)"
     assert list(wide_kernels(ast.parse(bad))) == [("f", 9), ("h", 9)]
