@@ -11,6 +11,7 @@ import pytest
 
 import timerstore
 from tests.cli.shell import SMALL, finish, process
+from tests.interop.conftest import OTHERS
 from tests.interop.test_common_calls import now_ms, take
 from tests.tiers import how_many
 from timerstore.rocketmq.moving import note_of, read_note
@@ -25,13 +26,14 @@ pytestmark = [
 def test_each_timer_comes_once_under_its_own_id(cluster: Any, topic: str, tmp_path: Path) -> None:
     path = tmp_path / "timers"
     with timerstore.open(path, config=SMALL) as store:
-        store.pause("firing", keep=True)  # also if the commands take longer than that
+        store.pause("firing")  # also if the commands take longer than that
         start_ms = now_ms() + 10_000
-        for i in range(300):
-            store.put(b"%d" % i, topic=topic, at_ms=start_ms + 11 * i, key=f"k{i}")
-        wrong = store.put(b"wrong", topic=topic, at_ms=start_ms + 60_000)
+        for i in range(300):  # the first third is overdue when it is sent
+            at_ms = start_ms - 11_000 + 110 * i
+            store.put(b"%d" % i, topic=topic, at_ms=at_ms, key=f"k{i}")
+        wrong = store.put(b"wrong", topic=topic, at_ms=start_ms + 600_000)
         far = store.put(b"far", topic=topic, at_ms=start_ms + 2 * 86_400_000)
-        normal = store.put(b"x", topic="of-normal", at_ms=start_ms + 60_000)
+        normal = store.put(b"x", topic="of-normal", at_ms=start_ms + 600_000)
         wanted = {timer.id: timer for timer in store.pending()}
     status, out, err = finish(process("move", path, cluster.address))
     assert (status, err) == (0, "") and "--partly sends the others" in out
@@ -40,7 +42,7 @@ def test_each_timer_comes_once_under_its_own_id(cluster: Any, topic: str, tmp_pa
     address = f"rocketmq://{cluster.address}"
     told = finish(process("move", path, address, "--partly", "--json"))
     assert told[0] == 0, told
-    assert json.loads(told[1])["moved"] == 301
+    assert json.loads(told[1])["moved"] == 301, told
     with timerstore.open(path, config=SMALL) as store:
         assert [timer.id for timer in store.pending()] == [normal, far]
     assert cluster.cancel(wrong, topic=topic)
@@ -54,6 +56,17 @@ def test_each_timer_comes_once_under_its_own_id(cluster: Any, topic: str, tmp_pa
         got[delivery.id] += 1
     assert got == dict.fromkeys(wanted.keys() - {wrong, normal, far}, 1)
     assert not cluster.pull(topic, group="readers", timeout=2)
+
+
+def test_what_is_overdue_goes_to_a_topic_for_timers(cluster: Any, tmp_path: Path) -> None:
+    path, topic = tmp_path / "timers", OTHERS["DELAY"]
+    with timerstore.open(path, config=SMALL) as store:
+        store.pause("firing")
+        now = now_ms()
+        ids = {store.put(b"x", topic=topic, at_ms=now - ms) for ms in (0, 1_000, 86_400_000)}
+    told = finish(process("move", path, cluster.address, "--json"))
+    assert told[0] == 0 and json.loads(told[1])["moved"] == 3, told
+    assert {each.id for each in take(cluster, topic, 3)} == ids
 
 
 @pytest.mark.prove

@@ -13,6 +13,7 @@ from tests.small_store import SMALL
 from timerstore import ClusterError, InvalidArgumentError, ManualClock, TimerStore, TimerStoreError
 from timerstore.rocketmq.moving import Judge, Moved, move_pending, note_of, read_note
 from timerstore.rocketmq.sending import Sending
+from timerstore.store.still import StillStore
 
 NOW_MS = 1_900_000_000_000
 DAY_MS = 86_400_000
@@ -31,7 +32,7 @@ class Cluster:
         self.refused: set[str] = set()
         self.busy: Iterator[bool] = repeat(False)
 
-    def why_not(self, topic: str, *, is_due: bool) -> str:
+    def why_not(self, topic: str) -> str:
         return "the cluster has no such topic" if topic == "unknown" else ""
 
     def send_many(
@@ -57,7 +58,7 @@ class Cluster:
 
 def move(store: TimerStore, cluster: Cluster, topic: str | None = None) -> Moved:
     judge = Judge(cluster, NOW_MS, 10 * DAY_MS)
-    return move_pending(store, cluster, judge, store.path, lambda: NOW_MS, topic=topic)
+    return move_pending(store, cluster, judge, store.path, topic=topic)
 
 
 @pytest.fixture
@@ -92,13 +93,26 @@ def test_all_go_once_as_they_were(path: Path) -> None:
         assert (each.tag, each.properties) == (timer.tag, timer.properties)
 
 
-def test_what_is_overdue_goes_at_once(path: Path) -> None:
-    cluster, later_ms = Cluster(), NOW_MS + 100_500
-    with opened(path) as store:
-        store.pause("firing")
+def test_what_is_overdue_goes_with_its_time(path: Path) -> None:
+    """A topic that is for timers takes no message without a time."""
+    cluster, later_ms = Cluster(), NOW_MS + 101_100
+    with StillStore(path, config=SMALL, clock=ManualClock(later_ms)) as store:
         judge = Judge(cluster, later_ms, DAY_MS)
-        assert move_pending(store, cluster, judge, path, lambda: later_ms).count == 200
-    assert Counter(each.due_s is None for each in cluster.got)[True] > 50
+        assert move_pending(store, cluster, judge, path).count == 200
+    overdue = [each for each in cluster.got if each.due_s and each.due_s * 1_000 < later_ms]
+    assert len(overdue) > 50 and None not in {each.due_s for each in cluster.got}
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_nothing_fires_and_what_is_paused_stays_so(path: Path, is_paused: bool) -> None:
+    given = {"config": SMALL, "clock": ManualClock(NOW_MS + DAY_MS)}
+    if is_paused:
+        with opened(path) as store:
+            store.pause("firing", keep=True)
+    with StillStore(path, **given) as store:
+        assert store.count() == 200 and not store.pull("a", group="g", timeout=0)
+    with timerstore.open(path, **given) as store:
+        assert store.count() == (200 if is_paused else 0)
 
 
 @pytest.mark.parametrize("fails_after", [0, 1, 63, 64, 65, 130, 199])
@@ -141,7 +155,7 @@ def test_a_busy_cluster_is_asked_again(path: Path) -> None:
         judge = Judge(cluster, NOW_MS, 10 * DAY_MS)
         given = {"store": store, "target": cluster, "judge": judge, "path": path}
         cluster.busy = chain(repeat(True, 3), cycle((False, False, True)))
-        assert move_pending(**given, now_ms=lambda: NOW_MS, sleep=waits_s.append).count == 200
+        assert move_pending(**given, sleep=waits_s.append).count == 200
         assert store.count() == 0
     assert waits_s[:3] == [1.0, 2.0, 4.0] and set(waits_s[3:]) == {1.0}
     assert max(Counter(each.id for each in cluster.got).values()) == 1
@@ -152,9 +166,8 @@ def test_a_cluster_that_stays_busy(path: Path) -> None:
     with opened(path) as store:
         judge = Judge(cluster, NOW_MS, 10 * DAY_MS)
         cluster.busy = chain(repeat(False, 100), repeat(True))
-        given = {"now_ms": lambda: NOW_MS, "sleep": waits_s.append}
         with pytest.raises(ClusterError, match="busy"):
-            move_pending(store, cluster, judge, path, **given)
+            move_pending(store, cluster, judge, path, sleep=waits_s.append)
         assert store.count() == 100 == len(cluster.got)
     assert sum(waits_s) == 60.0
 

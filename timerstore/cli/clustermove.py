@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from timerstore.cli.app import CHECK, AsJson, ConfigFile, OfTopic, StorePath, answering, app
-from timerstore.cli.coming import open_to_change
+from timerstore.cli.coming import open_still
 from timerstore.cli.output import Output
 from timerstore.cli.texts import shown_time
 from timerstore.cli.times import now_ms, parse_delay
@@ -65,9 +65,8 @@ def move(
         delay_max_ms = int(parse_delay(max_delay).total_seconds() * 1_000)
         with (
             connect(address, tls=tls, access_key=access_key, secret_key=secret_key) as cluster,
-            open_to_change(path, config) as store,
+            open_still(path, config) as store,
         ):
-            store.pause("firing")
             judge = Judge(cluster.sender, now_ms(), delay_max_ms)
             rows = judge.table(store.pending(topic=topic))
             doubted = doubted_of(store, path)
@@ -84,7 +83,6 @@ def move(
                         cluster.sender,
                         judge,
                         path,
-                        now_ms,
                         topic=topic,
                         update=lambda done: update(done, going),
                     )

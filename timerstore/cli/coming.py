@@ -194,6 +194,16 @@ def open_to_change(
     return entrance.open(path, create=create, config=config)
 
 
+def open_still(path: Path, config_file: Path | None) -> TimerStore:
+    """Open a store in which nothing fires, with the settings of a file, or of the environment."""
+    from timerstore.store.still import StillStore
+    from timerstore.timelog.files.oserrors import told_of
+
+    check_is_there(path)
+    with told_of(path):
+        return StillStore(path, create=False, config=settings(config_file))
+
+
 def held_by(path: Path) -> str | None:
     """Return who has a store open, such as " (pid 7)", or None; take no lock, change nothing."""
     from timerstore.timelog.files.lockfile import holder

@@ -87,6 +87,11 @@ class Switches:
         with self.lock:
             self._change(self._without(what, group, with_groups=group is None))
 
+    def hold_firing(self) -> None:
+        """Let nothing fire in this life of the store; what is kept stays as it is."""
+        with self.lock:
+            self.pauses = (*self.pauses, Pause("firing", None, 0, None, kept=False))
+
     def find(self, what: Paused, now_ms: int, group: str | None = None) -> Pause | None:
         """Return what keeps something from going on, or None. O(pauses)."""
         for each in self.pauses:

@@ -47,8 +47,8 @@ _BUSY_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 class Target(Protocol):
     """Where timers go: a `Sender`."""
 
-    def why_not(self, topic: str, *, is_due: bool) -> str:
-        """Return why a topic takes no timers, or nothing. `is_due`: ask of what is due at once."""
+    def why_not(self, topic: str) -> str:
+        """Return why a topic takes no timers, or nothing."""
 
     def send_many(
         self, sendings: Iterable[Sending]
@@ -81,8 +81,8 @@ class Judge:
 
     def __init__(self, target: Target, now_ms: int, delay_max_ms: int) -> None:
         """`delay_max_ms`: how far ahead the cluster takes timers."""
-        self._target, self._now_ms, self._end_ms = target, now_ms, now_ms + delay_max_ms
-        self._told: dict[tuple[str, bool], str] = {}
+        self._target, self._end_ms = target, now_ms + delay_max_ms
+        self._told: dict[str, str] = {}
 
     def why_not(self, timer: Timer) -> str:
         """Return why a timer cannot go, or nothing."""
@@ -106,10 +106,9 @@ class Judge:
             return "its properties take 16,384 bytes or more"
         if whole_seconds_ms(timer.due_ms) > self._end_ms:
             return "it is due further ahead than --max-delay says"
-        is_due = timer.due_ms <= self._now_ms
-        if (topic, is_due) not in self._told:
-            self._told[topic, is_due] = self._target.why_not(topic, is_due=is_due)
-        return self._told[topic, is_due]
+        if topic not in self._told:
+            self._told[topic] = self._target.why_not(topic)
+        return self._told[topic]
 
     def table(self, timers: Iterable[Timer]) -> list[Row]:
         """Return a row for each topic and reason."""
@@ -156,7 +155,6 @@ def move_pending(
     target: Target,
     judge: Judge,
     path: Path,
-    now_ms: Callable[[], int],
     *,
     topic: str | None = None,
     update: Callable[[int], None] = lambda count: None,
@@ -164,10 +162,10 @@ def move_pending(
 ) -> Moved:
     """Send what is pending and can go, and cancel it in the store.
 
-    The store must not fire meanwhile: pause that first. Durable on return: what was cancelled. If
-    the cluster is busy, what it refused is sent again after a wait. Raises ClusterError if it takes
-    nothing for a minute, or does not answer; then what it has is cancelled, but for what it did not
-    say.
+    The store must not fire meanwhile: pass a `StillStore`. Durable on return: what was cancelled.
+    If the cluster is busy, what it refused is sent again after a wait. Raises ClusterError if it
+    takes nothing for a minute, or does not answer; then what it has is cancelled, but for what it
+    did not say.
     """
     moved, doubted = Moved(), doubted_of(store, path)
     left = (timer for timer in store.pending(topic=topic) if not judge.why_not(timer))
@@ -175,7 +173,7 @@ def move_pending(
         named = dict.fromkeys([*doubted, *(timer.id for timer in chunk)])
         write_durably(note_of(path), json.dumps(list(named)))
         failure: TimerStoreError | None = None
-        waiting = [_sending(timer, now_ms()) for timer in chunk]
+        waiting = [_sending(timer) for timer in chunk]
         waits_s = iter(_BUSY_S)
         while waiting and failure is None:
             sent: list[str] = []
@@ -213,8 +211,8 @@ def move_pending(
     return moved
 
 
-def _sending(timer: Timer, now_ms: int) -> Sending:
-    is_due = timer.due_ms <= now_ms
-    due_s = None if is_due else whole_seconds_ms(timer.due_ms) // 1_000
+def _sending(timer: Timer) -> Sending:
+    """Return what is sent, with its time also if that has passed: its topic may be for timers."""
+    due_s = whole_seconds_ms(timer.due_ms) // 1_000
     given = (timer.key, timer.tag, timer.properties)
     return Sending(timer.id, timer.topic, timer.body, due_s, *given)

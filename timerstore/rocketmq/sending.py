@@ -23,7 +23,7 @@ _ATTEMPTS: Final = 4
 
 
 class Sending(NamedTuple):
-    """What is sent. `due_s`: None if it is due at once."""
+    """What is sent, as a message without a time if `due_s` is None; then it is due at once."""
 
     id: str
     topic: str
@@ -71,13 +71,13 @@ class Sender:
         self._producer, self._kind = producer, message_kind()
         self._wait_s = _ATTEMPTS * timeout_s
 
-    def why_not(self, topic: str, *, is_due: bool) -> str:
-        """Return why a topic takes no timers, or nothing. `is_due`: ask of what is due at once."""
+    def why_not(self, topic: str) -> str:
+        """Return why a topic takes no timers, or nothing."""
         route = route_of(f"asking for {topic}", self._producer, topic)
         if route is None:
             return "the cluster has no such topic"
-        if not takes_type(route, "NORMAL" if is_due else "DELAY"):
-            return "its topic is for other messages: set its message.type to MIXED"
+        if not takes_type(route, "DELAY"):
+            return "its topic is for other messages: set its message.type to DELAY or MIXED"
         return ""
 
     def send(self, sending: Sending) -> None:

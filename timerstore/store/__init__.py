@@ -2,6 +2,7 @@
 
     store.py       the public class
     readonly.py    a store that is opened to look at
+    still.py       a store in which nothing fires
     realtimers.py  no manual clock moves real timers
     switching.py   pausing: what the switches do
     cleannow.py    when cleaning is done
