@@ -10,6 +10,10 @@ from peers.server import Server, answers, connect, program
 from peers.timers import ROWS
 
 _AT_ONCE = 100
+_SENT_BYTES = 150_000
+"""So much is sent before answers are read: it fits into a socket's buffer. While answers wait, the
+server reads nothing, so two who both wait to write would wait for ever."""
+_COMMAND_BYTES = 32
 
 
 class BeanstalkdClient:
@@ -38,11 +42,13 @@ class BeanstalkdClient:
         self.put_known(due_ms, bodies)
 
     def put_known(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> list[bytes]:
-        """Put jobs, ROWS before an answer is read; return their ids."""
+        """Put jobs, up to ROWS before an answer is read; return their ids."""
         ids = list[bytes]()
-        for at in range(0, len(bodies), ROWS):
-            part, now_s, words = bodies[at : at + ROWS], time.time(), list[bytes]()
-            for due, body in zip(due_ms[at : at + ROWS], part, strict=True):
+        each_bytes = max(map(len, bodies)) + _COMMAND_BYTES
+        rows = max(1, min(ROWS, _SENT_BYTES // each_bytes))
+        for at in range(0, len(bodies), rows):
+            part, now_s, words = bodies[at : at + rows], time.time(), list[bytes]()
+            for due, body in zip(due_ms[at : at + rows], part, strict=True):
                 delay_s = max(0, -int(-(due / 1_000 - now_s) // 1))
                 words.append(b"put 0 %d 60 %d\r\n%b\r\n" % (delay_s, len(body), body))
             self._socket.sendall(b"".join(words))

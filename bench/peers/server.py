@@ -109,8 +109,9 @@ def none_left() -> Iterator[None]:
 
 
 def connect(path: Path) -> socket.socket:
-    """Connect to a socket file."""
+    """Connect to a socket file; who waits for an answer for too long gets TimeoutError."""
     made = socket.socket(socket.AF_UNIX)
+    made.settimeout(_PATIENCE_S)
     try:
         made.connect(str(path))
     except OSError:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import jobs
 import peering
 import pytest
 from peers import server, tables, workloads
+from peers.beanstalkd import BeanstalkdClient
 from peers.embedded import Borrowed, now_ms
 from peers.tables import Found, Played
 from peers.timers import MissingError, Peer, Timers, body_of, check_all_came, number_of
@@ -91,7 +93,7 @@ def test_a_body_says_its_number() -> None:
         assert len(body_of(12_345, size)) == size
 
 
-SHORT = Load(50, lead_s=0.2, seconds=0.1)
+SHORT = Load(50, lead_s=1, seconds=0.1)
 NEVER_LONG = [name for name in WORKLOADS if name not in ("over_ten", "pending")]
 
 
@@ -359,7 +361,7 @@ def test_what_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize("workload", ["cancel_half", "pending"])
 def test_those_in_this_process(workload: str, tmp_path: Path) -> None:
     peers = [peer for peer in peering.PEERS if peer.name in EMBEDDED]
-    run = play(tmp_path, workload, peers, scale=0.0002, lead_s=0.7)
+    run = play(tmp_path, workload, peers, scale=0.0002, lead_s=3)
     assert list(run.found) == list(EMBEDDED), run.failures
 
 
@@ -370,6 +372,29 @@ def test_a_plain_file_takes_what_is_put(tmp_path: Path) -> None:
             run = play(tmp_path, workload, [plain], synced=synced, scale=0.001)
             assert run.found["a plain file"].median("per_second") > 0
     assert play(tmp_path, "due_now", [plain]).found == {}
+
+
+def test_a_server_that_waits_until_its_answers_are_read(tmp_path: Path) -> None:
+    """Else both wait to write: it reads no more while nobody takes what it answers."""
+
+    def serve() -> None:
+        connection, _ = listening.accept()
+        with connection, connection.makefile("rb") as file:
+            for number, line in enumerate(file):
+                file.read(int(line.split()[4]) + 2)
+                connection.sendall(b"INSERTED %d\r\n" % number)
+
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        client = BeanstalkdClient(path, 0)
+        ids = client.put_known([0] * 1_000, [b"x" * 10_000] * 1_000)
+        client.close()
+        serving.join(10)
+    assert ids == [b"%d" % number for number in range(1_000)]
 
 
 @pytest.mark.slow
