@@ -17,7 +17,7 @@ from __future__ import annotations
 import fcntl
 import os
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -224,12 +224,3 @@ class BackupLock:
         """Let it go."""
         if hasattr(self, "_fd"):
             self.release()
-
-
-def shown_time(ms: int) -> str:
-    """Return UTC epoch milliseconds as ISO 8601.
-
-    >>> shown_time(1_800_000_000_123)
-    '2027-01-15T08:00:00.123Z'
-    """
-    return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"

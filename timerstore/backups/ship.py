@@ -30,7 +30,7 @@ from timerstore.backups.crcparts import crc_of
 from timerstore.backups.destination import Destination
 from timerstore.backups.frames import pack_checked
 from timerstore.backups.pieces import Piece, block_ranges
-from timerstore.backups.points import BackupPoint, shown_time
+from timerstore.backups.points import BackupPoint
 from timerstore.backups.report import Problem
 from timerstore.backups.taken import BackupReport, Progress
 from timerstore.backups.taking import (
@@ -45,6 +45,7 @@ from timerstore.backups.taking import (
 from timerstore.backups.thinning import keep_newest, remove_needless
 from timerstore.backups.timeline import Restores, find_divergence, read_restores
 from timerstore.errors import StoreAccessError, StoreLockedError
+from timerstore.ground.moments import shown_time
 from timerstore.timelog.reading.reader import StoreReader
 
 logger = logging.getLogger("timerstore")

@@ -9,7 +9,8 @@ import typer
 
 from timerstore.cli.app import LOOK, AsJson, ConfigFile, StorePath, answering, app
 from timerstore.cli.coming import looking
-from timerstore.cli.texts import shown_span, shown_time
+from timerstore.cli.texts import shown_span
+from timerstore.ground.moments import shown_time
 
 NOBODY = "(nobody)"
 """In place of a group's name: no group has ever read the topic."""

@@ -26,9 +26,9 @@ from timerstore.cli.coming import check_is_there, check_known
 from timerstore.cli.output import Output
 from timerstore.cli.owner import Changer, changing
 from timerstore.cli.status import TOO_LATE
-from timerstore.cli.texts import shown_time
 from timerstore.cli.times import Instant, now_ms, parse_delay
 from timerstore.errors import InvalidArgumentError
+from timerstore.ground.moments import shown_time
 
 LINES_AT_ONCE = 10_000
 """Lines of standard input that `put --lines` puts together."""

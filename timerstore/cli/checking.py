@@ -20,9 +20,9 @@ from timerstore.cli.app import (
 from timerstore.cli.coming import held_by
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED
-from timerstore.cli.texts import shown_time
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.amounts import shown_bytes
+from timerstore.ground.moments import shown_time
 
 if TYPE_CHECKING:
     from timerstore.backups.report import VerifyReport

@@ -10,8 +10,8 @@ import typer
 from timerstore.cli.app import CHECK, AsJson, ConfigFile, OfTopic, StorePath, answering, app
 from timerstore.cli.coming import open_still
 from timerstore.cli.output import Output
-from timerstore.cli.texts import shown_time
 from timerstore.cli.times import now_ms, parse_delay
+from timerstore.ground.moments import shown_time
 
 if TYPE_CHECKING:
     from timerstore.rocketmq.moving import Row

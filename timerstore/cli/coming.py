@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from timerstore.cli.app import settings
 from timerstore.cli.output import Output
-from timerstore.cli.texts import shown_time
 from timerstore.cli.times import now_ms
 from timerstore.control.wire import from_json, to_json
 from timerstore.errors import (
@@ -27,6 +26,7 @@ from timerstore.errors import (
     StoreClosedError,
 )
 from timerstore.ground.kinds import check_path, unknown_name
+from timerstore.ground.moments import shown_time
 
 if TYPE_CHECKING:
     from timerstore.control.asking import Owner

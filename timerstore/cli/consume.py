@@ -10,7 +10,8 @@ import typer
 from timerstore.cli.app import CONSUME, AsJson, ConfigFile, StorePath, answering, app, topics_of
 from timerstore.cli.coming import never_seen, open_to_change
 from timerstore.cli.output import Output
-from timerstore.cli.texts import body_field, shown_body, shown_time
+from timerstore.cli.texts import body_field, shown_body
+from timerstore.ground.moments import shown_time
 
 if TYPE_CHECKING:
     from timerstore.consuming.delivery import Batch, Delivery

@@ -25,10 +25,10 @@ from timerstore.cli.texts import (
     shown_body,
     shown_from,
     shown_here,
-    shown_time,
     whole_text,
 )
 from timerstore.errors import InvalidArgumentError
+from timerstore.ground.moments import shown_time
 
 WIDE = 110
 """A terminal of so many columns has room for key, tag and body beside the error."""

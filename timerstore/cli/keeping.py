@@ -26,9 +26,9 @@ from timerstore.cli.app import (
 from timerstore.cli.coming import held_by
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED
-from timerstore.cli.texts import shown_time
 from timerstore.cli.times import parse_delay
 from timerstore.errors import InvalidArgumentError, StoreLockedError
+from timerstore.ground.moments import shown_time
 from timerstore.ground.amounts import shown_bytes
 
 if TYPE_CHECKING:

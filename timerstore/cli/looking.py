@@ -32,12 +32,12 @@ from timerstore.cli.texts import (
     shown_delay,
     shown_from,
     shown_here,
-    shown_time,
     whole_text,
 )
 from timerstore.cli.times import parse_delay
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.amounts import shown_bytes
+from timerstore.ground.moments import shown_time
 
 if TYPE_CHECKING:
     from timerstore.pending.timers import Timer

@@ -21,19 +21,6 @@ def shown(text: str) -> str:
     return "".join(_ESCAPES.get(c, c if c.isprintable() else ascii(c)[1:-1]) for c in text)
 
 
-def shown_time(ms: int) -> str:
-    """Return UTC epoch milliseconds as ISO 8601.
-
-    >>> shown_time(1_800_000_000_123)
-    '2027-01-15T08:00:00.123Z'
-    """
-    try:
-        time = datetime.fromtimestamp(ms // 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return f"{ms} ms"
-    return f"{time:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
-
-
 def shown_here(ms: int) -> str:
     """Return UTC epoch milliseconds as this machine's clock shows them, with its zone."""
     try:

@@ -11,8 +11,9 @@ from typing import Any, Final
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from timerstore.cli.texts import shown, shown_span, shown_time
+from timerstore.cli.texts import shown, shown_span
 from timerstore.ground.amounts import shown_bytes
+from timerstore.ground.moments import shown_time
 
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 _PARTS: Final = " ▏▎▍▌▋▊▉█"

@@ -10,7 +10,7 @@ import typer
 from timerstore.cli.app import LOOK, AsJson, ConfigFile, StorePath, answering, app, as_rows
 from timerstore.cli.coming import looking
 from timerstore.cli.status import TOO_LATE
-from timerstore.cli.texts import shown_time
+from timerstore.ground.moments import shown_time
 
 
 @app.command(rich_help_panel=LOOK)

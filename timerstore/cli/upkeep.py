@@ -9,8 +9,8 @@ from timerstore.cli.app import CHECK, AsJson, ConfigFile, StorePath, answering, 
 from timerstore.cli.coming import open_to_change
 from timerstore.cli.looking import space_rows
 from timerstore.cli.owner import changing
-from timerstore.cli.texts import shown_time
 from timerstore.ground.amounts import shown_bytes
+from timerstore.ground.moments import shown_time
 
 
 @app.command(rich_help_panel=CHECK)

@@ -8,7 +8,7 @@
     tomlfile.py   a TOML file that a person wrote
     ids.py        ids of timers, as text or as columns
     amounts.py    amounts as text for people
-    moments.py    epoch milliseconds as datetimes
+    moments.py    epoch milliseconds as datetimes, or as text
     ranges.py     runs of indexes
     lazy.py       names of a package, loaded when they are asked for
     renamed.py    names that were changed

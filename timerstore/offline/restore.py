@@ -32,7 +32,6 @@ from timerstore.backups.points import (
     BackupPoint,
     numbers_of,
     read_list,
-    shown_time,
 )
 from timerstore.backups.report import Problem, shown_problems
 from timerstore.backups.segmentcopies import CheckedFile, copy_checked
@@ -43,7 +42,7 @@ from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.ground.arguments import given_instant
 from timerstore.ground.config import Config
 from timerstore.ground.kinds import check_int, check_kind, check_path
-from timerstore.ground.moments import moment
+from timerstore.ground.moments import moment, shown_time
 from timerstore.ground.renamed import warn_renamed
 from timerstore.services.world.clock import ManualClock
 from timerstore.timelog.files.disk import Disk

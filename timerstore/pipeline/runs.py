@@ -19,7 +19,7 @@ from timerstore.pipeline.tablefiles import RUNS, TableFiles, check_run, find_day
 from timerstore.pipeline.thresholds import Thresholds
 from timerstore.timelog.files.oserrors import told_of
 from timerstore.validation.plan import SPLIT_BYTES, check_options
-from timerstore.validation.timeaxis import LAST_MS
+from timerstore.validation.timeaxis import LAST_MS, shown
 from timerstore.version import __version__
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ def run(
     now_ms = now if now_ms is None else check_int(now_ms, "now_ms", 0, LAST_MS)
     check_options(upto, delay_levels, roll_window_slots, split_bytes)
     members = find_members(stores)
-    name = check_run(_shown(now_ms, "%Y%m%dT%H%M%SZ") if run is None else run)
-    day = find_day(check_place(out), name) or _shown(now_ms, "%Y-%m-%d")
+    name = check_run(shown(now_ms, "%Y%m%dT%H%M%SZ") if run is None else run)
+    day = find_day(check_place(out), name) or shown(now_ms, "%Y-%m-%d")
     options = RunOptions(
         files=TableFiles(out, name, day),
         thresholds=_thresholds(thresholds),
@@ -77,10 +77,6 @@ def run(
     result = RunResult(name, day, options.files.out, time.perf_counter() - began_s, tuple(found))
     _write_row(result, options, now)
     return result
-
-
-def _shown(ms: int, form: str) -> str:
-    return datetime.fromtimestamp(ms / 1_000, UTC).strftime(form)
 
 
 def _thresholds(given: Any) -> Thresholds:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import Final
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError
+from timerstore.ground.moments import moment
 from timerstore.pending.get import get
 from timerstore.pending.timers import Timer, read_timer
 from timerstore.services.looking.slot_units import slot_units
@@ -44,7 +44,7 @@ def kept_by(core: Core) -> str:
     who = f"pending timers, from offset {floor:,} on"
     if found is not None:
         timer, offset = found
-        due = datetime.fromtimestamp(timer.due_ms // 1000, UTC)
+        due = moment(timer.due_ms)
         who = (
             f"timer {timer.id} of topic {timer.topic!r}, due {due:%Y-%m-%dT%H:%M:%SZ}, "
             f"at offset {offset:,}"
