@@ -188,7 +188,8 @@ def lay_down(dest: str, target: Path) -> None:
     """Lay down the log of a destination's last point."""
     from timerstore.backups.catalog import read_catalog
     from timerstore.backups.destination import find_destination
-    from timerstore.backups.fetching import Summed, lay_log
+    from timerstore.backups.fetching import lay_log
+    from timerstore.backups.progress import Summed
     from timerstore.timelog.files.disk import Disk
 
     catalog = read_catalog(find_destination(dest))

@@ -6,6 +6,7 @@ taken.py          what taking one did
 points.py         the list of a backup's points, in a folder
 timeline.py       whether a store was restored to before a point
 segmentcopies.py  bytes of segments, with their checksums
+progress.py       how far a long work is
 building.py       a store that gets its name once it is whole
 report.py         what an audit found
 

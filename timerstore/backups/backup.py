@@ -32,20 +32,19 @@ from timerstore.backups.points import (
     numbers_of,
     read_list,
 )
-from timerstore.backups.report import Problem
+from timerstore.backups.progress import Progress, Summed
 from timerstore.backups.segmentcopies import append_bytes
 from timerstore.backups.ship import ship_once
-from timerstore.backups.taken import BackupReport, Progress
+from timerstore.backups.taken import BackupReport
 from timerstore.backups.taking import (
     check_continued,
     check_same_store,
     check_whole,
-    flushed_end,
     make_durable,
+    read_new,
     refuse_inside,
     sizes_of,
     small_files_of,
-    sound_log,
 )
 from timerstore.backups.timeline import find_divergence, read_restores
 from timerstore.core.directory import LIST_FILE, is_backup
@@ -167,30 +166,21 @@ class _Run:
         progress: Progress | None,
         now_ms: int | None,
     ) -> None:
-        self.reader, self.list, self.disk, self._progress = reader, found, disk, progress
+        self.reader, self.list, self.disk = reader, found, disk
+        self._told = Summed(progress)
         self.now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        self._done, self._total = 0, 1
 
     def take(self, keep: int | None) -> BackupReport:
         """Copy what is new; make it a point."""
         reader, listed = self.reader, self.list
-        problems, message_count = list[Problem](), 0
         going_on = self._chain_end()
-        start = end = reader.commitlog.start if going_on is None else going_on
-        self._total = 2 * max(flushed_end(reader) - start, 1)
-        for part in sound_log(reader, start):
-            if isinstance(part, Problem):
-                problems.append(part)
-            else:
-                message_count += part[0]
-                self._told(max(part[1] - end, 0))
-                end = max(end, part[1])
-        self._total = 2 * (end - start)
-        make_durable(reader, start, end)
+        start = reader.commitlog.start if going_on is None else going_on
+        new = read_new(reader, start, self._told)
+        make_durable(reader, start, new.end)
         if going_on is None:
             self._begin_chain()
-        self._copy(start, end)
-        point = self._write_point(end)
+        self._copy(start, new.end)
+        point = self._write_point(new.end)
         listed.points.append(point)
         dropped = listed.points[:-keep] if keep is not None else []
         listed.points = listed.points[len(dropped) :]
@@ -202,9 +192,9 @@ class _Run:
             path=os.fspath(reader.path),
             dest=os.fspath(listed.path),
             point=point,
-            copied_bytes=end - start,
-            message_count=message_count,
-            problems=tuple(problems),
+            copied_bytes=new.end - start,
+            message_count=new.message_count,
+            problems=new.problems,
             point_count=len(listed.points),
         )
 
@@ -277,11 +267,6 @@ class _Run:
             marks.append((stop, crc))
             log.unmap()
         self.disk.sync_folder(folder)
-
-    def _told(self, count: int) -> None:
-        self._done += count
-        if self._progress is not None:
-            self._progress(self._done, self._total)
 
     # --- the point
 

@@ -20,6 +20,8 @@ from timerstore.backups.catalog import Catalog, PointRemovedError, kept_from, re
 from timerstore.backups.destination import Destination, Place, find_place
 from timerstore.backups.pieces import Slice, cover, parts_of
 from timerstore.backups.points import EARLIER_FOLDER, BackupList, BackupPoint
+from timerstore.backups.progress import Progress, Summed, Told
+from timerstore.backups.segmentcopies import crc_of_bytes
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.names import segment_name
@@ -32,8 +34,6 @@ _TRIES_MAX: Final = 3
 _LARGE_BYTES: Final = 1 << 18
 """So many bytes the disk begins to write at once, while the next ones are unpacked."""
 
-Told = Callable[[int], None]
-"""Takes how many bytes were done since the last call; any thread may call it."""
 Reached = Callable[[int], None]
 """Takes how far the log is there, from its beginning on."""
 OnFault = Callable[[Fault], None]
@@ -236,9 +236,7 @@ def _mark(listed: BackupList, run: int, ends: list[int], start: int, end: int) -
         marks, at, crc = listed.marks_of(run, number), 0, 0
         with listed.segment_path(run, number).open("rb") as file:
             for stop in stops:
-                while at < stop:
-                    piece = file.read(min(1 << 20, stop - at))
-                    at, crc = at + len(piece), zlib.crc32(piece, crc)
+                at, crc = stop, crc_of_bytes(file, stop - at, crc)
                 marks.append((stop, crc))
 
 
@@ -247,7 +245,7 @@ def as_folder(
     place: Place,
     *,
     only_last: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     on_fault: OnFault | None = None,
 ) -> Iterator[Path]:
     """Yield a folder in which a store or a backup lies, for as long as the block runs.
@@ -271,7 +269,7 @@ def lay_destination(
     folder: Path,
     *,
     only_last: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     on_fault: OnFault | None = None,
 ) -> None:
     """Make a backup in an empty folder of what a destination holds; nothing of it is durable."""
@@ -297,18 +295,3 @@ class _Fleeting(Disk):
 
     def sync_folder(self, path: Path) -> None:
         """Do nothing."""
-
-
-class Summed:
-    """Adds up what threads have done."""
-
-    def __init__(self, progress: Callable[[int, int], None] | None, total: int) -> None:
-        self._progress, self._done, self._total = progress, 0, total
-        self._lock = threading.Lock()
-
-    def __call__(self, count: int) -> None:
-        """Add what was done since the last call."""
-        with self._lock:
-            self._done += count
-            if self._progress is not None:
-                self._progress(self._done, max(self._total, self._done))

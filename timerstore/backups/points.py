@@ -21,6 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from timerstore.backups.report import Report
 from timerstore.core.directory import LIST_FILE
 from timerstore.errors import NotAStoreError, StoreLockedError
 from timerstore.ground.moments import moment
@@ -47,7 +48,7 @@ Mark = tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BackupPoint:
+class BackupPoint(Report):
     """What a backup holds of one moment."""
 
     number: int
@@ -69,10 +70,6 @@ class BackupPoint:
     def bytes_count(self) -> int:
         """Bytes of the log that it needs."""
         return self.log_end - self.log_start
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all values, for JSON."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass

@@ -24,6 +24,7 @@ from timerstore.backups.chains import (
 )
 from timerstore.backups.destination import find_destination
 from timerstore.backups.points import EARLIER_FOLDER, POINTS_FOLDER, BackupLock, read_list
+from timerstore.backups.report import Report
 from timerstore.backups.standby import STANDBY_FILE, Standby, read_plan
 from timerstore.backups.timeline import RESTORED_FILE, Restores, read_restores
 from timerstore.core.directory import LIST_FILE, is_backup
@@ -35,7 +36,7 @@ from timerstore.timelog.files.jsonfile import write_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromoteReport:
+class PromoteReport(Report):
     """What became the store."""
 
     path: str
@@ -44,10 +45,6 @@ class PromoteReport:
     """Timers that are pending; all of them fire twice if the earlier store still runs."""
     fenced: bool
     """Whether the store before is refused in the destination from now on."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all values, for JSON."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
     def __str__(self) -> str:
         """Return what one has to know."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 PROBLEMS_MAX: Final = 1_000
@@ -11,8 +11,20 @@ PROBLEMS_MAX: Final = 1_000
 _SHOWN_MAX: Final = 20
 
 
+class Report:
+    """A dataclass that says what was done, or found."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all values, for JSON."""
+        told: dict[str, Any] = asdict(self)  # type: ignore[call-overload]
+        lists = {name: [*value] for name, value in told.items() if isinstance(value, tuple)}
+        return ({"ok": self.ok} if hasattr(self, "ok") else {}) | told | lists
+
+
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Report):
     """Something wrong at one place; `offset` counts bytes over all segments of `file`."""
 
     file: str
@@ -23,13 +35,9 @@ class Problem:
         """Return one line."""
         return f"{self.file} at {self.offset}: {self.reason}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all values, for JSON."""
-        return {"file": self.file, "offset": self.offset, "reason": self.reason}
-
 
 @dataclass(frozen=True, slots=True)
-class VerifyReport:
+class VerifyReport(Report):
     """What `verify` found; `ok` if there is no problem."""
 
     path: str
@@ -54,16 +62,6 @@ class VerifyReport:
     def ok(self) -> bool:
         """Whether no problem was found."""
         return self.problem_count == 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all values, for JSON."""
-        names = [name for name in self.__slots__ if name not in ("problems", "warnings")]
-        return {
-            "ok": self.ok,
-            **{name: getattr(self, name) for name in names},
-            "problems": [each.to_dict() for each in self.problems],
-            "warnings": [each.to_dict() for each in self.warnings],
-        }
 
     def __str__(self) -> str:
         """Return a summary, with the first problems."""

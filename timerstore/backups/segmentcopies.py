@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import numpy as np
 
 from timerstore.backups.points import Mark
+from timerstore.backups.progress import Told
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.files.disk import Disk
 
 PIECE_BYTES: Final = 1 << 20
-Told = Callable[[int], None]
-"""Takes how many bytes were done since the last call."""
 
 
 def append_bytes(
@@ -43,6 +41,14 @@ def append_bytes(
         disk.sync(fd, path)
     finally:
         os.close(fd)
+    return crc
+
+
+def crc_of_bytes(file: IO[bytes], count: int, crc: int) -> int:
+    """Return the CRC-32 of the next bytes of a file, which goes on from `crc`. O(count)."""
+    while count:
+        piece = file.read(min(PIECE_BYTES, count))
+        count, crc = count - len(piece), zlib.crc32(piece, crc)
     return crc
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -31,16 +30,15 @@ from timerstore.backups.destination import Destination
 from timerstore.backups.frames import pack_checked
 from timerstore.backups.pieces import Piece, block_ranges
 from timerstore.backups.points import BackupPoint
-from timerstore.backups.report import Problem
-from timerstore.backups.taken import BackupReport, Progress
+from timerstore.backups.progress import Progress, Summed, Told
+from timerstore.backups.taken import BackupReport
 from timerstore.backups.taking import (
     check_continued,
     check_same_store,
-    flushed_end,
     make_durable,
+    read_new,
     sizes_of,
     small_files_of,
-    sound_log,
 )
 from timerstore.backups.thinning import keep_newest, remove_needless
 from timerstore.backups.timeline import Restores, find_divergence, read_restores
@@ -119,16 +117,8 @@ class Shipper:
         """
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         start, chain = self._begin(reader)
-        end, message_count, problems, told = start, 0, list[Problem](), _Told(progress)
-        told.total = 2 * max(flushed_end(reader) - start, 1)
-        for part in sound_log(reader, start):
-            if isinstance(part, Problem):
-                problems.append(part)
-            else:
-                message_count += part[0]
-                told(max(part[1] - end, 0))
-                end = max(end, part[1])
-        told.total = 2 * (end - start)
+        told = Summed(progress)
+        end, message_count, problems = read_new(reader, start, told)
         make_durable(reader, start, end, patience_s)
         files = small_files_of(reader)
         said = {name: data for name, data in files.items() if name not in _PASSING}
@@ -155,7 +145,7 @@ class Shipper:
             point=point,
             copied_bytes=end - start,
             message_count=message_count,
-            problems=tuple(problems),
+            problems=problems,
             point_count=len(self.catalog.points),
         )
 
@@ -261,9 +251,7 @@ class Shipper:
                 return point.log_start
         return chain.base
 
-    def _send(
-        self, reader: StoreReader, chain: Chain, start: int, end: int, told: Callable[[int], None]
-    ) -> None:
+    def _send(self, reader: StoreReader, chain: Chain, start: int, end: int, told: Told) -> None:
         log = reader.commitlog
         spans = [
             (first, stop, log.view(first)[: stop - first])
@@ -286,15 +274,3 @@ def send_piece(dest: Destination, chain: Chain, start: int, end: int, view: Any)
     piece = Piece(start, end, chain.number, crc)
     dest.put(piece.name, packed)
     return piece
-
-
-class _Told:
-    """Counts what is done; tells it."""
-
-    def __init__(self, progress: Progress | None) -> None:
-        self._progress, self._done, self.total = progress, 0, 1
-
-    def __call__(self, count: int) -> None:
-        self._done += count
-        if self._progress is not None:
-            self._progress(self._done, self.total)

@@ -30,6 +30,7 @@ from timerstore.backups.points import (
     numbers_of,
     read_list,
 )
+from timerstore.backups.segmentcopies import crc_of_bytes
 from timerstore.backups.timeline import check_restores
 from timerstore.core.directory import LIST_FILE, is_backup
 from timerstore.errors import InvalidArgumentError, TimerStoreError
@@ -207,10 +208,7 @@ class Standby:
         name = segment_name(number * found.segment_bytes)
         with (self.path / "commitlog" / name).open("rb") as file:
             file.seek(start)
-            while start < stop:
-                piece = file.read(min(1 << 20, stop - start))
-                start, crc = start + len(piece), zlib.crc32(piece, crc)
-        return crc
+            return crc_of_bytes(file, stop - start, crc)
 
     def _prune(self, point: BackupPoint, size: int) -> None:
         for folder in sorted((self.path / POINTS_FOLDER).iterdir()):

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from timerstore.backups.points import BackupPoint
-from timerstore.backups.report import Problem, shown_problems
-
-Progress = Callable[[int, int], None]
-"""Takes how many bytes are done, of how many."""
+from timerstore.backups.report import Problem, Report, shown_problems
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BackupReport:
+class BackupReport(Report):
     """What a backup did."""
 
     path: str
@@ -33,13 +28,6 @@ class BackupReport:
     def ok(self) -> bool:
         """Whether no damage was met."""
         return not self.problems
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all values, for JSON."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        values["point"] = self.point.to_dict()
-        values["problems"] = [each.to_dict() for each in self.problems]
-        return {"ok": self.ok} | values
 
     def __str__(self) -> str:
         """Return a sentence, with what is damaged."""

@@ -6,8 +6,9 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
+from timerstore.backups.progress import Summed
 from timerstore.backups.report import Problem
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.timelog.files.checkpoint import read_checkpoint
@@ -105,6 +106,29 @@ def make_durable(reader: StoreReader, start: int, end: int, patience_s: float = 
             disk.sync(fd, path)
         finally:
             os.close(fd)
+
+
+class NewLog(NamedTuple):
+    """What of a log is new."""
+
+    end: int
+    message_count: int
+    problems: tuple[Problem, ...]
+
+
+def read_new(reader: StoreReader, start: int, told: Summed) -> NewLog:
+    """Look at the log from `start` on; see `sound_log`. Half of the work is left to be told."""
+    end, message_count, problems = start, 0, list[Problem]()
+    told.total = 2 * max(flushed_end(reader) - start, 1)
+    for part in sound_log(reader, start):
+        if isinstance(part, Problem):
+            problems.append(part)
+        else:
+            message_count += part[0]
+            told(max(part[1] - end, 0))
+            end = max(end, part[1])
+    told.total = 2 * (end - start)
+    return NewLog(end, message_count, tuple(problems))
 
 
 def small_files_of(reader: StoreReader) -> dict[str, bytes]:

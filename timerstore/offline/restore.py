@@ -10,20 +10,20 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from timerstore.backups.building import bring_to_life, built_beside, cut_log, write_files
 from timerstore.backups.catalog import Catalog, read_catalog
 from timerstore.backups.destination import Destination, Place, find_place
-from timerstore.backups.fetching import Reached, Summed, lay_log
+from timerstore.backups.fetching import Reached, lay_log
 from timerstore.backups.laying import laying
 from timerstore.backups.points import (
     TIME_MS_MAX,
@@ -33,7 +33,8 @@ from timerstore.backups.points import (
     numbers_of,
     read_list,
 )
-from timerstore.backups.report import Problem, shown_problems
+from timerstore.backups.progress import Progress, Summed
+from timerstore.backups.report import Problem, Report, shown_problems
 from timerstore.backups.segmentcopies import CheckedFile, copy_checked
 from timerstore.backups.taking import refuse_inside
 from timerstore.backups.timeline import note_restore
@@ -53,14 +54,12 @@ from timerstore.timelog.files.steady import read_file
 from timerstore.timelog.reading.pastdamage import sound_messages
 from timerstore.timelog.reading.reader import StoreReader
 
-Progress = Callable[[int, int], None]
-"""Takes how many bytes are done, of how many."""
 _LIVES_MS: Final = 600_000
 """A store of which a point is younger may still live."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RestoreReport:
+class RestoreReport(Report):
     """What a restore laid down."""
 
     path: str
@@ -91,11 +90,6 @@ class RestoreReport:
     def ok(self) -> bool:
         """Whether all that was restored is sound."""
         return not self.problems
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all values, for JSON."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        return {"ok": self.ok} | values | {"problems": [each.to_dict() for each in self.problems]}
 
     def __str__(self) -> str:
         """Return a sentence, with what is damaged."""

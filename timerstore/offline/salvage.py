@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from timerstore.backups.building import bring_to_life, built_beside, write_files
 from timerstore.backups.destination import Place, is_address, shown_place
 from timerstore.backups.fetching import as_folder
-from timerstore.backups.report import Problem, shown_problems
+from timerstore.backups.progress import Progress, Summed
+from timerstore.backups.report import Problem, Report, shown_problems
 from timerstore.backups.taking import refuse_inside
 from timerstore.ground.config import Config
 from timerstore.ground.kinds import check_kind, check_path
@@ -39,14 +39,12 @@ from timerstore.timelog.files.steady import read_file
 from timerstore.timelog.reading.pastdamage import sound_messages
 from timerstore.timelog.reading.reader import Fault, StoreReader
 
-Progress = Callable[[int, int], None]
-"""Takes how many bytes are done, of how many."""
 GROUP: Final = "salvage"
 """It has read the fillers, so that they keep no segment."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SalvageReport:
+class SalvageReport(Report):
     """What was salvaged, what was not."""
 
     path: str
@@ -68,13 +66,6 @@ class SalvageReport:
     def ok(self) -> bool:
         """Whether nothing of the log was lost."""
         return not (self.lost or self.problems)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all values, for JSON."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        for name in ("lost", "files", "problems"):
-            values[name] = [each.to_dict() for each in values[name]]
-        return {"ok": self.ok} | values | {"unknown": list(self.unknown)}
 
     def __str__(self) -> str:
         """Return a sentence, what was lost, and what is not known."""
@@ -154,14 +145,9 @@ class _Salvage:
         progress: Progress | None,
     ) -> None:
         self.source, self.found, self.path, self.disk = source, found, building, disk
-        self.config, self._progress = config, progress
+        self.config = config
         self.unknown: list[str] = []
-        self._done, self._total = 0, max(1, sum(found.files.values()))
-
-    def _told(self, count: int) -> None:
-        self._done += count
-        if self._progress is not None:
-            self._progress(self._done, self._total)
+        self._told = Summed(progress, max(1, sum(found.files.values())))
 
     def run(self, clock: ManualClock | None, target: Path) -> SalvageReport:
         """Copy, cover, recover, check."""

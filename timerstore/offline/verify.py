@@ -16,6 +16,7 @@ from typing import Final
 
 from timerstore.backups.destination import Place, is_address, shown_place
 from timerstore.backups.fetching import as_folder
+from timerstore.backups.progress import Progress
 from timerstore.backups.report import PROBLEMS_MAX, Problem, VerifyReport
 from timerstore.core.directory import is_backup
 from timerstore.ground.config import Config
@@ -41,7 +42,7 @@ def verify(
     path: Place,
     *,
     config: Config | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> VerifyReport:
     """Check every byte of a closed store, of a copy, or of a backup; change nothing.
 
@@ -68,7 +69,7 @@ def _verify(
     shown: str,
     faults: list[Fault],
     config: Config,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
 ) -> VerifyReport:
     """Check a folder; `faults` were found on the way to it."""
     of_backup = is_backup(folder)
@@ -92,9 +93,7 @@ def _verify(
         forget(plan.scope.cut)
 
 
-def _stepper(
-    plan: Plan, progress: Callable[[int, int], None] | None
-) -> Callable[[Iterable[Range]], None]:
+def _stepper(plan: Plan, progress: Progress | None) -> Callable[[Iterable[Range]], None]:
     """Return what adds up the bytes of both logs that are done."""
 
     def bytes_of(ranges: Iterable[Range]) -> int:

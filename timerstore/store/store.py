@@ -11,7 +11,8 @@ from timerstore.backups.backup import take_point
 from timerstore.backups.destination import Place, find_destination, find_place
 from timerstore.backups.follower import Follower
 from timerstore.backups.followthread import Following
-from timerstore.backups.taken import BackupReport, Progress
+from timerstore.backups.progress import Progress
+from timerstore.backups.taken import BackupReport
 from timerstore.closing.close import close
 from timerstore.closing.handover import handover
 from timerstore.consuming.consuming import Consuming
