@@ -15,8 +15,7 @@ import pytest
 import timerstore
 from tests.cli.shell import SMALL, finish, process
 from tests.tiers import how_many
-from timerstore.cli.keeping import run_until_told
-from timerstore.services.world.background import Flag
+from timerstore.cli.ending import told_to_end
 
 ROUNDS = how_many("SIGNAL_ROUNDS", 2, 25)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + 12 * ROUNDS)]
@@ -51,15 +50,16 @@ def test_while_it_imports(tmp_path: Path, name: str, number: int, statuses: set[
 
 
 def test_a_second_one_ends_what_the_first_one_waits_for() -> None:
-    def run(stop: Flag) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stop.wait(10)  # a long upload goes on
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(10)
+    def work() -> None:
+        with told_to_end(hurries=True) as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert stop.wait(10)  # a long upload goes on
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(10)
 
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        run_until_told(run)
+        work()
     assert signal.getsignal(signal.SIGINT) is before
 
 

@@ -26,6 +26,7 @@ upkeep.py       clean, handover
 clustermove.py  move
 trying.py       warmup, demo
 coming.py       a store that is looked at, or changed
+ending.py       until a signal says to end
 owner.py        changing through the process that has a store open
 output.py       tables on a terminal, plain lines in a pipe, JSON, bars
 texts.py        values as text for people

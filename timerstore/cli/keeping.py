@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -24,19 +22,19 @@ from timerstore.cli.app import (
     settings,
 )
 from timerstore.cli.coming import held_by
+from timerstore.cli.ending import told_to_end
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED
 from timerstore.cli.times import parse_delay
 from timerstore.errors import InvalidArgumentError, StoreLockedError
-from timerstore.ground.moments import shown_time
 from timerstore.ground.amounts import shown_bytes
+from timerstore.ground.moments import shown_time
 
 if TYPE_CHECKING:
     from timerstore.backups.points import BackupPoint
     from timerstore.backups.taken import BackupReport
     from timerstore.offline.restore import RestoreReport
     from timerstore.offline.salvage import SalvageReport
-    from timerstore.services.world.background import Flag
 
 _NICE: Final = 10
 """Beside a busy program it still gets a tenth of a core, about what it needs."""
@@ -117,30 +115,8 @@ def follow(
             os.nice(_NICE)  # the program whose puts it reads goes first
         out.say(f"following {path} into {follower.dest}")
         sys.stdout.flush()
-        run_until_told(follower.run)
-
-
-def run_until_told(run: Callable[[Flag], None]) -> None:
-    """Run until SIGTERM or SIGINT comes, which sets the flag; a second one ends it at once."""
-    from timerstore.services.world.background import Flag
-
-    stop = Flag()
-    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
-
-    def as_before() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def told(*_: object) -> None:
-        as_before()
-        stop.set()
-
-    for number in before:
-        signal.signal(number, told)
-    try:
-        run(stop)
-    finally:
-        as_before()
+        with told_to_end(hurries=True) as stop:
+            follower.run(stop)
 
 
 @app.command(rich_help_panel=CHECK)
@@ -176,7 +152,8 @@ def standby(
                 return
             out.say(f"keeping {local} up to date with {keeper.dest}")
             sys.stdout.flush()
-            run_until_told(lambda stop: keeper.run(stop, waiting_s))
+            with told_to_end(hurries=True) as stop:
+                keeper.run(stop, waiting_s)
         finally:
             keeper.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +12,10 @@ import typer
 
 from timerstore.cli.app import CHECK, AsJson, ConfigFile, answering, app, settings
 from timerstore.cli.checking import FireRate, Measure, RollWindow, Upto, measured
+from timerstore.cli.ending import told_to_end
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED, WARNED
 from timerstore.errors import InvalidArgumentError
-from timerstore.services.world.background import Flag
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -164,16 +163,10 @@ def _wait(query: StreamingQuery) -> None:
     A signal that ended a call of Spark's would leave its answer to the next call. So none is being
     made while this waits, and the handlers only take note.
     """
-    asked = Flag()
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(each, lambda *_: asked.set()) for each in numbers]
-    try:
+    with told_to_end() as asked:
         while query.isActive and not asked.wait(_LOOK_S):
             pass
         query.stop()
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
     error = query.exception()
     if error is not None and not asked.is_set():
         raise error

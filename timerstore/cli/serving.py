@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
 from contextlib import suppress
 
 from timerstore.cli.app import OPERATE, AsJson, ConfigFile, StorePath, answering, app
 from timerstore.cli.coming import open_to_change
+from timerstore.cli.ending import told_to_end
 
 _LOOK_S = 1.0
 
@@ -24,35 +24,23 @@ def serve(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) -
 
     Example: timerstore serve timers/
     """
-    with answering(as_json=as_json) as out:
-        came = _Ending()
-        with open_to_change(path, config, create=True) as store:
-            from timerstore.serving.server import serve as let_others_use
+    with (
+        answering(as_json=as_json) as out,
+        told_to_end() as came,
+        open_to_change(path, config, create=True) as store,
+    ):
+        from timerstore.serving.server import serve as let_others_use
 
-            with let_others_use(store) as server:
-                if as_json:
-                    out.json({"path": str(path), "state": "serving", "pid": os.getpid()})
-                else:
-                    out.say(f"{path}: serving, pid {os.getpid()}")
-                sys.stdout.flush()
-                _tell_systemd("READY=1")
-                while not came.wait(_LOOK_S) and store.core.failure.error is None:
-                    _tell_systemd(f"STATUS={server.client_count} clients")
-                _tell_systemd("STOPPING=1")
-
-
-class _Ending:
-    """Whether a signal said to end."""
-
-    def __init__(self) -> None:
-        from timerstore.services.world.background import Flag
-
-        self._flag = Flag()
-        for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, lambda *_: self._flag.set())
-
-    def wait(self, timeout_s: float) -> bool:
-        return self._flag.wait(timeout_s)
+        with let_others_use(store) as server:
+            if as_json:
+                out.json({"path": str(path), "state": "serving", "pid": os.getpid()})
+            else:
+                out.say(f"{path}: serving, pid {os.getpid()}")
+            sys.stdout.flush()
+            _tell_systemd("READY=1")
+            while not came.wait(_LOOK_S) and store.core.failure.error is None:
+                _tell_systemd(f"STATUS={server.client_count} clients")
+            _tell_systemd("STOPPING=1")
 
 
 def _tell_systemd(text: str) -> None:
