@@ -3,14 +3,44 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
-from timerstore.errors import StoreClosedError
-from timerstore.services.looking.families import StatsCollector
 from timerstore.store.store import TimerStore
-from timerstore.watching.groupmetrics import group_families
-from timerstore.watching.partmetrics import part_families
-from timerstore.watching.topicmetrics import topic_families
+from timerstore.watching.metrictable import METRICS, read_told
+
+_PREFIX: Final = "timerstore_"
+
+
+class StatsCollector:
+    """A Prometheus collector: reads the statistics when it is scraped, and keeps nothing."""
+
+    def __init__(self, store: TimerStore, labels: Mapping[str, str]) -> None:
+        """`labels`: those that all metrics have."""
+        self._store, self._labels = weakref.ref(store), dict(labels)
+
+    def describe(self) -> list[Any]:
+        """Return nothing: registering reads no statistics."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """Yield a metric family for each metric; nothing once the store is closed."""
+        from prometheus_client import core
+
+        kinds: dict[str, Any] = {
+            "gauge": core.GaugeMetricFamily,
+            "counter": core.CounterMetricFamily,
+            "histogram": core.HistogramMetricFamily,
+        }
+        if (stats := read_told(self._store)) is None:
+            return
+        for each in METRICS:
+            names = [*self._labels, *each.labels]
+            family = kinds[each.kind](_PREFIX + each.name, each.text, labels=names)
+            for value, labels in each.rows(stats):
+                told = value if each.kind == "histogram" else (value,)
+                family.add_metric([*self._labels.values(), *labels], *told)
+            yield family
 
 
 def register(store: TimerStore, registry: Any = None, **labels: str) -> StatsCollector:
@@ -23,16 +53,6 @@ def register(store: TimerStore, registry: Any = None, **labels: str) -> StatsCol
     """
     from prometheus_client import REGISTRY
 
-    known = weakref.ref(store)
-
-    def read_stats() -> dict[str, Any] | None:
-        found = known()
-        try:
-            return None if found is None else found.stats().to_dict()
-        except StoreClosedError:
-            return None
-
-    families = part_families, topic_families, group_families
-    collector = StatsCollector(read_stats, labels, families)
+    collector = StatsCollector(store, labels)
     (REGISTRY if registry is None else registry).register(collector)
     return collector

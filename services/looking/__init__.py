@@ -9,5 +9,4 @@ level_timers.py  what waits in the delay levels
 pending_rows.py  pending timers as rows
 read_pending.py  messages of pending timers, in columns
 timer_parts.py   where the parts of their messages lie
-families.py      statistics for Prometheus
 """

@@ -18,7 +18,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from timerstore.otel import instruments as otel
 
-NOT_OBSERVED = ("lateness_seconds", "_response_seconds", "topic_lateness", "topic_set_delay")
+NOT_OBSERVED = ("_response_seconds", "topic_lateness", "topic_set_delay")
 
 
 def collected(reader: InMemoryMetricReader) -> dict[tuple[str, tuple[tuple[str, Any], ...]], float]:

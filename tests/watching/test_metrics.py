@@ -7,7 +7,7 @@ import pytest
 
 import timerstore
 from timerstore import Config, ManualClock, Tuning, metrics
-from timerstore.services.looking.families import AGES_MS, COUNTERS, GAUGES, QUANTILES, TIMES_MS
+from timerstore.watching.storemetrics import AGES_MS, COUNTERS, GAUGES, QUANTILES, TIMES_MS
 
 prometheus_client = pytest.importorskip("prometheus_client")
 
