@@ -5,6 +5,7 @@
     workings.py         what it is made of, however its handlers are called
     messagesource.py    where its messages come from, in whichever process the store is open
     storesource.py      an open store as such
+    remotesource.py     what asks another process: a client, a cluster
     subscription.py     a topic's handler, pulling within limits
     ordered.py          the same for an ordered consumer
     lines.py            which message of a line comes next

@@ -3,8 +3,9 @@
 A consumer is handlers by rules (`Handling`), one `Subscription` for each topic, and who calls the
 handlers: threads, a loop's tasks, a step. What they need of a store is a source, of which there are
 four: an open store (`storesource.py`), the same in an event loop (`aio/loopsource.py`), a client
-(`serving/clientsource.py`), a cluster (`rocketmq/clustersource.py`). What was pulled is a
-`HandedOut`, which knows by itself how it is acknowledged, sent back, or given back.
+(`serving/clientsource.py`), a cluster (`rocketmq/clustersource.py`); what the last two have in
+common is in `remotesource.py`. What was pulled is a `HandedOut`, which knows by itself how it is
+acknowledged, sent back, or given back.
 
 Each call may come from any thread, but `pull`, which one thread makes at a time.
 """
@@ -18,7 +19,6 @@ from typing import Any, Protocol
 from timerstore.consumer.consumersettings import ConsumerSettings
 from timerstore.consumer.subscription import Subscription, Task
 from timerstore.consuming.grouptally import GroupTally
-from timerstore.services.world.background import Flag
 from timerstore.watching.groups import GroupStats
 
 
@@ -33,34 +33,6 @@ class Waiter(Protocol):
 
     def wake(self) -> None:
         """End the wait; from any thread."""
-
-
-class Limited(Protocol):
-    """A source whose pull itself waits for messages."""
-
-    limited: bool
-    """Limits keep messages back, so the last pull did not wait."""
-
-
-class PullWaiter:
-    """Sleeps if limits keep messages back, or nobody answers; else the pull waits."""
-
-    def __init__(self, source: Limited) -> None:
-        """Wait for one source."""
-        self._source, self._flag = source, Flag()
-
-    def arm(self) -> None:
-        """Sleep again from now on."""
-        self._flag.clear()
-
-    def wake(self) -> None:
-        """End the wait; from any thread."""
-        self._flag.set()
-
-    def wait(self, timeout_ms: float) -> None:
-        """Return when `wake` was called or after this time, at once if the pull waits."""
-        if self._source.limited:
-            self._flag.wait(timeout_ms / 1000)
 
 
 class Store(Protocol):

@@ -8,25 +8,17 @@ consumer's rules; if the process is killed, they come again after that time.
 from __future__ import annotations
 
 import logging
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
 from timerstore.consumer.consumersettings import ConsumerSettings
-from timerstore.consumer.messagesource import PullWaiter, Source
-from timerstore.consumer.subscription import ALL_TAGS, Held, Subscription, Task, parse_tags
+from timerstore.consumer.remotesource import RemoteSource
+from timerstore.consumer.subscription import ALL_TAGS, Subscription, Task, parse_tags
 from timerstore.consuming.grouptally import GroupTally
-from timerstore.errors import (
-    ClusterError,
-    ForkedProcessError,
-    InvalidArgumentError,
-    TimerStoreError,
-)
-from timerstore.ground.config import Config
+from timerstore.errors import ClusterError, InvalidArgumentError, TimerStoreError
 from timerstore.rocketmq.clusterrun import ClusterRun
 from timerstore.rocketmq.receiving import HIDDEN_S_MAX, Reader, hidden_s
 from timerstore.watching.groups import GroupStats
@@ -67,39 +59,8 @@ class Away:
         log.warning("%s: it answers after %.0f s", self._what, now_s - self._since_s)
 
 
-class _OpenStore:
-    """A client of a cluster, as a consumer's threads and rules see it."""
-
-    def __init__(self, check_open: Callable[[], None], is_closed: Callable[[], bool]) -> None:
-        self._check_open, self._is_closed, self._pid = check_open, is_closed, os.getpid()
-
-    @property
-    def closed(self) -> bool:
-        return self._is_closed()
-
-    @property
-    def forked(self) -> bool:
-        return os.getpid() != self._pid
-
-    def check_process(self) -> None:
-        if self.forked:
-            raise ForkedProcessError(
-                "This consumer belongs to the parent process. Make one in the child."
-            )
-
-    def check_writable(self) -> None:
-        self.check_process()
-        self._check_open()
-
-    def steady_ms(self) -> float:
-        return time.monotonic() * 1000
-
-
-class ClusterSource(Source):
-    """Reads topics of a cluster for one group.
-
-    It may hold back 1,000 messages of a topic, or 100 MiB of them, at once.
-    """
+class ClusterSource(RemoteSource):
+    """Reads topics of a cluster for one group."""
 
     def __init__(
         self,
@@ -115,24 +76,18 @@ class ClusterSource(Source):
             raise InvalidArgumentError(
                 f"start is {settings.start!r}. The broker says where a group begins: leave it out."
             )
-        self._new_reader, self.settings = new_reader, settings
-        self.store = _OpenStore(check_open, is_closed)
+        super().__init__(settings, check_open, is_closed)
+        self._new_reader = new_reader
         self._hide_s = min(hidden_s(settings.timeout + _MORE), HIDDEN_S_MAX)
-        self._topics: dict[str, tuple[Subscription, Held]] = {}
         self._tags: dict[str, str] = {}
         self._readers: dict[str, Reader] = {}
         self._away: dict[tuple[str, str], Away] = {}  # by topic and broker, "" if it has no route
-        self._turn = 0
-        self.limited = False
-        """Whether the last pull left a topic out."""
 
     def subscription(self, topic: str, handler: Any, tags: str) -> Subscription:
         """Return what a handler's messages come through; the broker chooses by tags."""
         names = parse_tags(tags)
-        made = Subscription(topic, handler, ALL_TAGS)
-        self._topics[topic] = made, Held()
         self._tags[topic] = ALL_TAGS if names is None else "||".join(sorted(names))
-        return made
+        return super().subscription(topic, handler, ALL_TAGS)
 
     def begin(self, subscriptions: Sequence[Subscription]) -> None:
         """Begin to read; the broker makes the group if it may."""
@@ -143,14 +98,12 @@ class ClusterSource(Source):
     def pull(self, count_max: int) -> tuple[list[Task], bool]:
         """Pull from the first topic that has something, beginning with another each time."""
         self.store.check_writable()
-        topics = list(self._topics)
-        turn = self._turn % len(topics)
         open_ones = [
             each
-            for each in topics[turn:] + topics[:turn]
-            if self._is_asked(each, "") and self._fits(each, count_max)
+            for each in self.topics_in_turn()
+            if self._is_asked(each, "") and self.fits(each, count_max)
         ]
-        self.limited = len(open_ones) < len(topics)
+        self.limited = len(open_ones) < len(self.topics)
         if not open_ones:
             return [], True
         calls = [call for topic in open_ones for call in self._calls(topic, count_max)]
@@ -162,10 +115,8 @@ class ClusterSource(Source):
             for broker, error in came.errors.items():
                 self._fails(topic, broker, error)
             if came.messages:
-                self._turn = topics.index(topic) + 1
-                subscription, held = self._topics[topic]
                 run = ClusterRun(self._readers[topic], came.messages)
-                return subscription.tasks(run, held, self.settings.batch_count), False
+                return self.tasks_of(topic, run), False
         self.limited |= not calls  # then nothing else makes it wait
         return [], self.limited
 
@@ -198,20 +149,6 @@ class ClusterSource(Source):
         """Tell whether it is time to ask."""
         away = self._away.get((topic, broker))
         return away is None or time.monotonic() >= away.until_s
-
-    def _fits(self, topic: str, count_max: int) -> bool:
-        """Tell whether more of a topic may be pulled."""
-        config, (_, held) = Config(), self._topics[topic]
-        is_next = held.count + count_max <= max(config.inflight_count_max, count_max)
-        return is_next and held.bytes < config.inflight_bytes_max
-
-    @contextmanager
-    def waiter(self) -> Iterator[PullWaiter]:
-        """Lend who sleeps while there is no room."""
-        yield PullWaiter(self)
-
-    def wait_durable(self) -> None:
-        """Return at once: what the broker has answered is as durable as it makes it."""
 
     def close(self) -> None:
         """Read no more, once the calls that are under way have ended: about 5 s."""

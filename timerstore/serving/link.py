@@ -195,6 +195,11 @@ class Link:
         if isinstance(end, int) and end > self.log_end:
             self.log_end = end
 
+    def check_open(self) -> None:
+        """Refuse a client that was closed."""
+        if self.closed.is_set():
+            raise StoreClosedError(f"This client of {self.path} was closed. Connect again.")
+
     # --- slots
 
     def _take(self) -> _Slot:
@@ -216,8 +221,7 @@ class Link:
         """Return a connection to the process that owns the store, or will soon."""
         longest_s = time.monotonic() + _OPENING_S
         while True:
-            if self.closed.is_set():
-                raise StoreClosedError(f"This client of {self.path} was closed. Connect again.")
+            self.check_open()
             try:
                 return self._connect(slot)
             except (LostError, _NobodyError) as e:
