@@ -124,7 +124,7 @@ def drain(store: TimerStore, topic: str, count: int) -> None:
     """Pull by columns, and acknowledge, until so many have come."""
     got = 0
     while got < count:
-        batch = store.pull(topic, max_count=BATCH_COUNT, timeout=30)
+        batch = store.pull(topic, max_count=BATCH_COUNT, timeout=60)
         assert len(batch), f"only {got} of {count} came"
         batch.ack()
         got += len(batch)
@@ -135,7 +135,7 @@ def whole_life_waiting(store: TimerStore, bodies: list[bytes], *, level: bool) -
 
     The rate is that from the first due time on: all were waiting for the same time before.
     """
-    topic, cut, got = f"waiting{level}", batches(bodies), 0
+    topic, cut = f"waiting{level}", batches(bodies)
 
     def run() -> None:
         for part in cut:
@@ -147,11 +147,7 @@ def whole_life_waiting(store: TimerStore, bodies: list[bytes], *, level: bool) -
     assert store.stats().levels[0].delay_ms == WAIT_MS
     putter, before, start = threading.Thread(target=run), log_bytes(store), time.perf_counter()
     putter.start()
-    while got < len(bodies):
-        batch = store.pull(topic, max_count=BATCH_COUNT, timeout=30)
-        assert len(batch), f"only {got} of {len(bodies)} came"
-        batch.ack()
-        got += len(batch)
+    drain(store, topic, len(bodies))
     elapsed = time.perf_counter() - start - WAIT_MS / 1_000
     putter.join()
     settle(store)
@@ -186,11 +182,6 @@ def burst(store: TimerStore, bodies: list[bytes], spread_ms: int) -> Rate:
     before = log_bytes(store)
     late_s = time.time() - start_ms / 1_000
     assert late_s < 0, "the machine is too slow for this burst: it came due while being put"
-    got = 0
-    while got < len(bodies):
-        batch = store.pull(topic, max_count=BATCH_COUNT, timeout=60)
-        assert len(batch), f"only {got} of {len(bodies)} came"
-        batch.ack()
-        got += len(batch)
+    drain(store, topic, len(bodies))
     elapsed = time.time() - start_ms / 1_000
     return Rate(len(bodies) / elapsed, (log_bytes(store) - before) / len(bodies))
