@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.models.quiet_disk import QuietDisk
+from timerstore.errors import StoreFullError
 from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.steady import ranges_of
 from timerstore.timelog.jit.mapping import PAGE_BYTES
@@ -81,6 +82,18 @@ class MeteredDisk(QuietDisk):
                 if path.is_file():
                     blocks = -(-self.allocated_bytes.get(path, 0) // PAGE_BYTES) * PAGE_BYTES
                     assert data_end(path) <= blocks, path
+
+
+class FullDisk(QuietDisk):
+    """A disk on which no file can be made while it is full."""
+
+    full = False
+
+    def create_mapped(self, path: Path, length: int) -> MappedFile:
+        """Make a file, or refuse."""
+        if self.full:
+            raise StoreFullError(f"There is no space left for {path}.")
+        return super().create_mapped(path, length)
 
 
 def data_end(path: Path) -> int:

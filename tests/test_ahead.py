@@ -1,9 +1,5 @@
 """Kernels are at hand once a store is open."""
 
-import os
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
@@ -11,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.rigs.program import ended, python
+from tests.rigs.together import together
 from timerstore.core import ahead
 from timerstore.timelog.jit.kernel import AHEAD, INTERPRETED, Ahead
 from timerstore.timelog.jit.signatures import signature_of
@@ -143,14 +141,7 @@ SIZES = "consumequeue_segment_bytes=20_000, timerlog_segment_bytes=52_000"
 
 def played(folder: Path, end: str) -> list[str]:
     program = LIFE.replace("**SIZES", SIZES)
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program, folder / "store", end],
-        capture_output=True,
-        text=True,
-        timeout=170,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return python("-c", program, folder / "store", end, timeout_s=170).splitlines()
 
 
 @pytest.fixture
@@ -165,11 +156,7 @@ def on_trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def test_each_is_loaded_once(on_trial: list[str]) -> None:
-    threads = [threading.Thread(target=ahead.load_kernels) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(lambda _: ahead.load_kernels(), range(4))
     ahead.load_kernels()
     assert on_trial == ["a", "b"]
 
@@ -208,8 +195,7 @@ def test_the_end_of_a_program_waits_for_no_more_than_one(tmp_path: Path) -> None
         "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
         "signal.setitimer(signal.ITIMER_REAL, 0.2)\nahead.load_kernels()\n"
     )
-    command = [sys.executable, "-P", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    done = ended("-c", program, timeout_s=50)
     assert "KeyboardInterrupt" in done.stderr and "Exception in" not in done.stderr
     assert done.stdout == "one\n"
 
@@ -238,14 +224,8 @@ if not INTERPRETED:
             "sys.executable = '/bin/something-else'\n"
             "print(ahead._may_start_workers(few))\n"
         )
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", program],
-            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert done.stdout.split("\n")[:4] == ["2 False False", "True", "True True", "False"]
+        printed = python("-c", program, NUMBA_CACHE_DIR=str(tmp_path))
+        assert printed.split("\n")[:4] == ["2 False False", "True", "True True", "False"]
 
     @pytest.mark.timeout(180)
     @pytest.mark.parametrize("end", ["close", "handover"])
@@ -285,10 +265,4 @@ thread.join()
 
     @pytest.mark.timeout(120)
     def test_an_exception_while_kernels_are_loaded_locks_nobody_out(tmp_path: Path) -> None:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", INTERRUPTED, tmp_path],
-            capture_output=True,
-            text=True,
-            timeout=110,
-        )
-        assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
+        assert python("-c", INTERRUPTED, tmp_path, timeout_s=110) == "True\n"

@@ -2,7 +2,6 @@
 
 import random
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.rigs.together import together
 from tests.small_store import SMALL
 from timerstore import InvalidArgumentError, ManualClock, TimerStore
 from timerstore.dedup import Done
@@ -125,21 +125,15 @@ def test_each_handler_for_itself(transaction: Transaction) -> None:
 def test_two_at_once(transaction: Transaction) -> None:
     """The second waits for the first, whose work counts if it is not rolled back."""
     (done,) = made(transaction, "h")
-    said: list[bool] = []
 
-    def work() -> None:
+    def work(_: int) -> bool:
         with transaction() as db:
             first = done.first_time(db, "a")
             if first:
                 execute(db, "insert into work values ('a')")
-            said.append(first)
+            return first
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(said) == [False, False, False, True]
+    assert sorted(together(work, range(4))) == [False, False, False, True]
     with transaction() as db:
         assert len(list(execute(db, "select id from work"))) == 1
 

@@ -4,8 +4,6 @@ import importlib.util
 import json
 import os
 import smtplib
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
@@ -17,6 +15,7 @@ import pytest
 
 from tests.markdown import ROOT
 from tests.models.quiet_disk import QuietDisk
+from tests.rigs.program import python
 from timerstore import Config, ManualClock, TimerStore, Tuning
 
 EXAMPLES = ROOT / "examples"
@@ -115,13 +114,5 @@ def test_reminders(store: TimerStore) -> None:
 @pytest.mark.parametrize("name", ["from_apscheduler", "from_celery"])
 def test_side_by_side(name: str, tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, "-P", str(EXAMPLES / f"{name}.py"), str(tmp_path)],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "with_timerstore" in done.stdout
+    printed = python(EXAMPLES / f"{name}.py", tmp_path, cwd=tmp_path, env=environment)
+    assert "with_timerstore" in printed

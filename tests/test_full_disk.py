@@ -1,13 +1,11 @@
 """A full disk never ends the process, on file systems with large folios either: it is an error."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.loop_disk import mounted
+from tests.rigs.program import FILES, python
 
 pytestmark = pytest.mark.slow
 
@@ -47,15 +45,8 @@ with timerstore.open(root / "store") as store:
 
 
 def _run(program: str, root: Path, *arguments: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-P", "-X", "faulthandler", "-c", program, str(root), *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)},
-    )
-    assert done.returncode == 0, done.stderr[-3_000:]
+    run = ["-X", "faulthandler", "-c", program, root, *arguments]
+    python(*run, timeout_s=120, PYTHONPATH=str(FILES))
 
 
 @pytest.mark.parametrize("kind", ["xfs", "ext4"])

@@ -6,8 +6,6 @@ caught. Where the suite runs compiled, one process plays all of it interpreted.
 """
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,6 +24,7 @@ from tests.models.interleaved import (
 from tests.models.scenes import SCENES, scene
 from tests.models.wrong_kernels import WRONG, wrong
 from tests.rigs.baton import StuckError
+from tests.rigs.program import python
 from tests.services import test_aside
 from tests.services.test_aside import (
     test_deletes_of_the_front_wait_for_rolls_that_were_put_aside as aside_deletes,
@@ -169,12 +168,5 @@ else:
     @pytest.mark.timeout(300)
     def test_interpreted() -> None:
         """All of this file, in a process that interprets kernels."""
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__],
-            env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
-            cwd=Path(__file__).parent.parent,
-            capture_output=True,
-            text=True,
-            timeout=290,
-        )
-        assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
+        run = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
+        python(*run, cwd=Path(__file__).parent.parent, timeout_s=290, NUMBA_DISABLE_JIT="1")

@@ -1,11 +1,10 @@
 """More topics than a process may have files open, in a process of its own that may have 256."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.rigs.program import python
 from tests.tiers import how_many
 
 TOPICS = how_many("TOPICS", 400, 1_500)
@@ -58,5 +57,4 @@ assert result.ok, result
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("durability", ["group", "process"])
 def test_more_topics_than_descriptors(tmp_path: Path, durability: str) -> None:
-    program = [sys.executable, "-P", "-c", _PROGRAM, str(tmp_path / "s"), durability, f"{TOPICS}"]
-    subprocess.run(program, check=True, timeout=280)
+    python("-c", _PROGRAM, tmp_path / "s", durability, TOPICS, timeout_s=280)

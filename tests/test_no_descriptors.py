@@ -3,8 +3,6 @@
 import errno
 import os
 import resource
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.rigs.program import FILES, python
+from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
 from timerstore import FlushFailedError, StoreFullError, TimerStore
 from timerstore.timelog.files.disk import Disk
@@ -87,21 +87,18 @@ def look_into_old_segments(path: Path) -> None:
         id = store.put(b"after", delay=timedelta(hours=1))
         store.flush()
         assert store.get(id) is not None
-        while not store.health().ok:  # until the flush thread has tried again
-            time.sleep(0.01)
+        wait_until(lambda: store.health().ok)  # the flush thread tries again
 
 
 @pytest.mark.timeout(60)
 def test_what_the_flush_thread_does_goes_on_later(tmp_path: Path) -> None:
     """Nothing is ended by that. In a process of its own, whose other threads need none either."""
-    root = str(Path(__file__).parents[1])
     text = (
         "import sys; from pathlib import Path; sys.path.append(sys.argv[1]); "
         "from tests.test_no_descriptors import look_into_old_segments; "
         "look_into_old_segments(Path(sys.argv[2]))"
     )
-    command = [sys.executable, "-P", "-c", text, root, str(tmp_path / "s")]
-    subprocess.run(command, check=True, timeout=50)
+    python("-c", text, FILES, tmp_path / "s", timeout_s=50)
 
 
 def test_the_folder_of_a_new_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

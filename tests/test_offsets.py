@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rigs.together import together
 from tests.watched import StoppedHereError, Watched
 from timerstore.core.offsets import AHEAD, ConsumerOffsets
 from timerstore.timelog.files.disk import Disk
@@ -21,22 +22,13 @@ class Slow(Disk):
 def test_threads_that_write_at_once_do_not_replace_each_others_file(tmp_path: Path) -> None:
     # Two flushes at once took each other's temporary file away.
     offsets = ConsumerOffsets(Slow(), tmp_path / "consumerOffset.json")
-    errors: list[BaseException] = []
 
     def work(queue_id: int) -> None:
-        try:
-            for index in range(1, 30):
-                offsets.set("topic", "group", queue_id, index)
-                offsets.write()
-        except BaseException as e:
-            errors.append(e)
+        for index in range(1, 30):
+            offsets.set("topic", "group", queue_id, index)
+            offsets.write()
 
-    threads = [threading.Thread(target=work, args=(queue_id,)) for queue_id in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    together(work, range(3))
     again = ConsumerOffsets(Disk(), tmp_path / "consumerOffset.json")
     assert again.table == {"topic@group": {"0": 29, "1": 29, "2": 29}}
 

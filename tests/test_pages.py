@@ -1,12 +1,12 @@
 """The pages that a reader follows do what they say."""
 
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.markdown import ROOT
 from tests.page_player import PageError, is_said, play, steps
+from tests.rigs.waiting import wait_until
 
 PAGES = sorted(
     [
@@ -107,10 +107,7 @@ def test_what_still_runs_ends_with_the_page(tmp_path: Path) -> None:
     page = _page(tmp_path, "'''console\n$ sleep 60 & echo $! >pid\n$ sleep 61 &\n'''\n")
     play(page, tmp_path / "here")
     pid = int((tmp_path / "here/pid").read_text())
-    until_s = time.monotonic() + 30
-    while _runs(pid):  # it was killed; that takes a moment
-        assert time.monotonic() < until_s
-        time.sleep(0.01)
+    wait_until(lambda: not _runs(pid))  # it was killed; that takes a moment
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 
 from tests.markdown import ROOT, split_fences
 from tests.page_player import is_said
+from tests.rigs.program import python
 
 TIMEOUT_SECONDS = 120
 RUNNER = Path(__file__).with_name("readme_runner.py")
@@ -37,17 +36,11 @@ def run(name: str, times: int, folder: Path) -> dict[str, list[list[Any]]]:
         folders.append(folder / f"line-{line}")
         folders[-1].mkdir()
         (folders[-1] / "example.py").write_text("\n" * (line - 1) + code)
-    done = subprocess.run(
-        [sys.executable, "-P", "-X", "dev", str(RUNNER), str(times), *map(str, folders)],
-        cwd=folder,
-        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-    )
-    assert done.returncode == 0, f"{name}\n{done.stdout}{done.stderr}"
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    start = ["-X", "dev", RUNNER, times, *folders]
+    printed = python(*start, cwd=folder, env=environment, timeout_s=TIMEOUT_SECONDS)
     runs: dict[str, list[list[Any]]] = {}
-    for text in done.stdout.splitlines():
+    for text in printed.splitlines():
         folder_name, *rest = json.loads(text)
         runs.setdefault(folder_name.removeprefix("line-"), []).append(rest)
     return runs

@@ -3,8 +3,6 @@
 import dataclasses
 import importlib
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import timerstore
 import timerstore.errors
 from tests.markdown import ROOT, split_fences
 from tests.page_player import is_said
+from tests.rigs.program import python
 from timerstore.timelog.files.identity import SIZES
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -97,9 +96,6 @@ def test_errors_have_their_cure_and_say_what_the_page_says(
 def test_commands_are_those_of_the_shell() -> None:
     # In a process of its own: the order is that in which the commands' modules are imported.
     program = ROOT / "docs" / "hooks" / "made.py"
-    done = subprocess.run(
-        [sys.executable, "-P", program, "commands"], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    assert {"put", "serve", "pipeline run"} <= set(re.findall(r"(?m)^#{3,4} (.+)$", done.stdout))
+    printed = python(program, "commands", timeout_s=60)
+    assert {"put", "serve", "pipeline run"} <= set(re.findall(r"(?m)^#{3,4} (.+)$", printed))
     assert "<!-- made: commands -->" in (REFERENCE / "cli.md").read_text()

@@ -1,15 +1,13 @@
 """The site of the documentation: it builds without a warning, it is whole without a network."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.markdown import ROOT, split_fences
+from tests.rigs.program import python
 from timerstore.pipeline import DISTRIBUTION_RULES, TABLES
 from timerstore.tables import TABLES as STORE_TABLES
 from timerstore.validation.rules import RULES
@@ -23,15 +21,8 @@ pytestmark = pytest.mark.slow
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site as `./run docs` builds it: a link that leads nowhere ends the build."""
     folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)],
-        cwd=ROOT,
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    build = ["-m", "mkdocs", "build", "--quiet", "--site-dir", folder]
+    python(*build, cwd=ROOT, timeout_s=120, NO_MKDOCS_2_WARNING="1")
     return folder
 
 

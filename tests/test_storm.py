@@ -6,13 +6,12 @@ spread over how many segments are mapped; `STORM_KILLS=200` with `KILL_SEED` kil
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.rigs.nursery import Nursery
+from tests.rigs.program import FILES, ended
 from tests.rigs.storm_worker import SEGMENTS_MAPPED, Alarm, alarm, in_reach
 from tests.test_kill import attack
 from tests.tiers import how_many
@@ -28,14 +27,8 @@ PLAY = (
 def play(folder: Path, seconds: float, options: dict[str, str], **environment: str) -> None:
     """Run a storm in a process of its own; say what it died of, and where each thread was."""
     options = {"--seconds": str(seconds), "--seed": os.environ.get("STORM_SEED", "1"), **options}
-    root, given = str(Path(__file__).parents[1]), [*options.items()]
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", PLAY, root, str(folder), *sum(given, ())],
-        capture_output=True,
-        text=True,
-        timeout=seconds + 280,
-        env={**os.environ, **environment},
-    )
+    given = sum(options.items(), ())
+    done = ended("-c", PLAY, FILES, folder, *given, timeout_s=seconds + 280, **environment)
     if done.returncode == 0:
         return
     end = f"it ended with status {done.returncode}"

@@ -4,8 +4,6 @@ import ast
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ from typing import TypeGuard
 
 import pytest
 
+from tests.rigs.program import python
 from tests.tiers import APART, KEPT, PROMISED, PROVED, WHOLE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -399,17 +398,6 @@ def copy_source(tmp_path: Path) -> Path:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
     return source
-
-
-def python(*arguments: str, cwd: Path, timeout_s: float = 240, **env: str) -> str:
-    """What a Python that is not in the repository prints."""
-    # -P, and a folder that is not the repository: its wheel/ hides nobody's.
-    command = [sys.executable, "-P", *arguments]
-    done = subprocess.run(
-        command, cwd=cwd, env=os.environ | env, capture_output=True, text=True, timeout=timeout_s
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 INSTALLED = """

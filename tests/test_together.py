@@ -1,11 +1,10 @@
 """Tests that share a process, see `conftest.Together`: one that ends it takes no other along."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.rigs.program import FILES, ended
 
 CONFTEST = """
 from tests.conftest import pytest_xdist_make_scheduler
@@ -32,14 +31,6 @@ def test_a_process_that_ends_fails_its_test_alone(tmp_path: Path, ends: set[int]
     """Also if another ends while the one that takes its place still looks for its tests."""
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_ends.py").write_text(TESTS.format(ends=ends))
-    root = Path(__file__).parent.parent
-    ran = subprocess.run(
-        [sys.executable, "-P", "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", "--color=no"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    run = ["-m", "pytest", "-n", "2", "-p", "no:cacheprovider", "--color=no"]
+    ran = ended(*run, cwd=tmp_path, timeout_s=100, PYTHONPATH=str(FILES))
     assert f"{len(ends)} failed, {40 - len(ends)} passed" in ran.stdout, ran.stdout + ran.stderr

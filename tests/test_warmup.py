@@ -2,14 +2,13 @@
 
 import ast
 import os
-import subprocess
-import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from tests.rigs.program import python
 from timerstore import InvalidArgumentError
 from timerstore.cli.commands import app
 from timerstore.errors import StoreAccessError
@@ -22,15 +21,7 @@ RUN = f"import sys; from pathlib import Path; sys.path.append(sys.argv[1]); {LIF
 
 
 def lived(folder: Path, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", RUN, ROOT, folder],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return python("-c", RUN, ROOT, folder, timeout_s=100, **environment)
 
 
 def test_every_kernel_says_when_it_is_compiled() -> None:
@@ -82,7 +73,6 @@ if not INTERPRETED:
     def test_the_first_opening_compiles_all_of_them(tmp_path: Path) -> None:
         cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
         program = "import sys, timerstore; timerstore.open(sys.argv[1]).close()"
-        command = [sys.executable, "-P", "-c", program, str(tmp_path / "store")]
-        subprocess.run(command, env=os.environ | cache, check=True, timeout=400)
+        python("-c", program, tmp_path / "store", timeout_s=400, **cache)
         (tmp_path / "life").mkdir()
         assert lived(tmp_path / "life", **cache) == "done\n"

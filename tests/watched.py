@@ -1,7 +1,8 @@
-"""A disk that shows each of its steps, or is interrupted at one."""
+"""Disks that show each of their steps, or are interrupted at one."""
 
 from pathlib import Path
 
+from tests.models.quiet_disk import QuietDisk
 from timerstore.timelog.files.disk import Disk
 
 
@@ -20,3 +21,19 @@ class Watched(Disk):
         if len(self.events) == self.stop_at:
             raise StoppedHereError(kind)
         self.events.append((kind, path.name))
+
+
+class Ended(BaseException):
+    """The process ends here: nothing of ours goes on."""
+
+
+class EndingDisk(QuietDisk):
+    """A disk whose process ends once so many of its events came."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def event(self, kind: str, path: Path) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Ended

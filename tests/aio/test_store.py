@@ -16,6 +16,7 @@ import timerstore
 import timerstore.aio
 from tests.aio.held_disk import HeldDisk
 from tests.aio.loops import LOOPS, run, until
+from tests.rigs.together import together
 from tests.small_store import SMALL
 from tests.store_calls import ENDING, WITHOUT_ARGUMENTS, arguments, methods
 from tests.test_fork import told_by_a_child
@@ -260,11 +261,11 @@ def test_another_loop_or_no_loop_is_told_so(tmp_path: Path, kind: str) -> None:
 @loops
 def test_two_loops_share_an_open_store(tmp_path: Path, kind: str) -> None:
     with timerstore.open(tmp_path / "s", config=GROUP) as plain:
-        together, seen = threading.Barrier(2, timeout=30), list[str]()
+        both, seen = threading.Barrier(2, timeout=30), list[str]()
 
         async def main() -> list[str]:
             async with timerstore.aio.attach(plain) as store:
-                together.wait()
+                both.wait()
                 ids = await asyncio.gather(*(store.put(b"x", topic="t") for _ in range(20)))
                 async for d in store.consume("t", timeout=0.3):
                     d.ack()
@@ -275,12 +276,7 @@ def test_two_loops_share_an_open_store(tmp_path: Path, kind: str) -> None:
                 await store.count()
             return ids
 
-        put: list[str] = []
-        threads = [threading.Thread(target=lambda: put.extend(run(kind, main))) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        put = sum(together(lambda _: run(kind, main), range(2)), list[str]())
         assert len(put) == 40 and sorted(put) == sorted(seen)
         assert plain.count() == 0  # leaving it left it open
 

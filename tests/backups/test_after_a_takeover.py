@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.backups.test_follow import until
 from tests.backups.test_remote import AHEAD_MS, TINY, objects
 from tests.backups.test_standby import Pair
 from tests.cli.shell import SMALL
 from tests.rigs.objects import CutDestination
+from tests.rigs.waiting import wait_until
 from tests.tiers import how_many
 from timerstore import InvalidArgumentError, StoreLockedError, TimerStoreError
 from timerstore.backups.catalog import Catalog, read_catalog
@@ -103,7 +103,7 @@ def test_promoted_while_it_is_followed(tmp_path: Path) -> None:
         with timerstore.open(folder / "store", config=SMALL) as store:
             following = store.follow(place, every=0.01)
             put = {store.put(b"first", delay=timedelta(hours=1))}
-            until(lambda: following.status.shipped_end)  # noqa: B023
+            wait_until(lambda: following.status.shipped_end)  # noqa: B023
             locals_ = [folder / "one", folder / "two"]
             for local in locals_:
                 standby = Standby(local, find_destination(place), place)
@@ -115,7 +115,7 @@ def test_promoted_while_it_is_followed(tmp_path: Path) -> None:
             shipped_end = following.status.shipped_end
             promote(locals_[0], config=SMALL)
             store.put(b"too late", delay=timedelta(hours=1))
-            until(lambda: following.status.ended)  # noqa: B023
+            wait_until(lambda: following.status.ended)  # noqa: B023
             with pytest.raises(StoreLockedError, match="taken over"):
                 following.close()
             (warning,) = [e for e in store.health().warnings if e.kind == "copy is behind"]
@@ -128,10 +128,10 @@ def test_promoted_while_it_is_followed(tmp_path: Path) -> None:
             following = store.follow(place, every=0.01)
             store.put(b"in the first copy", delay=timedelta(hours=1))
             end = store.stats().commitlog_end
-            until(lambda: following.status.shipped_end == end)  # noqa: B023
+            wait_until(lambda: following.status.shipped_end == end)  # noqa: B023
             promote(locals_[1], config=SMALL)
             store.put(b"too late", delay=timedelta(hours=1))
-            until(lambda: following.status.ended)  # noqa: B023
+            wait_until(lambda: following.status.ended)  # noqa: B023
             with suppress(StoreLockedError):
                 following.close()
         again = pending(locals_[1])

@@ -9,8 +9,9 @@ import pytest
 import timerstore
 from tests.backups.test_follow import Followed
 from tests.backups.test_remote import AHEAD_MS, TINY
-from tests.backups.test_standby import Ended, EndingDisk, Pair, count
+from tests.backups.test_standby import Pair, count
 from tests.rigs.objects import watched_filesystem
+from tests.watched import Ended, EndingDisk
 from timerstore import InvalidArgumentError, StoreFullError, StoreLockedError
 from timerstore.backups.catalog import Catalog, read_catalog
 from timerstore.backups.chains import read_chains

@@ -13,10 +13,11 @@ from urllib.parse import quote
 import pytest
 
 import timerstore
-from tests.backups.test_follow import Followed, until
+from tests.backups.test_follow import Followed
 from tests.backups.test_remote import TINY, Kept, objects
 from tests.cli.shell import finish, process
 from tests.rigs.objects import CutDestination
+from tests.rigs.waiting import wait_until
 from tests.tiers import how_many, some
 from timerstore import Config, StoreLockedError
 from timerstore.backups import follower as follower_module
@@ -80,7 +81,7 @@ def test_restores_beside_a_follower_that_merges_and_thins(
     with timerstore.open(path, config=TINY) as store:
         with store.follow(place, every=0.01, keep=0.1) as following:
             store.put(b"first", delay=timedelta(hours=1))
-            until(lambda: following.status.shipped_end)
+            wait_until(lambda: following.status.shipped_end)
             until_s = time.monotonic() + SECONDS
             while time.monotonic() < until_s or not done:
                 store.put_many([bytes(rnd.randrange(1, 900))] * 9, delay=timedelta(hours=1))
@@ -107,7 +108,7 @@ def test_a_follower_that_is_stopped_while_segments_go(tmp_path: Path) -> None:
     child = process("follow", path, place, "--every", "20ms")
     until_s, starts = time.monotonic() + SECONDS, set[int]()
     try:
-        until(lambda: store.stats().copies)
+        wait_until(lambda: store.stats().copies)
         while time.monotonic() < until_s:
             os.kill(child.pid, signal.SIGSTOP)
             stop_s = time.monotonic() + rnd.choice((0.02, 0.2, 1.0))
@@ -120,7 +121,7 @@ def test_a_follower_that_is_stopped_while_segments_go(tmp_path: Path) -> None:
             time.sleep(rnd.random() * 0.3)
         for _ in range(3):
             store.put(b"kept", delay=timedelta(hours=1))
-        until(lambda: store.stats().copies[0].lag_bytes == 0)
+        wait_until(lambda: store.stats().copies[0].lag_bytes == 0)
         assert store.stats().copies[0].error is None
     finally:
         os.kill(child.pid, signal.SIGCONT)

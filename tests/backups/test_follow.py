@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +18,7 @@ import timerstore
 from tests.backups.test_remote import AHEAD_MS, TINY, Kept, objects
 from tests.cli.shell import SMALL, Run, finish, process
 from tests.rigs.objects import watched_filesystem
+from tests.rigs.waiting import wait_until
 from timerstore import InvalidArgumentError, NotAStoreError, StoreLockedError
 from timerstore.backups import follower as follower_module
 from timerstore.backups import merging, taking
@@ -60,13 +60,6 @@ class Followed(Kept):
         self.restored.rename(self.restored.with_name(f"restored{time.monotonic_ns()}"))
         assert report.ok
         return report.pending_count
-
-
-def until(condition: Callable[[], Any], seconds: float = 60) -> None:
-    end_s = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end_s, "it did not come"
-        time.sleep(0.02)
 
 
 def test_each_step_ships_what_is_new(place: str, tmp_path: Path) -> None:
@@ -340,7 +333,7 @@ def test_the_program_follows_itself(tmp_path: Path) -> None:
     with timerstore.open(path, config=SMALL) as store:
         following = store.follow(place, every=0.05, keep=3_600)
         store.put(b"first", delay=timedelta(hours=1))
-        until(lambda: following.status.shipped_end == store.stats().commitlog_end)
+        wait_until(lambda: following.status.shipped_end == store.stats().commitlog_end)
         with pytest.raises(StoreLockedError):
             store.follow(place)
         with pytest.raises(InvalidArgumentError, match="every is"):
@@ -352,7 +345,7 @@ def test_the_program_follows_itself(tmp_path: Path) -> None:
         claim_chain(find_destination(place), 1, promoted=True)
         refused = store.follow(place, every=timedelta(milliseconds=10))
         store.put(b"third", delay=timedelta(hours=1))
-        until(lambda: refused.status.ended)
+        wait_until(lambda: refused.status.ended)
         assert "taken over" in str(refused.status.error)
         assert [each.kind for each in store.health().warnings] == ["copy is behind"]
         with pytest.raises(StoreLockedError, match="taken over"):
@@ -373,11 +366,11 @@ def test_the_command(run: Run, s3: str, tmp_path: Path) -> None:
         store.put(b"first", delay=timedelta(hours=1))
         child = process("follow", path, s3, "--every", "100ms")
         try:
-            until(
+            wait_until(
                 lambda: [c for c in store.stats().copies if c.shipped_end > 0 and not c.lag_bytes]
             )
             store.put(b"second", delay=timedelta(hours=1))
-            until(lambda: not store.stats().copies[0].lag_bytes)
+            wait_until(lambda: not store.stats().copies[0].lag_bytes)
             os.kill(child.pid, signal.SIGSTOP)
             store.put(b"third", delay=timedelta(hours=1))
             os.kill(child.pid, signal.SIGCONT)

@@ -278,10 +278,6 @@ def test_an_object_that_breaks_off_is_asked_for_again(tmp_path: Path) -> None:
     assert kept.restore().pending_count == 100 and len(fails) > 3
 
 
-class Ended(BaseException):
-    """The process ends here."""
-
-
 def test_wherever_a_run_ends_earlier_points_are_whole(tmp_path: Path) -> None:
     """At each call of the file system; the next run goes on, and its point is whole."""
     left, seen = [1 << 30], list[str]()

@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 
 import timerstore
-from tests.backups.test_follow import Followed, until
+from tests.backups.test_follow import Followed
 from tests.backups.test_remote import AHEAD_MS, TINY
 from tests.cli.shell import SMALL, Run, finish, process
+from tests.rigs.waiting import wait_until
+from tests.watched import Ended, EndingDisk
 from timerstore import InvalidArgumentError, NotAStoreError, StoreLockedError
 from timerstore.backups.catalog import read_catalog
 from timerstore.backups.chains import claim_chain, newest_claim
 from timerstore.backups.destination import find_destination
 from timerstore.backups.promote import PromoteReport, promote
 from timerstore.backups.standby import STANDBY_FILE, Standby
-from timerstore.timelog.files.disk import Disk
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -126,22 +127,6 @@ def test_what_comes_late_from_the_one_before_is_not_seen(pair: Pair, tmp_path: P
     assert [point.number for point in timerstore.backup_points(pair.place)] == [1, 2]
     assert timerstore.verify(pair.place).ok
     assert timerstore.restore(pair.place, tmp_path / "again").pending_count == 11
-
-
-class Ended(BaseException):
-    """The process ends here."""
-
-
-class EndingDisk(Disk):
-    """A disk whose process ends at one of its events."""
-
-    def __init__(self, left: int) -> None:
-        self.left = left
-
-    def event(self, kind: str, path: Path) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise Ended
 
 
 def test_wherever_a_step_ends(tmp_path: Path) -> None:
@@ -280,18 +265,18 @@ def test_the_commands(run: Run, tmp_path: Path) -> None:
     with timerstore.open(path, config=SMALL) as store:
         store.put(b"first", delay=timedelta(hours=1))
         with store.follow(place, every=timedelta(milliseconds=50)) as following:
-            until(lambda: following.status.shipped_end)
+            wait_until(lambda: following.status.shipped_end)
             assert "were new" in run("standby", place, local, "--once").output
             child = process("standby", place, local, "--every", "50ms")
             store.put(b"second", delay=timedelta(hours=1))
             end = store.stats().commitlog_end
-            until(lambda: timerstore.backup_points(local)[-1].log_end == end)
+            wait_until(lambda: timerstore.backup_points(local)[-1].log_end == end)
             child.send_signal(signal.SIGTERM)
             assert finish(child)[0] == 0
             assert "second" in run("pending", local).output
             assert "2 timers are pending" in run("promote", local).output
             store.put(b"third", delay=timedelta(hours=1))
-            until(lambda: following.status.ended)
+            wait_until(lambda: following.status.ended)
             with pytest.raises(StoreLockedError):
                 following.close()
             following.close = lambda: None  # type: ignore[method-assign]

@@ -15,6 +15,8 @@ import pytest
 
 import timerstore
 from tests.cli.shell import Run, finish, process, put
+from tests.rigs.damaging import flip_bit
+from tests.rigs.program import ended
 from timerstore.errors import TimerStoreError
 from timerstore.ground.amounts import shown_bytes
 
@@ -232,10 +234,7 @@ def test_verify_of_a_sound_store(run: Run, path: Path) -> None:
 
 def test_verify_finds_damage(run: Run, path: Path) -> None:
     put(path, b"some body", b"other")
-    file = path / "commitlog" / f"{0:020d}"
-    data = bytearray(file.read_bytes())
-    data[data.index(b"some body")] ^= 1
-    file.write_bytes(data)
+    flip_bit(path / "commitlog" / f"{0:020d}", b"some body")
     verdict, first, *_ = run("verify", path, exits=1).stdout.splitlines()
     assert first.split("\t")[:2] == ["commitlog", "0"]
     assert "damaged places in" in verdict
@@ -435,10 +434,7 @@ def test_no_reader_at_all_is_no_damage(path: Path, command: str) -> None:
 @pytest.mark.timeout(120)
 def test_damage_is_told_to_nobody_too(path: Path) -> None:
     put(path, b"some body")
-    file = path / "commitlog" / f"{0:020d}"
-    data = bytearray(file.read_bytes())
-    data[data.index(b"some body")] ^= 1
-    file.write_bytes(data)
+    flip_bit(path / "commitlog" / f"{0:020d}", b"some body")
     read, write = os.pipe()
     os.close(read)
     child = process("verify", path, stdout=write)
@@ -482,7 +478,7 @@ def test_an_error_outside_the_commands_is_our_own(path: Path) -> None:
     code = "import timerstore.cli.commands as c\n"
     code += "def fail(*_, **__): raise KeyError('x')\n"
     code += "c.app = fail\nfrom timerstore.cli import main; main()"
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    done = ended("-c", code)
     assert done.returncode == 70
     assert (
         "this is a fault of timerstore, not yours: KeyError: 'x'. Please report it" in done.stderr
@@ -492,9 +488,7 @@ def test_an_error_outside_the_commands_is_our_own(path: Path) -> None:
 @pytest.mark.parametrize("name", ["typer", "rich"])
 def test_a_missing_extra_is_named(name: str) -> None:
     code = f"import sys; sys.modules[{name!r}] = None; from timerstore.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code, "info"], capture_output=True, text=True
-    )
+    done = ended("-c", code, "info")
     assert done.returncode == 2
     assert done.stderr == (
         f"timerstore: this command needs {name}. Install it: pip install {name}\n"

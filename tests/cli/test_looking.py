@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -15,6 +13,8 @@ import pytest
 
 import timerstore
 from tests.cli.shell import SMALL, Run, finish, process, put
+from tests.rigs.program import python
+from tests.rigs.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -34,8 +34,7 @@ def owner(path: Path) -> Iterator[timerstore.TimerStore]:
     with timerstore.open(path, config=SMALL) as store:
         store.put_many([b"%d" % i for i in range(100)], topic="mail", delay_ms=3_600_000)
         store.put(b"now", topic="mail")
-        while store.count() > 100:
-            time.sleep(0.01)
+        wait_until(lambda: store.count() == 100)
         yield store
 
 
@@ -198,7 +197,7 @@ def test_consume_acknowledges_what_a_reader_took_that_leaves(path: Path) -> None
 def test_help_loads_no_kernels() -> None:
     code = "import sys, timerstore.cli.commands\n"
     code += "heavy = {'numba', 'numpy', 'pyarrow'} & set(sys.modules)\nassert not heavy, heavy"
-    subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=60)
+    python("-c", code, timeout_s=60)
 
 
 def test_an_owner_that_is_silent_hinders_no_look(

@@ -11,6 +11,7 @@ from rich.text import Text
 
 import timerstore
 from tests.cli.shell import SMALL, Run, put
+from tests.rigs.damaging import flip_bit
 from timerstore.cli.output import fit
 from timerstore.cli.texts import shown_from, shown_span
 
@@ -95,10 +96,8 @@ def test_damage_is_shown_behind_the_verdict_and_no_more_than_fits(run: Run, path
     bodies = [b"body number %04d" % i for i in range(60)]
     put(path, *bodies)
     file = path / "commitlog" / f"{0:020d}"
-    data = bytearray(file.read_bytes())
     for body in bodies[:50]:
-        data[data.index(body)] ^= 1
-    file.write_bytes(data)
+        flip_bit(file, body)
     verdict, *places, more = run("verify", path, exits=1).stdout.splitlines()
     count = int(verdict.split(": ")[1].split()[0].replace(",", ""))
     assert verdict.startswith(f"{path}: {count} damaged places in ") and count >= 50

@@ -1,7 +1,6 @@
 """Commands that change a store, asked of the process that has it open."""
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 import timerstore
 from tests.cli.shell import SMALL, Run
+from tests.rigs.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -95,8 +95,7 @@ def test_dead_retry_and_groups(run: Run, path: Path, owner: timerstore.TimerStor
 
     ids = list(owner.put_many([b"a", b"b", b"c"], topic="t", keys=["k", "l", "m"]))
     with consumer:
-        while not any(each.dead_letter_count == 3 for each in owner.stats().groups):
-            time.sleep(0.01)
+        wait_until(lambda: any(each.dead_letter_count == 3 for each in owner.stats().groups))
     terminal = {"FORCE_COLOR": "1", "COLUMNS": "120"}
     (row,) = [json.loads(line) for line in run("groups", path, "--json").stdout.splitlines()]
     assert (row["topic"], row["group"], row["dead_letter_count"]) == ("t", "mailer", 3)

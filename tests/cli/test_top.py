@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.cells import cell_len
 
 import timerstore
 from tests.cli.shell import SMALL, Run
+from tests.rigs.waiting import wait_until
 from timerstore import TimerStore
 from timerstore.cli.top import look_at
 from timerstore.cli.topview import Look, draw, lateness, rates, sparkline
@@ -36,9 +36,7 @@ def looks(store: TimerStore) -> tuple[Look, Look]:
     before = look_at(store.path, owner)
     for i in range(30):
         store.put(b"x", topic=f"topic-{i % 3}", delay=timedelta(minutes=i // 15))
-    until_s = time.monotonic() + 20
-    while store.stats().fired_count < 15 and time.monotonic() < until_s:
-        time.sleep(0.01)
+    wait_until(lambda: store.stats().fired_count >= 15)
     store.pull("topic-0", group="g", timeout=5).ack()
     store.pause("putting")
     return before, look_at(store.path, owner)

@@ -3,8 +3,6 @@
 import gc
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -17,6 +15,7 @@ import pytest
 import timerstore
 from tests.interrupting import Interrupt, interrupted
 from tests.models.quiet_disk import QuietDisk
+from tests.rigs.program import FILES, python
 from tests.rigs.storm_taken import run_of
 from tests.small_store import SMALL
 from tests.store_calls import calls_of
@@ -362,14 +361,8 @@ store.close()
 def test_threads_that_put_do_not_freeze_the_process(
     tmp_path: Path, durability: str, count: int
 ) -> None:
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
-    program = FREEZE.format(count=count)
-    subprocess.run(
-        [sys.executable, "-P", "-c", program, tmp_path / "store", durability],
-        env=environment,
-        check=True,
-        timeout=180,
-    )
+    start = ["-c", FREEZE.format(count=count), tmp_path / "store", durability]
+    python(*start, timeout_s=180, PYTHONPATH=str(FILES / "tests"))
 
 
 @pytest.mark.parametrize("manual", [False, True])

@@ -14,6 +14,7 @@ import pytest
 
 from tests.consumer.test_retry_rules import LEVELS_MS, TIMEOUT, handler, table
 from tests.models.quiet_disk import QuietDisk
+from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
 from timerstore import (
     Consumer,
@@ -356,10 +357,7 @@ def test_in_threads(tmp_path: Path, ordered: Any, caplog: pytest.LogCaptureFixtu
         bodies = [b"%d" % i for i in range(200)]
         store.put_many(bodies, topic="t", keys=[f"{i % 7}" for i in range(200)])
         with consumer:
-            deadline = time.monotonic() + 60
-            while sum(map(len, seen.values())) < 200:
-                assert time.monotonic() < deadline, "it does not come to an end"
-                time.sleep(0.01)
+            wait_until(lambda: sum(map(len, seen.values())) == 200)
         assert not wrong
         for line, found in seen.items():
             assert found == [each for i, each in enumerate(bodies) if line in ("", f"{i % 7}")]
@@ -391,10 +389,7 @@ def test_who_still_runs_keeps_others_out(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgumentError, match="must be the only one"):
             after.start()
         go_on.set()
-        deadline = time.monotonic() + 30
-        while store.consuming.group("t", "g").owner is not None:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: store.consuming.group("t", "g").owner is None)
         # It failed, too late to be held back: the next one begins with it.
         found = [d.body for d in store.consume("t", group="g", timeout=0)]
         assert found == [b"1", b"2", b"3"]

@@ -2,7 +2,6 @@
 
 import random
 import shutil
-import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import timerstore
 from tests.models.ack_model import BY_PUT, CHECKPOINT, PLAIN, WRONG, FoundError, play
 from tests.rigs.history import Act, Acts
+from tests.rigs.together import together
 from tests.small_store import SMALL
 from timerstore import (
     Consumer,
@@ -366,11 +366,7 @@ def test_many_threads(tmp_path: Path) -> None:
                 except TooLateError:
                     late.append(int(d.body))
 
-        threads = [threading.Thread(target=work, args=(step,)) for step in (1, -1, 1, -1)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(work, (1, -1, 1, -1))
         assert sorted(done) == list(range(200)) and len(late) == 600
         assert store.count() == 200
         store.abandon()

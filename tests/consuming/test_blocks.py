@@ -1,7 +1,6 @@
 """Lent memory: never lent twice at once, lent again once nothing looks into it."""
 
 import sys
-import threading
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.rigs.together import together
 from timerstore.consuming.lentblocks import UNSHARED_REFERENCES, LentBlocks
 
 
@@ -78,11 +78,7 @@ def test_threads_get_memory_of_their_own() -> None:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        threads = [threading.Thread(target=work, args=(name,)) for name in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(work, range(8))
     finally:
         sys.setswitchinterval(interval)
     assert not wrong

@@ -22,6 +22,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import timerstore
+from tests.rigs.together import together
 from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
 from timerstore import (
@@ -268,25 +269,21 @@ def test_nobody_keeps_anybody_out(store: TimerStore, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(door, "_HELLO_S", 60.0)  # longer than this test may take
     ids: list[str] = []
 
-    def ask() -> None:
+    def ask(_: int) -> None:
         for _ in range(5):
             ids.append(find_owner(store.path).call("put", body=b"x", at_ms=FAR_MS))
 
     with timerstore.serve(store), contextlib.ExitStack() as stack:
         clients = [stack.enter_context(timerstore.connect(store.path)) for _ in range(12)]
-        while not all(client._link._heart for client in clients):  # the second connection of each
-            time.sleep(0.01)
+        # The second connection of each.
+        wait_until(lambda: all(client._link._heart for client in clients))
         with pytest.raises(StoreAccessError, match="24 connections already"):
             timerstore.connect(store.path)
         for i in range(60):
             idle = stack.enter_context(connect(store.path, SOCKET_NAME, 30))
             with contextlib.suppress(BrokenPipeError):
                 idle.sendall((b"", b"GET /health", b"\0\0")[i % 3])
-        threads = [threading.Thread(target=ask) for _ in range(20)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        together(ask, range(20))
         assert len(set(ids)) == store.count() == clients[0].count() == 100
         assert get(store.path, "/count") == (200, {"result": 100})
 
@@ -346,10 +343,7 @@ def test_a_closed_store_that_was_asked_goes_with_its_last_reference(tmp_path: Pa
         store.close()
         core = weakref.ref(store.core)
         del store
-        until_s = time.monotonic() + 10  # a thread may be about to end
-        while core() is not None and time.monotonic() < until_s:
-            time.sleep(0.01)
-        assert core() is None
+        wait_until(lambda: core() is None)  # a thread may be about to end
     finally:
         gc.enable()
 

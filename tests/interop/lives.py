@@ -7,8 +7,6 @@ end each has come once, none that was cancelled, none early.
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
 from datetime import timedelta
@@ -16,6 +14,7 @@ from pathlib import Path
 
 from tests import naive
 from tests.interop.brokers import Brokers
+from tests.rigs.program import python
 from timerstore import Config, ManualClock, TimerStore, Tuning, verify
 from timerstore.validation import validate
 
@@ -215,10 +214,8 @@ class Life:
         self.wait()
         file = self.path.with_suffix(".toml")
         file.write_text(f'[timerstore]\ndelay_levels = "{LEVELS}"\n')
-        command = [sys.executable, "-P", "-c", "from timerstore.cli import main; main()"]
-        command += ["handover", self.path, "--config", file]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
+        main = "from timerstore.cli import main; main()"
+        python("-c", main, "handover", self.path, "--config", file, timeout_s=120)
         self.is_sound()
 
     def wait(self) -> None:

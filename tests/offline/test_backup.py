@@ -18,6 +18,7 @@ import timerstore
 from tests.faulty_disk import FaultyDisk
 from tests.markdown import ROOT
 from tests.models.ledger import read_messages
+from tests.rigs.damaging import flip_bit
 from tests.sparse_copy import copy_tree
 from timerstore import (
     Config,
@@ -288,9 +289,7 @@ def test_damage_of_a_backup_is_found(kept: Kept, tmp_path: Path) -> None:
         ("points/1/config/timercheck", 0),
     ):
         copy = copy_tree(kept.dest, tmp_path / "copy")
-        data = bytearray((copy / name).read_bytes())
-        data[at] ^= 4
-        (copy / name).write_bytes(data)
+        flip_bit(copy / name, at, 2)
         report = timerstore.verify(copy)
         assert not report.ok and name in {each.file for each in report.problems}
         number = 1 if "1" in name.split("/")[1] else None
@@ -462,11 +461,7 @@ def test_one_damaged_message_of_a_restored_store_is_all_that_is_named(
     assert timerstore.verify(kept.restored).ok and validate(kept.restored).ok
     offset = [each.offset for each in read_messages(kept.restored)][number]
     file = kept.restored / "commitlog" / f"{offset // 8_192 * 8_192:020d}"
-    with file.open("r+b") as opened:
-        opened.seek(offset % 8_192 + at)
-        byte = opened.read(1)[0]
-        opened.seek(-1, 1)
-        opened.write(bytes([byte ^ 4]))
+    flip_bit(file, offset % 8_192 + at, 2)
     named = {(each.file, each.offset) for each in timerstore.verify(kept.restored).problems}
     assert ("commitlog", offset) in named
     # Besides it, what points to it: its entry, its unit.

@@ -8,7 +8,6 @@ that is pending there fires, once.
 import shutil
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from tests.models.quiet_disk import QuietDisk
 from tests.rigs.dictionary import LEVELS, TOPICS, DictionaryMachine
 from tests.rigs.machine import cases_of
 from tests.tiers import how_many
+from tests.watched import Ended, EndingDisk
 from timerstore import BackupPoint, Config, InvalidArgumentError, ManualClock, TimerStore, Tuning
 from timerstore.backups.backup import take_point
 from timerstore.offline.restore import restore_point
@@ -30,21 +30,6 @@ GROUP = "workers"
 EXAMPLES = how_many("MACHINE_EXAMPLES", 1 if INTERPRETED else 2, 30)
 RESTORED_MAX = 5
 """Points, and as many times between them, that are restored of one history."""
-
-
-class StoppingDisk(QuietDisk):
-    """A disk whose process ends at one of its events."""
-
-    class StoppedError(BaseException):
-        """It has ended."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def event(self, kind: str, path: Path) -> None:
-        self.count -= 1
-        if self.count < 0:
-            raise StoppingDisk.StoppedError
 
 
 @dataclass
@@ -174,8 +159,8 @@ class BackupMachine(DictionaryMachine):
     @rule(count=st.integers(0, 60))
     def be_stopped_in_a_backup(self, count: int) -> None:
         try:
-            self.taken(self.take(StoppingDisk(count)), is_exact=False)
-        except StoppingDisk.StoppedError:
+            self.taken(self.take(EndingDisk(count)), is_exact=False)
+        except Ended:
             found = []
             if (self.dest / "backup.json").is_file():
                 found = timerstore.backup_points(self.dest)

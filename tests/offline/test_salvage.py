@@ -19,6 +19,7 @@ import timerstore
 from tests.models.damaged import read_past_damage
 from tests.models.ledger import LEVEL_TOPIC, TIMER_TOPIC, Ledger, Root, read_ledger
 from tests.models.quiet_disk import QuietDisk
+from tests.rigs.damaging import flip_bit
 from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
 from tests.tiers import how_many
@@ -85,9 +86,7 @@ def lived() -> Iterator[Lived]:
 
 
 def flip(path: Path, at: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[at % len(data)] ^= 1 << at % 8
-    path.write_bytes(data)
+    flip_bit(path, at % path.stat().st_size, at % 8)
 
 
 def wipe(path: Path, at: int) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import config
 
+from tests.rigs.together import together
 from tests.small_store import SMALL
 from timerstore import (
     InvalidArgumentError,
@@ -241,11 +242,7 @@ def test_many_threads(tmp_path: Path) -> None:
                 store.get(id)
                 said.append(store.cancel(id))
 
-        threads = [threading.Thread(target=work, args=(ids[i % 2 :: 2],)) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(work, (ids[i % 2 :: 2] for i in range(4)))
         assert said == [True] * 2 * count and store.count() == 0
         store.core.engine.cancelled.check()
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.models.ledger import read_messages
 from tests.models.quiet_disk import QuietDisk
+from tests.rigs.damaging import flip_bit
 from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
 from timerstore import (
@@ -34,12 +35,7 @@ FLIP_EVERY = int(os.environ.get("FLIP_EVERY", "41"))
 def flip(path: Path, at: bytes, within: int = 0) -> int:
     """Flip a bit of the commit log; return where it was."""
     file = min((path / "commitlog").iterdir())
-    with file.open("r+b") as opened:  # in place: a store may have it mapped
-        data = opened.read()
-        place = data.index(at) + within
-        opened.seek(place)
-        opened.write(bytes([data[place] ^ 1]))
-    return place
+    return flip_bit(file, file.read_bytes().index(at) + within)
 
 
 def opened(path: Path, config: Config = CONFIG, now_ms: int = START_MS) -> TimerStore:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
 from timerstore import (
     Config,
@@ -74,13 +75,6 @@ def fill(store: TimerStore) -> str:
     ids = [store.put(b"x", topic="t", at_ms=FAR_MS) for _ in range(LIMIT)]
     assert store.putting.admission.backlog() == LIMIT
     return ids[0]
-
-
-def wait_until(holds: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 50
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.002)
 
 
 def test_the_default_is_that_the_queue_grows(tmp_path: Path) -> None:

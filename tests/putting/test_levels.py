@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import timerstore
 from tests.models.ledger import LEVEL_TOPIC, read_messages
+from tests.rigs.damaging import flip_bit
 from tests.table_stores import exported_rows
 from timerstore import Config, InvalidArgumentError, ManualClock, TimerStore, TooLateError, Tuning
 from timerstore.cli.commands import app
@@ -244,7 +245,7 @@ def test_verify_names_what_is_wrong(tmp_path: Path) -> None:
     store.close()
     file = tmp_path / "s" / "consumequeue" / LEVEL_TOPIC / "1" / f"{0:020d}"
     data = file.read_bytes()
-    file.write_bytes(data[:39] + bytes([data[39] ^ 1]) + data[40:])
+    flip_bit(file, 39)
     report = timerstore.verify(tmp_path / "s")
     assert not report.ok and f"consumequeue/{LEVEL_TOPIC}/1" in str(report.problems[0])
     file.write_bytes(data)

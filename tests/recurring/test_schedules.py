@@ -16,6 +16,7 @@ import pytest
 
 import timerstore
 from tests.models.quiet_disk import QuietDisk
+from tests.rigs.together import together
 from tests.small_store import SMALL
 from timerstore import (
     Delivery,
@@ -448,26 +449,17 @@ def test_many_start_it_and_carry_it_on(tmp_path: Path) -> None:
     """Threads that start, change and carry on the same job never have two of it."""
     with TimerStore(tmp_path / "s", config=SMALL) as store:
         jobs, until = [Schedules(store) for _ in range(4)], time.monotonic() + 3
-        errors: list[BaseException] = []
 
         def work(number: int) -> None:
             rnd = random.Random(number)
-            try:
-                while time.monotonic() < until:
-                    body = b"b" if rnd.random() < 0.005 else b"a"
-                    given: dict[str, Any] = {"key": "k", "schedule": every(30 * SECOND / 1_000)}
-                    jobs[number].start("ticks", body=body, **given)
-                    jobs[number].step()
-                    assert store.count(TOPIC) <= 1
-            except BaseException as e:
-                errors.append(e)
+            while time.monotonic() < until:
+                body = b"b" if rnd.random() < 0.005 else b"a"
+                given: dict[str, Any] = {"key": "k", "schedule": every(30 * SECOND / 1_000)}
+                jobs[number].start("ticks", body=body, **given)
+                jobs[number].step()
+                assert store.count(TOPIC) <= 1
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert errors == []
+        together(work, range(4))
         found = [scheduled_ms(d) for d in store.consume("ticks", timeout=0)]
         assert len(found) == len(set(found)) > 3
         assert isinstance(store, timerstore.TimerStore)

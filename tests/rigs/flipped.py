@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tests import naive
+from tests.rigs.damaging import flip_bit
 from tests.rigs.patient import TIMERS, Patient
 from tests.rigs.planted import LOG, UNITS, WHEEL, Place
 from timerstore.timelog.bytes import format as fmt
@@ -28,14 +29,6 @@ def flip(rule: str, name: str) -> Callable[[Callable[[Patient], Place]], None]:
         FLIPS[name] = rule, plant
 
     return enter
-
-
-def _flip_file(store: Patient, name: str, at: int) -> None:
-    with open(store.path / name, "r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 1]))
 
 
 # --- the commit log
@@ -113,7 +106,7 @@ def _(store: Patient) -> Place:
 def _in_entry(rule: str, index: int, at: int) -> None:
     @flip(rule, f"entry {index}, byte {at}")
     def _(store: Patient) -> Place:
-        _flip_file(store, f"{TIMER_QUEUE}/{0:020d}", index * fmt.ENTRY_BYTES + at)
+        flip_bit(store.path / f"{TIMER_QUEUE}/{0:020d}", index * fmt.ENTRY_BYTES + at)
         return TIMER_QUEUE, index * fmt.ENTRY_BYTES
 
 
@@ -125,7 +118,7 @@ for index in (0, 13, 30):
 @flip("entry_message", "an entry behind a queue's end")
 def _(store: Patient) -> Place:
     used = int((store.entries(TIMERS)["size"] > 0).sum())
-    _flip_file(store, f"{TIMER_QUEUE}/{0:020d}", (used + 2) * fmt.ENTRY_BYTES + 7)
+    flip_bit(store.path / f"{TIMER_QUEUE}/{0:020d}", (used + 2) * fmt.ENTRY_BYTES + 7)
     return TIMER_QUEUE, (used + 2) * fmt.ENTRY_BYTES
 
 
@@ -177,7 +170,7 @@ def _in_slot(rule: str, name: str, told_at: int) -> None:
     def _(store: Patient) -> Place:
         place = int(store.slots["time"].argmax()) * fmt.SLOT_BYTES
         kind, at = fmt.SLOT.fields[name][:2] if fmt.SLOT.fields else (fmt.SLOT, 0)
-        _flip_file(store, WHEEL, place + int(at) + kind.itemsize - 1)
+        flip_bit(store.path / WHEEL, place + int(at) + kind.itemsize - 1)
         return WHEEL, place + told_at
 
 
@@ -196,7 +189,7 @@ for name, rule, told_at in (
 def _in_file(rule: str, file: str, at: int) -> None:
     @flip(rule, f"{file}, byte {at}")
     def _(store: Patient) -> Place:
-        _flip_file(store, file, at)
+        flip_bit(store.path / file, at)
         return file, ANYWHERE
 
 

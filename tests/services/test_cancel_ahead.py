@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.faulty_disk import FullDisk
 from timerstore.errors import StoreFullError
-from timerstore.timelog.files.disk import Disk, MappedFile
 
 START_MS = 1_700_000_000_000
 SMALL = timerstore.Config(
@@ -48,17 +48,6 @@ def test_what_may_have_been_taken_is_looked_for(tmp_path: Path) -> None:
         clock.advance(timedelta(days=10))
         assert drain(store) == {b"fired", b"b"}
         assert store.count() == 0
-
-
-class FullDisk(Disk):
-    """A disk on which no file can be made any more, once `full`."""
-
-    full = False
-
-    def create_mapped(self, path: Path, length: int) -> MappedFile:
-        if self.full:
-            raise StoreFullError(f"There is no space left for {path}.")
-        return super().create_mapped(path, length)
 
 
 def test_a_full_disk_leaves_a_prefix_cancelled_and_the_rest_pending(tmp_path: Path) -> None:

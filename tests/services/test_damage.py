@@ -10,6 +10,7 @@ import pytest
 from tests.models.damaged import check_damaged
 from tests.models.ledger import read_ledger
 from tests.models.quiet_disk import QuietDisk
+from tests.rigs.damaging import flip_bit
 from timerstore import Config, ManualClock, TimerStore, Tuning
 from timerstore.services.engine.rebuild import MARK_FILE
 from timerstore.services.world.damage import PLACES_MAX, Damage
@@ -37,11 +38,7 @@ def flip(path: Path, folder: str, offset: int) -> None:
     files = sorted((path / folder).iterdir())
     size, start = files[0].stat().st_size, int(files[0].name)
     number, position = divmod(offset - start, size)
-    with open(files[number], "r+b") as file:
-        file.seek(position)
-        byte = file.read(1)[0]
-        file.seek(position)
-        file.write(bytes([byte ^ 4]))
+    flip_bit(files[number], position, 2)
 
 
 def filled(path: Path) -> tuple[TimerStore, ManualClock, list[str]]:

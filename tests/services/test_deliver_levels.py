@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
+from tests.faulty_disk import FullDisk
 from tests.models.ledger import LEVEL_TOPIC, read_messages
 from tests.models.quiet_disk import QuietDisk
 from tests.naive_copying import LOST, Appended, DeliverLevels, Level
@@ -21,7 +22,6 @@ from timerstore.errors import StoreFullError
 from timerstore.services.pipeline.deliver_levels import clamped_ms
 from timerstore.services.world import needs
 from timerstore.services.world.state import DELIVER_LEVELS
-from timerstore.timelog.files.disk import MappedFile
 from timerstore.timelog.jit.acting import acting_as
 from timerstore.timelog.jit.kernel import kernel
 
@@ -291,18 +291,6 @@ def test_a_clock_that_went_back(tmp_path: Path) -> None:
     clock.advance(timedelta(milliseconds=1))
     assert bodies(store) == [b"new"]
     store.close()
-
-
-class FullDisk(QuietDisk):
-    """A disk on which no file can be made."""
-
-    full = False
-
-    def create_mapped(self, path: Path, length: int) -> MappedFile:
-        """Make a file, or refuse."""
-        if self.full:
-            raise StoreFullError(f"{path}: no space left. Make some.")
-        return super().create_mapped(path, length)
 
 
 def test_what_cannot_be_delivered_stays(tmp_path: Path) -> None:

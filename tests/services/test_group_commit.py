@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.models.commit_model import CHECKPOINT, PUTTER, WRONG, FoundError, play
+from tests.rigs.together import together
 from timerstore.services.durable.group_commit import (
     HAS_FAILED,
     IS_DURABLE,
@@ -28,15 +29,6 @@ def test_no_order_of_steps_loses_anybody(kinds: tuple[str, ...], puts: int) -> N
 def test_the_model_finds_each_mistake(wrong: str) -> None:
     with pytest.raises(FoundError):
         play((PUTTER,) * 2, puts=2, wrong=wrong)
-
-
-def in_threads(count: int, body) -> None:  # type: ignore[no-untyped-def]
-    threads = [threading.Thread(target=body, args=(i,)) for i in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_who_waits_is_told_what_there_is_to_say() -> None:
@@ -74,7 +66,7 @@ def test_one_leads_at_a_time(alone: bool) -> None:
                     most[0] = max(most[0], inside[0])
                     inside[0] -= 1
 
-    in_threads(4, lead)
+    together(lead, range(4))
     assert (most[0], inside[0], commit.leads) == (1, 0, False)
 
 
@@ -117,7 +109,7 @@ def test_all_who_wait_hear_of_it(fails: bool) -> None:
                 commit.advance(8)
         return None
 
-    in_threads(8, lead)
+    together(lead, range(8))
     assert heard == [HAS_FAILED if fails else IS_DURABLE] * 7
 
 
@@ -138,7 +130,7 @@ def test_who_leads_waits_for_the_crowd_but_not_for_ever() -> None:
                         commit.advance(end[0])
             served[0] += 1
 
-    in_threads(8, put)
+    together(put, range(8))
     assert served[0] == 400 == commit.durable_end
     assert syncs[0] <= 400
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.models.quiet_disk import QuietDisk
+from tests.rigs.damaging import flip_bit
 from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
 from timerstore import ManualClock, StoreFullError, TimerStore
@@ -78,12 +79,6 @@ def test_a_clean_close_keeps_it(closed: Path, tmp_path: Path) -> None:
     assert [file.name for file in files_of(path)] == [name for name, _ in before]
 
 
-def _flip(path: Path, at: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= 4
-    path.write_bytes(data)
-
-
 def _edit(path: Path, change: Callable[[dict[str, object]], object]) -> None:
     record = json.loads((path / RECORD_FILE).read_text())
     change(record)
@@ -105,11 +100,11 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "a file of zeros": lambda path: files_of(path)[0].write_bytes(
         b"\0" * files_of(path)[0].stat().st_size
     ),
-    "an entry's hash": lambda path: _flip(files_of(path)[0], 40 + 4 * 16 + 20 + 3),
-    "an entry's offset": lambda path: _flip(files_of(path)[1], 40 + 4 * 16 + 20 + 11),
-    "a chain": lambda path: _flip(files_of(path)[1], 40 + 4 * 16 + 20 + 19),
-    "a slot": lambda path: _flip(files_of(path)[2], 40 + 3),
-    "a header": lambda path: _flip(files_of(path)[0], 38),
+    "an entry's hash": lambda path: flip_bit(files_of(path)[0], 40 + 4 * 16 + 20 + 3),
+    "an entry's offset": lambda path: flip_bit(files_of(path)[1], 40 + 4 * 16 + 20 + 11),
+    "a chain": lambda path: flip_bit(files_of(path)[1], 40 + 4 * 16 + 20 + 19),
+    "a slot": lambda path: flip_bit(files_of(path)[2], 40 + 3),
+    "a header": lambda path: flip_bit(files_of(path)[0], 38),
     "files in each other's place": lambda path: files_of(path)[0].write_bytes(
         files_of(path)[1].read_bytes()
     ),

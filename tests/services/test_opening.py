@@ -9,6 +9,7 @@ import pytest
 
 from tests.models.power_disk import PowerCutError, PowerDisk
 from tests.models.quiet_disk import QuietDisk
+from tests.rigs.damaging import flip_bit
 from tests.services.alone import CONFIG, START_MS, START_SLOT
 from timerstore import Config, ManualClock, TimerStore
 from timerstore.errors import CorruptStoreError
@@ -24,15 +25,6 @@ def make(path: Path, config: Config = CONFIG) -> None:
         clock.advance(timedelta(milliseconds=1))  # each has its unit
 
 
-def flip(file: Path, at: int) -> None:
-    """Turn a byte of a file over."""
-    with open(file, "r+b") as opened:
-        opened.seek(at)
-        byte = opened.read(1)
-        opened.seek(at)
-        opened.write(bytes([byte[0] ^ 0xFF]))
-
-
 def descriptors() -> list[str]:
     """What this process has open; a map keeps its file's until nobody refers to it."""
     gc.collect()
@@ -43,7 +35,7 @@ def descriptors() -> list[str]:
 @pytest.mark.slow
 def test_a_damaged_index_is_made_anew_and_named(tmp_path: Path) -> None:
     make(tmp_path / "s")
-    flip(tmp_path / "s" / "timerwheel", (START_SLOT + 9) % 256 * 32 + 20)
+    flip_bit(tmp_path / "s" / "timerwheel", (START_SLOT + 9) % 256 * 32 + 20)
     engine, findings = open_engine(tmp_path / "s", CONFIG, ManualClock(START_MS), QuietDisk())
     assert engine.rebuild == {TIMERS} and findings.pending_count == 10
     assert [place.file for place in engine.damage.places] == ["timerwheel"]

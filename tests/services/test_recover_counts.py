@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.rigs.damaging import flip_bit
 from tests.sparse_copy import copy_tree
 from timerstore import Config, ManualClock, TimerStore, TopicStats, Tuning
 from timerstore.services.engine.counter_file import PLACE_BYTES
@@ -59,10 +60,7 @@ def test_a_kill_loses_no_count(tmp_path: Path, flushes: int) -> None:
 
 
 def damage(path: Path, number: int) -> None:
-    file = path / "config" / "topiccounts"
-    data = bytearray(file.read_bytes())
-    data[number * PLACE_BYTES + 300] ^= 1
-    file.write_bytes(data)
+    flip_bit(path / "config" / "topiccounts", number * PLACE_BYTES + 300)
 
 
 @pytest.mark.parametrize("what", ["gone", "first", "one", "all"])

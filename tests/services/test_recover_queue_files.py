@@ -8,6 +8,7 @@ import pytest
 
 import timerstore
 from tests.models.quiet_disk import QuietDisk
+from tests.rigs.damaging import flip_bit
 from tests.services.test_damage import CONFIG, START_MS
 from tests.sparse_copy import copy_tree
 from timerstore import ManualClock, TimerStore
@@ -120,10 +121,8 @@ def test_a_damaged_last_entry_is_missed(
     """It looks like one that is ahead of the log, but its message is there."""
     path = copy_tree(stores[0]["killed"], tmp_path / "s")
     file = path / "consumequeue" / "small" / "0" / f"{0:020d}"
-    data = bytearray(file.read_bytes())
-    end = -(-len(data.rstrip(b"\0")) // 20) * 20
-    data[end - 20 + 2] ^= 1  # its offset: far ahead
-    file.write_bytes(data)
+    end = -(-len(file.read_bytes().rstrip(b"\0")) // 20) * 20
+    flip_bit(file, end - 20 + 2)  # its offset: far ahead
     with TimerStore(path, config=CONFIG, clock=ManualClock(stores[1]), disk=QuietDisk()) as store:
         assert store.core.findings.rebuilt == ["consume queues"] and not store.health().ok
         assert len(store.pull("small", timeout=0)) == 1

@@ -2,11 +2,10 @@
 
 import os
 import threading
-from pathlib import Path
 
 import pytest
 
-from tests.models.quiet_disk import QuietDisk
+from tests.faulty_disk import FullDisk
 from tests.services.alone import (
     DELIVER_LEVELS,
     DEQUEUE_PUT,
@@ -23,7 +22,6 @@ from timerstore.services.durable.flush import Flusher
 from timerstore.services.running.runner import Runner
 from timerstore.services.world import needs
 from timerstore.services.world.waking import WAKE_COUNT
-from timerstore.timelog.files.disk import MappedFile
 
 
 def runner_of(alone: Alone) -> Runner:
@@ -63,18 +61,6 @@ def test_a_put_wakes_who_would_sleep_for_too_long(due_ms: int, waiting: int, wak
         alone.engine.queues.table.next_index[0] = waiting
         runner.wake_for(START_MS + due_ms)
         assert woken(alone, ENQUEUE_GET) == wakes
-
-
-class FullDisk(QuietDisk):
-    """A disk on which no file can be made while it is full."""
-
-    full = False
-
-    def create_mapped(self, path: Path, length: int) -> MappedFile:
-        """Make a file, or refuse."""
-        if self.full:
-            raise StoreFullError(f"{path}: no space left. Make some.")
-        return super().create_mapped(path, length)
 
 
 def test_a_need_that_cannot_be_met_is_met_later_and_told_meanwhile() -> None:

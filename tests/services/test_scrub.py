@@ -4,6 +4,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from tests.models.quiet_disk import QuietDisk
+from tests.rigs.damaging import flip_bit
 from tests.services.test_damage import CONFIG, START_MS, TIMER_QUEUE, filled, flip
 from timerstore import ManualClock, TimerStore
 from timerstore.services.engine.rebuild import MARK_FILE
@@ -35,9 +36,7 @@ def test_entries_and_pages_are_written_again(tmp_path: Path) -> None:
     page[:] = page.copy()  # it was written to, so what the file holds is not seen any more
     sound = [(path / TIMER_QUEUE / f"{0:020d}").read_bytes(), (path / "timerwheel").read_bytes()]
     flip(path, TIMER_QUEUE, 3 * 20 + 6)
-    with open(path / "timerwheel", "r+b") as file:
-        file.seek(5000)
-        file.write(bytes([sound[1][5000] ^ 1]))
+    flip_bit(path / "timerwheel", 5000)
     assert scrub(store) == [("timerwheel", 4096), (TIMER_QUEUE, 60)]
     store.flush()
     assert (path / TIMER_QUEUE / f"{0:020d}").read_bytes() == sound[0]
@@ -53,9 +52,7 @@ def test_a_page_that_is_wrong_in_memory_too(tmp_path: Path) -> None:
     store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
     data = (path / "timerwheel").read_bytes()
     used = next(i for i in range(4095, 0, -1) if data[i])
-    with open(path / "timerwheel", "r+b") as file:
-        file.seek(used)
-        file.write(bytes([data[used] ^ 1]))
+    flip_bit(path / "timerwheel", used)
     assert scrub(store) == [("timerwheel", 0)]
     assert (path / MARK_FILE).exists()
     store.close()

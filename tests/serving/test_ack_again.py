@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 import timerstore
 from tests.rigs.storm_taken import run_of
+from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
 from timerstore import Client, TimerStore
 from timerstore.consuming.known import ack_known
@@ -128,9 +128,7 @@ def test_a_consumer_goes_on_with_the_next_owner(owners: Owners, client: Client) 
     consumer.subscribe("t", handle)
     client.put_many(BODIES, topic="t")
     with consumer:
-        until_s = time.monotonic() + 30
-        while len(set(handled)) < len(BODIES) and time.monotonic() < until_s:
-            time.sleep(0.01)
+        wait_until(lambda: len(set(handled)) == len(BODIES))
     assert handled.count(BODIES[0]) == 1 and set(handled) == set(BODIES)
 
 

@@ -6,7 +6,6 @@ import errno
 import inspect
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +17,8 @@ import pyarrow as pa
 import pytest
 
 import timerstore
+from tests.rigs.together import together
+from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
 from tests.test_fork import told_by_a_child
 from timerstore import (
@@ -179,8 +180,7 @@ def test_answers_and_questions_may_be_long(
     failing = timerstore.Consumer(client, "default")
     failing.subscribe("t", lambda d: timerstore.Retry(delay_level=-1))
     with failing:
-        while len(client.dead_letters("default")) < 20:
-            time.sleep(0.01)
+        wait_until(lambda: len(client.dead_letters("default")) == 20)
     assert {each.body for each in client.dead_letters("default")} == {b"x" * 3_000}
 
 
@@ -420,11 +420,7 @@ def test_threads_share_a_client(store: TimerStore, client: Client) -> None:
             ids.append(client.put(b"%d.%d" % (name, i), topic="t", delay=HOUR))
 
     ids: list[str] = []
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    together(work, range(8))
     assert len(set(ids)) == 400 == store.count("t")
     assert len(client._link._idle) <= 8
 
@@ -478,19 +474,16 @@ def test_a_client_without_descriptors_goes_on_later(
 
         client.count()
         monkeypatch.setattr(os, "dup", no_more)
-        while link._heart is None:
-            time.sleep(0.01)
+        wait_until(lambda: link._heart is not None)
         before = link._heart
         before.end()
         link._idle.pop().drop()
         with pytest.raises(timerstore.StoreAccessError, match="Open fewer files"):
             client.count()
-        while "timerstore-heart" not in tried:
-            time.sleep(0.01)
+        wait_until(lambda: "timerstore-heart" in tried)
         monkeypatch.undo()
         assert client.count() == 0
-        while link._heart is before:
-            time.sleep(0.01)
+        wait_until(lambda: link._heart is not before)
 
 
 def test_nobody_there(tmp_path: Path) -> None:

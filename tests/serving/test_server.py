@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import timerstore
+from tests.rigs.together import together
 from tests.small_store import SMALL
 from tests.test_fork import told_by_a_child
 from timerstore import (
@@ -241,16 +242,12 @@ def test_puts_of_many_clients_share_a_fsync(tmp_path: Path) -> None:
     with timerstore.open(tmp_path / "s", config=config) as store, timerstore.serve(store):
         before = store.stats().sync_count
 
-        def work() -> None:
+        def work(_: int) -> None:
             with Client(store.path) as client:
                 for _ in range(30):
                     client.put(b"x", delay_level=18)
 
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
+        together(work, range(8))
         assert store.count() == 240
         assert store.stats().sync_count - before < 240
     assert os.listdir(tmp_path) == ["s"]

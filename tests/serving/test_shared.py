@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
 from tests.test_fork import told_by_a_child
 from timerstore import (
@@ -64,8 +65,7 @@ def test_the_first_owns_it_and_the_next_takes_over(tmp_path: Path) -> None:
         first.put(b"held", topic="t")
         assert len(first.pull("t", timeout=10)) == 1  # not acknowledged: it comes again
     abort, own = path / "abort", f"{worker.pid}"
-    while not abort.exists() or abort.read_text().strip() != own:
-        time.sleep(0.01)
+    wait_until(lambda: abort.exists() and abort.read_text().strip() == own)
     with open_shared(path) as second:
         assert not second.is_owner
         assert second.get(id) is not None
@@ -204,8 +204,7 @@ def test_no_other_store_is_begun_where_it_has_gone(tmp_path: Path) -> None:
             other.put(b"x", delay=timedelta(hours=1))
         assert not (tmp_path / "s").exists()
         (tmp_path / "moved").rename(tmp_path / "s")
-        while not other.is_owner:
-            time.sleep(0.01)
+        wait_until(lambda: other.is_owner)
         other.put(b"y", delay=timedelta(hours=1))
         assert other.count() == 2
     end(owner)
@@ -232,8 +231,7 @@ def test_an_ordered_consumer_reads_where_the_store_is_owned(tmp_path: Path) -> N
     assert ordered.store is first  # type: ignore[comparison-overlap]
     with ordered:
         second.put_many([b"%d" % i for i in range(9)], topic="t")
-        while seen[-1:] != [b"5"]:
-            time.sleep(0.01)
+        wait_until(lambda: seen[-1:] == [b"5"])
         with pytest.raises(
             InvalidArgumentError, match="ordered consumer of the group 'g' reads this"
         ):
@@ -241,18 +239,15 @@ def test_an_ordered_consumer_reads_where_the_store_is_owned(tmp_path: Path) -> N
         assert [each.topic for each in ordered.stats()] == ["t"]
     assert seen == [b"%d" % i for i in range(6)]
     first.close()
-    while not second.is_owner:
-        time.sleep(0.01)
+    wait_until(lambda: second.is_owner)
     seen.clear()
     with consumer(second):
-        while not seen:
-            time.sleep(0.01)
+        wait_until(lambda: seen)
     assert seen[0] == b"5"
     broadcast = timerstore.Consumer(second, "g", broadcast=True)
     broadcast.subscribe("t", lambda d: seen.append(d.body))
     with broadcast:
-        while seen[-1] != b"8":
-            time.sleep(0.01)
+        wait_until(lambda: seen[-1] == b"8")
     second.close()
     with pytest.raises(StoreClosedError):
         consumer(second).start()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.pipeline.planted_stores import START_MS, Case
-from tests.test_tidy import python
+from tests.rigs.program import python
 from timerstore import pipeline
 from timerstore.warmup import pack
 

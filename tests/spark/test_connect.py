@@ -1,8 +1,6 @@
 """The pipeline through Spark Connect, with a server on loopback."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.pipeline.planted_stores import START_MS, Case
+from tests.rigs.program import python
 from timerstore import pipeline
 
 pytestmark = pytest.mark.slow
@@ -47,16 +46,9 @@ def test_the_tables_are_those_of_one_process(tmp_path: Path) -> None:
     case.folder.mkdir()
     case.put([600 + i for i in range(300)])
     stores, out, plain = tmp_path / "stores", tmp_path / "tables", tmp_path / "plain"
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", DRIVER, *map(str, (stores, out, START_MS))],
-        env=os.environ | {"PYSPARK_PYTHON": sys.executable, **java_home()},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    run, more = ["-c", DRIVER, stores, out, START_MS], {"PYSPARK_PYTHON": sys.executable}
+    printed = python(*run, cwd=tmp_path, timeout_s=300, **more, **java_home())
+    told: dict[str, Any] = json.loads(printed.splitlines()[-1])
     assert told["session"] == "pyspark.sql.connect.session"
     assert told["verdict"] == "ok" and told["states"] == {"store": "sound"}
     assert told["timers"] == 300 and told["valid"]

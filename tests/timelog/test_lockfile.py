@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rigs.program import python
 from timerstore.errors import StoreLockedError
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.lockfile import LockFile
@@ -57,10 +58,7 @@ sys.stdin.read()
 
 def elsewhere(folder: Path, script: str = TRY_BOTH) -> str:
     """What another process gets when it takes the lock."""
-    command = [sys.executable, "-P", "-c", script, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return python("-c", script, folder, timeout_s=60)
 
 
 @contextmanager
@@ -120,9 +118,7 @@ for take in (fcntl.flock, lambda f, how: fcntl.lockf(f, how, 1, 0)):
     except OSError:
         print("refused")
 """
-    command = [sys.executable, "-c", tries, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.stdout.split() == ["refused", "refused"]
+    assert elsewhere(tmp_path, tries).split() == ["refused", "refused"]
     lock.release()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import logging
-import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,6 +12,8 @@ import pytest
 
 import timerstore
 from tests.faulty_disk import FaultyDisk
+from tests.rigs.damaging import flip_bit
+from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
 from timerstore import (
     Consumer,
@@ -27,12 +28,8 @@ from timerstore.services.opening.recovery_findings import RecoveryFindings
 
 
 def wait_for(store: TimerStore, state: str) -> Health:
-    until_s = time.monotonic() + 30
-    while store.health().state != state and time.monotonic() < until_s:
-        time.sleep(0.02)
-    found = store.health()
-    assert found.state == state
-    return found
+    wait_until(lambda: store.health().state == state)
+    return store.health()
 
 
 def test_a_sound_store_runs(tmp_path: Path) -> None:
@@ -128,9 +125,7 @@ def test_damage_is_named_with_its_place(tmp_path: Path) -> None:
         ids = [store.put(b"x" * 100, delay=timedelta(days=1)) for _ in range(3)]
         offset = int(ids[1][12:24], 16)
     log = next((tmp_path / "s" / "commitlog").iterdir())
-    data = bytearray(log.read_bytes())
-    data[offset + 95] ^= 1
-    log.write_bytes(data)
+    flip_bit(log, offset + 95)
     (tmp_path / "s" / "config" / "timercheck").unlink()  # so that all of it is read
     with timerstore.open(tmp_path / "s", config=SMALL, clock=clock) as store:
         found = store.health()

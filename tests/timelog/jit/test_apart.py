@@ -2,13 +2,12 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from types import FrameType
 
 import pytest
 
+from tests.rigs.program import ended
 from timerstore.timelog.jit.apart import apart
 
 
@@ -67,8 +66,7 @@ def test_the_end_of_a_program_waits_for_it() -> None:
         "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
         "signal.setitimer(signal.ITIMER_REAL, 0.1)\napart(work)\n"
     )
-    command = [sys.executable, "-P", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    done = ended("-c", program, timeout_s=50)
     assert "KeyboardInterrupt" in done.stderr
     assert done.stdout == "done\n"
 
@@ -84,8 +82,7 @@ def test_no_child_is_forked_in_the_midst_of_it() -> None:
         "print(os.waitpid(child, 0)[1])\n"
         "print(apart(lambda: os.waitstatus_to_exitcode(os.system('exit 3'))))\n"
     )
-    command = [sys.executable, "-P", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    done = ended("-c", program, timeout_s=50)
     assert done.stdout == "0\n3\n", done.stderr
 
 
@@ -97,6 +94,5 @@ def test_work_of_many_steps_hears_of_the_programs_end() -> None:
         "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
         "signal.setitimer(signal.ITIMER_REAL, 0.2)\napart(work)\n"
     )
-    command = [sys.executable, "-P", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    done = ended("-c", program, timeout_s=50)
     assert done.stdout == "heard\n", done.stderr

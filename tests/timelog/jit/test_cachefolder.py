@@ -4,13 +4,12 @@ import os
 import pickle
 import shutil
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import timerstore
+from tests.rigs.program import ended
 from tests.tiers import some
 from timerstore.timelog.jit.cachefolder import holds_file
 from timerstore.timelog.jit.kernel import INTERPRETED
@@ -47,13 +46,7 @@ def use(site: Path, temp: str, **variables: str) -> tuple[int, str]:
     environment = {name: value for name, value in os.environ.items() if name[:5] != "NUMBA"}
     environment |= {"PYTHONPATH": str(site), "HOME": "/dev/null/home", **variables}
     environment.pop("XDG_CACHE_HOME", None)
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", USE, temp, str(site)],
-        env=environment,
-        cwd=site,
-        capture_output=True,
-        text=True,
-    )
+    done = ended("-c", USE, temp, site, cwd=site, env=environment)
     assert done.returncode == 0, done.stderr
     return int(done.stdout), done.stderr
 

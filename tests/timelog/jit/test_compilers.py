@@ -1,12 +1,12 @@
 """Numba's own linking gives the same kernels where ours does not work."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.rigs.program import ended
 from timerstore.timelog.jit import compilers
 from timerstore.timelog.jit.kernel import INTERPRETED
 
@@ -20,14 +20,8 @@ def ran(
 ) -> subprocess.CompletedProcess[str]:
     """Another process, with a cache of its own."""
     folder.mkdir(exist_ok=True)
-    return subprocess.run(
-        [sys.executable, "-P", "-c", program, *arguments],
-        env=os.environ | {"NUMBA_CACHE_DIR": str(folder / "cache")} | env,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=1_500,
-    )
+    env = {"NUMBA_CACHE_DIR": str(folder / "cache"), **env}
+    return ended("-c", program, *arguments, cwd=folder, timeout_s=1_500, **env)
 
 
 @pytest.fixture
@@ -161,13 +155,8 @@ step(rare_life.look, path, folder)
         for mode in ("own", "numba"):
             (tmp_path / mode).mkdir()
             cache = {"NUMBA_CACHE_DIR": str(tmp_path / mode / "cache")} if mode == "numba" else {}
-            done = subprocess.run(
-                [sys.executable, "-P", "-c", LIFE, str(ROOT), str(tmp_path / mode)],
-                env=os.environ | cache | {"KERNEL_LINKING": mode},
-                capture_output=True,
-                text=True,
-                timeout=1_500,
-            )
+            run = ["-c", LIFE, ROOT, tmp_path / mode]
+            done = ended(*run, timeout_s=1_500, KERNEL_LINKING=mode, **cache)
             assert done.returncode == 0, done.stderr
             assert (ASKED in done.stderr) == (mode == "numba")
             lives.append(done.stdout)

@@ -3,7 +3,6 @@
 import mmap
 import os
 import random
-import threading
 from typing import Any
 
 import numba
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.buffers import Guarded, as_array
+from tests.rigs.together import together
 from timerstore.timelog.jit import intrinsics as own
 from timerstore.timelog.jit.intrinsics import (
     as_word,
@@ -247,11 +247,7 @@ if not INTERPRETED:
     def test_threads_lose_no_addition() -> None:
         words = np.zeros(1, np.int64)
         _add_often(words, 0)
-        threads = [threading.Thread(target=_add_often, args=(words, 200_000)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(lambda count: _add_often(words, count), [200_000] * 4)
         assert words[0] == 800_000
 
 

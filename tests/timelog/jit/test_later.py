@@ -1,14 +1,13 @@
 """What Numba makes when it is first needed, not before."""
 
-import subprocess
-import sys
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import timerstore
+from tests.rigs.program import python
+from tests.rigs.together import together
 from timerstore.timelog.jit.intrinsics import get_u8
 from timerstore.timelog.jit.kernel import INTERPRETED, kernel
 from timerstore.timelog.jit.later import Announced, Instruction, Kernel
@@ -18,14 +17,7 @@ LOADED = "print(*sorted({'numba', 'llvmlite'} & set(sys.modules)))\n"
 
 
 def ran(program: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", "import sys\n" + program, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return python("-c", "import sys\n" + program, *arguments, timeout_s=100)
 
 
 def test_no_module_that_a_program_imports_imports_the_compiler() -> None:
@@ -98,13 +90,8 @@ if not INTERPRETED:
         return get_u8(data, 0)
 
     def test_several_threads_make_one() -> None:
-        data, made = np.array([7], np.uint8), []
-        threads = [threading.Thread(target=lambda: made.append(_first(data))) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert made == [7] * 4
+        data = np.array([7], np.uint8)
+        assert together(_first, [data] * 4) == [7] * 4
         assert isinstance(_first, Kernel) and len(_first.made.overloads) == 1
 
     def test_python_cannot_say_what_kernels_say() -> None:

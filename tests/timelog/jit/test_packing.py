@@ -5,12 +5,12 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import timerstore
+from tests.rigs.program import ended
 from timerstore.timelog.jit import numpylayout, packaged
 from timerstore.timelog.jit.kernel import INTERPRETED
 from timerstore.timelog.jit.processor import LEVELS, best_level
@@ -124,14 +124,8 @@ print("used")
 
 def ran(site: Path, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     variables = {name: value for name, value in os.environ.items() if name[:5] != "NUMBA"}
-    return subprocess.run(
-        [sys.executable, "-P", "-c", program],
-        env=variables | {"PYTHONPATH": str(site), "NUMBA_CACHE_DIR": str(site / "c")} | environment,
-        cwd=site,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    variables |= {"PYTHONPATH": str(site), "NUMBA_CACHE_DIR": str(site / "c")}
+    return ended("-c", program, cwd=site, env=variables, **environment)
 
 
 PACK = """

@@ -3,13 +3,13 @@
 import errno
 import importlib.util
 import itertools
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from tests.rigs.program import python
 from timerstore.timelog.jit.cachefile import stamped_class
 from timerstore.timelog.jit.kernel import INTERPRETED
 from timerstore.timelog.jit.stamp import stamp_of
@@ -103,12 +103,9 @@ def test_it_is_the_same_in_every_process() -> None:
         "from timerstore.services.running.steps import run;"
         "print(stamp_of(run))"
     )
-    done = [
-        subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
-        for _ in range(2)
-    ]
-    assert len(done[0].stdout.strip()) == 64, done[0].stderr
-    assert done[0].stdout == done[1].stdout
+    printed = [python("-c", code) for _ in range(2)]
+    assert len(printed[0].strip()) == 64
+    assert printed[0] == printed[1]
 
 
 @pytest.mark.parametrize("error", [ModuleNotFoundError("timerstore.was"), EOFError()])
