@@ -30,8 +30,8 @@ import timerstore
 
 WORKER = Path(__file__).with_name("stress") / "worker.py"
 _TICK_S = 0.1
-_DRAIN_S = 300.0
-"""So long after the end all may take to come."""
+_STUCK_S = 120.0
+"""If nothing comes for so long, something is stuck."""
 
 
 class PlayError(Exception):
@@ -54,6 +54,7 @@ class Ended:
     faults: list[str]
     seconds: float
     lives: int
+    again: int
     refused: int
     hopped: int
     samples: list[watch.Sample]
@@ -80,6 +81,7 @@ class Play:
         self._random = random.Random(self.seed)
         self._start_s = time.monotonic()
         self._shown = (0.0, 0, 0)
+        self._moved = (0.0, 0)
 
     @property
     def store_path(self) -> Path:
@@ -118,9 +120,7 @@ class Play:
                 self._look(worker.pid)
                 if now_s >= self.seconds and not self.ledger["stop"]:
                     self.ledger["stop"], self.ledger["stalled"] = 1, 0
-                if now_s > self.seconds + _DRAIN_S:
-                    missing = judge.count(self.ledger).missing
-                    raise PlayError(f"{_DRAIN_S:g} s after the end {missing:,} timers are missing")
+                self._judge(now_s)
                 if self.ledger["stop"]:
                     continue
                 if scenario.stall_s is not None:
@@ -151,6 +151,18 @@ class Play:
             return float("inf")
         length_s = self._random.uniform(*every) if drawn else every[0]
         return self.elapsed_s + min(length_s, self.seconds / 4)
+
+    def _judge(self, now_s: float) -> None:
+        """End the play if something is known to be wrong already, or if nothing comes any more."""
+        ledger, why = self.ledger, list[str]()
+        came = ledger["pulled"] - ledger["again"]
+        if came != self._moved[1] or ledger["stalled"] or not ledger["ready"]:
+            self._moved = now_s, came
+        elif now_s - self._moved[0] > _STUCK_S:
+            ledger.audit(ledger.put)
+            why.append(f"nothing has come for {_STUCK_S:g} s")
+        if why := [*why, *judge.blamed(ledger, killed=self.lives > 1)]:
+            raise PlayError("; ".join(why))
 
     def _look(self, pid: int) -> None:
         now_s = self.elapsed_s
@@ -202,6 +214,7 @@ def play(name: str, folder: Path, seconds: float, seed: int = 1, progress_s: flo
             faults,
             playing.elapsed_s,
             playing.lives,
+            ledger["again"],
             ledger["refused"],
             ledger["hopped"],
             playing.samples,
@@ -222,7 +235,7 @@ def told(ended: Ended) -> str:
     lines = [
         f"{counts.put:,} put, {counts.cancelled:,} cancelled, {counts.came:,} came, in "
         f"{ended.seconds:,.0f} s and {ended.lives} lives; {counts.unsure:,} under way at a kill, "
-        f"{counts.again:,} handed out again, {ended.refused:,} puts refused, {ended.hopped:,} hops"
+        f"{ended.again:,} handed out again, {ended.refused:,} puts refused, {ended.hopped:,} hops"
     ]
     if samples:
         lines.append(

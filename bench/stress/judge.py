@@ -6,7 +6,15 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from stress.ledger import ASKED, CAME, CANCELLED, UNSURE, Ledger
+from stress.ledger import CAME, CANCELLED, UNSURE, Ledger
+
+_BLAMED = {
+    "lost": "were put and never came",
+    "undead": "were cancelled and came",
+    "early": "fired before their time",
+    "strange": "came with a body that nobody put",
+    "again": "came more than once",
+}
 
 
 @dataclass(frozen=True)
@@ -20,12 +28,6 @@ class Counts:
     cancelled: int = 0
     came: int = 0
     """Different timers that came."""
-    again: int = 0
-    """Timers that came more than once."""
-    missing: int = 0
-    """Put, not cancelled, and they never came."""
-    undead: int = 0
-    """Cancelled, and they came."""
     unknown: int = 0
     """Never begun, and they came."""
 
@@ -40,40 +42,41 @@ def count(ledger: Ledger) -> Counts:
     for first, states in ledger.parts():
         is_put = ledger.is_put(np.arange(first, first + len(states)))
         came, unsure = (states & CAME) > 0, (states & UNSURE) > 0
-        cancelled, asked = (states & CANCELLED) > 0, (states & ASKED) > 0
-        sure = is_put & ~unsure
         total += Counts(
-            put=int(np.count_nonzero(sure)),
+            put=int(np.count_nonzero(is_put & ~unsure)),
             unsure=int(np.count_nonzero(unsure)),
-            cancelled=int(np.count_nonzero(cancelled)),
+            cancelled=int(np.count_nonzero(states & CANCELLED)),
             came=int(np.count_nonzero(came)),
-            again=int(np.count_nonzero((states & CAME) > 1)),
-            missing=int(np.count_nonzero(sure & ~came & ~cancelled & ~asked)),
-            undead=int(np.count_nonzero(came & cancelled)),
             unknown=int(np.count_nonzero(came & ~is_put)),
         )
     return total
 
 
-def faults(ledger: Ledger, counts: Counts, *, killed: bool) -> list[str]:
-    """Return what does not agree, in words.
+def blamed(ledger: Ledger, *, killed: bool) -> list[str]:
+    """Return what is known to be wrong at any time of a play, in words.
 
-    After a kill a message whose acknowledgement was lost comes again. That none was fired twice is
-    seen from the queue of what fired: it has as many entries as different timers came.
+    After a kill a message whose acknowledgement was lost comes again.
     """
-    found = [
-        f"{value:,} timers {what}"
-        for value, what in (
-            (counts.missing, "were put and never came"),
-            (counts.undead, "were cancelled and came"),
-            (counts.unknown, "came that nobody put"),
-            (ledger["early"], "fired before their time"),
-            (ledger["strange"], "came with a body that nobody put"),
-            (ledger["pending"], "are pending at the end"),
-            (0 if killed else counts.again, "came more than once"),
-        )
-        if value
+    return [
+        f"{ledger[name]:,} timers {what}, the first of them number {ledger.first(name)}"
+        for name, what in _BLAMED.items()
+        if ledger[name] and not (killed and name == "again")
     ]
+
+
+def faults(ledger: Ledger, counts: Counts, *, killed: bool) -> list[str]:
+    """Return what does not agree at the end, in words.
+
+    After a kill, that none was fired twice is seen from the queue of what fired: it has as many
+    entries as different timers came.
+    """
+    ledger["lost"] = 0
+    ledger.audit(ledger.put)  # all of them once more
+    found = blamed(ledger, killed=killed)
+    if counts.unknown:
+        found.append(f"{counts.unknown:,} timers came that nobody put")
+    if ledger["pending"]:
+        found.append(f"{ledger['pending']:,} timers are pending at the end")
     if not counts.came:
         found.append("no timer came at all")
     if ledger["queue_end"] != counts.came:

@@ -23,13 +23,15 @@ CANCELLED = 0x20
 UNSURE = 0x40
 """Whether its put was under way when the process was killed."""
 _WORDS = 1_024
+_FIRSTS = 32  # words of what was blamed first
 _FIRST = 64  # words of putters
 NAMES = (
     *("stop", "ready", "finished", "early", "strange", "pulled", "refused", "hopped", "fired"),
-    *("queue_end", "pending", "cancelled", "stalled"),
+    *("queue_end", "pending", "cancelled", "stalled", "lost", "undead", "again"),
 )
 """Counters that parent and worker share, by name."""
 _ROOM = 1 << 36  # of a sparse file
+_PART = 1 << 22  # of it, looked at in one piece
 
 
 class Ledger:
@@ -45,6 +47,7 @@ class Ledger:
         """How many turns each putter has begun."""
         self.put: Any = self._words[_FIRST + 256 : _FIRST + 256 + putters]
         """How many turns each has put, or found to be unsure."""
+        self._audited = [0] * putters
         self._lock = threading.Lock()
 
     def __getitem__(self, name: str) -> int:
@@ -79,28 +82,56 @@ class Ledger:
 
     def answered(self, numbers: Any, is_cancelled: Any) -> None:
         """Note which of them were cancelled; the others come."""
+        cancelled = numbers[is_cancelled]
         with self._lock:
             self._bytes[numbers] &= 0xFF ^ ASKED
-            self._bytes[numbers[is_cancelled]] |= CANCELLED
-        self.add("cancelled", int(np.count_nonzero(is_cancelled)))
+            self._bytes[cancelled] |= CANCELLED
+            came = self._bytes[cancelled] & CAME > 0
+        self.add("cancelled", len(cancelled))
+        self.blame("undead", cancelled[came])
 
     # --- of consumers
 
     def take(self, numbers: Any, is_early: Any) -> None:
         """Note what was handed out: int64[n], bool[n]."""
-        low, high = int(numbers.min()), int(numbers.max())
-        known = low >= 0 and high < self.limit()
-        with self._lock:
-            if known:
-                sorted_numbers, counts = np.unique(numbers, return_counts=True)
-                before = self._bytes[sorted_numbers]
+        self.blame("early", numbers[is_early])
+        if int(numbers.min()) >= 0 and int(numbers.max()) < self.limit():
+            different, counts = np.unique(numbers, return_counts=True)
+            with self._lock:
+                before = self._bytes[different]
                 came = np.minimum((before & CAME) + counts, CAME).astype(np.uint8)
-                self._bytes[sorted_numbers] = (before & (0xFF ^ CAME)) | came
+                self._bytes[different] = (before & (0xFF ^ CAME)) | came
+            self.blame("undead", different[before & CANCELLED > 0])
+            self.blame("again", different[came > 1])
+        else:
+            self.blame("strange", numbers)
         self.add("pulled", len(numbers))
-        if not known:
-            self.add("strange", len(numbers))
-        if early := int(np.count_nonzero(is_early)):
-            self.add("early", early)
+
+    # --- of who judges
+
+    def blame(self, name: str, numbers: Any) -> None:
+        """Count timers of which something is wrong; keep the number of the first one: int64[n]."""
+        if len(numbers):
+            if not self[name]:
+                self._words[_FIRSTS + NAMES.index(name)] = numbers[0]
+            self.add(name, len(numbers))
+
+    def first(self, name: str) -> int:
+        """Return the number of the timer that was blamed first."""
+        return int(self._words[_FIRSTS + NAMES.index(name)])
+
+    def audit(self, put: Any) -> None:
+        """Blame each timer before these turns that should have come by now, and is lost.
+
+        `put`: int64[putters]. Each turn is looked at once.
+        """
+        for putter in range(self.putters):
+            states, stop = self._bytes[putter :: self.putters], int(put[putter])
+            for first in range(self._audited[putter], stop, _PART):
+                part = states[first : min(first + _PART, stop)]
+                turns = first + np.flatnonzero(part & (CAME | ASKED | CANCELLED | UNSURE) == 0)
+                self.blame("lost", turns * self.putters + putter)
+            self._audited[putter] = stop
 
     # --- of the parent
 
@@ -122,10 +153,10 @@ class Ledger:
         """Tell which numbers a putter has begun: bool[n]."""
         return numbers // self.putters < self.begun[numbers % self.putters]
 
-    def parts(self, size: int = 1 << 22) -> Any:
+    def parts(self) -> Any:
         """Yield (first number, the bytes from there on), for all that were begun."""
-        for first in range(0, self.limit(), size):
-            yield first, self._bytes[first : min(first + size, self.limit())]
+        for first in range(0, self.limit(), _PART):
+            yield first, self._bytes[first : min(first + _PART, self.limit())]
 
 
 def _mapped(path: Path, size: int) -> mmap.mmap:

@@ -36,8 +36,8 @@ class Work:
     ahead_ms: int
     """A timer is due at most so long after its put."""
     seed: int
-    is_stepped: bool = False
-    """The clock is set forward or back: what it says does not show who is early."""
+    step_ms: int = 0
+    """The clock is set by up to so much, forward or back: it does not show who is early."""
     putting: int = 0
     """Putters that have not ended; of the worker's main thread."""
     random: Any = field(init=False)
@@ -64,9 +64,9 @@ class Work:
         time.sleep(_WAIT_S)
         return False
 
-    def bodies(self, numbers: Any, delay_ms: Any) -> Any:
-        """Return the bodies of timers that are put now: uint8[n, BODY_BYTES]."""
-        return bodies_of(numbers, self.now_ms() + delay_ms, BODY_BYTES)
+    def when(self, due_ms: Any, delay_ms: Any) -> dict[str, Any]:
+        """Return the times of a put; on a clock that is set only a due time is known beforehand."""
+        return {"at_ms": due_ms} if self.step_ms else {"delay_ms": delay_ms}
 
     def now_ms(self) -> int:
         """Return what the clock says, without the store where that is possible."""
@@ -75,10 +75,12 @@ class Work:
 
     def put(self, putter: int, numbers: Any, delay_ms: Any) -> list[str]:
         """Put a list, however often the store is full; return the ids."""
-        at, ids, bodies = 0, list[str](), self.bodies(numbers, delay_ms)
+        at, ids, due_ms = 0, list[str](), self.now_ms() + delay_ms
+        bodies = bodies_of(numbers, due_ms, BODY_BYTES)
         while at < len(numbers):
             try:
-                made = list(self.store.put_many(bodies[at:], topic=TOPIC, delay_ms=delay_ms[at:]))
+                times = self.when(due_ms[at:], delay_ms[at:])
+                made = list(self.store.put_many(bodies[at:], topic=TOPIC, **times))
             except StoreFullError as e:
                 made = list(e.ids)  # those of the first ones, which are put
                 self.ledger.add("refused")
@@ -92,17 +94,20 @@ class Work:
         """Draw delays up to the longest."""
         return self.random.integers(low_ms, max(low_ms + 1, self.ahead_ms), count)
 
-    def took(self, numbers: Any, earliest_ms: Any, late_ms: Any) -> None:
-        """Note what was handed out: its numbers, when each may come, how late it was by the log."""
+    def took(self, numbers: Any, earliest_ms: Any, due_ms: Any, fired_ms: Any) -> None:
+        """Note what was handed out: int64[n] each.
+
+        `earliest_ms`: when each may come, as its body says; `due_ms`, `fired_ms`: by the log.
+        """
         if len(numbers):
-            is_early = late_ms < 0
-            if not self.is_stepped:
+            is_early = (fired_ms < due_ms) | (due_ms < earliest_ms)
+            if not self.step_ms:
                 is_early |= earliest_ms > self.now_ms()
             self.ledger.take(numbers, is_early)
 
     def took_batch(self, batch: Batch) -> None:
         """Note what was pulled, and acknowledge it."""
-        self.took(*words_of(batch.bodies, BODY_BYTES), batch.fired_ms - batch.due_ms)
+        self.took(*words_of(batch.bodies, BODY_BYTES), batch.due_ms, batch.fired_ms)
         batch.ack()
 
 
@@ -125,10 +130,11 @@ def singles(work: Work, putter: int) -> None:
         delays = work.draw(FEW).tolist()
         for delay_ms in delays:
             number = work.ledger.begin(putter, 1)
-            body = work.bodies(number, delay_ms)[0].tobytes()
+            due_ms = work.now_ms() + delay_ms
+            body = bodies_of(number, due_ms, BODY_BYTES)[0].tobytes()
             while True:
                 try:
-                    work.store.put(body, topic=TOPIC, delay_ms=delay_ms)
+                    work.store.put(body, topic=TOPIC, **work.when(due_ms, delay_ms))
                     break
                 except StoreFullError:
                     work.ledger.add("refused")
@@ -182,8 +188,8 @@ def objects(work: Work, consumer: int) -> None:
 
 def _took_each(work: Work, taken: list[Delivery]) -> None:
     bodies = pa.array([each.body for each in taken], pa.binary())
-    late_ms = np.array([each.lateness_ms for each in taken], np.int64)
-    work.took(*words_of(bodies, BODY_BYTES), late_ms)
+    due_ms, fired_ms = np.array([(each.due_ms, each.fired_ms) for each in taken], np.int64).T
+    work.took(*words_of(bodies, BODY_BYTES), due_ms, fired_ms)
     for delivery in taken:
         delivery.ack()
 

@@ -17,6 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # bench/
 
 import timerstore
+from stress.audit import look_at_newest, rounds
 from stress.ledger import Ledger
 from stress.load import TOPIC, Work
 from stress.scenarios import SCENARIOS, Scenario
@@ -59,6 +60,7 @@ def _play(work: Work, scenario: Scenario, parent: int) -> None:
     for thread in (*puts, *takes):
         thread.start()
     ledger["ready"] = 1
+    audit = rounds(work)
     while any(thread.is_alive() for thread in (*puts, *takes)):
         time.sleep(_LOOK_S)
         if os.getppid() != parent:  # who plays this was killed
@@ -67,6 +69,9 @@ def _play(work: Work, scenario: Scenario, parent: int) -> None:
         stats = work.store.stats()
         ledger["hopped"] = base["hopped"] + stats.rolled_count
         ledger["fired"] = base["fired"] + stats.fired_count
+        look_at_newest(work)
+        if scenario.script is None:
+            next(audit)
 
 
 def main() -> None:
@@ -77,8 +82,8 @@ def main() -> None:
     path = Path(os.environ.get("STRESS_STORE", folder)) / STORE
     clock = ManualClock() if scenario.script is not None else None
     with timerstore.open(path, config=scenario.config, clock=clock) as store:
-        is_stepped = scenario.step_s is not None
-        work = Work(store, ledger, int(timers), int(ahead_ms), int(seed), is_stepped)
+        step_ms = round(1_000 * scenario.step_s[1]) if scenario.step_s else 0
+        work = Work(store, ledger, int(timers), int(ahead_ms), int(seed), step_ms)
         _play(work, scenario, int(parent))
         ledger["pending"] = store.stats().pending_count
         row = store.core.engine.queues.row(TOPIC.encode())
