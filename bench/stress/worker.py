@@ -69,8 +69,8 @@ def _play(work: Work, scenario: Scenario, parent: int) -> None:
         stats = work.store.stats()
         ledger["hopped"] = base["hopped"] + stats.rolled_count
         ledger["fired"] = base["fired"] + stats.fired_count
-        look_at_newest(work)
-        if scenario.script is None:
+        if scenario.script is None:  # a clock that is moved stands behind what fires meanwhile
+            look_at_newest(work)
             next(audit)
 
 
