@@ -168,7 +168,8 @@ class Play:
         now_s = self.elapsed_s
         last_s = self.samples[-1].at_s if self.samples else -1.0
         if now_s - last_s >= min(1.0, self.progress_s) and self.ledger["ready"]:
-            sample = watch.look(pid, self.store_path, now_s, self.lives)
+            used_bytes = self.ledger["used_bytes"]
+            sample = watch.look(pid, self.store_path, now_s, self.lives, used_bytes)
             if sample is not None:
                 self.samples.append(sample)
         shown_s, put, pulled = self._shown
@@ -238,8 +239,10 @@ def told(ended: Ended) -> str:
         f"{ended.again:,} handed out again, {ended.refused:,} puts refused, {ended.hopped:,} hops"
     ]
     if samples:
+        early, late = watch.early_and_late(watch.judged(samples), "used_bytes", min)
         lines.append(
-            f"at most {max(each.private_bytes for each in samples) / 1e6:,.0f} MB private, "
+            f"at most {max(each.private_bytes for each in samples) / 1e6:,.0f} MB private, in use at "
+            f"least {early / 1e6:.0f}, then {late / 1e6:.0f} MB; "
             f"{max(each.descriptors for each in samples)} descriptors, "
             f"{max(each.disk_bytes for each in samples) / 1e6:,.0f} MB of disk"
         )

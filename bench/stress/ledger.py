@@ -28,6 +28,7 @@ _FIRST = 64  # words of putters
 NAMES = (
     *("stop", "ready", "finished", "early", "strange", "pulled", "refused", "hopped", "fired"),
     *("queue_end", "pending", "cancelled", "stalled", "lost", "undead", "again"),
+    "used_bytes",
 )
 """Counters that parent and worker share, by name."""
 _ROOM = 1 << 36  # of a sparse file

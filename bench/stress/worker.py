@@ -21,9 +21,11 @@ from stress.audit import look_at_newest, rounds
 from stress.ledger import Ledger
 from stress.load import TOPIC, Work
 from stress.scenarios import SCENARIOS, Scenario
+from stress.watch import used_bytes
 from timerstore import ManualClock
 
 _LOOK_S = 0.2
+_MEMORY_S = 10.0
 STORE, LEDGER = "store", "ledger"
 
 
@@ -59,8 +61,9 @@ def _play(work: Work, scenario: Scenario, parent: int) -> None:
     work.putting = len(puts)
     for thread in (*puts, *takes):
         thread.start()
+    ledger["used_bytes"] = used_bytes()
     ledger["ready"] = 1
-    audit = rounds(work)
+    audit, next_s = rounds(work), time.monotonic() + _MEMORY_S
     while any(thread.is_alive() for thread in (*puts, *takes)):
         time.sleep(_LOOK_S)
         if os.getppid() != parent:  # who plays this was killed
@@ -72,6 +75,8 @@ def _play(work: Work, scenario: Scenario, parent: int) -> None:
         if scenario.script is None:  # a clock that is moved stands behind what fires meanwhile
             look_at_newest(work)
             next(audit)
+        if time.monotonic() > next_s:
+            ledger["used_bytes"], next_s = used_bytes(), time.monotonic() + _MEMORY_S
 
 
 def main() -> None:
