@@ -239,10 +239,10 @@ def told(ended: Ended) -> str:
         f"{ended.again:,} handed out again, {ended.refused:,} puts refused, {ended.hopped:,} hops"
     ]
     if samples:
-        early, late = watch.early_and_late(watch.judged(samples), "used_bytes", min)
+        used = watch.early_and_late(watch.judged(samples), "used_bytes", min)
         lines.append(
-            f"at most {max(each.private_bytes for each in samples) / 1e6:,.0f} MB private, in use at "
-            f"least {early / 1e6:.0f}, then {late / 1e6:.0f} MB; "
+            f"at most {max(each.private_bytes for each in samples) / 1e6:,.0f} MB private, "
+            f"{used[0] / 1e6:.0f} → {used[1] / 1e6:.0f} MB in use, "
             f"{max(each.descriptors for each in samples)} descriptors, "
             f"{max(each.disk_bytes for each in samples) / 1e6:,.0f} MB of disk"
         )

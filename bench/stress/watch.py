@@ -36,8 +36,8 @@ class Sample:
 def used_bytes() -> int:
     """Return the private memory of this process without what the allocator keeps, but is free.
 
-    It keeps the more, the more threads were at work at once by chance: that grows long after what
-    is in use has stopped to.
+    It keeps what was freed in pools, of which threads share some: how much that is depends on
+    chance, and it may still grow long after what is in use does not.
     """
     _LIBC.malloc_trim(0)
     return machine.private_bytes()

@@ -262,8 +262,8 @@ def test_a_clock_that_is_set_says_nothing_about_who_is_early(tmp_path: Path) -> 
 
 def samples(**values: Any) -> list[watch.Sample]:
     """A life of two minutes, of which each value is given at its beginning and its end."""
-    usual = {name: (100 << 20, 100 << 20) for name in ("private_bytes", "used_bytes")}
-    usual |= {"descriptors": (20, 20)} | values | values
+    usual = dict.fromkeys(("private_bytes", "used_bytes"), (100 << 20, 100 << 20))
+    usual |= {"descriptors": (20, 20)} | values
     return [
         watch.Sample(
             at_s=float(second),
