@@ -5,7 +5,7 @@
     slow.py       a disk of so many bytes a second
     load.py       what putters and consumers do
     scenarios.py  the scenarios: settings, who puts, who consumes, what goes wrong meanwhile
-    audit.py      what its cursors and its log show of lost and early timers meanwhile
+    audit.py      names lost or early timers meanwhile
     worker.py     the process with the store
     watch.py      its memory, descriptors, disk, as its parent sees them
     judge.py      whether all agrees at the end

@@ -1,6 +1,6 @@
-"""What an open store shows of lost and early timers, by its own cursors and its log.
+"""Names lost or early timers while a play goes on.
 
-So a fault is named while a play goes on, long before all has come.
+A store's own cursors say which timers must have come by now, its log which have fired.
 """
 
 from __future__ import annotations
