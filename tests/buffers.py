@@ -11,6 +11,7 @@ from timerstore.timelog.files.segmenttable import (
     TABLE_LENGTH,
     SegmentTable,
     apron_bytes,
+    enter_segment,
     new_segment_table,
 )
 
@@ -52,8 +53,7 @@ def table_over(arrays: Mapping[int, Bytes], segment_bytes: int, end: int = 0) ->
     table.end = end
     for number, array in arrays.items():
         assert len(array) == segment_bytes
-        table.address[number % TABLE_LENGTH] = array.ctypes.data
-        table.number[number % TABLE_LENGTH] = number
+        enter_segment(table, number, array)
         table.allocated[number % TABLE_LENGTH] = (number + 1) * segment_bytes
     table.kept = arrays  # type: ignore[attr-defined]
     return table

@@ -19,8 +19,9 @@ import numpy as np
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import IDENTITY_HELD, IDENTITY_OURS
 from timerstore.timelog.jit.acting import ALONE, acting_as
-from timerstore.timelog.jit.intrinsics import copy_bytes, prefetch, view_bytes, view_words
+from timerstore.timelog.jit.intrinsics import copy_bytes, prefetch
 from timerstore.timelog.jit.kernel import inlined, inlined_view, kernel_ahead
+from timerstore.timelog.jit.lent import Lent, is_lent, lend, lent_bytes, lent_words, new_lent
 from timerstore.timelog.jit.record import Bytes, Flags, Words, record
 from timerstore.wheel.sets import (
     ENTRY_WORDS,
@@ -40,7 +41,7 @@ NO_OFFSET: Final = 1 << 62
 class CancelledSet:
     """What kernels know of the set."""
 
-    address: int = 0  # of its table, see sets.py: Python replaces it by a larger one
+    lent: Lent  # its table, see sets.py: Python replaces it by a larger one
     length: int = 0  # of its table in words
     count: int = 0
     timer_count: int = 0  # entries that are of timers of ours
@@ -51,7 +52,7 @@ class CancelledSet:
 
 @inlined_view
 def _table(cancelled: CancelledSet) -> Any:
-    return view_words(cancelled.address, cancelled.length)
+    return lent_words(cancelled.lent, 0, cancelled.length)
 
 
 @inlined
@@ -83,7 +84,7 @@ def cancelled_contains(cancelled: CancelledSet, high: int, low: int) -> bool:
 @inlined
 def cancelled_prefetch(cancelled: CancelledSet, high: int, low: int) -> None:
     """Ask for the place of an identity that is looked for, or added, a little later."""
-    table = view_bytes(cancelled.address, 8 * cancelled.length)
+    table = lent_bytes(cancelled.lent, 0, 8 * cancelled.length)
     prefetch(table, 8 * set_home(_table(cancelled), high, low))
 
 
@@ -155,13 +156,13 @@ def cancelled_pass_delete(cancelled: CancelledSet, high: int, low: int, delete: 
 @inlined
 def copy_cancelled(cancelled: CancelledSet, into: Bytes) -> None:
     """Copy the table into uint8[8 * length]."""
-    table = view_bytes(cancelled.address, 8 * cancelled.length)
+    table = lent_bytes(cancelled.lent, 0, 8 * cancelled.length)
     copy_bytes(into, 0, table, 0, 8 * cancelled.length)
 
 
 @kernel_ahead
-def _use_table(cancelled: CancelledSet, address: int, length: int) -> None:
-    cancelled.address = address
+def _use_table(cancelled: CancelledSet, lent: Lent, length: int) -> None:
+    cancelled.lent[0] = lent[0]
     cancelled.length = length
 
 
@@ -204,16 +205,21 @@ class CancelledTimers:
 
     def __init__(self) -> None:
         """Begin empty."""
-        table = new_table(1)
-        self._tables = [table]
-        self.set = CancelledSet()
-        _use_table(self.set, table.ctypes.data, len(table))
+        self.set = CancelledSet(new_lent(1))
+        self._tables = [new_table(1)]
+        self._use(self._tables[0])
 
     @property
     def table(self) -> Words:
         """The table that kernels use."""
-        address = self.set.address
-        return next(each for each in self._tables if each.ctypes.data == address)
+        return next(each for each in self._tables if is_lent(self.set.lent, 0, each))
+
+    def _use(self, table: Words) -> None:
+        """Have kernels use a table that is kept, from one moment to the next."""
+        lent = new_lent(1)
+        lend(lent, 0, table)
+        with acting_as(ALONE):
+            _use_table(self.set, lent, len(table))
 
     def reserve(self, count: int) -> None:
         """Make room for `count` more."""
@@ -222,8 +228,7 @@ class CancelledTimers:
         if table is not before:
             # Both are kept: a signal may end this call before kernels use the new one, or after.
             self._tables = [before, table]
-            with acting_as(ALONE):
-                _use_table(self.set, table.ctypes.data, len(table))
+            self._use(table)
 
     def contains(self, high: Words, low: Words) -> Flags:
         """Tell which identities are in the set, held or not: bool[n]."""

@@ -62,6 +62,7 @@ IN_MESSAGE: Final = -(1 << 63)
 class PendingRead(Table):
     """What is read at timers' places: the verdict; the rest of what is PENDING or a DELETE."""
 
+    message: Words  # the place, a commit log offset; best in their order
     verdict: Words
     due_ms: Words  # exact, as the message says it; −1 if it says none
     high: Words  # who it is; of a delete its target
@@ -91,6 +92,13 @@ class PlacesRead:
     rows: LoggedMessages  # of what is sound
     parts: LoggedParts  # of what is pending
     verdicts: Words  # int64[n]
+
+
+def places_to_read(messages: Words) -> PendingRead:
+    """Return columns for what `read_pending` reads at some places."""
+    columns = PendingRead.room(len(messages))
+    columns.message[:] = messages
+    return columns
 
 
 @inlined_always
@@ -176,7 +184,6 @@ def read_places(
 def read_pending(
     commitlog: SegmentTable,
     queues: QueueTable,
-    messages: Words,
     in_level: bool,
     reading: Reading,
     found: MessageParts,
@@ -185,12 +192,10 @@ def read_pending(
 ) -> int:
     """Read messages from `start` on; return the index of the first that has to wait, or n.
 
-    Its segment is not mapped; or it is PENDING, and its topic's row is missing.
-
-    `messages`: int64[n], commit log offsets; best in their order. `in_level`: they wait in delay
-    levels. `found`: scratch. `columns`: written. O(bytes).
+    Its segment is not mapped; or it is PENDING, and its topic's row is missing. `in_level`: they
+    wait in delay levels. `found`: scratch. O(bytes).
     """
-    segment_bytes = commitlog.segment_bytes
+    segment_bytes, messages = commitlog.segment_bytes, columns.message
     for i in range(start, len(messages)):
         if i + MESSAGES_AHEAD < len(messages):
             prefetch_message(commitlog, messages[i + MESSAGES_AHEAD])

@@ -9,11 +9,13 @@ import pytest
 
 from suite.rig import BODIES, COUNT, FAR_MS, PYTHON, START_MS, play, put
 from timerstore import TimerStore
+from timerstore.ground.arguments import Binaries
 from timerstore.timelog.bytes.decode import decode_message
 from timerstore.timelog.bytes.idtext import read_ids, write_ids
 from timerstore.timelog.bytes.message import MessageParts, read_message
 from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.jit.kernel import kernel
+from timerstore.timelog.jit.objects import NO_PIECES, rows_read
 from timerstore.timelog.writing.append import new_stage
 from timerstore.timelog.writing.frame import Puts, frame_batch, new_template
 
@@ -49,16 +51,9 @@ def _frame_all(stage: Any, template: Any, puts: Any, now_ms: int) -> int:
 
 def bench_frame_batch(benchmark: Any) -> None:
     """Frame new messages, again and again in one buffer."""
-    body = np.frombuffer(BODIES[7], np.uint8).copy()
     template = new_template(b"orders", tag=7, pending_row=0, change=1, tags_code=0)
-    none = np.zeros(0, np.int64)
-    puts = Puts(
-        np.full(COUNT, body.ctypes.data),
-        np.full(COUNT, len(body)),
-        none,
-        none,
-        np.full(COUNT, FAR_MS),
-    )
+    bodies = Binaries([BODIES[7]] * COUNT, "bodies")
+    puts = Puts(bodies.pieces, NO_PIECES, np.full(COUNT, FAR_MS))
     stage = new_stage()
 
     def framed() -> None:
@@ -85,10 +80,10 @@ def bench_ids(benchmark: Any) -> None:
     """Write ids as hex digits, read them again."""
     due_ms = START_MS + np.arange(IDS)
     offsets, digits = 329 * np.arange(IDS), np.zeros(32 * IDS, np.uint8)
-    address = digits.ctypes.data + 32 * np.arange(IDS)
+    texts = rows_read(digits.reshape(IDS, 32))
 
     def stage() -> None:
         write_ids(due_ms, offsets, 7, digits)
-        assert read_ids(address, 7, due_ms, offsets) == IDS
+        assert read_ids(texts, 7, due_ms, offsets) == IDS
 
     play(benchmark, stage, count=IDS)

@@ -63,7 +63,7 @@ from timerstore.timelog.jit.objects import ascii_at, bytes_at, object_at
 from timerstore.timelog.jit.record import Bytes, Words, observe, record, record_at
 from timerstore.timelog.jit.system import clock_ms
 from timerstore.timelog.writing.append import Stage, append, new_stage
-from timerstore.timelog.writing.frame import Template, frame_new
+from timerstore.timelog.writing.frame import NewSays, Template, frame_new
 from timerstore.wheel.cancelled import (
     cancelled_add,
     cancelled_contains,
@@ -109,12 +109,12 @@ class Place:
     found: MessageParts
     key: Bytes  # uint8[KEY_DIGITS], scratch
     extra: Bytes  # uint8[_EXTRA_BYTES_MAX], scratch: `_REPLACES`, then what comes behind it
-    body: Bytes  # of a delete
     told: Words  # int64[_TOLD_WORDS], out
     clock: Words  # int64[8]: scratch of clock_ms and wake_for
     text_kind: int = 0  # the address of `str`
     bytes_kind: int = 0  # the address of `bytes`
     content_bytes_max: int = 0
+    tags_code: int = 0  # of the new timer, if Python says what describes it
 
 
 @record
@@ -134,7 +134,7 @@ def new_place(world: World, gate: Gate) -> Place:
     extra[:_REPLACES_BYTES] = np.frombuffer(_REPLACES, np.uint8)
     return Place(
         *(world, gate.words, new_stage(2), MessageParts(), np.zeros(fmt.KEY_DIGITS, np.uint8)),
-        *(extra, DELETE_BODY, np.zeros(_TOLD_WORDS, np.int64), np.zeros(8, np.int64)),
+        *(extra, np.zeros(_TOLD_WORDS, np.int64), np.zeros(8, np.int64)),
         text_kind=object_at(str),
         bytes_kind=object_at(bytes),
         content_bytes_max=content_bytes_max(world.commitlog.segment_bytes),
@@ -197,7 +197,7 @@ def _frame_delete(place: Place, i: int, at: int, template: Template, now_ms: int
     """Frame the delete of the timer that was told of as message `i` of the stage."""
     due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
     put_id(place.key, 0, due_ms, offset, place.world.settings.store_tag)
-    frame_new(place.stage, i, at, template, place.body, place.key, due_ms, now_ms)
+    frame_new(place.stage, i, at, template, NewSays(DELETE_BODY, place.key, due_ms), now_ms)
     place.stage.born_ms[i] = place.told[SPAN_BORN_MS]
     place.stage.body_bytes[i] = place.found.body_bytes
 
@@ -353,7 +353,6 @@ def _reschedule_inside(
     due_ms: int,
     body: int,
     extra: int,
-    tags_code: int,
     now_ms: int,
 ) -> int:
     if not _read_id(place, id):
@@ -368,7 +367,7 @@ def _reschedule_inside(
     data = view_bytes(buf.ctypes.data + found.body_at, found.body_bytes)
     if body != 0:
         data = bytes_at(body, place.bytes_kind)
-    described = view_bytes(0, 0)
+    described, tags_code = view_bytes(0, 0), place.tags_code
     if extra != 0:
         given = bytes_at(extra, place.bytes_kind)
         described = view_bytes(given.ctypes.data, len(given) - 1)
@@ -380,7 +379,8 @@ def _reschedule_inside(
         tags_code = java_hash(buf, found.tags_at, found.tags_bytes) if found.tags_at >= 0 else 0
     if len(data) + len(described) + 1 - REPLACED_BYTES > place.content_bytes_max:
         return NOT_JUDGED
-    size = frame_new(stage, 0, 0, templates.timer, data, described, due_ms, now_ms)
+    says = NewSays(data, described, due_ms)
+    size = frame_new(stage, 0, 0, templates.timer, says, now_ms)
     stage.tags_code[0] = tags_code
     _frame_delete(place, 1, size, templates.delete, now_ms)
     done = _append_staged(place, 2, now_ms, due_ms) == CANCELLED_NOW
@@ -394,7 +394,6 @@ def _reschedule(
     due_ms: int,
     body: int,
     extra: int,
-    tags_code: int,
     now_ms: int,
 ) -> int:
     """Append a timer in the place of another one, with that one's delete; return its offset.
@@ -407,7 +406,7 @@ def _reschedule(
     result, word = NOT_JUDGED, gate_enter(place.gate)
     if _is_open(place) and place.world.callers.puts_paused == 0:
         result = _reschedule_inside(
-            place, _templates_at(templates), id, due_ms, body, extra, tags_code, now_ms
+            place, _templates_at(templates), id, due_ms, body, extra, now_ms
         )
     gate_leave(place.gate, word)
     return result
@@ -460,7 +459,9 @@ class Kernels:
         Less: as of `cancel`. `body`: the new one; None: as it was. `described`: the new properties,
         of which the first says whom it replaces, and the tag as a number; None: as they were.
         """
-        extra, tags_code = described or (None, 0)
+        extra = None
+        if described is not None:
+            extra, place.tags_code = described
         return self._reschedule(
             place.block_address,  # type: ignore[attr-defined]
             templates.block_address,  # type: ignore[attr-defined]
@@ -468,6 +469,5 @@ class Kernels:
             due_ms,
             0 if body is None else object_at(body),
             0 if extra is None else object_at(extra),
-            tags_code,
             now_ms,
         )

@@ -27,7 +27,7 @@ from timerstore.timelog.jit.kernel import inlined, kernel_ahead
 from timerstore.timelog.jit.locks import lock_acquire, lock_release
 from timerstore.timelog.jit.record import Bytes, Int8s, Words, observe
 from timerstore.timelog.writing.append import Stage, append
-from timerstore.timelog.writing.frame import Template, frame_new, new_message_bytes_max
+from timerstore.timelog.writing.frame import NewSays, Template, frame_new, new_message_bytes_max
 from timerstore.wheel.cancelled import (
     cancelled_add,
     cancelled_contains,
@@ -90,7 +90,6 @@ def _cancel_batch(
     world: World,
     stage: Stage,
     template: Template,
-    body: Bytes,
     targets: Targets,
     start: int,
     now_ms: int,
@@ -106,7 +105,7 @@ def _cancel_batch(
     why[0] = _WHOLE
     at, staged, i = 0, 0, start
     while i < len(offsets) and staged < len(stage.size):
-        if at + new_message_bytes_max(template, len(body), len(key)) > _BATCH_BYTES:
+        if at + new_message_bytes_max(template, len(DELETE_BODY), len(key)) > _BATCH_BYTES:
             break
         if i + _PLACES_AHEAD < len(offsets):
             cancelled_prefetch(cancelled, IDENTITY_OURS, offsets[i + _PLACES_AHEAD])
@@ -125,7 +124,8 @@ def _cancel_batch(
             cancelled_add(cancelled, IDENTITY_OURS, offsets[i])
             due_ms = puts.due_ms[i]
             put_id(key, 0, due_ms, offsets[i], tag)
-            at += frame_new(stage, staged, at, template, body, key, due_ms, now_ms)
+            says = NewSays(DELETE_BODY, key, due_ms)
+            at += frame_new(stage, staged, at, template, says, now_ms)
             stage.born_ms[staged] = puts.born_ms[i]
             stage.body_bytes[staged] = puts.body_bytes[i]
             verdicts[i] = CANCELLED_NOW
@@ -150,7 +150,6 @@ def _cancel_batches(
     world: World,
     stage: Stage,
     template: Template,
-    body: Bytes,
     targets: Targets,
     start: int,
     now_ms: int,
@@ -162,7 +161,7 @@ def _cancel_batches(
     has it between two batches.
     """
     for _ in range(_BATCHES_MAX):
-        start = _cancel_batch(world, stage, template, body, targets, start, now_ms, became)
+        start = _cancel_batch(world, stage, template, targets, start, now_ms, became)
         if start == len(targets.puts.offset) or became.why[0] != _WHOLE:
             break
     return start
@@ -190,9 +189,7 @@ def cancel_ahead(
     template, start = delete_template(topic, pending_row, engine.store_tag), 0
     while start < count:
         with engine.commitlog.reading():
-            start = _cancel_batches(
-                engine.world, stage, template, DELETE_BODY, targets, start, now_ms, became
-            )
+            start = _cancel_batches(engine.world, stage, template, targets, start, now_ms, became)
         if why[0] == _MAY_BE_TAKEN:
             start += 1
         elif why[0] == _NO_ROOM:

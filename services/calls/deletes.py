@@ -16,10 +16,11 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.segmenttable import SegmentTable
 from timerstore.timelog.jit.arraytypes import known_tuple, read_only
 from timerstore.timelog.jit.kernel import kernel_ahead
-from timerstore.timelog.jit.record import Bytes, ReadByteRows, Words
+from timerstore.timelog.jit.record import ReadByteRows, Words
 from timerstore.timelog.writing.append import QueueTable, Stage, append
 from timerstore.timelog.writing.compose import compose
 from timerstore.timelog.writing.frame import (
+    NewSays,
     Template,
     encode_property,
     encode_waiting,
@@ -57,7 +58,6 @@ def delete_template(topic: bytes, pending_row: int, tag: int) -> Template:
 def stage_deletes(
     stage: Stage,
     template: Template,
-    body: Bytes,
     targets: Deleted,
     start: int,
     now_ms: int,
@@ -67,7 +67,8 @@ def stage_deletes(
     while start + count < len(targets.due_ms) and count < len(stage.size) and at < 60_000:
         k = start + count
         key, due_ms = targets.keys[k], targets.due_ms[k]
-        at += frame_new(stage, count, at, template, body, key, due_ms, now_ms)
+        says = NewSays(DELETE_BODY, key, due_ms)
+        at += frame_new(stage, count, at, template, says, now_ms)
         stage.born_ms[count] = targets.born_ms[k]
         stage.body_bytes[count] = targets.body_bytes[k]
         count += 1
@@ -135,7 +136,7 @@ def append_deletes(
     template, start = delete_template(topic, pending_row, engine.store_tag), 0
     targets = targets._replace(keys=read_only(targets.keys))
     while start < len(targets.due_ms):
-        count = stage_deletes(stage, template, DELETE_BODY, targets, start, now_ms)
+        count = stage_deletes(stage, template, targets, start, now_ms)
         append_all(engine, stage, count, now_ms, together=False)
         start += count
 

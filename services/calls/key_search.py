@@ -23,7 +23,7 @@ import numpy as np
 
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.message import GOOD, MessageParts, read_message
+from timerstore.timelog.bytes.message import GOOD, read_message
 from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.jit.entrypoint import entry_ahead, entry_point
 from timerstore.timelog.jit.intrinsics import (
@@ -93,7 +93,6 @@ class KeyPlace:
 
     world: World
     index: KeyIndex
-    found: MessageParts
     state: Words  # int64[_STATE_WORDS], see the constants above
     id: Bytes  # uint8[KEY_DIGITS], out
 
@@ -103,8 +102,8 @@ _place_at = record_at(KeyPlace)
 
 def new_key_place(world: World, index: KeyIndex) -> KeyPlace:
     """Return what searches in one store work on."""
-    found, state = MessageParts(), np.zeros(_STATE_WORDS, np.int64)
-    return KeyPlace(world, index, found, state, np.zeros(fmt.KEY_DIGITS, np.uint8))
+    state = np.zeros(_STATE_WORDS, np.int64)
+    return KeyPlace(world, index, state, np.zeros(fmt.KEY_DIGITS, np.uint8))
 
 
 @inlined
@@ -118,7 +117,7 @@ def note_progress(world: World, index: KeyIndex) -> None:
 
 
 @inlined
-def _is_behind(world: World, index: KeyIndex, found: MessageParts, floor: int) -> bool:
+def _is_behind(world: World, index: KeyIndex, floor: int) -> bool:
     """Tell whether anything stands in a queue that is not indexed.
 
     The last few timers are indexed here, if nothing has to be made for it: so does not each call
@@ -136,7 +135,7 @@ def _is_behind(world: World, index: KeyIndex, found: MessageParts, floor: int) -
     at = start % world.timer_queue.segment_bytes
     if at + left * fmt.ENTRY_BYTES > len(entries):
         return True
-    done = index_some(index, world.commitlog, entries, at, left, 0, floor, found)
+    done = index_some(index, world.commitlog, entries, at, left, 0, floor)
     return done < left
 
 
@@ -154,7 +153,7 @@ def _equals(buf: Bytes, at: int, count: int, other: Bytes) -> bool:
 @inlined
 def _look(place: KeyPlace, message: int, in_level: bool, key: Bytes, topic: Bytes) -> int:
     """Read a message; tell what it is to this search."""
-    world, index, found = place.world, place.index, place.found
+    world, index, found = place.world, place.index, place.index.found
     if message < place.state[_FLOOR]:
         return _SETTLED
     if message < observe(world.cleaning, "floor"):
@@ -240,7 +239,7 @@ def _search(address: int, key: int, key_bytes: int, topic: int, topic_bytes: int
     if how <= BEGIN_BEHIND:
         if how == BEGIN:
             state[_FLOOR] = observe(world.cleaning, "floor")
-            if _is_behind(world, index, place.found, state[_FLOOR]):
+            if _is_behind(world, index, state[_FLOOR]):
                 return BEHIND
         start = word_start(wanted, 0, key_bytes)
         if start == key_bytes:

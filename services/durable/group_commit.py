@@ -28,11 +28,10 @@ from timerstore.timelog.jit.intrinsics import (
     fetch_add,
     load_acquire,
     store_release,
-    view_words,
 )
 from timerstore.timelog.jit.kernel import inlined
 from timerstore.timelog.jit.locks import Section, section_ahead, section_entry
-from timerstore.timelog.jit.record import Words
+from timerstore.timelog.jit.record import Words, record
 from timerstore.timelog.jit.system import sleep_while, thread_id, wake_sleepers
 
 # What `GroupCommit.wait` returns.
@@ -57,6 +56,13 @@ _QUIET_NS: Final = 100_000
 _LOOK_UP_NS: Final = 50_000_000
 
 
+@record
+class Crowd:
+    """What those who wait share."""
+
+    words: Words  # int64[_WORDS], see the constants above
+
+
 @inlined
 def _tell(words: Words) -> None:
     """Have all who wait look again; who is not counted yet reads the new round."""
@@ -78,9 +84,9 @@ def _look(words: Words, offset: int) -> int:
     return LEADS if leader == thread_id() else _STILL_WAITS
 
 
-def _wait(address: int, offset: int) -> int:
+def _wait(crowd: Crowd, offset: int) -> int:
     """Sleep until there is something to say to who waits for `offset`."""
-    words = view_words(address, _WORDS)
+    words = crowd.words
     outcome = _look(words, offset)
     if outcome != _STILL_WAITS:
         return outcome
@@ -96,9 +102,9 @@ def _wait(address: int, offset: int) -> int:
     return outcome
 
 
-def _gather(address: int) -> int:
+def _gather(crowd: Crowd) -> int:
     """Sleep until the crowd is complete, or nobody came for a while; return how many wait."""
-    words = view_words(address, _WORDS)
+    words = crowd.words
     seen = -1
     waiting = load_acquire(words, _WAITING)
     while waiting + 1 < words[_CROWD] and waiting != seen:
@@ -108,16 +114,16 @@ def _gather(address: int) -> int:
     return waiting
 
 
-def _lead(address: int) -> None:
+def _lead(crowd: Crowd) -> None:
     """Begin to lead, unless somebody does, or wants to be alone."""
-    words = view_words(address, _WORDS)
+    words = crowd.words
     if load_acquire(words, _ASKING) == 0:
         compare_exchange(words, _LEADER, 0, thread_id())
 
 
-def _lead_alone(address: int) -> None:
+def _lead_alone(crowd: Crowd) -> None:
     """Wait until nobody leads, then begin; nobody overtakes."""
-    words = view_words(address, _WORDS)
+    words = crowd.words
     fetch_add(words, _ASKING, 1)
     while True:
         round = load_acquire(words, _ROUND)
@@ -127,17 +133,17 @@ def _lead_alone(address: int) -> None:
     fetch_add(words, _ASKING, -1)
 
 
-def _leave(address: int, kind: int, error: int, trace: int) -> None:
-    words = view_words(address, _WORDS)
+def _leave(crowd: Crowd, kind: int, error: int, trace: int) -> None:
+    words = crowd.words
     if load_acquire(words, _LEADER) == thread_id():
         words[_CROWD] = load_acquire(words, _WAITING) + 1
         store_release(words, _LEADER, 0)
         _tell(words)
 
 
-def _advance(address: int, end: int, at_once: int) -> int:
+def _advance(crowd: Crowd, end: int, at_once: int) -> int:
     """Say what is durable, which never is less; `at_once` let go whom that lets go."""
-    words = view_words(address, _WORDS)
+    words = crowd.words
     if end > words[_DURABLE]:
         store_release(words, _DURABLE, end)
     if at_once != 0:
@@ -168,10 +174,10 @@ class GroupCommit:
             _QUIET_NS,
             _LOOK_UP_NS,
         )
-        self._address = int(words.ctypes.data)
+        self._crowd = crowd = Crowd(words)
         leave = section_entry(_leave, waits=True)
-        self.leading = Section(words, section_entry(_lead, waits=False), leave)
-        self.alone = Section(words, section_entry(_lead_alone, waits=True), leave)
+        self.leading = Section(crowd, section_entry(_lead, waits=False), leave)
+        self.alone = Section(crowd, section_entry(_lead_alone, waits=True), leave)
         self._wait, self._gather = entry_point(_wait), entry_point(_gather)
         self._advance = entry_point(_advance)
 
@@ -187,11 +193,11 @@ class GroupCommit:
 
     def wait(self, offset: int) -> int:
         """Sleep until there is something to say: IS_DURABLE, HAS_FAILED, MAY_LEAD or LEADS."""
-        return self._wait(self._address, offset)
+        return self._wait(self._crowd, offset)
 
     def gather(self) -> None:
         """Let those come who are about to wait."""
-        self._gather(self._address)
+        self._gather(self._crowd)
 
     def advance(self, end: int, *, at_once: bool = False) -> None:
         """Say that bytes before `end` are durable.
@@ -199,7 +205,7 @@ class GroupCommit:
         Those who wait hear of it when this thread leaves, or `at_once`. A signal's handler may have
         said more in the midst of it; that holds.
         """
-        self._advance(self._address, end, int(at_once))
+        self._advance(self._crowd, end, int(at_once))
 
     def fail(self) -> None:
         """Say that nothing will be durable any more."""

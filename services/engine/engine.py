@@ -35,6 +35,7 @@ from timerstore.timelog.files.ownedfile import EventFile
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.jit.acting import ALONE, acting_as
 from timerstore.timelog.jit.kernel import kernel_ahead
+from timerstore.timelog.jit.lent import lend
 from timerstore.timelog.jit.locks import ServiceLocks, SpinLock
 from timerstore.timelog.jit.record import Bytes, Words, add_to_word
 from timerstore.timelog.reading.reader import StoreReader
@@ -77,7 +78,8 @@ def read_at(buf: Bytes, at: int, found: MessageParts) -> int:
 
 def _use_map(known: OffsetMap, table: Words, count: int) -> None:
     with acting_as(ALONE):
-        known.address, known.length, known.count = table.ctypes.data, len(table), count
+        lend(known.lent, 0, table)
+        known.length, known.count = len(table), count
 
 
 class Engine:
@@ -322,7 +324,8 @@ class Engine:
         file = self.queues.existing(int(levels.row[level]), number)
         with self.locks.fire:
             self._level_files[level] = file
-            levels.address[level], levels.number[level] = file.address, number
+            lend(levels.lent, level, file.view)
+            levels.number[level] = number
 
     def prepare_commitlog(self) -> None:
         """Map the segment at the log's end.

@@ -30,7 +30,6 @@ from timerstore.errors import (
 from timerstore.services.world.clock import Clock
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.jsonfile import (
     check_seal,
@@ -43,6 +42,7 @@ from timerstore.timelog.files.jsonfile import (
 from timerstore.timelog.files.names import INT64_MAX, is_index_file
 from timerstore.timelog.files.oserrors import kind_of, told_of
 from timerstore.timelog.files.segments import SegmentedFile
+from timerstore.timelog.jit.lent import lend
 from timerstore.timelog.jit.locks import KernelLock
 from timerstore.timelog.writing.consumequeue import ConsumeQueues
 from timerstore.timelog.writing.keyindex import (
@@ -113,7 +113,6 @@ class KeyFiles:
         self._leaving: list[_File] = []  # no longer part of it, and still to be removed
         self._sums: dict[Path, tuple[int, int]] = {}  # entries that were summed, and their CRC
         self._synced: dict[Path, int] = {}
-        self._found = MessageParts()
 
     @property
     def disk_bytes(self) -> int:
@@ -283,7 +282,6 @@ class KeyFiles:
                 count,
                 queue,
                 self._world.cleaning.floor,
-                self._found,
             )
         del kept
         if done < count:
@@ -334,7 +332,8 @@ class KeyFiles:
     def _add(self, file: _File, values: list[int]) -> None:
         """Tell kernels of a file behind the others."""
         index, number = self.index, len(self._files)
-        index.address[number], index.room[number] = file.map.address, file.room
+        lend(index.lent, number, file.map.view)
+        index.room[number] = file.room
         for name, value in zip(_COLUMNS, values, strict=True):
             getattr(index, name)[number] = value
         self._files.append(file)
@@ -361,7 +360,7 @@ class KeyFiles:
                 continue
             self._leaving.append(self._files.pop(number))
             index = self.index
-            for name in ("address", "room", *_COLUMNS):
+            for name in ("lent", "room", *_COLUMNS):
                 column = getattr(index, name)
                 column[number:-1] = column[number + 1 :].copy()
             index.file_count = len(self._files)

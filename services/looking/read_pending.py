@@ -12,7 +12,7 @@ from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.scan import ReadAs
 from timerstore.wheel import judge as pending
-from timerstore.wheel.judge import PendingRead, Reading
+from timerstore.wheel.judge import PendingRead, Reading, places_to_read
 
 
 def reading_of(engine: Engine, cancelled: Words, *, verify: bool = True) -> Reading:
@@ -49,12 +49,10 @@ def read_timers(
     `locate` maps the segment of a message, or says that it is gone.
     """
     log, queues, found = engine.commitlog, engine.queues.table, MessageParts()
-    columns, done = PendingRead.room(len(messages)), 0
+    columns, done = places_to_read(messages), 0
     while True:
         with log.reading() as table:
-            done = pending.read_pending(
-                table, queues, messages, in_level, reading, found, columns, done
-            )
+            done = pending.read_pending(table, queues, in_level, reading, found, columns, done)
         if done == len(messages):
             return columns
         message = int(messages[done])

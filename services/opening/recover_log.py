@@ -66,7 +66,6 @@ class LogScan:
         self.recount, self.level_due_times = Recount(engine), LevelDueTimes(engine)
         self.log = log = ScannedLog()
         log.durable = self._scan_from = self._index_from = engine.commitlog.start
-        self._sealed = sealed_from(checkpoint, crashed)
         is_ours = checkpoint is not None and not checkpoint.by_broker
         if is_ours and checkpoint is not None:
             log.durable = max(checkpoint.commitlog_flushed, engine.commitlog.start)
@@ -80,8 +79,8 @@ class LogScan:
         self.broker = None if is_ours and not findings.rebuilt else BrokerCopies()
         self._rows = scan.LoggedMessages.room(CHUNK_ROWS + 1)
         self._good = self._rows[:CHUNK_ROWS]  # what is bad stands behind them
-        self._found = MessageParts()
-        self._where = np.array([self._scan_from, 0], np.int64)  # next offset, why it stopped
+        self._place = scan.LogPlace(MessageParts(), self._scan_from)
+        self._place.sealed_from = sealed_from(checkpoint, crashed)
         self._reached = 0  # how far was read; a batch that is read again may be long
 
     def run(self, *, is_live: bool) -> ScannedLog:
@@ -115,55 +114,48 @@ class LogScan:
 
     def _read_chunk(self) -> bool:
         """Scan some rows, and take what they say; return False at the log's end."""
-        where = self._where
+        place = self._place
         part, is_more = self._scan()
         queue_rows = queue_rows_of(self.engine, scan.stored_in(part))
         whole = whole_count(self.engine, part, queue_rows)
         self._take(part[:whole], queue_rows[:whole])
-        bad = int(where[0])
+        bad = place.offset
         torn = int(part.offset[whole]) if whole < len(part) else bad
         if is_more:
-            where[0] = torn
+            place.offset = torn
             return True
         reason = NO_MESSAGE_REASON
-        if where[1] == scan.STOP_BAD:
+        if place.stopped == scan.STOP_BAD:
             reason = REASONS[int(self._rows.status[len(part)])]
         resume = self.damaged.resume(bad, reason)
         if resume == NO_MESSAGE:
-            where[0] = torn
+            place.offset = torn
             return False
         self._take(part[whole:], queue_rows[whole:])  # behind it is more: the batch was whole
         fired = self.damaged.fired_from(bad)
         if fired != NO_SOURCE:
             self.log.origins.append(np.array([fired], np.int64))
             self.log.copies.append(np.array([bad], np.int64))
-        where[0] = resume
+        place.offset = resume
         return True
 
     def _scan(self) -> tuple[scan.LoggedMessages, bool]:
         """Return the next rows, and whether more follow without a bad message between."""
-        engine, commitlog, where = self.engine, self.engine.commitlog, self._where
-        start, longest = int(where[0]), self.engine.message_bytes_max
+        engine, commitlog, place = self.engine, self.engine.commitlog, self._place
+        start, longest = place.offset, self.engine.message_bytes_max
         readable = engine.disk.wait_for_log(max(start, self._reached) + longest)
         stop = max(self._reached, start) + 2 * commitlog.segment_bytes
         for number in commitlog.numbers:
             offset = number * commitlog.segment_bytes
             if offset + commitlog.segment_bytes > start and offset < stop:
                 commitlog.ensure(number)
+        place.stop = min(commitlog.files_end, readable - longest)
+        how = scan.ReadAs(engine.store_tag, engine.precision_ms, engine.level_ms, True)
         with commitlog.reading() as table:
-            count = scan.scan_commitlog(
-                table,
-                start,
-                min(commitlog.files_end, readable - longest),
-                self._sealed,
-                scan.ReadAs(engine.store_tag, engine.precision_ms, engine.level_ms, True),
-                self._good,
-                self._found,
-                where,
-            )
-        self._reached = int(where[0])
-        is_more = bool(where[1] == scan.STOP_COUNT) and self._reached < commitlog.files_end
-        if where[1] == scan.STOP_UNMAPPED and self._reached < commitlog.files_end:
+            count = scan.scan_commitlog(table, place, how, self._good)
+        self._reached = place.offset
+        is_more = place.stopped == scan.STOP_COUNT and self._reached < commitlog.files_end
+        if place.stopped == scan.STOP_UNMAPPED and self._reached < commitlog.files_end:
             is_more = self._reached // commitlog.segment_bytes in commitlog.numbers
         return self._rows[:count], is_more
 
@@ -199,7 +191,7 @@ class LogScan:
     def _end_log(self) -> None:
         """Cut off what was not written whole."""
         engine, log = self.engine, self.log
-        log.end = int(self._where[0])
+        log.end = self._place.offset
         if not (self.findings.clean and log.end == log.durable):
             self.findings.torn_bytes = torn_bytes(engine, log.end)
             if engine.disk.writes:

@@ -45,21 +45,19 @@ def count_units(engine: Engine, *, verify: bool) -> int:
         columns, done = read_timers(engine, messages, reading, locate=map_alone), 0
         while done < len(timers):
             now_ms = engine.clock.now_ms
-            done = _count_timers(engine.world, messages, magic, columns, done, now_ms)
+            done = _count_timers(engine.world, magic, columns, done, now_ms)
             pass_lost(engine, thread)
     return removed_count
 
 
 @kernel_later
-def _count_timers(
-    world: World, messages: Words, magic: Words, columns: PendingRead, start: int, now_ms: int
-) -> int:
+def _count_timers(world: World, magic: Words, columns: PendingRead, start: int, now_ms: int) -> int:
     """Count timers from `start` on, and note what is lost; return how many it did, from the first.
 
     `magic`: of their units; `columns`: see `read_pending`.
     """
     thread = world.dequeue_put.thread
-    for i in range(start, len(messages)):
+    for i in range(start, len(magic)):
         verdict = columns.verdict[i]
         if verdict == PENDING:
             row = columns.row[i]
@@ -69,8 +67,8 @@ def _count_timers(
         elif verdict != CANCELLED and verdict != DONE:
             if thread.lost_count == LOST_COUNT_MAX:
                 return i
-            note_lost(thread, messages[i], magic[i])
-    return len(messages)
+            note_lost(thread, columns.message[i], magic[i])
+    return len(magic)
 
 
 def stored_counts(engine: Engine) -> dict[str, Any] | None:

@@ -59,6 +59,7 @@ from timerstore.timelog.jit.intrinsics import (
     view_bytes,
 )
 from timerstore.timelog.jit.kernel import inlined, inlined_view
+from timerstore.timelog.jit.lent import lent_bytes
 from timerstore.timelog.jit.locks import lock_acquire, lock_release
 from timerstore.timelog.jit.record import Bytes, observe
 from timerstore.timelog.jit.system import clock_ms
@@ -210,7 +211,7 @@ def _entries(world: World, level: int, index: int) -> Any:
     entries = world.queues.segment_entries
     if world.levels.number[level] != index // entries:
         return view_bytes(0, 0)
-    return view_bytes(world.levels.address[level], entries * fmt.ENTRY_BYTES)
+    return lent_bytes(world.levels.lent, level, entries * fmt.ENTRY_BYTES)
 
 
 @inlined

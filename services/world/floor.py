@@ -30,8 +30,8 @@ from timerstore.services.world.state import (
 )
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes.unit import Units
-from timerstore.timelog.jit.intrinsics import view_words
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.lent import lent_words
 from timerstore.timelog.jit.record import Words
 from timerstore.wheel.sets import map_get
 
@@ -43,7 +43,7 @@ def find_in(known: OffsetMap, message: int) -> int:
     """Return what a map of recovery holds for a message, or −1. O(1)."""
     if known.count == 0 or message < 0:
         return -1
-    return map_get(view_words(known.address, known.length), message)
+    return map_get(lent_words(known.lent, 0, known.length), message)
 
 
 @inlined

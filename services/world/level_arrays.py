@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.jit.lent import Lent, new_lent
 from timerstore.timelog.jit.record import Words, record
 
 NO_HEAD: Final = -1
@@ -42,7 +43,7 @@ class LevelTable:
     fail_count: Words  # int64[LEVEL_COUNT_MAX]: deliveries that failed in a row
     wanted: Words  # int64[LEVEL_COUNT_MAX]: segment of its queue that must be mapped
     number: Words  # int64[LEVEL_COUNT_MAX]: the segment of its queue that is mapped, −1 for none
-    address: Words  # int64[LEVEL_COUNT_MAX]
+    lent: Lent  # LEVEL_COUNT_MAX of them: these segments
     count: int = 0
     """Queues that exist: at least one for each configured level."""
     turn: int = 0
@@ -79,6 +80,6 @@ def new_level_table(level_ms: Words, batch_max: int) -> LevelTable:
         fail_count=column(0),
         wanted=column(0),
         number=column(-1),
-        address=column(0),
+        lent=new_lent(fmt.LEVEL_COUNT_MAX),
         batch_max=batch_max,
     )

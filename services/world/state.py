@@ -34,6 +34,7 @@ import numpy as np
 
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.lent import Lent
 from timerstore.timelog.jit.record import LINE, SHARED, Words, own, publish, record
 from timerstore.timelog.jit.system import poll_words
 from timerstore.wheel.near import NO_COPY
@@ -184,7 +185,7 @@ class DeliverLevels:
 class OffsetMap:
     """A map from messages to offsets, see wheel/sets.py; fixed once recovered."""
 
-    address: int = 0
+    lent: Lent  # its table
     length: int = 0
     count: int = 0
 

@@ -60,6 +60,7 @@ from timerstore.services.world.state import (
 from timerstore.timelog.files.segmenttable import TABLE_LENGTH, SegmentTable
 from timerstore.timelog.jit.acting import CALLER
 from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.lent import new_lent
 from timerstore.timelog.jit.locks import ServiceLocks
 from timerstore.timelog.jit.record import Words, own, record
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, QueueTable, Stage, new_stage
@@ -168,8 +169,8 @@ def new_world(
             DequeuePut(threads[DEQUEUE_PUT], own(CopyCounts(), DEQUEUE_PUT)), DEQUEUE_PUT
         ),
         cancelled=own(cancelled, DEQUEUE_PUT, DELIVER_LEVELS, CANCEL),
-        done=own(OffsetMap()),
-        hopped=own(OffsetMap()),
+        done=own(OffsetMap(new_lent(1))),
+        hopped=own(OffsetMap(new_lent(1))),
         wakeups=Wakeups(),
         flush=own(Flush(), FLUSH),
         cleaning=own(

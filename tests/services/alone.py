@@ -323,7 +323,7 @@ class Alone:
         timers = self.engine.cancelled
         table = np.zeros(sets.ROOM_WORDS * count, np.int64)
         timers._tables = [table]
-        timers.set.address, timers.set.length = table.ctypes.data, len(table)
+        timers._use(table)
 
     # --- logs, as a test writes them
 

@@ -22,6 +22,7 @@ from timerstore.services.calls.first_puts import (
 )
 from timerstore.services.calls.put_batch import put_batch
 from timerstore.timelog.bytes.message import MessageParts
+from timerstore.timelog.jit.objects import NO_PIECES
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, new_stage
 from timerstore.timelog.writing.compose import Staged, compose, stage_messages
 from timerstore.timelog.writing.frame import Puts, new_template
@@ -89,13 +90,12 @@ def test_each_is_in_the_log_where_it_says(puts: Any, with_keys: bool) -> None:
     with Alone(DEQUEUE_PUT) as alone:
         engine, stage = alone.engine, new_stage(STAGE_COUNT_MAX)
         alone.row("rmq_sys_wheel_timer")
-        row, none = alone.row("t"), np.zeros(0, np.int64)
+        row = alone.row("t")
         template = new_template(b"t", tag=alone.tag, pending_row=row, change=1, tags_code=0)
         bodies = Binaries([body for body, _, _ in puts], "bodies")
         keys = Binaries([key.encode() for _, _, key in puts], "keys")
         due_ms = np.array([START_MS + ms for _, ms, _ in puts], np.int64)
-        own = (keys.address, keys.length) if with_keys else (none, none)
-        given = Puts(bodies.address, bodies.length, *own, due_ms)
+        given = Puts(bodies.pieces, keys.pieces if with_keys else NO_PIECES, due_ms)
         offsets, done = np.zeros(len(puts), np.int64), 0
         while done < len(puts):
             done = put_batch(engine.world, stage, template, given, done, START_MS, offsets)

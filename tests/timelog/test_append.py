@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.buffers import Bytes, table_over
 from tests.strategies import TAG
-from timerstore.timelog.files.segmenttable import apron_bytes
+from timerstore.timelog.files.segmenttable import apron_bytes, enter_segment
 from timerstore.timelog.jit.kernel import kernel
+from timerstore.timelog.jit.lent import lend
 from timerstore.timelog.jit.locks import LOCK_WORDS
 from timerstore.timelog.writing.append import (
     NEED_COMMITLOG,
@@ -75,8 +76,7 @@ class Log:
             if number not in self.arrays:
                 self.table.allocated[number] = first
                 self.arrays[number] = self.new_segment(number)
-                self.table.address[number] = self.arrays[number].ctypes.data
-                self.table.number[number] = number
+                enter_segment(self.table, number, self.arrays[number])
             else:
                 assert self.table.allocated[number] <= at, "it was allocated"
             start = int(self.table.allocated[number])
@@ -89,7 +89,7 @@ class Log:
             if (row, number) not in self.queue_arrays:
                 self.queue_arrays[row, number] = array = np.full(ENTRIES * 20, HOLE, np.uint8)
                 self.queues.allocated[slot] = number * ENTRIES
-                self.queues.address[slot] = array.ctypes.data
+                lend(self.queues.lent, slot, array)
                 self.queues.number[slot] = number
             first = number * ENTRIES
             start, stop = int(self.queues.allocated[slot]), at + 1 + self.step_bytes // 20

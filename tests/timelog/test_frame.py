@@ -20,9 +20,11 @@ from tests.strategies import (
     properties,
     usual_messages,
 )
+from timerstore.ground.arguments import Binaries
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, MessageParts, read_message
 from timerstore.timelog.jit.kernel import kernel
+from timerstore.timelog.jit.objects import NO_PIECES
 from timerstore.timelog.writing.append import BATCH_BYTES, STAGE_COUNT_MAX, Stage, new_stage
 from timerstore.timelog.writing.frame import (
     COPY_EXTRA_BYTES,
@@ -31,6 +33,7 @@ from timerstore.timelog.writing.frame import (
     ROLLED,
     CopySays,
     Destination,
+    NewSays,
     Puts,
     Template,
     encode_property,
@@ -49,7 +52,7 @@ STAGE = new_stage()
 @kernel
 def _new(stage: Any, at: int, template: Any, body: Any, extra: Any, times: Any) -> int:
     most = new_message_bytes_max(template, len(body), len(extra))
-    size = frame_new(stage, 3, at, template, body, extra, times[0], times[1])
+    size = frame_new(stage, 3, at, template, NewSays(body, extra, times[0]), times[1])
     return size if size <= most else -1
 
 
@@ -165,26 +168,13 @@ def test_batches_hold_all_messages_in_order(with_keys: bool) -> None:
     ]
     keys = [f"key {i}".encode() if with_keys else b"" for i in range(count)]
     due_ms = np.arange(count) + 1_700_000_000_000
-    held_bodies = [np.frombuffer(body or b"\0", np.uint8) for body in bodies]
-    held_keys = [np.frombuffer(key or b"\0", np.uint8) for key in keys]
     template = template_of("orders", "red", {})
-    extras = [key.ctypes.data for key in held_keys] if with_keys else []
-    lengths = [len(key) for key in keys] if with_keys else []
+    held_bodies, held_keys = Binaries(bodies, "bodies"), Binaries(keys, "keys")
+    extras = held_keys.pieces if with_keys else NO_PIECES
+    puts = Puts(held_bodies.pieces, extras, due_ms)
     done = 0
     while done < count:
-        framed = _batch(
-            STAGE,
-            template,
-            Puts(
-                np.array([body.ctypes.data for body in held_bodies]),
-                np.array([len(body) for body in bodies]),
-                np.array(extras, np.int64),
-                np.array(lengths, np.int64),
-                due_ms,
-            ),
-            done,
-            1_600_000_000_000,
-        )
+        framed = _batch(STAGE, template, puts, done, 1_600_000_000_000)
         assert 0 < framed <= STAGE_COUNT_MAX
         at = 0
         for i in range(framed):

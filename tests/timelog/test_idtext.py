@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.buffers import as_array
 from timerstore.ground import ids as of_ids
+from timerstore.ground.arguments import Binaries
 from timerstore.ground.ids import ID_DIGITS, TimerIds, format_id, parse_id, read_plain
 from timerstore.timelog.bytes.idtext import read_ids, write_ids
 
@@ -50,9 +50,8 @@ def test_reading_ends_where_an_id_is_not_as_we_write_it(
     which %= len(ids)
     ids[which] = changed(ids[which], at, other)
     due_ms, offsets = np.zeros(len(ids), np.int64), np.zeros(len(ids), np.int64)
-    texts = [as_array(each.encode()) for each in ids]
-    address = np.array([each.ctypes.data for each in texts], np.int64)
-    count = int(read_ids(address, TAG, due_ms, offsets))
+    texts = Binaries(ids, "ids")
+    count = int(read_ids(texts.pieces, TAG, due_ms, offsets))
     part = parse_id(ids[which])
     assert (part is not None) == all(each in "0123456789ABCDEFabcdef" for each in ids[which])
     if part is not None and part.tag == TAG and format_id(*part) == ids[which]:

@@ -16,7 +16,7 @@ from timerstore.timelog.bytes.message import BAD_CRC, BAD_PARTS, GOOD, MessagePa
 from timerstore.timelog.files.names import is_topic
 from timerstore.timelog.files.segmenttable import SegmentTable
 from timerstore.timelog.reading import scan
-from timerstore.timelog.reading.scan import LoggedMessages, ReadAs, scan_commitlog
+from timerstore.timelog.reading.scan import LoggedMessages, LogPlace, ReadAs, scan_commitlog
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 LEVELS_MS = naive.parse_levels(naive.DEFAULT_LEVELS)
@@ -36,28 +36,16 @@ def scan_all(
 ) -> tuple[LoggedMessages, int, int, LoggedMessages]:
     """All good rows, where the scan ended, what stopped it, and the row behind the good ones."""
     rows = LoggedMessages.room(at_a_time + 1)
-    found, state = MessageParts(), np.zeros(2, np.int64)
+    place = LogPlace(MessageParts(), start, stop, sealed_from)
     how = ReadAs(tag, precision_ms, np.array(LEVELS_MS, np.int64), verify)
     parts = []
-    offset = start
     while True:
-        count = scan_commitlog(
-            *(
-                table,
-                offset,
-                stop,
-                sealed_from,
-                how,
-                rows[:at_a_time],
-                found,
-                state,
-            )
-        )
+        offset = place.offset
+        count = scan_commitlog(table, place, how, rows[:at_a_time])
         parts.append(joined([rows[:count]]))
-        assert state[0] >= offset
-        offset = int(state[0])
-        if state[1] != scan.STOP_COUNT or offset >= stop:
-            return joined(parts), offset, int(state[1]), rows[count]
+        assert place.offset >= offset
+        if place.stopped != scan.STOP_COUNT or place.offset >= stop:
+            return joined(parts), place.offset, place.stopped, rows[count]
         assert count == at_a_time
 
 

@@ -186,7 +186,7 @@ def test_pinning_nothing_maps_where_it_stands(log: SegmentedFile) -> None:
 
 
 def test_readers_keep_what_is_dropped_meanwhile(log: SegmentedFile) -> None:
-    address = int(log.shared_table.address[0])
+    address = int(log.shared_table.lent[0])
     with log.reading():
         with log.reading():
             log.detach_before(SIZE)

@@ -161,4 +161,4 @@ def test_a_word_of_hex_digits(value: int, other: int) -> None:
 def test_the_first_key_that_cannot_stand_in_a_message(keys: list[bytes]) -> None:
     bad = [i for i, key in enumerate(keys) if not key or b"\1" in key or b"\2" in key]
     binaries = Binaries(keys, "keys")
-    assert first_bad_key(binaries.address, binaries.length) == (bad[0] if bad else -1)
+    assert first_bad_key(binaries.pieces) == (bad[0] if bad else -1)

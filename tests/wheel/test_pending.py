@@ -123,9 +123,9 @@ def test_rows_in_any_order_are_those_of_a_scan(found: list[naive.Message], order
     found, end = laid_out(found)
     log = table(found)
     scanned = scan.LoggedMessages.room(len(found) + 1)
-    words, state = MessageParts(), np.zeros(2, np.int64)
-    how = scan.ReadAs(TAG, 1_000, LEVELS, True)
-    count = scan.scan_commitlog(log, 0, end, end, how, scanned, words, state)
+    words, how = MessageParts(), scan.ReadAs(TAG, 1_000, LEVELS, True)
+    place = scan.LogPlace(words, stop=end, sealed_from=end)
+    count = scan.scan_commitlog(log, place, how, scanned)
     assert count == len(found)
     offsets = [message.offset for message in found]
     order.shuffle(offsets)

@@ -6,8 +6,9 @@ from typing import Final
 
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.text import get_hex_12, hex_8_word, hex_12_is, put_hex_8, put_hex_12
-from timerstore.timelog.jit.intrinsics import get_word, prefetch, view_bytes
+from timerstore.timelog.jit.intrinsics import get_word, prefetch
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.objects import Pieces, piece
 from timerstore.timelog.jit.record import Bytes, Words
 
 _IDS_AHEAD: Final = 8
@@ -37,17 +38,19 @@ def write_ids(due_ms: Words, offsets: Words, tag: int, digits: Bytes) -> None:
 
 
 @kernel_ahead
-def read_ids(address: Words, tag: int, due_ms: Words, offsets: Words) -> int:
+def read_ids(ids: Pieces, tag: int, due_ms: Words, offsets: Words) -> int:
     """Read ids; return how many are as `write_ids` writes them.
 
-    It ends at the first that is not, or has another store's tag. `address`: int64[n], where the
-    digits of each stand; `due_ms`, `offsets`: int64[n], written. O(n).
+    It ends at the first that is not, or has another store's tag. `due_ms`, `offsets`: int64[n],
+    written. O(n).
     """
-    for i in range(len(address)):
-        if i + _IDS_AHEAD < len(address):  # they may be anywhere in memory
-            prefetch(view_bytes(address[i + _IDS_AHEAD], fmt.KEY_DIGITS), fmt.KEY_DIGITS - 1)
-        digits = view_bytes(address[i], fmt.KEY_DIGITS)
+    for i in range(len(due_ms)):
+        if i + _IDS_AHEAD < len(due_ms):  # they may be anywhere in memory
+            prefetch(piece(ids, i + _IDS_AHEAD), fmt.KEY_DIGITS - 1)
+        digits = piece(ids, i)
+        if len(digits) != fmt.KEY_DIGITS:
+            return i
         due_ms[i], offsets[i] = get_hex_12(digits, 0), get_hex_12(digits, 12)
         if not id_is(digits, 0, due_ms[i], offsets[i], tag):
             return i  # no digits, or lower-case ones
-    return len(address)
+    return len(due_ms)

@@ -15,10 +15,10 @@ from timerstore.timelog.jit.intrinsics import (
     put_u8,
     put_word,
     swap_64,
-    view_bytes,
 )
 from timerstore.timelog.jit.kernel import INTERPRETED, inlined, kernel_ahead
-from timerstore.timelog.jit.record import Bytes, Words
+from timerstore.timelog.jit.objects import Pieces, piece
+from timerstore.timelog.jit.record import Bytes
 
 _ZEROS: Final = 0x3030303030303030
 _ZEROS_3: Final = 0x303030
@@ -220,13 +220,13 @@ if INTERPRETED:  # Python's integers do not wrap at 64 bits, as the tricks above
 
 
 @kernel_ahead
-def first_bad_key(address: Words, length: Words) -> int:
+def first_bad_key(keys: Pieces) -> int:
     """Return the first text that is empty or holds a separator, or −1."""
-    for i in range(len(length)):
-        if length[i] == 0:
+    for i in range(len(keys.length)):
+        buf = piece(keys, i)
+        if len(buf) == 0:
             return i
-        buf = view_bytes(address[i], length[i])
-        for k in range(length[i]):
+        for k in range(len(buf)):
             if buf[k] == 1 or buf[k] == 2:
                 return i
     return -1

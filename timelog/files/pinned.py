@@ -13,7 +13,7 @@ import numpy as np
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.files.disk import MappedFile
 from timerstore.timelog.files.segments import SegmentedFile
-from timerstore.timelog.files.segmenttable import SegmentTable, new_segment_table
+from timerstore.timelog.files.segmenttable import SegmentTable, enter_segment, new_segment_table
 from timerstore.timelog.jit.record import Words
 
 _NEAR_COUNT: Final = 4
@@ -67,5 +67,4 @@ class PinnedLog:
                 if (number + 1) * self._log.segment_bytes > self._log.start:
                     raise
                 continue  # fired, consumed and removed since
-            self.table.address[number % len(self.table.number)] = file.address
-            self.table.number[number % len(self.table.number)] = number
+            enter_segment(self.table, number, file.view)

@@ -43,6 +43,7 @@ from timerstore.timelog.files.segmenttable import (
     ALL_ZEROED,
     TABLE_LENGTH,
     apron_bytes,
+    enter_segment,
     leave,
     new_segment_table,
 )
@@ -211,8 +212,7 @@ class SegmentedFile(Blocks):
         slot = number % len(self.shared_table.number)
         stop, table = 0 if isinstance(file, Zeros) else file.allocated_bytes, self.shared_table
         table.allocated[slot] = number * self.segment_bytes + stop
-        table.address[slot] = file.address
-        table.number[slot] = number
+        enter_segment(table, number, file.view)
         self._used[number] = next(self._clock)
 
     def existing(self, number: int) -> MappedFile:

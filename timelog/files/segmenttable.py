@@ -1,6 +1,6 @@
 """The table of a log's segments, by which kernels find a byte.
 
-Two arrays say where segment `number = offset // segment_bytes` is mapped; more say which of its
+Two columns say where segment `number = offset // segment_bytes` is mapped; more say which of its
 bytes can be written to. Only `SegmentedFile` (segments.py) tells it what is mapped.
 """
 
@@ -19,9 +19,10 @@ from timerstore.timelog.jit.intrinsics import (
     view_bytes,
 )
 from timerstore.timelog.jit.kernel import INTERPRETED, inlined, inlined_view, kernel_ahead
+from timerstore.timelog.jit.lent import Lent, lend, lent_bytes, new_lent
 from timerstore.timelog.jit.locks import lock_acquire, lock_release
 from timerstore.timelog.jit.mapping import PAGE_BYTES
-from timerstore.timelog.jit.record import Words, record
+from timerstore.timelog.jit.record import Bytes, Words, record
 from timerstore.timelog.jit.system import open_pages
 
 TABLE_LENGTH: Final = 1 << 16
@@ -47,7 +48,7 @@ def apron_bytes(segment_bytes: int) -> int:
 class SegmentTable:
     """Where segments are mapped; kernels index it with `number % TABLE_LENGTH`."""
 
-    address: Words  # int64[TABLE_LENGTH]
+    lent: Lent  # TABLE_LENGTH of them
     number: Words  # int64[TABLE_LENGTH], −1 if nothing is mapped
     zeroed: Words  # int64[TABLE_LENGTH]: up to this offset a segment is zeros behind the log's end
     allocated: Words  # int64[TABLE_LENGTH]: up to this offset a segment's blocks are allocated
@@ -66,7 +67,7 @@ def new_segment_table(
 ) -> SegmentTable:
     """Return a table with `length` places, in which nothing is mapped yet."""
     return SegmentTable(
-        np.zeros(length, np.int64),
+        new_lent(length),
         np.full(length, -1, np.int64),
         np.full(length, ALL_ZEROED, np.int64),
         np.zeros(length, np.int64),
@@ -74,6 +75,13 @@ def new_segment_table(
         segment_bytes=segment_bytes,
         apron=apron,
     )
+
+
+def enter_segment(table: SegmentTable, number: int, view: Bytes) -> None:
+    """Let kernels find a segment, whose map the caller keeps."""
+    slot = number % len(table.number)
+    lend(table.lent, slot, view)
+    table.number[slot] = number
 
 
 @inlined_view
@@ -84,7 +92,7 @@ def segment_at(table: SegmentTable, offset: int) -> Any:
     slot = number & (TABLE_LENGTH - 1)
     if offset < 0 or load_acquire(table.number, slot) != number:
         return view_bytes(0, 0)
-    return view_bytes(table.address[slot], segment_bytes)
+    return lent_bytes(table.lent, slot, segment_bytes)
 
 
 def _checked(look: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,7 +139,8 @@ def can_write(table: SegmentTable, offset: int, stop: int) -> bool:
     if stop > allocated:
         return False
     if stop > load_acquire(table.opened, slot) and allocated != first + segment_bytes:
-        if not open_pages(table.address[slot] + offset - first, stop - offset):
+        segment = lent_bytes(table.lent, slot, segment_bytes)
+        if not open_pages(segment, offset - first, stop - offset):
             return False
         table.opened[slot] = first + (stop - first + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
     return True

@@ -28,6 +28,7 @@ another version: then kernels are compiled more slowly, see `compilers.py`.
     table.py        such groups whose fields are columns
     acting.py       who may write them
     objects.py      where CPython keeps the bytes of its objects
+    lent.py         arrays that are replaced while it runs
     mapping.py      mappings, each with its owner
     locks.py        locks that it takes
     intrinsics.py   what only an instruction can say

@@ -76,26 +76,45 @@ def storer(width: int, big: bool) -> Any:
 def viewer(item: str) -> Any:
     """Return the intrinsic that makes an array over memory."""
     kind = types.Array(getattr(types, item), 1, "C")
-    itemsize = kind.dtype.bitwidth // 8
 
     @intrinsic
     def view(typingctx: Any, address: Any, count: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            array = make_array(kind)(context, builder)
-            element = context.get_data_type(kind.dtype)
-            populate_array(
-                array,
-                data=builder.inttoptr(args[0], element.as_pointer()),
-                shape=cgutils.pack_array(builder, [args[1]]),
-                strides=cgutils.pack_array(builder, [_I64(itemsize)]),
-                itemsize=_I64(itemsize),
-                meminfo=None,
-            )
-            return array._getvalue()
+            return array_at(context, builder, kind, *args)
 
         return kind(types.int64, types.int64), codegen
 
     return view
+
+
+def lent_viewer(item: str) -> Any:
+    """Return the intrinsic that makes an array over memory whose address stands in a word."""
+    kind = types.Array(getattr(types, item), 1, "C")
+
+    @intrinsic
+    def view(typingctx: Any, lent: Any, place: Any, count: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            address = builder.load(_word_pointer(context, builder, sig, args), align=8)
+            return array_at(context, builder, kind, address, args[2])
+
+        return kind(lent, types.int64, types.int64), codegen
+
+    return view
+
+
+def array_at(context: Any, builder: Any, kind: Any, address: Any, count: Any) -> Any:
+    """Return an array of `count` items at an address."""
+    array = make_array(kind)(context, builder)
+    element, itemsize = context.get_data_type(kind.dtype), _I64(kind.dtype.bitwidth // 8)
+    populate_array(
+        array,
+        data=builder.inttoptr(address, element.as_pointer()),
+        shape=cgutils.pack_array(builder, [count]),
+        strides=cgutils.pack_array(builder, [itemsize]),
+        itemsize=itemsize,
+        meminfo=None,
+    )
+    return array._getvalue()
 
 
 @intrinsic

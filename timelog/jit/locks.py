@@ -221,12 +221,15 @@ for _other in (_release, _release_if_taken, _release_all, _leave):
 
 
 class Section:
-    """What is entered and left by C functions that take the address of `words`."""
+    """What is entered and left by C functions that take `words`, or a record."""
 
-    def __init__(self, words: Words, enter: Any, leave: Any) -> None:
+    def __init__(self, words: Any, enter: Any, leave: Any) -> None:
         self.words = words
-        self._enter = partial(enter, words.ctypes.data)
-        self._leave = partial(leave, words.ctypes.data)
+        if isinstance(words, np.ndarray):
+            place: Any = words.ctypes.data
+        else:
+            place = words if INTERPRETED else words.block_address
+        self._enter, self._leave = partial(enter, place), partial(leave, place)
 
     if TYPE_CHECKING:
 
@@ -261,7 +264,7 @@ class KernelLock(Section):
         """Make an open lock; `words`: int64[LOCK_WORDS], where it stands."""
         enter, leave = section_entry(_acquire, waits=True), section_entry(_release, waits=False)
         super().__init__(np.zeros(LOCK_WORDS, np.int64) if words is None else words, enter, leave)
-        self._holder = memoryview(self.words)  # type: ignore[arg-type]
+        self._holder = memoryview(self.words)
         self.if_free = Section(
             self.words,
             entry_point(_acquire_if_free, keeps_gil=True),
@@ -291,7 +294,7 @@ class ServiceLocks(Section):
         fire, near, wheel = self.words.reshape(3, LOCK_WORDS)
         self.fire, self.near, self.wheel = KernelLock(fire), KernelLock(near), KernelLock(wheel)
         # A third of the cost of looking into the array.
-        self._seen = memoryview(self.words)  # type: ignore[arg-type]
+        self._seen = memoryview(self.words)
 
     def is_mine(self) -> bool:
         """Tell whether this thread has taken any of them, in Python."""

@@ -1,7 +1,7 @@
 """Mappings, each with an owner: an array over a map's bytes keeps the map alive.
 
 NumPy lets go of what lies between a view and the object at the end of its base chain, so that
-object itself must own the map. `bytes_at` is the one place that makes such an array; every view,
+object itself must own the map. `_bytes_at` is the one place that makes such an array; every view,
 slice or memoryview of it, however it was made, keeps the owner, and the owner keeps the map.
 
 Python's `mmap` keeps a duplicate of the descriptor for as long as the mapping lives, so a store of
@@ -46,12 +46,17 @@ class MapOwner:
         self.memory, self.path = memory, path
 
 
-def bytes_at(address: int, length: int, owner: object) -> Bytes:
+def _bytes_at(address: int, length: int, owner: object) -> Bytes:
     """Return the `length` bytes at an address as a writable array that keeps `owner` alive."""
     content: Any = (ctypes.c_uint8 * length).from_address(address)
     content.owner = owner
     view: Bytes = np.ctypeslib.as_array(content)
     return view
+
+
+def bytes_of(buffer: Any, owner: MapOwner) -> Bytes:
+    """Return an Arrow buffer's bytes as a writable array that keeps `owner` alive."""
+    return _bytes_at(int(buffer.address), buffer.size, owner)
 
 
 def map_bytes(fd: int, length: int, *, private: bool) -> Bytes:
@@ -69,32 +74,33 @@ def map_bytes(fd: int, length: int, *, private: bool) -> Bytes:
         raise OSError(code, os.strerror(code))
     owner = MapOwner(None)
     weakref.finalize(owner, _LIBC.munmap, address, length).atexit = False
-    view = bytes_at(address, length, owner)
+    view = _bytes_at(address, length, owner)
     view.flags.writeable = private
     return view
 
 
-def sync_mapping(address: int, length: int) -> None:
-    """Make durable what was written to a shared mapping, and to its file; raises OSError.
+def sync_mapping(view: Bytes) -> None:
+    """Make durable what was written to a whole shared mapping, and to its file; raises OSError.
 
     Linux does for `msync` what it does for `fdatasync`, with the open file that the mapping was
     made from, which the mapping keeps. So an error of an earlier write-back is told here, too, as
     it is to code that keeps the descriptor open; a file that is opened again might miss one that
     somebody else was told of before.
     """
-    while _LIBC.msync(address, length, _MS_SYNC):
+    while _LIBC.msync(view.ctypes.data, len(view), _MS_SYNC):
         code = ctypes.get_errno()
         if code != errno.EINTR:
             raise OSError(code, os.strerror(code))
 
 
-def open_pages(address: int, count: int) -> bool:
-    """Have the pages of mapped bytes writable; False if a write would be a SIGBUS.
+def open_pages(view: Bytes, at: int, count: int) -> bool:
+    """Have the pages of `count` mapped bytes writable; False if a write would be a SIGBUS.
 
     That is so if the disk is full and a page lies in a folio of the page cache, up to 2 MiB,
     that reaches into a hole: who makes one page of it writable asks room for all of it. Linux
     before 5.14 cannot say.
     """
+    address = view.ctypes.data + at
     start = address // mmap.PAGESIZE * mmap.PAGESIZE
     if _LIBC.madvise(start, address + count - start, MADV_POPULATE_WRITE) == 0:
         return True
@@ -102,8 +108,9 @@ def open_pages(address: int, count: int) -> bool:
 
 
 def release_pages(view: Bytes) -> None:
-    """Take the pages of a whole mapping for reading out of this process's memory.
+    """Take whole pages of a mapping out of this process's page table.
 
-    They are read again when they are looked at.
+    What was written to a shared one stays in the page cache. They are mapped again when they are
+    looked at.
     """
     _LIBC.madvise(view.ctypes.data, len(view), _MADV_DONTNEED)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from timerstore.timelog.jit.arraytypes import known_tuple
 from timerstore.timelog.jit.intrinsics import get_u8, get_word, prefetch, view_bytes, view_words
 from timerstore.timelog.jit.kernel import INTERPRETED, inlined_view, kernel_ahead
-from timerstore.timelog.jit.record import Words
+from timerstore.timelog.jit.record import Bytes, Words
 
 BYTES_DATA_AT: Final = bytes.__basicsize__ - 1
 _TUPLE_ITEMS_AT: Final = tuple.__basicsize__
@@ -24,7 +25,23 @@ _STATE_MASK: Final = 0x7C  # size of a character, whether its data stand behind 
 _ASCII: Final = 0x64
 _ANY_STATE: Final = -1  # of an object that has none
 _OBJECTS_AHEAD: Final = 8
-Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@known_tuple
+class Pieces(NamedTuple):
+    """Byte strings, n of them, that lie anywhere. Who has this keeps what owns their memory."""
+
+    address: Words  # int64[n]
+    length: Words  # int64[n]
+
+
+NO_PIECES: Final = Pieces(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+@inlined_view
+def piece(pieces: Pieces, i: int) -> Any:
+    """Return one of them: uint8[length]."""
+    return view_bytes(pieces.address[i], pieces.length[i])
 
 
 def layout_holds() -> bool:
@@ -138,23 +155,39 @@ def address_of(data: bytes) -> int:
     return np.frombuffer(data, np.uint8).ctypes.data
 
 
-def read_objects(
-    values: tuple[Any, ...], kind: type[bytes | str] = bytes
-) -> tuple[Int64s, Int64s] | None:
-    """Return address and length of each bytes object, or of each text; None if one is neither.
+def read_objects(values: tuple[Any, ...], kind: type[bytes | str] = bytes) -> Pieces | None:
+    """Return what each bytes object, or each text, holds; None if one is neither.
 
     `kind`: bytes, or str for texts that are ASCII. None as well if no store was opened: a client
-    does without the kernel. The caller keeps the tuple for as long as it uses the addresses. O(n),
-    5 ns each.
+    does without the kernel. The caller keeps the tuple. O(n), 5 ns each.
     """
     if not OBJECTS_ARE_READABLE or not getattr(_read_objects, "is_at_hand", True):
         return None
-    address, length = np.empty(len(values), np.int64), np.empty(len(values), np.int64)
+    found = Pieces(np.empty(len(values), np.int64), np.empty(len(values), np.int64))
     state, data_at = (_ANY_STATE, BYTES_DATA_AT) if kind is bytes else (_ASCII, _TEXT_DATA_AT)
     items = id(values) + _TUPLE_ITEMS_AT
-    if _read_objects(items, id(kind), state, data_at, address, length) < len(values):
-        return None
-    return address, length
+    done = _read_objects(items, id(kind), state, data_at, *found)
+    return found if done == len(values) else None
+
+
+def rows_read(rows: Bytes) -> Pieces:
+    """Return the rows of a C-contiguous uint8[n, k], which the caller keeps. O(n)."""
+    count, length = rows.shape
+    at = length * np.arange(count, dtype=np.int64)
+    return Pieces(rows.ctypes.data + at, np.full(count, length, np.int64))
+
+
+def arrow_read(values: Any, *, large: bool) -> Pieces:
+    """Return what an Arrow array of binary or text holds, which the caller keeps. O(n).
+
+    `large`: its offsets have 64 bits.
+    """
+    _, offsets, data = values.buffers()
+    ends = np.zeros(1, np.int64)
+    if len(values):
+        ends = np.frombuffer(offsets, np.int64 if large else np.int32)
+        ends = ends[values.offset : values.offset + len(values) + 1].astype(np.int64)
+    return Pieces(ends[:-1] + (data.address if data is not None else 0), np.diff(ends))
 
 
 assert BYTES_DATA_AT == 32 or not OBJECTS_ARE_READABLE

@@ -132,7 +132,7 @@ def record(cls: type[T]) -> type[T]:
         block: list[int] = []
         self.owners = None
         if word_count:
-            memory = _aligned(word_count)
+            memory = aligned(word_count)
             memory[:] = defaults
             self.cells = memory.data
             block += [memory.ctypes.data, word_count]
@@ -190,7 +190,7 @@ def _rounded(words: int) -> int:
     return -(-words // _LINE_WORDS) * _LINE_WORDS
 
 
-def _aligned(words: int) -> Words:
+def aligned(words: int) -> Words:
     """Return zeros that begin with a cache line."""
     room = np.zeros(words + _LINE_WORDS, np.int64)
     skipped = -room.ctypes.data % (8 * _LINE_WORDS) // 8

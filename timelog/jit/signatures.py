@@ -76,7 +76,10 @@ def _announce(cls: Any) -> None:
                 return False
             if not (array.flags.carray if is_written else array.flags.c_contiguous):
                 return False
-        return all(inside(value[i]) for i, inside in inner)
+        for i, inside in inner:
+            if not inside(value[i]):
+                return False
+        return True
 
     def type_of(value: Any, context: Any) -> Any:
         return kind if fits(value) else typeof_impl.dispatch(tuple)(value, context)

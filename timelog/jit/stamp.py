@@ -126,6 +126,8 @@ def _text(value: Any) -> str:
         return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
     if isinstance(value, Instruction):
         return repr(value)
+    if hasattr(value, "_fields"):
+        return f"{value.__qualname__}{value._fields}"
     if hasattr(value, "layout"):
         return str(value.layout)
     return str(getattr(value, "__qualname__", getattr(value, "__name__", type(value).__name__)))

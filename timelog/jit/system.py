@@ -19,7 +19,7 @@ from timerstore.timelog.jit import mapping
 from timerstore.timelog.jit.intrinsics import get_u8, view_bytes
 from timerstore.timelog.jit.kernel import INTERPRETED, inlined
 from timerstore.timelog.jit.later import Instruction
-from timerstore.timelog.jit.record import Words
+from timerstore.timelog.jit.record import Bytes, Words
 
 CLOCK_REALTIME: Final = 0
 CLOCK_MONOTONIC: Final = 1
@@ -80,9 +80,9 @@ if INTERPRETED:
     def wake_sleepers(words: Words, at: int) -> None:
         """Do nothing: they look up by themselves."""
 
-    def open_pages(address: int, count: int) -> bool:
-        """Have the pages of mapped bytes writable; False if a write would be a SIGBUS."""
-        return mapping.open_pages(int(address), int(count))
+    def open_pages(view: Bytes, at: int, count: int) -> bool:
+        """Do what `mapping.open_pages` does."""
+        return mapping.open_pages(view, int(at), int(count))
 
 else:
     yield_processor = _external("sched_yield", "int32")
@@ -116,11 +116,9 @@ else:
             _syscall(_FUTEX, words.ctypes.data + 8 * at, _WAKE_PRIVATE, _EVERYBODY, 0, 0, 0)
 
     @inlined
-    def open_pages(address: int, count: int) -> bool:
-        """Have the pages of mapped bytes writable; False if a write would be a SIGBUS.
-
-        See `mapping.open_pages`.
-        """
+    def open_pages(view: Bytes, at: int, count: int) -> bool:
+        """Do what `mapping.open_pages` does."""
+        address = view.ctypes.data + at
         start = address // _PAGE * _PAGE
         if _madvise(start, address + count - start, _POPULATE) == 0:
             return True

@@ -33,7 +33,12 @@ from timerstore.timelog.files.identity import IDENTITY_FILE, find_identity
 from timerstore.timelog.files.names import number_of, segment_name, segment_offset
 from timerstore.timelog.files.nonzero import first_used, growing_pieces, last_used
 from timerstore.timelog.files.rocksdb import refuse_rocksdb
-from timerstore.timelog.files.segmenttable import TABLE_LENGTH, SegmentTable, new_segment_table
+from timerstore.timelog.files.segmenttable import (
+    TABLE_LENGTH,
+    SegmentTable,
+    enter_segment,
+    new_segment_table,
+)
 from timerstore.timelog.files.sharing import FolderShare
 from timerstore.timelog.files.steady import (
     KEPT_MAX,
@@ -168,12 +173,8 @@ class ReadSegments:
         """The table that kernels find mapped segments in; `map` fills it."""
         table = new_segment_table(self.segment_bytes)
         for number, view in self._maps.items():
-            self._enter(table, number, view)
+            enter_segment(table, number, view)
         return table
-
-    def _enter(self, table: SegmentTable, number: int, view: Bytes) -> None:
-        table.address[number % TABLE_LENGTH] = view.ctypes.data
-        table.number[number % TABLE_LENGTH] = number
 
     def map(self, number: int) -> Bytes:
         """Return the bytes of a segment, read-only."""
@@ -187,7 +188,7 @@ class ReadSegments:
             while len(self._maps) >= self.open_count_max:
                 self._drop(next(iter(self._maps)))
             if "table" in self.__dict__:
-                self._enter(self.table, number, view)
+                enter_segment(self.table, number, view)
         self._maps[number] = view
         return view
 
@@ -571,23 +572,14 @@ class Scan:
         room = min(CHUNK_ROWS, (self._stop - self.end) // fmt.MESSAGE_BYTES_MIN + 1)
         rows = scan.LoggedMessages.room(max(room, 1) + 1)
         good = rows[:-1]  # what is bad stands behind them
-        found, where = MessageParts(), np.array([self.end, 0], np.int64)
+        place = scan.LogPlace(MessageParts(), self.end, self._stop, reader.sealed_from)
         how = scan.ReadAs(reader.store_tag, reader.precision_ms, reader.level_ms, self._verify)
         while self.end < self._stop:
             if not log.map_from(self.end):
                 self.stopped = scan.STOP_UNMAPPED
                 return
-            count = scan.scan_commitlog(
-                log.table,
-                self.end,
-                self._stop,
-                reader.sealed_from,
-                how,
-                good,
-                found,
-                where,
-            )
-            self.end, self.stopped = int(where[0]), int(where[1])
+            count = scan.scan_commitlog(log.table, place, how, good)
+            self.end, self.stopped = place.offset, place.stopped
             if self.stopped == scan.STOP_BAD:
                 self.bad = int(rows.status[count])
             if count:

@@ -33,7 +33,7 @@ from timerstore.timelog.jit.kernel import inlined, kernel_later
 from timerstore.timelog.jit.record import Bytes, Words, record
 from timerstore.timelog.jit.table import Table
 
-# What stopped a scan, in `state[1]`.
+# What stopped a scan, `LogPlace.stopped`.
 STOP_COUNT: Final = 0  # the rows are full, or the limit was reached
 STOP_END: Final = 1  # zeroes or something that is no message follow
 STOP_BAD: Final = 2  # a message is there, but not whole; its row is written behind the good ones
@@ -154,39 +154,37 @@ class ReadAs(NamedTuple):
     verify: bool  # check CRCs as well
 
 
+@record
+class LogPlace:
+    """Where a scan of the commit log is."""
+
+    found: MessageParts  # scratch
+    offset: int = 0  # of the next message
+    stop: int = 0  # what begins from here on is not read
+    sealed_from: int = 0  # from here on only a sealed blank counts, see `blank.py`
+    stopped: int = STOP_COUNT  # what stopped it last
+
+
 @kernel_later
 def scan_commitlog(
-    commitlog: SegmentTable,
-    offset: int,
-    stop: int,
-    sealed_from: int,
-    how: ReadAs,
-    rows: LoggedMessages,
-    found: MessageParts,
-    state: Words,
+    commitlog: SegmentTable, place: LogPlace, how: ReadAs, rows: LoggedMessages
 ) -> int:
-    """Read messages in [offset, stop) into `rows`; return how many. O(bytes).
-
-    `rows`: written. `found`: scratch. `state`: int64[2],
-    written: where to go on, and what stopped the scan.
-    `sealed_from`: from here on only a sealed blank counts, see `blank.py`.
-    """
-    segment_bytes = commitlog.segment_bytes
-    count = 0
-    state[1] = STOP_COUNT
-    while offset < stop and count < len(rows.offset):
+    """Read messages from a place on into `rows`, and move the place; return how many. O(bytes)."""
+    segment_bytes, found = commitlog.segment_bytes, place.found
+    offset, stopped, count = place.offset, STOP_COUNT, 0
+    while offset < place.stop and count < len(rows.offset):
         buf = segment_at(commitlog, offset)
         if len(buf) == 0:
-            state[1] = STOP_UNMAPPED
+            stopped = STOP_UNMAPPED
             break
         at = offset % segment_bytes
         left = segment_bytes - at
         if left < fmt.BLANK_BYTES:
-            state[1] = STOP_END
+            stopped = STOP_END
             break
         blank = read_blank(buf, at, offset)
-        if blank == BLANK_PLAIN and offset >= sealed_from:
-            state[1] = STOP_END  # it may be of an earlier use of the segment
+        if blank == BLANK_PLAIN and offset >= place.sealed_from:
+            stopped = STOP_END  # it may be of an earlier use of the segment
             break
         if blank != NO_BLANK:
             offset += left
@@ -195,7 +193,7 @@ def scan_commitlog(
         if left >= fmt.MESSAGE_BYTES_MIN + fmt.BLANK_BYTES:
             status = read_message(buf, at, found, how.verify)
         if status == BAD_MAGIC:
-            state[1] = STOP_END
+            stopped = STOP_END
             break
         if status == GOOD and how.verify and found.whole_crc == 0 and _has_hole(buf, found):
             status = BAD_CRC
@@ -206,12 +204,12 @@ def scan_commitlog(
         rows.offset[count] = offset
         rows.status[count] = status
         if status != GOOD:
-            state[1] = STOP_BAD
+            stopped = STOP_BAD
             break
         fill_message(buf, at, offset - at, found, how, rows, count)
         offset += found.size
         count += 1
-    state[0] = offset
+    place.offset, place.stopped = offset, stopped
     return count
 
 

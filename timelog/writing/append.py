@@ -46,6 +46,7 @@ from timerstore.timelog.jit.intrinsics import (
     zero_bytes,
 )
 from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.lent import Lent, lent_bytes, new_lent
 from timerstore.timelog.jit.locks import lock_acquire, lock_release
 from timerstore.timelog.jit.mapping import PAGE_BYTES
 from timerstore.timelog.jit.record import LINE, Bytes, Int32s, Words, observe, publish, record
@@ -84,7 +85,7 @@ class QueueTable:
 
     next_index: Words  # int64[QUEUE_COUNT_MAX]: index behind the last whole entry
     planned: Words  # int64[QUEUE_COUNT_MAX]: the same, ahead while the appender works
-    address: Words  # int64[places]: the segments being written, see `queue_place`
+    lent: Lent  # the segments being written, see `queue_place`
     number: Words  # int64[places]: which segment that is
     allocated: Words  # int64[places]: up to this index it has its blocks; 0 for no segment
     opened: Words  # int64[places]: up to this index its pages were opened lately
@@ -143,7 +144,7 @@ def new_queue_table(segment_entries: int) -> QueueTable:
     return QueueTable(
         np.zeros(QUEUE_COUNT_MAX, np.int64),
         np.zeros(QUEUE_COUNT_MAX, np.int64),
-        np.zeros(places * QUEUE_COUNT_MAX, np.int64),
+        new_lent(places * QUEUE_COUNT_MAX),
         np.zeros(places * QUEUE_COUNT_MAX, np.int64),
         np.zeros(places * QUEUE_COUNT_MAX, np.int64),
         np.zeros(places * QUEUE_COUNT_MAX, np.int64),
@@ -203,7 +204,8 @@ def _index_stop(queues: QueueTable, row: int, index: int) -> int:
     opened: int = load_acquire(queues.opened, slot)
     if index >= opened:
         at = (index - first) * fmt.ENTRY_BYTES
-        if not open_pages(queues.address[slot] + at, fmt.ENTRY_BYTES):
+        segment = lent_bytes(queues.lent, slot, entries * fmt.ENTRY_BYTES)
+        if not open_pages(segment, at, fmt.ENTRY_BYTES):
             return index
         pages = (at + fmt.ENTRY_BYTES + PAGE_BYTES - 1) // PAGE_BYTES
         opened = first + pages * PAGE_BYTES // fmt.ENTRY_BYTES
@@ -440,8 +442,8 @@ def _index(queues: QueueTable, stage: Stage, count: int) -> None:
         if row != last_row or index >= first + entries:
             number = index // entries
             last_row, first = row, number * entries
-            address = queues.address[queue_place(queues, row, number)]
-            segment = view_bytes(address, entries * fmt.ENTRY_BYTES)
+            place = queue_place(queues, row, number)
+            segment = lent_bytes(queues.lent, place, entries * fmt.ENTRY_BYTES)
         at = (index - first) * fmt.ENTRY_BYTES
         put_i64(segment, at + fmt.ENTRY_OFFSET_AT, stage.offset[i])
         put_i32(segment, at + fmt.ENTRY_SIZE_AT, stage.size[i])

@@ -26,6 +26,7 @@ from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
 from timerstore.timelog.jit.arraytypes import read_only
 from timerstore.timelog.jit.intrinsics import get_u8, load_acquire
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead, kernel_later
+from timerstore.timelog.jit.lent import lend
 from timerstore.timelog.jit.record import Bytes, ReadBytes, Words
 from timerstore.timelog.reading.scan import QueueNames
 from timerstore.timelog.writing.append import (
@@ -299,7 +300,7 @@ class ConsumeQueues:
             table.allocated[places][is_left] = 0
             for each in range(number, last + 1):
                 place, mapped = self._place(row, each), file.ensure(each)
-                table.address[place] = mapped.address
+                lend(table.lent, place, mapped.view)
                 table.number[place] = each
                 entries = each * self.segment_entries + mapped.allocated_bytes // fmt.ENTRY_BYTES
                 table.allocated[place] = entries  # last: from here on kernels may use it

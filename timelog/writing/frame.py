@@ -40,6 +40,7 @@ from timerstore.timelog.jit.intrinsics import (
     view_bytes,
 )
 from timerstore.timelog.jit.kernel import inlined, inlined_always
+from timerstore.timelog.jit.objects import Pieces, piece
 from timerstore.timelog.jit.record import Bytes, Words, record
 from timerstore.timelog.writing.append import (
     BATCH_BYTES,
@@ -287,24 +288,25 @@ def close_message(
     return end - at
 
 
+class NewSays(NamedTuple):
+    """What a new message says that its template does not.
+
+    For a delay level's template `due_ms` is the level.
+    """
+
+    body: Bytes
+    extra: Bytes  # an empty one stands for none
+    due_ms: int
+
+
 @inlined_always
-def frame_new(
-    stage: Stage,
-    i: int,
-    at: int,
-    template: Template,
-    body: Bytes,
-    extra: Bytes,
-    due_ms: int,
-    now_ms: int,
-) -> int:
+def frame_new(stage: Stage, i: int, at: int, template: Template, says: NewSays, now_ms: int) -> int:
     """Frame message `i` of a stage at position `at`; return its size. O(size).
 
-    `body`, `extra`: uint8 views; an empty `extra` stands for none.
-    For a delay level's template `due_ms` is the level, and it is due that level after `now_ms`.
-    Of a delete `born_ms` and `body_bytes` of the stage are left to the caller: its target's.
+    A delay level's is due that level after `now_ms`. Of a delete `born_ms` and `body_bytes` of the
+    stage are left to the caller: its target's.
     """
-    buf = stage.buffer
+    buf, body, extra, due_ms = stage.buffer, says.body, says.extra, says.due_ms
     _copy_padded(buf, at, template.head)
     body_bytes = len(body)
     body_at = at + fmt.MESSAGE_HEADER_BYTES
@@ -357,12 +359,10 @@ def frame_new(
 
 @known_tuple
 class Puts(NamedTuple):
-    """Messages that are put at once: where their bodies lie, and what each has of its own."""
+    """Messages that are put at once: what each has of its own."""
 
-    body_address: Words  # int64[n]
-    body_bytes: Words  # int64[n]
-    extra_address: Words  # int64[n], or of length 0
-    extra_bytes: Words
+    bodies: Pieces
+    extras: Pieces  # one for each body, or none
     due_ms: Words  # int64[n]
 
 
@@ -380,16 +380,17 @@ def frame_batch(
     while start + count < len(puts.due_ms) and count < STAGE_COUNT_MAX:
         k = start + count
         if k + _BODIES_AHEAD < len(puts.due_ms):  # objects of their own, anywhere in memory
-            ahead = view_bytes(puts.body_address[k + _BODIES_AHEAD], 128)
+            ahead = piece(puts.bodies, k + _BODIES_AHEAD)
             prefetch(ahead, 0)
             prefetch(ahead, 64)
-        body = view_bytes(puts.body_address[k], puts.body_bytes[k])
+        body = piece(puts.bodies, k)
         extra = none
-        if len(puts.extra_bytes) > 0:
-            extra = view_bytes(puts.extra_address[k], puts.extra_bytes[k])
+        if len(puts.extras.length) > 0:
+            extra = piece(puts.extras, k)
         if at > 0 and at + new_message_bytes_max(template, len(body), len(extra)) > BATCH_BYTES:
             break
-        at += frame_new(stage, count, at, template, body, extra, puts.due_ms[k], now_ms)
+        says = NewSays(body, extra, puts.due_ms[k])
+        at += frame_new(stage, count, at, template, says, now_ms)
         count += 1
     return count
 

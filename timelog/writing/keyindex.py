@@ -29,8 +29,9 @@ from timerstore.timelog.bytes.message import (
 )
 from timerstore.timelog.bytes.text import java_hash_of
 from timerstore.timelog.files.segmenttable import SegmentTable, prefetch_message, segment_at
-from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u8, put_i32, put_i64, view_bytes
+from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u8, put_i32, put_i64
 from timerstore.timelog.jit.kernel import inlined, inlined_always, inlined_view, kernel_ahead
+from timerstore.timelog.jit.lent import Lent, lent_bytes, new_lent
 from timerstore.timelog.jit.record import Bytes, Int32s, ReadBytes, Words, record
 
 FILE_COUNT_MAX: Final = 1_024
@@ -50,13 +51,14 @@ class KeyIndex:
     cursor: (
         Words  # int64[1 + LEVEL_COUNT_MAX]: up to which index each queue is done; 0: the timers'
     )
-    address: Words  # int64[FILE_COUNT_MAX]
+    lent: Lent  # FILE_COUNT_MAX of them
     room: Words  # int64[FILE_COUNT_MAX]: slots, and entries with the first, unused one
     next_entry: Words  # int64[FILE_COUNT_MAX]
     latest_ms: Words  # int64[FILE_COUNT_MAX]: the latest due time of its timers
     last_index: Words  # int64[FILE_COUNT_MAX]: of its last timer in the timer topic's queue; or −1
     last_level: Words  # int64[FILE_COUNT_MAX]: offset of the last message of a level; or −1
     last_message: Words  # int64[FILE_COUNT_MAX]: the largest, as queues are not read in its order
+    found: MessageParts  # scratch
     file_count: int = 0
     old_linked: int = 0
     """Q of an earlier look, when R was not past `old_passed`, see key_search.py."""
@@ -79,7 +81,9 @@ def new_key_index() -> KeyIndex:
 
     return KeyIndex(
         np.zeros(1 + fmt.LEVEL_COUNT_MAX, np.int64),
-        *(column(), column(), column(), column(), column(), column(), column()),
+        new_lent(FILE_COUNT_MAX),
+        *(column(), column(), column(), column(), column(), column()),
+        MessageParts(),
     )
 
 
@@ -105,10 +109,8 @@ def entries_of(view: Bytes, start: int, stop: int) -> Any:
 @inlined_view
 def view_file(index: KeyIndex, number: int) -> Any:
     """Return a file's bytes."""
-    return view_bytes(
-        index.address[number],
-        fmt.KEY_HEADER_BYTES + (fmt.KEY_SLOT_BYTES + fmt.KEY_ENTRY_BYTES) * index.room[number],
-    )
+    entry_bytes = fmt.KEY_SLOT_BYTES + fmt.KEY_ENTRY_BYTES
+    return lent_bytes(index.lent, number, fmt.KEY_HEADER_BYTES + entry_bytes * index.room[number])
 
 
 @inlined
@@ -185,10 +187,9 @@ def index_entries(
     count: int,
     queue: int,
     floor: int,
-    found: MessageParts,
 ) -> int:
     """Index entries of a queue; see `index_some`."""
-    return index_some(index, commitlog, entries, at, count, queue, floor, found)
+    return index_some(index, commitlog, entries, at, count, queue, floor)
 
 
 @inlined_always
@@ -200,7 +201,6 @@ def index_some(
     count: int,
     queue: int,
     floor: int,
-    found: MessageParts,
 ) -> int:
     """Index what the next `count` entries of a queue point at; return how many it did.
 
@@ -208,7 +208,7 @@ def index_some(
     `floor` are passed by, as is what is damaged. If it did fewer, `index.unmapped` says what is
     missing. O(bytes of the properties).
     """
-    segment_bytes, end = commitlog.segment_bytes, commitlog.end
+    segment_bytes, end, found = commitlog.segment_bytes, commitlog.end, index.found
     prefix = TIMERS_PREFIX if queue == 0 else LEVELS_PREFIX
     for i in range(count):
         if i + _AHEAD < count:

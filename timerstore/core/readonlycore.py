@@ -64,7 +64,7 @@ class PrivateFile(MappedFile):
         self.view: Bytes = map_bytes(fd if size >= length else -1, length, private=True)
         if 0 < size < length:
             self.view[:size] = np.frombuffer(os.pread(fd, size, 0), np.uint8)
-        self.owner, self.address = MapOwner(self.view, path), int(self.view.ctypes.data)
+        self.owner = MapOwner(self.view, path)
 
     def unfault(self, start: int, stop: int) -> None:
         """Do nothing: here it would undo what was changed."""

@@ -20,7 +20,7 @@ from timerstore.timelog.bytes.limits import (
     GROUP_BYTES_MAX,
 )
 from timerstore.timelog.files.names import is_topic
-from timerstore.timelog.jit.objects import read_objects
+from timerstore.timelog.jit.objects import arrow_read, read_objects, rows_read
 from timerstore.timelog.writing.frame import encode_property
 
 DUE_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
@@ -325,7 +325,7 @@ def too_long(what: str, length: int, described_bytes: int, bytes_max: int) -> In
 
 
 class Binaries:
-    """Byte strings as addresses and lengths; holds on to what owns the memory."""
+    """Byte strings, as kernels take them; holds on to what owns the memory."""
 
     def __init__(self, values: Any, what: str, *, takes_text: bool = True) -> None:
         """Take a sequence of bytes, or of str, an Arrow binary array or a 2-D uint8 array."""
@@ -338,8 +338,7 @@ class Binaries:
                     "Pass a 2-D array of uint8, one row each."
                 )
             rows = self._owner = np.ascontiguousarray(values)
-            self.address = rows.ctypes.data + np.arange(len(rows), dtype=np.int64) * rows.shape[1]
-            self.length = np.full(len(rows), rows.shape[1], np.int64)
+            self.pieces = rows_read(rows)
             return
         if isinstance(values, (bytes, str)) or not isinstance(
             values, (Sequence, pa.Array, pa.ChunkedArray)
@@ -352,7 +351,7 @@ class Binaries:
             self._owner = tuple(values)  # keeps each object, even if the caller changes the list
             read = read_objects(self._owner)
             if read is not None:
-                self.address, self.length = read
+                self.pieces = read
                 return
         self._from_arrow(values, what)
 
@@ -381,14 +380,12 @@ class Binaries:
                 )
         large = pa.types.is_large_binary(values.type) or pa.types.is_large_string(values.type)
         self._owner = values
-        _, offsets, data = values.buffers()
-        start, count = values.offset, len(values)
-        kind = np.int64 if large else np.int32
-        ends = np.zeros(1, np.int64)
-        if count:
-            ends = np.frombuffer(offsets, kind)[start : start + count + 1].astype(np.int64)
-        self.address = ends[:-1] + (data.address if data is not None else 0)
-        self.length = np.diff(ends)
+        self.pieces = arrow_read(values, large=large)
+
+    @property
+    def length(self) -> Int64s:
+        """The bytes of each."""
+        return self.pieces.length
 
     def __len__(self) -> int:
         """Return how many there are."""

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, overload
 import numpy as np
 
 from timerstore.timelog.bytes.idtext import read_ids, write_ids
-from timerstore.timelog.jit.objects import address_of, read_objects
+from timerstore.timelog.jit.objects import Pieces, read_objects, rows_read
 from timerstore.timelog.jit.record import Bytes
 
 ID_DIGITS = 32
@@ -129,10 +129,7 @@ def read_plain(ids: Sequence[str], tag: int) -> tuple[Int64s, Int64s] | None:
         return np.ascontiguousarray(ids.due_ms), np.ascontiguousarray(ids.offsets)
     kept = tuple(ids)
     read = read_objects(kept, str)
-    if read is None:
-        return _read_joined(kept, tag)
-    address, length = read
-    return _read_ids(address, tag) if (length == ID_DIGITS).all() else None
+    return _read_joined(kept, tag) if read is None else _read_ids(read, tag)
 
 
 def _read_joined(ids: Sequence[str], tag: int) -> tuple[Int64s, Int64s] | None:
@@ -142,10 +139,11 @@ def _read_joined(ids: Sequence[str], tag: int) -> tuple[Int64s, Int64s] | None:
     text = "".join(ids)
     if not text.isascii():
         return None
-    digits = text.encode()  # kept while it is read
-    return _read_ids(address_of(digits) + ID_DIGITS * np.arange(len(ids), dtype=np.int64), tag)
+    digits = np.frombuffer(text.encode(), np.uint8)  # kept while it is read
+    return _read_ids(rows_read(digits.reshape(len(ids), ID_DIGITS)), tag)
 
 
-def _read_ids(address: Int64s, tag: int) -> tuple[Int64s, Int64s] | None:
-    due_ms, offsets = np.empty(len(address), np.int64), np.empty(len(address), np.int64)
-    return (due_ms, offsets) if read_ids(address, tag, due_ms, offsets) == len(address) else None
+def _read_ids(ids: Pieces, tag: int) -> tuple[Int64s, Int64s] | None:
+    count = len(ids.length)
+    due_ms, offsets = np.empty(count, np.int64), np.empty(count, np.int64)
+    return (due_ms, offsets) if read_ids(ids, tag, due_ms, offsets) == count else None

@@ -51,9 +51,8 @@ def read_messages(core: Core, messages: Int64s, cancelled: Int64s = _NOTHING) ->
     for part in np.split(messages, edges) if len(messages) else []:
         if not log.map_from(int(part[0])):
             continue  # fired and removed since
-        columns = pending.PendingRead.room(len(part))
-        tables = log.table, engine.queues.table
-        pending.read_pending(*tables, part, False, reading, found, columns, 0)
+        columns = pending.places_to_read(part)
+        pending.read_pending(log.table, engine.queues.table, False, reading, found, columns, 0)
         verdicts = columns.verdict
         kept = verdicts == pending.PENDING
         who = columns.due_ms, columns.high, columns.low, columns.rolls, columns.row

@@ -17,7 +17,7 @@ def check_keys(keys: Binaries, count: int) -> None:
         raise InvalidArgumentError(
             f"keys has {len(keys)} texts and bodies has {count}. Pass a key for each body."
         )
-    bad = first_bad_key(keys.address, keys.length)
+    bad = first_bad_key(keys.pieces)
     if bad >= 0:
         raise InvalidArgumentError(
             f"keys[{bad}] is empty, or holds U+0001 or U+0002. Pass another text."

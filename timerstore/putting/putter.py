@@ -17,6 +17,7 @@ from timerstore.services.calls.put_batch import put_batch
 from timerstore.services.engine.engine import Engine
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.text import java_hash_of
+from timerstore.timelog.jit.objects import NO_PIECES
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
 from timerstore.timelog.writing.compose import Staged, compose, stage_messages
 from timerstore.timelog.writing.frame import (
@@ -30,7 +31,6 @@ from timerstore.timelog.writing.frame import (
 
 TEMPLATES_MAX: Final = 1_024
 """Templates that are kept: one for each topic with each tag that is used."""
-_NO_INTS = np.zeros(0, np.int64)
 
 
 def _with_ids(error: TimerStoreError, ids: TimerIds) -> TimerStoreError:
@@ -112,9 +112,7 @@ class Putter:
         """
         engine, offsets = self.engine, np.empty(len(due_ms), np.int64)
         template, stage = self.template(topic, tag, level, carried), self.core.take_stage()
-        key_address = _NO_INTS if keys is None else keys.address
-        key_bytes = _NO_INTS if keys is None else keys.length
-        done = 0
+        extras, done = NO_PIECES if keys is None else keys.pieces, 0
 
         def put_so_far() -> TimerIds:
             due, places = due_ms[:done], offsets[:done]
@@ -127,7 +125,7 @@ class Putter:
                 # What goes through a delay level takes no room in the timer topic's queue.
                 stop = len(due_ms) if level else done + self._admission.enter()
                 piece = due_ms[:stop]
-                puts = Puts(bodies.address, bodies.length, key_address, key_bytes, piece)
+                puts = Puts(bodies.pieces, extras, piece)
                 with engine.commitlog.reading():
                     done = put_batch(engine.world, stage, template, puts, done, now_ms, offsets)
                 if done < len(piece):

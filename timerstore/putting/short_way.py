@@ -38,7 +38,7 @@ from timerstore.timelog.jit.objects import (
 from timerstore.timelog.jit.record import Words, observe, record, record_at
 from timerstore.timelog.jit.system import clock_ms
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX, QueueTable, Stage, append, new_stage
-from timerstore.timelog.writing.frame import Template, frame_new, new_template
+from timerstore.timelog.writing.frame import NewSays, Template, frame_new, new_template
 
 NEEDS_LONG_WAY: Final = 0
 IS_PUT: Final = 1
@@ -104,7 +104,7 @@ def _put_one(
         now_ms = clock_ms(place.clock)
     stage = place.stage
     properties = view_bytes(extra.ctypes.data, max(0, len(extra) - 1))  # frame_new ends the last
-    frame_new(stage, 0, 0, template, body, properties, due_ms, now_ms)
+    frame_new(stage, 0, 0, template, NewSays(body, properties, due_ms), now_ms)
     mark = 0
     if level_ms == 0:
         stage.tags_code[0] = tags_code

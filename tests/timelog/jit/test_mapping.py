@@ -131,10 +131,9 @@ def test_syncing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fd = os.open(file, os.O_RDONLY)
     view = map_bytes(fd, 10_000, private=False)
     os.close(fd)
-    address = view.ctypes.data
-    sync_mapping(address, 10_000)
+    sync_mapping(view)
     with pytest.raises(OSError, match="Invalid") as caught:
-        sync_mapping(address + 1, 10_000)  # not the start of a page
+        sync_mapping(view[1:])  # not the start of a page
     assert caught.value.errno == errno.EINVAL
     codes = [errno.EINTR, errno.EINTR, 0]
 
@@ -147,5 +146,5 @@ def test_syncing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             return -1 if codes.pop(0) else 0
 
     monkeypatch.setattr(mapping, "_LIBC", Interrupted)
-    sync_mapping(address, 10_000)
+    sync_mapping(view)
     assert codes == []

@@ -72,6 +72,23 @@ def test_constants_of_other_modules_count(tmp_path: Path) -> None:
     assert len(stamps) == 2
 
 
+TUPLES = """
+from typing import NamedTuple
+
+class Pair(NamedTuple):
+    first: int
+    second: int
+
+def kernel(x):
+    return Pair(x, 1).first
+"""
+
+
+def test_the_order_of_a_tuple_s_fields_counts(tmp_path: Path) -> None:
+    changed = TUPLES.replace("    first: int\n    second: int", "    second: int\n    first: int")
+    assert stamp(tmp_path, TUPLES) == stamp(tmp_path, TUPLES) != stamp(tmp_path, changed)
+
+
 RECORDS = """
 from timerstore.timelog.jit.record import record, record_at
 
