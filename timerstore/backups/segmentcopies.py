@@ -45,9 +45,16 @@ def append_bytes(
 
 
 def crc_of_bytes(file: IO[bytes], count: int, crc: int) -> int:
-    """Return the CRC-32 of the next bytes of a file, which goes on from `crc`. O(count)."""
+    """Return the CRC-32 of the next bytes of a segment, which goes on from `crc`. O(count).
+
+    Raises CorruptStoreError if it has fewer.
+    """
     while count:
         piece = file.read(min(PIECE_BYTES, count))
+        if not piece:
+            name = Path(file.name).name
+            at = int(name) + file.tell()
+            raise CorruptStoreError(name, at, f"{count:,} bytes are missing at the end of it")
         count, crc = count - len(piece), zlib.crc32(piece, crc)
     return crc
 
