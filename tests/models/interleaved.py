@@ -262,6 +262,7 @@ class Player:
                 for path, content in disk.synced.items()
             }
         self.baton.kill()
+        self.store.core.gate.words[:] = 0  # who was killed in an interpreted kernel never left
         self.store.abandon()
         shutil.rmtree(self.path)
         self.path = target
