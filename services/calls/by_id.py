@@ -251,7 +251,7 @@ def _get_inside(place: Place, id: int) -> int:
     due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
     buf = segment_at(world.commitlog, offset)
     row = _find_first_put(place, buf)
-    if row < 0:
+    if row < 0 or place.found.size > len(place.stage.buffer):
         return NOT_JUDGED
     _copy_out(place, buf, row)
     rolled = may_have_rolled(world.settings, due_ms, place.told[SPAN_BORN_MS])

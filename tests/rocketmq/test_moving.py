@@ -115,6 +115,17 @@ def test_nothing_fires_and_what_is_paused_stays_so(path: Path, is_paused: bool) 
         assert store.count() == (200 if is_paused else 0)
 
 
+def test_nothing_fires_when_a_kept_pause_ends(path: Path) -> None:
+    with opened(path) as store:
+        store.pause("firing", duration=timedelta(days=2), keep=True)
+    clock = ManualClock(NOW_MS + DAY_MS)
+    with StillStore(path, config=SMALL, clock=clock) as store:
+        clock.advance(timedelta(days=2))
+        assert store.count() == 200 and not store.pull("a", group="g", timeout=0)
+    with timerstore.open(path, config=SMALL, clock=clock) as store:
+        assert store.count() == 0
+
+
 @pytest.mark.parametrize("fails_after", [0, 1, 63, 64, 65, 130, 199])
 @pytest.mark.parametrize("kills", [False, True])
 def test_broken_off_it_goes_on(path: Path, fails_after: int, kills: bool) -> None:

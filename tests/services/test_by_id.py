@@ -1,5 +1,6 @@
 """Kernels on one timer by its id, beside a model of what is pending."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.naive_by_id import Pending
-from tests.services.alone import DEQUEUE_PUT, START_MS, Alone, timer
+from tests.services.alone import CONFIG, DEQUEUE_PUT, START_MS, Alone, timer
 from timerstore.services.calls.by_id import (
     CANCELLED,
     OTHER_TOPIC,
@@ -26,6 +27,7 @@ from timerstore.services.calls.cancel_ahead import CANCELLED_BEFORE, CANCELLED_N
 from timerstore.services.calls.deletes import delete_template
 from timerstore.services.looking.timer_parts import SPAN_BODY, SPAN_BODY_END
 from timerstore.timelog.jit.locks import Gate
+from timerstore.timelog.writing.append import STAGE_BYTES
 from timerstore.timelog.writing.frame import new_template
 
 TOPICS = ("orders", "mail")
@@ -162,3 +164,16 @@ def test_a_timer_is_moved_with_its_body_or_another(body: bytes | None) -> None:
         # What was cancelled meanwhile is not moved.
         again = kernels.reschedule(place, templates, *moved_to)
         assert again == NOT_JUDGED and engine.queues.next_index(0) == 4
+
+
+def test_a_message_larger_than_any_of_ours_is_not_copied() -> None:
+    """Whoever wrote it, its size is not trusted, though its CRC is right."""
+    large = replace(CONFIG.tuning, commitlog_segment_bytes=4 * STAGE_BYTES)
+    with Alone(DEQUEUE_PUT, tuning=large) as alone, alone.engine.commitlog.reading():
+        for topic in ("rmq_sys_wheel_timer", "orders"):
+            alone.row(topic)
+        place = new_place(alone.engine.world, Gate())
+        for body_bytes, verdict in ((1 << 20, PENDING), (STAGE_BYTES + 64, NOT_JUDGED)):
+            timer_of_ours = timer(alone.tag, "orders", START_MS + 900)
+            placed = alone.put(replace(timer_of_ours, body=bytes(body_bytes)))
+            assert Kernels().get(place, placed.properties["UNIQ_KEY"]) == verdict

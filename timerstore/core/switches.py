@@ -90,7 +90,8 @@ class Switches:
     def hold_firing(self) -> None:
         """Let nothing fire in this life of the store; what is kept stays as it is."""
         with self.lock:
-            self.pauses = (*self.pauses, Pause("firing", None, 0, None, kept=False))
+            # Before one that is kept, which may end meanwhile: `find` returns the first.
+            self.pauses = (Pause("firing", None, 0, None, kept=False), *self.pauses)
 
     def find(self, what: Paused, now_ms: int, group: str | None = None) -> Pause | None:
         """Return what keeps something from going on, or None. O(pauses)."""
