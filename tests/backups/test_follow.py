@@ -19,7 +19,7 @@ from tests.backups.test_remote import AHEAD_MS, TINY, Kept, objects
 from tests.cli.shell import SMALL, Run, finish, process
 from tests.rigs.objects import watched_filesystem
 from tests.rigs.waiting import wait_until
-from timerstore import InvalidArgumentError, NotAStoreError, StoreLockedError
+from timerstore import InvalidArgumentError, NotAStoreError, StoreClosedError, StoreLockedError
 from timerstore.backups import follower as follower_module
 from timerstore.backups import merging, taking
 from timerstore.backups.catalog import read_catalog
@@ -27,6 +27,7 @@ from timerstore.backups.chains import claim_chain
 from timerstore.backups.destination import Destination, find_destination
 from timerstore.backups.followed import FOLLOW_FOLDER, read_statuses
 from timerstore.backups.follower import Follower
+from timerstore.backups.followthread import Following
 from timerstore.backups.thinning import needless_points
 from timerstore.timelog.files.checkpoint import read_checkpoint
 from timerstore.timelog.files.disk import Disk, MappedFile
@@ -356,6 +357,24 @@ def test_the_program_follows_itself(tmp_path: Path) -> None:
     report = timerstore.restore(tmp_path / "elsewhere", tmp_path / "new")
     assert report.pending_count == 4
     assert timerstore.restore(place, tmp_path / "newer").pending_count == 2
+
+
+def test_what_begins_while_its_store_is_closed_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, place = tmp_path / "store", tmp_path / "copy"
+    store = timerstore.open(path, config=SMALL)
+
+    def begun_late(follower: Follower) -> Following:
+        store.close()
+        return Following(follower)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("timerstore.store.store.Following", begun_late)
+        with pytest.raises(StoreClosedError):
+            store.follow(place)
+    with timerstore.open(path, config=SMALL) as store:
+        store.follow(place).close()  # nobody holds the place
 
 
 @pytest.mark.slow

@@ -189,6 +189,9 @@ class TimerStore(Stays, AnyStore):
         )
         following = Following(follower)
         core.at_close.append(following.end)
+        if core.closed:  # meanwhile, so it may have called what was there before
+            following.end()
+            core.check_open()
         return following
 
     def handover(self) -> int | None:
