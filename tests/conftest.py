@@ -9,6 +9,7 @@ import signal
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,8 @@ class Together(LoadScopeScheduling):
         began late, and ends the run with an error.
         """
         if node in self.registered_collections:
-            super()._assign_work_unit(node)
+            with suppress(OSError):  # it has ended: that is told next, and others get its tests
+                super()._assign_work_unit(node)
 
     def remove_node(self, node: Any) -> str | None:
         """Give what a process that ended had still to run to the others, but for its last test.

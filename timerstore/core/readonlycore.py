@@ -288,6 +288,7 @@ class ReadOnlyCore(Core):
         """Say nothing: the store may be open, and what recovery did was done in memory."""
 
     def _start_services(self) -> None:
+        self.end_short_way()  # it does not ask whether a call would change the store
         self.flusher.after = self.flusher.on_tick = None
         self.cleaner.stopped = True
 
