@@ -215,7 +215,7 @@ def _append_staged(place: Place, count: int, now_ms: int, soonest_ms: int) -> in
     lock_acquire(world.fire_lock)
     if cancelled_contains(world.cancelled, IDENTITY_OURS, offset):
         verdict = CANCELLED_BEFORE
-    elif is_ahead(world, due_ms, index) and cancelled_has_room(world.cancelled):
+    elif is_ahead(world, due_ms, index, offset) and cancelled_has_room(world.cancelled):
         cancelled_add(world.cancelled, IDENTITY_OURS, offset)
         if append(log, world.queues, world.append_lock, place.stage, count, now_ms, True) == count:
             verdict = CANCELLED_NOW
@@ -257,7 +257,7 @@ def _get_inside(place: Place, id: int) -> int:
     rolled = may_have_rolled(world.settings, due_ms, place.told[SPAN_BORN_MS])
     index, verdict = place.told[TOLD_INDEX], NOT_JUDGED
     lock_acquire(world.fire_lock)
-    if is_ahead(world, due_ms, index):
+    if is_ahead(world, due_ms, index, offset):
         verdict = PENDING_ROLLED if rolled else PENDING
         if cancelled_contains(world.cancelled, IDENTITY_OURS, offset):
             verdict = CANCELLED

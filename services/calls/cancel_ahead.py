@@ -73,11 +73,13 @@ class Became(NamedTuple):
 
 
 @inlined
-def is_ahead(world: World, due_ms: int, index: int) -> bool:
-    """Tell whether a timer was certainly not taken. Under fire.
+def is_ahead(world: World, due_ms: int, index: int, message: int) -> bool:
+    """Tell whether a timer that is not in the cancelled set certainly waits. Under fire.
 
-    `index`: of its first put in the timer topic's queue.
+    `index`: of its first put in the timer topic's queue; `message`: that one's offset.
     """
+    if message < world.cleaning.floor:  # if it was cancelled, cleaning may have forgotten that
+        return False
     # A cancelled roll is dropped long before its time, so R may be past what was ever taken.
     passed_ms = observe(world.dequeue_put, "passed_slot") * world.settings.precision_ms
     if due_ms > max(world.dequeue_put.frontier_ms, passed_ms - 1):
@@ -109,7 +111,7 @@ def _cancel_batch(
             break
         if i + _PLACES_AHEAD < len(offsets):
             cancelled_prefetch(cancelled, IDENTITY_OURS, offsets[i + _PLACES_AHEAD])
-        taken = not is_ahead(world, puts.due_ms[i], puts.entry[i])
+        taken = not is_ahead(world, puts.due_ms[i], puts.entry[i], offsets[i])
         if puts.level[i] >= 0:
             taken = puts.entry[i] < world.levels.offset[puts.level[i]]
         if cancelled_contains(cancelled, IDENTITY_OURS, offsets[i]):

@@ -78,6 +78,7 @@ CURSORS = {
     "want_flush": "dequeue_put.flush_wanted",
     "checkpointed": "flush.checkpointed_slot",
     "take_limit": "callers.take_limit_ms",
+    "floor": "cleaning.floor",
     # of the service that is played
     "fired": "counts.fired_count",
     "dropped": "counts.dropped_count",

@@ -177,3 +177,19 @@ def test_a_message_larger_than_any_of_ours_is_not_copied() -> None:
             timer_of_ours = timer(alone.tag, "orders", START_MS + 900)
             placed = alone.put(replace(timer_of_ours, body=bytes(body_bytes)))
             assert Kernels().get(place, placed.properties["UNIQ_KEY"]) == verdict
+
+
+def test_what_cleaning_may_have_forgotten_goes_the_long_way() -> None:
+    """It drops a cancelled timer, and the note that it was; the message can still be read."""
+    with Alone(DEQUEUE_PUT) as alone, alone.engine.commitlog.reading():
+        model = filled(alone, [("orders", 900, False), ("orders", 950, False)], 0, 0)
+        before, behind = model.by_id
+        alone.set_cursors(floor=model.by_id[behind].offset)
+        kernels, place = Kernels(), new_place(alone.engine.world, Gate())
+        templates = templates_of(alone, "orders", alone.row("orders"))
+        assert kernels.get(place, before) == NOT_JUDGED
+        assert kernels.cancel(place, templates, before, START_MS) == NOT_JUDGED
+        moved_to = before, START_MS + 5_000, None, None, START_MS
+        assert kernels.reschedule(place, templates, *moved_to) == NOT_JUDGED
+        assert kernels.get(place, behind) == PENDING
+        assert not alone.cancelled()

@@ -1,4 +1,4 @@
-"""Looks for overdue timers wherever they can still wait.
+"""Looks for timers wherever they can still wait, if they are overdue or cleaning has passed them.
 
 A timer that is due after the frontier was certainly not taken. Of the others most were fired, but
 one may wait still: not linked yet, in the near wheel while a queue is full, or in a slot of its

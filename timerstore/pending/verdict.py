@@ -1,7 +1,8 @@
 """The verdict on timers of this store: pending, cancelled, or too late.
 
 It falls under fire, under which dequeue-put appends what it took. A timer that is due after the
-frontier was certainly not taken; only for one that is overdue is it looked for.
+frontier was certainly not taken; only one that is overdue, or that cleaning has passed, is looked
+for.
 """
 
 from __future__ import annotations
@@ -110,7 +111,8 @@ def _decide(core: Core, found: FirstPuts) -> Verdict:
     # A cancelled roll is dropped long before its time, so R may be past what was ever taken.
     passed_ms = engine.read_slot * engine.precision_ms
     frontier_ms = max(world.dequeue_put.frontier_ms, passed_ms - 1)
-    pending = kept & (due_ms > frontier_ms)
+    # What lies before F may have been cancelled and dropped; then nothing but the wheel knows.
+    pending = kept & (due_ms > frontier_ms) & (offsets >= world.cleaning.floor)
     pending |= kept & (indexes >= world.enqueue_put.linked_index)
     # If messages are damaged, the copy that waits may be one of them.
     unsure = kept if engine.uncounted else kept & ~pending
