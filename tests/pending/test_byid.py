@@ -24,6 +24,7 @@ from timerstore import (
     UnknownTimerError,
 )
 from timerstore.closing.close import close
+from timerstore.ground.ids import parse_id
 from timerstore.pending import byid, pending
 from timerstore.pending.cancel import cancel_many
 from timerstore.pending.get import get
@@ -51,6 +52,21 @@ def counted(function: Any, calls: list[str]) -> Any:
         return function(*args, **kwargs)
 
     return call
+
+
+def test_what_cleaning_has_dropped_is_gone_while_it_can_still_be_read(tmp_path: Path) -> None:
+    """It has forgotten what was cancelled by then: not even that shows it."""
+    clock = ManualClock(START_MS)
+    with TimerStore(tmp_path / "s", config=SMALL, clock=clock) as store:
+        gone, waits = (store.put(b"x", topic="t", at_ms=FAR_MS + i) for i in range(2))
+        clock.advance(timedelta(seconds=10))  # both are linked
+        store.core.engine.world.cleaning.floor = parse_id(waits).offset  # type: ignore[union-attr]
+        for _ in range(2):
+            assert store.get(gone) is None and long_get(store, gone) is None
+            assert not store.cancel(gone) and not store.cancel_many([gone, gone]).any()
+            with pytest.raises(TooLateError):
+                store.reschedule(gone, delay=timedelta(hours=1))
+        assert store.get(waits) is not None and store.cancel(waits)
 
 
 def test_an_ordinary_timer_goes_the_short_way(
