@@ -63,6 +63,14 @@ if not PROVING and os.access(_MEMORY, os.W_OK):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def as_fast_as_others() -> Iterator[None]:
+    """A command within this process, which lowers its priority, must not slow all later tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "nice", lambda increment: 0)
+        yield
+
+
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """The test's own folder: in memory if there is room, unless `ON_DISK` names the test."""
