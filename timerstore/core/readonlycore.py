@@ -258,7 +258,6 @@ class ReadOnlyCore(Core):
             raise NotAStoreError(f"{path} is empty. Pass the folder of a store.")
         check_is_store(path)
         self.disk = self._disk = PrivateDisk()
-        self._refusal = REASON
         self.lock_file = _NoLock()
 
     def open(self, config: Config) -> None:
@@ -288,7 +287,7 @@ class ReadOnlyCore(Core):
         """Say nothing: the store may be open, and what recovery did was done in memory."""
 
     def _start_services(self) -> None:
-        self.end_short_way()  # it does not ask whether a call would change the store
+        self.refuse(REASON)
         self.flusher.after = self.flusher.on_tick = None
         self.cleaner.stopped = True
 
