@@ -1,5 +1,6 @@
 """Fixtures for all tests: the golden stores, with their writer's account."""
 
+import asyncio
 import gc
 import gzip
 import json
@@ -8,6 +9,7 @@ import shutil
 import signal
 import tarfile
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
@@ -68,6 +70,27 @@ def as_fast_as_others() -> Iterator[None]:
     """A command within this process, which lowers its priority, must not slow all later tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "nice", lambda increment: 0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loops_say_who_made_them() -> Iterator[None]:
+    """An event loop that nobody closes is found in a later test: its warning names who made it.
+
+    Who asks the main thread for a loop gets an error, not one that nobody closes.
+    """
+    asyncio.set_event_loop(None)
+    shown, init = asyncio.BaseEventLoop.__repr__, asyncio.BaseEventLoop.__init__
+
+    def remember(self: Any) -> None:
+        init(self)
+        self.made_by = "".join(traceback.format_stack(limit=10))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio.BaseEventLoop, "__init__", remember)
+        patch.setattr(
+            asyncio.BaseEventLoop, "__repr__", lambda self: f"{shown(self)} of\n{self.made_by}"
+        )
         yield
 
 
