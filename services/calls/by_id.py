@@ -176,16 +176,13 @@ def _read_id(place: Place, id: int) -> bool:
 
 
 @inlined
-def _find_first_put(place: Place, id: int) -> int:
-    """Read the first put of the timer that an id names into `found`; return its topic's row.
+def _find_first_put(place: Place, buf: Bytes) -> int:
+    """Read the message that was told of, in its segment, into `found`; return its topic's row.
 
-    Below 0: go the long way. What the id names, born time and index in the queue are told.
+    Below 0: go the long way. Born time and index in the queue are told.
     """
-    if not _read_id(place, id):
-        return _NOT_FOUND
     world, found = place.world, place.found
     due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
-    buf = segment_at(world.commitlog, offset)
     at = offset % world.commitlog.segment_bytes
     if len(buf) == 0 or read_message(buf, at, found, True) != GOOD:
         return _NOT_FOUND
@@ -197,12 +194,12 @@ def _find_first_put(place: Place, id: int) -> int:
 
 
 @inlined
-def _find_of_topic(place: Place, templates: Templates, id: int) -> int:
-    """Read the first put of a timer whose topic has these templates: _FOUND.
+def _find_of_topic(place: Place, templates: Templates, buf: Bytes) -> int:
+    """Read the message that was told of, if its topic has these templates: _FOUND.
 
     Else what the call says: NOT_JUDGED, or less: see OTHER_TOPIC.
     """
-    row = _find_first_put(place, id)
+    row = _find_first_put(place, buf)
     if row < 0:
         return NOT_JUDGED
     return _FOUND if row == templates.delete.pending_row else OTHER_TOPIC - row
@@ -262,11 +259,14 @@ def _copy_out(place: Place, buf: Bytes, row: int) -> None:
 @inlined
 def _get_inside(place: Place, id: int) -> int:
     world = place.world
-    row = _find_first_put(place, id)
-    if row < 0 or place.found.size > len(place.stage.buffer):
+    if not _read_id(place, id):
         return NOT_JUDGED
     due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
-    _copy_out(place, segment_at(world.commitlog, offset), row)
+    buf = segment_at(world.commitlog, offset)
+    row = _find_first_put(place, buf)
+    if row < 0 or place.found.size > len(place.stage.buffer):
+        return NOT_JUDGED
+    _copy_out(place, buf, row)
     rolled = may_have_rolled(world.settings, due_ms, place.told[SPAN_BORN_MS])
     index, verdict = place.told[TOLD_INDEX], NOT_JUDGED
     lock_acquire(world.fire_lock)
@@ -293,7 +293,10 @@ def _get(address: int, id: int) -> int:
 
 @inlined
 def _cancel_inside(place: Place, templates: Templates, id: int, now_ms: int) -> int:
-    said: int = _find_of_topic(place, templates, id)
+    if not _read_id(place, id):
+        return NOT_JUDGED
+    buf = segment_at(place.world.commitlog, place.told[TOLD_OFFSET])
+    said: int = _find_of_topic(place, templates, buf)
     if said != _FOUND:
         return said
     _frame_delete(place, 0, 0, templates.delete, now_ms)
@@ -363,10 +366,12 @@ def _reschedule_inside(
     extra: int,
     now_ms: int,
 ) -> int:
-    said: int = _find_of_topic(place, templates, id)
+    if not _read_id(place, id):
+        return NOT_JUDGED
+    buf = segment_at(place.world.commitlog, place.told[TOLD_OFFSET])
+    said: int = _find_of_topic(place, templates, buf)
     if said != _FOUND:
         return said
-    buf = segment_at(place.world.commitlog, place.told[TOLD_OFFSET])
     found, stage = place.found, place.stage
     data = view_bytes(buf.ctypes.data + found.body_at, found.body_bytes)
     if body != 0:
