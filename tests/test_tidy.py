@@ -528,6 +528,8 @@ MAPPED_BEFORE = {
 }
 """What is to be appended to was looked up before, and `SegmentedFile.trim` leaves it. Texts are
 copied out of a table of one's own."""
+WHO_ASK = ("find_source", "_find_first_put", "_find_of_topic")
+"""Kernels that are given a segment and ask for its length."""
 
 
 def looked_up_carelessly(tree: ast.AST) -> Iterator[str]:
@@ -548,7 +550,7 @@ def looked_up_carelessly(tree: ast.AST) -> Iterator[str]:
             elif is_call(node, "prefetch"):  # which may be asked for any address
                 passed_on |= {id(each) for each in node.args}
                 asked |= {each.id for each in node.args if isinstance(each, ast.Name)}
-            elif is_call(node, "find_source") or is_call(node, "_find_first_put"):
+            elif any(is_call(node, each) for each in WHO_ASK):
                 asked |= {each.id for each in node.args if isinstance(each, ast.Name)}
         for node in ast.walk(function):
             if is_call(node, "segment_at") and id(node) not in passed_on:
