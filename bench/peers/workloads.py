@@ -263,14 +263,15 @@ def lateness(timers: Timers, load: Load, per_second: int) -> Figures:
                 taken.note(bodies)
             else:
                 time.sleep(_IDLE_S)
+        elapsed_s = time.perf_counter() - start_s
+        if not failures:
+            take_all(timers, taken, range(len(due_ms)))
     finally:
         gc.enable()
         stop.set()  # nobody closes the timers while the other thread puts
         putter.join()
-    elapsed_s = time.perf_counter() - start_s
     if failures:
         raise failures[0]
-    take_all(timers, taken, range(len(due_ms)))
     return {"share_put": len(due_ms) / (per_second * elapsed_s), **taken.quantiles()}
 
 

@@ -1,12 +1,16 @@
-"""Blocks are allocated ahead; fewer where there is less room."""
+"""Blocks are allocated ahead, fewer where there is less room; the page cache has the next ones."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.faulty_disk import MeteredDisk
 from timerstore.errors import StoreFullError
-from timerstore.timelog.files.blocks import step_bytes
+from timerstore.timelog.files.blocks import CACHED_BYTES_MAX, step_bytes
+from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.jit.mapping import PAGE_BYTES
 
@@ -29,3 +33,43 @@ def test_a_nearly_full_disk_is_used_up(tmp_path: Path, ticks: bool) -> None:
         put_until_full()
     assert disk.room_bytes < PAGE_BYTES
     assert log.end > 300_000 - 2 * PAGE_BYTES
+
+
+SEGMENT_BYTES = 8 << 20
+
+
+class Reading(Disk):
+    """Keeps what it was asked to read ahead: file, from, to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = list[tuple[MappedFile, int, int]]()
+
+    def read_ahead(self, file: MappedFile, start: int, stop: int) -> None:
+        super().read_ahead(file, start, stop)
+        self.read.append((file, start, stop))
+
+
+@given(st.lists(st.integers(0, CACHED_BYTES_MAX) | st.just(5 << 20), min_size=1, max_size=25))
+def test_what_is_written_next_is_read_ahead(writes: list[int]) -> None:
+    """Each byte once, in the order of the log, as far as there are blocks, so much in a tick.
+
+    The writer comes to no page that was not read before, unless a tick's write was longer.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        disk = Reading()
+        log = SegmentedFile(disk, Path(folder) / "log", SEGMENT_BYTES, open_count_max=9)
+        seen = 0
+        for count in writes:
+            log.prepare_next()
+            assert len(disk.read) <= 1
+            for file, start, stop in disk.read:
+                first = int(file.path.name)
+                assert 0 < stop - start <= CACHED_BYTES_MAX and stop <= file.allocated_bytes
+                assert first + start == max(seen, log.end)
+                seen = first + stop
+            disk.read.clear()
+            assert seen > log.end or seen % SEGMENT_BYTES == 0
+            log.make_room(log.end + count)
+            log.end += count
+        log.close()

@@ -27,6 +27,7 @@ from timerstore.timelog.jit.mapping import (
     MapOwner,
     bytes_of,
     open_pages,
+    read_ahead,
     release_pages,
     sync_mapping,
 )
@@ -264,6 +265,10 @@ class Disk:
         if file.allocated_bytes < file.length and stop > start:
             if not open_pages(file.view, start, stop - start):
                 raise self.full(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), file.path)
+
+    def read_ahead(self, file: MappedFile, start: int, stop: int) -> None:
+        """Have bytes [start, stop), page by page, in the page cache before they are written to."""
+        read_ahead(file.view, start, stop - start)
 
     def map_existing(self, path: Path, length: int) -> MappedFile:
         """Map a file that must be exactly `length` bytes long.

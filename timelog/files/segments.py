@@ -103,6 +103,7 @@ class SegmentedFile(Blocks):
         self._ahead_bytes = step_bytes(segment_bytes)
         """So much is allocated ahead of the log's end; a segment at most."""
         self._seen_end = -1  # the log's end at the last tick
+        self._cached_end = 0  # up to here the page cache has what is written next
         self.numbers: list[int] = [] if is_gone else sorted(self._list())
 
     def _list(self) -> Iterator[int]:

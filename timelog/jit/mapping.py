@@ -32,6 +32,7 @@ _LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 PAGE_BYTES: Final = 4_096
 _FAILED: Final = ctypes.c_void_p(-1).value
 _MS_SYNC: Final = 4
+_MADV_WILLNEED: Final = 3
 _MADV_DONTNEED: Final = 4
 MADV_POPULATE_WRITE: Final = 23
 
@@ -105,6 +106,13 @@ def open_pages(view: Bytes, at: int, count: int) -> bool:
     if _LIBC.madvise(start, address + count - start, MADV_POPULATE_WRITE) == 0:
         return True
     return ctypes.get_errno() != errno.EFAULT
+
+
+def read_ahead(view: Bytes, at: int, count: int) -> None:
+    """Have `count` bytes of a mapped file in the page cache, with no error if they are not."""
+    address = view.ctypes.data + at
+    start = address // mmap.PAGESIZE * mmap.PAGESIZE
+    _LIBC.madvise(start, address + count - start, _MADV_WILLNEED)
 
 
 def release_pages(view: Bytes) -> None:
