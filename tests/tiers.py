@@ -180,6 +180,8 @@ ON_DISK: Final = (
     *("services/test_flush.py", "services/test_group_commit.py", "test_storm.py", "test_kill.py"),
     *("backups/test_follow_kill.py", "consuming/test_ackput_kill.py", "aio/test_kill.py"),
     *("serving/test_share_kill.py", "demo/"),
+    # Servers, whose sockets have short names alone.
+    "bench/test_peers.py::test_each_peer_that_is_there",
 )
 """What is played on a disk; all else is in memory if there is room, but for `./run prove`."""
 
