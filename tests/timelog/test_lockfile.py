@@ -6,11 +6,12 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from tests.interrupting import Interrupt, interrupted
 from tests.rigs.program import python
 from timerstore.errors import StoreLockedError
 from timerstore.timelog.files.disk import Disk
@@ -132,6 +133,28 @@ def test_once_in_a_process(tmp_path: Path) -> None:
     assert elsewhere(tmp_path).startswith("refused")
     lock.release()
     LockFile(Disk(), tmp_path).release()
+
+
+def test_a_release_that_was_interrupted_and_goes_on_takes_nobody_s_lock(tmp_path: Path) -> None:
+    """Somebody else may have taken the lock in between, who keeps it."""
+    taken = 0
+    for at in range(100):
+        lock = LockFile(Disk(), tmp_path)
+        with suppress(Interrupt), interrupted(at, "files/lockfile.py") as count:
+            lock.release()
+        try:
+            other = LockFile(Disk(), tmp_path)
+        except StoreLockedError:
+            lock.release()
+            continue
+        taken += count.raised
+        lock.release()
+        with pytest.raises(StoreLockedError, match="this process"):
+            LockFile(Disk(), tmp_path)
+        other.release()
+        if not count.raised:
+            break
+    assert taken
 
 
 def in_a_fork(act: object) -> int:

@@ -70,14 +70,19 @@ class LockFile:
     @property
     def fd(self) -> int:
         """The descriptor, −1 if it is let go."""
-        return -1 if self._file is None else self._file.fileno()
+        return -1 if self._file is None or self._file.closed else self._file.fileno()
 
     def release(self) -> None:
-        """Let the lock go; in a forked child this only forgets it. Twice does nothing."""
+        """Let the lock go; in a forked child this only forgets it. Twice does nothing.
+
+        Also if a signal's exception ended the first time behind the lock, and somebody else has
+        the folder open by now.
+        """
         if self._file is not None and os.getpid() == self._pid:
             with _held_lock:
                 self._file.close()
-                _held.pop(self._folder_id, None)
+                if _held.get(self._folder_id) is self:
+                    del _held[self._folder_id]
         self._file = None
 
 
