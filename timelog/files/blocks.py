@@ -40,7 +40,10 @@ STEP_BYTES_MAX: Final = 1 << 20
 AHEAD_TICKS: Final = 64
 """What is written in so many ticks of the flush thread, three seconds, is allocated ahead."""
 CACHED_BYTES_MAX: Final = 2 << 20
-"""So much is read ahead in a tick; who writes more than 40 MB/s has the system do it."""
+"""So much is read ahead in a tick; who writes more than some 40 MB/s has the system do it.
+
+Linux may read less, if its own steps are shorter: then a first touch takes less, too.
+"""
 
 
 def step_bytes(segment_bytes: int) -> int:
@@ -170,8 +173,9 @@ class Blocks(ABC):
         of it in the page cache, and create the segment behind the current one once that is half
         full.
 
-        Under the lock, as all that makes a segment at the log's end: else, while it waits for the
-        lock, the end may move on and that segment be removed, and it would be made again.
+        Under the lock, but for the reading, as all that makes a segment at the log's end: else,
+        while it waits for the lock, the end may move on and that segment be removed, and it would
+        be made again.
         """
         with self.lock:
             end = self.end
