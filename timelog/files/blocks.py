@@ -169,22 +169,25 @@ class Blocks(ABC):
             self._ahead_bytes = min(2 * step, self.segment_bytes)
 
     def prepare_next(self) -> None:
-        """Allocate ahead of the log's end what is written in AHEAD_TICKS calls of this, have a part
-        of it in the page cache, and create the segment behind the current one once that is half
-        full.
+        """Allocate ahead of the log's end what is written in AHEAD_TICKS calls of this, and create
+        the segment behind the current one once that is half full; then read some of it ahead.
 
-        Under the lock, but for the reading, as all that makes a segment at the log's end: else,
-        while it waits for the lock, the end may move on and that segment be removed, and it would
-        be made again.
+        Segments are made under the lock, as all that makes one at the log's end: else, while it
+        waits for the lock, the end may move on and that segment be removed, and it would be made
+        again.
         """
         with self.lock:
-            end = self.end
-            self._prepare_next(end)
-            start = max(end, self._cached_end)
-            number, position = divmod(start, self.segment_bytes)
-            file = self._mapped.get(number)
-            ready = min(self._room_end(start), end + self._ahead_bytes) - start
-        count = min(ready, self.segment_bytes - position, CACHED_BYTES_MAX)
+            self._prepare_next(self.end)
+        self._read_next()
+
+    def _read_next(self) -> None:
+        """Have the page cache hold more of what is written next. It takes milliseconds: no lock."""
+        end = self.end
+        start = max(end, self._cached_end)
+        number, position = divmod(start, self.segment_bytes)
+        file, ready = self._mapped.get(number), self._room_end(start) - start
+        count = min(ready, end + self._ahead_bytes - start, CACHED_BYTES_MAX)
+        count = min(count, self.segment_bytes - position)
         if file is not None and count > 0 and self.disk.writes:
             self.disk.read_ahead(file, position, position + count)
             self._cached_end = start + count

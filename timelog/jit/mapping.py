@@ -101,18 +101,19 @@ def open_pages(view: Bytes, at: int, count: int) -> bool:
     that reaches into a hole: who makes one page of it writable asks room for all of it. Linux
     before 5.14 cannot say.
     """
-    address = view.ctypes.data + at
-    start = address // mmap.PAGESIZE * mmap.PAGESIZE
-    if _LIBC.madvise(start, address + count - start, MADV_POPULATE_WRITE) == 0:
-        return True
-    return ctypes.get_errno() != errno.EFAULT
+    return _advise(view, at, count, MADV_POPULATE_WRITE) or ctypes.get_errno() != errno.EFAULT
 
 
 def read_ahead(view: Bytes, at: int, count: int) -> None:
     """Have `count` bytes of a mapped file in the page cache, with no error if they are not."""
+    _advise(view, at, count, _MADV_WILLNEED)
+
+
+def _advise(view: Bytes, at: int, count: int, advice: int) -> bool:
+    """Tell the system what becomes of the pages of `count` mapped bytes; False: see errno."""
     address = view.ctypes.data + at
     start = address // mmap.PAGESIZE * mmap.PAGESIZE
-    _LIBC.madvise(start, address + count - start, _MADV_WILLNEED)
+    return int(_LIBC.madvise(start, address + count - start, advice)) == 0
 
 
 def release_pages(view: Bytes) -> None:
