@@ -6,17 +6,21 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 import timerstore
 from tests.cli.shell import Run, finish, process, put
 from tests.rigs.damaging import flip_bit
 from tests.rigs.program import ended
+from timerstore.cli.commands import app
+from timerstore.cli.status import Status
 from timerstore.errors import TimerStoreError
 from timerstore.ground.amounts import shown_bytes
 
@@ -493,3 +497,30 @@ def test_a_missing_extra_is_named(name: str) -> None:
     assert done.stderr == (
         f"timerstore: this command needs {name}. Install it: pip install {name}\n"
     )
+
+
+# --- what another user has
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act for another user")
+@pytest.mark.parametrize("name", ["s", "inside/s", "none/s"])
+@pytest.mark.parametrize("command", ["put", "count", "cancel", "info"])
+def test_a_folder_of_another_user_is_told_as_that(run: Run, name: str, command: str) -> None:
+    """No process has it open, and standard output is fine: neither is blamed."""
+    with tempfile.TemporaryDirectory() as top:  # one that others may enter
+        folder = Path(top)
+        folder.chmod(0o755)
+        for each in ("inside", "none"):
+            (folder / each).mkdir(mode=0o700)
+        put(folder / "sound", b"x")  # as root, so that all is imported
+        if not name.startswith("none"):
+            put(folder / name, b"x")
+        more = {"put": ["x"], "cancel": ["019C0F3A5B7C00000000000051C4D1E0"]}.get(command, [])
+        CliRunner().invoke(app, [command, str(folder / "sound"), *more])
+        os.seteuid(65_534)
+        try:
+            told = run(command, folder / name, *more, exits=Status.NO_STORE).stderr
+        finally:
+            os.seteuid(0)
+        assert "rights" in told and "is open" not in told, told
+        assert "standard output" not in told and str(folder / name).split("/s")[0] in told, told

@@ -15,6 +15,7 @@ from tests import naive
 from tests.models.ledger import read_messages
 from tests.table_stores import SECOND, eventful, exported, exported_rows
 from timerstore import ManualClock
+from timerstore.ground.durably import appearing
 from timerstore.offline.export import SCHEMAS, export
 
 
@@ -152,3 +153,22 @@ def test_refusals(tmp_path: Path) -> None:
         exported_rows(tmp_path / "s", "x")
     with pytest.raises(timerstore.InvalidArgumentError, match="Use jsonl, csv, arrow, parquet"):
         export(tmp_path / "s", "pending", io.BytesIO(), "xls")  # type: ignore[arg-type]
+
+
+def test_progress_counts_what_is_exported(tmp_path: Path) -> None:
+    """Of pending timers it is known how many there are, be they more than a piece or very few."""
+    with timerstore.open(tmp_path / "s") as store:
+        store.put_many([b"x"] * 9_000, delay_ms=3_600_000)
+    told: list[tuple[int, int | None]] = []
+    export(tmp_path / "s", "pending", io.BytesIO(), progress=lambda *each: told.append(each))
+    assert told[-1] == (9_000, 9_000) and len(told) > 1
+    assert all(done <= 9_000 == total for done, total in told)
+
+
+def test_nothing_is_left_of_an_export_that_was_killed(tmp_path: Path) -> None:
+    """Where files can be without a name, one that is not whole has none."""
+    with appearing(tmp_path / "out.csv") as file:
+        file.write(b"half")
+        assert list(tmp_path.iterdir()) == []
+        file.write(b" and half")
+    assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"half and half"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from timerstore import (
     ManualClock,
     NotAStoreError,
     StoreClosedError,
+    StoreLockedError,
     TimerStoreError,
 )
 from timerstore.serving.shared import SharedStore
@@ -134,13 +137,15 @@ def test_what_cannot_be_shared(tmp_path: Path) -> None:
         timerstore.open(tmp_path / "s", share=1)  # type: ignore[call-overload]
 
 
-def test_where_a_plain_owner_does_not_serve(
+def test_a_plain_owner_that_cannot_be_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It is not blamed on a process that could serve it: it is this one."""
     monkeypatch.setattr("timerstore.serving.shared.PATIENCE_S", 0.2)
+    quiet = replace(SMALL, tuning=replace(SMALL.tuning, control=False))
     with (
-        timerstore.open(tmp_path / "s", config=SMALL) as store,
-        pytest.raises(StoreClosedError, match=r"let that one call timerstore.serve\(store\)"),
+        timerstore.open(tmp_path / "s", config=quiet) as store,
+        pytest.raises(StoreClosedError, match="This process has it open itself"),
     ):
         open_shared(store.path)
 
@@ -251,3 +256,26 @@ def test_an_ordered_consumer_reads_where_the_store_is_owned(tmp_path: Path) -> N
     second.close()
     with pytest.raises(StoreClosedError):
         consumer(second).start()
+
+
+OPENER = """
+import sys, timerstore
+try:
+    timerstore.open(sys.argv[1], share=True)
+except timerstore.StoreLockedError as e:
+    print(e)
+"""
+
+
+def test_an_owner_that_does_not_share_is_named_at_once(tmp_path: Path) -> None:
+    """In this process and in another; nobody waits for it to be served."""
+    path = tmp_path / "s"
+    with timerstore.open(path, config=SMALL) as plain:
+        with pytest.raises(StoreLockedError, match="does not share it") as told:
+            timerstore.open(path, share=True)
+        assert f"pid {os.getpid()}" in str(told.value)
+        command = [sys.executable, "-P", "-c", OPENER, path]
+        output = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+        assert f"pid {os.getpid()}" in output and "share=True" in output
+        with timerstore.serve(plain), timerstore.open(path, share=True) as shared:
+            assert shared.count() == 0 and not shared.is_owner

@@ -92,8 +92,18 @@ def told_of(path: Any) -> Iterator[None]:
     except (TimerStoreError, BrokenPipeError):
         raise
     except OSError as e:
-        named = next((each for each in (e.filename2, e.filename) if isinstance(each, str)), None)
-        raise store_error(e, str(path) if named is None else named) from e
+        raise error_about(e, path) from e
+
+
+def error_about(error: OSError, path: Any) -> TimerStoreError:
+    """Return the error of ours that one of the operating system means, about the file it names.
+
+    `path`: what it is about if it names none.
+    """
+    for name in (error.filename2, error.filename):
+        if isinstance(name, str | os.PathLike):
+            return store_error(error, name)
+    return store_error(error, str(path))
 
 
 def telling(function: Callable[P, R]) -> Callable[P, R]:

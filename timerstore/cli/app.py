@@ -115,10 +115,10 @@ def answering(*, as_json: bool) -> Iterator[Output]:
         pass
     except KeyboardInterrupt as e:
         raise typer.Exit(Status.INTERRUPTED) from e
-    except OSError as e:
-        from timerstore.timelog.files.oserrors import store_error
+    except OSError as e:  # what names no file was written
+        from timerstore.timelog.files.oserrors import error_about
 
-        out.status = _tell(out, store_error(e, "standard output"))
+        out.status = _tell(out, error_about(e, "standard output"))
     except Exception as e:
         out.status = _tell(out, e)
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -12,6 +11,7 @@ import typer
 from timerstore.cli.app import CHECK, AsJson, ConfigFile, StorePath, answering, app, settings
 from timerstore.cli.checking import tell_live
 from timerstore.errors import InvalidArgumentError
+from timerstore.ground.durably import appearing
 
 # As in tables/exported.py and offline/export.py, which --help need not load.
 TableName = Literal["pending", "fired", "messages"]
@@ -78,13 +78,5 @@ def export_to(path: Path, table: TableName, target: Path, form: FormatName, **op
 
     if str(target) == "-":
         return run(path, table, sys.stdout.buffer, form, **options)
-    part = target.with_name(target.name + ".part")
-    try:
-        with part.open("wb") as file:
-            count = run(path, table, file, form, **options)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
-    return count
+    with appearing(target) as file:
+        return run(path, table, file, form, **options)

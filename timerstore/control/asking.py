@@ -21,13 +21,15 @@ from timerstore.control.wire import (
     from_json,
     to_json,
 )
-from timerstore.errors import StoreAccessError, StoreClosedError
+from timerstore.errors import StoreAccessError, StoreClosedError, TimerStoreError
 from timerstore.timelog.files.lockfile import holder
+from timerstore.timelog.files.oserrors import store_error
 
 TIMEOUT_S: Final = 60.0
 """How long an answer may take: a fsync on a disk that is busy takes its time."""
 NOBODY: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK, errno.ENXIO)
 """What connecting fails with if no process listens."""
+_TOO_MANY: Final = (errno.EMFILE, errno.ENFILE)
 
 
 class Owner:
@@ -101,8 +103,21 @@ def find_owner(path: str | os.PathLike[str]) -> Owner | None:
     except OSError as e:
         if e.errno in NOBODY:
             return None
-        raise StoreAccessError(
-            f"{path} is open in a process that cannot be asked ({e.strerror}). Run this as the "
-            "user of that process."
-        ) from e
+        raise not_asked(Path(path), e) from e
     return Owner(Path(path))
+
+
+def not_asked(path: Path, error: OSError) -> TimerStoreError:
+    """Return why the socket of a store's folder cannot be connected to: who may have it open."""
+    if error.errno in _TOO_MANY:
+        return StoreAccessError(
+            f"{path} cannot be connected to ({error.strerror}). Open fewer files."
+        )
+    try:
+        (path / SOCKET_NAME).lstat()
+    except OSError as e:  # the folder cannot be looked into: nothing is known of a process
+        return store_error(e, path)
+    return StoreAccessError(
+        f"{path} belongs to another user, whose process may have it open: it cannot be asked "
+        f"({error.strerror}). Run this as that user."
+    )

@@ -77,7 +77,7 @@ def _read(view: StoreView, kind: Table, progress: Progress | None) -> Iterator[A
     total, done = None, 0
     if kind == "pending":
         found = find_pending(view)
-        total, items = len(found.places), _pending(view, found)
+        total, items = len(found.places.message), _pending(view, found)
     else:
         items = _scanned(view, kind)
     for item in items:

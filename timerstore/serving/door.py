@@ -38,6 +38,7 @@ from timerstore.errors import (
     InvalidArgumentError,
     NotAStoreError,
     StoreAccessError,
+    StoreLockedError,
     TimerStoreError,
 )
 from timerstore.ground.ids import TimerIds
@@ -216,6 +217,8 @@ class Door:
                 self._refuse(wire, problem)
             elif "call" in hello:
                 wire.send(*self._answer_once(hello, parts))
+            elif hello.get("shares") is True and self._stays_unserved():
+                self._refuse(wire, self._unshared())
             else:
                 self._answer_client(wire, hello["session"], hello["slot"])
         except (LostError, OSError):
@@ -255,6 +258,16 @@ class Door:
         return None
 
     # --- clients
+
+    def _stays_unserved(self) -> bool:
+        """Tell whether the store was opened to be used by this process alone, and is."""
+        return not (self.serving.wait(_UNSERVED_S) or self.closing.is_set())
+
+    def _unshared(self) -> TimerStoreError:
+        return StoreLockedError(
+            f"{self.path} is open in a process (pid {os.getpid()}) that does not share it. Open "
+            "it there with share=True too, or let that process call timerstore.serve(store)."
+        )
 
     def _answer_client(self, wire: Wire, name: str, slot: str) -> None:
         """Answer a client until it ends the connection; nothing if the store is not served."""

@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from timerstore.control.asking import NOBODY
+from timerstore.control.asking import NOBODY, not_asked
 from timerstore.control.socketfile import connect
 from timerstore.control.wire import (
     FRAME_BYTES_MAX,
@@ -38,6 +38,7 @@ from timerstore.errors import (
     InvalidArgumentError,
     StoreAccessError,
     StoreClosedError,
+    StoreLockedError,
     TimerStoreError,
 )
 from timerstore.services.world.background import BackgroundThread, Flag
@@ -58,7 +59,6 @@ _NOBODY: Final = (
     *NOBODY,
     errno.EAGAIN,  # it was stopped, and more wait at its door than the kernel lets
 )
-_TOO_MANY: Final = (errno.EMFILE, errno.ENFILE)
 
 Answered = tuple[Header, list[Part]]
 
@@ -235,6 +235,8 @@ class Link:
     def _nobody(self) -> str:
         who = holder(self.path)
         text = f"No process has served {self.path} for {self.patience_s:g} s. "
+        if who == f" (pid {os.getpid()})":
+            return f"{text}This process has it open itself: use that store, or serve it."
         if who:
             text += (
                 f"The process{who} may have it open: let that one call timerstore.serve(store). "
@@ -251,14 +253,7 @@ class Link:
         except OSError as e:
             if e.errno in _NOBODY:
                 raise _NobodyError from e
-            raise StoreAccessError(
-                f"{self.path} is served by a process that cannot be asked ({e.strerror}). "
-                + (
-                    "Open fewer files."
-                    if e.errno in _TOO_MANY
-                    else ("Run this as the user of that process.")
-                )
-            ) from e
+            raise not_asked(self.path, e) from e
         try:
             wire = Wire(sock)
         except OSError as e:  # no descriptor is left
@@ -268,10 +263,14 @@ class Link:
             ) from e
         try:
             wire.limit(_HELLO_S, _HELLO_S)
-            wire.send({"protocol": PROTOCOL, "session": self.session, "slot": slot})
+            hello = {"protocol": PROTOCOL, "session": self.session, "slot": slot}
+            wire.send(hello | {"shares": self._on_nobody is not None})
             header, _ = wire.receive()
             if "error" in header:
-                raise error_from_json(header)
+                error = error_from_json(header)
+                if isinstance(error, StoreLockedError) and is_taken_over(self.path):
+                    raise _NobodyError  # it will be served
+                raise error
             wire.limit(0, _ANSWER_S)
         except BaseException:
             wire.close()
