@@ -1,7 +1,8 @@
 """Retention: removes the segments that nobody will need again, the oldest first.
 
 A commit log segment goes when it lies below the durable F, which cleaning moves (`cleaning.py`),
-and below the durable L, from which recovery scans for copies. A timer log segment goes when each of
+and below the durable L, from which recovery scans for copies, and if no listing holds it
+(`services/engine/holds.py`). A timer log segment goes when each of
 its units is superseded, its message being below the durable F, or settled, its slot being before
 the durable R; a consume queue segment when the messages of all its entries are gone. Each removal
 is durable before the next, the oldest first, and the commit log's come before those of the queues,
@@ -88,7 +89,14 @@ class Retention:
         self._drop_ahead()
         self._remove_leaving()
         commitlog_limit = self._commitlog_limit(checkpoint)
-        return self._remove(commitlog_limit, self._timerlog_limit(checkpoint))
+        limits = commitlog_limit, self._timerlog_limit(checkpoint)
+        return self._remove(*self.engine.holds.heed(*limits, full=self._is_full()))
+
+    def _is_full(self) -> bool:
+        """Tell whether what goes makes room that is needed, or soon will be."""
+        engine, most = self.engine, self.engine.config.max_bytes
+        is_waiting = self._flusher.waiting_for_space is not None
+        return is_waiting or (most is not None and 4 * engine.disk_bytes > 3 * most)
 
     def _remove(self, commitlog_limit: int, timerlog_limit: int) -> int:
         engine = self.engine

@@ -6,4 +6,5 @@ counter_file.py  the counters of each topic
 level_file.py    `config/delayOffset.json`
 key_files.py     keeps the key index up with the queues
 rebuild.py       indexes made anew from the commit log
+holds.py         what stays while somebody reads it
 """

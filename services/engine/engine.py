@@ -16,6 +16,7 @@ import numpy as np
 from timerstore.errors import InvalidArgumentError, NotAStoreError
 from timerstore.ground.config import Config
 from timerstore.services.engine.counter_file import CounterFile
+from timerstore.services.engine.holds import Holds
 from timerstore.services.engine.key_files import KeyFiles
 from timerstore.services.engine.rebuild import QUEUES, TIMERS
 from timerstore.services.engine.sizes import find_sizes
@@ -126,6 +127,7 @@ class Engine:
         )
         self.counters = CounterFile(disk, path / "config" / "topiccounts", self.queues)
         self.timerlog = self._segments("timerlog", config.timerlog_segment_bytes, timers_gone)
+        self.holds = Holds(self.commitlog, self.timerlog)
         wheel = path / "timerwheel"
         self.wheel = TimerWheel(disk, wheel, config.wheel_slot_count, is_gone=timers_gone)
         self.near = new_near_wheel(config.precision_ms, config.near_count_max)

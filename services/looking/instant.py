@@ -2,7 +2,8 @@
 
 All of it is captured by one kernel, which takes and gives back the locks without returning to
 Python: the near wheel, what was taken but not appended, the cursors, the cancelled set, the levels'
-offsets, the counts. Only units and messages are read later, because these do not change. A listing
+offsets, the counts. Only units and messages are read later, because these do not change, and a hold
+keeps them where they are (`services/engine/holds.py`). A listing
 that asked the cancelled set afterwards would show cancelled timers: an entry leaves the set when R
 passes its delete.
 
@@ -17,6 +18,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from timerstore.services.engine.engine import Engine
+from timerstore.services.engine.holds import Hold
 from timerstore.services.world.aside import is_aside
 from timerstore.services.world.floor import Floor
 from timerstore.services.world.rings import RING_COUNT, place_of, waiting_count
@@ -52,7 +55,6 @@ _PASSES: Final = 15
 _CURSORS: Final = 16
 _SLACK: Final = 4_096
 _SLOTS_AT_FIRST: Final = 1_024
-_TRIES: Final = 8
 
 
 class Snapshot(NamedTuple):
@@ -68,6 +70,7 @@ class Snapshot(NamedTuple):
     queue_start: int
     queue_end: int
     floor: Floor  # which units were superseded
+    hold: Hold  # what it names is read only while this lasts
 
 
 class Instant(NamedTuple):
@@ -177,13 +180,14 @@ def _list_slots(
     return count
 
 
-def capture_instant(world: World, *, whole: bool = True) -> Instant:
+def capture_instant(engine: Engine, *, whole: bool = True) -> Instant:
     """Capture one instant. O(near wheel + cancelled) under all locks, O(slots) behind them.
 
     Without `whole` neither the cancelled set nor the slots are captured.
     """
-    for _ in range(_TRIES):
-        found = _capture_cursors(world, whole)
+    world, hold = engine.world, engine.holds.take()
+    while True:
+        found = _capture_cursors(world, hold, whole)
         if not whole:
             return found
         used, at = np.empty((_SLOTS_AT_FIRST, 2), np.int64), found.snapshot
@@ -200,7 +204,7 @@ def capture_instant(world: World, *, whole: bool = True) -> Instant:
     return found._replace(slots=used[np.argsort(used[:, 0], kind="stable")])
 
 
-def _capture_cursors(world: World, with_cancelled: bool) -> Instant:
+def _capture_cursors(world: World, hold: Hold, with_cancelled: bool) -> Instant:
     cursors = np.zeros(_CURSORS, np.int64)
     start, stop = np.zeros(fmt.LEVEL_COUNT_MAX, np.int64), np.zeros(fmt.LEVEL_COUNT_MAX, np.int64)
     passes = np.zeros(PASS_COUNT_MAX * PASS_COLUMNS, np.int64)
@@ -230,6 +234,7 @@ def _capture_cursors(world: World, with_cancelled: bool) -> Instant:
         queue_start=int(cursors[_LINKED]),
         queue_end=int(cursors[_QUEUE_END]),
         floor=floor,
+        hold=hold,
     )
     return Instant(
         snapshot=snapshot,

@@ -9,8 +9,9 @@ import numpy as np
 
 from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.engine import Engine
+from timerstore.services.engine.holds import Hold
 from timerstore.services.looking.instant import Instant
-from timerstore.services.looking.read_pending import map_kept, read_timers, reading_of
+from timerstore.services.looking.read_pending import kept_by, read_timers, reading_of
 from timerstore.services.world.level_arrays import LevelTable
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
@@ -38,7 +39,7 @@ class LevelTimers(NamedTuple):
 def find_waiting(engine: Engine, instant: Instant) -> LevelTimers:
     """Return what waited in all levels at an instant, without what was cancelled. O(waiting).
 
-    Not under the locks. What was delivered and removed since is left out.
+    Not under the locks. Raises LapsedError.
     """
     parts = [_read_chunk(engine, instant, entries) for entries in level_entries(engine, instant)]
     none = np.zeros(0, np.int64)
@@ -52,19 +53,33 @@ def level_entries(engine: Engine, instant: Instant) -> Iterator[fmt.Entries]:
     for level, (start, stop) in enumerate(ranges):
         row = int(engine.levels.row[level])
         for index in range(start, stop, _CHUNK) if row >= 0 else ():
-            entries = read_kept(engine, row, index, min(index + _CHUNK, stop))
+            entries = read_held(
+                engine, row, index, min(index + _CHUNK, stop), instant.snapshot.hold
+            )
             yield entries[entries["size"] != fmt.QUEUE_BLANK_SIZE]
 
 
 def _read_chunk(engine: Engine, instant: Instant, entries: fmt.Entries) -> LevelTimers:
     messages = entries["offset"].astype(np.int64)
     reading = reading_of(engine, instant.cancelled)._replace(needs_rows=True)
-    found = read_timers(engine, messages, reading, in_level=True, locate=map_kept)
+    locate = kept_by(instant.snapshot.hold)
+    found = read_timers(engine, messages, reading, in_level=True, locate=locate)
     due_ms, verdicts = entries["tags_code"].astype(np.int64), found.verdict
     kept = verdicts == pending.PENDING
     who = found.high, found.low, found.row, found.born_ms, found.body_bytes
     columns = [column[kept] for column in (messages, due_ms, *who)]
     return LevelTimers(*(*columns, messages[verdicts < 0]))
+
+
+def read_held(engine: Engine, row: int, start: int, stop: int, hold: Hold) -> fmt.Entries:
+    """Return the entries of a queue in [start, stop) that were captured under a hold.
+
+    Without those that were done with before. Raises LapsedError if others may be missing.
+    """
+    entries = read_kept(engine, row, start, stop)
+    if len(entries) < stop - start:
+        hold.check()
+    return entries
 
 
 def read_kept(engine: Engine, row: int, start: int, stop: int) -> fmt.Entries:

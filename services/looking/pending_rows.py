@@ -32,7 +32,7 @@ def read_rows(
 
     `messages`, `due_ms`: of `find_places`, best in their order. The arrays are overwritten by the
     next step, until which texts can be read by their places. `tell` is called with the offset of
-    each that is damaged, which is left out. O(bytes).
+    each that is damaged, which is left out. Raises LapsedError. O(bytes).
     """
     reading = reading_of(engine, instant.cancelled)
     rows, parts = LoggedMessages.room(CHUNK_MESSAGES), LoggedParts.room(CHUNK_MESSAGES)
@@ -45,6 +45,7 @@ def read_rows(
         state[0] = 0
         given = log.table, message, level_due_ms, reading, into, found, state
         while read_places(*given) >= 0:
+            instant.snapshot.hold.pass_missing(engine.commitlog, int(message[state[0]]))
             verdicts[state[0]] = GONE
             state[0] += 1
         for offset in message[verdicts[: len(message)] < 0].tolist():

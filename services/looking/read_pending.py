@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.engine import Engine
+from timerstore.services.engine.holds import Hold
 from timerstore.timelog.bytes.message import MessageParts
+from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.scan import ReadAs
 from timerstore.wheel import judge as pending
 from timerstore.wheel.judge import PendingRead, Reading, places_to_read
+
+T = TypeVar("T")
 
 
 def reading_of(engine: Engine, cancelled: Words, *, verify: bool = True) -> Reading:
@@ -46,7 +51,7 @@ def read_timers(
 ) -> PendingRead:
     """Read the messages at timers' places. O(bytes).
 
-    `locate` maps the segment of a message, or says that it is gone.
+    `locate` maps the segment of a message; False if it was removed as done with.
     """
     log, queues, found = engine.commitlog, engine.queues.table, MessageParts()
     columns, done = places_to_read(messages), 0
@@ -56,18 +61,22 @@ def read_timers(
         if done == len(messages):
             return columns
         message = int(messages[done])
-        if columns.verdict[done] == pending.PENDING:
-            is_there = _enter_topic(engine, message)
-        else:
-            is_there = locate(engine, message)
-        if not is_there:
+        if columns.verdict[done] == pending.PENDING and _enter_topic(engine, message):
+            continue
+        if not locate(engine, message):
             columns.verdict[done] = pending.GONE
             done += 1
 
 
 def _enter_topic(engine: Engine, message: int) -> bool:
     """Give a message's real topic its row; False if the message was removed meanwhile."""
-    return _while_kept(engine, message, lambda: engine.row_of_message(message))
+    try:
+        engine.row_of_message(message)
+    except CorruptStoreError:
+        if message >= engine.commitlog.start:
+            raise
+        return False
+    return True
 
 
 def map_alone(engine: Engine, message: int) -> bool:
@@ -77,18 +86,30 @@ def map_alone(engine: Engine, message: int) -> bool:
     return True
 
 
-def map_kept(engine: Engine, message: int) -> bool:
-    """Map a message's segment; False if retention has removed it."""
-    log = engine.commitlog
-    return _while_kept(engine, message, lambda: log.existing(message // log.segment_bytes))
+def kept_by(hold: Hold) -> Callable[[Engine, int], bool]:
+    """Return what maps the segment of a message that was captured under a hold.
+
+    It returns False if the message was done with before, and raises LapsedError.
+    """
+
+    def locate(engine: Engine, message: int) -> bool:
+        log = engine.commitlog
+        number = message // log.segment_bytes
+        return look_held(log, message, hold, lambda: log.existing(number)) is not None
+
+    return locate
 
 
-def _while_kept(engine: Engine, message: int, look: Callable[[], object]) -> bool:
-    """Look at a message; False if retention has removed it, with the exception that this raised."""
+def look_held(log: SegmentedFile, offset: int, hold: Hold, look: Callable[[], T]) -> T | None:
+    """Return what a look at a place finds that was captured under a hold.
+
+    None if it was done with before. Raises LapsedError if the hold has lapsed and the place is
+    gone, and what the look raises if the place is damaged.
+    """
     try:
-        look()
+        return look()
     except CorruptStoreError:
-        if message >= engine.commitlog.start:
+        if offset >= log.start:
             raise
-        return False
-    return True
+        hold.pass_missing(log, offset)
+        return None

@@ -9,6 +9,7 @@ import numpy as np
 
 from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.engine import Engine
+from timerstore.services.engine.holds import Hold
 from timerstore.timelog.bytes.unit import Units
 from timerstore.timelog.jit.record import Words
 from timerstore.wheel import chain
@@ -19,23 +20,32 @@ _LANE_COUNT: Final = 16
 
 
 def slot_units(
-    engine: Engine, slot: int, start: int = NO_UNIT, chunk_rows: int = CHUNK_ROWS
+    engine: Engine,
+    slot: int,
+    start: int = NO_UNIT,
+    chunk_rows: int = CHUNK_ROWS,
+    hold: Hold | None = None,
 ) -> Iterator[Units]:
     """Yield a slot's units in chunks, newest first, from `start` on: see `chain_units`."""
     if start == NO_UNIT:
         slots = engine.wheel.slots
         used = slots[slot % len(slots)]
         start = int(used["last"]) if int(used["time"]) == slot else NO_UNIT
-    yield from chain_units(engine, np.array([[slot, start]], np.int64), chunk_rows, 1)
+    yield from chain_units(engine, np.array([[slot, start]], np.int64), chunk_rows, 1, hold)
 
 
 def chain_units(
-    engine: Engine, chains: Words, chunk_rows: int = CHUNK_ROWS, lane_count: int = _LANE_COUNT
+    engine: Engine,
+    chains: Words,
+    chunk_rows: int = CHUNK_ROWS,
+    lane_count: int = _LANE_COUNT,
+    hold: Hold | None = None,
 ) -> Iterator[Units]:
     """Yield the units of chains in chunks, each chain newest first.
 
     `chains`: int64[n, 2], a slot with the unit to begin at. `lane_count`: so many chains are walked
-    in turn. A chain ends if its next units were removed since the slot was passed, or are damaged.
+    in turn. A chain ends if its next units were removed as done with, or are damaged. `hold`: under
+    which the chains were captured, so that a unit which is gone may be needed still: LapsedError.
     A chunk is written over by the next.
     """
     units = Units.room(chunk_rows)
@@ -58,5 +68,7 @@ def chain_units(
             except CorruptStoreError:
                 if offset >= timerlog.start:
                     raise
+                if hold is not None:
+                    hold.pass_missing(timerlog, offset)
         if where[1] != chain.WALK_FULL:
             lanes[where[2], 1] = NO_UNIT

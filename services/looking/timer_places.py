@@ -1,6 +1,7 @@
 """Where pending timers of an open store stood at an instant: messages, not yet read.
 
-`wheel/judge.py` says what of them is pending.
+`wheel/judge.py` says what of them is pending. Each raises LapsedError if what is to be read is gone
+because the instant's hold has lapsed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy as np
 
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.instant import Instant, Snapshot
-from timerstore.services.looking.level_timers import level_entries, read_kept
+from timerstore.services.looking.level_timers import level_entries, read_held
 from timerstore.services.looking.slot_units import chain_units, slot_units
 from timerstore.services.looking.unsaid_leads import say_leads
 from timerstore.timelog.bytes.unit import Units
@@ -44,7 +45,8 @@ def wheel_messages(engine: Engine, instant: Instant) -> Words:
     begun = [(at.claimed - 1, at.claim_offset), (at.aside_claimed - 1, at.aside_offset)]
     chains = np.array([each for each in begun if each[1] != NO_UNIT], np.int64).reshape(-1, 2)
     parts = [instant.messages, unlinked_messages(engine, at)]
-    for units in chain_units(engine, np.concatenate([chains, instant.slots])):
+    chains = np.concatenate([chains, instant.slots])
+    for units in chain_units(engine, chains, hold=at.hold):
         parts.append(_seen(engine, units, at))
     return np.concatenate(parts)
 
@@ -53,7 +55,8 @@ def unlinked_messages(engine: Engine, at: Snapshot) -> Words:
     """Return the timer messages that had no unit yet."""
     if at.queue_end <= at.queue_start:
         return _NOTHING
-    return read_kept(engine, 0, at.queue_start, at.queue_end)["offset"].astype(np.int64)
+    entries = read_held(engine, 0, at.queue_start, at.queue_end, at.hold)
+    return entries["offset"].astype(np.int64)
 
 
 def half_claimed(engine: Engine, at: Snapshot) -> Words:
@@ -69,14 +72,14 @@ def half_claimed(engine: Engine, at: Snapshot) -> Words:
 
 def slot_messages(engine: Engine, at: Snapshot, slot: int, start: int = NO_UNIT) -> Words:
     """Return the messages of a slot's units, as the snapshot saw them, from `start` back."""
-    parts = [_seen(engine, units, at) for units in slot_units(engine, slot, start)]
+    parts = [_seen(engine, units, at) for units in slot_units(engine, slot, start, hold=at.hold)]
     return np.concatenate([_NOTHING, *parts])
 
 
 def _seen(engine: Engine, units: Units, at: Snapshot) -> Words:
     """Return the messages of the units that the snapshot saw, and that were not superseded."""
     if len(at.floor.passes):
-        say_leads(engine, units)
+        say_leads(engine, units, at.hold)
     seen = units.offset < at.timerlog_end
     seen &= ~at.floor.superseded(units)
     messages: Words = units.message[seen]

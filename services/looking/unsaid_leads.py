@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.engine import Engine
+from timerstore.services.engine.holds import Hold
 from timerstore.timelog.bytes.message import GOOD, MessageParts, read_message
 from timerstore.timelog.bytes.unit import NOT_SAID, Units
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
@@ -31,7 +32,7 @@ def _say_leads(
     return len(units.offset)
 
 
-def say_leads(engine: Engine, units: Units) -> None:
+def say_leads(engine: Engine, units: Units, hold: Hold | None = None) -> None:
     """Write the slots of units that do not say them; what cannot be read stays NOT_SAID.
 
     O(units), and a message read for each of those: a broker's rolls, above all.
@@ -46,4 +47,6 @@ def say_leads(engine: Engine, units: Units) -> None:
             try:
                 log.existing(int(units.message[at]) // log.segment_bytes)
             except CorruptStoreError:  # removed just now, or lost
+                if hold is not None:
+                    hold.check()
                 at += 1

@@ -101,7 +101,7 @@ def _waiting_entries(engine: Engine, level: int) -> Iterator[tuple[int, Any]]:
 
 def count_waiting(engine: Engine) -> None:
     """Count what waits in the levels, by the topic that it goes to. O(waiting)."""
-    found, table = find_waiting(engine, capture_instant(engine.world)), engine.queues.table
+    found, table = find_waiting(engine, capture_instant(engine)), engine.queues.table
     leave_uncounted(engine, found.damaged)
     table.pending[QUEUE_COUNT_MAX:] = np.bincount(found.row, minlength=QUEUE_COUNT_MAX)
     _tally(table, found.row, found.due_ms, found.born_ms, found.body_bytes, engine.clock.now_ms)

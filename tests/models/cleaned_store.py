@@ -36,9 +36,10 @@ L       A copy whose source is before the captured F does not count; that of a p
         passed does.
 flush   R, Q, C, L, F, T, the timer log's end, the groups' offsets are captured at one moment; the
         log is synced, queues, timer log, wheel, then the checkpoint that holds them.
-remove  Only below the durable F, the oldest first. A timer log segment goes if each unit's message
-        is before the durable F or its slot before the durable R: a hop's unit is needed as the
-        first one is, and the first one no more once its timer has hopped.
+remove  Only below the durable F, the oldest first, and what no listing holds (`listings.py`). A
+        timer log segment goes if each unit's message is before the durable F or its slot before the
+        durable R: a hop's unit is needed as the first one is, and the first one no more once its
+        timer has hopped.
 rebuild The timer log and the wheel are lost, or the checkpoint too: every message from F on that
         has no copy is linked anew, its hops are forgotten, and copies are looked for from the log's
         start.
@@ -50,7 +51,7 @@ reopen  F is the checkpoint's, or the log's start if there is none. Files below 
 import random
 from collections import Counter
 
-from tests.models import rules_model
+from tests.models import listings, rules_model
 from tests.models.rules_model import LEAD, SL, CrashError, N, P
 
 SEG, TSEG = 5, 4  # messages in a segment of the log, units in one of the timer log
@@ -105,9 +106,10 @@ class File(list):  # a log of segments: what is before `start` was removed
         return ((i, list.__getitem__(self, i)) for i in range(self.start, len(self)))
 
 
-class Store(rules_model.Store):
+class Store(listings.Listings, rules_model.Store):
     def __init__(self, seed, **v):
-        self.v = rules_model.RULES | RULES | {"clean": 1, "lose": 1} | v
+        self.seed = seed
+        self.v = rules_model.RULES | RULES | listings.RULES | {"clean": 1, "lose": 1} | v
         self.rnd = random.Random(seed)
         self.now = 4000
         self.group = self.rnd.random() < 0.5
@@ -342,6 +344,7 @@ class Store(rules_model.Store):
             self.done = {o: c for o, c in self.done.items() if o >= self.F}
 
     def remove(self):
+        self.look()
         F = self.F if self.v["remove"] == "memory" else self.ck["F"]
         a = F // SEG * SEG
         t = self.tl.start
@@ -350,11 +353,12 @@ class Store(rules_model.Store):
             for U in self.tl[t : t + TSEG]
         ):
             t += TSEG
+        a, t = self.heed(a, t)
         if any(m["k"] == "f" and o >= self.ck["eaten"] for o, m in self.log.kept() if o < a):
             self.bad["removed unconsumed"] += 1
         self.was = (self.log.start, self.tl.start)
         self.info["segments removed"] += (a - self.log.start) // SEG
-        self.log.start, self.tl.start = max(a, self.log.start), t
+        self.log.start, self.tl.start = max(a, self.log.start), max(t, self.tl.start)
 
     # ---- the public face
     def pending(self, i):  # is it still to come: queue, near wheel, grid slots
@@ -466,6 +470,7 @@ class Store(rules_model.Store):
         self.open(lose)
 
     def open(self, lose=0):
+        self.begin_listings(self.seed)
         log = self.log
         self.opened = len(log)
         qs = [m["q"] for m in log if m["k"] in "pd"]

@@ -156,6 +156,9 @@ WRONG = [
     {"cancel": "split"},
     {"walk": "-1"},
     {"floor": "no"},
+    {"hold": "ignored", "listings": 1},
+    {"lapse": "silent", "listings": 1},
+    {"listed": "place", "listings": 1},
     {"dead": "copy"},  # its delete may lie before F then, where a rebuilding does not see it
 ]
 SAME = [

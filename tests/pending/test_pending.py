@@ -105,7 +105,7 @@ def test_a_listing_is_of_one_instant(tmp_path: Path) -> None:
 @pytest.mark.timeout(120)
 def test_as_many_are_listed_as_were_counted_at_that_instant(tmp_path: Path) -> None:
     def look(store: timerstore.TimerStore, ledger: Ledger) -> None:
-        instant = capture_instant(store.core.engine.world)
+        instant = capture_instant(store.core.engine)
         time.sleep(random.Random(len(ledger.gone)).choice([0, 0, 0.01, 0.3]))
         assert len(find_pending(store.core, instant).message) == instant.pending_count
 
@@ -124,7 +124,7 @@ def test_what_was_cancelled_stays_out_of_a_listing_that_began_before_it_was_pass
         levels = [store.put(b"l", topic="t", delay_level=1) for _ in range(20)]
         assert store.cancel_many(ids[100:200]).all() and store.cancel(levels[3])
         clock.advance(timedelta(milliseconds=100))
-        instant = capture_instant(store.core.engine.world)
+        instant = capture_instant(store.core.engine)
         count = store.count()
         clock.advance(timedelta(seconds=1_000))  # all of it is fired, and R passes the deletes
         assert store.count() == 0

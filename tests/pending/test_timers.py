@@ -60,7 +60,7 @@ def test_decoding_many_is_decoding_each(
             read_timer(store.core, message, due_ms)
             for message, due_ms in zip(found.message.tolist(), found.due_ms.tolist(), strict=True)
         ]
-        assert decode_timers(store.core, found.message, found.due_ms) == each
+        assert decode_timers(store.core, found.message, found.due_ms, found.hold) == each
         assert sorted(timer.id for timer in store.pending()) == sorted(timer.id for timer in each)
         by_id = {timer.id: timer for timer in each}
         for id in ids:
@@ -73,4 +73,7 @@ def test_decoding_many_is_decoding_each(
             assert (timer.body, timer.topic) == (asked["body"], asked["topic"])
             assert (timer.key, timer.tag) == (asked.get("key"), asked.get("tag"))
             assert timer.properties == asked.get("properties", {})
-        assert decode_timers(store.core, np.zeros(0, np.int64), np.zeros(0, np.int64)) == []
+        assert (
+            decode_timers(store.core, np.zeros(0, np.int64), np.zeros(0, np.int64), found.hold)
+            == []
+        )

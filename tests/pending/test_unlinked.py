@@ -18,6 +18,7 @@ from timerstore.core.core import Core
 from timerstore.ground.ids import Int64s, parse_id
 from timerstore.pending import unlinked
 from timerstore.pending.found import Found, capture_locked, read_messages
+from timerstore.services.engine.holds import Hold
 from timerstore.services.looking.timer_places import unlinked_messages
 from timerstore.timelog.bytes.message import IDENTITY_OURS
 
@@ -30,7 +31,8 @@ def naive_copies(store: TimerStore, offsets: list[int]) -> list[int]:
     """Look at each message that has no unit."""
     core = store.core
     with core.engine.locks:
-        found = read_messages(core, unlinked_messages(core.engine, capture_locked(core)))
+        at = capture_locked(core)
+        found = read_messages(core, unlinked_messages(core.engine, at), at.hold)
     return [
         int(message)
         for message, high, low in zip(found.message, found.high, found.low, strict=True)
@@ -97,10 +99,10 @@ def test_they_are_what_all_messages_say(steps: list[str]) -> None:
 def test_each_message_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = 0
 
-    def counted(core: Core, messages: Int64s) -> Found:
+    def counted(core: Core, messages: Int64s, hold: Hold) -> Found:
         nonlocal read
         read += len(messages)
-        return read_messages(core, messages)
+        return read_messages(core, messages, hold)
 
     monkeypatch.setattr(unlinked, "read_messages", counted)
     with moved_store(tmp_path, 100) as (store, _, ids):

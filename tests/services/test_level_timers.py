@@ -50,7 +50,7 @@ def test_what_waits(items: list[tuple[int, str]], offsets: list[int], unmapped: 
             engine.levels.offset[level] = min(offset, end)
         alone.use_sets(cancelled, done)
         alone.unmap(engine.commitlog, *unmapped)
-        found = find_waiting(engine, capture_instant(engine.world))
+        found = find_waiting(engine, capture_instant(engine))
         topics = [engine.queues.topics[row].decode() for row in found.row.tolist()]
         listed = list(zip(found.message.tolist(), found.due_ms.tolist(), topics, strict=True))
         assert listed == [each for level in expected for each in level]

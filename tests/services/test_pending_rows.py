@@ -27,7 +27,7 @@ def refuse(offset: int) -> None:
 def listed(store: timerstore.TimerStore) -> list[tuple[int, int, int]]:
     """Offset, due time and body's bytes of each row."""
     engine, found = store.core.engine, list[tuple[int, int, int]]()
-    instant = capture_instant(engine.world)
+    instant = capture_instant(engine)
     places = find_places(engine, instant)
     for rows, parts in read_rows(engine, PinnedLog(engine.commitlog), instant, *places, refuse):
         sizes = parts.body_bytes.tolist()
@@ -42,7 +42,7 @@ def test_rows_are_what_the_twin_calls_pending(life: list[tuple[object, ...]]) ->
         patch.setattr(pending_rows, "CHUNK_MESSAGES", 5)
         store = live(Path(folder) / "s", life)
         engine = store.core.engine
-        places = find_places(engine, capture_instant(engine.world))
+        places = find_places(engine, capture_instant(engine))
         entries = engine.cancelled.table.reshape(-1, 2)
         cancelled = {(high, low) for high, low in entries.tolist() if high or low}
         cancelled |= {(-1, low) for high, low in cancelled if high == -2}  # held

@@ -64,7 +64,7 @@ def test_places_are_what_the_twins_say(life: list[tuple[object, ...]]) -> None:
         store = live(Path(folder) / "s", life)
         store.flush()
         engine = store.core.engine
-        instant = capture_instant(engine.world)
+        instant = capture_instant(engine)
         at = instant.snapshot
         in_wheel = wheel_messages(engine, instant)
         in_levels, due_ms = level_messages(engine, instant)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.services.alone import DEQUEUE_PUT, START_MS, Alone, delete, timer
 from timerstore.services.looking.read_pending import (
-    map_kept,
+    kept_by,
     read_timers,
     reading_all,
     reading_for_broker,
@@ -41,8 +41,8 @@ def test_timers_alone_are_read(kinds: Any) -> None:
                 one = (message.offset, due_ms, IDENTITY_OURS, message.offset, 0, its_row)
                 expected.append(one)
         alone.use_sets(done=done)
-        reading = reading_of(engine, np.zeros(0, np.int64))
-        columns = read_timers(engine, np.array(placed, np.int64), reading, locate=map_kept)
+        reading, hold = reading_of(engine, np.zeros(0, np.int64)), engine.holds.take()
+        columns = read_timers(engine, np.array(placed, np.int64), reading, locate=kept_by(hold))
         verdicts = columns.verdict
         spoilt = np.array([kind == "spoilt" for kind, _ in kinds], np.bool_)
         assert ((verdicts < 0) == spoilt).all()
@@ -71,11 +71,11 @@ def test_what_is_counted_has_a_row() -> None:
     with Alone(DEQUEUE_PUT) as alone:
         topics = ["a", "b", "a", "c", "b"]
         messages = np.array([alone.put(timer(alone.tag, each, START_MS)).offset for each in topics])
-        reading = reading_all(alone.engine)
-        columns = read_timers(alone.engine, messages, reading, locate=map_kept)
+        reading, hold = reading_all(alone.engine), alone.engine.holds.take()
+        columns = read_timers(alone.engine, messages, reading, locate=kept_by(hold))
         assert (columns.row < 0).all()
         reading = reading._replace(needs_rows=True)
-        columns = read_timers(alone.engine, messages, reading, locate=map_kept)
+        columns = read_timers(alone.engine, messages, reading, locate=kept_by(hold))
         assert (columns.verdict == pending.PENDING).all()
         rows = columns.row.tolist()
         assert [alone.engine.queues.topics[row].decode() for row in rows] == topics

@@ -8,6 +8,7 @@ import numpy as np
 
 from timerstore.core.core import Core
 from timerstore.ground.ids import Int64s
+from timerstore.services.engine.holds import Hold, while_held
 from timerstore.services.looking.instant import Instant, Snapshot, capture_instant
 from timerstore.services.looking.level_timers import find_waiting
 from timerstore.services.looking.read_pending import reading_of
@@ -32,12 +33,14 @@ class Found(NamedTuple):
     rolls: Int64s
     row: Int64s  # queue of the real topic
     damaged: Int64s  # messages that cannot be read; they are in no row
+    hold: Hold  # the messages are there while this lasts
 
 
-def read_messages(core: Core, messages: Int64s, cancelled: Int64s = _NOTHING) -> Found:
+def read_messages(core: Core, messages: Int64s, hold: Hold, cancelled: Int64s = _NOTHING) -> Found:
     """Read messages into a `Found`, segment by segment; sources that are done are left out.
 
     So is what cannot be read, because its checksum is compared; `find_pending` names it. O(bytes).
+    `hold`: under which they were captured; raises LapsedError.
 
     `cancelled`: the table of what was cancelled, and is left out as well.
     """
@@ -50,7 +53,8 @@ def read_messages(core: Core, messages: Int64s, cancelled: Int64s = _NOTHING) ->
     edges = np.flatnonzero(np.diff(messages // segment_bytes)) + 1
     for part in np.split(messages, edges) if len(messages) else []:
         if not log.map_from(int(part[0])):
-            continue  # fired and removed since
+            hold.pass_missing(engine.commitlog, int(part[0]))
+            continue
         columns = pending.places_to_read(part)
         pending.read_pending(log.table, engine.queues.table, False, reading, found, columns, 0)
         verdicts = columns.verdict
@@ -58,7 +62,7 @@ def read_messages(core: Core, messages: Int64s, cancelled: Int64s = _NOTHING) ->
         who = columns.due_ms, columns.high, columns.low, columns.rolls, columns.row
         parts.append(np.vstack((part, *who))[:, kept])
         damaged.append(part[verdicts < 0])
-    return Found(*(*np.concatenate(parts, axis=1), np.concatenate(damaged)))
+    return Found._make([*np.concatenate(parts, axis=1), np.concatenate(damaged), hold])
 
 
 def capture_locked(core: Core) -> Snapshot:
@@ -76,30 +80,33 @@ def capture_locked(core: Core) -> Snapshot:
         world.enqueue_put.linked_index,
         engine.queues.next_index(0),
         read_floor(world),
+        engine.holds.take(),
     )
 
 
 def find_pending(core: Core, instant: Instant | None = None) -> Found:
     """Return all timers that were pending at an instant, or now. O(bytes).
 
-    What was fired since is among them, as long as retention has not removed it. What cannot be
-    read is left out, and named.
+    What was fired since is among them. What cannot be read is left out, and named. Raises
+    LapsedError if the hold of the instant that was given lapses.
     """
     with core.gate:
         core.check_open()
         core.check_unlocked()
-        return _find_pending(core, instant)
+        if instant is not None:
+            return _find_pending(core, instant)
+        return while_held(lambda: _find_pending(core, capture_instant(core.engine)))
 
 
-def _find_pending(core: Core, instant: Instant | None) -> Found:
-    if instant is None:
-        instant = capture_instant(core.engine.world)
-    timers = read_messages(core, wheel_messages(core.engine, instant), instant.cancelled)
+def _find_pending(core: Core, instant: Instant) -> Found:
+    hold = instant.snapshot.hold
+    timers = read_messages(core, wheel_messages(core.engine, instant), hold, instant.cancelled)
     levels = find_waiting(core.engine, instant)
     rolls = np.zeros(len(levels.message), np.int64)
     columns = levels.message, levels.due_ms, levels.high, levels.low, rolls, levels.row
-    in_levels = Found(*columns, levels.damaged)
-    found = Found(*map(np.concatenate, zip(timers, in_levels, strict=True)))
+    in_levels = Found(*columns, levels.damaged, hold)
+    both = zip(timers[:-1], in_levels[:-1], strict=True)
+    found = Found._make([*map(np.concatenate, both), hold])
     for message in found.damaged.tolist():
         name_lost(core.engine, message)
     return found

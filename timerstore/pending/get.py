@@ -12,6 +12,7 @@ from timerstore.pending.target import broker_copies
 from timerstore.pending.timers import Timer, read_timer
 from timerstore.pending.verdict import judge
 from timerstore.services.calls.first_puts import DAMAGED
+from timerstore.services.engine.holds import while_held
 from timerstore.services.looking.instant import capture_instant
 from timerstore.services.looking.timer_places import half_claimed, slot_messages, unlinked_messages
 from timerstore.wheel.place import may_have_rolled
@@ -24,7 +25,7 @@ def get(core: Core, id: str) -> Timer | None:
     parsed = parse_id(id)
     if parsed is None or parsed.tag != core.engine.store_tag:
         copies = broker_copies(core, id)
-        return read_timer(core, *copies[0]) if copies else None
+        return copies[0][1] if copies else None
     offset, due_ms = parsed.offset, parsed.due_ms
     while True:
         verdict = judge(core, [id])
@@ -35,7 +36,8 @@ def get(core: Core, id: str) -> Timer | None:
             first = read_timer(core, message, due_ms)
             latest = offset
             if message == offset:
-                latest = latest_copy(core, offset, due_ms, first.put_ms)
+                put_ms = first.put_ms
+                latest = while_held(lambda: latest_copy(core, offset, due_ms, put_ms))  # noqa: B023
             return first if latest == offset else read_timer(core, latest, due_ms)
         except CorruptStoreError:
             if message >= core.engine.commitlog.start:
@@ -43,12 +45,12 @@ def get(core: Core, id: str) -> Timer | None:
 
 
 def latest_copy(core: Core, offset: int, due_ms: int, put_ms: int) -> int:
-    """Return the offset of the latest copy of a timer that may have rolled."""
+    """Return the offset of the latest copy of a timer that may have rolled; raises LapsedError."""
     engine, world = core.engine, core.engine.world
     if not may_have_rolled(world.settings, due_ms, put_ms):
         return offset
     own = due_ms // engine.precision_ms
-    instant = capture_instant(engine.world, whole=False)
+    instant = capture_instant(engine, whole=False)
     at = instant.snapshot
     parts = [instant.messages, unlinked_messages(engine, at), half_claimed(engine, at)]
     hop = world.settings.hop_slots
@@ -57,6 +59,6 @@ def latest_copy(core: Core, offset: int, due_ms: int, put_ms: int) -> int:
     for slot in range(latest, min([at.claimed, *waits_aside[:1]]) - 1, -hop):
         if slot >= at.claimed or slot in waits_aside:
             parts.append(slot_messages(engine, at, slot))
-    found = read_messages(core, np.concatenate(parts))
+    found = read_messages(core, np.concatenate(parts), at.hold)
     mine = found.message[found.low == offset]
     return int(mine.max()) if len(mine) else offset

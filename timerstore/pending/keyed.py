@@ -8,6 +8,7 @@ another id by then: if one was found and is not pending any more, it is looked f
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 from timerstore.core.core import Core
@@ -65,8 +66,9 @@ class Keyed:
         id, message = self._search.id, self._search.message
         timer = self._by_id.get(id)
         if timer is None and id is not None and self._by_id.is_pending(id):
-            # It may have rolled: this is its latest copy.
-            timer = read_timer(self.core, message, int(id[:12], 16))
+            with contextlib.suppress(CorruptStoreError):  # copied again: it is looked for
+                # It may have rolled: this is its latest copy.
+                timer = read_timer(self.core, message, int(id[:12], 16))
         return timer
 
     def list(self, topic: str, key: str) -> list[Timer]:
@@ -84,20 +86,19 @@ class Keyed:
 
     def _ids(self, topic: bytes, key: bytes) -> Iterator[str]:
         """Yield the ids of pending timers; one may come twice."""
-        if not self._keys.is_used:
-            yield from self._scan(topic, key)
-            return
         while True:
-            walk = _Walk(self.core, self._search, topic, key)
+            walk = _Walk(self.core, self._search, topic, key) if self._keys.is_used else None
             is_left, was_moved = False, False
-            for id in walk:
+            for id in self._scan(topic, key) if walk is None else walk:
                 is_pending = self._by_id.is_pending(id)
                 if is_pending or (is_pending is None and self._find(id) is not None):
                     is_left = True
                     yield id
                 else:
-                    walk.is_settled = was_moved = True
-            if walk.has_no_entry:
+                    was_moved = True
+                    if walk is not None:
+                        walk.is_settled = True
+            if walk is not None and walk.has_no_entry:
                 yield from self._scan(topic, key)
             if is_left or not was_moved:
                 return

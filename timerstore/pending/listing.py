@@ -14,11 +14,16 @@ from timerstore.ground.amounts import exact_span
 from timerstore.ground.arguments import DUE_MS_MAX, check_due_ms
 from timerstore.ground.ids import Int64s, Moments
 from timerstore.ground.kinds import check_int, check_name
-from timerstore.pending.found import find_pending
+from timerstore.pending.found import Found, find_pending
 from timerstore.pending.timers import Timer, decode_timers
+from timerstore.services.engine.holds import LapsedError, lapsed_often
 
 _AT_ONCE: Final = 256
 """Timers that are decoded together."""
+_TRIES: Final = 8
+"""So often a listing is captured, of which nothing could be decoded."""
+
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,26 +95,69 @@ def _pending(
     limit: int | None,
 ) -> Iterator[Timer]:
     core.check_process()
-    found = find_pending(core)
-    keep = np.ones(len(found.due_ms), np.bool_)
-    if topic is not None:
-        keep &= np.isin(found.row, core.engine.queues.rows(check_name(topic)))
-    if start_ms is not None:
-        keep &= found.due_ms >= start_ms
-    if end_ms is not None:
-        keep &= found.due_ms < end_ms
-    order = np.flatnonzero(keep)
-    order = order[np.lexsort((found.message[order], found.due_ms[order]))][:limit]
-    for at in range(0, len(order), _AT_ONCE):
-        part = order[at : at + _AT_ONCE]
-        with core.gate:
-            core.check_open()
-            timers = decode_timers(core, found.message[part], found.due_ms[part])
-        for timer in timers:
-            core.check_process()
-            if core.closed:
-                core.check_open()
-            yield timer
+    listed, tries = _Listed(), 0
+    while tries < _TRIES:
+        tries += 1
+        found = find_pending(core)
+        keep = listed.behind(found)
+        if topic is not None:
+            keep &= np.isin(found.row, core.engine.queues.rows(check_name(topic)))
+        if start_ms is not None:
+            keep &= found.due_ms >= start_ms
+        if end_ms is not None:
+            keep &= found.due_ms < end_ms
+        order = np.flatnonzero(keep)
+        order = order[np.lexsort((found.message[order], found.due_ms[order]))]
+        if limit is not None:
+            order = order[: limit - listed.count]
+        for at in range(0, len(order), _AT_ONCE):
+            part = order[at : at + _AT_ONCE]
+            try:
+                with core.gate:
+                    core.check_open()
+                    given = found.message[part], found.due_ms[part], found.hold
+                    timers = decode_timers(core, *given)
+            except LapsedError:
+                break  # what is left is captured again
+            tries = 0
+            found.hold.rest()
+            for timer in timers:
+                core.check_process()
+                if core.closed:
+                    core.check_open()
+                yield timer
+            listed.note(found, part)
+        else:
+            return
+    raise lapsed_often()
+
+
+class _Listed:
+    """How far a listing has come: up to a due time, and through some of the timers due then.
+
+    That holds for another instant as well, where copies of these timers lie elsewhere in the log.
+    """
+
+    def __init__(self) -> None:
+        self.count, self._due_ms = 0, -1
+        self._same = set[tuple[int, int]]()  # who is due then, and was listed
+
+    def note(self, found: Found, part: Int64s) -> None:
+        """Go on behind some timers, which are in order."""
+        due_ms = found.due_ms[part]
+        if due_ms[-1] > self._due_ms:
+            self._due_ms = int(due_ms[-1])
+            self._same.clear()
+        last = part[due_ms == self._due_ms]
+        self._same.update(zip(found.high[last].tolist(), found.low[last].tolist(), strict=True))
+        self.count += len(part)
+
+    def behind(self, found: Found) -> Bools:
+        """Tell which timers were not listed yet: bool[n]."""
+        keep: Bools = found.due_ms >= self._due_ms
+        for i in np.flatnonzero(found.due_ms == self._due_ms).tolist():
+            keep[i] = (int(found.high[i]), int(found.low[i])) not in self._same
+        return keep
 
 
 def count_by_bucket(

@@ -33,15 +33,17 @@ def find_overdue(
     without a unit), and the chains of the slots that can hold one of them.
     """
     engine = core.engine
-    unlinked = unlinked_messages(engine, capture_locked(core))
-    messages = np.concatenate([_linked_messages(core, due_ms), unlinked])
+    snapshot = capture_locked(core)
+    unlinked = unlinked_messages(engine, snapshot)
+    messages = np.concatenate([_linked_messages(core, snapshot, due_ms), unlinked])
     if not engine.world.done.count:
         waiting = np.isin(offsets, messages)
         if waiting.all():
             return waiting
     # The rest may have rolled: then a later copy waits. A retry has its origin's key, but goes to
     # another topic.
-    found = read_messages(core, np.unique(messages[messages >= offsets.min()]))
+    messages = np.unique(messages[messages >= offsets.min()])
+    found = read_messages(core, messages, snapshot.hold)
     ours = found.high == IDENTITY_OURS
     copies = set(zip(found.low[ours].tolist(), found.row[ours].tolist(), strict=True))
     wanted = zip(offsets.tolist(), rows.tolist(), strict=True)
@@ -56,23 +58,24 @@ def find_moved(core: Core, due_ms: Int64s, offsets: Int64s) -> tuple[Int64s, Int
     reads what has no unit; O(pending) if a timer that nobody can have taken is on no slot of its
     grid, because a broker rolled it.
     """
-    unlinked = unlinked_copies(core, capture_locked(core), offsets)
-    waiting = np.concatenate([_linked_messages(core, due_ms), unlinked])
-    messages, rows = _find_copies(core, due_ms, offsets, waiting)
+    snapshot = capture_locked(core)
+    unlinked = unlinked_copies(core, snapshot, offsets)
+    waiting = np.concatenate([_linked_messages(core, snapshot, due_ms), unlinked])
+    messages, rows = _find_copies(core, snapshot, due_ms, offsets, waiting)
     off_grid = (messages < 0) & (due_ms > core.engine.world.dequeue_put.frontier_ms)
     if off_grid.any():
         own = int(due_ms[off_grid].max()) // core.engine.precision_ms
-        waiting = _messages_until(core.engine, capture_locked(core), own)
-        found = _find_copies(core, due_ms[off_grid], offsets[off_grid], waiting)
+        waiting = _messages_until(core.engine, snapshot, own)
+        found = _find_copies(core, snapshot, due_ms[off_grid], offsets[off_grid], waiting)
         messages[off_grid], rows[off_grid] = found
     return messages, rows
 
 
 def _find_copies(
-    core: Core, due_ms: Int64s, offsets: Int64s, waiting: Int64s
+    core: Core, snapshot: Snapshot, due_ms: Int64s, offsets: Int64s, waiting: Int64s
 ) -> tuple[Int64s, Int64s]:
     """Find the latest copy of each timer among messages that wait: its offset, its queue; or −1."""
-    found = read_messages(core, np.unique(waiting))
+    found = read_messages(core, np.unique(waiting), snapshot.hold)
     ours = np.flatnonzero(found.high == IDENTITY_OURS)
     # In ascending order, so that the latest copy stays. A retry has its origin's key, and is due at
     # another time.
@@ -100,7 +103,7 @@ def find_waiting_foreign(core: Core, due_ms: int, high: int, low: int) -> bool:
     parts = [near, unlinked_messages(engine, snapshot), half_claimed(engine, snapshot)]
     last = max(due_ms // engine.precision_ms, snapshot.claimed)
     parts.append(_messages_until(engine, snapshot, last))
-    found = read_messages(core, np.unique(np.concatenate(parts)))
+    found = read_messages(core, np.unique(np.concatenate(parts)), snapshot.hold)
     return bool(((found.high == high) & (found.low == low)).any())
 
 
@@ -112,9 +115,9 @@ def _messages_until(engine: Engine, snapshot: Snapshot, last: int) -> Int64s:
     return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
-def _linked_messages(core: Core, due_ms: Int64s) -> Int64s:
+def _linked_messages(core: Core, snapshot: Snapshot, due_ms: Int64s) -> Int64s:
     """Return the messages that have a unit, and wait where timers that are due then can wait."""
-    engine, snapshot = core.engine, capture_locked(core)
+    engine = core.engine
     own = due_ms // engine.precision_ms
     parts = [
         _near_messages(engine, due_ms, own),

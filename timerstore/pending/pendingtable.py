@@ -12,6 +12,7 @@ from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.kinds import check_names
 from timerstore.pending.listing import check_range
+from timerstore.services.engine.holds import while_held
 from timerstore.services.looking.instant import Instant, capture_instant
 from timerstore.services.looking.pending_rows import read_rows
 from timerstore.services.looking.timer_places import find_places
@@ -49,11 +50,15 @@ def pending_columns(
     )
     if topic is not None:
         bounds.allow("topic", [topic])
-    listing = _Listing(core, bounds)
-    if limit is not None:
-        listing.keep_first(limit)
     schema = pa.schema([SCHEMAS["pending"].field(name) for name in names])
-    return pa.Table.from_batches(list(listing.batches(names, schema)), schema)
+
+    def read() -> pa.Table:
+        listing = _Listing(core, bounds)
+        if limit is not None:
+            listing.keep_first(limit)
+        return pa.Table.from_batches(list(listing.batches(names, schema)), schema)
+
+    return while_held(read)
 
 
 class _Listing:
@@ -61,7 +66,7 @@ class _Listing:
 
     def __init__(self, core: Core, bounds: Bounds) -> None:
         self._core, self._engine, self._bounds = core, core.engine, bounds
-        self._instant: Instant = capture_instant(core.engine.world)
+        self._instant: Instant = capture_instant(core.engine)
         self._messages, self._due_ms = find_places(core.engine, self._instant)
 
     def _read(self) -> Iterator[TimerRows]:

@@ -16,15 +16,17 @@ import numpy as np
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError, UnknownTimerError
 from timerstore.ground.ids import format_id
-from timerstore.pending.found import find_pending
+from timerstore.pending.found import Found, find_pending
 from timerstore.pending.overdue import find_waiting_foreign
-from timerstore.pending.timers import Timer, read_timer, to_timer
+from timerstore.pending.timers import Timer, message_timer, read_timer
 from timerstore.pending.verdict import judge, parse
 from timerstore.services.calls.cancel_ahead import cancel_with
 from timerstore.services.calls.deletes import compose_delete
 from timerstore.services.calls.first_puts import DAMAGED
+from timerstore.services.engine.holds import LapsedError, while_held
+from timerstore.services.looking.read_pending import look_held
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.decode import decode_message
+from timerstore.timelog.bytes.decode import Message, decode_message
 from timerstore.timelog.bytes.message import IDENTITY_OURS
 from timerstore.timelog.bytes.timeridentity import identity_of
 from timerstore.timelog.writing.compose import Staged, stage_messages
@@ -62,45 +64,56 @@ def find_ours(core: Core, id: str) -> Target | None:
     return Target(timer, due_ms, IDENTITY_OURS, offset, core.engine.queues.row(_topic(timer)))
 
 
-def broker_copies(core: Core, id: str) -> list[tuple[int, int]]:
-    """Find what is pending of a broker's with this key; return the latest copy of each timer.
+def broker_copies(core: Core, id: str) -> list[tuple[Message, Timer]]:
+    """Find what is pending of a broker's with this key: the latest copy of each timer.
 
-    Each as its message with its due time. There is one for each topic that uses the key.
+    There is one for each topic that uses the key.
     """
     try:
-        engine, key = core.engine, id.encode("utf-8", "surrogateescape")
+        key = id.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return []
-    pending = find_pending(core)
+    return while_held(lambda: _broker_copies(core, key))
+
+
+def _broker_copies(core: Core, key: bytes) -> list[tuple[Message, Timer]]:
+    engine, pending = core.engine, find_pending(core)
     theirs = np.flatnonzero(pending.high != IDENTITY_OURS)
     unread = theirs[pending.row[theirs] < 0].tolist()  # of topics that nothing was fired to yet
     topics = dict.fromkeys(engine.queues.topics)
-    topics |= dict.fromkeys(_topic(read_timer(core, int(pending.message[i]), 0)) for i in unread)
+    topics |= dict.fromkeys(_topic(_read(core, pending, i)[1]) for i in unread)
     found = []
     for topic in topics:
         high, low = identity_of(topic, key, engine.store_tag)
         same = theirs[(pending.high[theirs] == high) & (pending.low[theirs] == low)]
         if len(same):
             latest = int(same[np.argmax(pending.message[same])])
-            found.append((int(pending.message[latest]), int(pending.due_ms[latest])))
+            found.append(_read(core, pending, latest))
     return found
+
+
+def _read(core: Core, found: Found, i: int) -> tuple[Message, Timer]:
+    """Decode one of the pending timers. Raises LapsedError."""
+    log, offset = core.engine.commitlog, int(found.message[i])
+    message = look_held(log, offset, found.hold, lambda: decode_message(log.view(offset), offset))
+    if message is None:
+        raise LapsedError
+    return message, message_timer(message, int(found.due_ms[i]))
 
 
 def find_theirs(core: Core, id: str) -> list[Target]:
     """Find the timers of a broker with this key; raise UnknownTimerError if there is none."""
     engine, found = core.engine, []
-    for offset, due_ms in broker_copies(core, id):
-        message = decode_message(engine.commitlog.view(offset), offset)
+    for message, timer in broker_copies(core, id):
         if message.topic == fmt.LEVEL_TOPIC.decode():
             raise InvalidArgumentError(
                 f"The message {id} waits in a delay level, and a broker put it there, so it can "
                 "neither be cancelled nor rescheduled. Let its consumer handle it."
             )
-        properties, born_ms = message.properties, message.born_ms
-        timer = to_timer(properties, message.body, due_ms, born_ms, message.topic)
         identity = identity_of(_topic(timer), _key(timer), engine.store_tag)
-        row = engine.row_of_message(offset)
-        found.append(Target(timer, int(properties["TIMER_OUT_MS"]), *identity, row))
+        queue_id = message.properties.get("REAL_QID", "")
+        row = engine.queues.row(_topic(timer), int(queue_id) if queue_id.isdecimal() else 0)
+        found.append(Target(timer, int(message.properties["TIMER_OUT_MS"]), *identity, row))
     if not found:
         raise UnknownTimerError(
             f"{id!r} is no timer that is pending here. Pass an id that put or pending returned."

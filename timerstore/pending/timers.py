@@ -8,9 +8,10 @@ from datetime import datetime
 import numpy as np
 
 from timerstore.core.core import Core
-from timerstore.errors import CorruptStoreError
 from timerstore.ground.ids import Int64s
 from timerstore.ground.moments import moment
+from timerstore.services.engine.holds import Hold
+from timerstore.services.looking.read_pending import look_held
 from timerstore.services.looking.timer_parts import (
     SPAN_COLUMNS,
     SPAN_ROW,
@@ -18,7 +19,13 @@ from timerstore.services.looking.timer_parts import (
     find_timer_parts,
 )
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.decode import decode_message, decode_properties, text, user_properties
+from timerstore.timelog.bytes.decode import (
+    Message,
+    decode_message,
+    decode_properties,
+    text,
+    user_properties,
+)
 from timerstore.timelog.bytes.message import GOOD, MessageParts
 from timerstore.timelog.jit.record import Bytes
 
@@ -89,8 +96,8 @@ def _new_timer(
     return timer
 
 
-def decode_timers(core: Core, messages: Int64s, due_ms: Int64s) -> list[Timer]:
-    """Decode pending messages; those that were fired, consumed and removed since are left out."""
+def decode_timers(core: Core, messages: Int64s, due_ms: Int64s, hold: Hold) -> list[Timer]:
+    """Decode pending messages that were captured under a hold. Raises LapsedError."""
     log, queues, timers = core.engine.commitlog, core.engine.queues, []
     parts, found = np.empty(len(messages) * SPAN_COLUMNS, np.int64), MessageParts()
     ids = np.zeros(len(messages) * fmt.KEY_DIGITS, np.uint8)
@@ -98,11 +105,10 @@ def decode_timers(core: Core, messages: Int64s, due_ms: Int64s) -> list[Timer]:
     views: dict[int, memoryview] = {}  # a slice of one costs less than of an array
     with log.reading() as table:
         for number in np.unique(numbers).tolist():
-            try:
-                views[number] = memoryview(log.existing(number).view)  # type: ignore[arg-type]
-            except CorruptStoreError:
-                if number * log.segment_bytes >= log.start:
-                    raise
+            start = number * log.segment_bytes
+            file = look_held(log, start, hold, lambda: log.existing(number))  # noqa: B023
+            if file is not None:
+                views[number] = memoryview(file.view)  # type: ignore[arg-type]
         find_timer_parts(table, queues.table, messages, found, parts, ids)
         text_of_ids, topics = ids.tobytes().decode("latin-1"), {-1: ""}
         rows = parts.reshape(-1, SPAN_COLUMNS).tolist()
@@ -114,11 +120,8 @@ def decode_timers(core: Core, messages: Int64s, due_ms: Int64s) -> list[Timer]:
             if view is None:
                 continue
             if part[SPAN_STATUS] != GOOD:
-                try:  # if its map was dropped just now
-                    timers.append(read_timer(core, message, due))
-                except CorruptStoreError:
-                    if message >= log.start:
-                        raise
+                rest = np.frombuffer(view, np.uint8)[message % log.segment_bytes :]
+                timers.append(message_timer(decode_message(rest, message), due))
                 continue
             row = part[SPAN_ROW]
             if row not in topics:
@@ -157,7 +160,11 @@ def from_parts(
 
 def read_timer(core: Core, offset: int, due_ms: int) -> Timer:
     """Decode the pending message at `offset`."""
-    message = decode_message(core.engine.commitlog.view(offset), offset)
+    return message_timer(decode_message(core.engine.commitlog.view(offset), offset), due_ms)
+
+
+def message_timer(message: Message, due_ms: int) -> Timer:
+    """Return a decoded message as a timer that is due then."""
     return to_timer(message.properties, message.body, due_ms, message.born_ms, message.topic)
 
 

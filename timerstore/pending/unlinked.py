@@ -26,7 +26,7 @@ def unlinked_copies(core: Core, at: Snapshot, offsets: Int64s) -> Int64s:
     """
     known = core.unlinked
     new = unlinked_messages(core.engine, at._replace(queue_start=max(at.queue_start, known.stop)))
-    found = read_messages(core, new)
+    found = read_messages(core, new, at.hold)
     is_copy = (found.high == IDENTITY_OURS) & (found.message != found.low)
     message, low = found.message[is_copy], found.low[is_copy]
     index = at.queue_end - len(new) + np.searchsorted(new, message)

@@ -250,8 +250,12 @@ class AnyStore(Protocol):
     ) -> Iterator[Timer]:
         """Yield pending timers by due time, those with start <= due < end.
 
-        It shows the store as it is when the iteration begins. With `topic` and `key` it reads only
-        the timers with that key.
+        It shows the store as it is when the iteration begins, and each timer that is pending all
+        the while once. What it has to read stays on the disk meanwhile. If you stop for more than a
+        minute, or the disk is nearly full, that may go; then it shows what is pending by then of
+        those that are left. With `topic` and `key` it reads only the timers with that key. Raises
+        StoreFullError if a full store cannot keep what is to be read. O(bytes of what is pending)
+        before the first.
         """
         start_ms = given_instant(start, start_ms, "start")
         end_ms = given_instant(end, end_ms, "end")
