@@ -219,15 +219,6 @@ def test_trimming_keeps_the_last_used(log: SegmentedFile) -> None:
     assert disk.events == [("sync", segment_name(SIZE)), ("sync", segment_name(3 * SIZE))]
 
 
-def test_what_an_append_may_reach_takes_no_room_from_what_is_read(log: SegmentedFile) -> None:
-    log.end, log.reach_bytes, log.open_count_max = 3 * SIZE, 9 * SIZE, 4
-    for number in (*range(4, 9), 2, 0, 1):
-        log.ensure(number)
-    log.trim()
-    mapped = [number for number in range(9) if number in log._mapped]
-    assert mapped == [0, 1, 3, 4, 5, 6, 7, 8]
-
-
 @pytest.mark.parametrize("offset", [0, 1, SIZE - 1, SIZE, 3 * SIZE + 500, 5 * SIZE, 9 * SIZE])
 def test_zeroing(log: SegmentedFile, offset: int) -> None:
     log.close()

@@ -279,20 +279,19 @@ class SegmentedFile(Blocks):
     def trim(self) -> None:
         """Drop the maps that were unused the longest, down to the limit. See the ground rules.
 
-        The segments that an append may be writing to stay, and only two of them count: what
-        services read behind the log's end must find room beside them, or they drop each other's for
-        ever.
+        Those from the log's end on stay: an append may come to any of them while another one is
+        being synced. Only two of them count: what services read behind the log's end must find room
+        beside them, or they drop each other's for ever.
         """
         with self.lock:
-            first, last = self.end, self.end + self.reach_bytes
-            kept = range(first // self.segment_bytes, last // self.segment_bytes + 2)
-            counted = len(self._mapped.keys() - kept[2:])
-            for number in sorted(self._mapped, key=lambda each: self._used.get(each, 0)):
+            first = self.end // self.segment_bytes
+            full = [number for number in self._mapped if number < first]
+            counted = len(full) + min(2, len(self._mapped) - len(full))
+            for number in sorted(full, key=lambda each: self._used.get(each, 0)):
                 if counted <= self.open_count_max:
                     return
-                if number not in kept:
-                    self._unmap(number)
-                    counted -= 1
+                self._unmap(number)
+                counted -= 1
 
     def drop(self, number: int) -> None:
         """Drop one map that no kernel looks up; its readers keep it alive."""
