@@ -73,6 +73,9 @@ log = logging.getLogger("timerstore")
 
 WAIT_MS: Final = 10_000
 """If all of a segment is due within this time, cleaning waits; a pass leaves at most that."""
+WORTH_IT: Final = -1
+"""In place of an offset until which all is cleaned: only what it is worth."""
+_ALL: Final = 1 << 62
 FAR_SLOT: Final = 1 << 48
 """Behind all that a unit can lead to."""
 COPY_BYTES: Final = 32 << 10
@@ -260,35 +263,36 @@ class Cleaner:
         self._pending_bytes = 0 if engine.timerlog.end == engine.timerlog.start else None
         self._may_begin = False
 
-    def run(self, *, at_once: bool = False, everything: bool = False) -> None:
-        """Begin to clean what is worth it, or all that can be cleaned with `everything`; move F.
+    def run(self, *, at_once: bool = False, until: int = WORTH_IT) -> None:
+        """Begin to clean what is worth it, or all that can be cleaned before an offset; move F.
 
-        `at_once`: to its end; else `go_on` does the rest, piece by piece. O(units of the segments
-        that are passed + queues). Raises StoreFullError if there is no room for a copy.
+        `at_once`: to its end; else `go_on` does the rest, piece by piece. With an offset it comes
+        to an end whatever is put meanwhile. O(units of the segments that are passed + queues).
+        Raises StoreFullError if there is no room for a copy.
         """
         self._may_begin = True
-        self._go_on(at_once=at_once, everything=everything)
+        self._go_on(at_once=at_once, until=until)
 
     def go_on(self) -> None:
         """Do a piece of what is under way: TICK_BYTES at most. As `run`; O(1) if nothing is."""
         if self._may_begin or self._passes:
-            self._go_on(at_once=False, everything=False)
+            self._go_on(at_once=False, until=WORTH_IT)
 
-    def _go_on(self, *, at_once: bool, everything: bool) -> None:
-        if everything:
+    def _go_on(self, *, at_once: bool, until: int) -> None:
+        if until != WORTH_IT:
             with self._waiting():
-                self._step_often(at_once=at_once, everything=True)
+                self._step_often(at_once=at_once, until=until)
         else:
             with self._lock.if_free as taken:
                 if taken:
-                    self._step_often(at_once=at_once, everything=False)
+                    self._step_often(at_once=at_once, until=until)
 
-    def _step_often(self, *, at_once: bool, everything: bool) -> None:
+    def _step_often(self, *, at_once: bool, until: int) -> None:
         cleaning, steps = self.engine.world.cleaning, 0
         stop = cleaning.copied_bytes + TICK_BYTES
         try:
             while at_once or (cleaning.copied_bytes < stop and steps < _TICK_STEPS):
-                if not self._step(everything):
+                if not self._step(until):
                     self._may_begin = False
                     break
                 steps += 1
@@ -315,7 +319,7 @@ class Cleaner:
 
     def step(self) -> bool:
         """Do one bounded step, whether it is worth it or not; False if there is none."""
-        done = self._step(True)
+        done = self._step(_ALL)
         self._move_floor()
         return done
 
@@ -359,7 +363,7 @@ class Cleaner:
         dropped_count = sum(len(each.targets) for each in [*self._passes])
         return live_bytes(self.engine, waits_bytes, dropped_count)
 
-    def _step(self, everything: bool) -> bool:
+    def _step(self, until: int) -> bool:
         if self.stopped or self.error is not None or self.engine.rebuild_wanted:
             return False
         if self._walk is not None:
@@ -368,18 +372,18 @@ class Cleaner:
         if self._round is not None and not self._round.is_read:
             self._round.read_on()
             return True
-        return (self._may_begin or everything) and self._begin(everything)
+        return (self._may_begin or until != WORTH_IT) and self._begin(until)
 
     # --- a pass begins
 
-    def _begin(self, everything: bool) -> bool:
+    def _begin(self, until: int) -> bool:
         """Begin a pass over the oldest segment, or what is left of it."""
         self._move_floor()
         engine, world = self.engine, self.engine.world
         start = self._passes[-1].stop if self._passes else world.cleaning.floor
         number = start // engine.commitlog.segment_bytes
         stop = (number + 1) * engine.commitlog.segment_bytes
-        if stop > self.reach.find(start):
+        if stop > self.reach.find(start) or WORTH_IT < until <= start:
             return False
         self._learn()
         latest_slot = int(world.latest_slot[number % TABLE_LENGTH])
@@ -388,7 +392,7 @@ class Cleaner:
             self._passes.append(Pass(start, stop, latest_slot))
             return True
         if world.cleaning.pass_count == state.PASS_COUNT_MAX or not (
-            everything or self._is_worth_it(start)
+            until != WORTH_IT or self._is_worth_it(start)
         ):
             return False
         if self._round is None or start >= self._round.stop:

@@ -44,13 +44,13 @@ def clean(core: Core) -> int:
     before = core.engine.disk_bytes
     core.flusher.flush()
     until = core.cleaner.reach.find(core.engine.world.cleaning.floor)
-    core.cleaner.run(at_once=True, everything=True)
+    core.cleaner.run(at_once=True, until=until)
     while core.engine.world.cleaning.floor < until and core.cleaner.is_waiting:
         if isinstance(core.clock, ManualClock) or core.switches.find("firing", core.clock.now_ms):
             break  # nobody moves it meanwhile, or nothing fires
         core.check_open()
         time.sleep(0.05)
-        core.cleaner.run(at_once=True, everything=True)
+        core.cleaner.run(at_once=True, until=until)
     core.flusher.flush()
     core.retention.run()
     return max(0, before - core.engine.disk_bytes)
