@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class TimerStoreError(Exception):
@@ -14,6 +15,20 @@ class TimerStoreError(Exception):
     """
 
     ids: Sequence[str] = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what it holds, so that it crosses processes whatever its class is made of."""
+        system = {
+            name: getattr(self, name) for name in ("errno", "filename") if hasattr(self, name)
+        }
+        return _made_again, (type(self), self.args), self.__dict__ | system
+
+
+def _made_again(kind: type[TimerStoreError], args: tuple[Any, ...]) -> TimerStoreError:
+    """Return a pickled error; what else it held follows."""
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 class InvalidArgumentError(TimerStoreError, ValueError):
@@ -76,10 +91,6 @@ class CorruptStoreError(TimerStoreError):
             f"{file} is damaged at offset {offset}: {reason}. "
             "Keep a copy of the directory and run `timerstore verify` on it."
         )
-
-    def __reduce__(self) -> tuple[type[CorruptStoreError], tuple[str, int, str]]:
-        """Pickle by the three parts, so that the error crosses processes."""
-        return type(self), (self.file, self.offset, self.reason)
 
 
 class UnknownTimerError(TimerStoreError, KeyError):

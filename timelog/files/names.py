@@ -7,7 +7,9 @@ system is touched.
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import Final
 
 from timerstore.timelog.bytes import format as fmt
@@ -20,6 +22,19 @@ _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 _SEGMENT: Final = re.compile(rf"[0-9]{{{fmt.SEGMENT_NAME_DIGITS}}}")
 _INDEX_FILE: Final = re.compile(r"[0-9]{17}")
 _AT_THE_TOP: Final = frozenset(("timerstore.json", "checkpoint", "abort"))
+VOLUME_FOLDER: Final = "lost+found"
+"""Belongs to the file system, at the root of a volume; it is nobody's, and cannot be read."""
+
+BUILDING_FOLDER: Final = ".building"
+"""In a volume's root: a store that is being made there."""
+
+
+def held_names(folder: Path) -> set[str]:
+    """Return the names that a folder holds: it is empty if there are none.
+
+    The folder that a file system makes at a volume's root does not count.
+    """
+    return set(os.listdir(folder)) - {VOLUME_FOLDER}
 
 
 def segment_name(offset: int) -> str:

@@ -52,7 +52,7 @@ from timerstore.errors import InvalidArgumentError, MissingFileError
 from timerstore.ground.config import Config
 from timerstore.ground.kinds import check_int, check_kind, check_path
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.files.names import number_of, segment_offset
+from timerstore.timelog.files.names import held_names, number_of, segment_offset
 from timerstore.timelog.files.oserrors import telling, told_of
 from timerstore.timelog.files.smallfile import read_small
 from timerstore.timelog.reading.reader import StoreReader
@@ -138,7 +138,7 @@ def take_point(
 
 def _prepare(disk: Disk, dest: Path) -> None:
     disk.make_folder(dest)
-    names = {each.name for each in dest.iterdir()}
+    names = held_names(dest)
     if LIST_FILE not in names and names - {"commitlog", POINTS_FOLDER, f"{LIST_FILE}.tmp"}:
         raise InvalidArgumentError(
             f"{dest} holds files that belong to no backup. Pass an empty folder, or the folder "

@@ -15,25 +15,33 @@ from timerstore.ground.config import Config
 from timerstore.services.opening.recovery_findings import RecoveryFindings
 from timerstore.services.world.clock import ManualClock
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.files.names import segment_offset
+from timerstore.timelog.files.names import BUILDING_FOLDER, held_names, segment_offset
 
 
 @contextmanager
 def built_beside(disk: Disk, target: Path) -> Iterator[Path]:
-    """Yield an empty folder, which becomes `target` at the end; if that fails, nothing stays."""
+    """Yield an empty folder, which becomes `target` at the end; if that fails, nothing stays.
+
+    A volume's root cannot be replaced. Its files are built inside it, and move up at the end; as
+    long as that folder is there, nobody opens what there is.
+    """
     if target.is_symlink() or not _is_free(target):
         raise InvalidArgumentError(
             f"{target} exists and is not empty. Pass a folder that does not exist, or an empty one."
         )
-    building = target.with_name(f".{target.name}.building")
+    within = os.path.ismount(target) or (target.is_dir() and any(target.iterdir()))
+    building = target / BUILDING_FOLDER if within else target.with_name(f".{target.name}.building")
     disk.make_folder(building)
     lock = BackupLock(building, alone=True)
     try:
         for each in list(building.iterdir()):  # of a run that was ended
             remove_tree(disk, each) if each.is_dir() else disk.remove(each)
         yield building
-        building.rename(target)
-        disk.sync_folder(target.parent)
+        if within:
+            _move_up(disk, building, target)
+        else:
+            building.rename(target)
+            disk.sync_folder(target.parent)
     except BaseException as e:
         if building.is_dir():  # else it has its name already, and is whole
             remove_tree(disk, building)
@@ -55,7 +63,23 @@ def _name(error: BaseException, building: Path, target: Path) -> None:
 
 def _is_free(path: Path) -> bool:
     """Tell whether a path is that of nothing, or of an empty folder."""
-    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
+    return not path.exists() or (path.is_dir() and not held_names(path) - {BUILDING_FOLDER})
+
+
+def _move_up(disk: Disk, building: Path, target: Path) -> None:
+    """Give the files of a folder to the one that it lies in; if that fails, take them back."""
+    moved = list[str]()
+    try:
+        for name in sorted(held_names(building)):
+            (building / name).rename(target / name)
+            moved.append(name)
+        disk.sync_folder(target)
+        building.rmdir()
+    except BaseException:
+        for name in moved:
+            (target / name).rename(building / name)
+        raise
+    disk.sync_folder(target)
 
 
 def remove_tree(disk: Disk, folder: Path) -> None:

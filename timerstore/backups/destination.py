@@ -201,6 +201,11 @@ def find_destination(place: Place) -> Destination:
             f"{found} is a backup that `timerstore backup` wrote into a folder, and `timerstore "
             "follow` cannot continue such a backup. Pass another folder."
         )
+    if any("\ud800" <= each <= "\udfff" for each in str(found)):
+        raise InvalidArgumentError(
+            f"{found!r} has a name that is no UTF-8, which Arrow's file systems do not take. Pass "
+            "a folder whose name is UTF-8."
+        )
     return _local(found)
 
 

@@ -123,7 +123,7 @@ def forget_status(path: Path, key: str) -> bool:
 
 
 def _file(path: Path, key: str, kind: str) -> Path:
-    return path / FOLLOW_FOLDER / f"{zlib.crc32(key.encode()):08x}.{kind}"
+    return path / FOLLOW_FOLDER / f"{zlib.crc32(os.fsencode(key)):08x}.{kind}"
 
 
 class FollowLock:

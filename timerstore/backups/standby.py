@@ -38,7 +38,7 @@ from timerstore.ground.kinds import check_path
 from timerstore.services.world.background import Flag
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import read_json, understood, whole, write_json
-from timerstore.timelog.files.names import INT32_MAX, segment_name, segment_offset
+from timerstore.timelog.files.names import INT32_MAX, held_names, segment_name, segment_offset
 
 log = logging.getLogger("timerstore")
 
@@ -68,7 +68,7 @@ class Standby:
         """
         self.path, self.dest, self.disk = check_path(path), dest, disk or Disk()
         self.disk.make_folder(path)
-        names = {each.name for each in path.iterdir()} - {"commitlog", POINTS_FOLDER}
+        names = held_names(path) - {"commitlog", POINTS_FOLDER}
         if names and not names & {LIST_FILE, STANDBY_FILE, f"{STANDBY_FILE}.tmp"}:
             raise InvalidArgumentError(
                 f"{path} holds files that belong to no standby. Pass an empty folder."

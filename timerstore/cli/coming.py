@@ -145,12 +145,13 @@ def check_known(what: str, name: str, stats: dict[str, Any]) -> None:
 
 def check_is_there(path: Path) -> None:
     """Refuse what is no store's folder, before anything is made there."""
+    from timerstore.timelog.files.names import held_names
     from timerstore.timelog.files.oserrors import told_of
 
     with told_of(path):
         if not check_path(path).exists():
             raise NotAStoreError(f"{path} does not exist. Pass the folder of a store.")
-        if not (path.is_dir() and any(path.iterdir())):
+        if not (path.is_dir() and held_names(path)):
             raise NotAStoreError(f"{path} is no timer store. Pass the folder of a store.")
 
 

@@ -42,6 +42,7 @@ from timerstore.ground.ids import Int64s
 from timerstore.offline.verify import verify
 from timerstore.serving import entrance
 from timerstore.store.store import TimerStore
+from timerstore.timelog.files.names import held_names
 from timerstore.warmup import compile_kernels
 
 TIMER_COUNT = 400_000
@@ -86,7 +87,7 @@ def demonstrate(
     span_s: float = SPAN_S,
 ) -> Outcome:
     """Run it in `path`, which is kept, or in a temporary folder; `timer_count` over `span_s`."""
-    if path is not None and path.exists() and any(path.iterdir()):
+    if path is not None and path.exists() and held_names(path):
         raise InvalidArgumentError(
             f"{path} is not empty. Pass a folder that does not exist for the demonstration."
         )

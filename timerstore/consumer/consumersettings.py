@@ -13,6 +13,7 @@ from timerstore.consuming.starting import Start, check_start
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.arguments import check_group
 from timerstore.ground.kinds import Duration, check_bool, check_int, check_kind
+from timerstore.timelog.bytes.limits import GROUP_BYTES_MAX
 
 ATTEMPTS_MAX: Final = 1 << 30
 PULL_COUNT_MAX: Final = 4_096
@@ -63,6 +64,14 @@ class ConsumerSettings:
             raise InvalidArgumentError(
                 "instance goes only with broadcast=True. Leave it out, or pass broadcast=True."
             )
+        if self.instance:
+            check_group(self.instance, "instance")
+            room = GROUP_BYTES_MAX - len(self.reads_as) + len(self.instance)
+            if len(self.instance) > room:
+                raise InvalidArgumentError(
+                    f"instance is {len(self.instance)} characters long. Use {room} at most beside "
+                    "the name of this group."
+                )
         check_group(self.reads_as)
         self.waits, self.hooks = check_backoff(self.backoff), tuple(self.hooks)
 

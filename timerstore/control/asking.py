@@ -109,6 +109,8 @@ def find_owner(path: str | os.PathLike[str]) -> Owner | None:
 
 def not_asked(path: Path, error: OSError) -> TimerStoreError:
     """Return why the socket of a store's folder cannot be connected to: who may have it open."""
+    if isinstance(error, TimerStoreError):  # it says what to do
+        return error
     if error.errno in _TOO_MANY:
         return StoreAccessError(
             f"{path} cannot be connected to ({error.strerror}). Open fewer files."

@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from timerstore.errors import StoreAccessError
+
 LOOK_S: Final = 1.0
 """So often a listener looks whether its file is there."""
 _QUEUE_S: Final = 10.0
@@ -49,7 +51,7 @@ class Listener:
         try:
             os.fchmod(listening.fileno(), 0o600)  # what the file will have
             # A path has 108 bytes at most.
-            listening.bind(f"/proc/self/fd/{self._folder}/{unnamed}")
+            listening.bind(f"{folder_name(self._folder)}/{unnamed}")
             listening.listen(_QUEUE_COUNT)
             listening.settimeout(LOOK_S)
             made = self._find(unnamed)
@@ -115,6 +117,17 @@ class Listener:
             os.close(folder)
 
 
+def folder_name(fd: int) -> str:
+    """Return a short name of an open folder; raises StoreAccessError where there is no /proc."""
+    name = f"/proc/self/fd/{fd}"
+    if not os.path.exists(name):
+        raise StoreAccessError(
+            "/proc is not mounted here, and timerstore finds a store's socket through it. Mount "
+            "/proc, or use the store in one process, without share=True."
+        )
+    return name
+
+
 def is_allowed(guest: socket.socket) -> bool:
     """Tell whether it is our own user, or the superuser."""
     packed = guest.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -128,7 +141,7 @@ def connect(path: Path, name: str, timeout_s: float | None) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         sock.settimeout(timeout_s)
-        _connect(sock, f"/proc/self/fd/{folder}/{name}")
+        _connect(sock, f"{folder_name(folder)}/{name}")
     except BaseException:
         sock.close()
         raise

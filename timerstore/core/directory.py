@@ -8,6 +8,7 @@ from typing import Final
 from timerstore.errors import NotAStoreError
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.lockfile import LockFile
+from timerstore.timelog.files.names import BUILDING_FOLDER, held_names
 from timerstore.timelog.files.rocksdb import refuse_rocksdb
 
 LIST_FILE: Final = "backup.json"
@@ -24,7 +25,7 @@ def lock_directory(disk: Disk, path: Path, create: bool) -> LockFile:
             f"{path} is a backup, and an open store would change it. Make a store from it with "
             "`timerstore restore`, or look at it with read_only=True."
         )
-    if not create and not any(path.iterdir()):
+    if not create and not held_names(path):
         raise NotAStoreError(f"{path} is empty. Pass create=True to make a store.")
     return LockFile(disk, path)
 
@@ -36,7 +37,14 @@ def is_backup(path: Path) -> bool:
 
 def check_is_store(path: Path) -> None:
     """Refuse a folder that holds something else than a store that can be read."""
-    names = {entry.name for entry in path.iterdir()}
+    if not path.exists():
+        raise NotAStoreError(f"{path} does not exist. Pass the folder of a store.")
+    names = held_names(path)
+    if BUILDING_FOLDER in names:
+        raise NotAStoreError(
+            f"{path} is a store that was not finished: a restore or a salvage into it was ended. "
+            "Empty the folder, then start that again."
+        )
     if names and not names & {"timerstore.json", "commitlog", "lock"}:
         raise NotAStoreError(
             f"{path} holds files that belong to no store. Pass an empty folder, or the folder of "

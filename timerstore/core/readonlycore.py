@@ -26,7 +26,7 @@ from timerstore.errors import CorruptStoreError, NotAStoreError
 from timerstore.ground.config import Config
 from timerstore.timelog.files.disk import SEGMENT_SIZES, Disk, MappedFile, WrongSizeError
 from timerstore.timelog.files.lockfile import LockFile
-from timerstore.timelog.files.names import segment_name, segment_offset
+from timerstore.timelog.files.names import held_names, segment_name, segment_offset
 from timerstore.timelog.files.oserrors import kind_of, store_error
 from timerstore.timelog.files.sharing import FolderShare
 from timerstore.timelog.files.steady import (
@@ -254,9 +254,9 @@ class ReadOnlyCore(Core):
     def lock(self, create: bool) -> None:
         """Check the directory; no lock is taken."""
         path = self.path
-        if not path.is_dir() or not any(path.iterdir()):
-            raise NotAStoreError(f"{path} is empty. Pass the folder of a store.")
         check_is_store(path)
+        if not held_names(path):
+            raise NotAStoreError(f"{path} is empty. Pass the folder of a store.")
         self.disk = self._disk = PrivateDisk()
         self.lock_file = _NoLock()
 

@@ -92,12 +92,12 @@ def check_topic_to_consume(topic: str) -> bytes:
     return name
 
 
-def check_group(group: str) -> str:
+def check_group(group: str, what: str = "group") -> str:
     """Return a group's name, or refuse it."""
-    check_topic(group, "group")
+    check_topic(group, what)
     if len(group) > GROUP_BYTES_MAX:
         raise InvalidArgumentError(
-            f"group is {len(group)} characters long. Use {GROUP_BYTES_MAX} at most."
+            f"{what} is {len(group)} characters long. Use {GROUP_BYTES_MAX} at most."
         )
     return group
 
@@ -233,11 +233,18 @@ def check_due_array(
                 f"{name} has {int(due_ms.max())}, which leads past the year 9999. "
                 "Pass shorter delays."
             )
-        np.maximum(due_ms, -DUE_MS_MAX, out=due_ms)
+        np.maximum(due_ms, DUE_MS_MIN - now_ms, out=due_ms)  # it was due long ago
         due_ms += now_ms
     if count:
-        check_due_ms(int(due_ms.min()), name)
-        check_due_ms(int(due_ms.max()), name)
+        least_ms, most_ms = int(due_ms.min()), int(due_ms.max())
+        if name == "at_ms":
+            check_due_ms(least_ms, name)
+        elif most_ms > DUE_MS_MAX:
+            raise InvalidArgumentError(
+                f"{name} has {most_ms - now_ms}, which leads past the year 9999. "
+                "Pass shorter delays."
+            )
+        check_due_ms(most_ms, name)
         if max_delay_ms is not None and int(due_ms.max()) - now_ms > max_delay_ms:
             raise InvalidArgumentError(
                 f"A timer is due in {int(due_ms.max()) - now_ms} ms, and max_delay_ms is "

@@ -117,7 +117,8 @@ def _write(rows: Any, path: Path) -> None:
     numbers = [each.name for each in rows.schema if pa.types.is_int64(each.type)]
     others = [each.name for each in rows.schema if each.name not in numbers]
     delta = dict.fromkeys(numbers, "DELTA_BINARY_PACKED")
-    pq.write_table(rows, path, compression="zstd", use_dictionary=others, column_encoding=delta)
+    with path.open("wb") as file:  # Arrow takes no name that is not UTF-8
+        pq.write_table(rows, file, compression="zstd", use_dictionary=others, column_encoding=delta)
 
 
 def remove_unfinished(out: str | os.PathLike[str]) -> None:

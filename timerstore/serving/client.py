@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from timerstore.ground.kinds import check_place
+from timerstore.ground.kinds import Duration, check_place
 from timerstore.ground.staying import Stays
 from timerstore.serving.askedcalls import AskedCalls
 from timerstore.serving.link import Link, check_patience
@@ -34,7 +34,9 @@ class Client(Stays, AnyStore):
     `drop_dead_letters` raise StoreClosedError.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, timeout: float = PATIENCE_S) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, timeout: Duration | None = PATIENCE_S
+    ) -> None:
         """Connect; see `timerstore.connect`."""
         self._path = check_place(path)
         self._connect(Link(self._path, check_patience(timeout)))
@@ -70,12 +72,12 @@ class Client(Stays, AnyStore):
         return ClientSource(self, self._link, settings)
 
 
-def connect(path: str | os.PathLike[str], *, timeout: float = PATIENCE_S) -> Client:
+def connect(path: str | os.PathLike[str], *, timeout: Duration | None = PATIENCE_S) -> Client:
     """Return a client of a store that another process of this machine and user serves.
 
     It is a context manager. `timeout`: if nobody serves the store, each call, this one included,
-    waits this many seconds, then raises StoreClosedError. Raises NotAStoreError if the owner is of
-    another version.
+    waits this many seconds, then raises StoreClosedError; None: it waits for ever. Raises
+    NotAStoreError if the owner is of another version.
 
     >>> with timerstore.open("timers/", share=True), timerstore.connect("timers/") as client:
     ...     id = client.put(b"hello")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import secrets
 import threading
@@ -41,6 +42,7 @@ from timerstore.errors import (
     StoreLockedError,
     TimerStoreError,
 )
+from timerstore.ground.kinds import check_timeout
 from timerstore.services.world.background import BackgroundThread, Flag
 from timerstore.serving.framecolumns import read_ids
 from timerstore.serving.takeover import is_taken_over
@@ -350,9 +352,10 @@ class Link:
 
 def check_patience(timeout: Any) -> float:
     """Return how many seconds a call waits for an owner, or refuse it."""
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout < 1e9:
-        raise InvalidArgumentError(f"timeout is {timeout!r}. Pass seconds, 0 or more.")
-    return float(timeout)
+    seconds = math.inf if (checked := check_timeout(timeout)) is None else checked
+    if seconds < 0:
+        raise InvalidArgumentError(f"timeout is {timeout!r}. Pass 0 or more seconds.")
+    return seconds
 
 
 def _say_bye(slot: _Slot) -> None:

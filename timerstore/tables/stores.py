@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from timerstore.errors import InvalidArgumentError, NotAStoreError
 from timerstore.ground.kinds import check_path
+from timerstore.timelog.files.names import VOLUME_FOLDER, held_names
 from timerstore.timelog.files.oserrors import told_of
 
 _PATTERN: Final = frozenset("*?[")
@@ -81,12 +82,14 @@ def _counts(path: Path, refused_too: bool) -> bool:
 
 def _below(path: Path, depth: int, refused_too: bool) -> list[str]:
     """Return the path, if it counts as a store, else the stores below it."""
+    if path.name == VOLUME_FOLDER:
+        return []
     if _counts(path, refused_too):
         return [str(path)]
     if depth == 0 or not path.is_dir():
         return []
     try:
-        folders = [each for each in sorted(path.iterdir()) if each.name[0] not in "._"]
+        folders = [path / each for each in sorted(held_names(path)) if each[0] not in "._"]
     except OSError:
         if refused_too:
             return [str(path)]
