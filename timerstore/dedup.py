@@ -13,7 +13,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.arguments import check_text, whole_ms
+from timerstore.ground.arguments import check_text
+from timerstore.ground.instants import whole_ms
 from timerstore.ground.kinds import Duration, check_duration
 
 if TYPE_CHECKING:

@@ -95,7 +95,7 @@ def test_a_misspelt_group_and_headers(path: Path, run: Run) -> None:
         store.put(b"x", topic="mail", delay_level=1)
         store.put(b"x", topic="mail")
         consumer = Consumer(store, "mailer")
-        consumer.subscribe("mail", lambda d: Retry(-1, reason="no such address"))
+        consumer.subscribe("mail", lambda d: Retry(delay_level=-1, reason="no such address"))
         consumer.step()
     for command in (["dead"], ["dead", "retry"], ["dead", "drop", "--all"]):
         assert "Did you mean 'mailer'?" in run(*command, path, "mialer", exits=2).output

@@ -147,7 +147,7 @@ def test_an_interrupt_passes_through(shop: Shop) -> None:
 def test_only_the_group_that_failed_gets_it_again(shop: Shop) -> None:
     other = shop.consumer("other")
     failing = Consumer(shop.store, "g")
-    failing.subscribe("t", lambda d: Retry(1) if d.attempt == 0 else None)
+    failing.subscribe("t", lambda d: Retry(delay_level=1) if d.attempt == 0 else None)
     shop.put(b"x")
     with other, failing:
         shop.clock.advance(timedelta(hours=1))
@@ -182,7 +182,7 @@ def test_where_sending_back_fails_it_comes_after_five_seconds(
         times.append((shop.clock.now_ms - start_ms, d.attempt))
         if len(times) == 3:
             monkeypatch.undo()
-        return Retry(1) if len(times) < 4 else None
+        return Retry(delay_level=1) if len(times) < 4 else None
 
     monkeypatch.setattr(run_module, "send_back", full)
     shop.put(b"x")
@@ -372,7 +372,7 @@ def test_hooks_see_each_call(shop: Shop, caplog: pytest.LogCaptureFixture) -> No
     @consumer.on("t")
     def handle(d: Delivery) -> Retry | None:
         if d.body == b"2":
-            return Retry(4)
+            return Retry(delay_level=4)
         if d.body == b"3":
             raise error
         return None
@@ -396,7 +396,7 @@ def test_redrive(shop: Shop) -> None:
 
     def handle(d: Delivery) -> Retry | None:
         attempts.append((d.body, d.attempt))
-        return None if well else Retry(1)
+        return None if well else Retry(delay_level=1)
 
     def consume() -> Consumer:
         consumer = Consumer(shop.store, "g", max_attempts=1)
@@ -426,7 +426,7 @@ def test_redrive_that_fails_in_the_middle(shop: Shop, monkeypatch: pytest.Monkey
     from timerstore.consuming import dead_letters
 
     consumer = Consumer(shop.store, "g", max_attempts=0)
-    consumer.subscribe("t", lambda d: Retry(-1))
+    consumer.subscribe("t", lambda d: Retry(delay_level=-1))
     shop.put(b"1", b"2", b"3")
     consumer.step()
     count, send_to = 0, dead_letters.send_to

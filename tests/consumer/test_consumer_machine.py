@@ -165,7 +165,7 @@ class ConsumerMachine(StoreMachine):
         self.judge(taken[good:], level, self.clock.now_ms, own)
         if act == "raise":
             raise OSError("no luck")
-        return "done" if act == "wrong" else Retry(level, good, own)
+        return "done" if act == "wrong" else Retry(delay_level=level, ack_index=good, delay=own)
 
     def take(self, delivery: Delivery) -> Copy:
         """Find the copy; it must be waiting, and due to the millisecond."""

@@ -1,14 +1,20 @@
 """What a handler does with the list that it gets changes nothing for its consumer."""
 
+import copy
+import pickle
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from tests.consumer.test_consumer import SECOND, Shop
 from tests.small_store import SMALL
-from timerstore import Consumer, Delivery, Outcome, Retry, TimerStore
+from timerstore import Consumer, Delivery, InvalidArgumentError, Outcome, Retry, TimerStore
+from timerstore.ground.moments import shown_time
 
 pytestmark = pytest.mark.slow
 
@@ -143,3 +149,56 @@ def test_a_handler_may_close_its_consumer_while_it_starts(
                 batch = store.pull("t", group="g", timeout=10)
                 handled += batch.ids.to_pylist()
                 batch.ack()
+
+
+class Partly:
+    def takes_none(self) -> None: ...
+
+    def takes_one(self, delivery: object) -> None: ...
+
+
+@pytest.mark.parametrize("handler", [
+    *(lambda: None, lambda a, b: None, lambda *, d: None, Partly().takes_none, Partly.takes_one),
+], ids=range(5))  # fmt: skip
+def test_a_handler_that_takes_no_delivery_is_refused(shop: Shop, handler: Any) -> None:
+    """It would be called until all its messages are dead letters."""
+    with pytest.raises(InvalidArgumentError, match="one argument"):
+        Consumer(shop.store, "g").subscribe("t", handler)
+
+
+@pytest.mark.parametrize("handler", [
+    *(lambda d: None, lambda d, more=1: None, lambda *all: None, Partly().takes_one, print, len),
+    *(dict.fromkeys, Mock(), partial(print, end="")),
+], ids=range(9))  # fmt: skip
+def test_a_handler_that_may_take_one_is_taken(shop: Shop, handler: Any) -> None:
+    """Also a builtin that does not say what it takes."""
+    Consumer(shop.store, "g").subscribe("t", handler)
+
+
+@pytest.mark.timeout(60)
+def test_a_failure_s_line_says_which_how_often_and_when(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(delivery: Delivery) -> None:
+        raise ValueError("no")
+
+    consumer = Consumer(shop.store, "g", max_attempts=1, backoff=[timedelta(minutes=1)])
+    consumer.subscribe("t", fail)
+    id = shop.store.put(b"x", topic="t", key="user:7")
+    consumer.step()
+    first = caplog.records[-1]
+    due_ms = shop.clock.now_ms + 60_000
+    assert f"t: message {id} (key 'user:7', attempt 0) failed and comes again at" in caplog.text
+    assert shown_time(due_ms) in first.getMessage()
+    told = vars(first)
+    assert (told["keys"], told["attempt"], told["next_ms"]) == (["user:7"], 0, due_ms)
+    shop.clock.advance(timedelta(minutes=1))
+    consumer.step()
+    assert "attempt 1) failed and becomes a dead letter" in caplog.text
+
+
+def test_a_retry_s_values_have_names() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"Retry\(delay=5\) .*Retry\(delay_level=5\)"):
+        Retry(5)  # type: ignore[misc]
+    waits = Retry(delay=5, reason="later")
+    assert copy.copy(waits) == pickle.loads(pickle.dumps(waits)) == waits

@@ -99,9 +99,9 @@ class Play(Acts):
         if act == "raise":
             raise OSError("no luck")
         return {
-            "retry 1": Retry(1),
+            "retry 1": Retry(delay_level=1),
             "retry 3 h": Retry(delay=timedelta(hours=3)),
-            "give up": Retry(-1),
+            "give up": Retry(delay_level=-1),
         }.get(act)
 
     # --- what a program does

@@ -151,7 +151,7 @@ def test_retries_come_back(store: TimerStore) -> None:
 
     def handle(d: Delivery) -> Retry | None:
         attempts.append(d.attempt)
-        return Retry(1) if d.attempt < 1 else None
+        return Retry(delay_level=1) if d.attempt < 1 else None
 
     consumer = Consumer(store, "g")
     consumer.subscribe("t", handle)

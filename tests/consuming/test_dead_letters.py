@@ -34,7 +34,7 @@ class Ward:
 
     def handle(self, delivery: timerstore.Delivery) -> Retry | None:
         self.got.append((delivery.body, delivery.attempt))
-        return None if self.kind else Retry(-1)
+        return None if self.kind else Retry(delay_level=-1)
 
     def lose(self, *bodies: bytes) -> list[str]:
         ids = [self.store.put(body, topic="t", key="k" + body.decode()) for body in bodies]
@@ -194,7 +194,7 @@ def test_none_is_lost_wherever_putting_back_stops(tmp_path: Path, some: bool) ->
         clock, disk = ManualClock(), Watched()
         store = TimerStore(tmp_path / str(stop_at), config=SMALL, clock=clock, disk=disk)
         consumer = Consumer(store, "g", max_attempts=0)
-        consumer.subscribe("t", lambda d: Retry(-1))
+        consumer.subscribe("t", lambda d: Retry(delay_level=-1))
         ids = [store.put(b"%d" % i, topic="t") for i in range(4)]
         assert consumer.step() == 4
         store.flush()
@@ -234,7 +234,7 @@ class Clinic(Ward):
 
     def fail(self, delivery: timerstore.Delivery) -> Retry | None:
         if delivery.body == b"retry":
-            return Retry(-1)
+            return Retry(delay_level=-1)
         if delivery.body == b"slow":
             self.clock.advance(timedelta(minutes=16))
             return None

@@ -98,7 +98,9 @@ def test_a_message_has_its_span(traced: Traced) -> None:
 
 @pytest.mark.parametrize("continues", [False, True])
 def test_the_context_of_a_put_is_carried_over_retries(traced: Traced, continues: bool) -> None:
-    consumer = traced.consumer(lambda d: Retry(1) if d.attempt == 0 else None, continues=continues)
+    consumer = traced.consumer(
+        lambda d: Retry(delay_level=1) if d.attempt == 0 else None, continues=continues
+    )
     with traced.tracer.start_as_current_span("order") as order:
         properties = with_context({"lang": "de"})
         traced.store.put(b"x", topic="t", properties=properties)

@@ -279,7 +279,7 @@ def _(case: Case, bad: bool) -> Limits:
 def _(case: Case, bad: bool) -> Limits:
     with case.store() as (store, _):
         consumer = Consumer(store, "g", max_attempts=0)
-        consumer.subscribe("t", lambda _: Retry(-1))
+        consumer.subscribe("t", lambda _: Retry(delay_level=-1))
         for _ in range(3 if bad else 2):
             store.put(b"x", topic="t")
         consumer.step()

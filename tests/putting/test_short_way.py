@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.small_store import SMALL
 from timerstore import Config, InvalidArgumentError, TimerStore
-from timerstore.ground.arguments import whole_ms
+from timerstore.ground.instants import whole_ms
 from timerstore.ground.put import Put
 from timerstore.timelog.jit.kernel import INTERPRETED
 

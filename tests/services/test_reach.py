@@ -60,7 +60,7 @@ def test_dead_letters_are_called_that(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     with open_small(tmp_path / "s", clock) as store:
         consumer = Consumer(store, "g", max_attempts=0)
-        consumer.subscribe("default", lambda d: Retry(-1))
+        consumer.subscribe("default", lambda d: Retry(delay_level=-1))
         store.put(b"bad")
         assert consumer.step() == 1
         store.put_many([b"x"] * 40, topic="other")

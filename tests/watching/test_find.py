@@ -165,7 +165,9 @@ def test_what_was_sent_back(shelf: Shelf, level: bool) -> None:
     store, clock = shelf.store, shelf.clock
     id = store.put(b"x", topic="t")
     consumer = Consumer(store, "mail", max_attempts=1)
-    consumer.subscribe("t", lambda d: Retry(delay_level=2) if d.attempt == 0 else Retry(1))
+    consumer.subscribe(
+        "t", lambda d: Retry(delay_level=2) if d.attempt == 0 else Retry(delay_level=1)
+    )
     if level:
         assert consumer.step() == 1
     else:

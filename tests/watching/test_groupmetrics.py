@@ -21,7 +21,7 @@ def test_scraped_values(tmp_path: Path) -> None:
 
         def handle(delivery: object) -> Retry | None:
             clock.advance(timedelta(milliseconds=15))
-            return None if b"good" in repr(delivery.body).encode() else Retry(-1)  # type: ignore[attr-defined]
+            return None if b"good" in repr(delivery.body).encode() else Retry(delay_level=-1)  # type: ignore[attr-defined]
 
         consumer.subscribe("t", handle)
         store.put_many([b"good"] * 3 + [b"bad"] * 2, topic="t")

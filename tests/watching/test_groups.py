@@ -46,7 +46,7 @@ def test_unread_messages_and_dead_letters_are_named(
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     consumer = Consumer(store, "mailer")
-    consumer.subscribe("orders", lambda d: Retry(-1) if d.body == b"bad" else None)
+    consumer.subscribe("orders", lambda d: Retry(delay_level=-1) if d.body == b"bad" else None)
     with consumer:
         store.put_many([b"bad"] * 30 + [b"good"] * 5, topic="orders")
         clock.advance(SECOND)

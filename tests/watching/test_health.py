@@ -65,7 +65,7 @@ def test_what_waits_for_somebody_is_a_warning(tmp_path: Path) -> None:
         store.put_many([b"a", b"b", b"c"], topic="mails")
         store.put(b"typo", topic="mials")
         consumer = Consumer(store, "mailer", max_attempts=0)
-        consumer.subscribe("mails", lambda d: Retry(-1))
+        consumer.subscribe("mails", lambda d: Retry(delay_level=-1))
         assert consumer.step() == 3
         clock.advance(timedelta(seconds=60))
         found = store.health()

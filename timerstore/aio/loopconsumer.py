@@ -20,6 +20,7 @@ from timerstore.consumer.consumerstats import ConsumerStats, read_consumer_stats
 from timerstore.consumer.hooks import Hook
 from timerstore.consumer.retry_rules import Retry
 from timerstore.consumer.running import SIGNALS, Signals, exit_status, seconds_of
+from timerstore.consumer.subscription import check_takes_one
 from timerstore.consumer.workings import Workings
 from timerstore.consuming.agreed import LISTED_MAX
 from timerstore.consuming.dead_letters import DeadLetter
@@ -256,6 +257,7 @@ def _check_handler(handler: Any) -> None:
             f"handler is {handler!r}. Pass an async def function that takes a Delivery and returns "
             "None or a Retry; timerstore.Consumer takes plain ones."
         )
+    check_takes_one(handler)
 
 
 async def _first_of(*waits: Awaitable[Any]) -> None:

@@ -21,9 +21,11 @@ from timerstore.consumer.messagesource import Source
 from timerstore.consumer.retry_rules import TIMEOUT_LEVEL, Outcome, Retry, wait_after
 from timerstore.consumer.subscription import Subscription, Task
 from timerstore.consuming.agreed import DEAD, Wait
+from timerstore.consuming.delivery import Delivery
 from timerstore.consuming.failures import Failure
 from timerstore.errors import StoreClosedError, TimerStoreError
 from timerstore.ground.arguments import given_delay
+from timerstore.ground.moments import shown_time
 
 log = logging.getLogger("timerstore")
 
@@ -174,27 +176,45 @@ class Handling:
             yield from self._send_back(rest, outcome)
 
     def _tell(self, rest: Task, outcome: Outcome) -> None:
-        """Log what failed, with its id."""
-        names = ", ".join(delivery.id for delivery in rest.deliveries[:10])
-        if len(rest.deliveries) > 10:
-            names += f" and {len(rest.deliveries) - 10} more"
-        topic, ids = rest.subscription.topic, [delivery.id for delivery in rest.deliveries]
+        """Log what failed, how often it did, and when it comes again."""
+        first = rest.deliveries[0]
+        keys = [_key_of(delivery) for delivery in rest.deliveries]
+        names = [_named(*each) for each in zip(rest.deliveries[:10], keys, strict=False)]
+        text = ", ".join(names) + (
+            f" and {len(rest.deliveries) - 10} more" if len(rest.deliveries) > 10 else ""
+        )
+        follows, next_ms = self._what_follows(first.attempt, outcome)
         fields = {
-            "topic": topic,
+            "topic": rest.subscription.topic,
             "group": self._group,
-            "ids": ids,
-            "attempt": rest.deliveries[0].attempt,
+            "ids": [delivery.id for delivery in rest.deliveries],
+            "keys": keys,
+            "attempt": first.attempt,
+            "next_ms": next_ms,
         }
         why = f": {outcome.reason}" if outcome.reason else ""
         if outcome.timed_out:
-            text = "%s: the handler of message %s had not ended after %d ms"
-            log.error(text, topic, names, outcome.elapsed_ms, extra=fields)
-        elif outcome.error is not None:
-            log.error("%s: message %s failed", topic, names, exc_info=outcome.error, extra=fields)
-        elif self._broadcast:
-            log.error("%s: message %s failed%s", topic, names, why, extra=fields)
-        else:
-            log.info("%s: message %s will be handed out again%s", topic, names, why, extra=fields)
+            why = f": the handler had not ended after {outcome.elapsed_ms:.0f} ms"
+        is_failure = outcome.timed_out or outcome.error is not None or self._broadcast
+        log.log(
+            logging.ERROR if is_failure else logging.INFO,
+            "%s: message %s %s%s%s",
+            *(rest.subscription.topic, text, "failed" if is_failure else "is put off"),
+            *(follows, why),
+            exc_info=None if outcome.timed_out else outcome.error,
+            extra=fields,
+        )
+
+    def _what_follows(self, attempt: int, outcome: Outcome) -> tuple[str, int | None]:
+        """Say what becomes of a message, and when it comes again, epoch ms if that is known."""
+        if self._broadcast:
+            return "", None
+        wait = self._wait_after(attempt, outcome)
+        if wait == DEAD:
+            return " and becomes a dead letter", None
+        next_ms = self._source.comes_ms(wait)
+        when = f"after delay level {wait}" if next_ms is None else f"at {shown_time(next_ms)}"
+        return f" and comes again {when}", next_ms
 
     def _holds_back(self, task: Task, outcome: Outcome) -> bool:
         """Have a message hold its line back; False: it is to be sent somewhere."""
@@ -344,3 +364,16 @@ def failure_of(outcome: Outcome) -> Failure:
     if outcome.error is None:
         return Failure("retry", outcome.reason)
     return Failure.of(outcome.error)
+
+
+def _key_of(delivery: Delivery) -> str | None:
+    """Return a message's key; None too if it cannot be asked for any more."""
+    try:
+        return delivery.key
+    except (TimerStoreError, OSError):
+        return None
+
+
+def _named(delivery: Delivery, key: str | None) -> str:
+    named = "" if key is None else f"key {key!r}, "
+    return f"{delivery.id} ({named}attempt {delivery.attempt})"

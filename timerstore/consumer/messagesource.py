@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from timerstore.consumer.consumersettings import ConsumerSettings
 from timerstore.consumer.subscription import Subscription, Task
+from timerstore.consuming.agreed import Wait
 from timerstore.consuming.grouptally import GroupTally
 from timerstore.watching.groups import GroupStats
 
@@ -76,6 +77,9 @@ class Source(Protocol):
 
     def wait_durable(self) -> None:
         """Return once all that was sent back is as durable as a put."""
+
+    def comes_ms(self, wait: Wait) -> int | None:
+        """Return when what waits from now on comes again, epoch ms; None if only others know."""
 
     def close(self) -> None:
         """Stop reading."""

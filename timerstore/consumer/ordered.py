@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from dataclasses import replace
-from datetime import timedelta
 from typing import Final
 
 from timerstore.consumer.consumersettings import Ordered
@@ -20,8 +19,8 @@ from timerstore.consuming.agreed import Wait
 from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.failures import first_failed_ms
 from timerstore.consuming.run import Run
+from timerstore.consuming.sendback import wait_ms
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.arguments import whole_ms
 
 log = logging.getLogger("timerstore")
 
@@ -115,11 +114,7 @@ class OrderedSubscription(LimitedSubscription):
         run, core = _run_of(task), self.group.core
         if run.is_done(task.places[0]):
             return False
-        if isinstance(wait, timedelta):
-            wait_ms = whole_ms(wait)
-        else:
-            levels_ms = core.engine.level_ms
-            wait_ms = int(levels_ms[min(wait, len(levels_ms)) - 1])
+        waits_ms = wait_ms(core, wait)
         now_ms, message = core.clock.now_ms, run.message(task.places[0])
         first_ms = first_failed_ms(message.properties) or now_ms
         attempt = message.reconsume_times + 1
@@ -127,9 +122,9 @@ class OrderedSubscription(LimitedSubscription):
         place = self._place(task)
         if place is not None:
             with self.lock:
-                self._held_back[place] = attempt, first_ms, now_ms + wait_ms, wait_ms
+                self._held_back[place] = attempt, first_ms, now_ms + waits_ms, waits_ms
         self.count_failed(0, 1, 0)
-        self.hold_back(task, wait_ms)
+        self.hold_back(task, waits_ms)
         return True
 
     def done(self, task: Task, *, handled: bool = True) -> None:

@@ -9,14 +9,17 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 from timerstore.consumer.consumersettings import ConsumerSettings
 from timerstore.consumer.messagesource import Source
 from timerstore.consumer.subscription import Held, Subscription, Task
+from timerstore.consuming.agreed import Wait
 from timerstore.consuming.delivery import HandedOut
 from timerstore.errors import ForkedProcessError
 from timerstore.ground.config import Config
+from timerstore.ground.instants import whole_ms
 from timerstore.services.world.background import Flag
 
 
@@ -89,6 +92,12 @@ class RemoteSource(Source):
         made = Subscription(topic, handler, tags)
         self.topics[topic] = made, Held()
         return made
+
+    def comes_ms(self, wait: Wait) -> int | None:
+        """Return when what waits from now on comes again; of a level only the other side knows."""
+        if isinstance(wait, timedelta):
+            return time.time_ns() // 1_000_000 + whole_ms(wait)
+        return None
 
     def topics_in_turn(self) -> Sequence[str]:
         """Return all topics, those behind the one that had something last first."""

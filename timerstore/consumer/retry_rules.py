@@ -5,10 +5,11 @@ docs/consumer.md shows them; tests/consumer/rules.md has all of them, and is pla
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from timerstore.consuming.agreed import DEAD, Wait
 from timerstore.errors import InvalidArgumentError
@@ -23,9 +24,9 @@ DELAY_MAX: Final = timedelta(days=365 * 1_000)
 """A longer wait is a mistake: it would end after the last time that a timer can have."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """What a handler returns for messages that must come again.
+    """What a handler returns for messages that must come again. Each value is passed by its name.
 
     `delay`: how long they wait, a timedelta or seconds, or `delay_ms`. `delay_level`: instead of a
     delay, the level of the store, counted from 1. 0: level 3 + the attempts so far, or what the
@@ -42,6 +43,15 @@ class Retry:
     delay: Duration | None = None
     reason: str = ""
     delay_ms: int | None = None
+
+    def __new__(cls, *unnamed: object, **_named: object) -> Self:
+        """Refuse a value without a name: it could be a level, or seconds."""
+        if unnamed:
+            raise InvalidArgumentError(
+                f"Retry({unnamed[0]!r}) does not say what {unnamed[0]!r} is. Write "
+                f"Retry(delay={unnamed[0]!r}) for seconds, or Retry(delay_level={unnamed[0]!r})."
+            )
+        return object.__new__(cls)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -63,6 +73,12 @@ class Retry:
                 raise InvalidArgumentError(
                     "delay and delay_level exclude each other. Pass one of them."
                 )
+
+
+_init = inspect.signature(Retry.__init__)
+Retry.__signature__ = _init.replace(  # type: ignore[attr-defined]
+    parameters=list(_init.parameters.values())[1:], return_annotation=inspect.Signature.empty
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from timerstore.consumer.consumersettings import ConsumerSettings
 from timerstore.consumer.messagesource import Source, Waiter
 from timerstore.consumer.ordered import OrderedSubscription, ordered_limits
 from timerstore.consumer.subscription import Held, LimitedSubscription, Limits, Task
-from timerstore.consuming.agreed import dead_topic
+from timerstore.consuming.agreed import Wait, dead_topic
 from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.group import Group
 from timerstore.consuming.grouptally import GroupTally
-from timerstore.consuming.sendback import wait_durable
+from timerstore.consuming.sendback import wait_durable, wait_ms
 from timerstore.consuming.starting import begin_groups
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError
@@ -39,6 +39,10 @@ class StoreSource(Source):
         if self.settings.ordered:
             return OrderedSubscription(topic, handler, tags, self.settings.ordered)
         return LimitedSubscription(topic, handler, tags)
+
+    def comes_ms(self, wait: Wait) -> int:
+        """Return when what waits from now on comes again, epoch ms."""
+        return self.core.clock.now_ms + wait_ms(self.core, wait)
 
     def begin(self, subscriptions: Sequence[Any]) -> None:
         """Begin to read. Durable on return: where a new group starts."""

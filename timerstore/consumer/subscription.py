@@ -287,6 +287,22 @@ def check_handler(handler: Any) -> None:
         raise InvalidArgumentError(
             f"handler is {handler!r}. Pass a plain function that takes a Delivery."
         )
+    check_takes_one(handler)
+
+
+def check_takes_one(handler: Any) -> None:
+    """Refuse a function that cannot be called with one argument, if it says what it takes."""
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):  # of a builtin, say
+        return
+    try:
+        signature.bind(None)
+    except TypeError as e:
+        raise InvalidArgumentError(
+            f"handler is {handler!r}, which takes {signature}: {e}. Pass a function of one "
+            "argument: a Delivery, or a list of them with batch_count above 1."
+        ) from e
 
 
 def parse_tags(tags: str) -> frozenset[str] | None:

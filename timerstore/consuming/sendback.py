@@ -12,11 +12,14 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
+from timerstore.consuming.agreed import Wait
 from timerstore.consuming.failures import FAILED, Failure, failed_properties
+from timerstore.core.core import Core
 from timerstore.core.inside import inside
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.arguments import check_due_ms, whole_ms
+from timerstore.ground.arguments import check_due_ms
 from timerstore.ground.ids import parse_id
+from timerstore.ground.instants import whole_ms
 from timerstore.ground.kinds import check_duration
 from timerstore.putting.bylevel import check_level, stage_at_level
 from timerstore.putting.putting import Putting
@@ -140,6 +143,14 @@ def wait_durable(putting: Putting) -> None:
     core.check_open()
     now_ms = core.clock.now_ms
     core.after_append(now_ms, now_ms)
+
+
+def wait_ms(core: Core, wait: Wait) -> int:
+    """Return how long a message waits after a delay level, or so long."""
+    if isinstance(wait, timedelta):
+        return whole_ms(wait)
+    levels_ms = core.engine.level_ms
+    return int(levels_ms[min(wait, len(levels_ms)) - 1])
 
 
 def _delay_ms(delay: timedelta | None) -> int:

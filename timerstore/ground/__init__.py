@@ -3,8 +3,10 @@
     arguments.py  what calls are given, checked
     put.py        what a put is given, as one row
     kinds.py      kinds of arguments that many calls share
+    instants.py   instants, lengths of time, of Python or of another library
+    numpytimes.py those of NumPy in milliseconds
     config.py     settings
-    durably.py    a small file, written so that a power cut leaves the old one or the new one
+    durably.py    a file that appears once it is whole
     tomlfile.py   a TOML file that a person wrote
     ids.py        ids of timers, as text or as columns
     amounts.py    amounts as text for people

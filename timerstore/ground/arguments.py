@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Protocol
+from datetime import datetime, timedelta
+from typing import Any, Final, Protocol, TypeGuard
 
 import numpy as np
 import pyarrow as pa
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.ids import Int64s
+from timerstore.ground.instants import as_array, delays_ms, instant_ms, instants_ms, whole_ms
 from timerstore.ground.kinds import Duration, check_duration, check_int, check_name, shown_int
+from timerstore.ground.numpytimes import units_ms
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.limits import (
     CONTENT_SPARE_BYTES,
@@ -26,7 +28,6 @@ from timerstore.timelog.writing.frame import encode_property
 DUE_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
 DUE_MS_MIN: Final = 10**11
 """Smaller numbers are taken for seconds by mistake; as ms they lie before March 1973."""
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TOPIC = re.compile(r"[%|A-Za-z0-9_-]+\Z")
 _SYSTEM_TOPICS: Final = frozenset(
     name
@@ -57,6 +58,10 @@ Bodies = Sequence[bytes] | np.ndarray[Any, np.dtype[np.uint8]] | ArrowArray | Ar
 Keys = Sequence[str] | Bodies
 Times = int | Sequence[int] | np.integer[Any] | np.ndarray[Any, np.dtype[np.integer[Any]]]
 """Milliseconds for all of `put_many`, or for each."""
+Durations = Duration | Sequence[Duration] | np.ndarray[Any, np.dtype[Any]] | ArrowArray | Any
+"""A length of time for all of `put_many`, or one for each."""
+Instants = datetime | np.datetime64 | Sequence[datetime] | np.ndarray[Any, np.dtype[Any]] | Any
+"""An instant for all of `put_many`, or one for each."""
 
 
 def check_topic(topic: str, what: str = "topic") -> bytes:
@@ -102,9 +107,16 @@ def check_group(group: str, what: str = "group") -> str:
     return group
 
 
+def _is_integer(value: object) -> TypeGuard[int | np.integer[Any]]:
+    """Tell whether a value is a whole number, of Python's or NumPy's."""
+    if isinstance(value, bool | np.timedelta64):  # both are integers to their makers
+        return False
+    return isinstance(value, int | np.integer)
+
+
 def check_due_ms(value: object, name: str = "at_ms") -> int:
     """Return a due time, or refuse it."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+    if not _is_integer(value):
         raise InvalidArgumentError(f"{name} is {value!r}. Pass whole epoch milliseconds, an int.")
     if value < DUE_MS_MIN:
         raise InvalidArgumentError(
@@ -144,18 +156,6 @@ def resolve_due_ms(
     return due_ms
 
 
-def instant_ms(at: object, name: str) -> int:
-    """Return an aware datetime as epoch ms, or refuse it; fractions of a ms round up."""
-    if not isinstance(at, datetime):
-        raise InvalidArgumentError(f"{name} is {at!r}. Pass an aware datetime.datetime.")
-    if at.utcoffset() is None:
-        raise InvalidArgumentError(
-            f"{name} is {at!r}, which has no time zone. Pass an aware datetime, "
-            "such as datetime.now(timezone.utc)."
-        )
-    return whole_ms(at - EPOCH)
-
-
 def given_instant(at: object, at_ms: int | None, name: str) -> int | None:
     """Return a time in epoch ms that was given as a datetime, as `{name}_ms`, or not at all."""
     if at is None:
@@ -171,11 +171,12 @@ def given_delay(delay: object, delay_ms: object) -> timedelta | None:
         return None if delay is None else check_duration(delay, "delay")
     if delay is not None:
         raise InvalidArgumentError("delay and delay_ms exclude each other. Pass one of them.")
-    return timedelta(milliseconds=check_int(delay_ms, "delay_ms", -DUE_MS_MAX, DUE_MS_MAX))
+    whole = int(delay_ms) if _is_integer(delay_ms) else delay_ms
+    return timedelta(milliseconds=check_int(whole, "delay_ms", -DUE_MS_MAX, DUE_MS_MAX))
 
 
 def given_times(
-    delay: Duration | None, delay_ms: object, at: datetime | None, at_ms: object
+    delay: Durations | None, delay_ms: object, at: Instants | None, at_ms: object
 ) -> tuple[object, object]:
     """Return `delay_ms` and `at_ms` of a `put_many`, whose times may be given in other ways."""
     if sum(each is not None for each in (delay, delay_ms, at, at_ms)) > 1:
@@ -183,19 +184,14 @@ def given_times(
             "delay, delay_ms, at and at_ms exclude each other. Pass one of them."
         )
     if delay is not None:
-        delay_ms = whole_ms(check_duration(delay, "delay"))
-    return delay_ms, at_ms if at is None else instant_ms(at, "at")
+        delay_ms = delays_ms(delay, "delay")
+    return delay_ms, at_ms if at is None else instants_ms(at, "at")
 
 
 def check_alone(*times: object) -> None:
     """Refuse a time beside a delay level."""
     if any(each is not None for each in times):
         raise InvalidArgumentError("delay_level excludes delay, at and at_ms. Pass one of them.")
-
-
-def whole_ms(delay: timedelta) -> int:
-    """Return a duration in ms; fractions round up. The longest one has no negative."""
-    return (delay.days * 86_400 + delay.seconds) * 1_000 - (-delay.microseconds // 1_000)
 
 
 def check_due_array(
@@ -207,13 +203,11 @@ def check_due_array(
     name, values = ("at_ms", at_ms) if at_ms is not None else ("delay_ms", delay_ms)
     if values is None:
         return np.full(count, now_ms, np.int64)
-    try:
-        array = np.asarray(values)
-    except (ValueError, TypeError, OverflowError) as e:
-        raise InvalidArgumentError(
-            f"{name} cannot be read as an array: {e}. Pass an int, or an array of int64 "
-            "milliseconds."
-        ) from e
+    array = as_array(values, name)
+    if array.dtype.kind == ("M" if name == "at_ms" else "m"):
+        array = units_ms(array, name)
+    if not array.size:
+        array = array.astype(np.int64)  # NumPy takes an empty list for floats
     if array.dtype.kind not in "iu" or array.dtype == np.uint64:
         raise InvalidArgumentError(
             f"{name} has the type {array.dtype}. Pass an int, or an array of int64 milliseconds."

@@ -6,7 +6,9 @@ import os
 import re
 from collections.abc import Iterable
 from datetime import timedelta
+from decimal import Decimal
 from difflib import get_close_matches
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Final
 
@@ -128,7 +130,8 @@ def check_positive(value: Any, what: str) -> None:
 
 
 def check_duration(value: Any, what: str) -> timedelta:
-    """Return a duration, given as a timedelta or in seconds, or refuse it."""
+    """Return a duration, given as a length of time or in seconds, or refuse it."""
+    value = _plain(value, what)
     if isinstance(value, timedelta):
         return value
     wanted = "Pass a datetime.timedelta, or seconds as a number."
@@ -143,10 +146,29 @@ def check_duration(value: Any, what: str) -> timedelta:
         ) from e
 
 
+def _plain(value: Any, what: str) -> Any:
+    """Return a number, or a length of time, of any library as one of Python's."""
+    if type(value) in (int, float, timedelta, bool):
+        return value
+    if hasattr(value, "to_timedelta64"):  # pandas.Timedelta has nanoseconds
+        value = value.to_timedelta64()
+    if getattr(getattr(value, "dtype", None), "kind", "") == "m":
+        from timerstore.ground.numpytimes import units_ms  # NumPy with it, which is there by now
+
+        try:
+            return timedelta(milliseconds=int(units_ms(value, what)))
+        except (OverflowError, TypeError) as e:
+            raise InvalidArgumentError(f"{what} is {value!r}, which is no length of time.") from e
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real | Decimal) else value
+
+
 def check_timeout(timeout: Any) -> float | None:
     """Return how many seconds to wait, None for ever, or refuse it."""
     if timeout is None:
         return None
+    timeout = _plain(timeout, "timeout")
     if isinstance(timeout, timedelta):
         return timeout.total_seconds()
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout != timeout:

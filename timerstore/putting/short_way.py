@@ -17,7 +17,8 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.arguments import DUE_MS_MAX, DUE_MS_MIN, EPOCH, encode_properties, whole_ms
+from timerstore.ground.arguments import DUE_MS_MAX, DUE_MS_MIN, encode_properties
+from timerstore.ground.instants import EPOCH, whole_ms
 from timerstore.ground.put import Given
 from timerstore.services.engine.engine import Engine
 from timerstore.services.world.state import ENQUEUE_GET, Callers, EnqueueGet
@@ -221,6 +222,6 @@ class ShortWay:
             return min(level, len(self._level_ms) - 1)
         if type(delay) is timedelta:
             return now_ms + whole_ms(delay)
-        if isinstance(at, datetime):
+        if type(at) is datetime:
             return whole_ms(at - EPOCH) if at.utcoffset() is not None else None
         return now_ms if delay is None and at is None else None

@@ -9,7 +9,8 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.arguments import DUE_MS_MAX, whole_ms
+from timerstore.ground.arguments import DUE_MS_MAX
+from timerstore.ground.instants import whole_ms
 from timerstore.ground.kinds import Duration, check_duration
 
 INTERVAL_MIN: Final = timedelta(milliseconds=10)

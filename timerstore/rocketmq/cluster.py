@@ -26,6 +26,8 @@ from timerstore.errors import (
 )
 from timerstore.ground.arguments import (
     Bodies,
+    Durations,
+    Instants,
     Keys,
     Times,
     binary_array,
@@ -188,9 +190,9 @@ class Cluster(Closes):
         bodies: Bodies,
         *,
         topic: str = "default",
-        delay: Duration | None = None,
+        delay: Durations | None = None,
         delay_ms: Times | None = None,
-        at: datetime | None = None,
+        at: Instants | None = None,
         at_ms: Times | None = None,
         keys: Keys | None = None,
         tag: str | None = None,

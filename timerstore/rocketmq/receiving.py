@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from timerstore.errors import ClusterError, StoreClosedError, TimerStoreError
-from timerstore.ground.arguments import whole_ms
+from timerstore.ground.instants import whole_ms
 from timerstore.rocketmq.clientparts import (
     acknowledge,
     begin_receiving,

@@ -20,9 +20,9 @@ from timerstore.ground.arguments import (
     encode_properties,
     given_delay,
     resolve_due_ms,
-    whole_ms,
 )
 from timerstore.ground.ids import Int64s
+from timerstore.ground.instants import whole_ms
 from timerstore.ground.kinds import check_int
 from timerstore.serving.link import Link
 from timerstore.timelog.bytes import format as fmt

@@ -22,7 +22,8 @@ from timerstore.core.inside import inside
 from timerstore.core.offsets import ConsumerOffsets
 from timerstore.core.switches import SWITCHES_FILE, Pause, Paused, Switches
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.arguments import DUE_MS_MAX, check_group, whole_ms
+from timerstore.ground.arguments import DUE_MS_MAX, check_group
+from timerstore.ground.instants import whole_ms
 from timerstore.ground.kinds import Duration, check_bool, check_choice, check_duration, unknown_name
 from timerstore.services.world.clock import SystemClock
 from timerstore.services.world.state import DELIVER_LEVELS, DEQUEUE_GET

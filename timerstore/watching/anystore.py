@@ -26,6 +26,8 @@ from timerstore.consuming.delivery import Batch, Delivery
 from timerstore.core.switches import Paused
 from timerstore.ground.arguments import (
     Bodies,
+    Durations,
+    Instants,
     Keys,
     Times,
     given_delay,
@@ -93,11 +95,11 @@ class AnyStore(Protocol):
     ) -> str:
         """Put one timer and return its id.
 
-        Pass at most one time: `delay` (a timedelta, or seconds), `delay_ms`, `at` (a datetime with
-        a time zone), `at_ms` (epoch milliseconds) or `delay_level`. Without a time, or if the time
-        has passed, the timer is due now. Fractions of a millisecond round up. `delay_level` counts
-        the durations of `Config.delay_levels` from 1; a number that is too high means the last
-        level.
+        Pass at most one time: `delay` (a timedelta or timedelta64, or seconds), `delay_ms`, `at` (a
+        datetime with a time zone, or a datetime64, which counts in UTC), `at_ms` (epoch
+        milliseconds) or `delay_level`. Without a time, or if the time has passed, the timer is due
+        now. Fractions of a millisecond round up. `delay_level` counts the durations of
+        `Config.delay_levels` from 1; a number that is too high means the last level.
 
         With `if_absent` and a `key`: if a timer of that topic and key is pending, put nothing and
         return its id. With `replace`: put this timer in its place, under a new id. Both are atomic,
@@ -112,6 +114,8 @@ class AnyStore(Protocol):
         """
         if delay_ms is not None or (delay is not None and type(delay) is not timedelta):
             delay = given_delay(delay, delay_ms)
+        if at is not None and type(at) is not datetime:
+            at, at_ms = None, given_instant(at, at_ms, "at")
         return self._calls.put(
             (body, topic, delay, at, at_ms, key, tag, properties, delay_level, if_absent, replace)
         )
@@ -121,9 +125,9 @@ class AnyStore(Protocol):
         bodies: Bodies,
         *,
         topic: str = "default",
-        delay: Duration | None = None,
+        delay: Durations | None = None,
         delay_ms: Times | None = None,
-        at: datetime | None = None,
+        at: Instants | None = None,
         at_ms: Times | None = None,
         keys: Keys | None = None,
         tag: str | None = None,
@@ -132,8 +136,9 @@ class AnyStore(Protocol):
         """Put many timers and return their ids.
 
         `bodies`: a sequence of bytes, an Arrow binary array, or a 2-D uint8 array of shape (n,
-        length). `delay_ms`, `at_ms`: an int for all, or int64[n]. `delay`, `at`, `delay_level`: for
-        all, as for `put`. Without a time, all are due now. `keys`: n texts.
+        length). `delay`, `at`, `delay_ms`, `at_ms`: as for `put`, one for all, or n of them: a
+        list, or an array of NumPy, pandas, Polars or Arrow. `delay_level`: for all. Without a time,
+        all are due now. `keys`: n texts.
 
         One fsync for all. It is not a transaction: a crash half-way leaves the first ones, and so
         does an error, whose `ids` are theirs. O(bytes), without an object for each timer. Errors as
