@@ -4,6 +4,7 @@
 spread over how many segments are mapped; `STORM_KILLS=200` with `KILL_SEED` kills that often.
 """
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -24,13 +25,19 @@ PLAY = (
 )
 
 
-def play(folder: Path, seconds: float, options: dict[str, str], **environment: str) -> None:
-    """Run a storm in a process of its own; say what it died of, and where each thread was."""
+def play(
+    folder: Path, seconds: float, options: dict[str, str], **environment: str
+) -> dict[str, int]:
+    """Run a storm in a process of its own; return what it did.
+
+    Else say what it died of, and where each thread was.
+    """
     options = {"--seconds": str(seconds), "--seed": os.environ.get("STORM_SEED", "1"), **options}
     given = sum(options.items(), ())
     done = ended("-c", PLAY, FILES, folder, *given, timeout_s=seconds + 280, **environment)
     if done.returncode == 0:
-        return
+        facts: dict[str, int] = json.loads(done.stdout)
+        return facts
     end = f"it ended with status {done.returncode}"
     if done.returncode < 0:
         end = f"signal {-done.returncode}, {signal.Signals(-done.returncode).name}, ended it"
@@ -50,6 +57,16 @@ def test_nothing_freezes_and_counts_are_exact(tmp_path: Path, open_segments_max:
     options = {"--threads": os.environ.get("STORM_THREADS", "32")}
     options |= {"--open-segments": str(open_segments_max)}
     play(tmp_path / "store", SECONDS / len(SEGMENTS_MAPPED), options)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS + 300)
+def test_listings_that_are_overtaken(tmp_path: Path) -> None:
+    """They last for seconds, while the log turns over; what some of them hold is taken away."""
+    kinds = "list_slowly,list,put_many,put_long,pull,pull_beside,parked,keys,cancel_many,clean"
+    options = {"--threads": "14", "--only": kinds, "--open-segments": "4"}
+    facts = play(tmp_path / "store", SECONDS, options)
+    assert facts.get("slow listings") and facts.get("scrubbed timerwheel"), facts
 
 
 @pytest.mark.slow

@@ -32,6 +32,8 @@ from timerstore.wheel.slots import PAGE_CHANGED
 STEP_BYTES: Final = 256 << 10
 BYTES_PER_S: Final = 4 << 20
 """A gigabyte takes four minutes; a disk does hundreds of times as much."""
+FIRST_S: Final = 60.0
+"""From the opening, which has looked at much, to the first pass."""
 PAUSE_S: Final = 3_600.0
 """Between the end of a pass and the next."""
 
@@ -45,7 +47,7 @@ class Scrub:
         self.pass_count = 0
         self.file, self.offset = "", 0
         self._steps: Iterator[int] | None = None
-        self._next_s = time.monotonic() + 60.0
+        self._next_s = time.monotonic() + FIRST_S
 
     def run(self) -> None:
         """Do one step, if it is time for it."""

@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -35,6 +36,8 @@ from timerstore import (
 )
 
 FAR_MS = 40 * DAY_MS
+STILL, STILL_COUNT = "still", 600
+_STILL_MS = far_due(random.Random(0))
 _LEVEL_MS = [1_000, 2_000, 3_000]
 _BACKUPS_KEPT = 3
 
@@ -75,6 +78,10 @@ class Calls:
             each.park(store, rng)
         for chain in ledger.chains:
             store.put(b"%d:0" % chain.number, topic=CHAINS)
+        # Half of them are due at one millisecond.
+        for i in range(STILL_COUNT):
+            due_ms = far_due(random.Random(i % (STILL_COUNT // 2)))
+            store.put(b"still", topic=STILL, key=f"{i}", at_ms=due_ms if i % 2 else _STILL_MS)
 
     # --- putting
 
@@ -265,6 +272,25 @@ class Calls:
             assert int(buckets.count.sum()) >= PARKED_COUNT
         missing = set(keys) - set(found)
         assert found == keys, f"listing {what}: {len(found)}, not {len(keys)}; {missing} left out"
+
+    def do_list_slowly(self, rng: random.Random) -> None:
+        """What nobody moves is in a listing once, however often the log turns over meanwhile.
+
+        Some have their hold taken away, and capture again.
+        """
+        listing, keys = self.store.pending(topic=STILL), list[str]()
+        for timer in listing:
+            keys.append(str(timer.key))
+            if len(keys) % 200 == 1:
+                hold = listing.gi_frame.f_locals["found"].hold  # type: ignore[attr-defined]
+                if rng.random() < 0.5:
+                    hold.rests_until_s = 0
+                time.sleep(rng.random())
+                self.ledger.counts["listings lapsed"] += hold.is_lapsed
+        once = Counter(keys)
+        wrong = [str(i) for i in range(STILL_COUNT) if once[str(i)] != 1]
+        assert not wrong, f"a slow listing of {len(keys)} has not once: {wrong[:5]}"
+        self.ledger.counts["slow listings"] += 1
 
     def do_watch(self, rng: random.Random) -> None:
         store = self.store

@@ -2,11 +2,11 @@
 
     STORM_SECONDS=3600 STORM_SEED=7 pytest tests/test_storm.py
 
-Segments are tiny, few of them are mapped, retention and cleaning are on, half of what is consumed
-comes again, the main thread gets a signal every few milliseconds whose handler raises, and the
-store is closed and opened again and again, also in the middle of calls. A ledger notes what each
-call promised (`storm_ledger.py`). At the end the store is opened once more in peace, and judged.
-Prints what it did as JSON; exit status 1 where a promise was broken.
+Segments are tiny, few of them are mapped, retention, cleaning, the scrub are on, half of what is
+consumed comes again, the main thread gets a signal every few milliseconds whose handler raises, and
+the store is closed and opened again and again, also in the middle of calls. A ledger notes what
+each call promised (`storm_ledger.py`). At the end the store is opened once more in peace, and
+judged. Prints what it did as JSON; exit status 1 where a promise was broken.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Collection
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -31,13 +32,14 @@ import numba
 from tests.rigs.storm_calls import Calls
 from tests.rigs.storm_ledger import LEVELS, TOPIC, Ledger, judge
 from timerstore import Config, Consumer, StoreClosedError, TimerStore, Tuning
+from timerstore.services.mending import scrub
 from timerstore.warmup import compile_kernels
 
 SEGMENTS_MAPPED = (2, 4, 8, 64)
 _ALONE = ("backup", "clean")  # by one thread each
-_READING = ("consume", "pull", "levels", "list")  # by more threads than the others
+_READING = ("consume", "pull", "levels", "list", "list_slowly")  # by more threads than the others
 _NOT_INTERRUPTED = ("backup",)
-_SLOW_INTERPRETED = ("backup", "clean", "list")
+_SLOW_INTERPRETED = ("backup", "clean", "list", "list_slowly")
 _OF_A_RESTORE = "have no queue entries that say when they are due"
 
 
@@ -104,9 +106,11 @@ def storm(
     open_segments_max: int,
     *,
     signals: bool = True,
+    only: Collection[str] = (),
 ) -> Ledger:
     """Play until the time is over; return the ledger.
 
+    `only`: kinds of calls that are made, in rounds that are longer than a listing. Else all.
     Without `signals` where kernels are interpreted: a compiled one cannot be left half-way.
     """
     rng, ledger = random.Random(seed), Ledger()
@@ -117,9 +121,11 @@ def storm(
     until = time.monotonic() + seconds
     signal.signal(signal.SIGALRM, alarm)
     names = [each for each in play.calls if signals or each not in _SLOW_INTERPRETED]
+    names, rounds_s = (list(only), [8.0]) if only else (names, [0.2, 1.0, 4.0])
     while time.monotonic() < until and not ledger.failures:
         play.store = store = TimerStore(folder, config=config(rng, open_segments_max))
         ledger.reopened(store)
+        watch_scrub(store, ledger)
         if not ledger.counts["opened"]:
             play.begin(rng)
         ledger.counts["opened"] += 1
@@ -127,7 +133,7 @@ def storm(
         consumer = Consumer(store, "c", threads=3, max_attempts=3)
         consumer.subscribe(TOPIC, play.handle)
         consumer.start()
-        round_until = min(until, time.monotonic() + rng.choice([0.2, 1.0, 4.0]))
+        round_until = min(until, time.monotonic() + rng.choice(rounds_s))
         while time.monotonic() < round_until and not ledger.failures:
             by_main = [each for each in names if each not in _NOT_INTERRUPTED]
             name = rng.choice([*by_main, "flush", "flush", "clean"] if signals else by_main)
@@ -139,6 +145,18 @@ def storm(
         consumer.close()
     logging.getLogger("timerstore").removeHandler(heard)
     return ledger
+
+
+def watch_scrub(store: TimerStore, ledger: Ledger) -> None:
+    """Count the steps of the scrub by the file that they read."""
+    step = store.core.flusher.scrub.step
+
+    def counted() -> int:
+        done = step()
+        ledger.counts[f"scrubbed {store.core.flusher.scrub.file or 'all'}"] += 1
+        return done
+
+    store.core.flusher.scrub.step = counted  # type: ignore[method-assign]
 
 
 def begin_threads(
@@ -214,6 +232,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--open-segments", type=int, default=0, help="mapped; 0: any number")
+    parser.add_argument("--only", default="", help="kinds of calls, with commas; else all")
     parser.add_argument("--ring", type=int, help="places of a service's queue; interpreted alone")
     parser.add_argument("--switch-interval", type=float, help="sys.setswitchinterval, in seconds")
     parser.add_argument("--die", type=int, help="of this signal, at once: to see what is told")
@@ -221,6 +240,9 @@ def main() -> int:
     faulthandler.enable()
     if options.die:
         os.kill(os.getpid(), options.die)
+    # All the time, and not from the second minute on.
+    scrub.FIRST_S, scrub.PAUSE_S = 0.0, 0.0  # type: ignore[misc]
+    scrub.STEP_BYTES, scrub.BYTES_PER_S = 32 << 20, 1 << 40  # type: ignore[misc]
     if options.ring:
         use_small_rings(options.ring)
     if options.switch_interval:
@@ -235,6 +257,7 @@ def main() -> int:
         options.seed,
         options.open_segments,
         signals=not numba.config.DISABLE_JIT,
+        only=options.only.split(",") if options.only else (),
     )
     if not ledger.failures:
         judge(options.folder, ledger)

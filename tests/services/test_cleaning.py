@@ -339,3 +339,23 @@ def test_it_needs_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert store.count() == len(bodies(store)) == 60
         clock.advance(700 * SECOND)
         assert len(drain(store)) == 60
+
+
+def test_it_ends_whatever_is_put_meanwhile(tmp_path: Path) -> None:
+    """It goes as far as the log went when it was called; the copies themselves come behind that."""
+    clock = ManualClock(START_MS)
+    with open_small(tmp_path / "s", clock) as store:
+        far = put_far(store, 200)
+        live_on(store, clock)
+        hops = 0
+
+        def busy(_: int) -> None:
+            nonlocal hops
+            hops += 1
+            assert hops < 200, "it copies its own copies, without an end"
+            live_on(store, clock, 1)
+
+        store.core.cleaner.on_copies = busy
+        store.clean()
+        assert hops > 0
+        assert set(far) <= {timer.id for timer in store.pending()}
