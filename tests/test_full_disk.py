@@ -171,3 +171,85 @@ def test_a_full_tmpfs_ends_nobody(tmp_path: Path, left_pages: int) -> None:
         _run(_FILL_TMPFS, root, str(left_pages))
         for _ in range(2):
             _run(_OPEN_TMPFS, root)
+
+
+_READ_TMPFS = """
+import logging, os, sys
+from datetime import timedelta
+from pathlib import Path
+import timerstore
+from tests.loop_disk import fill
+from tests.small_store import SMALL
+
+logging.disable()
+root, (name, is_small) = Path(sys.argv[1]), sys.argv[2:]
+path = root / "store"
+config = SMALL if int(is_small) else timerstore.Config.small(12 << 20, durability="process")
+store = timerstore.open(path, config=config)
+ids = store.put_many([bytes(200)] * 300, topic="t", delay_ms=[60_000 + i for i in range(300)])
+for k in range(20):
+    store.put(b"k", topic="t", key=f"k{k}", delay=timedelta(hours=1))
+store.put_many([b"l"] * 20, topic="t", delay_level=2)
+store.put_many([b"f"] * 100, topic="f")
+list(store.pull("f", group="g"))[0].nack(timedelta(seconds=60))
+store.flush()
+if name == "closed":
+    store.close()
+fill(root / "filling")
+
+
+def look(store):
+    calls = (
+        lambda: list(store.pending()),
+        lambda: list(store.pending(topic="t", key="k1")),
+        lambda: store.pending_columns(),
+        lambda: store.horizon(1000),
+        lambda: store.upcoming(),
+        lambda: store.get_key("t", "k1"),
+        lambda: [store.get(each) for each in ids[::7]],
+        lambda: [store.find(each) for each in ids[::7]],
+        lambda: (store.count(), store.stats(), store.health(), store.dead_letters("g")),
+    )
+    for call in calls:
+        attempt(call)
+
+
+def attempt(call):
+    try:
+        return call()
+    except timerstore.TimerStoreError:
+        return None
+
+
+def read_only():
+    with timerstore.open(path, read_only=True) as opened:
+        look(opened)
+
+
+if name == "open":
+    look(store)
+    attempt(lambda: store.cancel(ids[0]))
+    attempt(lambda: store.reschedule(ids[1], delay=timedelta(hours=2)))
+    attempt(lambda: store.put(b"r", topic="t", key="k1", replace=True, delay=60))
+    attempt(lambda: store.put(b"r", topic="t", key="k1", if_absent=True, delay=60))
+    attempt(lambda: store.backup(Path(sys.argv[1]).parent / "backup"))
+attempt(read_only)
+attempt(lambda: timerstore.verify(path, config=config))
+for table in ("messages", "queues", "units", "slots", "timers", "fired", "checkpoint"):
+    attempt(lambda: timerstore.read(path, table))
+if name == "closed":
+    for _ in range(2):
+        opened = attempt(lambda: timerstore.open(path, config=config))
+        if opened is not None:
+            look(opened)
+            attempt(opened.close)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("is_small", [0, 1])
+@pytest.mark.parametrize("name", ["open", "closed"])
+def test_reading_on_a_full_tmpfs_ends_nobody(tmp_path: Path, name: str, is_small: int) -> None:
+    """The wheel has holes, and so has each log: no call reads one through a map of the file."""
+    with mounted(tmp_path, "tmpfs") as root:
+        _run(_READ_TMPFS, root, name, str(is_small))

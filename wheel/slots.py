@@ -1,6 +1,7 @@
 """The timer wheel: durable slots, one for each `precision_ms` of time, twice the slot count around.
 
-The array is private: a copy-on-write mapping of the file `timerwheel`, big-endian as on disk.
+The array is private: a copy of the file `timerwheel` in memory, big-endian as on disk. What was a
+hole of the file takes none before it is written to.
 Kernels change it in memory and mark its pages dirty; a flush captures copies of the dirty pages,
 then writes those. So the file never shows a slot that points past what is durable elsewhere.
 """
@@ -16,7 +17,7 @@ import numpy as np
 
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.disk import Disk, WrongSizeError, has_room_for_holes
+from timerstore.timelog.files.disk import Disk, WrongSizeError
 from timerstore.timelog.files.nonzero import nonzero_places
 from timerstore.timelog.files.ownedfile import OwnedFile
 from timerstore.timelog.files.steady import ranges_of
@@ -112,12 +113,10 @@ class TimerWheel:
             if size != length:
                 setting = f"Open the store with wheel_slot_count={size // fmt.SLOT_BYTES // 2}."
                 raise WrongSizeError(path, size, length, setting)
-            if has_room_for_holes(fd):
-                self._map = mmap.mmap(fd, length, access=mmap.ACCESS_COPY)
-            else:  # see `Disk.used_ranges`
-                self._map = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-                for first, last in ranges_of(fd, 0, length):
-                    self._map[first:last] = os.pread(fd, last - first, first)
+            # No map of the file: at any time a read of a hole may be a SIGBUS, see `used_ranges`.
+            self._map = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            for first, last in ranges_of(fd, 0, length):
+                self._map[first:last] = os.pread(fd, last - first, first)
         except BaseException:
             os.close(fd)
             raise

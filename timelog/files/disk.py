@@ -503,12 +503,6 @@ def _is_sole(path: Path) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 
 
-def has_room_for_holes(fd: int) -> bool:
-    """Tell whether all holes of an open file can be read through a map, wherever it lies."""
-    status = os.fstat(fd)
-    return _free_bytes(fd) >= status.st_size - status.st_blocks * 512
-
-
 def _free_bytes(place: int | Path) -> int:
     """Return how many bytes a file system has left for the user of this process."""
     status = os.statvfs(place)

@@ -21,12 +21,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.timelog.jit.record import Bytes
+from timerstore.timelog.jit.record import Bytes, Flags
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
 _LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_LIBC.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
 _LIBC.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 PAGE_BYTES: Final = 4_096
@@ -114,6 +115,15 @@ def _advise(view: Bytes, at: int, count: int, advice: int) -> bool:
     address = view.ctypes.data + at
     start = address // mmap.PAGESIZE * mmap.PAGESIZE
     return int(_LIBC.madvise(start, address + count - start, advice)) == 0
+
+
+def pages_in_memory(view: Bytes) -> Flags:
+    """Return which pages of a mapping are in memory: to read those makes none."""
+    found = np.zeros(-(-len(view) // PAGE_BYTES), np.uint8)
+    other = mmap.PAGESIZE != PAGE_BYTES
+    if other or _LIBC.mincore(view.ctypes.data, len(view), found.ctypes.data):
+        return np.ones(len(found), np.bool_)
+    return (found & 1).astype(np.bool_)
 
 
 def release_pages(view: Bytes) -> None:

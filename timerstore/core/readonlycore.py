@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,7 @@ import numpy as np
 
 from timerstore.core.core import Core
 from timerstore.core.directory import check_is_store
-from timerstore.errors import CorruptStoreError, NotAStoreError
+from timerstore.errors import CorruptStoreError, NotAStoreError, TimerStoreError
 from timerstore.ground.config import Config
 from timerstore.timelog.files.disk import SEGMENT_SIZES, Disk, MappedFile, WrongSizeError
 from timerstore.timelog.files.lockfile import LockFile
@@ -35,9 +36,10 @@ from timerstore.timelog.files.steady import (
     Steady,
     list_names,
     list_segments,
+    ranges_of,
     tries,
 )
-from timerstore.timelog.jit.mapping import MapOwner, map_bytes
+from timerstore.timelog.jit.mapping import PAGE_BYTES, MapOwner, map_bytes, pages_in_memory
 from timerstore.timelog.jit.record import Bytes
 from timerstore.timelog.reading.reader import Sizes, read_sizes
 
@@ -134,8 +136,22 @@ class PrivateDisk(Disk):
         return file
 
     def used_ranges(self, file: MappedFile) -> list[tuple[int, int]]:
-        """Return all of it: what was changed in memory is no hole."""
-        return [(0, file.length)]
+        """Return the ranges that are no holes; those, too, that were changed in memory."""
+        fd = -1
+        with suppress(OSError, TimerStoreError):
+            fd = self.open_file(file.path)
+        try:
+            if not isinstance(file, PrivateFile) or fd < 0 or os.fstat(fd).st_ino != file.inode:
+                return [(0, file.length)]
+            pages = pages_in_memory(file.view)
+            for first, last in ranges_of(fd, 0, file.length):
+                pages[first // PAGE_BYTES : -(-last // PAGE_BYTES)] = True
+            edges = np.flatnonzero(np.diff(pages, prepend=False, append=False)) * PAGE_BYTES
+            ends = np.minimum(edges, file.length).reshape(-1, 2)
+            return [(int(first), int(last)) for first, last in ends]
+        finally:
+            if fd >= 0:
+                os.close(fd)
 
     def keep(self, path: Path, sizes: Sizes) -> None:
         """List the segments of all logs, and map those that were not mapped before."""
