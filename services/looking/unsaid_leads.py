@@ -47,6 +47,6 @@ def say_leads(engine: Engine, units: Units, hold: Hold | None = None) -> None:
             try:
                 log.existing(int(units.message[at]) // log.segment_bytes)
             except CorruptStoreError:  # removed just now, or lost
-                if hold is not None:
+                if hold is not None and units.message[at] >= hold.commitlog:
                     hold.check()
                 at += 1

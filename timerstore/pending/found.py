@@ -80,7 +80,7 @@ def capture_locked(core: Core) -> Snapshot:
         world.enqueue_put.linked_index,
         engine.queues.next_index(0),
         read_floor(world),
-        engine.holds.take(),
+        engine.holds.under_locks(),
     )
 
 
