@@ -59,7 +59,7 @@ from timerstore.timelog.jit.locks import (
     lock_is_mine,
     lock_release,
 )
-from timerstore.timelog.jit.objects import ascii_at, bytes_at, object_at
+from timerstore.timelog.jit.objects import TEXT_DATA_AT, ascii_at, bytes_at, object_at
 from timerstore.timelog.jit.record import Bytes, Words, observe, record, record_at
 from timerstore.timelog.jit.system import clock_ms
 from timerstore.timelog.writing.append import Stage, append, new_stage
@@ -113,6 +113,7 @@ class Place:
     told: Words  # int64[_TOLD_WORDS], out
     clock: Words  # int64[8]: scratch of clock_ms and wake_for
     text_kind: int = 0  # the address of `str`
+    text_data_at: int = 0  # TEXT_DATA_AT
     bytes_kind: int = 0  # the address of `bytes`
     content_bytes_max: int = 0
     tags_code: int = 0  # of the new timer, if Python says what describes it
@@ -137,6 +138,7 @@ def new_place(world: World, gate: Gate) -> Place:
         *(world, gate.words, new_stage(2), MessageParts(), np.zeros(fmt.KEY_DIGITS, np.uint8)),
         *(extra, np.zeros(_TOLD_WORDS, np.int64), np.zeros(8, np.int64)),
         text_kind=object_at(str),
+        text_data_at=TEXT_DATA_AT,
         bytes_kind=object_at(bytes),
         content_bytes_max=content_bytes_max(world.commitlog.segment_bytes),
     )
@@ -164,7 +166,7 @@ def _read_id(place: Place, id: int) -> bool:
 
     `id`: the address of any object.
     """
-    digits = ascii_at(id, place.text_kind, fmt.KEY_DIGITS)
+    digits = ascii_at(id, place.text_kind, place.text_data_at, fmt.KEY_DIGITS)
     if len(digits) == 0:
         return False
     due_ms, offset = get_hex_12(digits, 0), get_hex_12(digits, 12)

@@ -32,6 +32,7 @@ from timerstore.timelog.jit.intrinsics import view_bytes
 from timerstore.timelog.jit.kernel import INTERPRETED
 from timerstore.timelog.jit.objects import (
     OBJECTS_ARE_READABLE,
+    TEXT_DATA_AT,
     bytes_at,
     new_ascii_at,
     object_at,
@@ -62,6 +63,7 @@ class PutPlace:
     unread_max: int = 0  # if enqueue-get has not read so many entries, a put goes the long way
     content_bytes_max: int = 0  # of body and what else describes it
     bytes_kind: int = 0  # the address of `bytes`
+    text_data_at: int = 0  # TEXT_DATA_AT
 
 
 @record
@@ -115,7 +117,13 @@ def _put_one(
     if done == 0:
         return NEEDS_LONG_WAY
     wake_for(place.queues, place.enqueue_get, due_ms, place.eventfd, place.clock)
-    put_id(new_ascii_at(id, fmt.KEY_DIGITS), 0, due_ms, stage.offset[0] | mark, template.tag)
+    put_id(
+        new_ascii_at(id, place.text_data_at, fmt.KEY_DIGITS),
+        0,
+        due_ms,
+        stage.offset[0] | mark,
+        template.tag,
+    )
     return IS_PUT
 
 
@@ -144,6 +152,7 @@ class ShortWay:
             unread_max=unread_max,
             content_bytes_max=engine.content_bytes_max,
             bytes_kind=object_at(bytes),
+            text_data_at=TEXT_DATA_AT,
         )
         self._ways: dict[object, Way] = {}
         """By topic, or by topic and level."""

@@ -1,7 +1,13 @@
 """Where CPython keeps the bytes of its objects, beside what it says itself."""
 
+import ast
 import ctypes
+import inspect
+import re
 import sys
+from collections.abc import Iterator
+from importlib import import_module
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,6 +19,7 @@ from timerstore.timelog.jit import objects
 from timerstore.timelog.jit.kernel import INTERPRETED, kernel
 from timerstore.timelog.jit.objects import (
     OBJECTS_ARE_READABLE,
+    TEXT_DATA_AT,
     address_of,
     ascii_at,
     bytes_at,
@@ -66,8 +73,8 @@ def test_the_layout_is_found_whatever_memory_is_free() -> None:
 
 
 @kernel
-def _copy_text(text: Any, kind: Any, count: Any, into: Any) -> Any:
-    found = ascii_at(text, kind, count)
+def _copy_text(text: Any, kind: Any, data_at: Any, count: Any, into: Any) -> Any:
+    found = ascii_at(text, kind, data_at, count)
     for i in range(len(found)):
         into[i] = found[i]
     return len(found)
@@ -82,8 +89,8 @@ def _copy_data(data: Any, kind: Any, into: Any) -> Any:
 
 
 @kernel
-def _write_text(text: Any, count: Any) -> Any:
-    digits = new_ascii_at(text, count)
+def _write_text(text: Any, data_at: Any, count: Any) -> Any:
+    digits = new_ascii_at(text, data_at, count)
     for i in range(count):
         digits[i] = 65 + i
     return count
@@ -103,7 +110,7 @@ def test_a_kernel_is_given_any_object(given: Any, count: int) -> None:
     """It finds characters in nothing but such a text, and bytes in nothing but bytes."""
     into = np.zeros(16, np.uint8)
     is_such = type(given) is str and given.isascii() and len(given) == count
-    found = _copy_text(object_at(given), object_at(str), count, into)
+    found = _copy_text(object_at(given), object_at(str), TEXT_DATA_AT, count, into)
     assert into[:found].tobytes() == (given.encode() if is_such else b"")
     found = _copy_data(object_at(given), object_at(bytes), into)
     assert into[:found].tobytes() == (given if type(given) is bytes else b"")
@@ -114,6 +121,57 @@ def test_a_kernel_is_given_any_object(given: Any, count: int) -> None:
 def test_a_new_text_is_written(count: int) -> None:
     half = "0" * (count // 2)
     text = half + "0" * (count - len(half))
-    _write_text(object_at(text), count)
+    _write_text(object_at(text), TEXT_DATA_AT, count)
     assert text == "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:count] and half == "0" * len(half)
     assert {text: 1} == {"ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:count]: 1}
+
+
+SAID_BY_PYTHON = re.compile(r"\b(ctypes|sys|sysconfig|struct\.calcsize|__\w+size__)\b")
+"""What may say something else in the Python that calls a kernel than in that which compiled it."""
+
+
+def _constants(function: Any) -> Iterator[tuple[str, str]]:
+    """Yield module and name of each number that a kernel, or a helper of it, names."""
+    seen: set[FunctionType] = set()
+    waiting = [function]
+    while waiting:
+        value = waiting.pop()
+        python = getattr(value, "py_func", value)
+        if not isinstance(python, FunctionType) or python in seen:
+            continue
+        seen.add(python)
+        for name in python.__code__.co_names:
+            value = python.__globals__.get(name)
+            if isinstance(value, int | float):
+                yield python.__module__, name
+            elif not isinstance(value, ModuleType):
+                waiting.append(value)
+
+
+def _told_by(module: str, name: str) -> str:
+    """Return the text by which a constant is computed, with those of the names in it."""
+    for each in ast.parse(inspect.getsource(import_module(module))).body:
+        if isinstance(each, ast.ImportFrom) and each.module is not None:
+            found = {alias.asname or alias.name: alias.name for alias in each.names}
+            if name in found and each.module.startswith("timerstore"):
+                return _told_by(each.module, found[name])
+        targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
+        names = {
+            part.id for at in targets if at for part in ast.walk(at) if isinstance(part, ast.Name)
+        }
+        if name in names and (value := getattr(each, "value", None)) is not None:
+            used = {part.id for part in ast.walk(value) if isinstance(part, ast.Name)} - {name}
+            return " ".join([ast.unparse(value), *(_told_by(module, other) for other in used)])
+    return ""
+
+
+def test_no_kernel_keeps_what_one_python_says_of_itself() -> None:
+    """A wheel's kernels are called by other Pythons than the one that compiled them."""
+    if INTERPRETED:
+        return
+    from timerstore.timelog.jit.packing import all_kernels
+
+    kept = {each for kernel in all_kernels() for each in _constants(kernel.function)}
+    assert ("timerstore.timelog.jit.objects", "_STATE_AT") in kept and len(kept) > 300
+    assert SAID_BY_PYTHON.search(_told_by("timerstore.timelog.jit.objects", "TEXT_DATA_AT"))
+    assert [each for each in sorted(kept) if SAID_BY_PYTHON.search(_told_by(*each))] == []
