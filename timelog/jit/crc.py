@@ -84,12 +84,12 @@ if INTERPRETED:
         return zlib.crc32(data, int(register) ^ START) ^ START
 
 else:
-    _folds, _fold = Instruction("crcfold.folds"), Instruction("crcfold.fold")
+    _fold = Instruction("crcfold.fold")
 
     @inlined
     def crc_register(buf: Bytes, at: int, count: int, register: int) -> int:
         """Return the register after `count` bytes at `at`."""
-        if _folds() and count >= 16:
+        if count >= 16:
             return _fold(buf, at, count, register)
         return register_by_table(buf, at, count, register)
 

@@ -17,7 +17,7 @@ from numba.core.extending import intrinsic
 from numba.core.registry import cpu_target
 
 from timerstore.timelog.jit.codegen import pointer_to
-from timerstore.timelog.jit.crc import POLYNOMIAL
+from timerstore.timelog.jit.crc import POLYNOMIAL, register_by_table
 
 _I1, _I8, _I32, _I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _PAIR, _BYTES_16, _QUADS = ir.VectorType(_I64, 2), ir.VectorType(_I8, 16), ir.VectorType(_I32, 4)
@@ -370,14 +370,5 @@ def new_fold(folding: Any) -> Any:
     return fold
 
 
-fold = new_fold(FOLDINGS[-1]) if FOLDINGS else None
-
-
-@intrinsic
-def folds(typingctx: Any) -> Any:
-    """Tell whether there is `fold`: a constant, so that LLVM drops the other way."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return context.get_constant(types.boolean, bool(FOLDINGS))
-
-    return types.boolean(), codegen
+fold = new_fold(FOLDINGS[-1]) if FOLDINGS else register_by_table
+"""What kernels call for 16 bytes and more."""
