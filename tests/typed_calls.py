@@ -9,7 +9,18 @@ import numpy as np
 import pyarrow as pa
 
 import timerstore
-from timerstore import AnyStore, Consumer, Delivery, Retry, TimerStore, aio
+from timerstore import (
+    AnyStore,
+    Consumer,
+    Delivery,
+    Retry,
+    TimerStore,
+    aio,
+    metrics,
+    otel,
+    spark,
+    tables,
+)
 from timerstore.recurring import Schedules
 
 
@@ -60,6 +71,21 @@ def wrong_openings(share: bool) -> None:
     timerstore.open("timers/", share=share).handover()  # wrong
     timerstore.open("timers/", share=share, read_only=True)  # wrong
     of_any_store("timers/")  # wrong
+
+
+def names_that_are_not_there() -> None:
+    with timerstore.opne("timers/") as store:  # wrong
+        print(store)
+    print(timerstore.Store, timerstore.tables)  # wrong
+    print(tables.read_tabel("timers/"))  # wrong
+    print(spark.sesion())  # wrong
+
+
+def metrics_of_any_store(share: bool) -> None:
+    store = timerstore.open("timers/", share=share)
+    metrics.register(store)
+    otel.register(store)
+    metrics.register("timers/")  # wrong
 
 
 def wrong(store: TimerStore, consumer: Consumer) -> None:

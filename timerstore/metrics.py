@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from timerstore.store.store import TimerStore
+from timerstore.watching.anystore import AnyStore
 from timerstore.watching.metrictable import METRICS, read_told
 
 _PREFIX: Final = "timerstore_"
@@ -15,7 +15,7 @@ _PREFIX: Final = "timerstore_"
 class StatsCollector:
     """A Prometheus collector: reads the statistics when it is scraped, and keeps nothing."""
 
-    def __init__(self, store: TimerStore, labels: Mapping[str, str]) -> None:
+    def __init__(self, store: AnyStore, labels: Mapping[str, str]) -> None:
         """`labels`: those that all metrics have."""
         self._store, self._labels = weakref.ref(store), dict(labels)
 
@@ -43,7 +43,7 @@ class StatsCollector:
             yield family
 
 
-def register(store: TimerStore, registry: Any = None, **labels: str) -> StatsCollector:
+def register(store: AnyStore, registry: Any = None, **labels: str) -> StatsCollector:
     """Register a store's statistics with a Prometheus registry; return the collector.
 
     They are read when the registry is scraped. `labels` tell several stores of a process apart.

@@ -10,7 +10,7 @@ from typing import Final
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
-from timerstore.store.store import TimerStore
+from timerstore.watching.anystore import AnyStore
 from timerstore.watching.metric import Metric, Told
 from timerstore.watching.metrictable import METRICS, read_told
 
@@ -20,7 +20,7 @@ FRESH_S: Final = 0.5
 
 
 def register(
-    store: TimerStore, meter_provider: MeterProvider | None = None, **attributes: str
+    store: AnyStore, meter_provider: MeterProvider | None = None, **attributes: str
 ) -> None:
     """Make an observable instrument of each statistic of a store.
 
@@ -37,7 +37,7 @@ def register(
 class _Instruments:
     """The instruments of one store, which keep it no longer than its program does."""
 
-    def __init__(self, store: TimerStore, attributes: Mapping[str, str]) -> None:
+    def __init__(self, store: AnyStore, attributes: Mapping[str, str]) -> None:
         self._store, self._attributes = weakref.ref(store), dict(attributes)
         self._stats: Told | None = None
         self._read_s = float("-inf")

@@ -47,14 +47,15 @@ _HOMES = {
 """Where each name lives, loaded when it is asked for: Spark starts a process for each step of a
 query, and each imports this package."""
 
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> Any:
-    """Load a public name."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        """Load a public name."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
 
 
 __all__ = ["TimerStoreDataSource", "Validation", "register", "session", "validate"]

@@ -48,7 +48,8 @@ _HOMES = {
 """Where each name lives, loaded when it is asked for: some of the processes that Spark starts for a
 DataFrame need only the columns, and no kernel."""
 
-__getattr__ = _loader(__name__, _HOMES)
+if not TYPE_CHECKING:
+    __getattr__ = _loader(__name__, _HOMES)
 
 __all__ = [
     "TABLES",
