@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from functools import cache, partial
 from inspect import signature
 from operator import is_not
-from typing import TYPE_CHECKING, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -288,7 +288,8 @@ def _described(name: str) -> tuple[list[str], Callable[[Any], Any]]:
     """Return the names of a call's arguments, and what makes its result of what JSON says."""
     call = CALLS[name]
     names = [each for each in signature(call).parameters if each not in ("self", *TURNED)]
-    return names, maker_of(get_type_hints(call, localns=_Public())["return"])
+    returned = call.__annotations__["return"]  # a text, whose names are loaded now
+    return names, maker_of(eval(returned, vars(sys.modules[call.__module__]), _Public()))
 
 
 class _Public(dict[str, Any]):
