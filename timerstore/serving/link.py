@@ -42,6 +42,7 @@ from timerstore.errors import (
     StoreLockedError,
     TimerStoreError,
 )
+from timerstore.ground.interpreter import check_interpreter
 from timerstore.ground.kinds import check_timeout
 from timerstore.services.world.background import BackgroundThread, Flag
 from timerstore.serving.framecolumns import read_ids
@@ -91,6 +92,7 @@ class Link:
         self, path: Path, patience_s: float, on_nobody: Callable[[], None] | None = None
     ) -> None:
         """`patience_s`: how long a call waits for an owner. `on_nobody`: called if none is."""
+        check_interpreter()
         self.path, self.patience_s = path, patience_s
         self._on_nobody = on_nobody
         self.closed = Flag()

@@ -20,6 +20,7 @@ from timerstore.consuming.dead_letters import drop, list_dead_letters, retry_dea
 from timerstore.core.core import Core
 from timerstore.ground.config import Config
 from timerstore.ground.instants import whole_ms
+from timerstore.ground.interpreter import check_interpreter
 from timerstore.ground.kinds import Duration, check_duration, check_kind, check_place
 from timerstore.ground.staying import Stays
 from timerstore.pending.pending import PendingTimers
@@ -99,6 +100,7 @@ class TimerStore(Stays, AnyStore):
         disk: Disk | None = None,
     ) -> None:
         """Open a directory; see `timerstore.open`. `disk` writes and flushes: for tests."""
+        check_interpreter()
         if config is not None:
             check_kind(config, Config, "config")
         if clock is not None:
