@@ -1,16 +1,21 @@
-"""Plays the life of a store where the wheel of dist/ is installed, with nothing to compile with.
+"""Plays the life of a store where a wheel is installed, with nothing to compile with.
 
-    python .ci/installed.py [PYTHON …]
+    python .ci/installed.py [--wheel FILE] [PYTHON …]
 
-For each Python (or each of 3.11, 3.12, 3.13 that is there) it makes an empty environment: no
-compiler on the path, no home, no folder for caches that can be written, and site-packages whose
-folders for bytecode are files. Numba and LLVM cannot be imported. What is played is
-`tests/rigs/rare_life.py`: openings after crashes, mending, tables, backups, what a broker left.
+For each Python (or one of each version that pyproject.toml names, if it is there) it makes an empty
+environment: no compiler on the path, no home, no folder for caches that can be written, and
+site-packages whose folders for bytecode are files. Numba and LLVM cannot be imported, and Python
+looks for writes behind its objects (PYTHONMALLOC=debug). What is played is a life whose ids are
+stored and read again, then `tests/rigs/rare_life.py`: openings after crashes, mending, tables,
+backups, what a broker left. A line says so for each version that was not played.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +24,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-VERSIONS = ("3.11", "3.12", "3.13")
+VERSIONS = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
 GUARD = """
 import sys
 class Refused:
@@ -29,15 +34,29 @@ class Refused:
 sys.meta_path.insert(0, Refused())
 """
 FIRST = """
-import timerstore
+import json, timerstore
 from datetime import timedelta
+HOUR = timedelta(hours=1)
 with timerstore.open(sys.argv[1]) as store:
-    store.put(b"it fires", delay=timedelta(milliseconds=1))
+    for _ in range(3):
+        store.put(b"it fires", delay=timedelta(milliseconds=1))
+    seen = 0
     for delivery in store.consume("default", timeout=20):
-        print(delivery.body.decode())
-        delivery.ack()
-        break
+        seen += delivery.ack() is None
+        if seen == 3:
+            break
+    ids = [store.put(b"%d" % i, topic="t", delay=HOUR, key=f"k{i}") for i in range(9)]
+    ids = json.loads(json.dumps(ids))  # other texts, of what these say
+    assert [store.get(each).body for each in ids] == [b"%d" % i for i in range(9)], ids
+    assert sorted(each.id for each in store.pending(topic="t")) == sorted(ids)
+    assert store.get_key("t", "k3").id == ids[3] and store.cancel(ids[0])
+    moved = json.loads(json.dumps(store.reschedule(ids[1], delay=2 * HOUR)))
+    assert store.get(moved).body == b"1" and store.get(ids[1]) is None
+    assert store.cancel_many([moved, *ids[2:5]]).all() and store.count(topic="t") == 4
+with timerstore.open(sys.argv[1]) as store:
+    assert [store.get(each).body for each in ids[5:]] == [b"5", b"6", b"7", b"8"]
 assert "site-packages" in timerstore.__file__, timerstore.__file__
+print("it lives")
 """
 LIFE = """
 from pathlib import Path
@@ -50,30 +69,46 @@ main(Path(sys.argv[1]))
 
 def main() -> None:
     """Check each Python."""
-    (wheel,) = (ROOT / "dist").glob("*.whl")
-    pythons = sys.argv[1:] or [each for each in map(found, VERSIONS) if each]
-    if not pythons:
-        sys.exit("No Python 3.11, 3.12 or 3.13 is there: name one.")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--wheel", type=Path)
+    parser.add_argument("pythons", nargs="*")
+    given = parser.parse_args()
+    (wheel,) = [given.wheel.absolute()] if given.wheel else (ROOT / "dist").glob("*.whl")
+    pythons = given.pythons or [each for each in map(found, VERSIONS) if each]
     for python in pythons:
         with tempfile.TemporaryDirectory() as folder:
-            print(f"{python}: {installed(python, wheel, Path(folder))}")
+            print(f"{python}: {installed(python, wheel, Path(folder))}", flush=True)
+    if not pythons:
+        sys.exit(f"No Python of {', '.join(VERSIONS)} is there: name one.")
 
 
 def found(version: str) -> str | None:
-    """Return a Python of a version that runs."""
-    name = f"python{version}"
-    try:
-        done = subprocess.run([name, "-c", "import venv, ensurepip"], capture_output=True)
-    except OSError:
-        return None
-    return name if done.returncode == 0 else None
+    """Return a Python of a version that runs: on the path, or the newest one that pyenv has."""
+    places = [Path(each) for each in os.get_exec_path()]
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    places += sorted(pyenv.glob(f"{version}.*/bin"), key=newest, reverse=True)
+    for name in [str(place / f"python{version}") for place in places]:
+        try:
+            done = subprocess.run([name, "-c", "import venv"], capture_output=True)
+        except OSError:
+            continue
+        if done.returncode == 0:
+            return name
+    print(f"NOT PLAYED: Python {version} is not there, so nothing is known of the wheel on it.")
+    return None
+
+
+def newest(folder: Path) -> list[int]:
+    """Order folders of versions."""
+    return [int(each) for each in re.findall(r"\d+", folder.parent.name)]
 
 
 def installed(python: str, wheel: Path, folder: Path) -> str:
     """Install it into an empty environment; play there, and return what was measured."""
-    subprocess.run([python, "-m", "venv", str(folder / "venv")], check=True)
+    subprocess.run([python, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
     own = str(folder / "venv" / "bin" / "python")
-    subprocess.run([own, "-m", "pip", "install", "--quiet", str(wheel)], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", own]
+    subprocess.run([*pip, "install", "--quiet", "--no-compile", str(wheel)], check=True)
     (site,) = (folder / "venv").glob("lib/python*/site-packages")
     for each in [site / "timerstore", *(site / "timerstore").rglob("*")]:
         if each.is_dir() and each.name != "__pycache__":
@@ -82,8 +117,11 @@ def installed(python: str, wheel: Path, folder: Path) -> str:
     nowhere = "/dev/null/nowhere"
     places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), nowhere)
     environment = {"PATH": str(folder / "venv" / "bin"), "PYTHONDONTWRITEBYTECODE": "1"} | places
+    levels = json.loads((site / "timerstore" / "kernels" / "manifest.json").read_text())["levels"]
+    only = {"KERNEL_LEVEL": next(iter(levels))} if len(levels) == 1 else {}
+    environment |= {"PYTHONMALLOC": "debug"} | only
     times = []
-    for program, name, said in ((FIRST, "first", "it fires\n"), (LIFE, "life", "done\n")):
+    for program, name, said in ((FIRST, "first", "it lives\n"), (LIFE, "life", "done\n")):
         began = time.monotonic()
         done = subprocess.run(
             [own, "-P", "-c", GUARD + program, str(folder / name), str(ROOT)],

@@ -1,10 +1,11 @@
-"""Builds what a release consists of, into dist/: the source distribution, a wheel with kernels.
+"""Builds what a release consists of: the source distribution, a wheel with kernels.
 
-    .venv/bin/python -P .ci/wheel.py
+    .venv/bin/python -P .ci/wheel.py [DIST [LEVEL …]]
 
-Kernels are compiled for the levels of `timelog/jit/processor.py`, on any x86-64 Linux, and linked
-by `cc`. No code in them depends on a version of Python or of NumPy, and they ask nothing of the C
-library that is younger than the tag says, so one wheel serves all.
+They come into dist/ if no folder is named. Kernels are compiled for the levels of
+`timelog/jit/processor.py`, or those that are named, on any x86-64 Linux, and linked by `cc`. No
+code in them depends on a version of Python or of NumPy, and they ask nothing of the C library that
+is younger than the tag says, so one wheel serves all.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ OF_C = {
 
 def main() -> None:
     """Build both."""
-    dist = ROOT / "dist"
+    dist = Path(sys.argv[1] if sys.argv[1:] else ROOT / "dist").absolute()
     shutil.rmtree(dist, ignore_errors=True)
     dist.mkdir()
     with tempfile.TemporaryDirectory() as folder:
@@ -51,7 +52,14 @@ def main() -> None:
         packed = source / "timerstore" / "kernels"
         # Of the copy, so that an edit meanwhile makes no kernels of other sources.
         subprocess.run(
-            [sys.executable, "-P", "-m", "timerstore.timelog.jit.packing", str(packed)],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "timerstore.timelog.jit.packing",
+                str(packed),
+                *sys.argv[2:],
+            ],
             env=os.environ | {"KERNEL_LEVEL": "none", "PYTHONPATH": str(source)},
             cwd=folder,
             check=True,

@@ -3,7 +3,7 @@
 `.ci/wheel.py` does that when it builds a wheel; `packaged.py` loads what is made here. Each
 level has a process of its own, because Numba compiles for one processor in a process:
 
-    python -m timerstore.timelog.jit.packing FOLDER
+    python -m timerstore.timelog.jit.packing FOLDER [LEVEL …]
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pkgutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -48,14 +49,14 @@ _PROGRAM: Final = (
 )
 
 
-def pack(folder: Path) -> None:
-    """Write the libraries of all levels to a folder, with the manifest. Takes minutes.
+def pack(folder: Path, names: Sequence[str] = ()) -> None:
+    """Write the libraries of these levels, or all, to a folder, with the manifest. Takes minutes.
 
     Raises CalledProcessError if a kernel cannot be compiled or linked; that needs `cc`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     made = {}
-    for level in LEVELS:
+    for level in [each for each in LEVELS if not names or each.name in names]:
         target = {"NUMBA_CPU_NAME": level.name, "NUMBA_CPU_FEATURES": level.text}
         command = [sys.executable, "-P", "-c", _PROGRAM, level.name, str(folder)]
         subprocess.run(command, env=os.environ | target, check=True)
@@ -148,4 +149,4 @@ def _emitted(module: Any, level: Level) -> bytes:
 
 
 if __name__ == "__main__":
-    pack(Path(sys.argv[1]))
+    pack(Path(sys.argv[1]), sys.argv[2:])
