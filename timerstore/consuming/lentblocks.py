@@ -24,15 +24,20 @@ _KEPT_MAX: Final = 4
 
 
 def _owner_references() -> int:
-    """Return the reference count of an array to which only one variable refers, 0 if unknown."""
+    """Return the reference count of an array to which only one list refers, 0 if unknown."""
     if sys.implementation.name != "cpython" or not getattr(sys, "_is_gil_enabled", lambda: True)():
         return 0
-    memory = np.empty(8, np.uint8)
-    alone = sys.getrefcount(memory)
-    part = memory[:4].view(np.int32)[:1]
-    seen = sys.getrefcount(memory)
+    kept = [np.empty(8, np.uint8)]
+    alone = _references(kept)
+    part = kept[0][:4].view(np.int32)[:1]
+    seen = _references(kept)
     del part
-    return alone if seen == alone + 1 and sys.getrefcount(memory) == alone else 0
+    return alone if seen == alone + 1 and _references(kept) == alone else 0
+
+
+def _references(kept: list[Bytes]) -> int:
+    """Return the reference count of what a list holds; from 3.14 on a variable may not count."""
+    return sys.getrefcount(kept[0])
 
 
 UNSHARED_REFERENCES: Final = _owner_references()
@@ -57,14 +62,14 @@ class LentBlocks:
         known = self._known[bits]
         for _ in range(len(known)):
             try:
-                memory = known.pop()
+                kept = [known.pop()]
             except IndexError:  # another thread looks at it
                 break
-            if sys.getrefcount(memory) == UNSHARED_REFERENCES:
-                lent = memory[:length]
-                known.append(memory)
+            if _references(kept) == UNSHARED_REFERENCES:
+                lent = kept[0][:length]
+                known.append(kept[0])
                 return lent
-            known.appendleft(memory)
+            known.appendleft(kept[0])
         memory = np.empty(1 << bits, np.uint8)
         lent = memory[:length]
         if len(known) < _KEPT_MAX:
