@@ -5,6 +5,7 @@
     inside.py        calls that hold a store open while they run
     unitless.py      copies of timers that have no unit yet, as columns
     waiting.py       a thread sleeps until a kernel has done something for it
+    interpreter.py   what the running Python must be
     ahead.py         kernels at hand before a store is open
     directory.py     the folder: found, or made, with its lock
     clockmark.py     which kind of clock the timers go by

@@ -14,7 +14,6 @@
     ranges.py     runs of indexes
     lazy.py       names of a package, loaded when they are asked for
     renamed.py    names that were changed
-    interpreter.py what the running Python must be
     staying.py    objects that stay in their process
     sparkdaemon.py the process that Spark forks its Python workers from
 

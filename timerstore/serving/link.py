@@ -34,6 +34,7 @@ from timerstore.control.wire import (
     error_from_json,
     to_json,
 )
+from timerstore.core.interpreter import check_interpreter
 from timerstore.errors import (
     ForkedProcessError,
     InvalidArgumentError,
@@ -42,7 +43,6 @@ from timerstore.errors import (
     StoreLockedError,
     TimerStoreError,
 )
-from timerstore.ground.interpreter import check_interpreter
 from timerstore.ground.kinds import check_timeout
 from timerstore.services.world.background import BackgroundThread, Flag
 from timerstore.serving.framecolumns import read_ids

@@ -18,9 +18,9 @@ from timerstore.closing.handover import handover
 from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.dead_letters import drop, list_dead_letters, retry_dead_letters
 from timerstore.core.core import Core
+from timerstore.core.interpreter import check_interpreter
 from timerstore.ground.config import Config
 from timerstore.ground.instants import whole_ms
-from timerstore.ground.interpreter import check_interpreter
 from timerstore.ground.kinds import Duration, check_duration, check_kind, check_place
 from timerstore.ground.staying import Stays
 from timerstore.pending.pending import PendingTimers
