@@ -38,6 +38,7 @@ def arguments(id: str) -> dict[str, dict[str, Any]]:
         "dead_letters": {"group": "fresh"},
         "retry_dead_letters": {"group": "fresh"},
         "drop_dead_letters": {"group": "fresh"},
+        "forget_group": {"group": "fresh", "topic": "%DLQ%fresh"},
         "pull": {"topic": "t", "group": "fresh", "timeout": 0},
     }
 

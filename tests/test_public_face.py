@@ -21,7 +21,7 @@ CALLS = {
     "TimerStore": (
         "put put_many cancel cancel_many cancel_key reschedule get find get_key pending "
         "pending_columns count horizon consume pull dead_letters retry_dead_letters "
-        "drop_dead_letters stats health pause resume flush close handover"
+        "drop_dead_letters forget_group stats health pause resume flush close handover"
     ),
     "Batch": "bodies due_ms fired fired_ms ids ack to_arrow __len__ __iter__",
     "Delivery": (

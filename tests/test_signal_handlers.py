@@ -12,7 +12,7 @@ from timerstore import TimerStore, TimerStoreError
 
 # These take none of the locks.
 WORK = {"put", "put_many", "count", "upcoming", "health", "consume", "pull"}
-WORK |= {"dead_letters", "retry_dead_letters", "drop_dead_letters"}
+WORK |= {"dead_letters", "retry_dead_letters", "drop_dead_letters", "forget_group"}
 # These say so themselves: whoever is inside has passed the gate, which this test does not.
 ENDING = {"close", "abandon"}
 

@@ -244,6 +244,7 @@ class TimerStore(Stays):
     dead_letters = _apart(AnyStore.dead_letters)
     retry_dead_letters = _apart(AnyStore.retry_dead_letters)
     drop_dead_letters = _apart(AnyStore.drop_dead_letters)
+    forget_group = _apart(AnyStore.forget_group)
 
     # --- operating
 

@@ -145,6 +145,7 @@ class OrderedSubscription(LimitedSubscription):
 
     def close(self) -> None:
         """Let others read, once nothing is handed out any more."""
+        super().close()
         self._closed = True
         self._let_go()
 

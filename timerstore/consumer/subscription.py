@@ -212,10 +212,12 @@ class LimitedSubscription(Subscription):
         """Begin to read; `held` is what the consumer has in flight, by queue."""
         self.group = consuming.group(self.topic, group)
         self.lock, self.tally = self.group.lock, self.group.tally
-        self._limits, self._held = limits, held
+        self._limits, self._held, self._consuming = limits, held, consuming
+        consuming.begin_reading(self.topic, group, self)
 
     def close(self) -> None:
         """Stop pulling."""
+        self._consuming.end_reading(self.topic, self.group.name, self)
 
     def pull(self, count_max: int, batch_count: int) -> list[Task]:
         """Return tasks of up to `count_max` messages, `batch_count` in each.

@@ -15,6 +15,7 @@
     retries.py      what a group sent back
     queued.py       what stands in a queue, read without handing it out
     sendback.py     appending a message again
+    forgetgroup.py  a group that will not read again
     known.py        acknowledging by id, also for another process
     nextputs.py     what a handler wants put in a message's place
     ackput.py       acknowledging one with what is put in its place

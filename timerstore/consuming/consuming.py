@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
+from weakref import WeakSet
 
 from timerstore.consuming.agreed import CONSUME_COUNT, dead_topic
 from timerstore.consuming.cursors import HandedState
@@ -30,6 +32,7 @@ from timerstore.errors import StoreClosedError
 from timerstore.ground.arguments import check_group, check_topic_to_consume
 from timerstore.ground.kinds import check_int, check_timeout
 from timerstore.putting.putting import Putting
+from timerstore.timelog.bytes.format import RETRY_PREFIX
 
 PULL_COUNT_MAX: Final = 1 << 16
 """Messages in one batch."""
@@ -55,6 +58,8 @@ class Consuming:
         self._put_acks.apply()
         self._blocks = LentBlocks()
         self._lock = threading.Lock()
+        self._offsets_lock = threading.RLock()  # a signal's handler may acknowledge, too
+        self._readers: dict[tuple[str, str], WeakSet[object]] = {}
 
     def group(self, topic: str, name: str) -> Group:
         """Return the group's reading of a topic, the same for all who ask."""
@@ -73,6 +78,40 @@ class Consuming:
                 found = Group(*shared, tally, topic, self._blocks, known)
                 self._groups[topic, name] = found
             return found
+
+    # --- who reads
+
+    def begin_reading(self, topic: str, group: str, who: object) -> None:
+        """Say that somebody reads, so that the group is not forgotten; until `end_reading`."""
+        with self._lock:
+            self._readers.setdefault((topic, group), WeakSet()).add(who)
+
+    def end_reading(self, topic: str, group: str, who: object) -> None:
+        """Say that somebody reads no more. Twice does nothing."""
+        with self._lock:
+            self._readers.get((topic, group), WeakSet[object]()).discard(who)
+
+    @contextmanager
+    def waiting(self, topics: Sequence[str], group: str) -> Iterator[None]:
+        """Say that somebody waits for messages, while the block runs."""
+        who = _Waiting()
+        try:
+            for topic in topics:
+                self.begin_reading(topic, group, who)
+            yield
+        finally:
+            for topic in topics:
+                self.end_reading(topic, group, who)
+
+    def is_read(self, topic: str, name: str) -> bool:
+        """Tell whether a group reads a topic just now, or has not settled what it pulled."""
+        if self._readers.get((topic, name)):
+            return True
+        reader = self._groups.get((topic, name))
+        if reader is None:
+            return False
+        with reader.lock:
+            return any(each.in_flight_count for each in reader.cursors.values())
 
     def retries(self, name: str) -> GroupRetries:
         """Return what all groups of one name share."""
@@ -130,7 +169,7 @@ class Consuming:
         if run is not None or (core.clock.manual and timeout is not None):
             return run
         deadline = None if timeout is None else time.monotonic() + timeout
-        with core.waiters.waiter() as waiter:
+        with self.waiting((group.topic,), group.name), core.waiters.waiter() as waiter:
             while True:
                 waiter.arm()
                 if core.is_group:
@@ -155,20 +194,42 @@ class Consuming:
         say; only then does anybody know of them who may write the file. All of it only grows, so
         several may do this at once (`tests/models/ack_model.py`).
         """
-        offsets, groups = self.core.offsets, list(self._groups.values())
-        covered = self._put_acks.covered()
-        ahead = [(group.name, group.ahead_to_keep()) for group in groups]
-        committed = [(group.name, group.committed()) for group in groups]
-        self._put_acks.wait_durable()
-        for name, known in ahead:
-            for (topic, queue_id), ranges in known.items():
-                offsets.add_ahead(topic, name, queue_id, ranges)
-        for name, indexes in committed:
-            for (topic, queue_id), index in indexes.items():
-                offsets.set(topic, name, queue_id, index)
-        if covered is not None:
-            self._put_acks.cover(covered)
+        offsets = self.core.offsets
+        with self._offsets_lock:  # else what is forgotten meanwhile would come back
+            groups = list(self._groups.values())
+            covered = self._put_acks.covered()
+            ahead = [(group.name, group.ahead_to_keep()) for group in groups]
+            committed = [(group.name, group.committed()) for group in groups]
+            self._put_acks.wait_durable()
+            for name, known in ahead:
+                for (topic, queue_id), ranges in known.items():
+                    offsets.add_ahead(topic, name, queue_id, ranges)
+            for name, indexes in committed:
+                for (topic, queue_id), index in indexes.items():
+                    offsets.set(topic, name, queue_id, index)
+            if covered is not None:
+                self._put_acks.cover(covered)
         offsets.write()
+
+    def changing_offsets(self) -> AbstractContextManager[object]:
+        """Keep all others from saying how far groups have come, while the block runs."""
+        return self._offsets_lock
+
+    def known_pairs(self) -> set[tuple[str, str]]:
+        """Return each (topic, group) that has committed anything, or reads."""
+        return {*self.core.offsets.snapshot(), *self._groups, *self.tallies}
+
+    def forget(self, topic: str, name: str) -> None:
+        """Forget what a group did with a topic; who has its reading still gets an error."""
+        with self._lock:
+            reader = self._groups.pop((topic, name), None)
+            if reader is not None:
+                reader.is_forgotten = True
+            if topic == RETRY_PREFIX.decode() + name:
+                self._retries.pop(name, None)
+            for known in (self.tallies, self._done_ahead, self._held_back, self._readers):
+                known.pop((topic, name), None)
+            self.core.offsets.forget(topic, name)
 
     def write_tallies(self, *, at_once: bool = False) -> None:
         """Write what groups did: from time to time, `at_once`, or as the store closes."""
@@ -256,3 +317,7 @@ class Consuming:
     def is_held(self) -> bool:
         """Whether the calling thread is inside an acknowledgement, which passes no gate."""
         return any(each.is_held for each in list(self._retries.values()))
+
+
+class _Waiting:
+    """Somebody who waits for messages."""

@@ -65,6 +65,7 @@ class Group(Reader):
         self._blocks, self._done_ahead = blocks, done_ahead
         self.cursors: dict[int, QueueCursor] = {}
         self.unreadable_count = self._turn = self._row_count = 0
+        self.is_forgotten = False
         self.owner: Room | None = None  # an ordered consumer's, which is the only reader
         self.pace = Pace()
         self._topic_bytes = topic.encode("utf-8", "surrogateescape")
@@ -79,6 +80,12 @@ class Group(Reader):
         """
         core = self.core
         core.check_open()
+        if self.is_forgotten:
+            raise InvalidArgumentError(
+                f"The group {self.name!r} was forgotten (forget_group) while it read the topic "
+                f"{self.topic!r}. Call again: it begins as a new group."
+            )
+        self.tally.read_ms = core.clock.now_ms
         if self.owner not in (None, room):
             raise InvalidArgumentError(
                 f"An ordered consumer of the group {self.name!r} reads this topic, and must be "

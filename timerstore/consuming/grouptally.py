@@ -23,7 +23,9 @@ RESPONSE_BOUNDS_MS: Final = (
 RATE_S: Final = 60
 """Rates are of the last so many seconds."""
 COUNTERS: Final = ("handled", "failed", "retried", "dead")
-"""What is kept over a restart."""
+"""What is kept over a restart, with when the group read."""
+READ_STEP_MS: Final = 3_600_000
+"""That is kept to the hour, so that a group which only waits has no file written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,14 @@ class GroupTally:
 
     __slots__ = (
         *("_buckets", "_done", "_failed", "_lock", "_max_ms", "_second_ms", "_seconds", "_sum_ms"),
-        *("dead", "failed", "handled", "retried"),
+        *("dead", "failed", "handled", "read_ms", "retried"),
     )
 
     def __init__(self) -> None:
         """Begin with nothing."""
         self.handled = self.failed = self.retried = self.dead = 0
+        self.read_ms = 0
+        """When the group asked for messages last, epoch ms; 0: not known."""
         self._buckets = [0] * (len(RESPONSE_BOUNDS_MS) + 1)
         self._sum_ms = self._max_ms = 0.0
         self._second_ms = 0.0
@@ -110,12 +114,15 @@ class GroupTally:
 
     def counters(self) -> dict[str, int]:
         """Return what is kept over a restart."""
-        return {name: getattr(self, name) for name in COUNTERS}
+        kept = {name: getattr(self, name) for name in COUNTERS}
+        read_ms = self.read_ms // READ_STEP_MS * READ_STEP_MS
+        return kept | ({"readMs": read_ms} if read_ms else {})
 
     def go_on_from(self, counters: dict[str, Any]) -> None:
         """Take what was kept; raises ValueError for what cannot have been."""
         for name in COUNTERS:
             setattr(self, name, whole(counters.get(name, 0)))
+        self.read_ms = whole(counters.get("readMs", 0))
 
 
 def response_quantile_ms(buckets: tuple[int, ...], share: float, max_ms: float) -> float:

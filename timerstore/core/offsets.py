@@ -114,6 +114,13 @@ class ConsumerOffsets:
                 queues[str(queue_id)] = index
                 self._changed = True
 
+    def forget(self, topic: str, group: str) -> None:
+        """Forget what a group committed of a topic; `write` makes it durable."""
+        name = f"{topic}@{group}"
+        with self._lock:
+            known = [self.table.pop(name, None), self.ahead.pop(name, None)]
+            self._changed |= known != [None, None]
+
     def cut(self, topic: bytes, row: int, queues: ConsumeQueues) -> None:
         """Cut all groups' offsets of one queue to its end, else what fires again is skipped."""
         queue_id, end = str(int(queues.table.queue_id[row])), queues.next_index(row)

@@ -48,7 +48,8 @@ class Tuning:
 
         space      cleaning, cleaning_factor, cleaning_slack_bytes
         put        admission_count_max, admission_timeout_ms, congestion_slot_count, max_delay_ms
-        consume    inflight_count_max, inflight_bytes_max, inflight_span_max, level_batch_count
+        consume    inflight_count_max, inflight_bytes_max, inflight_span_max, level_batch_count,
+                   group_silence_ms
         others     control, key_index
         sizes      commitlog_segment_bytes, consumequeue_segment_bytes, timerlog_segment_bytes,
                    near_count_max, open_segments_max
@@ -135,6 +136,10 @@ class Tuning:
     """Messages between the oldest one that is not done and the newest that was handed out. While
     one hangs, at most so many behind it are handled; a crash hands those out again."""
 
+    group_silence_ms: int | None = 7 * 86_400_000
+    """`health` warns of a group that did not ask for so long though messages wait for it, which
+    keep the disk until it reads, or is forgotten. None: no warning."""
+
 
 class _Old(TypedDict, total=False):
     """Settings of `Tuning`, by the names that they had in `Config`."""
@@ -160,6 +165,7 @@ class _Old(TypedDict, total=False):
     inflight_count_max: int
     inflight_bytes_max: int
     inflight_span_max: int
+    group_silence_ms: int | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, init=False)

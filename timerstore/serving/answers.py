@@ -49,7 +49,7 @@ MADE_ONCE: Final = frozenset(
     (
         *("put", "put_many", "reschedule", "cancel", "cancel_key", "cancel_many"),
         *("ack", "ack_known", "nack", "retry", "ack_and_put"),
-        *("retry_dead_letters", "drop_dead_letters"),
+        *("retry_dead_letters", "drop_dead_letters", "forget_group"),
     )
 )
 """Calls whose answer is kept until the next one on the same connection, in case it is lost."""
@@ -275,7 +275,8 @@ class Answers:
         if len(topics) == 1:
             wait_s = max(0.0, until_s - time.monotonic())
             return self._store.consuming.take(topics[0], group, max_count, wait_s) or None
-        with self._core.waiters.waiter() as waiter:
+        waiting = self._store.consuming.waiting(topics, group)
+        with waiting, self._core.waiters.waiter() as waiter:
             while True:
                 waiter.arm()
                 batch = self._pull_now(topics, group, max_count)

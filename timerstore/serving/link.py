@@ -240,7 +240,10 @@ class Link:
         who = holder(self.path)
         text = f"No process has served {self.path} for {self.patience_s:g} s. "
         if who == f" (pid {os.getpid()})":
-            return f"{text}This process has it open itself: use that store, or serve it."
+            return (
+                f"{text}This process{who} has it open itself: use that store, or call "
+                "timerstore.serve(store)."
+            )
         if who:
             text += (
                 f"The process{who} may have it open: let that one call timerstore.serve(store). "

@@ -17,6 +17,7 @@ from timerstore.closing.close import close
 from timerstore.closing.handover import handover
 from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.dead_letters import drop, list_dead_letters, retry_dead_letters
+from timerstore.consuming.forgetgroup import forget_group
 from timerstore.core.core import Core
 from timerstore.core.interpreter import check_interpreter
 from timerstore.ground.config import Config
@@ -65,6 +66,7 @@ class Calls:
         self.dead_letters = partial(list_dead_letters, consuming)
         self.retry_dead_letters = partial(retry_dead_letters, consuming)
         self.drop_dead_letters = partial(drop, consuming)
+        self.forget_group = partial(forget_group, consuming)
         self.pause = partial(pause, core, consuming)
         self.resume = partial(resume, core, consuming)
         self.flush = core.flush
@@ -80,7 +82,7 @@ class TimerStore(Stays, AnyStore):
         change    cancel, cancel_many, cancel_key, reschedule
         look      get, find, get_key, pending, pending_columns, count, horizon, upcoming
         watch     stats, health; dead_letters, retry_dead_letters, drop_dead_letters
-        operate   pause, resume, flush, clean, backup, follow, handover, close
+        operate   pause, resume, forget_group, flush, clean, backup, follow, handover, close
 
     >>> with timerstore.open("timers/") as store:
     ...     id = store.put(b"hello", topic="greetings", delay=timedelta(hours=1))

@@ -394,6 +394,22 @@ class AnyStore(Protocol):
         """
         return self._calls.drop_dead_letters(group, limit, ids)
 
+    def forget_group(self, group: str, *, topic: str | None = None) -> int:
+        """Forget a group that will not read again, of one `topic` or of all; return how many.
+
+        A group keeps the messages that it has not read on the disk. What it committed is forgotten,
+        with its counters; of all topics also what it sent back and its pause. If it reads again, it
+        begins as a new group. Durable on return. O(groups).
+
+        0: it never read. Raises InvalidArgumentError if a consumer of it runs or waits, if it has
+        messages that it has not acknowledged, and if it has dead letters.
+
+        >>> store.pull("default", group="web-1234", timeout=0).ack()
+        >>> store.forget_group("web-1234")
+        1
+        """
+        return self._calls.forget_group(group, topic)
+
     # --- switches
 
     def pause(

@@ -50,7 +50,8 @@ class GroupStats:
     Counters are kept over a restart: `handled_count` messages were acknowledged, `failed_count`
     calls for a message failed, or were a `nack`; `retried_count` of them were sent back,
     `dead_count` given up. After a crash they may lack the last seconds. `response`: how long
-    handlers took, since the store was opened.
+    handlers took, since the store was opened. `read_ms`: when the group last asked for messages of
+    the topic, to the hour after a restart; None if that is not known.
     """
 
     topic: str
@@ -65,6 +66,12 @@ class GroupStats:
     retried_count: int
     dead_count: int
     response: ResponseStats
+    read_ms: int | None = None
+
+    @property
+    def read(self) -> datetime | None:
+        """When the group last asked for messages, in UTC."""
+        return None if self.read_ms is None else moment(self.read_ms)
 
     @property
     def oldest_fired(self) -> datetime | None:
@@ -93,6 +100,22 @@ def read_neglected(core: Core, consuming: Consuming) -> tuple[GroupStats, ...]:
     return groups.read(groups.neglected())
 
 
+def read_silent(core: Core, consuming: Consuming, silence_ms: int) -> tuple[GroupStats, ...]:
+    """Return a row for each group and topic that was not read for so long, though messages wait.
+
+    Of one that never said when it read, that counts from the store's opening. O(groups), and one
+    message of each such row is decoded.
+    """
+    groups, until_ms = _Groups(core, consuming), core.clock.now_ms - silence_ms
+    rows = groups.read(
+        (topic, group)
+        for topic, group in groups.pairs
+        if topic not in (fmt.RETRY_PREFIX.decode() + group, dead_topic(group), text(ACKS_TOPIC))
+        and (groups.tallies.get((topic, group), _NOTHING).read_ms or core.opened_ms) <= until_ms
+    )
+    return tuple(row for row in rows if row.lag_count)
+
+
 class _Groups:
     """Reads the rows of one moment."""
 
@@ -103,13 +126,13 @@ class _Groups:
         self.now_ms = core.clock.now_ms
         self._committed = core.offsets.snapshot()
         self._cursors: dict[tuple[str, int], tuple[QueueCursor, RLock]] = {}  # by group, row
-        self._pairs = set(self._committed)
+        self.pairs = set(self._committed)
         for group in consuming.known_groups():
-            self._pairs.add((group.topic, group.name))
+            self.pairs.add((group.topic, group.name))
             for row, cursor in list(group.cursors.items()):
                 self._cursors[group.name, row] = cursor, group.lock
                 if isinstance(cursor, RetryCursor):
-                    self._pairs.add((group.retries.topic, group.name))
+                    self.pairs.add((group.retries.topic, group.name))
         self._backlogs: dict[tuple[str, str], Backlog] = {}
         self._known_ms: dict[int, int | None] = {NO_OFFSET: None}
 
@@ -120,7 +143,7 @@ class _Groups:
 
     def _shown(self) -> set[tuple[str, str]]:
         """Return the (topic, group) that have a row."""
-        pairs = self._pairs | set(self._unread())
+        pairs = self.pairs | set(self._unread())
         for topic, group in list(pairs):
             if topic == fmt.RETRY_PREFIX.decode() + group:
                 backlog = self._backlog(topic, group)
@@ -142,7 +165,7 @@ class _Groups:
         """Yield the topics that have messages and no group; some are a group's by their name."""
         topics = {text(topic) for topic in list(self.queues.topics)}
         topics -= {text(each) for each in (fmt.TIMER_TOPIC, fmt.LEVEL_TOPIC, ACKS_TOPIC)}
-        topics -= {topic for topic, _ in self._pairs}
+        topics -= {topic for topic, _ in self.pairs}
         for topic in topics:
             owner = topic.removeprefix(fmt.RETRY_PREFIX.decode()).removeprefix(
                 fmt.DEAD_PREFIX.decode()
@@ -169,6 +192,7 @@ class _Groups:
             retried_count=tally.retried,
             dead_count=tally.dead,
             response=tally.response(),
+            read_ms=tally.read_ms or None,
         )
 
     def _backlog(self, topic: str, group: str) -> Backlog:

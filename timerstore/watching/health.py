@@ -14,7 +14,7 @@ from timerstore.errors import FlushFailedError
 from timerstore.ground.moments import moment
 from timerstore.services.engine.engine import Engine
 from timerstore.watching.followedcopies import CopyStats, copies_behind
-from timerstore.watching.groups import NOBODY, GroupStats, read_neglected
+from timerstore.watching.groups import NOBODY, GroupStats, read_neglected, read_silent
 
 State = Literal[
     "running", "paused", "behind", "waiting for space", "damaged", "flush failed", "stopped"
@@ -52,6 +52,12 @@ _UNREAD = (
 )
 
 
+_SILENT = (
+    "Start a consumer of this group. If it will not come again, `timerstore forget-group PATH "
+    "GROUP`, or store.forget_group, lets its messages go."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Condition:
     """One thing that is not as it should be, or was switched off.
@@ -76,11 +82,13 @@ class HealthWarning:
 
     `kind`: "dead letters", which `group` gave up, or "nobody reads", a topic that no group ever
     read; then `group` is None. `since_ms`: when the oldest was fired, None if it cannot be read.
+    Or "group is silent": a group has not asked for messages for `Tuning.group_silence_ms`;
+    `since_ms`: since when, None if that is not known.
     Or "copy is behind": `topic` is then the destination of a copy elsewhere, `count` the bytes
     that it lacks, `since_ms` since when it does.
     """
 
-    kind: Literal["dead letters", "nobody reads", "copy is behind"]
+    kind: Literal["dead letters", "nobody reads", "group is silent", "copy is behind"]
     topic: str
     group: str | None
     count: int
@@ -154,6 +162,9 @@ def read_health(core: Core, consuming: Consuming) -> Health:
     if core.failure.error is None:
         copies = (_behind_copy(*each, now_ms) for each in copies_behind(core))
         warnings = (*copies, *(_warned(each) for each in read_neglected(core, consuming)))
+        silence_ms = core.engine.config.group_silence_ms
+        if silence_ms is not None:
+            warnings += tuple(map(_silent, read_silent(core, consuming, silence_ms)))
     return Health(state, state in _FINE, now_ms, core.opened_ms, tuple(found), warnings)
 
 
@@ -172,6 +183,17 @@ def _warned(row: GroupStats) -> HealthWarning:
     what = f"Group {row.group!r} gave up {messages}, which nobody has put back or dropped."
     cure = _LETTERS.replace("GROUP", row.group)
     return HealthWarning("dead letters", row.topic, row.group, count, since_ms, what, cure)
+
+
+def _silent(row: GroupStats) -> HealthWarning:
+    since = "since the store was opened" if row.read_ms is None else f"since {row.read:%Y-%m-%d}"
+    what = (
+        f"Group {row.group!r} has not asked for messages of topic {row.topic!r} {since}, and "
+        f"{row.lag_count:,} wait for it, which stay on the disk."
+    )
+    cure = _SILENT.replace("GROUP", row.group)
+    place, since_ms = (row.topic, row.group, row.lag_count), row.read_ms
+    return HealthWarning("group is silent", *place, since_ms, what, cure)
 
 
 def _stopped(core: Core) -> list[Condition]:
