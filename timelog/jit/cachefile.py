@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from timerstore.timelog.jit.cachefolder import (
+    START_KIND,
     add_locators,
     index_in,
     is_nowhere,
@@ -94,7 +95,7 @@ def use_stamp(dispatcher: Any, function: Callable[..., Any]) -> None:
     if line in cache_file._index_name:  # else a line above the kernel would recompile it
         for name in ("_index_name", "_index_path", "_data_name_pattern"):
             text = getattr(cache_file, name)
-            setattr(cache_file, name, text.replace(line, line[line.rindex(".") :]))
+            setattr(cache_file, name, text.replace(line, START_KIND + line[line.rindex(".") :]))
     kind: Any = stamped_class(type(cache_file))
     stamped = dispatcher._cache._cache_file = kind.__new__(kind)
     vars(stamped).update(vars(cache_file), kernel=function)

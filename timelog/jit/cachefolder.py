@@ -34,6 +34,9 @@ log = logging.getLogger("timerstore")
 
 _NOWHERE: Final = os.path.join(os.devnull, "timerstore")
 """A folder that is none."""
+START_KIND: Final = ".opt-2" if sys.flags.optimize > 1 else ""
+"""A part of the names of cached files, as Python names its own: without docstrings a function has
+other bytecode, so a start with -OO would take the place of what other starts compiled."""
 
 
 @cache
@@ -131,7 +134,7 @@ class WarmLocator(_Locator):
 def index_name(function: Any, file: str) -> str:
     """Return the file's name that says which machine code there is of a kernel."""
     name = f"{Path(file).stem}.{function.__qualname__}".replace("<", "").replace(">", "")
-    return f"{name}.py{sys.version_info[0]}{sys.version_info[1]}{sys.abiflags}.nbi"
+    return f"{name}{START_KIND}.py{sys.version_info[0]}{sys.version_info[1]}{sys.abiflags}.nbi"
 
 
 def index_in(content: bytes) -> tuple[str, dict[Any, str]]:

@@ -20,6 +20,8 @@ import os, sys, tempfile
 tempfile.tempdir = sys.argv[1]
 if "READ_ONLY" in os.environ:
     os.access = lambda path, mode: False
+if "TRACED" in os.environ:  # as coverage does
+    sys.settrace(lambda *_: None)
 import timerstore
 assert timerstore.__file__.startswith(sys.argv[2]), timerstore.__file__
 import numpy as np
@@ -92,6 +94,21 @@ if not INTERPRETED:
         assert use(site, temp, NUMBA_CACHE_DIR=str(chosen))[0] > 0
         assert [*chosen.rglob("*.nbi")]
         assert not [*(tmp_path / "temp").iterdir()]
+
+    @pytest.mark.slow
+    def test_starts_of_other_kinds_share_a_cache(site: Path, tmp_path: Path) -> None:
+        """None of them takes the place of what another one compiled."""
+        temp, chosen = str(tmp_path / "temp"), {"NUMBA_CACHE_DIR": str(tmp_path / "chosen")}
+        plain = dict[str, str]()
+        traced, no_asserts, no_docstrings = (
+            {"TRACED": "1"},
+            {"PYTHONOPTIMIZE": "1"},
+            {"PYTHONOPTIMIZE": "2"},
+        )
+        assert use(site, temp, **chosen, **plain) == (0, "")
+        assert use(site, temp, **chosen, **no_docstrings) == (0, "")
+        for kind in (plain, traced, no_asserts, no_docstrings, plain):
+            assert use(site, temp, **chosen, **kind)[0] > 0, kind
 
     @pytest.mark.slow
     def test_what_was_compiled_for_an_image_is_used(site: Path, tmp_path: Path) -> None:
