@@ -229,7 +229,8 @@ class Flusher:
         engine.wheel.write(captured.runs)
         lock = engine.append_lock.words
         with engine.commitlog.reading() as commitlog:
-            engine.counters.write(commitlog, lock, durably=checkpoint.clean)
+            ends, flushed_log = self._flushed_index, checkpoint.commitlog_flushed
+            engine.counters.write(commitlog, lock, ends, flushed_log, durably=checkpoint.clean)
         self._sequence += 1
         checkpoint.sequence = self._sequence
         checkpoint.state_timestamp = engine.queues.table.stored_ms

@@ -1,7 +1,9 @@
 """`config/topiccounts`: the counters of each topic, which go on after a restart.
 
-A place of 2,048 bytes for each queue, written if its counters have changed, with the log's end up
-to which they count and a CRC. The first place says up to which offset of the log all of them count.
+A place of 2,048 bytes for each queue, written if its counters or its end have changed, with the
+log's end up to which they count and a CRC. It says too where the queue ended at a checkpoint, and
+where the commit log did: zeros at the end of a queue's file look like its end. The first place says
+up to which offset of the log all of them count.
 It is written before each checkpoint, and made durable only at a clean close. After
 a crash recovery counts on from there (`recover_counts.py`). A place that a power cut tore begins
 anew.
@@ -43,7 +45,9 @@ _PLACE: Final = np.dtype(
         ("name_bytes", ">i4"),  # 0 in the first place
         ("name", "u1", NAME_STRIDE),
         ("counters", ">i8", COUNTERS),
-        ("zeros", "V168"),
+        ("queue_end", ">i8"),  # its entries before it were durable when this was written
+        ("flushed_log", ">i8"),  # the durable log's end then; in the first place 0 if none are said
+        ("zeros", "V152"),
     ]
 )
 assert _PLACE.itemsize == PLACE_BYTES
@@ -81,6 +85,8 @@ class CounterFile:
         self._free: list[int] = []
         self._end = 1  # behind the last place
         self._written = np.zeros(QUEUE_COUNT_MAX, np.int64)  # `_sums` of what was written
+        self._ends = np.zeros((2, QUEUE_COUNT_MAX), np.int64)  # by row: queue end, durable log end
+        self._says_ends = False
 
     def read(self) -> tuple[int, Words]:
         """Take the counters that are whole; return the offset up to which all count, and each row.
@@ -102,6 +108,7 @@ class CounterFile:
                 if self._is_whole(places[number], content):
                     if number == 0:
                         all_until = int(places[0]["log_end"])
+                        self._says_ends = bool(places[0]["flushed_log"] > 0)
                         continue
                     if self._is_forgotten(places[number]):
                         self._free.append(number)
@@ -144,7 +151,15 @@ class CounterFile:
         self._places[topic, queue_id] = number
         self._queues.table.tally.words[row * TALLY_WORDS :][:COUNTERS] = place["counters"]
         until[row] = place["log_end"]
+        self._ends[:, row] = place["queue_end"], place["flushed_log"]
         return row
+
+    def recorded_end(self, row: int, log_end: int) -> int:
+        """Return where a queue of a commit log with this end ends at least; −1 if none says so."""
+        queue_end, flushed_log = self._ends[:, row].tolist()
+        if queue_end == 0 and (self.damaged_count or not self._says_ends):
+            return -1
+        return queue_end if flushed_log <= log_end else 0
 
     def forget(self) -> None:
         """Remove what an earlier store left at this path."""
@@ -155,10 +170,23 @@ class CounterFile:
         """Have rows written with the next checkpoint, though they have not changed."""
         self._written[rows] = -1
 
-    def write(self, commitlog: SegmentTable, lock: Words, *, durably: bool) -> None:
-        """Write what counters have changed; if it fails, the next time will do. O(queues)."""
+    def write(
+        self,
+        commitlog: SegmentTable,
+        lock: Words,
+        queue_ends: Words,
+        flushed_log: int,
+        *,
+        durably: bool,
+    ) -> None:
+        """Write what has changed; if it fails, the next time will do. O(queues).
+
+        `queue_ends`: of each row, durable, as the commit log is up to `flushed_log`.
+        """
         sums, end = _sums(self._queues), commitlog.end
-        rows = np.flatnonzero(sums != self._written[: len(sums)])
+        queue_ends = queue_ends[: len(sums)].copy()
+        changed = (sums != self._written[: len(sums)]) | (queue_ends != self._ends[0, : len(sums)])
+        rows = np.flatnonzero(changed)
         if not len(rows) and not durably:
             return
         places = np.zeros(len(rows) + 1, _PLACE)
@@ -166,12 +194,14 @@ class CounterFile:
         _capture(commitlog, self._queues.table, lock, rows, ends, counters)
         places["mark"], places["log_end"][0] = _MARK, end
         places["log_end"][1:], places["counters"][1:] = ends, counters
+        places["queue_end"][1:], places["flushed_log"] = queue_ends[rows], flushed_log
         try:
             self._write(rows, places, durably)
         except TimerStoreError as e:
             log.warning("%s could not be written: %s", self.path, e)
             return
         self._written[rows] = counters[:, : LOST_COUNT + 1].sum(axis=1)
+        self._ends[0, rows], self._ends[1, rows] = queue_ends[rows], flushed_log
 
     def _write(self, rows: Words, places: Any, durably: bool) -> None:
         numbers = [self._place_of(row, places[i + 1]) for i, row in enumerate(rows.tolist())]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.engine import Engine
 from timerstore.services.mending.pass_lost import pass_lost
 from timerstore.timelog.bytes import format as fmt
@@ -41,8 +42,11 @@ def mend_entry(engine: Engine, row: int, index: int) -> bool:
 
     Looked for between the messages of the nearest entries that are sound.
     """
+    return _mend(engine, row, index, _find_message(engine, row, index))
+
+
+def _mend(engine: Engine, row: int, index: int, found: LoggedMessages | None) -> bool:
     queues, at = engine.queues, index * fmt.ENTRY_BYTES
-    found = _find_message(engine, row, index)
     if found is None:
         offset = int(queues.read(row, index, 1)[0]["offset"])
         if not engine.commitlog.start <= offset < engine.commitlog.end:
@@ -53,6 +57,24 @@ def mend_entry(engine: Engine, row: int, index: int) -> bool:
     )
     write_entries(engine, row, found)
     return True
+
+
+def mend_entries(engine: Engine, row: int, indexes: list[int]) -> bool:
+    """Write again those of these entries that are not sound; True if one was. O(log).
+
+    What is found nowhere is named. Any thread may call this, without the append lock.
+    """
+    run, found, is_mended = range(0), dict[int, LoggedMessages](), False
+    try:
+        for index in indexes:
+            if _sound_message(engine, row, index) >= 0:
+                continue
+            if index not in run:
+                run, found = _look_around(engine, row, index)
+            is_mended |= _mend(engine, row, index, found.get(index))
+    except (CorruptStoreError, OSError):
+        pass  # retention removed what was looked at
+    return is_mended
 
 
 def write_entries(engine: Engine, row: int, messages: LoggedMessages) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import QUEUES
 from timerstore.services.opening.level_due_times import LevelDueTimes
@@ -15,7 +16,13 @@ from timerstore.services.opening.recover_counts import Recount
 from timerstore.services.opening.recover_damage import NO_MESSAGE, DamagedLog
 from timerstore.services.opening.recover_deletes import level_deletes
 from timerstore.services.opening.recover_queue_files import check_queue_files
-from timerstore.services.opening.recover_queues import check_queue_end, find_queue_end, index_part
+from timerstore.services.opening.recover_queues import (
+    check_entries,
+    check_queue_end,
+    extend_queue,
+    find_queue_end,
+    index_part,
+)
 from timerstore.services.opening.recover_torn import torn_bytes, whole_count
 from timerstore.services.opening.recovery_findings import RecoveryFindings
 from timerstore.timelog.bytes import format as fmt
@@ -82,13 +89,15 @@ class LogScan:
         self._place = scan.LogPlace(MessageParts(), self._scan_from)
         self._place.sealed_from = sealed_from(checkpoint, crashed)
         self._reached = 0  # how far was read; a batch that is read again may be long
+        self._is_live, self._is_ours = False, is_ours
 
     def run(self, *, is_live: bool) -> ScannedLog:
         """Read to the log's end, and bring the consume queues in line with it.
 
         `is_live`: another process writes to the store, so its queues are of no one moment.
         """
-        self._find_queue_ends(is_live=is_live)
+        self._is_live = is_live
+        self._find_queue_ends()
         while self._read_chunk():
             pass
         self._end_log()
@@ -98,12 +107,14 @@ class LogScan:
         self._end_queues()
         return self.log
 
-    def _find_queue_ends(self, *, is_live: bool) -> None:
+    def _find_queue_ends(self) -> None:
         engine, index_from = self.engine, self._index_from
-        is_checked, asked = index_from > engine.commitlog.start and not is_live, list[int]()
-        for row in range(len(engine.queues.files)):
+        is_checked, asked = index_from > engine.commitlog.start and not self._is_live, list[int]()
+        for row, file in enumerate(engine.queues.files):
             find_queue_end(engine, row, index_from)
             if is_checked and check_queue_end(engine, row, index_from):
+                asked.append(row)
+            elif file.numbers and engine.counters.recorded_end(row, index_from) < 0:
                 asked.append(row)
             self.log.queue_ends[row] = engine.queues.next_index(row)
         if is_checked and self.checkpoint is not None:
@@ -174,6 +185,8 @@ class LogScan:
         self.recount.take(part, queue_rows, level_rows, queue_rows_of)
         fillers = np.isin(queue_rows, self.engine.queues.rows(fmt.SALVAGED_TOPIC))
         damaged.take_fillers(part[fillers])
+        if not self._is_live:
+            check_entries(self.engine, part, queue_rows, self._index_from)
         lost = damaged.lost_bytes, damaged.starts
         index_part(self.engine, part, queue_rows, self._index_from, *lost)
         is_copy = part.origin >= 0
@@ -216,8 +229,17 @@ class LogScan:
         )
 
     def _end_queues(self) -> None:
-        queues = self.engine.queues
-        for row in range(len(queues.files)):
+        queues, is_checked = self.engine.queues, self._is_ours and not self._is_live
+        for row, file in enumerate(queues.files):
+            recorded = self.engine.counters.recorded_end(row, self.log.end) if is_checked else 0
+            if queues.next_index(row) < recorded:
+                if QUEUES not in self.findings.rebuilt:
+                    raise CorruptStoreError(
+                        file.name,
+                        queues.next_index(row) * fmt.ENTRY_BYTES,
+                        "entries are missing from this index on",
+                    )
+                extend_queue(self.engine, row, recorded, self.damaged.starts)
             if not self.findings.clean:
                 queues.files[row].zero_from(queues.next_index(row) * fmt.ENTRY_BYTES)
             queues.set_end(row, queues.next_index(row))

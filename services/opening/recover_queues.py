@@ -69,6 +69,50 @@ def check_queue_end(engine: Engine, row: int, durable: int) -> bool:
     return is_asked
 
 
+def check_entries(engine: Engine, part: LoggedMessages, queue_rows: Words, index_from: int) -> None:
+    """Raise CorruptStoreError if a scanned message before `index_from` lacks its entry. O(part).
+
+    What a scan reads anyway is compared: zeros, and bytes of an older version, in a queue's file.
+    """
+    order = np.argsort(queue_rows, kind="stable")
+    order = order[part.offset[order] < index_from]
+    if not len(order):
+        return
+    queues, log_start = engine.queues, engine.commitlog.start
+    for mine in np.split(order, np.flatnonzero(np.diff(queue_rows[order])) + 1):
+        row = int(queue_rows[mine[0]])
+        index = part.queue_index[mine]
+        kept = (index >= queues.first_index(row)) & (index < queues.next_index(row))
+        mine, index = mine[kept], index[kept]
+        if not len(mine):
+            continue
+        first, last = int(index.min()), int(index.max())
+        entries = queues.read(row, first, last - first + 1)[index - first]
+        wrong = (entries["offset"] != part.offset[mine]) | (entries["size"] != part.size[mine])
+        for i in np.flatnonzero(wrong).tolist():
+            entry = entries[i : i + 1]
+            # Of two messages with one index, which an older version may have written, one counts.
+            is_removed, number = int(entry["offset"][0]) < log_start, int(index[i])
+            if is_removed or not is_sound(engine, row, number, entry):
+                reason = "the entry is not that of the message with this index"
+                raise CorruptStoreError(queues.files[row].name, number * fmt.ENTRY_BYTES, reason)
+
+
+def extend_queue(engine: Engine, row: int, end: int, lost_starts: Words) -> None:
+    """Let a queue that was made anew end at `end`: its last messages are not in the log any more.
+
+    So no index is given twice. They were removed, if there is no other, or lost to damage.
+    """
+    queues, next_index = engine.queues, engine.queues.next_index(row)
+    if not queues.files[row].numbers:
+        queues.fill_blanks(row, end)
+        queues.set_end(row, end)
+    elif len(lost_starts):
+        entries = np.zeros(end - next_index, fmt.QUEUE_ENTRY)
+        entries["size"], entries["offset"] = fmt.QUEUE_LOST_SIZE, int(lost_starts[-1]) + 1
+        _write(engine, row, next_index, entries)
+
+
 def index_part(
     engine: Engine,
     part: LoggedMessages,

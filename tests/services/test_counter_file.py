@@ -41,9 +41,12 @@ def counters(alone: Alone, row: int) -> Words:
     return alone.engine.queues.table.tally.words[row * TALLY_WORDS :][:COUNTERS]
 
 
-def write(alone: Alone, *, durably: bool = False) -> None:
+def write(alone: Alone, *, durably: bool = False, file: CounterFile | None = None) -> None:
     engine = alone.engine
-    engine.counters.write(engine.commitlog.shared_table, engine.append_lock.words, durably=durably)
+    file = file or engine.counters
+    table, lock = engine.commitlog.shared_table, engine.append_lock.words
+    ends = engine.queues.table.next_index
+    file.write(table, lock, ends, engine.commitlog.end, durably=durably)
 
 
 def reread(alone: Alone) -> tuple[dict[str, list[int]], int, list[int], int]:
@@ -119,9 +122,7 @@ def test_a_damaged_place_is_used_again() -> None:
             file = CounterFile(Disk(), path, other.engine.queues)
             file.read()
             counters(other, other.row("new"))[PUT_COUNT] = 5
-            file.write(
-                other.engine.commitlog.shared_table, other.engine.append_lock.words, durably=True
-            )
+            write(other, durably=True, file=file)
         assert path.stat().st_size == 3 * PLACE_BYTES
         assert {name: each[PUT_COUNT] for name, each in reread(alone)[0].items()} == {
             "orders": 7,

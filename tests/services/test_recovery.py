@@ -155,6 +155,26 @@ def cut(folder: str, which: int, to_bytes: int = 0) -> Callable[[Path], None]:
     return cutting
 
 
+def zero_last(folder: str, count: int, behind: int = 0) -> Callable[[Path], None]:
+    """Zero `count` entries of a queue, the last but `behind`."""
+
+    def zeroing(path: Path) -> None:
+        files = [file for file in files_of(path, folder) if any(file.read_bytes())]
+        data = bytearray(files[-1].read_bytes())
+        end = -(-len(bytes(data).rstrip(b"\0")) // 20) - behind
+        first = max(0, end - count)
+        data[first * 20 : end * 20] = bytes((end - first) * 20)
+        files[-1].write_bytes(data)
+
+    return zeroing
+
+
+def zero_and_lose(path: Path) -> None:
+    """Zero entries inside the timer topic's queue, and lose the wheel."""
+    zero_last(TIMER_QUEUE, 2, 1)(path)
+    (path / "timerwheel").unlink()
+
+
 def write(name: str, text: str) -> Callable[[Path], None]:
     def writing(path: Path) -> None:
         (path / name).write_text(text)
@@ -281,6 +301,13 @@ CASES = [
     Case("cut queue segment", "close", cut(TIMER_QUEUE, 1, 20), QUEUES),
     Case("lost queue segment", "kill", lose(TIMER_QUEUE, 1), QUEUES),
     Case("cut end of a queue", "kill", cut("consumequeue/a/0", -1), QUEUES),
+    Case("zeros at a queue's end", "close", zero_last("consumequeue/a/0", 3), QUEUES),
+    Case(
+        "zeros inside the timer queue, no wheel",
+        "close",
+        zero_and_lose,
+        {"rebuilt": ["timer index", "consume queues"]},
+    ),
     Case("damage before the watermark", "kill", damage_flushed, KILLED, lost=True),
     Case("damaged unit", "kill", damage_unit, {"rebuilt": ["timer index"]}),
 ]

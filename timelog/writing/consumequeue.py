@@ -252,17 +252,31 @@ class ConsumeQueues:
                 if self.first_index(row) == first:  # else retention removed what was looked at
                     raise
 
-    def _first_kept(self, row: int, low: int, commitlog_start: int) -> int:
-        high = self.next_index(row)
+    def _first_kept(self, row: int, first: int, commitlog_start: int) -> int:
+        low, high = first, self.next_index(row)
         while low < high:
-            middle = (low + high) // 2
-            entry = self.read(row, middle, 1)[0]
-            blank = entry["offset"] == 0 and entry["size"] == fmt.QUEUE_BLANK_SIZE
-            if blank or 0 <= entry["offset"] < commitlog_start:
-                low = middle + 1
+            middle = at = (low + high) // 2
+            while at < high and self.read(row, at, 1)["size"][0] == 0:
+                at += 1  # zeros do not say whether their messages were removed
+            if at < high and self._is_removed(row, at, commitlog_start):
+                low = at + 1
             else:  # also what is damaged: its reader sees that
                 high = middle
+        step = 1  # a damaged entry that says "removed" leads the search past what is kept
+        while low - step >= first:
+            if not self._is_removed(row, low - step, commitlog_start):
+                return self._search(row, first, low, commitlog_start)
+            step *= 2
         return low
+
+    def _is_removed(self, row: int, index: int, commitlog_start: int) -> bool:
+        return bool(_removed(self.read(row, index, 1), commitlog_start)[0])
+
+    def _search(self, row: int, first: int, stop: int, commitlog_start: int) -> int:
+        """Return the first index in [first, stop) whose message is kept, or `stop`. O(entries)."""
+        entries = self.read(row, first, stop - first)
+        kept = np.flatnonzero(~_removed(entries, commitlog_start) & (entries["size"] != 0))
+        return first + int(kept[0]) if len(kept) else stop
 
     def fill_blanks(self, row: int, index: int) -> None:
         """Fill a new queue's first segment with blanks up to its first entry."""
@@ -411,6 +425,14 @@ class ConsumeQueues:
         self.table.allocated[: self._places(len(self.files)).start] = 0
         for file in self.files:
             file.close()
+
+
+def _removed(entries: fmt.Entries, commitlog_start: int) -> Flags:
+    """Tell of which entries the messages were removed; blanks have none."""
+    offset, size = entries["offset"], entries["size"]
+    blank = (offset == 0) & (size == fmt.QUEUE_BLANK_SIZE)
+    removed: Flags = blank | ((size != 0) & (offset >= 0) & (offset < commitlog_start))
+    return removed
 
 
 @kernel_ahead

@@ -25,6 +25,7 @@ from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.ground.ids import Int64s
 from timerstore.ground.ranges import Ranges
 from timerstore.putting.putting import Putting
+from timerstore.services.mending.mend_entries import mend_entries
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.bytes.message import MessageParts
@@ -32,6 +33,7 @@ from timerstore.timelog.jit.record import Bytes
 from timerstore.timelog.reading.pull import (
     PULL_DAMAGED,
     PULL_NO_ROOM,
+    PULL_SOUND,
     PULL_STRAY,
     PULL_WILD,
     RUN_WORDS,
@@ -197,8 +199,13 @@ class Group(Reader):
             cursor.trim()
         return self._read(cursor, flight, first, stop) if first < stop else self.empty()
 
-    def _read_kept(self, cursor: QueueCursor, flight: Flight, start: int, stop: int) -> Run:
-        """Read entries [start, stop) into a run; what cannot be read is settled and counted."""
+    def _read_kept(
+        self, cursor: QueueCursor, flight: Flight, start: int, stop: int, *, may_mend: bool = True
+    ) -> Run:
+        """Read entries [start, stop) into a run; what cannot be read is settled and counted.
+
+        If an entry is not its message's, `may_mend`, it is written again from the commit log first.
+        """
         engine, count = self.core.engine, stop - start
         queues, commitlog = engine.queues, engine.commitlog
         entries, at, kept = queues.run(cursor.row, start, count)
@@ -225,6 +232,10 @@ class Group(Reader):
                 break
             if sound == PULL_NO_ROOM:
                 id_room = room
+        if sound < count and may_mend:
+            unsound = (start + np.flatnonzero(columns.verdicts != PULL_SOUND)).tolist()
+            if mend_entries(engine, cursor.row, unsound):
+                return self._read_kept(cursor, flight, start, stop, may_mend=False)
         if start + count < stop:
             with self.lock:
                 cursor.take_back(self.topic, flight, list(range(start + count, stop)))

@@ -53,9 +53,10 @@ def _before(
     for i in np.flatnonzero(kept & (last >= stop)).tolist():
         offset, units = int(last[i]), int(count[i])
         for _ in range(_WALK_MAX):
-            if offset < stop or offset + fmt.UNIT_BYTES > log.files_end:
+            data = log.read(offset, fmt.UNIT_BYTES) if offset >= stop else b""
+            if len(data) < fmt.UNIT_BYTES:  # an older checkpoint may name units that were removed
                 break
-            unit = np.frombuffer(log.read(offset, fmt.UNIT_BYTES), fmt.UNIT)[0]
+            unit = np.frombuffer(data, fmt.UNIT)[0]
             before = int(unit["prev_pos"])
             if int(unit["size"]) != fmt.UNIT_BYTES or before >= offset:
                 break
