@@ -112,9 +112,8 @@ class LogScan:
         is_checked, asked = index_from > engine.commitlog.start and not self._is_live, list[int]()
         for row, file in enumerate(engine.queues.files):
             find_queue_end(engine, row, index_from)
-            if is_checked and check_queue_end(engine, row, index_from):
-                asked.append(row)
-            elif file.numbers and engine.counters.recorded_end(row, index_from) < 0:
+            is_unsaid = file.numbers and engine.counters.recorded_end(row, index_from) < 0
+            if (is_checked and check_queue_end(engine, row, index_from)) or is_unsaid:
                 asked.append(row)
             self.log.queue_ends[row] = engine.queues.next_index(row)
         if is_checked and self.checkpoint is not None:

@@ -38,7 +38,7 @@ Made = tuple[dict[str, Path], set[str], set[str], int]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """A store, closed and killed, whose log begins behind 0; what has fired, and what is pending."""
+    """A store, closed and killed, whose log begins behind 0; what has fired, what is pending."""
     path, clock = tmp_path_factory.mktemp("zeroed") / "s", ManualClock(START_MS)
     store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
     store.put_many([b"gone" * 80] * 100, topic="gone", delay_ms=[1] * 100)
