@@ -107,7 +107,7 @@ def test_the_folder_of_a_new_segment(tmp_path: Path, monkeypatch: pytest.MonkeyP
         folder, opened = store.core.engine.commitlog.folder, os.open
 
         def refuse(path: Any, flags: int, *rest: Any, **named: Any) -> int:
-            if Path(path) == folder and flags & os.O_DIRECTORY:
+            if str(path) == folder.name and flags & os.O_DIRECTORY:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
             return opened(path, flags, *rest, **named)
 

@@ -149,7 +149,7 @@ class WheelSums:
         rows = np.concatenate([before, after]).astype(">u4").tobytes()
         header["crc"] = zlib.crc32(header.tobytes()[8:24] + rows)
         self._either = before, after
-        is_new = not self.path.exists()
+        is_new = not self.disk.exists(self.path)
         if is_new:
             self.disk.make_folder(self.path.parent)
         fd = self.disk.open_file(self.path, create=True)

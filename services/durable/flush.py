@@ -17,7 +17,12 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.errors import FlushFailedError, StoreFullError, TimerStoreError
+from timerstore.errors import (
+    FlushFailedError,
+    StoreAccessError,
+    StoreFullError,
+    TimerStoreError,
+)
 from timerstore.services.durable.ahead_file import write_ahead
 from timerstore.services.durable.capture import Captured, capture, written
 from timerstore.services.durable.group_commit import IS_DURABLE, LEADS, MAY_LEAD, GroupCommit
@@ -289,6 +294,11 @@ class Flusher:
         retry_s = max(tick_s, self.engine.precision_ms / 2000)  # as the services do
         last, seen_end = time.monotonic(), -1
         while not self._stop.wait(nap_s if self.waiting_for_space is None else retry_s):
+            try:
+                self.engine.disk.check_place()
+            except StoreAccessError as e:
+                self._fail(e)
+                return
             # If nothing comes, nothing has to be made ahead.
             idle, seen_end = self.engine.commitlog.end == seen_end, self.engine.commitlog.end
             nap_s = min(2 * nap_s, _IDLE_TICK_S, interval_s) if idle else tick_s
@@ -368,9 +378,9 @@ def _room_wanted(job: Callable[[], object]) -> StoreFullError | None:
     return None
 
 
-def remove_abort(path: Path) -> None:
+def remove_abort(disk: Disk, path: Path) -> None:
     """Say that a store was closed cleanly."""
-    (path / "abort").unlink(missing_ok=True)
+    disk.unlink(path / "abort")
 
 
 def write_abort(disk: Disk, path: Path) -> None:

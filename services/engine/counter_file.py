@@ -163,7 +163,7 @@ class CounterFile:
 
     def forget(self) -> None:
         """Remove what an earlier store left at this path."""
-        if self.path.exists():
+        if self._disk.exists(self.path):
             self._disk.remove(self.path)
 
     def write_again(self, rows: Words) -> None:

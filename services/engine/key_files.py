@@ -223,7 +223,7 @@ class KeyFiles:
         self.index.old_linked = self.index.old_passed = 0
         self.index.new_linked = self.index.new_passed = 0
         self.index.cursor[:] = 0
-        if self._record.exists():
+        if self._disk.exists(self._record):
             self._disk.remove(self._record)
             self._disk.sync_folder(self._record.parent)
 

@@ -51,7 +51,7 @@ class LevelOffsetFile:
         offsets = checkpoint.level_offsets
         if offsets == self._written:
             return
-        if self._written is None and not any(offsets) and not self._path.exists():
+        if self._written is None and not any(offsets) and not disk.exists(self._path):
             return
         table = {str(level): offset for level, offset in enumerate(offsets, 1) if offset}
         version = {

@@ -57,7 +57,7 @@ def write_mark(disk: Disk, path: Path, wanted: frozenset[str]) -> None:
 
 def remove_mark(disk: Disk, path: Path) -> None:
     """Say that the indexes are whole; after the checkpoint that says so."""
-    if (path / MARK_FILE).exists():
+    if disk.exists(path / MARK_FILE):
         disk.remove(path / MARK_FILE)
         disk.sync_folder(path / "config")
 

@@ -16,6 +16,7 @@ from tests.services.alone import DEQUEUE_PUT, START_MS, START_SLOT, Alone, timer
 from timerstore.errors import FlushFailedError, TimerStoreError
 from timerstore.services.durable.flush import Flusher, remove_abort, write_abort
 from timerstore.timelog.files.checkpoint import Checkpoint, read_checkpoint
+from timerstore.timelog.files.disk import Disk
 
 
 class TellingDisk(QuietDisk):
@@ -214,6 +215,6 @@ def test_the_thread_says_so_where_there_is_no_room_and_goes_on_when_there_is() -
 def test_abort_is_there_while_a_store_is_open(tmp_path: Path) -> None:
     write_abort(QuietDisk(), tmp_path)
     assert (tmp_path / "abort").read_text().isdigit()
-    remove_abort(tmp_path)
-    remove_abort(tmp_path)
+    remove_abort(Disk(), tmp_path)
+    remove_abort(Disk(), tmp_path)
     assert not (tmp_path / "abort").exists()

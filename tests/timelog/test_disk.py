@@ -7,7 +7,6 @@ import stat
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from tests.watched import StoppedHereError, Watched
@@ -134,7 +133,7 @@ def test_a_mapping_keeps_no_descriptor(tmp_path: Path) -> None:
 def test_no_descriptor_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     (tmp_path / "a").write_bytes(bytes(4096))
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(code, "too many")
 
     monkeypatch.setattr(os, "open", refuse)
@@ -146,10 +145,10 @@ def test_no_descriptor_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cod
 def test_no_mapping_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(bytes(4096))
 
-    def refuse(*_: object) -> None:
-        raise OSError("Memory mapping file failed: Cannot allocate memory")
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
-    monkeypatch.setattr(pa, "memory_map", refuse)
+    monkeypatch.setattr(disk_module, "map_bytes", refuse)
     before = open_files()
     with pytest.raises(StoreFullError, match="max_map_count"):
         Watched().map_existing(tmp_path / "a", 4096)

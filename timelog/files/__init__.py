@@ -13,6 +13,7 @@ ownedfile.py     descriptors with an owner
 lockfile.py      one process at a time has a store open
 smallfile.py     small files read whole
 steady.py        small files as of one moment
+heldfolder.py    a store's folder, held by a descriptor
 jsonfile.py      JSON that a broker reads or writes
 identity.py      what a store was made with: its tag, its sizes
 checkpoint.py    which cursors are durable

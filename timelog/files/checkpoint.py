@@ -248,7 +248,7 @@ def read_checkpoint(path: Path, read: Read = read_file) -> Checkpoint | None:
 def write_checkpoint(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:
     """Write both copies, the second first, each durable before the next; durable on return."""
     disk.make_folder(path.parent)
-    new = not path.exists()
+    new = not disk.exists(path)
     fd = disk.open_file(path, create=True)
     try:
         data = checkpoint.encode()

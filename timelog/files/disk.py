@@ -12,12 +12,13 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError, TimerStoreError
+from timerstore.timelog.files.heldfolder import HeldFolder
 from timerstore.timelog.files.names import INT64_MAX
 from timerstore.timelog.files.oserrors import kind_of, store_error
 from timerstore.timelog.files.sharing import FolderAlone
@@ -25,7 +26,7 @@ from timerstore.timelog.files.steady import list_names, ranges_of, read_file
 from timerstore.timelog.jit.mapping import (
     PAGE_BYTES,
     MapOwner,
-    bytes_of,
+    map_bytes,
     open_pages,
     read_ahead,
     release_pages,
@@ -58,10 +59,8 @@ class WrongSizeError(NotAStoreError):
 class MappedFile:
     """A file and its writable mapping.
 
-    `pyarrow.memory_map` makes the mapping; its buffers are read-only for NumPy, so the writable
-    view is made from the buffer's address, and owns the buffer, as does each view of it (see
-    mapping.py). No descriptor is kept: there is a file for each topic, and a process may have 1,024
-    open.
+    Each view of it owns the mapping (see mapping.py). No descriptor is kept: there is a file for
+    each topic, and a process may have 1,024 open.
     """
 
     owner: MapOwner
@@ -75,14 +74,8 @@ class MappedFile:
 
     def __init__(self, path: Path, fd: int, length: int) -> None:
         """Map `length` bytes of the open file `fd`, which may be closed then."""
-        self.length = length
-        name = str(path)
-        if not name.isascii() and os.fsencode(path) != name.encode("utf-8", "replace"):
-            name = f"/proc/self/fd/{fd}"  # Arrow takes no name that is not UTF-8
-        with pa.memory_map(name, "r+") as mapped:
-            buffer = mapped.read_buffer(length)
-        self.owner = MapOwner(buffer, path)
-        self.view: Bytes = bytes_of(buffer, self.owner)
+        self.length, self.owner = length, MapOwner(None, path)
+        self.view: Bytes = map_bytes(fd, length, private=False, owner=self.owner)
 
     @property
     def path(self) -> Path:
@@ -143,53 +136,95 @@ class Disk:
     """Returns how far the commit log can be read, once that is behind an offset: a restore may
     still be laying it down."""
 
+    folder: HeldFolder | None = None
+    """The store's folder, while it is open: its files are reached from there."""
+
     def event(self, kind: str, path: Path) -> None:
         """Do nothing; tests override this to watch or to interrupt."""
 
+    def hold(self, path: Path) -> None:
+        """Reach what lies in a folder by its descriptor from now on."""
+        try:
+            self.folder = HeldFolder(path)
+        except OSError as e:
+            raise self.full(e, path) from e
+
+    def at(self, path: Path) -> tuple[str, int | None]:
+        """Return a path as the system is to be asked for it; see `HeldFolder.at`."""
+        folder = self.folder
+        return (os.fspath(path), None) if folder is None else folder.at(path)
+
+    def check_place(self) -> None:
+        """Raise StoreAccessError if the store's folder is not where it was opened any more."""
+        if self.folder is not None:
+            self.folder.check_place()
+
+    def status(self, path: Path) -> os.stat_result:
+        """Return what the system knows of a file, or of a symbolic link; raises OSError."""
+        name, folder = self.at(path)
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+
+    def exists(self, path: Path) -> bool:
+        """Tell whether there is anything of that name."""
+        try:
+            self.status(path)
+        except FileNotFoundError:
+            return False
+        except OSError as e:
+            raise self.full(e, path) from e
+        return True
+
     def make_folder(self, path: Path) -> None:
         """Create a folder (and its parents) for its owner only; it must not be a symbolic link."""
-        if path.is_symlink():
-            raise NotAStoreError(f"{path} is a symbolic link. Pass the folder that it points to.")
-        if path.is_dir():
-            return
+        if self.exists(path):
+            mode = self.status(path).st_mode
+            if stat.S_ISLNK(mode):
+                raise NotAStoreError(
+                    f"{path} is a symbolic link. Pass the folder that it points to."
+                )
+            if stat.S_ISDIR(mode):
+                return
         try:
             self.event("mkdir", path)
             missing = [path]
-            while not missing[-1].parent.exists():
+            while not self.exists(missing[-1].parent):
                 missing.append(missing[-1].parent)
             for folder in reversed(missing):
-                folder.mkdir(FOLDER_MODE, exist_ok=True)
+                name, above = self.at(folder)
+                with suppress(FileExistsError):
+                    os.mkdir(name, FOLDER_MODE, dir_fd=above)
                 self.sync_folder(folder.parent)
         except OSError as e:
             raise self.full(e, path) from e
 
     def read(self, path: Path) -> bytes | None:
         """Return a small file's content; None if there is none."""
-        return read_file(path)
+        return read_file(path, self.at)
 
     def names(self, folder: Path) -> list[str]:
         """Return the names in a log's folder."""
-        return list_names(folder)
+        return list_names(folder, self.at)
 
     def block_bytes(self, path: Path) -> int:
         """Return how much of the disk a file takes; 0 if there is none."""
         try:
-            return path.stat().st_blocks * 512
+            return self.status(path).st_blocks * 512
         except OSError:  # it went meanwhile
             return 0
 
     def size(self, path: Path) -> int:
         """Return how many bytes a segment's file has."""
         try:
-            return path.stat().st_size
+            return self.status(path).st_size
         except OSError as e:
             raise self.full(e, path) from e
 
     def open_file(self, path: Path, *, create: bool = False) -> int:
         """Open a file for reading and writing, without following a symbolic link."""
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        name, folder = self.at(path)
         try:
-            return os.open(path, flags, FILE_MODE)
+            return os.open(name, flags, FILE_MODE, dir_fd=folder)
         except OSError as e:
             raise self.full(e, path) from e
 
@@ -210,7 +245,7 @@ class Disk:
             return MappedFile(path, fd, length)
         except OSError as e:
             if fd >= 0:
-                path.unlink(missing_ok=True)
+                self.unlink(path)
             raise self.full(e, path) from e
         finally:
             if fd >= 0:
@@ -306,11 +341,11 @@ class Disk:
 
     def full(self, error: OSError, path: Path) -> Exception:
         """Return the error to raise if allocating or writing failed."""
-        if error.errno == errno.ENOMEM or _is_mapping_error(error):
-            return StoreFullError(
-                f"{path} could not be mapped, because memory is short or the process has too "
-                "many mappings. Raise vm.max_map_count, or use fewer topics in one process."
-            )
+        if error.errno in (errno.ENOENT, errno.ENOTDIR) and self.folder is not None:
+            try:
+                self.check_place()
+            except TimerStoreError as e:
+                return e
         return store_error(error, path)
 
     def sync(self, file: MappedFile | int, path: Path) -> None:
@@ -340,7 +375,8 @@ class Disk:
     def renew(self, path: Path) -> None:
         """Make a file as young as if it were written now, durably; no byte of it changes."""
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            name, folder = self.at(path)
+            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
         except OSError as e:
             raise self.full(e, path) from e
         try:
@@ -357,7 +393,8 @@ class Disk:
         again.
         """
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            name, folder = self.at(path)
+            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
         except OSError as e:
             raise self.full(e, path) from e
         try:
@@ -374,8 +411,8 @@ class Disk:
     def find_spare(self, path: Path) -> None:
         """Say which file is the spare one; it may be there."""
         self.spare, self.spare_bytes = path, 0
-        if path.is_file() and not path.is_symlink():
-            self.spare_bytes = path.stat().st_size
+        if self.exists(path) and stat.S_ISREG(self.status(path).st_mode):
+            self.spare_bytes = self.status(path).st_size
             if _free_bytes(path) < SPARE_BYTES:
                 self.give_up_spare()  # opening needs it, if only to read holes: see `used_ranges`
 
@@ -404,7 +441,7 @@ class Disk:
         if self.spare is None or not self.spare_bytes:
             return False
         self.spare_bytes = 0
-        self.spare.unlink(missing_ok=True)
+        self.unlink(self.spare)
         return True
 
     def write_at(self, fd: int, data: bytes | Bytes, at: int, path: Path) -> None:
@@ -445,7 +482,8 @@ class Disk:
                 self.sync(fd, temporary)
             finally:
                 os.close(fd)
-            temporary.rename(path)
+            (before, folder), (after, _) = self.at(temporary), self.at(path)
+            os.rename(before, after, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError as e:
             raise self.full(e, path) from e
         self.sync_folder(path.parent)
@@ -457,11 +495,11 @@ class Disk:
         already, or the file system cannot do it in one step. Raises StoreFullError,
         FlushFailedError.
         """
-        with FolderAlone(path.parent) as is_alone:
+        with FolderAlone(*self.at(path.parent)) as is_alone:
             if not is_alone:
                 return False
             try:
-                if not _is_sole(path):
+                if not self._is_sole(path):
                     return False
                 self.event("rename", path)
                 if not self.rename(path, name):
@@ -473,8 +511,10 @@ class Disk:
 
     def rename(self, path: Path, name: Path) -> bool:
         """Rename a file unless that name exists; False if it cannot be done."""
+        (before, folder), (after, _) = self.at(path), self.at(name)
+        at = _AT_CWD if folder is None else folder
         done = _RENAME is not None and _RENAME(
-            _AT_CWD, os.fsencode(path), _AT_CWD, os.fsencode(name), _RENAME_NOREPLACE
+            at, os.fsencode(before), at, os.fsencode(after), _RENAME_NOREPLACE
         )
         if done == 0:
             return True
@@ -487,31 +527,31 @@ class Disk:
         """Remove a file."""
         try:
             self.event("remove", path)
-            path.unlink(missing_ok=True)
+            self.unlink(path)
             self.change_count += 1
             self.keep_spare()
         except OSError as e:  # also to remove takes room, if files are copied on write
             raise self.full(e, path) from e
 
+    def unlink(self, path: Path) -> None:
+        """Take a name away, if it is there; raises OSError."""
+        name, folder = self.at(path)
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
 
-def _is_sole(path: Path) -> bool:
-    """Tell whether a name is a file's only one."""
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
-        return False
-    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+    def _is_sole(self, path: Path) -> bool:
+        """Tell whether a name is a file's only one."""
+        try:
+            status = self.status(path)
+        except FileNotFoundError:
+            return False
+        return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 
 
 def _free_bytes(place: int | Path) -> int:
     """Return how many bytes a file system has left for the user of this process."""
     status = os.statvfs(place)
     return (status.f_bfree if os.geteuid() == 0 else status.f_bavail) * status.f_frsize
-
-
-def _is_mapping_error(error: OSError) -> bool:
-    """Tell whether Arrow could not map a file: it does not say why, and there is one reason."""
-    return error.errno is None and "mapping" in str(error)
 
 
 def _has_content(fd: int) -> bool:

@@ -31,7 +31,8 @@ class LockFile:
 
     def __init__(self, disk: Disk, folder: Path) -> None:
         """Take the lock, or raise StoreLockedError with the holder's pid."""
-        status = folder.stat()
+        name, above = disk.at(folder)
+        status = os.stat(name, dir_fd=above)
         self._folder_id = status.st_dev, status.st_ino
         self._pid = os.getpid()
         self._file: io.FileIO | None = None

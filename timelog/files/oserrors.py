@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,7 +53,17 @@ def store_error(error: OSError, path: str | os.PathLike[str]) -> TimerStoreError
             "(`ulimit -n`), or close files."
         )
     if error.errno == errno.ENOMEM:
-        return StoreFullError(f"There is no memory left for {name}. Free some, then try again.")
+        addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if addresses != resource.RLIM_INFINITY:
+            return StoreFullError(
+                f"The address space of this process, {addresses >> 20:,} MiB, has no room left for "
+                f"{name}. A store reserves 5 GB of addresses, and takes little of that as memory. "
+                "Raise the limit (`ulimit -v`)."
+            )
+        return StoreFullError(
+            f"{name} could not be mapped, because memory is short or the process has too many "
+            "mappings. Free memory, raise vm.max_map_count, or use fewer topics in one process."
+        )
     if error.errno == errno.ELOOP:
         return NotAStoreError(f"{name} is a symbolic link. Replace it with a file.")
     if error.errno in _WRONG_KIND:

@@ -393,7 +393,7 @@ class SegmentedFile(Blocks):
             old = int(path.name) // self.segment_bytes
             if old < self.reusable_from or ahead >= self.ahead_max or not self.numbers:
                 return False
-            if any(owner.path == path for owner in self._alive) or not path.exists():
+            if any(owner.path == path for owner in self._alive) or not self.disk.exists(path):
                 return False
             file = self.disk.map_existing(path, self.segment_bytes)
             try:
@@ -427,7 +427,7 @@ class SegmentedFile(Blocks):
             number = self.numbers[-1] if self.numbers else 0
             if number - self.end // self.segment_bytes <= ahead_max:
                 return False
-            with FolderAlone(self.folder) as is_alone:
+            with FolderAlone(*self.disk.at(self.folder)) as is_alone:
                 if not is_alone or not leave(self.shared_table, lock, number, reach_bytes):
                     return False
                 self._forget(number)

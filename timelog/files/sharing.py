@@ -20,10 +20,10 @@ _WAIT_S_MAX: Final = 1.0
 _PAUSE_S: Final = 0.001
 
 
-def _open_folder(folder: Path) -> int:
+def _open_folder(folder: str | Path, above: int | None = None) -> int:
     """Return a descriptor of a folder; −1 if there is none, or none that may be read."""
     try:
-        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=above)
     except OSError:
         return -1
 
@@ -68,13 +68,13 @@ class FolderShare(_FolderLock):
 class FolderAlone(_FolderLock):
     """A folder's lock alone, until a `with` block ends, which is told whether nobody reads."""
 
-    def __init__(self, folder: Path) -> None:
-        """Take nothing yet."""
-        self._folder = folder
+    def __init__(self, folder: str | Path, above: int | None = None) -> None:
+        """Take nothing yet. `above`: the descriptor of the folder that it is in."""
+        self._folder, self._above = folder, above
 
     def __enter__(self) -> bool:
         """Take it if it is free, and tell whether it was."""
-        self._fd = _open_folder(self._folder)
+        self._fd = _open_folder(self._folder, self._above)
         return self._fd >= 0 and _lock(self._fd, fcntl.LOCK_EX)
 
     def __exit__(self, *error: object) -> None:

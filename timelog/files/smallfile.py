@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -19,10 +20,20 @@ SMALL_BYTES_MAX: Final = 256 << 20
 _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def read_head(path: Path, bytes_max: int) -> bytes:
+At = Callable[[Path], tuple[str, int | None]]
+"""Says how the system is asked for a path: a name, and the descriptor of the folder it is in."""
+
+
+def by_path(path: Path) -> tuple[str, None]:
+    """Have the system look for the path as it is."""
+    return os.fspath(path), None
+
+
+def read_head(path: Path, bytes_max: int, at: At = by_path) -> bytes:
     """Return at most the first `bytes_max` bytes; raises MissingFileError if it is none."""
     try:
-        fd = os.open(path, _FLAGS)
+        name, folder = at(path)
+        fd = os.open(name, _FLAGS, dir_fd=folder)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise NotAStoreError(
@@ -39,14 +50,15 @@ def read_head(path: Path, bytes_max: int) -> bytes:
         raise store_error(e, path) from e
 
 
-def read_small(path: Path, bytes_max: int = SMALL_BYTES_MAX) -> bytes:
+def read_small(path: Path, bytes_max: int = SMALL_BYTES_MAX, at: At = by_path) -> bytes:
     """Return a whole file; one that is longer than it can ever be is damaged."""
     try:
-        length = path.stat(follow_symlinks=False).st_size
+        name, folder = at(path)
+        length = os.stat(name, dir_fd=folder, follow_symlinks=False).st_size
     except OSError as e:
         raise store_error(e, path) from e
     if length > bytes_max:
         raise CorruptStoreError(
             path.name, bytes_max, (f"it has {length} bytes, far more than it can have")
         )
-    return read_head(path, bytes_max)
+    return read_head(path, bytes_max, at)

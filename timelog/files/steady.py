@@ -25,7 +25,7 @@ from typing import Final
 from timerstore.errors import TimerStoreError
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.oserrors import store_error
-from timerstore.timelog.files.smallfile import read_head, read_small
+from timerstore.timelog.files.smallfile import At, by_path, read_head, read_small
 
 Read = Callable[[Path], bytes | None]
 
@@ -38,24 +38,32 @@ _READS_MAX: Final = 100
 _PIECE_BYTES: Final = 1 << 20
 
 
-def read_file(path: Path) -> bytes | None:
+def read_file(path: Path, at: At = by_path) -> bytes | None:
     """Return a small file's content; None if there is none."""
     try:
         if path.name == _CURSORS:
-            return read_head(path, 2 * fmt.CHECKPOINT_BYTES)
-        return read_small(path)
+            return read_head(path, 2 * fmt.CHECKPOINT_BYTES, at)
+        return read_small(path, at=at)
     except FileNotFoundError:
         return None
 
 
-def list_names(folder: Path) -> list[str]:
+def list_names(folder: Path, at: At = by_path) -> list[str]:
     """Return the names in a folder; none if it is missing, or no folder."""
+    name, above = at(folder)
+    fd = -1
     try:
-        return os.listdir(folder)
+        if above is None:
+            return os.listdir(name)
+        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=above)
+        return os.listdir(fd)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as e:
         raise store_error(e, folder) from e
+    finally:
+        if fd >= 0:
+            os.close(fd)
 
 
 def list_segments(

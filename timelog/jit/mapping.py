@@ -56,28 +56,25 @@ def _bytes_at(address: int, length: int, owner: object) -> Bytes:
     return view
 
 
-def bytes_of(buffer: Any, owner: MapOwner) -> Bytes:
-    """Return an Arrow buffer's bytes as a writable array that keeps `owner` alive."""
-    return _bytes_at(int(buffer.address), buffer.size, owner)
-
-
-def map_bytes(fd: int, length: int, *, private: bool) -> Bytes:
+def map_bytes(fd: int, length: int, *, private: bool, owner: MapOwner | None = None) -> Bytes:
     """Map the first `length` bytes of an open file, which may be closed right after.
 
-    With `private` the view can be written to, and the file stays as it is. The mapping lives as
-    long as any view of it. `fd` −1: zeros. `length` must be positive.
+    With `private` the view can be written to, and the file stays as it is; with an `owner`, whose
+    map it becomes, the file changes. The mapping lives as long as any view of it. `fd` −1: zeros.
+    `length` must be positive.
     """
-    protection = mmap.PROT_READ | (mmap.PROT_WRITE if private else 0)
+    is_writable = private or owner is not None
+    protection = mmap.PROT_READ | (mmap.PROT_WRITE if is_writable else 0)
     flags = mmap.MAP_PRIVATE if private or fd < 0 else mmap.MAP_SHARED
     flags |= mmap.MAP_ANONYMOUS if fd < 0 else 0
     address = _LIBC.mmap(None, length, protection, flags, fd, 0)
     if address == _FAILED:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
-    owner = MapOwner(None)
+    owner = MapOwner(None) if owner is None else owner
     weakref.finalize(owner, _LIBC.munmap, address, length).atexit = False
     view = _bytes_at(address, length, owner)
-    view.flags.writeable = private
+    view.flags.writeable = is_writable
     return view
 
 

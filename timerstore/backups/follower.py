@@ -67,8 +67,10 @@ class Follower:
         keep_ms: int | None = KEEP_MS,
         config: Config | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        check_place: Callable[[], None] = lambda: None,
     ) -> None:
         """Take the right to write there. `find` returns the destination, anew after each failure.
+        `check_place` raises StoreAccessError if the store does not lie at its path any more.
 
         Raises StoreLockedError if somebody follows there already, InvalidArgumentError if the
         destination cannot be one, NotAStoreError.
@@ -78,7 +80,7 @@ class Follower:
             raise NotAStoreError(f"{path} is no store. Pass the folder of a store.")
         self.path, self.every_s, self.keep_ms, self._find = path, every_s, keep_ms, find
         self._levels = np.array(config.delay_levels_ms(), np.int64)
-        self.dest, self._now_ms = find(), now_ms
+        self.dest, self._now_ms, self._check_place = find(), now_ms, check_place
         if self.dest.folder is not None:
             refuse_inside(path, self.dest.folder)
         self._lock = FollowLock(path, self.dest)
@@ -127,6 +129,7 @@ class Follower:
         """Ship what is new, if anything; return how many seconds to wait until the next time."""
         began_s, now_ms = time.monotonic(), self._now_ms()
         try:
+            self._check_place()
             self._look(now_ms)
         except _REFUSED:
             raise
@@ -245,6 +248,7 @@ class Follower:
             **changes,  # type: ignore[arg-type]
         )
         try:
+            self._check_place()
             write_status(self.path, self.dest.key, self.status)
         except OSError as e:
             log.debug("the state of this follower could not be written: %s", e)

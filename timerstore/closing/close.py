@@ -47,7 +47,7 @@ def close(core: Core, consuming: Consuming, *, flush: bool) -> None:
         try:
             if flush and core.failure.error is None and not core.flushed:
                 core.flusher.flush(clean=True)
-                remove_abort(core.path)
+                remove_abort(core.disk, core.path)
         except (TimerStoreError, OSError):  # the disk's; a signal's is flushed by the next call
             core.flushed = True
             core.let_go()

@@ -44,6 +44,6 @@ def note_clock(engine: Engine) -> None:
 
 def remove_clock_mark(engine: Engine) -> None:
     """Let the timers be real ones from now on."""
-    if (engine.path / CLOCK_FILE).exists():
+    if engine.disk.exists(engine.path / CLOCK_FILE):
         engine.disk.remove(engine.path / CLOCK_FILE)
         engine.disk.sync_folder(engine.path / "config")

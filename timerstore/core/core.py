@@ -180,6 +180,7 @@ class Core:
             self.engine.close_files()
         if hasattr(self, "lock_file"):
             self.lock_file.release()
+        self.disk.folder = None
 
     def let_go(self) -> None:
         """Close the files, then release the lock; the services have stopped."""
@@ -187,6 +188,7 @@ class Core:
         self.putters.close()
         self.engine.close_files()
         self.lock_file.release()
+        self.disk.folder = None
         self.ended = True
         self._call_nobody()
 

@@ -19,6 +19,7 @@ def lock_directory(disk: Disk, path: Path, create: bool) -> LockFile:
     if not path.exists() and not create:
         raise NotAStoreError(f"{path} does not exist. Pass create=True to make a store.")
     disk.make_folder(path)
+    disk.hold(path)
     check_is_store(path)
     if is_backup(path):
         raise NotAStoreError(

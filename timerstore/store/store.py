@@ -151,8 +151,9 @@ class TimerStore(Stays, AnyStore):
 
         A checkpoint is made first, so everything put, cancelled and acknowledged before is in it.
         """
-        self.core.flush()
         core = self.core
+        core.flush()
+        core.disk.check_place()
         return take_point(
             *(core.path, find_place(dest)),
             keep=keep,
@@ -183,6 +184,7 @@ class TimerStore(Stays, AnyStore):
         every_s, core = check_duration(every, "every").total_seconds(), self.core
         keep_ms = None if keep is None else whole_ms(check_duration(keep, "keep"))
         core.check_open()
+        core.disk.check_place()
         follower = Follower(
             core.path,
             lambda: find_destination(dest),
@@ -190,6 +192,7 @@ class TimerStore(Stays, AnyStore):
             keep_ms=keep_ms,
             config=core.engine.config,
             now_ms=lambda: core.clock.now_ms,
+            check_place=core.disk.check_place,
         )
         following = Following(follower)
         core.at_close.append(following.end)

@@ -1,0 +1,61 @@
+"""A store's folder, held by a descriptor: its files are made there, wherever it lies by now.
+
+A folder may be moved, or replaced by another one, while a store is open; a program may change its
+working directory. So files are reached relative to the descriptor, and never by the path again.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from timerstore.errors import StoreAccessError
+
+_FLAGS: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class HeldFolder:
+    """A folder and its descriptor, which is closed with the last reference."""
+
+    fd = -1
+
+    def __init__(self, path: Path) -> None:
+        """Take hold of a folder; raises OSError if it is none, or a symbolic link."""
+        self.path, self._name, self._prefix = path, os.fspath(path), os.path.join(path, "")
+        self._absolute = os.path.abspath(path)
+        self.fd = os.open(path, _FLAGS)
+        self._identity = _identity(os.fstat(self.fd))
+
+    def __del__(self) -> None:
+        """Close the descriptor."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def at(self, path: Path) -> tuple[str, int | None]:
+        """Return a path as the system is to be asked for it: a name, and a folder's descriptor."""
+        name = os.fspath(path)
+        if name.startswith(self._prefix):
+            return name[len(self._prefix) :], self.fd
+        return (".", self.fd) if name == self._name else (name, None)
+
+    def is_in_place(self) -> bool:
+        """Tell whether its path still leads to it."""
+        try:
+            return _identity(os.stat(self._absolute)) == self._identity
+        except OSError:
+            return False
+
+    def check_place(self) -> None:
+        """Raise StoreAccessError if its path does not lead to it any more."""
+        if not self.is_in_place():
+            raise StoreAccessError(
+                f"{self.path} was moved, removed or replaced while the store was open, so the "
+                "store has stopped. What was acknowledged is in the folder that was opened: open "
+                "the store where that lies now."
+            )
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
