@@ -19,6 +19,7 @@ from tests.aio.loops import LOOPS, run, until
 from tests.small_store import SMALL
 from tests.store_calls import methods
 from timerstore import Outcome, Retry
+from timerstore.aio.loopsource import LoopSource
 
 pytestmark = pytest.mark.timeout(120)
 QUICK = replace(SMALL, delay_levels="1s 1s 1s", durability="process")
@@ -411,3 +412,64 @@ def test_in_order(tmp_path: Path, kind: str, config: Any, ordered: Any) -> None:
 
     run(kind, main)
     assert left(tmp_path / "s") == []
+
+
+class Panic(BaseException):
+    """No Exception, as what an extension in Rust raises."""
+
+
+@loops
+@pytest.mark.parametrize(
+    "error",
+    [Panic("a panic"), GeneratorExit(), SystemExit(3), asyncio.CancelledError()],
+    ids=repr,
+)
+def test_what_is_no_exception_is_a_failure_like_others(
+    tmp_path: Path, kind: str, error: BaseException
+) -> None:
+    """It counts an attempt, and becomes a dead letter; the others are handled."""
+    good: list[bytes] = []
+
+    async def handle(d: Any) -> None:
+        if d.body == b"bad":
+            raise error
+        good.append(d.body)
+
+    async def main() -> None:
+        async with timerstore.aio.open(tmp_path / "s", config=QUICK) as store:
+            consumer = timerstore.aio.Consumer(store, "g", max_attempts=0)
+            consumer.subscribe("t", handle)
+            for body in (b"bad", b"1", b"2"):
+                await store.put(body, topic="t")
+            async with consumer:
+                while len(good) < 2 or not await store.dead_letters("g"):
+                    await asyncio.sleep(0.01)
+                assert consumer.error is None
+                assert (await store.health()).warnings[0].kind == "dead letters"
+
+    run(kind, main)
+
+
+@loops
+@pytest.mark.parametrize("error", [Panic("of ours"), asyncio.CancelledError()], ids=repr)
+def test_a_consumer_that_an_error_stopped_says_so_in_health(
+    tmp_path: Path, kind: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def end(*_: Any) -> None:
+        raise error
+
+    async def main() -> None:
+        async with timerstore.aio.open(tmp_path / "s", config=QUICK) as store:
+            consumer = timerstore.aio.Consumer(store, "g")
+            consumer.subscribe("t", end)
+            monkeypatch.setattr(LoopSource, "pull_durable", end)
+            await consumer.start()
+            while consumer.error is None:
+                await asyncio.sleep(0.01)
+            (warning,) = (await store.health()).warnings
+            assert (warning.kind, warning.group) == ("consumer stopped", "g")
+            with pytest.raises(type(error)):
+                await consumer.close()
+            assert not (await store.health()).warnings
+
+    run(kind, main)

@@ -54,7 +54,7 @@ SCRIPT = st.lists(
 )
 
 
-class Killed(BaseException):
+class Killed(KeyboardInterrupt):
     """The process is gone."""
 
 

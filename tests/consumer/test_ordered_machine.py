@@ -31,7 +31,7 @@ LEVELS_MS = SMALL.delay_levels_ms()
 MAX_ATTEMPTS = 3
 
 
-class Killed(BaseException):
+class Killed(KeyboardInterrupt):
     """The process is gone."""
 
 

@@ -48,6 +48,10 @@ def test_the_page_shows_rows_that_are_played(name: str) -> None:
     assert shown == [row for row in played if row in shown]
 
 
+class Panic(BaseException):
+    """No Exception, as what an extension in Rust raises."""
+
+
 def handler(what: str, clock: ManualClock) -> Callable[[Any], Any]:
     """A handler that does what a row says."""
 
@@ -56,6 +60,8 @@ def handler(what: str, clock: ManualClock) -> Callable[[Any], Any]:
             raise OSError("no luck")
         if what == "calls sys.exit":
             sys.exit(3)
+        if what == "panics":
+            raise Panic("in an extension")
         if what == "takes too long":
             clock.advance(TIMEOUT + timedelta(seconds=1))
             return None
@@ -138,7 +144,7 @@ def test_one_message(row: list[str], tmp_path: Path, caplog: pytest.LogCaptureFi
         assert (expected == "logged") == any(each.levelno == logging.ERROR for each in failed)
     else:
         assert found == expected
-    if what in ("raises", "calls sys.exit"):
+    if what in ("raises", "calls sys.exit", "panics"):
         assert any(record.exc_info for record in failed), "the exception was not logged"
     play.finish()
 

@@ -1,5 +1,6 @@
 """The consumer's threads on the wall clock."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -271,7 +272,9 @@ ENDING_PLACES = {
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("error", [ValueError("a mistake of ours"), AnyEnd("the end")], ids=repr)
+@pytest.mark.parametrize(
+    "error", [ValueError("a mistake of ours"), AnyEnd("the end"), KeyboardInterrupt()], ids=repr
+)
 @pytest.mark.parametrize("place", [*ENDING_PLACES, "hook", "handler"])
 def test_whatever_ends_a_thread_ends_the_consumer_alone(
     tmp_path: Path,
@@ -281,7 +284,7 @@ def test_whatever_ends_a_thread_ends_the_consumer_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It is kept, logged, raised by `close`; nothing hangs, and what was not begun comes again."""
-    if place in ("hook", "handler") and isinstance(error, Exception):
+    if place in ("hook", "handler") and not isinstance(error, KeyboardInterrupt):
         return  # that is a failure of theirs, by the consumer's rules
 
     ended: list[bool] = []
@@ -307,14 +310,67 @@ def test_whatever_ends_a_thread_ends_the_consumer_alone(
         store.put_many([b"x"] * 5, topic="t")
         wait_until(lambda: consumer.error is not None)
         assert consumer.error is error
+        (warning,) = [w for w in store.health().warnings if w.kind == "consumer stopped"]
+        assert (warning.group, warning.topic) == ("g", "t")
+        assert type(error).__name__ in warning.what
         with pytest.raises(type(error)):
             consumer.close(timeout=timedelta(seconds=PATIENCE_S))
+    assert not [w for w in store.health().warnings if w.kind == "consumer stopped"]
     wait_until(lambda: any(each.exc_info and each.exc_info[1] is error for each in caplog.records))
     assert not [each for each in threading.enumerate() if each.name.startswith("timerstore-g")]
     if place in ("pull", "read", "task", "lead", "hook", "handler"):  # no handler ended
         assert len(list(store.consume("t", group="g", timeout=0.2))) == 5
     store.close()
     TimerStore(tmp_path, config=Config.from_mapping(SMALL, "the test")).close()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "error",
+    [AnyEnd("a panic"), asyncio.CancelledError(), GeneratorExit(), SystemExit(3)],
+    ids=repr,
+)
+@pytest.mark.parametrize("hooked", [False, True])
+def test_what_is_no_exception_is_a_failure_like_others(
+    store: TimerStore, error: BaseException, hooked: bool
+) -> None:
+    """It counts an attempt, and becomes a dead letter; the others are handled."""
+    good: list[bytes] = []
+
+    def handle(d: Any) -> None:
+        if d.body == b"bad":
+            raise error
+        good.append(d.body)
+
+    hooks = [EndingHook(error)] if hooked else []
+    consumer = Consumer(store, "g", threads=2, max_attempts=0, hooks=hooks)
+    consumer.subscribe("t", handle)
+    store.put_many([b"bad", b"1", b"2"], topic="t")
+    with consumer:
+        wait_until(lambda: len(good) == 2 and len(store.dead_letters("g")) == 1)
+        assert consumer.error is None
+        (letter,) = store.dead_letters("g")
+        kind = "RuntimeError" if isinstance(error, SystemExit) else type(error).__qualname__
+        assert letter.error_type.endswith(kind)
+
+
+@pytest.mark.timeout(60)
+def test_a_successor_ends_the_warning_of_a_consumer_that_stopped(store: TimerStore) -> None:
+    def stop(d: Any) -> None:
+        raise KeyboardInterrupt
+
+    first = Consumer(store, "g", threads=1)
+    first.subscribe("t", stop)
+    first.start()
+    store.put(b"x", topic="t")
+    wait_until(lambda: first.error is not None)
+    assert [w.kind for w in store.health().warnings] == ["consumer stopped"]
+    second = Consumer(store, "g", threads=1)
+    second.subscribe("t", lambda d: None)
+    with second:
+        assert not store.health().warnings
+    with pytest.raises(KeyboardInterrupt):
+        first.close()
 
 
 @pytest.mark.timeout(60)

@@ -18,10 +18,9 @@ from typing import Any, Final
 
 from timerstore.aio.loopsource import LoopSource
 from timerstore.aio.side import TURN_S
-from timerstore.consumer.handling import Handling, exited
+from timerstore.consumer.handling import Handling, failed_by
 from timerstore.consumer.subscription import Task
 from timerstore.errors import StoreClosedError
-from timerstore.services.world.background import Failure
 
 log = logging.getLogger("timerstore")
 
@@ -37,7 +36,7 @@ class Handlers:
         self._source, self._side, self._handling = source, source.side, handling
         self._concurrency, self._batch_count = concurrency, source.settings.batch_count
         self._pull_count = self._burst = source.settings.pull_count
-        self.failure = Failure()
+        self.failure = source.failure
         self._ready: deque[Task] = deque()
         self._calls: dict[Task, asyncio.Task[None]] = {}
         self._ends: set[asyncio.Task[None]] = set()  # what becomes of those that failed
@@ -106,17 +105,22 @@ class Handlers:
             await job
         except StoreClosedError as e:
             log.debug("the consumer stops, because its store failed: %s", e)
-        except Exception as e:
-            self._fail(e)
-        except asyncio.CancelledError:  # the loop ends
-            self.stopping = True
+        except asyncio.CancelledError as e:
+            if not _is_cancelled():
+                self._fail(e)
+                return
+            self.stopping = True  # the loop ends
             self._let_go()
             raise
+        except BaseException as e:
+            self._fail(e)
+            if isinstance(e, (KeyboardInterrupt, SystemExit, GeneratorExit)):
+                raise
         finally:
             self.stopping = True
             self._source.wake()
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         self.failure.keep(error)
         log.error("the consumer has stopped", exc_info=error)
         self.stopping = True
@@ -169,14 +173,10 @@ class Handlers:
         """Call a handler, then do what the rules say; in a context of its own, hooks too."""
         handling = self._handling
         result: Any = None
-        error: Exception | None = None
+        error: BaseException | None = None
         try:
             handling.begin(task)
             result = await task.subscription.handler(handling.argument(task))
-        except Exception as e:
-            error = e
-        except SystemExit as e:
-            error = exited(e)
         except asyncio.CancelledError:
             if _is_cancelled():
                 handling.break_off(task)
@@ -184,9 +184,14 @@ class Handlers:
                     self._let_go()
                 raise
             error = RuntimeError("the handler awaited something that was cancelled")
-        except BaseException:
+        except KeyboardInterrupt:
             handling.break_off(task)
             raise
+        except BaseException as e:
+            if isinstance(e, GeneratorExit) and not _is_running():
+                handling.break_off(task)
+                raise
+            error = failed_by(e)
         finally:
             self._calls.pop(task, None)
             self._source.wake()
@@ -232,3 +237,11 @@ def _is_cancelled() -> bool:
     """Tell whether somebody cancelled this task, not something that it awaited."""
     current = asyncio.current_task()
     return current is not None and current.cancelling() > 0
+
+
+def _is_running() -> bool:
+    """Tell whether a task runs; none does while a coroutine is closed that nobody runs any more."""
+    try:
+        return asyncio.current_task() is not None
+    except RuntimeError:
+        return False

@@ -63,16 +63,14 @@ class Handling:
         """Call a task's handler, then do what the rules say."""
         self.begin(task)
         result: Any = None
-        error: Exception | None = None
+        error: BaseException | None = None
         try:
             result = task.subscription.handler(self.argument(task))
-        except Exception as e:
-            error = e
-        except SystemExit as e:
-            error = exited(e)
-        except BaseException:
+        except KeyboardInterrupt:
             self.break_off(task)
             raise
+        except BaseException as e:
+            error = failed_by(e)
         self._wait_through(self.end(task, result, error))
 
     def begin(self, task: Task) -> None:
@@ -91,7 +89,7 @@ class Handling:
         if self._running.pop(task, None) is not None:
             self.hand_in_again(task, 0)
 
-    def end(self, task: Task, result: Any, error: Exception | None) -> Iterable[None]:
+    def end(self, task: Task, result: Any, error: BaseException | None) -> Iterable[None]:
         """Do what the rules say of what a handler returned, or raised.
 
         Go through what this returns: at each step wait until all that was appended is durable.
@@ -126,7 +124,7 @@ class Handling:
             raise
 
     def _judge(
-        self, task: Task, result: Any, error: Exception | None, elapsed_ms: float
+        self, task: Task, result: Any, error: BaseException | None, elapsed_ms: float
     ) -> Outcome:
         """Read what a handler returned or raised."""
         count = len(task.deliveries)
@@ -352,9 +350,15 @@ class Handling:
         return [task.subscription for task in list(self._running)]
 
 
-def exited(error: SystemExit) -> Exception:
-    """Return the error of a handler that would end the program."""
-    return RuntimeError(f"the handler called sys.exit({error.code!r})")
+def failed_by(error: BaseException) -> BaseException:
+    """Return what a message failed with whose handler raised `error`.
+
+    A handler may raise what is no Exception: a panic of an extension, a time limit's. That says
+    something of its message alone, as any error does.
+    """
+    if isinstance(error, SystemExit):
+        return RuntimeError(f"the handler called sys.exit({error.code!r})")
+    return error
 
 
 def failure_of(outcome: Outcome) -> Failure:

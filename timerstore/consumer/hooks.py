@@ -15,7 +15,8 @@ log = logging.getLogger("timerstore")
 class Hook(Protocol):
     """What a consumer calls around its handlers, in the thread that runs them.
 
-    An exception in a hook is logged; it changes nothing for the message.
+    An exception in a hook is logged, also one that is no Exception; it changes nothing for the
+    message. KeyboardInterrupt stops the consumer.
     """
 
     def before(self, deliveries: list[Delivery]) -> None:
@@ -33,7 +34,9 @@ def call_before(hooks: Sequence[Hook], deliveries: list[Delivery]) -> None:
     for hook in hooks:
         try:
             hook.before(list(deliveries))
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             log.exception("the hook %r failed before a handler was called", hook)
 
 
@@ -42,5 +45,7 @@ def call_after(hooks: Sequence[Hook], deliveries: list[Delivery], outcome: Outco
     for hook in reversed(hooks):
         try:
             hook.after(list(deliveries), outcome)
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             log.exception("the hook %r failed after a handler had ended", hook)

@@ -20,6 +20,7 @@ from timerstore.consumer.consumersettings import ConsumerSettings
 from timerstore.consumer.subscription import Subscription, Task
 from timerstore.consuming.agreed import Wait
 from timerstore.consuming.grouptally import GroupTally
+from timerstore.services.world.background import Failure
 from timerstore.watching.groups import GroupStats
 
 
@@ -62,6 +63,8 @@ class Source(Protocol):
 
     store: Store
     settings: ConsumerSettings
+    failure: Failure
+    """What stopped the consumer, if anything did."""
 
     def subscription(self, topic: str, handler: Any, tags: str) -> Subscription:
         """Return what a handler of a topic gets its messages through."""

@@ -20,7 +20,7 @@ from timerstore.consuming.delivery import HandedOut
 from timerstore.errors import ForkedProcessError
 from timerstore.ground.config import Config
 from timerstore.ground.instants import whole_ms
-from timerstore.services.world.background import Flag
+from timerstore.services.world.background import Failure, Flag
 
 
 class _OpenClient:
@@ -83,6 +83,7 @@ class RemoteSource(Source):
         """Read nothing yet. `check_open`: raises once the client was closed."""
         self.settings, self.store = settings, _OpenClient(check_open, is_closed)
         self.topics: dict[str, tuple[Subscription, Held]] = {}
+        self.failure = Failure()
         self._turn = 0
         self.limited = False
         """Whether the last pull left a topic out."""

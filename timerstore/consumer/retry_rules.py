@@ -92,7 +92,7 @@ class Outcome:
 
     ack_count: int
     delay_level: int | None
-    error: Exception | None
+    error: BaseException | None
     timed_out: bool
     elapsed_ms: float
     delay: timedelta | None = None

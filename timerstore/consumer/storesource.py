@@ -20,6 +20,7 @@ from timerstore.consuming.sendback import wait_durable, wait_ms
 from timerstore.consuming.starting import begin_groups
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError
+from timerstore.services.world.background import Failure
 from timerstore.watching.groups import GroupStats, read_groups
 
 
@@ -31,6 +32,7 @@ class StoreSource(Source):
         self.store = self.core = core
         self.settings, self._consuming = settings, consuming
         self.topics: Sequence[LimitedSubscription] = ()
+        self.failure = Failure()
         self._turn = 0
         self._is_named = False  # among those that broadcast
 
@@ -68,6 +70,8 @@ class StoreSource(Source):
         for each in subscriptions:
             each.open(self._consuming, reads_as, limits, held)
         self.topics = subscriptions
+        topics = [each.topic for each in subscriptions]
+        self._consuming.begin_consumer(reads_as, topics, self.failure)
 
     def pull(self, count_max: int) -> tuple[list[Task], bool]:
         """Pull from the next topic that has something; tell whether limits kept any back."""
@@ -98,6 +102,7 @@ class StoreSource(Source):
 
     def close(self) -> None:
         """Stop reading."""
+        self._consuming.consumers.pop(self.failure, None)
         for each in self.topics:
             each.close()
         if self._is_named:

@@ -25,7 +25,7 @@ from timerstore.consumer.handling import Handling
 from timerstore.consumer.messagesource import Source, Waiter
 from timerstore.consumer.subscription import Task
 from timerstore.errors import StoreClosedError
-from timerstore.services.world.background import BackgroundThread, Failure, Flag
+from timerstore.services.world.background import BackgroundThread, Flag
 
 log = logging.getLogger("timerstore")
 
@@ -43,7 +43,7 @@ class Threads:
         """Have nothing to do yet."""
         self._source, self._handling = source, handling
         self._pull_count = source.settings.pull_count
-        self.failure = Failure()
+        self.failure = source.failure
         self._ready: deque[Task] = deque()
         self._idle: deque[threading.Lock] = deque()
         self._leading = threading.Lock()

@@ -32,6 +32,7 @@ from timerstore.errors import StoreClosedError
 from timerstore.ground.arguments import check_group, check_topic_to_consume
 from timerstore.ground.kinds import check_int, check_timeout
 from timerstore.putting.putting import Putting
+from timerstore.services.world.background import Failure
 from timerstore.timelog.bytes.format import RETRY_PREFIX
 
 PULL_COUNT_MAX: Final = 1 << 16
@@ -60,6 +61,8 @@ class Consuming:
         self._lock = threading.Lock()
         self._offsets_lock = threading.RLock()  # a signal's handler may acknowledge, too
         self._readers: dict[tuple[str, str], WeakSet[object]] = {}
+        self.consumers: dict[Failure, tuple[str, list[str]]] = {}
+        """By what has stopped it, if anything did: the group and topics of each consumer."""
 
     def group(self, topic: str, name: str) -> Group:
         """Return the group's reading of a topic, the same for all who ask."""
@@ -112,6 +115,13 @@ class Consuming:
             return False
         with reader.lock:
             return any(each.in_flight_count for each in reader.cursors.values())
+
+    def begin_consumer(self, group: str, topics: list[str], failure: Failure) -> None:
+        """Note a consumer that begins; those of its group that have stopped have a successor."""
+        for other, (name, _) in list(self.consumers.items()):
+            if name == group and other.error is not None:
+                self.consumers.pop(other, None)
+        self.consumers[failure] = group, topics
 
     def retries(self, name: str) -> GroupRetries:
         """Return what all groups of one name share."""

@@ -329,8 +329,8 @@ class AnyStore(Protocol):
     def health(self) -> Health:
         """Say whether the store does its work: its state, what is wrong since when, what to do.
 
-        `warnings` name dead letters, and topics that nobody reads. It works for a store that has
-        stopped, too. O(topics).
+        `warnings` name dead letters, topics that nobody reads, consumers that an error stopped. It
+        works for a store that has stopped, too. O(topics).
 
         >>> store.health().ok
         True

@@ -14,7 +14,13 @@ from timerstore.errors import FlushFailedError
 from timerstore.ground.moments import moment
 from timerstore.services.engine.engine import Engine
 from timerstore.watching.followedcopies import CopyStats, copies_behind
-from timerstore.watching.groups import NOBODY, GroupStats, read_neglected, read_silent
+from timerstore.watching.groups import (
+    NOBODY,
+    GroupStats,
+    read_groups,
+    read_neglected,
+    read_silent,
+)
 
 State = Literal[
     "running", "paused", "behind", "waiting for space", "damaged", "flush failed", "stopped"
@@ -45,6 +51,10 @@ _BEHIND = (
 _LETTERS = (
     "`timerstore dead PATH GROUP` says why they failed; `timerstore dead retry` puts them back, "
     "`timerstore dead drop` drops them. They stay on the disk until then."
+)
+_CONSUMER = (
+    "Look in the program's log for the cause, then close the consumer and start another one. Its "
+    "messages wait until then."
 )
 _UNREAD = (
     "Let a group consume this topic, or put to another one: perhaps the topic is misspelt. "
@@ -84,11 +94,15 @@ class HealthWarning:
     read; then `group` is None. `since_ms`: when the oldest was fired, None if it cannot be read.
     Or "group is silent": a group has not asked for messages for `Tuning.group_silence_ms`;
     `since_ms`: since when, None if that is not known.
+    Or "consumer stopped": an error ended a consumer of `group` in the process that has the store
+    open; `count` messages of `topic` wait, `since_ms` says since when it has stopped.
     Or "copy is behind": `topic` is then the destination of a copy elsewhere, `count` the bytes
     that it lacks, `since_ms` since when it does.
     """
 
-    kind: Literal["dead letters", "nobody reads", "group is silent", "copy is behind"]
+    kind: Literal[
+        "dead letters", "nobody reads", "group is silent", "copy is behind", "consumer stopped"
+    ]
     topic: str
     group: str | None
     count: int
@@ -161,7 +175,8 @@ def read_health(core: Core, consuming: Consuming) -> Health:
     warnings: tuple[HealthWarning, ...] = ()
     if core.failure.error is None:
         copies = (_behind_copy(*each, now_ms) for each in copies_behind(core))
-        warnings = (*copies, *(_warned(each) for each in read_neglected(core, consuming)))
+        neglected = (_warned(each) for each in read_neglected(core, consuming))
+        warnings = (*copies, *_consumers_stopped(core, consuming), *neglected)
         silence_ms = core.engine.config.group_silence_ms
         if silence_ms is not None:
             warnings += tuple(map(_silent, read_silent(core, consuming, silence_ms)))
@@ -194,6 +209,21 @@ def _silent(row: GroupStats) -> HealthWarning:
     cure = _SILENT.replace("GROUP", row.group)
     place, since_ms = (row.topic, row.group, row.lag_count), row.read_ms
     return HealthWarning("group is silent", *place, since_ms, what, cure)
+
+
+def _consumers_stopped(core: Core, consuming: Consuming) -> list[HealthWarning]:
+    """Return a warning for each topic that a consumer read until an error stopped it."""
+    found = list[HealthWarning]()
+    for failure, (group, topics) in list(consuming.consumers.items()):
+        error, since_ms = failure.error, failure.since_ms
+        if error is None:
+            continue
+        for row in read_groups(core, consuming, [(topic, group) for topic in topics]):
+            what = f"A consumer of group {group!r} has stopped reading topic {row.topic!r}: "
+            what += f"{type(error).__name__}: {error}"
+            said = row.topic, group, row.lag_count, since_ms, what, _CONSUMER
+            found.append(HealthWarning("consumer stopped", *said))
+    return found
 
 
 def _stopped(core: Core) -> list[Condition]:
