@@ -53,6 +53,7 @@ def test_a_page_that_is_wrong_in_memory_too(tmp_path: Path) -> None:
     data = (path / "timerwheel").read_bytes()
     used = next(i for i in range(4095, 0, -1) if data[i])
     flip_bit(path / "timerwheel", used)
+    store.core.engine.wheel.array.slots[used] ^= 1
     assert scrub(store) == [("timerwheel", 0)]
     assert (path / MARK_FILE).exists()
     store.close()

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError, TimerStoreError
 from timerstore.timelog.files.heldfolder import HeldFolder
@@ -26,6 +27,7 @@ from timerstore.timelog.files.steady import list_names, ranges_of, read_file
 from timerstore.timelog.jit.mapping import (
     PAGE_BYTES,
     MapOwner,
+    bytes_of,
     map_bytes,
     open_pages,
     read_ahead,
@@ -59,8 +61,11 @@ class WrongSizeError(NotAStoreError):
 class MappedFile:
     """A file and its writable mapping.
 
-    Each view of it owns the mapping (see mapping.py). No descriptor is kept: there is a file for
-    each topic, and a process may have 1,024 open.
+    `pyarrow.memory_map` makes the mapping; its buffers are read-only for NumPy, so the writable
+    view is made from the buffer's address, and owns the buffer, as does each view of it (see
+    mapping.py). No descriptor is kept: there is a file for each topic, and a process may have 1,024
+    open. Arrow opens files by name alone: where there is no `/proc` that names an open file, the
+    system is asked without Arrow.
     """
 
     owner: MapOwner
@@ -74,8 +79,15 @@ class MappedFile:
 
     def __init__(self, path: Path, fd: int, length: int) -> None:
         """Map `length` bytes of the open file `fd`, which may be closed then."""
-        self.length, self.owner = length, MapOwner(None, path)
-        self.view: Bytes = map_bytes(fd, length, private=False, owner=self.owner)
+        self.length, name = length, f"/proc/self/fd/{fd}"
+        if os.path.exists(name):
+            with pa.memory_map(name, "r+") as mapped:
+                buffer = mapped.read_buffer(length)
+            self.owner = MapOwner(buffer, path)
+            self.view: Bytes = bytes_of(buffer, self.owner)
+        else:
+            self.owner = MapOwner(None, path)
+            self.view = map_bytes(fd, length, private=False, owner=self.owner)
 
     @property
     def path(self) -> Path:
