@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.watched import StoppedHereError, Watched
@@ -146,9 +147,9 @@ def test_no_mapping_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (tmp_path / "a").write_bytes(bytes(4096))
 
     def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        raise OSError("Memory mapping file failed: Cannot allocate memory")
 
-    monkeypatch.setattr(disk_module, "map_bytes", refuse)
+    monkeypatch.setattr(pa, "memory_map", refuse)
     before = open_files()
     with pytest.raises(StoreFullError, match="max_map_count"):
         Watched().map_existing(tmp_path / "a", 4096)
