@@ -358,6 +358,8 @@ class Disk:
                 self.check_place()
             except TimerStoreError as e:
                 return e
+        if error.errno is None and "mapping" in str(error):  # Arrow does not say why
+            error = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         return store_error(error, path)
 
     def sync(self, file: MappedFile | int, path: Path) -> None:
