@@ -159,3 +159,32 @@ def test_a_link_is_not_held(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     with pytest.raises(OSError, match="directory"):
         HeldFolder(tmp_path / "link")
+
+
+def test_a_path_over_a_link_and_back_is_no_moved_store(tmp_path: Path) -> None:
+    """`link/../s` is beside what the link leads to, and not beside the link."""
+    (tmp_path / "there" / "below").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "there" / "below")
+    path = tmp_path / "link" / ".." / "s"
+    with timerstore.open(path, config=SMALL) as store:
+        store.put(b"x", delay=DAY)
+        store.core.disk.check_place()
+        store.backup(tmp_path / "backup")
+    assert (tmp_path / "there" / "s" / "commitlog").is_dir()
+
+
+def test_a_store_of_a_relative_path_is_the_same_after_chdir(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "away").mkdir()
+    with timerstore.open("s", config=SMALL) as store:
+        store.put(b"x", delay=DAY)
+        monkeypatch.chdir(tmp_path / "away")
+        store.backup(tmp_path / "backup")
+        store.follow(tmp_path / "copy").close()
+        store.flush()
+        assert store.health().state == "running"
+    assert list((tmp_path / "away").iterdir()) == []
+    timerstore.restore(tmp_path / "backup", tmp_path / "restored")
+    assert len(pending_in(tmp_path / "restored")) == 1

@@ -23,7 +23,7 @@ class HeldFolder:
     def __init__(self, path: Path) -> None:
         """Take hold of a folder; raises OSError if it is none, or a symbolic link."""
         self.path, self._name, self._prefix = path, os.fspath(path), os.path.join(path, "")
-        self._absolute = os.path.abspath(path)
+        self._absolute = path.absolute()  # a `..` stays: behind a link it leads elsewhere
         self.fd = os.open(path, _FLAGS)
         self._identity = _identity(os.fstat(self.fd))
 
