@@ -9,20 +9,36 @@ are named here only as text.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from timerstore.errors import TimerStoreError
 from timerstore.timelog.jit.apart import apart
 from timerstore.timelog.jit.packaged import packaged, tell_compiled
 
 _FOLDER: Final = __name__.rpartition(".")[0]
 
 
+@contextmanager
+def _told() -> Iterator[None]:
+    """Tell what keeps machine code from being loaded as that, not as a fault of a store's files."""
+    try:
+        yield
+    except (OSError, ImportError) as e:
+        raise TimerStoreError(
+            f"The kernels' machine code could not be loaded or compiled ({type(e).__name__}: {e}). "
+            "No store was changed. See that the working directory exists, that memory is left and "
+            "may be executable (systemd: MemoryDenyWriteExecute=no), then start the program again."
+        ) from e
+
+
 def compiler(module: str) -> Any:
-    """Import a module of this folder that needs Numba."""
-    return import_module(f"{_FOLDER}.{module}")
+    """Import a module of this folder that needs Numba; TimerStoreError says why it cannot be."""
+    with _told():
+        return import_module(f"{_FOLDER}.{module}")
 
 
 class Later:
@@ -37,7 +53,8 @@ class Later:
         """What was made; it is made once."""
         found = self.__dict__.get("_made")
         if found is None:  # of two threads that make it at once one made it in vain
-            found = self.__dict__.setdefault("_made", apart(self._make))
+            with _told():
+                found = self.__dict__.setdefault("_made", apart(self._make))
         return found
 
     def _make(self) -> Any:
@@ -124,12 +141,13 @@ class Kernel(Function):
 
     def load(self) -> Any:
         """Have its machine code for the types that its annotations say; return what calls it."""
-        library = packaged()
-        if library is None or self.name not in library:
-            return compiler("dispatchers").load(self)
-        if self._entry is None:
-            self._call = self._entry = library.callable(self.name, self._call_other)
-        return self._entry
+        with _told():
+            library = packaged()
+            if library is None or self.name not in library:
+                return compiler("dispatchers").load(self)
+            if self._entry is None:
+                self._call = self._entry = library.callable(self.name, self._call_other)
+            return self._entry
 
     def _call_first(self, *args: Any, **kwargs: Any) -> Any:
         if self.is_packaged:
