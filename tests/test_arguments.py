@@ -288,3 +288,16 @@ def test_larger_segments_help_only_where_segments_are_small(store: timerstore.Ti
     for bytes_max in (4 << 20, (4 << 20) - 640):  # of a cluster, of the largest segments
         with pytest.raises(InvalidArgumentError, match=r"Pass \d+ at most\.$"):
             check_body(b"x" * (5 << 20), 0, bytes_max)
+
+
+def test_a_topic_s_wrong_character_is_named(tmp_path: Path) -> None:
+    with timerstore.open(tmp_path / "s", config=SMALL) as store:
+        for topic, wrong in (("orders.eu", "'.'"), ("a b", "' '"), ("größe", "'ö'")):
+            with pytest.raises(timerstore.InvalidArgumentError, match=f"{wrong} is not allowed"):
+                store.put(b"x", topic=topic)
+
+
+def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with timerstore.open("~/s", config=SMALL) as store:
+        assert store.path == tmp_path / "s"

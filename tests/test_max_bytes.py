@@ -77,7 +77,9 @@ def test_small_settings_can_be_changed() -> None:
     config = Config.small(64 * MIB, durability="process", commitlog_segment_bytes=4 * MIB)
     assert (config.commitlog_segment_bytes, config.durability) == (4 * MIB, "process")
     with pytest.raises(InvalidArgumentError, match=r"at least \d+ is needed"):
-        Config.small(5 * MIB)
+        Config.small(64 * MIB, commitlog_segment_bytes=64 * MIB)
+    with pytest.raises(InvalidArgumentError, match=f"Use {10 * MIB} to"):
+        Config.small(7_549_747)
     with pytest.raises(InvalidArgumentError, match="max_bytes"):
         Config.small(0)
     with pytest.raises(InvalidArgumentError, match="no setting"):

@@ -29,6 +29,7 @@ DUE_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
 DUE_MS_MIN: Final = 10**11
 """Smaller numbers are taken for seconds by mistake; as ms they lie before March 1973."""
 _TOPIC = re.compile(r"[%|A-Za-z0-9_-]+\Z")
+_TOPIC_WRONG = re.compile(r"[^%|A-Za-z0-9_-]")
 _SYSTEM_TOPICS: Final = frozenset(
     name
     for name in (
@@ -67,8 +68,10 @@ Instants = datetime | np.datetime64 | Sequence[datetime] | np.ndarray[Any, np.dt
 def check_topic(topic: str, what: str = "topic") -> bytes:
     """Return a topic's bytes, or refuse it."""
     if not isinstance(topic, str) or not _TOPIC.match(topic) or len(topic) > fmt.TOPIC_BYTES_MAX:
+        wrong = _TOPIC_WRONG.search(topic) if isinstance(topic, str) else None
+        which = "" if wrong is None else f", in which {wrong[0]!r} is not allowed"
         raise InvalidArgumentError(
-            f"{what} is {topic!r}. Use 1 to {fmt.TOPIC_BYTES_MAX} of the characters "
+            f"{what} is {topic!r}{which}. Use 1 to {fmt.TOPIC_BYTES_MAX} of the characters "
             "A-Z a-z 0-9 _ - % |."
         )
     if topic in _SYSTEM_TOPICS or topic.startswith("rmq_sys_"):

@@ -35,6 +35,8 @@ _MAXIMA = {
     "inflight_count_max": 1 << 30,
     "inflight_span_max": 1 << 30,
 }
+SMALL_BYTES_MIN = 10 << 20
+"""Of `Config.small`: with less, segments and wheel leave no room for what is put."""
 _MAY_BE_0 = {"retention_ms", "cleaning_slack_bytes"}
 _ENTRY_BYTES, _UNIT_BYTES, _SLOT_BYTES = 20, 52, 32
 _FALSE, _TRUE = ("0", "false", "no", "off"), ("1", "true", "yes", "on")
@@ -332,10 +334,11 @@ class Config(Tuning):
         """Make the configuration of a store that should take little disk: 10 MiB or more.
 
         Segments are smaller, down to 1 MiB, and with them the largest message; below 256 MiB the
-        wheel is a day long, so that a timer further ahead is written again twice a day. `settings`:
-        any others.
+        wheel is a day long, so that a timer further ahead is written again twice a day. Set it to
+        half of the disk at most: what fires is written once more, above `max_bytes` if need be.
+        `settings`: any others.
         """
-        check_int(max_bytes, "max_bytes", 1, _MS_MAX)
+        check_int(max_bytes, "max_bytes", SMALL_BYTES_MIN, _MS_MAX)
         segment_bytes = 1 << max(20, min(26, max_bytes.bit_length() - 5))
         sizes: dict[str, Any] = {
             "max_bytes": max_bytes,

@@ -26,7 +26,7 @@ def check_path(path: Any) -> Path:
     """Return a path, or refuse it."""
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
         raise InvalidArgumentError(f"path is {path!r}. Pass a str, or a pathlib.Path.")
-    text = os.fspath(path)
+    text = os.path.expanduser(os.fspath(path))  # "~/timers", which only a shell knows
     try:
         refused = "\0" in text or not text or not os.fsencode(text)
     except UnicodeEncodeError:
