@@ -2,11 +2,14 @@
 
 import re
 import shlex
+from itertools import pairwise
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from tests.markdown import ROOT
+from tests.rigs.program import python
 from timerstore.cli.commands import app
 
 GROUP = typer.main.get_command(app)
@@ -63,3 +66,25 @@ def test_every_command_writes_json() -> None:
         silent = (("warmup",), ("dead",), ("pipeline",), ("pipeline", "follow"))
         silent += (("follow",), ("standby",))
         assert "--json" in options or names in silent
+
+
+def shown_help(names: tuple[str, ...]) -> str:
+    """What `--help` shows in a terminal of 80 columns."""
+    shown = CliRunner().invoke(app, [*names, "--help"], env={"COLUMNS": "80", "TERM": "dumb"})
+    assert shown.exit_code == 0
+    return shown.output
+
+
+@pytest.mark.parametrize("names", [(), ("dead",), ("pipeline",), *COMMANDS], ids=" ".join)
+def test_help_fits_the_terminal(names: tuple[str, ...]) -> None:
+    """No type stands beside a flag, no bracket is doubled, and lines break only at the edge."""
+    text = shown_help(names)
+    assert "<bool>" not in text and "[[" not in text
+    prose = [line.strip() for line in text.split("╭─")[0].splitlines()]
+    for line, after in pairwise(prose):
+        if line and after and not line.startswith(("Usage:", "Example:")):
+            assert len(f"{line} {after.split()[0]}") > 78, line
+
+
+def test_the_package_is_a_program() -> None:
+    assert "Usage: timerstore" in python("-m", "timerstore", "--help", timeout_s=60)

@@ -9,10 +9,12 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from timerstore.cli.output import Output
 from timerstore.cli.status import MEANING, Status, status_of
@@ -34,8 +36,40 @@ LOOK, CHANGE, CONSUME, OPERATE, CHECK, OTHER = (
 )
 """Headings of `--help`, for `rich_help_panel`."""
 
+
+def _flags_take_nothing(params: list[Any]) -> list[Any]:
+    """Have help show no type beside an option that takes no value."""
+    for each in params:
+        if getattr(each, "is_flag", False):
+            each.metavar = ""
+    return params
+
+
+class Group(TyperGroup):
+    """Commands under a word."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return what it takes."""
+        return _flags_take_nothing(super().get_params(ctx))
+
+
+class Command(TyperCommand):
+    """A command, whose help breaks lines where the terminal ends, not where the source does."""
+
+    def __init__(self, name: str | None, *, help: str | None = None, **options: Any) -> None:
+        """Join the lines of each paragraph."""
+        paragraphs = cleandoc(help or "").split("\n\n")
+        flowing = "\n\n".join(each.replace("\n", " ") for each in paragraphs)
+        super().__init__(name, help=flowing, **options)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return what it takes."""
+        return _flags_take_nothing(super().get_params(ctx))
+
+
 app = typer.Typer(
     name="timerstore",
+    cls=Group,
     help="An embedded, durable timer store whose directory is an Apache RocketMQ 5.x store.",
     epilog=MEANING,
     no_args_is_help=True,

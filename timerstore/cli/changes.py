@@ -197,7 +197,7 @@ def cancel(
     ids: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ID]...", help=("The ids. If - is given, they are read from standard input.")
+            metavar="ID", help=("The ids. If - is given, they are read from standard input.")
         ),
     ] = None,
     topic: OfTopic = None,

@@ -20,7 +20,7 @@ from timerstore.cli import (  # isort: skip
     clustermove,
     trying,
 )
-from timerstore.cli.app import app
+from timerstore.cli.app import Command, app
 
 __all__ = [
     "app",
@@ -43,3 +43,7 @@ __all__ = [
     "trying",
     "upkeep",
 ]
+
+for group in (app, dead.dead, pipelines.pipeline):
+    for command in group.registered_commands:
+        command.cls = Command

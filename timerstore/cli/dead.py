@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from timerstore.cli.app import (
     LOOK,
     AsJson,
     ConfigFile,
+    Group,
     StorePath,
     answering,
     app,
@@ -36,13 +36,11 @@ _FIELDS = (
     *("id", "topic", "key", "tag", "properties", "attempts", "first_failed_ms", "died_ms"),
     *("error_type", "error_text", "trace_id"),
 )
-Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="[ID...]", help="Only these. Default: all.")
-]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Only these. Default: all.")]
 Limit = Annotated[int | None, typer.Option("--limit", "-n", min=0, help="How many at most.")]
 
 
-class _ListsByItself(TyperGroup):
+class _ListsByItself(Group):
     """`dead PATH GROUP` lists."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -191,7 +189,7 @@ def drop(
     group: GroupName,
     ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID...]", help=("Only these ids. To drop all, pass --all.")),
+        typer.Argument(metavar="ID", help=("Only these ids. To drop all, pass --all.")),
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Drop all dead letters of the group.")

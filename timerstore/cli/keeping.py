@@ -195,7 +195,7 @@ def restore(
     dest: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[DEST]", help=("A new folder. If it is left out, the points are listed.")
+            metavar="DEST", help=("A new folder. If it is left out, the points are listed.")
         ),
     ] = None,
     at: Annotated[

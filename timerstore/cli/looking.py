@@ -312,7 +312,7 @@ def get(
     path: StorePath,
     id: Annotated[
         str | None,
-        typer.Argument(metavar="[ID]", help="The id that put wrote.", show_default=False),
+        typer.Argument(metavar="ID", help="The id that put wrote.", show_default=False),
     ] = None,
     topic: OfTopic = None,
     key: Annotated[str | None, typer.Option(help="Find it by this key instead of an id.")] = None,

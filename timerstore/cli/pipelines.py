@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timerstore.cli.app import CHECK, AsJson, ConfigFile, answering, app, settings
+from timerstore.cli.app import CHECK, AsJson, ConfigFile, Group, answering, app, settings
 from timerstore.cli.checking import FireRate, Measure, RollWindow, Upto, measured
 from timerstore.cli.ending import told_to_end
 from timerstore.cli.output import Output
@@ -27,7 +27,7 @@ _LOOK_S = 0.2
 FINDINGS_SHOWN = 5
 """Of one store; all are in the table `findings`, and in `--json`."""
 
-pipeline = typer.Typer(no_args_is_help=True)
+pipeline = typer.Typer(cls=Group, no_args_is_help=True)
 OutPath = Annotated[Path, typer.Argument(metavar="OUT", help="The folder of the result tables.")]
 Master = Annotated[
     str | None, typer.Option(help="Spark's master, such as spark://host:7077. Default: local[*].")
@@ -47,7 +47,7 @@ def run_(
     out: OutPath,
     stores: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[STORE...]", help="Stores, folders of stores, or patterns."),
+        typer.Argument(metavar="STORE", help="Stores, folders of stores, or patterns."),
     ] = None,
     list_file: Annotated[
         Path | None,
@@ -104,7 +104,7 @@ def report(
     page: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[PAGE]", help=("The HTML file to write. Default: report.html in OUT.")
+            metavar="PAGE", help=("The HTML file to write. Default: report.html in OUT.")
         ),
     ] = None,
     run: Annotated[str | None, typer.Option(help="The run. Default: the last one.")] = None,

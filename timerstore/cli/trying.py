@@ -45,7 +45,7 @@ def warmup(
 @app.command(rich_help_panel=OTHER)
 def demo(
     path: Annotated[
-        Path | None, typer.Argument(metavar="[PATH]", help="A new folder. It is kept afterwards.")
+        Path | None, typer.Argument(metavar="PATH", help="A new folder. It is kept afterwards.")
     ] = None,
     timers: Annotated[
         int, typer.Option(min=160, help="How many timers the child puts if it is not killed.")
