@@ -260,12 +260,12 @@ class Group(Reader):
         self._pass_by(cursor, flight, indexes[damaged], None)
         offsets = self.core.engine.queues.read(cursor.row, start, count)["offset"]
         for offset in offsets[damaged].tolist():
-            self.core.report_unreadable("commitlog", offset, "the message is damaged")
+            self.core.engine.damage.note("commitlog", offset, "the message is damaged")
 
     def _pass_by(
         self, cursor: QueueCursor, flight: Flight, indexes: Int64s, reason: str | None
     ) -> None:
-        """Settle entries that cannot be handed out, and count them; with a `reason` report them."""
+        """Settle entries that cannot be handed out, and count them; with a `reason` name them."""
         if len(indexes) == 0:
             return
         queues = self.core.engine.queues
@@ -276,7 +276,7 @@ class Group(Reader):
             cursor.trim()
         if reason is not None:
             for index in indexes.tolist():
-                self.core.report_unreadable(
+                self.core.engine.damage.note(
                     queues.name(cursor.row), index * fmt.ENTRY_BYTES, reason
                 )
 

@@ -33,5 +33,5 @@ def read_queued(
                 yield index, decode_message(commitlog.view(offset), offset)
             except CorruptStoreError as e:
                 if offset >= commitlog.start:
-                    core.report_unreadable(e.file, e.offset, e.reason)
+                    core.engine.damage.note(e.file, e.offset, e.reason)
         start += count

@@ -88,7 +88,7 @@ class RetryCursor(QueueCursor):
             except CorruptStoreError as e:
                 flight.settle(index)
                 self.unreadable_count += 1
-                self.core.report_unreadable(e.file, e.offset, e.reason)
+                engine.damage.note(e.file, e.offset, e.reason)
             else:
                 self._waiting[message.properties.get(_RETRY_TOPIC, "")].append((flight, index))
         self.trim()

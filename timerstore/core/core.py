@@ -53,8 +53,6 @@ from timerstore.timelog.writing.append import STAGE_COUNT_MAX, Stage, new_stage
 log = logging.getLogger("timerstore")
 
 OFFSETS_FILE: Final = "config/consumerOffset.json"
-_REPORTS_MAX: Final = 100
-"""Damaged messages that are logged one by one; all are counted."""
 
 
 class Core:
@@ -79,7 +77,6 @@ class Core:
         self._refusal: str | None = None
         self.unlinked = Copies()
         """Read by `pending/unlinked.py`; under all locks of the services."""
-        self._reported: set[tuple[str, int]] = set()
         self._stages: list[Stage] = []
 
     def lock(self, create: bool) -> None:
@@ -271,14 +268,6 @@ class Core:
         Who is on it has passed the gate, or keeps the GIL.
         """
         self.engine.world.callers.short_way_ended = 1
-
-    def report_unreadable(self, file: str, offset: int, reason: str) -> None:
-        """Log what cannot be read, and is not passed on."""
-        if (file, offset) not in self._reported and len(self._reported) < _REPORTS_MAX:
-            self._reported.add((file, offset))
-            fields = {"store": str(self.path), "file": file, "offset": offset, "reason": reason}
-            text = "%s: %s, offset %d: %s; it was skipped"
-            log.error(text, self.path, file, offset, reason, extra=fields)
 
     # --- appending
 

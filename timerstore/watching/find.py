@@ -216,7 +216,7 @@ class _Search:
             return decode_message(self.log.view(offset), offset)
         except CorruptStoreError as e:
             if offset >= self.log.start:
-                self.core.report_unreadable(e.file, e.offset, e.reason)
+                self.engine.damage.note(e.file, e.offset, e.reason)
             return None
 
     # --- fired
