@@ -40,7 +40,8 @@ class LockFile:
             if self._folder_id in _held:
                 raise StoreLockedError(
                     f"{folder} is open in this process (pid {os.getpid()}) already. "
-                    "Use that store, or close it first."
+                    "Use that store, or close it first. One that was dropped without close() stays "
+                    "open until this process ends."
                 )
             # A file object: if an exception ends this call, or the next, the descriptor is closed
             # with it.
