@@ -57,6 +57,11 @@ def test_search_leads_to_an_answer(site: Path) -> None:
     asked = {
         "time zone": "faq.html#what-about-time-zones",
         "rate limit": "faq.html#can-i-limit-the-rate",
+        "retry": "faq.html#what-happens-when-a-handler-fails",
+        "priority": "faq.html#can-a-timer-have-a-priority",
+        "delete all": "faq.html#how-do-i-delete-all",
+        "every weekday": "faq.html#how-do-i-send-something-every-weekday",
+        "arm64": "faq.html#does-it-run-on-windows",
         "memory": "faq.html#how-much-memory",
         "lambda": "faq.html#can-i-schedule-a-function",
     }
