@@ -378,7 +378,12 @@ def test_nothing_old_is_left_by_a_clean_close(used: SegmentedFile) -> None:
 
 def test_cutting_removes_what_lies_behind(log: SegmentedFile) -> None:
     log.ensure(5)  # zeros, as one that was made ahead
+    disk = log.disk
+    assert isinstance(disk, Watched)
+    disk.events.clear()
     log.cut_from(2 * SIZE + 10)
+    synced = [name for event, name in disk.events if event == "sync"]
+    assert synced == [segment_name(2 * SIZE)]  # and not the one that was never written
     assert log.numbers == [0, 1, 2, 5]
     assert log.path(2).read_bytes() == b"\x03" * 10 + bytes(SIZE - 10)
     log.distrust(2 * SIZE + 10)

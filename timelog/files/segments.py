@@ -479,17 +479,22 @@ class SegmentedFile(Blocks):
                 self.shared_table.zeroed[number % len(self.shared_table.number)] = start
 
     def zero_from(self, offset: int) -> None:
-        """Zero all bytes from `offset` to the end of the last segment, and make that durable."""
+        """Zero all bytes from `offset` to the end of the last segment, and make that durable.
+
+        A segment that was never written is a hole: nothing of it can come back, so none is synced.
+        """
         for number in list(self.numbers):
             start = number * self.segment_bytes
             if start + self.segment_bytes <= offset:
                 continue
             file = self.existing(number)
-            for first, last in self.disk.used_ranges(file):
+            used_ranges = self.disk.used_ranges(file)
+            for first, last in used_ranges:
                 for used in used_pages(file.view[:last], max(first, offset - start)):
                     self.disk.open_pages(file, used.start, used.stop)
                     file.view[used] = 0
-            self.disk.sync(file, file.path)
+            if used_ranges:
+                self.disk.sync(file, file.path)
 
     def cut_from(self, offset: int) -> None:
         """Leave only zeros from `offset` on, durably: what a crash has undone must not come back.
