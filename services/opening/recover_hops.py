@@ -1,4 +1,4 @@
-"""Which unit of each message counts: the last one, by what an earlier life's hops linked."""
+"""Which unit of each message counts: the last one that a hop, or a killed broker, linked."""
 
 from __future__ import annotations
 
@@ -13,25 +13,29 @@ from timerstore.wheel.sets import map_put_all, new_table
 
 
 def learn_hops(engine: Engine, checkpoint: Checkpoint) -> None:
-    """Read what hops linked from the checkpoint's T on, so that units before it are passed by.
+    """Read which units count from the checkpoint's T on, so that units before them are passed by.
 
-    O(units from T on). Slots before R need not be known: nobody reads their units. If T is lost,
-    or a broker wrote since, all units are read.
+    A hop's unit counts, and of several plain ones of one message the last: a broker that was
+    killed links some timers again. O(units from T on). Slots before R need not be known: nobody
+    reads their units. If T is lost, or a broker wrote since, all units are read.
     """
     start, until = checkpoint.hops_from, checkpoint.claimed_slot
     if checkpoint.by_broker:
         start = until = 0
-    nothing = np.zeros(0, np.int64)
-    messages, offsets = [nothing], [nothing]
     start = max(start, engine.timerlog.start)
+    parts = [np.zeros((4, 0), np.int64)]
     for units in all_units(engine, start, engine.timerlog.end, engine.read_slot):
-        hops = units[units.magic & fmt.UNIT_HOP != 0]
-        messages.append(hops.message)
-        offsets.append(hops.offset)
-        if checkpoint.by_broker and len(hops):  # each hopped from a slot before that
-            until = max(until, int(hops.ms.max()) // engine.precision_ms)
+        is_hop = units.magic & fmt.UNIT_HOP
+        # A handover links one delete into many slots.
+        timers = (is_hop != 0) | (units.magic & fmt.UNIT_DELETE == 0)
+        parts.append(np.stack([units.message, units.offset, units.ms, is_hop])[:, timers])
+    messages, offsets, ms, is_hop = np.concatenate(parts, axis=1)
+    _, place, counts = np.unique(messages, return_inverse=True, return_counts=True)
+    counts_here = (counts[place] > 1) | (is_hop != 0)
+    if checkpoint.by_broker and counts_here.any():  # R must pass each of their slots
+        until = int(ms[counts_here].max()) // engine.precision_ms + 1
     engine.hopped_from, engine.hopped_until = start, until
-    use_last_units(engine, np.concatenate(messages), np.concatenate(offsets))
+    use_last_units(engine, messages[counts_here], offsets[counts_here])
 
 
 def use_last_units(engine: Engine, messages: Words, offsets: Words) -> None:

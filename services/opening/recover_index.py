@@ -77,7 +77,7 @@ def take_brokers_units(
         timerlog.ensure(number)
     units = Units.room(CHUNK_ROWS)
     where = np.array([timerlog.start, 0], np.int64)
-    queue_index, is_more = checkpoint.queue_index, True
+    linked, is_more = -1, True
     while is_more:
         with timerlog.reading() as table:
             count = chain.scan_units(
@@ -87,8 +87,7 @@ def take_brokers_units(
         whole = units.message[:count] + units.size[:count] <= log.end
         kept = count if whole.all() else int(np.argmin(whole))
         if kept:
-            last = _revise_slots(engine, units[:kept], checkpoint, findings)
-            queue_index = queue_index if last < 0 else last + 1
+            linked = max(linked, _revise_slots(engine, units[:kept], checkpoint, findings))
         if kept < count:
             where[0] = units.offset[kept]
         is_more = kept == count and bool(where[1] == chain.WALK_FULL)
@@ -96,6 +95,7 @@ def take_brokers_units(
     findings.cut_slots += _cut_heads(engine, timerlog.end)
     timerlog.zero_from(timerlog.end)
     engine.prepare_timerlog()
+    queue_index = checkpoint.queue_index if linked < 0 else linked + 1
     return min(queue_index, engine.queues.next_index(0))
 
 
@@ -115,11 +115,11 @@ def _find_left_behind(engine: Engine, units: Units, read_ms: int, copied: Words)
 def _revise_slots(
     engine: Engine, units: Units, checkpoint: Checkpoint, findings: RecoveryFindings
 ) -> int:
-    """Have the slots from R on lead to these units; return the queue index of the last, or −1."""
+    """Have the slots from R on lead to these units; return the last queue index, or −1."""
     live = units[units.ms >= checkpoint.read_ms]
     findings.cut_slots += chain.revise_slots(engine.world.wheel, live, engine.precision_ms)
     there = units[(units.message >= engine.commitlog.start) & (units.magic & fmt.UNIT_HOP == 0)]
     if not len(there):
         return -1
-    message = int(there.message[-1])
+    message = int(there.message.max())  # a broker that was killed goes back, and links again
     return int.from_bytes(engine.commitlog.read(message + fmt.MESSAGE_QUEUE_INDEX_AT, 8), "big")

@@ -245,8 +245,9 @@ def _find_doubled(view: StoreView) -> Words:
 
 
 def hopped(view: StoreView) -> Words:
-    """Return the messages whose timers hopped, sorted, with the last unit of each: int64[2, n].
+    """Return the messages that were linked again, sorted, with the last unit of each: int64[2, n].
 
+    A timer that hopped was, and one that a killed broker linked twice.
     Of slots that are not passed, found once for each view; O(units from T on). An earlier unit of
     such a message does not count any more. If a broker wrote last, there are none.
     """
@@ -257,10 +258,16 @@ def hopped(view: StoreView) -> Words:
     if found is None:
         start = max(log.start, checkpoint.hops_from)
         from_ms = view.read_slot * view.reader.precision_ms
-        wanted = Wanted(from_ms=from_ms, hops_alone=True)
-        parts = walk_units(log, start, timers_stop(view), wanted)
-        sound = (part[part.status == UNIT_GOOD] for part in parts)
-        found, _ = _lasts([[part.message, part.offset] for part in sound])
+        units, hops = [], []
+        for part in walk_units(log, start, timers_stop(view), Wanted(from_ms=from_ms)):
+            is_hop = part.magic & fmt.UNIT_HOP != 0
+            timers = is_hop | (part.magic & fmt.UNIT_DELETE == 0)
+            sound = part.status == UNIT_GOOD
+            units.append([part.message[timers & sound], part.offset[timers & sound]])
+            hops.append(part.message[is_hop & sound])
+        found, counts = _lasts(units)
+        has_hop = among(found[0], np.unique(np.concatenate([_NOTHING, *hops])))
+        found = found[:, (counts > 1) | has_hop]
         view.known[_HOPPED] = found
     return found
 

@@ -148,6 +148,7 @@ def _note(findings: Findings, part: AuditedUnits) -> None:
     word |= np.where(early, notes.LINK_EARLY, 0)
     word |= np.where(part.magic & fmt.UNIT_ROLL != 0, notes.LINK_ROLL, 0)
     word |= np.where(part.magic & fmt.UNIT_HOP != 0, notes.LINK_HOP, 0)
+    word |= np.where(part.by_broker != 0, notes.LINK_BY_BROKER, 0)
     key = notes.fold_identity(part.high, part.low)
     columns = key, part.message, (offsets << notes.LINK_SHIFT) | word
     findings.note(notes.LINK_NOTE, [column[known] for column in columns])

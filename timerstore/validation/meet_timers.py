@@ -90,6 +90,8 @@ class TimerMeeting:
         self.has_unit = np.bincount(place[met], minlength=len(self.offset)) > 0
         first = met & (word & notes.LINK_HOP == 0)
         self.first_count = np.bincount(place[first], minlength=len(self.offset))
+        self.linked_by_broker = np.zeros(len(self.offset), np.bool_)
+        self.linked_by_broker[place[met]] = word[met] & notes.LINK_BY_BROKER != 0
         waiting = met & (word & notes.LINK_WAITING != 0)
         self.waiting_count = np.bincount(place[waiting], minlength=len(self.offset))
         self.waiting = self.waiting_count > 0
@@ -147,7 +149,10 @@ class TimerMeeting:
         torn = self.scope.is_wheel_torn
         self._fail("enqueued", missing, "no unit stands for this message", torn=torn)
         twice = self.is_timer & ((self.first_count > 1) | (self.waiting_count > 1))
-        self._fail("enqueued", twice, "more than one unit stands for this message", torn=torn)
+        reason = "more than one unit stands for this message"
+        self._fail("enqueued", twice & ~self.linked_by_broker, reason, torn=torn)
+        # A broker that was killed links some again. Of these the last one counts.
+        self._fail("enqueued", twice & self.linked_by_broker, f"{reason}, by a broker", torn=True)
         unit = self.links[:, notes.LINK_UNIT]
         early = unit & notes.LINK_EARLY != 0
         known = early & (self.link_place >= 0)

@@ -41,7 +41,7 @@ COPY_ORIGIN: Final = 4
 LINK_NOTE: Final = 4  # by timer: a unit that points to its message
 LINK_KEY: Final = 0
 LINK_MESSAGE: Final = 1
-LINK_UNIT: Final = 2  # the unit's offset × 16, + bits
+LINK_UNIT: Final = 2  # the unit's offset × 32, + bits
 
 # Only if a store is measured as well, see `measured.py`:
 LOAD_NOTE: Final = 5  # by slot: a live unit ahead
@@ -74,11 +74,12 @@ ROLLS_MAX: Final = (1 << 24) - 1
 TOPIC_SHIFT: Final = 32
 
 # Bits of LINK_UNIT.
-LINK_SHIFT: Final = 4
+LINK_SHIFT: Final = 5
 LINK_WAITING: Final = 1  # in a slot that is not passed
 LINK_EARLY: Final = 2  # in a slot before the due time: sound if a copy was made
 LINK_ROLL: Final = 4
 LINK_HOP: Final = 8  # linked by a hop: its message had a unit before
+LINK_BY_BROKER: Final = 16
 
 # Bits of LOAD_WORD.
 LOAD_ROLL: Final = 1
