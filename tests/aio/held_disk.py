@@ -8,7 +8,7 @@ from timerstore.timelog.files.disk import Disk
 
 
 class HeldDisk(Disk):
-    """Holds who syncs the commit log while `hold` says so."""
+    """Holds who syncs the commit log while `hold_syncs` says so."""
 
     def __init__(self) -> None:
         self.open = threading.Event()
@@ -16,7 +16,7 @@ class HeldDisk(Disk):
         self.held_count = 0
         self.fails = False
 
-    def hold(self) -> None:
+    def hold_syncs(self) -> None:
         """From now on whoever syncs the commit log waits."""
         self.open.clear()
 

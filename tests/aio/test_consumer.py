@@ -133,7 +133,7 @@ def test_a_failure_is_done_only_once_its_retry_is_durable(tmp_path: Path) -> Non
             async def handle(d: timerstore.aio.Delivery) -> Retry | None:
                 if d.attempt:
                     return None
-                disk.hold()
+                disk.hold_syncs()
                 return Retry()
 
             async with consumer:

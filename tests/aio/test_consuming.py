@@ -122,7 +122,7 @@ def test_under_group_only_what_is_durable_is_handed_out(tmp_path: Path) -> None:
             await store.put(b"x", topic="t", delay=200 * MS)
             pulled = asyncio.create_task(store.pull("t"))
             await asyncio.sleep(0)
-            disk.hold()
+            disk.hold_syncs()
             await until(lambda: disk.held_count)
             await until(lambda: plain.count() == 0)
             await asyncio.sleep(0.02)
@@ -143,7 +143,7 @@ def test_nack_is_finished_though_its_task_is_cancelled(tmp_path: Path, kind: str
         async with timerstore.aio.attach(plain) as store:
             await store.put(b"x", topic="t")
             (d,) = await store.pull("t")
-            disk.hold()
+            disk.hold_syncs()
             nack = asyncio.create_task(d.nack(5 * MS))
             await until(lambda: disk.held_count)
             assert in_flight(store, "t") == 1

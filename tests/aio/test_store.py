@@ -127,7 +127,7 @@ def test_awaited_puts_share_an_fsync_that_no_task_waits_for_in_the_loop(
         plain = timerstore.TimerStore(tmp_path / "s", config=GROUP, disk=disk)
         async with timerstore.aio.attach(plain) as store:
             await store.put(b"first", topic="t", delay=HOUR)
-            disk.hold()
+            disk.hold_syncs()
             before = plain.core.flusher.sync_count
             puts = [asyncio.create_task(store.put(b"x", topic="t", delay=HOUR)) for _ in range(50)]
             await until(lambda: disk.held_count)
@@ -152,7 +152,7 @@ def test_a_failed_fsync_is_raised_by_all_who_wait(tmp_path: Path) -> None:
         plain = timerstore.TimerStore(tmp_path / "s", config=GROUP, disk=disk)
         async with timerstore.aio.attach(plain) as store:
             await store.put(b"first", topic="t", delay=HOUR)
-            disk.hold()
+            disk.hold_syncs()
             one = asyncio.create_task(store.put(b"x", topic="t", delay=HOUR))
             many = asyncio.create_task(store.put_many([b"y"] * 3, topic="t", delay_ms=9_000_000))
             await until(lambda: disk.held_count)
@@ -222,7 +222,7 @@ def test_a_cancelled_put_is_put_or_not_and_the_store_goes_on(tmp_path: Path) -> 
     async def main() -> None:
         plain = timerstore.TimerStore(tmp_path / "s", config=GROUP, disk=disk)
         async with timerstore.aio.attach(plain) as store:
-            disk.hold()
+            disk.hold_syncs()
             never = asyncio.create_task(store.put(b"never", topic="t", delay=HOUR))
             never.cancel()  # it did not begin
             put = asyncio.create_task(store.put(b"put", topic="t", delay=HOUR))

@@ -145,7 +145,7 @@ def test_a_plain_owner_that_cannot_be_asked(
     quiet = replace(SMALL, tuning=replace(SMALL.tuning, control=False))
     with (
         timerstore.open(tmp_path / "s", config=quiet) as store,
-        pytest.raises(StoreClosedError, match="This process has it open itself"),
+        pytest.raises(StoreClosedError, match=r"This process \(pid \d+\) has it open itself"),
     ):
         open_shared(store.path)
 

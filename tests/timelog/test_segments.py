@@ -376,6 +376,14 @@ def test_nothing_old_is_left_by_a_clean_close(used: SegmentedFile) -> None:
     assert kinds(used)[-3:] == ["remove", "sync_folder", "sync"]
 
 
+def test_a_clean_close_leaves_no_gap(used: SegmentedFile) -> None:
+    forget(used, 2 * SIZE)
+    used.end = 5 * SIZE + 50
+    used.ensure(7)  # zeros, behind one that was used before
+    used.clear_behind()
+    assert used.numbers == [2, 3, 4, 5]
+
+
 def test_cutting_removes_what_lies_behind(log: SegmentedFile) -> None:
     log.ensure(5)  # zeros, as one that was made ahead
     disk = log.disk

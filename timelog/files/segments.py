@@ -444,8 +444,9 @@ class SegmentedFile(Blocks):
         """
         with self.lock:
             last = self.end // self.segment_bytes
-            for number in reversed(self.numbers):
-                if number > last and not self._is_zeroed(number):
+            used = [n for n in self.numbers if n > last and not self._is_zeroed(n)]
+            for number in reversed(self.numbers.copy()):
+                if used and number >= used[0]:  # zeros behind it too: else the log has a gap
                     self._remove(number)
             if last in self.numbers and not self._is_zeroed(last):
                 file = self.existing(last)
