@@ -500,17 +500,19 @@ class SegmentedFile(Blocks):
     def cut_from(self, offset: int) -> None:
         """Leave only zeros from `offset` on, durably: what a crash has undone must not come back.
 
-        Segments behind the one that `offset` lies in are removed, the last first, if they hold
-        anything; so none of them is missed.
+        From the first segment behind the one of `offset` that holds anything, all are removed, the
+        last first, so the log never has a gap. Zeros that were made ahead before it stay.
         """
-        for number in reversed(self.numbers.copy()):
-            if number * self.segment_bytes <= offset:
-                break
-            file = self.existing(number)
-            if any(file.view[first:last].any() for first, last in self.disk.used_ranges(file)):
-                del file
-                self._remove(number)
+        behind = [n for n in self.numbers if n * self.segment_bytes > offset]
+        used = next((i for i, number in enumerate(behind) if self._is_used(number)), len(behind))
+        for number in reversed(behind[used:]):
+            self._remove(number)
         self.zero_from(offset)
+
+    def _is_used(self, number: int) -> bool:
+        """Tell whether a segment holds anything but zeros."""
+        file = self.existing(number)
+        return any(file.view[first:last].any() for first, last in self.disk.used_ranges(file))
 
     def flush(self, start: int, stop: int) -> None:
         """Make the bytes in [start, stop) durable, and the names of new segments."""
