@@ -91,11 +91,22 @@ def level_due_ms(file: Path, at: int) -> int:
     return int.from_bytes(file.read_bytes()[entry : entry + 8], "big", signed=True)
 
 
+def zero(file: Path, rnd: random.Random, page_bytes: int) -> int:
+    """Zero an aligned page of a file in which something is; return where it begins."""
+    data = bytearray(file.read_bytes())
+    used = [i for i in range(0, len(data), page_bytes) if any(data[i : i + page_bytes])]
+    at = rnd.choice(used or [0])
+    data[at : at + page_bytes] = bytes(len(data[at : at + page_bytes]))
+    file.write_bytes(data)
+    return at
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(60, method="signal")
+@pytest.mark.parametrize("page_bytes", [0, 512, 4_096])
 @pytest.mark.parametrize("number", range(FLIPS))
 def test_nothing_is_lost_without_a_word(
-    number: int, closed: tuple[Path, Ledger, int], tmp_path: Path
+    number: int, page_bytes: int, closed: tuple[Path, Ledger, int], tmp_path: Path
 ) -> None:
     made, before, now_ms = closed
     rnd = random.Random(SEED + number)
@@ -104,7 +115,7 @@ def test_nothing_is_lost_without_a_word(
     kind = kinds[number % len(kinds)]
     files = sorted(file for file in path.glob(KINDS[kind]) if file.stat().st_size)
     file = rnd.choice(files)
-    at, bit = flip(file, rnd)
+    at, bit = (zero(file, rnd, page_bytes), -1) if page_bytes else flip(file, rnd)
     print(f"bit {bit} of byte {at} of {file.relative_to(path)}, seed {SEED + number}")
     clock = ManualClock(now_ms)
     try:

@@ -107,18 +107,21 @@ class WheelSums:
         before, after = np.frombuffer(rows, ">u4").astype(np.uint32).reshape(2, -1)
         return int(header["sequence"]), before, after
 
-    def find_damaged(self, wheel: Bytes, used: Iterable[tuple[int, int]]) -> int:
+    def find_damaged(
+        self, wheel: Bytes, used: Iterable[tuple[int, int]], *, is_whole: bool
+    ) -> int:
         """Return the first page that is not what was written, or −1. O(pages + bytes of `used`).
 
         `used`: the ranges of the wheel that are no holes. If checksums were noted and none can
-        be read, that may be any page.
+        be read, that may be any page. `is_whole`: the last write is known to have ended, so no page
+        may be as it was before: zeros, in a wheel that was written once.
         """
         if self._is_damaged:
             return 0
         if self.current is None or self.before is None:
             return -1
         sums = page_sums(wheel, used)
-        wrong = np.flatnonzero((sums != self.current) & (sums != self.before))
+        wrong = np.flatnonzero((sums != self.current) & (is_whole | (sums != self.before)))
         return int(wrong[0]) if len(wrong) else -1
 
     def either(self) -> tuple[Sums, Sums] | None:

@@ -165,14 +165,16 @@ class TimerWheel:
         if runs:
             self.disk.sync(self.fd, self.path)
 
-    def check_pages(self, *, is_unknown: bool) -> None:
+    def check_pages(self, *, is_unknown: bool, is_whole: bool = False) -> None:
         """Raise CorruptStoreError if a page is not what was written; before it is changed.
 
         If nobody noted checksums, the pages are taken as they are; with `is_unknown` always: a
-        broker wrote since.
+        broker wrote since. `is_whole`: the store was closed, so the last write has ended.
         """
         wheel, used = self.array.slots, list(ranges_of(self.fd, 0, len(self.array.slots)))
-        damaged = -1 if is_unknown or self.is_new else self.sums.find_damaged(wheel, used)
+        damaged = -1
+        if not is_unknown and not self.is_new:
+            damaged = self.sums.find_damaged(wheel, used, is_whole=is_whole)
         if damaged >= 0:
             offset, reason = damaged * PAGE_BYTES, "the checksum of this page does not match"
             raise CorruptStoreError("timerwheel", offset, reason)

@@ -133,7 +133,9 @@ def _judge_wheel_sums(scope: Scope, tally: Evidence) -> None:
     if scope.by_broker or not len(wheel):
         return
     sums = WheelSums(Disk(), reader.path / "config" / SUMS_FILE, -(-len(wheel) // PAGE_BYTES))
-    page = sums.find_damaged(wheel, reader.steady.wheel.ranges)
+    checkpoint = scope.view.checkpoint
+    closed = checkpoint is not None and checkpoint.clean and not scope.view.cut.is_open
+    page = sums.find_damaged(wheel, reader.steady.wheel.ranges, is_whole=closed)
     if reader.is_open and not reader.steady.holds():
         return  # somebody writes, and the checksums may be those of a later checkpoint
     tally.check("wheel_sums", sums.page_count)
