@@ -107,9 +107,7 @@ class WheelSums:
         before, after = np.frombuffer(rows, ">u4").astype(np.uint32).reshape(2, -1)
         return int(header["sequence"]), before, after
 
-    def find_damaged(
-        self, wheel: Bytes, used: Iterable[tuple[int, int]], *, is_whole: bool
-    ) -> int:
+    def find_damaged(self, wheel: Bytes, used: Iterable[tuple[int, int]], *, is_whole: bool) -> int:
         """Return the first page that is not what was written, or −1. O(pages + bytes of `used`).
 
         `used`: the ranges of the wheel that are no holes. If checksums were noted and none can

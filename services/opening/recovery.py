@@ -134,9 +134,7 @@ def _find_who_closed(this: Recovery) -> None:
     findings.clean = findings.clean and not findings.rebuilt
     engine.count_lost = False
     # Of a store that another process is writing to, what is read is of no one moment.
-    engine.wheel.check_pages(
-        is_unknown=findings.by_broker or this.is_live, is_whole=findings.clean
-    )
+    engine.wheel.check_pages(is_unknown=findings.by_broker or this.is_live, is_whole=findings.clean)
 
 
 # --- the commit log, then the timer index
