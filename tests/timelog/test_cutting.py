@@ -1,4 +1,4 @@
-"""Cutting a log: what a crash has undone does not come back, and no gap is left."""
+"""Cutting a log: what a crash has undone does not come back."""
 
 from pathlib import Path
 
