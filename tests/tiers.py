@@ -150,6 +150,7 @@ WHOLE: Final = (
     "services/test_full_files.py",
     "services/test_hops.py::test_killed_at_each_slot",
     "services/test_retention.py::test_crash_while_removing",
+    "services/test_linked_twice.py",
     # Programs in processes of their own, which run no kernel.
     "timelog/jit/test_later.py::test_a_client_needs_no_compiler",
     "timelog/jit/test_later.py::test_a_client_that_puts_and_consumes_loads_no_engine",

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import timerstore
+from tests.aio.held_disk import HeldDisk
 from tests.rigs.together import together
 from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
@@ -240,15 +241,21 @@ def test_a_forked_child_serves_nobody(store: TimerStore, server: Server) -> None
 
 def test_puts_of_many_clients_share_a_fsync(tmp_path: Path) -> None:
     config = timerstore.Config(tuning=timerstore.Tuning(commitlog_segment_bytes=1 << 20))
-    with timerstore.open(tmp_path / "s", config=config) as store, timerstore.serve(store):
+    disk = HeldDisk()
+
+    def work(_: int) -> None:
+        with Client(tmp_path / "s") as client:
+            client.put(b"x", delay_level=18)
+
+    with TimerStore(tmp_path / "s", config=config, disk=disk) as store, timerstore.serve(store):
         before = store.stats().sync_count
-
-        def work(_: int) -> None:
-            with Client(store.path) as client:
-                for _ in range(30):
-                    client.put(b"x", delay_level=18)
-
-        together(work, range(8))
-        assert store.count() == 240
-        assert store.stats().sync_count - before < 240
+        disk.hold_syncs()
+        putting = threading.Thread(target=together, args=(work, range(8)))
+        putting.start()
+        try:
+            wait_until(lambda: store.count() == 8)
+        finally:
+            disk.go_on()
+            putting.join()
+        assert store.stats().sync_count - before < 8
     assert os.listdir(tmp_path) == ["s"]
