@@ -1,17 +1,18 @@
 """Scrubbing: reads all of an open store again, slowly, so that damage is found before it is met.
 
 One pass goes over the wheel's file, the timer log, then the commit log with the queue entries of
-its messages; each step reads STEP_BYTES at most. What differs from memory, or from the commit log,
-is written again: a page of the wheel with the next flush, an entry at once. A damaged unit marks
-the timer index to be rebuilt, a damaged message is named. Nothing is taken off any count here: the
-services do that when they come upon it. It reads through maps of its own, and holds no lock.
+its messages; a step reads STEP_BYTES, or STEP_MESSAGES. What differs from memory, or from the
+commit log, is written again: a page of the wheel with the next flush, an entry at once. A damaged
+unit marks the timer index to be rebuilt, a damaged message is named. Nothing is taken off any count
+here: the services do that when they come upon it. It reads through maps of its own, and holds no
+lock.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -21,15 +22,16 @@ from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import TIMERS, write_mark
 from timerstore.services.mending.mend_entries import write_entries
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.message import REASONS
 from timerstore.timelog.bytes.unit import UNIT_GOOD, WRONG_UNIT_REASON
 from timerstore.timelog.reading import scan, units
-from timerstore.timelog.reading.pastdamage import NO_MESSAGE_REASON, lost_up_to
+from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reading.reader import ReadSegments, StoreReader
 from timerstore.wheel.checksums import PAGE_BYTES, page_sums
 from timerstore.wheel.slots import PAGE_CHANGED
 
 STEP_BYTES: Final = 256 << 10
+STEP_MESSAGES: Final = 512
+"""Of the commit log; some 160 KiB of small ones."""
 BYTES_PER_S: Final = 4 << 20
 """A gigabyte takes four minutes; a disk does hundreds of times as much."""
 FIRST_S: Final = 60.0
@@ -41,10 +43,17 @@ PAUSE_S: Final = 3_600.0
 class Scrub:
     """The pass over one engine's files. `step` is called by one thread at a time."""
 
-    def __init__(self, engine: Engine) -> None:
-        """Begin a first pass a while after opening, which has looked at much of it."""
-        self.engine = engine
+    def __init__(
+        self, engine: Engine, on_damage: Callable[[Damage], object] = lambda damage: None
+    ) -> None:
+        """Begin a first pass a while after opening, which has looked at much of it.
+
+        `on_damage` is told what is damaged of the commit log, as often as a pass meets it.
+        """
+        self.engine, self.on_damage = engine, on_damage
         self.pass_count = 0
+        self.message_count = 0
+        """Sound messages that the pass has read."""
         self.file, self.offset = "", 0
         self._steps: Iterator[int] | None = None
         self._next_s = time.monotonic() + FIRST_S
@@ -134,32 +143,24 @@ class Scrub:
 
     def _read_messages(self) -> Iterator[int]:
         engine, log = self.engine, self.engine.commitlog
-        self.file = "commitlog"
+        self.file, self.offset, self.message_count = "commitlog", log.start, 0
         stop = log.end  # before: what is mapped ahead of the end may be removed, and made again
         reader = StoreReader(
             engine.path, engine.level_ms, precision_ms=engine.precision_ms, shares=False
         )
-        offset = log.start
-        while offset < stop:
-            self.offset = offset
-            scanned = reader.scan(offset, min(stop, offset + STEP_BYTES))
-            for rows in scanned:
-                self._compare(rows)
-            offset = scanned.end
-            if offset < stop and scanned.stopped in (scan.STOP_BAD, scan.STOP_END):
-                if scanned.stopped == scan.STOP_BAD or offset < self.offset + STEP_BYTES:
-                    offset = self._pass_damage(reader, offset, scanned.bad, stop)
-            yield STEP_BYTES
+        for item in read_past_damage(reader, log.start, stop, chunk=STEP_MESSAGES):
+            start = self.offset
+            if isinstance(item, Damage):
+                self.offset = item.resume
+                if item.offset >= log.start:
+                    engine.damage.note("commitlog", item.offset, item.told(stop))
+                    self.on_damage(item)
+            else:
+                self.offset = int(item.offset[-1] + item.size[-1])
+                self.message_count += len(item)
+                self._compare(item)
+            yield max(1, self.offset - start)
             reader.commitlog.unmap()
-
-    def _pass_damage(self, reader: StoreReader, offset: int, status: int, stop: int) -> int:
-        following = reader.next_message(offset, stop)
-        following = stop if following < 0 else following
-        reason = REASONS[status] if status else NO_MESSAGE_REASON
-        if offset >= self.engine.commitlog.start:
-            reason = lost_up_to(reason, offset, following)
-            self.engine.damage.note("commitlog", offset, reason)
-        return following
 
     def _compare(self, rows: scan.LoggedMessages) -> None:
         """Compare messages with their queue entries."""

@@ -9,7 +9,7 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.blank import BLANK_SEALED, blank_kind
 from timerstore.timelog.bytes.message import BAD_CRC, REASONS
 from timerstore.timelog.reading import scan
-from timerstore.timelog.reading.reader import ReadSegments, StoreReader
+from timerstore.timelog.reading.reader import CHUNK_ROWS, ReadSegments, StoreReader
 from timerstore.timelog.reading.scan import LoggedMessages
 
 NO_MESSAGE_REASON: Final = "no message begins at this offset"
@@ -35,9 +35,9 @@ class Damage(NamedTuple):
 
 
 def read_past_damage(
-    reader: StoreReader, start: int, stop: int
+    reader: StoreReader, start: int, stop: int, chunk: int = CHUNK_ROWS
 ) -> Iterator[LoggedMessages | Damage]:
-    """Yield the messages that begin in [start, stop), with what is damaged.
+    """Yield the messages that begin in [start, stop), `chunk` at most at once, and what is damaged.
 
     A message begins at `start`. The arrays are overwritten by the next step. A segment begins with
     a message, so damage ends there at the latest; a segment that is missing is passed over, because
@@ -45,7 +45,7 @@ def read_past_damage(
     """
     log, offset = reader.commitlog, start
     while offset < stop:
-        scanned = reader.scan(offset, stop)
+        scanned = reader.scan(offset, stop, chunk=chunk)
         yield from scanned
         offset = scanned.end
         if offset >= stop:

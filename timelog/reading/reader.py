@@ -542,15 +542,21 @@ class StoreReader:
         return any(len(rows) for rows in self.scan(offset, offset + 1))
 
     def scan(
-        self, start: int | None = None, stop: int | None = None, *, verify: bool = True
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        verify: bool = True,
+        chunk: int = CHUNK_ROWS,
     ) -> Scan:
-        """Return a scan over the messages in [start, stop)."""
+        """Return a scan over the messages in [start, stop), in tables of `chunk` rows at most."""
         log = self.commitlog
         return Scan(
             self,
             log.start if start is None else start,
             log.files_end if stop is None else stop,
             verify=verify,
+            chunk=chunk,
         )
 
 
@@ -561,15 +567,18 @@ class Scan:
     constant of `scan.py`; `bad` the status of the message there, if it is one.
     """
 
-    def __init__(self, reader: StoreReader, start: int, stop: int, *, verify: bool) -> None:
+    def __init__(
+        self, reader: StoreReader, start: int, stop: int, *, verify: bool, chunk: int
+    ) -> None:
         """Begin at `start`, where a message begins."""
         self.reader, self.end, self._stop, self._verify = reader, start, stop, verify
+        self._chunk = chunk
         self.stopped, self.bad = scan.STOP_COUNT, 0
 
     def __iter__(self) -> Iterator[scan.LoggedMessages]:
         """Yield rows that are overwritten by the next step."""
         reader, log = self.reader, self.reader.commitlog
-        room = min(CHUNK_ROWS, (self._stop - self.end) // fmt.MESSAGE_BYTES_MIN + 1)
+        room = min(self._chunk, (self._stop - self.end) // fmt.MESSAGE_BYTES_MIN + 1)
         rows = scan.LoggedMessages.room(max(room, 1) + 1)
         good = rows[:-1]  # what is bad stands behind them
         place = scan.LogPlace(MessageParts(), self.end, self._stop, reader.sealed_from)

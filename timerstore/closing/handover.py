@@ -21,6 +21,7 @@ from timerstore.consuming.consuming import Consuming
 from timerstore.core.clockmark import remove_clock_mark
 from timerstore.core.core import Core
 from timerstore.errors import TimerStoreError
+from timerstore.services.broker.broker_damage import check_whole
 from timerstore.services.broker.broker_deletes import link_delete
 from timerstore.services.broker.cut_chains import cut_chains, move_units, passed_slot_ms
 from timerstore.services.broker.full_files import (
@@ -61,6 +62,7 @@ def handover(core: Core, consuming: Consuming) -> int | None:
         )
     if core.switches.find("firing", core.clock.now_ms):
         raise TimerStoreError('Firing is paused. Call resume("firing"), then hand over.')
+    check_whole(engine)
     core.refuse("The store is being handed over to a broker. Put into the broker.")
     try:
         while core.gate.others_inside():  # those who put before it was refused

@@ -208,8 +208,9 @@ class TimerStore(Stays, AnyStore):
         `precision_ms`. After a plain `close` a broker would fire that slot again. The broker's
         settings are in `config/broker.conf`. Returns until when a broker must open the store, in
         epoch ms, because later it skips timers; None if nothing is pending. Raises TimerStoreError
-        if the clock was set back, or a broker would refuse the wheel. Everything is durable on
-        return. O(units).
+        if the clock was set back, if a broker would refuse the wheel, or if it would lose timers
+        because of damage; the error names each damaged message. Everything is durable on return.
+        O(bytes): it reads the whole store once before it changes anything.
         """
         return handover(self.core, self.consuming)
 
