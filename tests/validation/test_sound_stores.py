@@ -106,3 +106,18 @@ def test_a_store_that_is_open_is_read_up_to_its_checkpoint(tmp_path: Path) -> No
         assert found.was_open and not found.failures, str(found)
         assert found.counts["pending"] == 2
         assert validate(tmp_path / "store", upto="end").counts["pending"] == 5
+
+
+@pytest.mark.parametrize(("at", "is_sound"), [(40, True), (46, True), (48, False), (4_095, False)])
+def test_flush_times_of_each_version(
+    golden: Callable[[str], Path], at: int, is_sound: bool
+) -> None:
+    """From 5.5 on a broker writes six numbers into `checkpoint`, before that five."""
+    path = golden("fired")
+    data = bytearray((path / "checkpoint").read_bytes())
+    data[at] = 1 if at != 40 else 0
+    data[47] = 7
+    (path / "checkpoint").write_bytes(data)
+    found = validate(path, roll_window_slots=20)
+    assert found["flush_times"].ok is is_sound, str(found)
+    assert verify(path).ok is is_sound

@@ -378,9 +378,10 @@ STORE_CHECKPOINT: Final = np.dtype(
         ("index_flushed_ms", ">i8"),
         ("master_flushed_offset", ">i8"),
         ("confirmed_offset", ">i8"),
+        ("queues_flushed_offset", ">i8"),  # as RocketMQ writes it from 5.5 on; before it is 0
     ]
 )
-assert STORE_CHECKPOINT.itemsize == 40
+assert STORE_CHECKPOINT.itemsize == 48
 
 SEGMENT_NAME_DIGITS: Final = 20
 COMMITLOG_SEGMENT_BYTES_BROKER: Final = 1 << 30

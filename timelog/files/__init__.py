@@ -17,6 +17,7 @@ heldfolder.py    a store's folder, held by a descriptor
 jsonfile.py      JSON that a broker reads or writes
 identity.py      what a store was made with: its tag, its sizes
 checkpoint.py    which cursors are durable
+batchqueues.py   finds a broker's batch consume queues, which are not read
 rocksdb.py       refuses what a broker keeps in RocksDB
 oserrors.py      what the operating system refuses, told as an error of ours
 """

@@ -267,5 +267,5 @@ def write_checkpoint(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:
 def write_store_checkpoint(disk: Disk, path: Path, flushed_ms: int, confirmed_offset: int) -> None:
     """Write RocketMQ's `checkpoint`; durable on return."""
     content = np.zeros(1, fmt.STORE_CHECKPOINT)
-    content[0] = (flushed_ms, flushed_ms, 0, 0, confirmed_offset)
+    content[0] = (flushed_ms, flushed_ms, 0, 0, confirmed_offset, 0)
     disk.replace(path, content.tobytes().ljust(fmt.CHECKPOINT_BYTES, b"\0"))

@@ -57,6 +57,8 @@ class VerifyReport(Report):
     """`abort` exists: the store is open, or was not closed."""
     by_broker: bool
     """RocketMQ wrote last."""
+    unread: tuple[str, ...]
+    """Queues of RocketMQ that timerstore does not read; their messages are compared with none."""
 
     @property
     def ok(self) -> bool:
@@ -75,6 +77,7 @@ class VerifyReport(Report):
             lines.append(f"  {self.pending_count} timers are pending.")
         if self.was_open:
             lines.append("  The file abort exists: the store is open, or was not closed.")
+        lines += [f"  not read: {each}" for each in self.unread]
         lines += shown_problems("  ", self.problems, self.problem_count)
         lines += shown_problems("  warning: ", self.warnings, self.warning_count)
         return "\n".join(lines)

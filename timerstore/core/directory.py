@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from timerstore.errors import NotAStoreError
+from timerstore.timelog.files.batchqueues import refuse_batch_queues
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.lockfile import LockFile
 from timerstore.timelog.files.names import BUILDING_FOLDER, held_names
@@ -21,6 +22,7 @@ def lock_directory(disk: Disk, path: Path, create: bool) -> LockFile:
     disk.make_folder(path)
     disk.hold(path)
     check_is_store(path)
+    refuse_batch_queues(path)
     if is_backup(path):
         raise NotAStoreError(
             f"{path} is a backup, and an open store would change it. Make a store from it with "

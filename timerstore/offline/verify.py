@@ -25,6 +25,7 @@ from timerstore.offline.auditbackup import backup_faults
 from timerstore.tables.splits import LOG, UNITS, WHEEL, Range
 from timerstore.tables.timertable import count_pending
 from timerstore.tables.view import forget
+from timerstore.timelog.files.batchqueues import folder_name
 from timerstore.timelog.files.oserrors import telling
 from timerstore.timelog.reading.reader import Fault
 from timerstore.validation.evidence import Evidence, Example, RulePlaces
@@ -143,6 +144,7 @@ def _report(path: str, scope: Scope, tally: Evidence) -> VerifyReport:
         bytes_count=sum(sizes),
         was_open=reader.is_open,
         by_broker=scope.by_broker,
+        unread=tuple(folder_name(*each) for each in scope.view.batch_queues),
     )
 
 

@@ -18,6 +18,7 @@ from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.ground.config import DELAY_LEVELS, Config
 from timerstore.tables.levels import level_offsets
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.batchqueues import find_batch_queues
 from timerstore.timelog.files.oserrors import telling
 from timerstore.timelog.reading.logend import log_used_end
 from timerstore.timelog.reading.reader import StoreReader
@@ -57,6 +58,7 @@ class StoreView:
         self.log_stop, self.units_stop = cut.log_stop, cut.units_stop
         self.settled: Any = None  # what `places.py` found once
         self.known: dict[Any, Any] = {}  # what a validation found once: see who asks
+        self.batch_queues = find_batch_queues(reader.path)
         checkpoint = self.checkpoint
         self.ours = checkpoint is not None and not checkpoint.by_broker
         # Before these offsets everything was flushed: what is wrong there is damage.

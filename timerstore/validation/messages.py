@@ -175,7 +175,9 @@ class _Look:
         self.findings.fail("message_sound", _LOG, offsets, reason, torn[sound & nameless])
         indexed = sound & ~nameless & (marks & MARK_NOT_INDEXED == 0)
         for number in np.flatnonzero(np.bincount(numbers[indexed])).tolist():
-            self._compare(number, rows[indexed & (numbers == number)])
+            topic, queue_id = self.queues.names[number]
+            if (text(topic), queue_id) not in self.view.batch_queues:
+                self._compare(number, rows[indexed & (numbers == number)])
         if self.findings.scope.has_indexes:
             self._map(rows)  # who looks for what is lost may have let go of it
             self._take_timers(rows, numbers, marks)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from timerstore.timelog.files.batchqueues import folder_name
 from timerstore.validation.evidence import Evidence, Example
 from timerstore.validation.files import bytes_read, store_name
 from timerstore.validation.plan import Scope
@@ -72,6 +73,8 @@ class Validation:
     """RocketMQ wrote last."""
     was_open: bool
     """`abort` exists: the store is open, or was not closed."""
+    unread: tuple[str, ...] = ()
+    """Queues of RocketMQ that timerstore does not read; their messages are compared with none."""
 
     @classmethod
     def make(cls, scope: Scope, tally: Evidence, fire_rate_per_s: float | None) -> Validation:
@@ -97,6 +100,7 @@ class Validation:
             bytes_count=bytes_read(scope),
             by_broker=view.checkpoint is not None and not view.ours,
             was_open=view.cut.is_open,
+            unread=tuple(folder_name(*each) for each in view.batch_queues),
         )
 
     @property
@@ -122,6 +126,7 @@ class Validation:
             "by_broker": self.by_broker,
             "was_open": self.was_open,
             "bytes_count": self.bytes_count,
+            "unread": list(self.unread),
             "counts": self.counts,
             "rules": [each.to_dict() for each in self.rules],
             "spread": self.spread.to_dict(),
@@ -164,6 +169,7 @@ class Validation:
             f"  {sum(1 for each in self.rules if each.checked)} rules looked at "
             f"{counted(counts['messages'], 'message')} and {counted(counts['units'], 'timer unit')}"
         )
+        yield from (f"  not read: {each}" for each in self.unread)
         for each in self.failures:
             yield f"  {each.severity} {each.name}: {each.failed:,} of {each.checked:,}"
             yield from (

@@ -166,7 +166,7 @@ def look_at_flush_times(findings: Findings) -> None:
         faults.append((8 * i, f"{values[i]} is neither a time nor an offset"))
     checkpoint = view.checkpoint
     if checkpoint is not None and view.ours and not scope.is_unclean:
-        expected = (values[1], values[1], 0, 0, checkpoint.commitlog_flushed)  # as we write it
+        expected = (values[1], values[1], 0, 0, checkpoint.commitlog_flushed, 0)  # as we write
         for i in np.flatnonzero(values != np.array(expected)).tolist():
             faults.append((8 * i, f"{values[i]} is not the value that a clean close writes here"))
     findings.tally.check("flush_times", len(values))
