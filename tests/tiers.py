@@ -177,6 +177,7 @@ ON_DISK: Final = (
     *("test_small_stores.py", "offline/test_verify.py", "wheel/test_slots.py"),
     *("timelog/test_consumequeue.py", "timelog/test_disk.py", "timelog/test_segments.py"),
     *("timelog/test_steady.py", "services/test_retention.py"),
+    "services/test_prefetch.py",
     # What waits for an fsync, and processes that are killed.
     *("services/test_flush.py", "services/test_group_commit.py", "test_storm.py", "test_kill.py"),
     *("backups/test_follow_kill.py", "consuming/test_ackput_kill.py", "aio/test_kill.py"),

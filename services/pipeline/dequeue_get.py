@@ -48,7 +48,7 @@ from timerstore.timelog.bytes.unit import (
     unit_ms,
 )
 from timerstore.timelog.files.segmenttable import segment_at
-from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u32
+from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u32, touch_to_read
 from timerstore.timelog.jit.kernel import inlined
 from timerstore.timelog.jit.locks import lock_acquire, lock_release
 from timerstore.timelog.jit.record import Bytes, Words, observe, publish
@@ -78,6 +78,8 @@ from timerstore.wheel.slots import NO_UNIT, slot_last
 
 CLAIM_UNITS: Final = 2_048
 """Units that one step walks at most: near is held for tens of microseconds."""
+TOUCH_NS: Final = 500_000
+"""So long a step waits for pages; at 100 µs each a disk brings some of them."""
 TAKE_COUNT: Final = 1_024
 _KEEP_CHUNKS: Final = 64
 """Chunks of deletes that are kept in one hold of wheel."""
@@ -97,6 +99,9 @@ def dequeue_get(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
 
     `is_timed`: count what reading units takes. `clock`: scratch of this thread.
     """
+    front_ready, aside_ready = _touch_chain(world, world.dequeue_get, 0, now_ms, clock), 0
+    if is_aside(world):
+        aside_ready = _touch_chain(world, world.aside, 1, now_ms, clock)
     lock_acquire(world.near_lock)
     done = _take_late(world)
     # An old R only makes it wait. R is read before slots are claimed: if the ring has wrapped, what
@@ -105,15 +110,16 @@ def dequeue_get(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
     goes_first = waits and world.aside.first_count > 0
     for turn in range(2):
         aside = 1 - turn if goes_first else turn
-        get, base = world.dequeue_get, front
+        get, base, ready = world.dequeue_get, front, front_ready
         if aside == 1:
-            get, base = world.aside, read
+            get, base, ready = world.aside, read, aside_ready
         if aside == 1 and not waits:
             break
         began_ns = 0
         if is_timed:
             began_ns = steady_ns(clock)
-        worked = claim(world, get, aside, claim_limit(world, aside, base, now_ms), now_ms)
+        limit = claim_limit(world, aside, base, now_ms)
+        worked = claim(world, get, aside, limit, now_ms, ready)
         if is_timed and worked > 0:
             count_stage(world.stages, READ_UNITS, worked, steady_ns(clock) - began_ns)
         if aside == 1 or not waits or world.aside.first_count <= 0 or _is_handed_on(world):
@@ -173,8 +179,45 @@ def near_take(world: World, timer: NearTimer, in_front: bool) -> None:
 
 
 @inlined
-def claim(world: World, get: DequeueGet, aside: int, last: int, now_ms: int) -> int:
-    """Walk chains of a range's slots, up to `last`, into the near wheel; what rolls hops on."""
+def _touch_chain(world: World, get: DequeueGet, aside: int, now_ms: int, clock: Words) -> int:
+    """Wait for the pages of the units that are claimed next, without a lock; return how many.
+
+    What is linked before these meanwhile is in memory. If pages were missing lately it waits for
+    TOUCH_NS at most: what is due fires meanwhile.
+    """
+    slot, last = get.claimed_slot, claim_limit(world, aside, base_slot(world, aside), now_ms)
+    offset, count, is_cold = get.claim_offset, 0, observe(world.prefetch, "is_active") != 0
+    until_ns = 0
+    if is_cold:
+        until_ns = steady_ns(clock) + TOUCH_NS
+    while count < CLAIM_UNITS:
+        if offset < world.cleaning.timerlog_start:  # NO_UNIT, or it was removed
+            if slot > last:
+                break
+            offset = slot_last(world.wheel, slot)
+            slot += 1
+            continue
+        buf = segment_at(world.timerlog, offset)
+        at = offset % world.timerlog.segment_bytes
+        if not _is_there(world, offset) or at + fmt.UNIT_BYTES > len(buf):
+            break  # who claims it stops there
+        touch_to_read(buf, at + fmt.UNIT_BYTES - 1)
+        previous = get_i64(buf, at + fmt.UNIT_PREV_AT)
+        count += 1
+        if is_cold and steady_ns(clock) >= until_ns:
+            return count
+        if previous >= offset:
+            break
+        offset = previous
+    return CLAIM_UNITS
+
+
+@inlined
+def claim(world: World, get: DequeueGet, aside: int, last: int, now_ms: int, ready: int) -> int:
+    """Walk chains of a range's slots, up to `last`, into the near wheel; what rolls hops on.
+
+    `ready`: units whose pages are in memory.
+    """
     walked = 0
     while walked < CLAIM_UNITS:
         offset = get.claim_offset
@@ -192,17 +235,21 @@ def claim(world: World, get: DequeueGet, aside: int, last: int, now_ms: int) -> 
                 publish(get, "walked_slot", slot + 1)
             walked += 1
             continue
+        if ready <= 0:
+            break
         previous = _claim_unit(world, get.claimed_slot - 1, aside, offset)
         if previous == _NO_DUE:
             break
         if previous == _IS_ROLL:
-            hopped = _hop_on(world, get, aside, now_ms)
+            hopped = _hop_on(world, get, aside, now_ms, ready)
             walked += hopped
+            ready -= hopped
             if hopped == 0:
                 break
         else:
             get.claim_offset = previous
             walked += 1
+            ready -= 1
         if get.claim_offset == NO_UNIT:
             publish(get, "walked_slot", get.claimed_slot)
     return walked
@@ -297,12 +344,15 @@ def message_due_ms(world: World, message: int, otherwise_ms: int) -> int:
 
 
 @inlined
-def _hop_on(world: World, get: DequeueGet, aside: int, now_ms: int) -> int:
-    """Hop with the rolls that come next in a chain; return how many. Takes wheel. O(1) for each."""
+def _hop_on(world: World, get: DequeueGet, aside: int, now_ms: int, ready: int) -> int:
+    """Hop with the rolls that come next in a chain, `ready` at most; return how many. Takes wheel.
+
+    O(1) for each.
+    """
     done = 0
     # Each is linked in the hold in which the claim passes it, and before its slot is walked.
     lock_acquire(world.wheel_lock)
-    while done < HOP_COUNT and _is_there(world, get.claim_offset):
+    while done < min(HOP_COUNT, ready) and _is_there(world, get.claim_offset):
         previous = _hop(world, get.claimed_slot - 1, aside, get.claim_offset, now_ms)
         if previous == _NO_DUE:
             break

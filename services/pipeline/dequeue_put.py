@@ -41,11 +41,12 @@ from timerstore.timelog.bytes.message import (
     stored_at,
 )
 from timerstore.timelog.files.segmenttable import segment_at
-from timerstore.timelog.jit.intrinsics import get_i64, load_acquire
+from timerstore.timelog.jit.intrinsics import get_i64, load_acquire, touch_to_read
 from timerstore.timelog.jit.kernel import inlined
 from timerstore.timelog.jit.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.mapping import PAGE_BYTES
 from timerstore.timelog.jit.record import Bytes, Words, observe, publish
-from timerstore.timelog.jit.system import steady_ns
+from timerstore.timelog.jit.system import read_ahead, steady_ns
 from timerstore.timelog.writing.append import (
     BATCH_BYTES,
     STAGE_COUNT_MAX,
@@ -61,6 +62,8 @@ from timerstore.wheel.near import (
 )
 
 PASS_SLOTS: Final = 4_096
+TOUCH_NS: Final = 2_000_000
+"""So long a step waits for pages before it fires what has come."""
 _AHEAD: Final = 12
 
 _FORGET: Final = -4
@@ -76,14 +79,58 @@ def dequeue_put(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
     done = 0
     waits = waiting_count(world.dequeue_ring.ends) > 0
     if waits or world.dequeue_put.thread.lost_count > 0:
+        ready = _touch_taken(world, clock)
         lock_acquire(world.fire_lock)
-        done = _append_taken(world, now_ms, is_timed, clock)
+        done = _append_taken(world, now_ms, ready, is_timed, clock)
         lock_release(world.fire_lock)
     return done + _pass_slots(world, now_ms)
 
 
 @inlined
-def _append_taken(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
+def _touch_taken(world: World, clock: Words) -> int:
+    """Wait for the pages of what is fired next, without a lock; return how many entries that is.
+
+    If pages were missing lately, all that waits is asked for first, so that the disk reads many
+    pages at the same time; then it waits for TOUCH_NS at most.
+    """
+    mine, ring, log = world.dequeue_put, world.dequeue_ring, world.commitlog
+    head, waiting = ring.ends.head, waiting_count(ring.ends)
+    is_cold, until_ns = observe(world.prefetch, "is_active") != 0, 0
+    if is_cold:
+        for entry in range(max(head, mine.asked_tail), head + waiting):
+            at = place_of(entry)
+            buf, size = _message_at(world, ring.message[at], info_size(ring.info[at]))
+            if size > 0:
+                read_ahead(buf, ring.message[at] % log.segment_bytes, size)
+        mine.asked_tail = head + waiting
+        until_ns = steady_ns(clock) + TOUCH_NS
+    count, touched_bytes = 0, 0
+    while count < min(waiting, STAGE_COUNT_MAX) and touched_bytes < BATCH_BYTES:
+        at = place_of(head + count)
+        buf, size = _message_at(world, ring.message[at], info_size(ring.info[at]))
+        if size > 0:
+            first = ring.message[at] % log.segment_bytes
+            for page in range(first, first + size, PAGE_BYTES):
+                touch_to_read(buf, page)
+            touch_to_read(buf, first + size - 1)
+        touched_bytes += size
+        count += 1
+        if is_cold and steady_ns(clock) >= until_ns:
+            break
+    return count
+
+
+@inlined
+def _message_at(world: World, message: int, size: int) -> tuple[Bytes, int]:
+    """Return a message's segment, and how many of its bytes are there: 0 if none is."""
+    buf = segment_at(world.commitlog, message)
+    if message < 0 or message >= observe(world.commitlog, "end") or len(buf) == 0:
+        return buf, 0
+    return buf, max(1, min(size, len(buf) - message % world.commitlog.segment_bytes))
+
+
+@inlined
+def _append_taken(world: World, now_ms: int, ready: int, is_timed: bool, clock: Words) -> int:
     stage, mine, ring = world.stage, world.dequeue_put.thread, world.dequeue_ring
     if mine.lost_count > 0:
         mine.need = LOST
@@ -93,10 +140,10 @@ def _append_taken(world: World, now_ms: int, is_timed: bool, clock: Words) -> in
     stamp_ms, began_ns = now_ms, 0
     if is_timed:
         began_ns = steady_ns(clock)
-    while seen < waiting and staged < STAGE_COUNT_MAX and staged_bytes < BATCH_BYTES:
+    while seen < min(ready, waiting) and staged < STAGE_COUNT_MAX and staged_bytes < BATCH_BYTES:
         at = place_of(head + seen)
         info = ring.info[at]
-        if seen + _AHEAD < waiting:
+        if seen + _AHEAD < ready:
             prefetch_message(world, ring.message[place_of(head + seen + _AHEAD)])
         if stage_is_full(staged, staged_bytes, info_size(info)):
             break

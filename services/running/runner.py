@@ -17,6 +17,7 @@ from timerstore.errors import StoreFullError
 from timerstore.services.durable.flush import Flusher
 from timerstore.services.engine.engine import Engine
 from timerstore.services.running.leap import leap
+from timerstore.services.running.prefetch import Prefetcher
 from timerstore.services.running.provide import provide
 from timerstore.services.running.steps import WALL_CLOCK, run
 from timerstore.services.world import needs
@@ -48,10 +49,18 @@ class Runner:
     def start(self) -> None:
         """Start the threads."""
         self.flusher.on_checkpoint = lambda: self.wake(DEQUEUE_PUT)
+        for log in (self.engine.commitlog, self.engine.timerlog):
+            log.expect_random_reads()  # opening reads them in order
         for service, name in enumerate(SERVICE_NAMES):
             thread = BackgroundThread(f"timerstore-{name}", self._body(service), self._on_stop)
             self._threads.append(thread)
             thread.start()
+        prefetcher = Prefetcher(self.engine)
+        thread = BackgroundThread(
+            "timerstore-prefetch", lambda: prefetcher.run(self._stop), self._on_stop
+        )
+        self._threads.append(thread)
+        thread.start()
 
     def _body(self, service: int) -> Callable[[], None]:
         def body() -> None:

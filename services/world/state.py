@@ -20,6 +20,7 @@ all three to look for a timer that may have been taken):
 | the three above | `CancelledSet` (wheel/cancelled.py) | fire | the set's table |
 | cleaning | `Cleaning` | fire and wheel; near too, see floor.py | |
 | flush | `Flush` | none | |
+| prefetch | `Prefetch` | none | |
 | who calls the store | `Callers` | none | |
 
 Before any service runs, recovery writes them all. Who mends damaged units holds all three locks,
@@ -32,10 +33,12 @@ from typing import Annotated, Final
 
 import numpy as np
 
+from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.jit.kernel import inlined
 from timerstore.timelog.jit.lent import Lent
-from timerstore.timelog.jit.record import LINE, SHARED, Words, own, publish, record
+from timerstore.timelog.jit.mapping import PAGE_BYTES
+from timerstore.timelog.jit.record import LINE, SHARED, Bytes, Words, own, publish, record
 from timerstore.timelog.jit.system import poll_words
 from timerstore.wheel.near import NO_COPY
 from timerstore.wheel.slots import NO_UNIT
@@ -56,6 +59,7 @@ SERVICE_NAMES: Final = (
 FLUSH: Final = 5
 CANCEL: Final = 6
 CLEANING: Final = 7
+PREFETCH: Final = 8
 
 LOST_COUNT_MAX: Final = 4_096
 # Columns of a message that could not be read, and was passed by.
@@ -64,6 +68,10 @@ LOST_INFO: Final = 1  # as in the near wheel's node, or one of these
 LOST_COLUMNS: Final = 2
 INFO_UNLINKED: Final = -1
 INFO_LEVEL: Final = -2
+
+AHEAD_SLOTS: Final = 16
+"""Slots whose chains are walked beside each other before they are claimed."""
+AHEAD_BATCH: Final = 4_096
 
 PASS_COUNT_MAX: Final = 64
 # Columns of a pass of cleaning.
@@ -171,6 +179,7 @@ class DequeuePut:
     settled_bytes: int = 0  # of the messages of all units that are done with
     # R waits for a newer checkpoint. Cleared by flush
     flush_wanted: Annotated[int, LINE, SHARED] = 0
+    asked_tail: int = 0  # ring C's messages before it were asked for
 
 
 @record
@@ -206,6 +215,23 @@ class Flush:
 
 
 @record
+class Prefetch:
+    """Prefetch's own, see prefetch.py; a slot's place is `slot % AHEAD_SLOTS`."""
+
+    slot: Words  # int64[AHEAD_SLOTS]: the slot that a place stands for
+    unit: Words  # int64[AHEAD_SLOTS]: the unit at which its walk goes on, NO_UNIT behind the last
+    count: Words  # int64[AHEAD_SLOTS]: units that were walked
+    message: Words  # int64[AHEAD_BATCH]: messages that the last call met
+    size: Words  # int64[AHEAD_BATCH]
+    pages: Bytes  # scratch
+    clock: Words  # int64[8], scratch
+    batch_count: int = 0
+    walked_count: int = 0
+    missing_count: int = 0  # pages that were not in memory, and were asked for
+    is_active: int = 0  # 1: pages were missing lately
+
+
+@record
 class Cleaning:
     """Cleaning's own, see floor.py."""
 
@@ -232,6 +258,19 @@ class Callers:
     puts_paused: int = 0  # no call that puts may go its short way
     # Of the steps that one thread plays: the service that is next.
     turn: Annotated[int, LINE] = 0
+
+
+def new_prefetch() -> Prefetch:
+    """Return one that has walked nothing."""
+    return Prefetch(
+        np.full(AHEAD_SLOTS, -1, np.int64),
+        np.full(AHEAD_SLOTS, NO_UNIT, np.int64),
+        np.zeros(AHEAD_SLOTS, np.int64),
+        np.zeros(AHEAD_BATCH, np.int64),
+        np.zeros(AHEAD_BATCH, np.int64),
+        np.zeros(fmt.MESSAGE_BYTES_MAX // PAGE_BYTES + 2, np.uint8),
+        np.zeros(8, np.int64),
+    )
 
 
 def new_thread(service: int, eventfd: int) -> ServiceThread:

@@ -43,6 +43,7 @@ from timerstore.services.world.state import (
     LOST_MESSAGE,
     PASS_COLUMNS,
     PASS_COUNT_MAX,
+    PREFETCH,
     Callers,
     Cleaning,
     CopyCounts,
@@ -53,8 +54,10 @@ from timerstore.services.world.state import (
     EnqueuePut,
     Flush,
     OffsetMap,
+    Prefetch,
     ServiceThread,
     Wakeups,
+    new_prefetch,
     new_thread,
 )
 from timerstore.timelog.files.segmenttable import TABLE_LENGTH, SegmentTable
@@ -97,6 +100,7 @@ class World:
     wakeups: Wakeups
     flush: Flush
     cleaning: Cleaning
+    prefetch: Prefetch
     callers: Callers
     fire_lock: Words  # int64[LOCK_WORDS], like the other locks; see services/world/state.py
     near_lock: Words
@@ -177,6 +181,7 @@ def new_world(
             Cleaning(new_thread(CLEANING, -1), np.zeros(PASS_COUNT_MAX * PASS_COLUMNS, np.int64)),
             CLEANING,
         ),
+        prefetch=own(new_prefetch(), PREFETCH),
         callers=own(Callers(), CALLER),
         fire_lock=locks.fire.words,
         near_lock=locks.near.words,

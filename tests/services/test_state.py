@@ -17,6 +17,7 @@ from timerstore.services.world.state import (
     ENQUEUE_GET,
     ENQUEUE_PUT,
     FLUSH,
+    PREFETCH,
     new_thread,
 )
 from timerstore.timelog.jit.acting import ALONE, CALLER, acting_as
@@ -25,7 +26,7 @@ from timerstore.timelog.jit.record import NotTheOwnerError
 
 EVERYONE = (
     *(ENQUEUE_GET, ENQUEUE_PUT, DEQUEUE_GET, DELIVER_LEVELS, DEQUEUE_PUT),
-    *(FLUSH, CLEANING, CANCEL, CALLER),
+    *(FLUSH, CLEANING, PREFETCH, CANCEL, CALLER),
 )
 OF_FIRE = {DEQUEUE_PUT, DELIVER_LEVELS, CANCEL}
 OWNERS = {
@@ -41,6 +42,7 @@ OWNERS = {
     "hopped": set(),
     "flush": {FLUSH},
     "cleaning": {CLEANING},
+    "prefetch": {PREFETCH},
     "callers": {CALLER},
     "commitlog": set(EVERYONE),  # under the append lock
     "queues": set(EVERYONE),
@@ -104,7 +106,7 @@ def test_records_share_no_cache_line(tmp_path: Path) -> None:
         ]
         assert all(int(each.block[0]) % 64 == 0 for each in records.values())
         assert len(lines) == len(set(lines))
-        assert len(records) == 37
+        assert len(records) == 38
 
 
 def test_what_threads_wait_on_has_lines_of_its_own() -> None:

@@ -64,6 +64,7 @@ class Blocks(ABC):
     _ahead_bytes: int
     _seen_end: int
     _cached_end: int
+    _random_stop: int
 
     @property
     @abstractmethod
@@ -77,6 +78,10 @@ class Blocks(ABC):
     @abstractmethod
     def ensure(self, number: int) -> MappedFile:
         """Map a segment, creating it if it does not exist."""
+
+    @abstractmethod
+    def expect_random_reads(self) -> None:
+        """Have a page of a segment before the last read alone if it is missing."""
 
     @abstractmethod
     def _enter(self, number: int, file: MappedFile) -> None:
@@ -200,6 +205,8 @@ class Blocks(ABC):
         number, position = divmod(end, self.segment_bytes)
         for each in (number, number + 1):  # what was opened until now may be written back by now
             self.shared_table.opened[each % len(self.shared_table.opened)] = 0
+        if number > self._random_stop >= 0:
+            self.expect_random_reads()
         if number not in self._mapped:
             return
         stop, wanted = (number + 1) * self.segment_bytes, end + self._ahead_bytes

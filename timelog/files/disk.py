@@ -28,6 +28,7 @@ from timerstore.timelog.jit.mapping import (
     PAGE_BYTES,
     MapOwner,
     bytes_of,
+    expect_random_reads,
     map_bytes,
     open_pages,
     read_ahead,
@@ -108,6 +109,10 @@ class MappedFile:
         start, stop = -(-start // PAGE_BYTES) * PAGE_BYTES, stop // PAGE_BYTES * PAGE_BYTES
         if stop > start:
             release_pages(self.view[start:stop])
+
+    def expect_random_reads(self) -> None:
+        """Have a page that is missing read alone."""
+        expect_random_reads(self.view)
 
     def sync(self) -> None:
         """Make the whole file durable; raises OSError."""

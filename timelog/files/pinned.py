@@ -17,6 +17,8 @@ from timerstore.timelog.files.segmenttable import SegmentTable, enter_segment, n
 from timerstore.timelog.jit.record import Words
 
 _NEAR_COUNT: Final = 4
+_DENSE_BYTES: Final = 16 << 10
+"""If what is wanted lies so near together, what is between is read with it, in the disk's order."""
 
 
 class PinnedLog:
@@ -41,14 +43,24 @@ class PinnedLog:
             wanted = np.unique(offsets // self._log.segment_bytes).tolist()
         self._pin(wanted)
 
-    def map_from(self, offset: int) -> bool:
+    def map_from(self, offset: int, wanted: Words | None = None) -> bool:
         """Map the segment of an offset, and the one behind, no other; False if it was removed.
 
-        So a reader that comes to the end of the one can go on in the other.
+        So a reader that comes to the end of the one can go on in the other. `wanted`: the offsets
+        of all that is read of the segment, sorted; all of it, if they are not given. Unless they
+        lie far from each other the segment is read ahead.
         """
-        number = offset // self._log.segment_bytes
+        size = self._log.segment_bytes
+        number = offset // size
         self._pin([number, number + 1] if number + 1 in self._log.numbers else [number])
-        return number in self._pins
+        if number not in self._pins:
+            return False
+        first, last = number * size, (number + 1) * size
+        if wanted is not None:
+            first, last = int(wanted[0]), int(wanted[-1])
+        if wanted is None or last - first <= len(wanted) * _DENSE_BYTES:
+            self._log.read_ahead(first, last)
+        return True
 
     def pin_all(self) -> None:
         """Map all segments of the log."""

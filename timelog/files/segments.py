@@ -102,6 +102,7 @@ class SegmentedFile(Blocks):
         self.reused_count = 0
         self._ahead_bytes = step_bytes(segment_bytes)
         """So much is allocated ahead of the log's end; a segment at most."""
+        self._random_stop = -1  # segments before it are read at random; −1: none yet
         self._seen_end = -1  # the log's end at the last tick
         self._cached_end = 0  # up to here the page cache has what is written next
         self.numbers: list[int] = [] if is_gone else sorted(self._list())
@@ -195,6 +196,8 @@ class SegmentedFile(Blocks):
                     if number * self.segment_bytes < max(self.flushed_end, self.end):
                         self._check_length(number)
                     file = self.disk.map_existing(self.path(number), self.segment_bytes)
+                    if number < self._random_stop:
+                        file.expect_random_reads()
                 else:
                     self.disk.make_folder(self.folder)
                     file = self.disk.create_mapped(self.path(number), self.segment_bytes)
@@ -215,6 +218,31 @@ class SegmentedFile(Blocks):
         table.allocated[slot] = number * self.segment_bytes + stop
         enter_segment(table, number, file.view)
         self._used[number] = next(self._clock)
+
+    def expect_random_reads(self) -> None:
+        """Have a page of a segment before the last read alone if it is missing, from now on.
+
+        Else the system reads what it reads ahead with it, 8 MiB if a disk is set so, and a store
+        that is larger than its memory loses by each page what it needs next. Who reads on in order
+        asks for more itself. The last segment stays as it is: its writer needs fresh pages.
+        """
+        with self.lock:
+            last = self.end // self.segment_bytes
+            for number, file in self._mapped.items():
+                if self._random_stop <= number < last:
+                    file.expect_random_reads()
+            self._random_stop = last
+
+    def read_ahead(self, start: int, stop: int) -> None:
+        """Begin to read bytes [start, stop), which somebody reads in order now.
+
+        Segments whose pages the system reads ahead itself are left to it.
+        """
+        for number in range(start // self.segment_bytes, -(-stop // self.segment_bytes)):
+            file, first = self._mapped.get(number), number * self.segment_bytes
+            if file is not None and number < self._random_stop:
+                last = min(stop - first, self.segment_bytes)
+                self.disk.read_ahead(file, max(0, start - first), last)
 
     def existing(self, number: int) -> MappedFile:
         """Map a segment that must exist."""

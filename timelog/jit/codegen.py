@@ -241,6 +241,18 @@ def touch(typingctx: Any, buf: Any, at: Any) -> Any:
 
 
 @intrinsic
+def touch_to_read(typingctx: Any, buf: Any, at: Any) -> Any:
+    """Fault in a page for reading."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pointer = pointer_to(context, builder, sig, args, 0, args[1], 1)
+        builder.load_atomic(pointer, "monotonic", 1)  # LLVM would leave out a plain one
+        return context.get_dummy_value()
+
+    return types.void(buf, types.int64), codegen
+
+
+@intrinsic
 def prefetch(typingctx: Any, buf: Any, at: Any) -> Any:
     """Ask for a cache line: a hint, which is never checked and never faults."""
 

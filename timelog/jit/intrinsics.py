@@ -183,6 +183,9 @@ def _touch_twin(buf: Any, at: int) -> None:
 touch = _touch_twin if INTERPRETED else Instruction("codegen.touch")
 """touch(buf, at): fault in the page of a mapped byte for writing, and change nothing."""
 
+touch_to_read = _touch_twin if INTERPRETED else Instruction("codegen.touch_to_read")
+"""touch_to_read(buf, at): fault in the page of a mapped byte for reading, from a disk perhaps."""
+
 
 def _prefetch_twin(buf: Any, at: int) -> None:
     return None

@@ -30,10 +30,12 @@ _LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _LIBC.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
 _LIBC.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_LIBC.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
 PAGE_BYTES: Final = 4_096
 _FAILED: Final = ctypes.c_void_p(-1).value
 _MS_SYNC: Final = 4
-_MADV_WILLNEED: Final = 3
+_MADV_RANDOM: Final = 1
+MADV_WILLNEED: Final = 3
 _MADV_DONTNEED: Final = 4
 MADV_POPULATE_WRITE: Final = 23
 
@@ -108,8 +110,26 @@ def open_pages(view: Bytes, at: int, count: int) -> bool:
 
 
 def read_ahead(view: Bytes, at: int, count: int) -> None:
-    """Have `count` bytes of a mapped file in the page cache, with no error if they are not."""
-    _advise(view, at, count, _MADV_WILLNEED)
+    """Begin to read `count` bytes of a mapped file into the page cache; no more than their pages.
+
+    There is no error if they cannot be read.
+    """
+    _advise(view, at, count, MADV_WILLNEED)
+
+
+def expect_random_reads(view: Bytes) -> None:
+    """Have a page that is missing read alone, and not with all that the system reads ahead."""
+    _advise(view, 0, len(view), _MADV_RANDOM)
+
+
+def is_resident(view: Bytes, at: int, count: int) -> bool:
+    """Tell whether the page cache has all pages of `count` mapped bytes."""
+    address = view.ctypes.data + at
+    start = address // mmap.PAGESIZE * mmap.PAGESIZE
+    pages = (ctypes.c_ubyte * (-(-(address + count - start) // mmap.PAGESIZE)))()
+    if _LIBC.mincore(start, address + count - start, pages):
+        return True  # nobody can say
+    return all(page & 1 for page in pages)
 
 
 def _advise(view: Bytes, at: int, count: int, advice: int) -> bool:

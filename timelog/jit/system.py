@@ -31,6 +31,7 @@ _EVERYBODY: Final = (1 << 31) - 1
 _NAP_US: Final = 200
 _PAGE: Final = mmap.PAGESIZE
 _POPULATE: Final = mapping.MADV_POPULATE_WRITE
+_WILLNEED: Final = mapping.MADV_WILLNEED
 _EFAULT: Final = errno.EFAULT
 
 _external: Any = partial(Instruction, "dispatchers.external")
@@ -84,6 +85,14 @@ if INTERPRETED:
         """Do what `mapping.open_pages` does."""
         return mapping.open_pages(view, int(at), int(count))
 
+    def read_ahead(view: Bytes, at: int, count: int) -> None:
+        """Do what `mapping.read_ahead` does."""
+        mapping.read_ahead(view, int(at), int(count))
+
+    def is_resident(view: Bytes, at: int, count: int, pages: Bytes) -> bool:
+        """Do what `mapping.is_resident` does."""
+        return mapping.is_resident(view, int(at), int(count))
+
 else:
     yield_processor = _external("sched_yield", "int32")
     thread_id = _external("pthread_self", "int64")
@@ -93,6 +102,7 @@ else:
     _write = _external("write", "int64", "int32", "uintp", "uint64")
     _read = _external("read", "int64", "int32", "uintp", "uint64")
     _madvise = _external("madvise", "int32", "uintp", "uint64", "int32")
+    _mincore = _external("mincore", "int32", "uintp", "uint64", "uintp")
     _errno_place = _external("__errno_location", "int64")
     _syscall = _external("syscall", "int64", *("int64",) * 7)
 
@@ -123,6 +133,28 @@ else:
         if _madvise(start, address + count - start, _POPULATE) == 0:
             return True
         return get_u8(view_bytes(_errno_place(), 1), 0) != _EFAULT
+
+    @inlined
+    def read_ahead(view: Bytes, at: int, count: int) -> None:
+        """Do what `mapping.read_ahead` does."""
+        address = view.ctypes.data + at
+        start = address // _PAGE * _PAGE
+        _madvise(start, address + count - start, _WILLNEED)
+
+    @inlined
+    def is_resident(view: Bytes, at: int, count: int, pages: Bytes) -> bool:
+        """Do what `mapping.is_resident` does; `pages`: scratch, a byte for each page."""
+        address = view.ctypes.data + at
+        start = address // _PAGE * _PAGE
+        page_count = (address + count - start + _PAGE - 1) // _PAGE
+        if page_count > len(pages):
+            return False
+        if _mincore(start, address + count - start, pages.ctypes.data) != 0:
+            return True  # nobody can say
+        for i in range(page_count):
+            if get_u8(pages, i) & 1 == 0:
+                return False
+        return True
 
     @inlined
     def wake(eventfd: int, scratch: Words) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -44,6 +44,8 @@ from timerstore.timelog.reading.pull import (
 
 Room = Callable[[QueueCursor, int, int], int]
 _D = TypeVar("_D")
+_DENSE_FACTOR: Final = 16
+"""If the messages of a run lie in so many times their bytes, all of that is read in one go."""
 
 
 class Group(Reader):
@@ -224,6 +226,8 @@ class Group(Reader):
         while True:
             columns = Columns(self._blocks, count, id_room, room)
             pins = commitlog.pin(low, high) if low < high else []
+            if high - low <= _DENSE_FACTOR * room:
+                commitlog.read_ahead(low, high)
             with commitlog.reading() as table:
                 sound = pull_messages(
                     table, run, engine.store_tag, engine.precision_ms, found, columns.pulled_into

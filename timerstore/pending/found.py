@@ -52,7 +52,7 @@ def read_messages(core: Core, messages: Int64s, hold: Hold, cancelled: Int64s = 
     found = MessageParts()
     edges = np.flatnonzero(np.diff(messages // segment_bytes)) + 1
     for part in np.split(messages, edges) if len(messages) else []:
-        if not log.map_from(int(part[0])):
+        if not log.map_from(int(part[0]), part):
             hold.pass_missing(engine.commitlog, int(part[0]))
             continue
         columns = pending.places_to_read(part)

@@ -1,0 +1,94 @@
+"""Prefetch: whose pages are asked for before they are due."""
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import timerstore
+from timerstore.services.engine.engine import Engine
+from timerstore.services.running.prefetch import Prefetcher, walk_ahead
+from timerstore.services.world.state import AHEAD_SLOTS, PREFETCH
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.segments import SegmentedFile
+from timerstore.timelog.jit.acting import acting_as
+from timerstore.timelog.jit.mapping import is_resident, release_pages
+
+START_MS = 1_700_000_000_000
+CONFIG = timerstore.Config(durability="process")
+
+
+def due_soon(engine: Engine) -> set[int]:
+    """The messages of all units in the next slots that are no rolls, by a plain look at the log."""
+    log, first = engine.timerlog, engine.world.dequeue_get.claimed_slot
+    units = np.frombuffer(log.view(0)[: log.end].tobytes(), fmt.UNIT)
+    slots = (units["write_ms"] + units["delta_ms"]) // engine.precision_ms
+    near = (slots >= first) & (slots < first + AHEAD_SLOTS)
+    plain = units["magic"] & fmt.UNIT_ROLL == 0
+    return set(units["message_offset"][near & plain].tolist())
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(1, 30_000), min_size=1, max_size=60), st.integers(0, 5_000))
+def test_it_meets_what_is_due_soon(
+    tmp_path_factory: pytest.TempPathFactory, delays_ms: list[int], pass_ms: int
+) -> None:
+    clock = timerstore.ManualClock(START_MS)
+    with timerstore.open(tmp_path_factory.mktemp("s"), config=CONFIG, clock=clock) as store:
+        store.put_many([b"x"] * len(delays_ms), delay_ms=delays_ms)
+        clock.advance(pass_ms / 1_000)
+        engine = store.core.engine
+        with engine.timerlog.reading():
+            assert not walk_ahead(engine.world, 1_000_000)
+            count = engine.world.prefetch.batch_count
+            met = engine.world.prefetch.message[:count].tolist()
+            assert len(met) == len(set(met))
+            assert set(met) == due_soon(engine)
+            walk_ahead(engine.world, 1_000_000)  # nothing is walked twice
+            assert engine.world.prefetch.batch_count == 0
+
+
+def forget(log: SegmentedFile) -> None:
+    """Have no page of a log in memory."""
+    for number in log.numbers:
+        file = log.existing(number)
+        file.sync()
+        release_pages(file.view)
+        fd = os.open(file.path, os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+
+
+def test_it_brings_the_pages(tmp_path: Path) -> None:
+    clock = timerstore.ManualClock(START_MS)
+    with timerstore.open(tmp_path / "s", config=CONFIG, clock=clock) as store:
+        store.put_many([bytes(3_000)] * 200, delay_ms=np.arange(200) * 50 + 3_000)
+        engine = store.core.engine
+        forget(engine.timerlog)
+        forget(engine.commitlog)
+        places = sorted(due_soon(engine))
+        view = engine.commitlog.view(0)
+        prefetcher, until_s = Prefetcher(engine), time.monotonic() + 30
+        while not all(is_resident(view, at, 3_000) for at in places):
+            assert time.monotonic() < until_s
+            prefetcher.step()
+        clock.advance(20)
+        assert len(store.pull("default", group="g", max_count=1_000)) == 200
+
+
+def test_it_sleeps_while_nothing_is_missing(tmp_path: Path) -> None:
+    clock = timerstore.ManualClock(START_MS)
+    with timerstore.open(tmp_path / "s", config=CONFIG, clock=clock) as store:
+        prefetcher = Prefetcher(store.core.engine)
+        assert prefetcher.looks()  # nobody knows what is in memory
+        state = store.core.engine.world.prefetch
+        with acting_as(PREFETCH):
+            state.walked_count = 1 << 20
+        assert not prefetcher.looks() and state.is_active == 0
+        with acting_as(PREFETCH):
+            state.missing_count = 1
+        assert prefetcher.looks() and state.is_active == 1
