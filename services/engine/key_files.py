@@ -42,6 +42,7 @@ from timerstore.timelog.files.jsonfile import (
 from timerstore.timelog.files.names import INT64_MAX, is_index_file
 from timerstore.timelog.files.oserrors import kind_of, told_of
 from timerstore.timelog.files.segments import SegmentedFile
+from timerstore.timelog.jit.arraytypes import read_only
 from timerstore.timelog.jit.lent import lend
 from timerstore.timelog.jit.locks import KernelLock
 from timerstore.timelog.writing.consumequeue import ConsumeQueues
@@ -277,7 +278,7 @@ class KeyFiles:
             done = index_entries(
                 self.index,
                 commitlog,
-                entries,
+                read_only(entries),
                 position,
                 count,
                 queue,

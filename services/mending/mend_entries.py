@@ -9,9 +9,14 @@ from timerstore.services.engine.engine import Engine
 from timerstore.services.mending.pass_lost import pass_lost
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
-from timerstore.timelog.reading.audit import ENTRY_BLANK, ENTRY_GOOD, ENTRY_REMOVED, judge_entries
+from timerstore.timelog.reading.audit import (
+    ENTRY_BLANK,
+    ENTRY_GOOD,
+    ENTRY_REMOVED,
+    QueueRun,
+    judge_entries,
+)
 from timerstore.timelog.reading.pastdamage import sound_messages
-from timerstore.timelog.reading.pull import QueueRun
 from timerstore.timelog.reading.reader import StoreReader
 from timerstore.timelog.reading.scan import LoggedMessages
 

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.consuming.batchcolumns import Columns
+from timerstore.consuming.batchcolumns import arrow_bodies, arrow_ids
 from timerstore.consuming.lentblocks import LentBlocks
-from timerstore.timelog.reading.pull import RUN_COLUMNS
+from timerstore.timelog.reading.pull import RUN_COLUMNS, Columns
 
 TEXTS = st.lists(st.tuples(st.binary(max_size=9), st.text("0123ABC", max_size=9)), max_size=9)
 
@@ -15,7 +15,7 @@ def test_columns(rows: list[tuple[bytes, str]], more: int) -> None:
     count = len(rows) + more
     bodies = b"".join(body for body, _ in rows)
     ids = "".join(id for _, id in rows).encode()
-    columns = Columns(LentBlocks(), count, len(ids), len(bodies))
+    columns = Columns(LentBlocks().lend, count, len(ids), len(bodies))
     columns.numbers[:] = range(count)
     columns.verdicts[:] = 255
     columns.ends[:] = 0
@@ -24,13 +24,13 @@ def test_columns(rows: list[tuple[bytes, str]], more: int) -> None:
         columns.ends[1, i + 1] = columns.ends[1, i] + len(id)
     columns.ids[:] = list(ids)
     columns.bodies[: len(bodies)] = list(bodies)
-    assert columns.arrow_bodies(len(rows)).to_pylist() == [body for body, _ in rows]
-    assert columns.arrow_ids(len(rows)).to_pylist() == [id for _, id in rows]
+    assert arrow_bodies(columns, len(rows)).to_pylist() == [body for body, _ in rows]
+    assert arrow_ids(columns, len(rows)).to_pylist() == [id for _, id in rows]
     assert columns.numbers.tolist() == [list(range(count))] * RUN_COLUMNS
     assert (columns.verdicts == 255).all() and len(columns.verdicts) == count
 
 
 def test_none() -> None:
-    columns = Columns(LentBlocks(), 0, 0, 0)
+    columns = Columns(LentBlocks().lend, 0, 0, 0)
     columns.ends[:] = 0
-    assert len(columns.arrow_bodies(0)) == len(columns.arrow_ids(0)) == 0
+    assert len(arrow_bodies(columns, 0)) == len(arrow_ids(columns, 0)) == 0

@@ -15,7 +15,6 @@ from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.files.segmenttable import SegmentTable
 from timerstore.timelog.jit.arraytypes import read_only
 from timerstore.timelog.reading import audit
-from timerstore.timelog.reading.pull import QueueRun
 from timerstore.timelog.reading.scan import LoggedMessages
 
 SEGMENT_BYTES = 4_096
@@ -85,7 +84,7 @@ def test_entries_as_the_twin(
     data = as_array(b"".join(map(naive.encode_entry, entries)))
     verdicts = np.full(len(entries), -1, np.int64)
     found, state = MessageParts(), np.zeros(2, np.int64)
-    run = QueueRun(read_only(data), 0, 0, read_only(as_array(b"t")), 0)
+    run = audit.QueueRun(read_only(data), 0, 0, read_only(as_array(b"t")), 0)
     place = (table, run, 0, end, found, verdicts, state)
     assert audit.judge_entries(*place) == len(entries)
     assert verdicts.tolist() == expected
@@ -100,7 +99,7 @@ def test_entries_wait_for_a_segment() -> None:
     data = b"".join(naive.encode_entry(naive.Entry(m.offset, m.size_bytes, 0)) for m in log)
     verdicts, found = np.zeros(2, np.int64), MessageParts()
     state = np.zeros(2, np.int64)
-    run = QueueRun(read_only(as_array(data)), 0, 0, read_only(as_array(b"t")), 0)
+    run = audit.QueueRun(read_only(as_array(data)), 0, 0, read_only(as_array(b"t")), 0)
     place = (table, run, 0, end, found, verdicts, state)
     assert audit.judge_entries(*place) == 1
     assert state.tolist() == [1, log[1].offset]

@@ -12,9 +12,7 @@ from tests import naive
 from tests.buffers import table_of
 from tests.strategies import TAG, messages
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.files.segmenttable import SegmentTable
-from timerstore.timelog.jit.arraytypes import read_only
 from timerstore.timelog.reading.pull import (
     PULL_DAMAGED,
     PULL_NO_ROOM,
@@ -22,21 +20,18 @@ from timerstore.timelog.reading.pull import (
     PULL_STRAY,
     PULL_UNMAPPED,
     PULL_WILD,
-    RUN_BYTES,
-    RUN_COLUMNS,
     RUN_DUE_MS,
     RUN_FIRED_MS,
-    RUN_HIGH,
     RUN_INDEX,
-    RUN_LOW,
     RUN_OFFSET,
     RUN_TAGS,
-    RUN_WORDS,
-    PulledInto,
-    QueueRun,
-    measure_run,
-    pull_messages,
+    Columns,
+    Puller,
 )
+
+
+def _block(length: int) -> Any:
+    return np.full(length + 8, 255, np.uint8)[:length]
 
 
 def pull(
@@ -54,25 +49,19 @@ def pull(
     entries = np.zeros(count + 1, fmt.QUEUE_ENTRY)
     entries["offset"][1:], entries["size"][1:] = offsets, sizes
     entries["tags_code"][1:] = range(count)
-    run, words = np.frombuffer(entries.tobytes(), np.uint8), np.zeros(RUN_WORDS, np.int64)
-    measure_run(table, run, fmt.ENTRY_BYTES, count, words)
-    low, high, room = words[:3].tolist()
-    bodies = np.zeros(room, np.uint8)
-    ids = np.zeros(
-        sum(max(0, size) for size in sizes) if ids_bytes is None else ids_bytes, np.uint8
-    )
-    ends = np.full((2, count + 1), -1, np.int32)
-    numbers = np.zeros((RUN_COLUMNS, count), np.int64)
-    verdicts = np.full(count, 255, np.uint8)
+    run = np.frombuffer(entries.tobytes(), np.uint8)
     topic = np.frombuffer(queue[0].encode("utf-8", "surrogateescape"), np.uint8)
-    got = pull_messages(
-        table,
-        QueueRun(read_only(run), fmt.ENTRY_BYTES, start, read_only(topic), queue[1]),
-        TAG,
-        precision_ms,
-        MessageParts(),
-        PulledInto(numbers, ends, verdicts, ids, bodies),
-    )
+    puller, got, needed = Puller(table, TAG, precision_ms), PULL_NO_ROOM, 0
+    ids_room = sum(max(0, size) for size in sizes) if ids_bytes is None else ids_bytes
+    for _ in range(2):  # without room, then with all that it says
+        columns = Columns(_block, count, ids_room, needed)
+        got = puller.pull(run, fmt.ENTRY_BYTES, start, topic, queue[1], columns)
+        low, high, room = puller.found()
+        if got != PULL_NO_ROOM or room <= needed:
+            break
+        needed = room
+    ends, ids, bodies, numbers = columns.ends, columns.ids, columns.bodies, columns.numbers
+    verdicts = columns.verdicts
     rows = [
         (
             bodies[ends[0, i] : ends[0, i + 1]].tobytes(),
@@ -205,6 +194,4 @@ def test_the_usual_order_of_properties_and_others(
 
 def test_a_run_of_nothing_is_empty() -> None:
     table: Any = table_of({0: bytes(1024)}, 1024)
-    words = np.full(RUN_WORDS, -1, np.int64)
-    measure_run(table, np.zeros(0, np.uint8), 0, 0, words)
-    assert words[RUN_HIGH] <= words[RUN_LOW] and words[RUN_BYTES] == 0
+    assert pull(table, [], []) == (0, [], [])

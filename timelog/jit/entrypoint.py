@@ -7,7 +7,7 @@ given (`record_at` in record.py); the caller keeps that record.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from timerstore.timelog.jit.kernel import INTERPRETED, kernel, kernel_with_gil, load_ahead
@@ -24,6 +24,11 @@ def entry_point(function: Callable[..., int], *, keeps_gil: bool = False) -> Cal
         return function
     entry: Callable[..., int] = _dispatcher(function, keeps_gil).load()
     return entry
+
+
+def entry_on(function: Callable[..., int], place: Any) -> Callable[..., int]:
+    """Return what calls a kernel with a record's address first. The caller keeps the record."""
+    return partial(entry_point(function), place.block_address)
 
 
 def entry_ahead(function: Callable[..., int], *, keeps_gil: bool = False) -> None:

@@ -60,6 +60,7 @@ put_i16 = _storer(2, big=True)
 put_i32 = _storer(4, big=True)
 put_i64 = _storer(8, big=True)
 put_word = _storer(8, big=False)
+put_half_word = _storer(4, big=False)
 
 
 def as_word(name: bytes) -> int:

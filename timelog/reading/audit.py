@@ -28,10 +28,11 @@ from timerstore.timelog.bytes.unit import (
     unit_ms,
 )
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
+from timerstore.timelog.jit.arraytypes import known_tuple
 from timerstore.timelog.jit.intrinsics import as_word, get_i32, get_i64, get_word
 from timerstore.timelog.jit.kernel import inlined, kernel_later
-from timerstore.timelog.jit.record import Bytes, Words, record
-from timerstore.timelog.reading.pull import QueueRun, stands_there
+from timerstore.timelog.jit.record import Bytes, ReadBytes, Words, record
+from timerstore.timelog.reading.pull import stands_there
 from timerstore.timelog.reading.scan import LoggedMessages
 
 # Bits of a message's mark.
@@ -71,6 +72,18 @@ VERDICTS: Final = (
     "the unit's message was removed, and its slot lies ahead",
     "the unit's slot is before its due time, and nothing was copied from its message",
 )
+
+
+@known_tuple
+class QueueRun(NamedTuple):
+    """Entries of a queue that follow each other."""
+
+    entries: ReadBytes  # uint8
+    at: int  # where in `entries` the first stands
+    start: int  # its index
+    topic: ReadBytes  # uint8
+    queue_id: int
+
 
 _TRANSACTION: Final = 0xC
 _COMMITTED: Final = 0x8
@@ -359,4 +372,4 @@ def _is_of_queue(
         return False
     if found.size != size or get_i64(buf, place + fmt.MESSAGE_OFFSET_AT) != message:
         return False
-    return stands_there(buf, place, found, run, index)
+    return stands_there(buf, place, found, run.topic, run.queue_id, index)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
 
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import (
@@ -16,7 +19,7 @@ from timerstore.timelog.bytes.message import (
 )
 from timerstore.timelog.bytes.text import get_decimal_13, hex_8_word
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
-from timerstore.timelog.jit.arraytypes import known_tuple
+from timerstore.timelog.jit.entrypoint import entry_ahead, entry_on
 from timerstore.timelog.jit.intrinsics import (
     as_word,
     copy_bytes,
@@ -25,15 +28,19 @@ from timerstore.timelog.jit.intrinsics import (
     get_u8,
     get_word,
     prefetch,
+    put_half_word,
+    put_u8,
+    put_word,
 )
-from timerstore.timelog.jit.kernel import inlined, kernel_ahead
-from timerstore.timelog.jit.record import Bytes, Int32Rows, ReadBytes, Rows, Words, observe
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.lent import Lent, lend, lent_bytes, new_lent
+from timerstore.timelog.jit.record import Bytes, Int32Rows, Rows, observe, record, record_at
 
 _AHEAD: Final = 12
 _AHEAD_BYTES: Final = 448
 PULL_UNMAPPED: Final = -1
 PULL_NO_ROOM: Final = -2
-"""There is no room for the ids: a producer may make them as long as a message."""
+"""There is no room for bodies or ids: a producer may make each as long as a message."""
 
 # What an entry of a queue turned out to stand for.
 PULL_SOUND: Final = 0
@@ -49,12 +56,6 @@ RUN_FIRED_MS: Final = 3
 RUN_TAGS: Final = 4
 RUN_COLUMNS: Final = 5
 
-# Words that `measure_run` fills.
-RUN_LOW: Final = 0  # the lowest offset of its messages, and one more than the highest
-RUN_HIGH: Final = 1
-RUN_BYTES: Final = 2  # no sound messages of the run are longer together
-RUN_WORDS: Final = 3
-
 # A timer that we fired begins its properties with these two, each with a value of one length.
 _DUE = as_word(fmt.PROPERTY_DUE)
 _DUE_END = as_word((fmt.PROPERTY_DUE + b"\x01")[-8:])
@@ -66,39 +67,83 @@ _OURS_BYTES: Final = _KEY_AT + fmt.KEY_DIGITS + 1
 assert len(fmt.PROPERTY_DUE) == 12 and len(fmt.PROPERTY_UNIQUE_KEY) == 8
 
 
-@known_tuple
-class QueueRun(NamedTuple):
-    """Entries of a queue that follow each other."""
-
-    entries: ReadBytes  # uint8
-    at: int  # where in `entries` the first stands
-    start: int  # its index
-    topic: ReadBytes  # uint8
-    queue_id: int
+# Places of what is lent to a pull.
+_ENTRIES: Final = 0
+_TOPIC: Final = 1
+_BLOCK: Final = 2
 
 
-@known_tuple
-class PulledInto(NamedTuple):
-    """What `pull_messages` writes; all but the verdicts have a place for each sound message."""
+@record
+class PullPlace:
+    """What one pull at a time works on."""
 
-    numbers: Rows  # int64[RUN_COLUMNS, n]
-    ends: Int32Rows  # int32[2, n + 1]: of body and id in `bodies` and `ids`
-    verdicts: Bytes  # uint8[n]
-    ids: Bytes
-    bodies: Bytes  # it has room for RUN_BYTES
+    commitlog: SegmentTable
+    found: MessageParts  # scratch
+    lent: Lent  # 3 of them
+    tag: int = 0
+    precision_ms: int = 0
+    # Out: where the messages of the run lie.
+    low: int = 0  # the lowest offset of its messages, and one more than the highest
+    high: int = 0  # not above `low` if no entry points at a message
+    message_bytes: int = 0  # no sound messages of the run are longer together
 
 
-@kernel_ahead
-def measure_run(
-    commitlog: SegmentTable, entries: ReadBytes, at: int, count: int, words: Words
-) -> None:
-    """Find where the messages of `count` queue entries lie. O(count).
+_place_at = record_at(PullPlace)
 
-    `entries`: uint8, in which the first stands at `at`. `words`: int64[RUN_WORDS], written; if
-    no entry points at a message RUN_HIGH is not above RUN_LOW.
+
+class Columns:
+    """What a pull fills: columns, side by side in one block of memory.
+
+    All but the verdicts have a place for each sound message. The bodies stand last: what is asked
+    for bounds them from above, and what is not written to takes no memory.
     """
-    end = observe(commitlog, "end")
-    segment_bytes = commitlog.segment_bytes
+
+    __slots__ = ("block", "bodies_at", "count", "ends_at", "ids_at", "verdicts_at")
+
+    def __init__(
+        self, lend_block: Callable[[int], Bytes], count: int, id_bytes: int, body_bytes: int
+    ) -> None:
+        """Make room for `count` messages with so many bytes of ids and bodies.
+
+        `lend_block`: returns so many bytes, aligned to 8.
+        """
+        self.count = count
+        self.ends_at = ends_at = 8 * RUN_COLUMNS * count
+        self.verdicts_at = verdicts_at = ends_at + 8 * (count + 1)
+        self.ids_at = ids_at = verdicts_at + count
+        self.bodies_at = ids_at + id_bytes
+        self.block = lend_block(ids_at + id_bytes + body_bytes)
+
+    @property
+    def numbers(self) -> Rows:
+        """int64[RUN_COLUMNS, n]."""
+        return np.ndarray((RUN_COLUMNS, self.count), np.int64, self.block)
+
+    @property
+    def ends(self) -> Int32Rows:
+        """int32[2, n + 1]: of body and id in `bodies` and `ids`."""
+        return np.ndarray((2, self.count + 1), np.int32, self.block, self.ends_at)
+
+    @property
+    def verdicts(self) -> Bytes:
+        """uint8[n]: what each entry turned out to stand for."""
+        return self.block[self.verdicts_at : self.ids_at]
+
+    @property
+    def ids(self) -> Bytes:
+        """The ids, one behind the other."""
+        return self.block[self.ids_at : self.bodies_at]
+
+    @property
+    def bodies(self) -> Bytes:
+        """The bodies, one behind the other."""
+        return self.block[self.bodies_at :]
+
+
+@inlined
+def _measure(place: PullPlace, entries: Bytes, at: int, count: int) -> None:
+    """Find where the messages of `count` entries lie; the first stands at `at`. O(count)."""
+    end, segment_bytes = observe(place.commitlog, "end"), place.commitlog.segment_bytes
     low, high, stop, total = end, 0, 0, 0
     for k in range(count):
         entry = at + k * fmt.ENTRY_BYTES
@@ -111,18 +156,19 @@ def measure_run(
         high = max(high, offset + 1)
         stop = max(stop, offset + size)
         total += size
-    words[RUN_LOW] = low
-    words[RUN_HIGH] = high
-    words[RUN_BYTES] = max(0, min(total, stop - low))  # those that are sound do not overlap
+    place.low = low
+    place.high = high
+    place.message_bytes = max(0, min(total, stop - low))  # those that are sound do not overlap
 
 
 @inlined
-def stands_there(buf: Bytes, at: int, found: MessageParts, run: QueueRun, index: int) -> bool:
-    """Tell whether a message says that it is entry `index` of a run's queue."""
-    topic = run.topic
+def stands_there(
+    buf: Bytes, at: int, found: MessageParts, topic: Bytes, queue_id: int, index: int
+) -> bool:
+    """Tell whether a message says that it is entry `index` of a topic's queue."""
     if get_i64(buf, at + fmt.MESSAGE_QUEUE_INDEX_AT) != index or found.topic_bytes != len(topic):
         return False
-    if get_i32(buf, at + fmt.MESSAGE_QUEUE_ID_AT) != run.queue_id:
+    if get_i32(buf, at + fmt.MESSAGE_QUEUE_ID_AT) != queue_id:
         return False
     for i in range(len(topic)):
         if get_u8(buf, found.topic_at + i) != topic[i]:
@@ -149,29 +195,45 @@ def _is_usual(buf: Bytes, found: MessageParts, tag_word: int) -> bool:
     )
 
 
-@kernel_ahead
-def pull_messages(
-    commitlog: SegmentTable,
-    run: QueueRun,
-    tag: int,
-    precision_ms: int,
-    found: MessageParts,
-    into: PulledInto,
+@inlined
+def _put_ends(block: Bytes, at: int, count: int, i: int, body_end: int, id_end: int) -> None:
+    put_half_word(block, at + 4 * i, body_end)
+    put_half_word(block, at + 4 * (count + 1 + i), id_end)
+
+
+def _pull(
+    address: int,
+    at: int,
+    start: int,
+    count: int,
+    topic_bytes: int,
+    queue_id: int,
+    ends_at: int,
+    ids_at: int,
+    bodies_at: int,
+    block_bytes: int,
 ) -> int:
     """Read the messages of a run of queue entries; return how many are sound. O(bytes).
 
-    Or PULL_UNMAPPED, or PULL_NO_ROOM.
+    Or PULL_UNMAPPED, or PULL_NO_ROOM. In any case it is told where they lie.
+
+    `at`: where in the entries that are lent the first stands; `start`: its index.
 
     Each message's CRC is checked, and that it says of itself that it stands there: a queue's file
     in another one's place would hand out what is still pending. A message without a due time is
     due when it was stored.
     """
-    entries, at, start = run.entries, run.at, run.start
-    numbers, ends, verdicts, ids, bodies = into
-    count, sound = len(verdicts), 0
-    body_end, id_end = 0, 0
-    ends[0, 0] = 0
-    ends[1, 0] = 0
+    place = _place_at(address)
+    commitlog, found, tag = place.commitlog, place.found, place.tag
+    entries = lent_bytes(place.lent, _ENTRIES, at + count * fmt.ENTRY_BYTES)
+    topic = lent_bytes(place.lent, _TOPIC, topic_bytes)
+    block = lent_bytes(place.lent, _BLOCK, block_bytes)
+    verdicts_at = ids_at - count
+    _measure(place, entries, at, count)
+    if place.message_bytes > block_bytes - bodies_at:
+        return PULL_NO_ROOM
+    sound, body_end, id_end = 0, 0, 0
+    _put_ends(block, ends_at, count, 0, 0, 0)
     log_end = observe(commitlog, "end")
     segment_bytes = commitlog.segment_bytes
     tag_word = hex_8_word(tag)
@@ -189,7 +251,7 @@ def pull_messages(
         offset = get_i64(entries, entry + fmt.ENTRY_OFFSET_AT)
         size = get_i32(entries, entry + fmt.ENTRY_SIZE_AT)
         if offset < 0 or offset >= log_end or size <= 0:
-            verdicts[k] = PULL_WILD
+            put_u8(block, verdicts_at + k, PULL_WILD)
             continue
         position = offset - base
         if position < 0 or position >= len(buf):
@@ -199,12 +261,12 @@ def pull_messages(
             position = offset % segment_bytes
             base = offset - position
         if read_frame(buf, position, found) != GOOD or not check_crc(buf, found):
-            verdicts[k] = PULL_DAMAGED
+            put_u8(block, verdicts_at + k, PULL_DAMAGED)
             continue
-        if found.size != size or not stands_there(buf, position, found, run, start + k):
-            verdicts[k] = PULL_STRAY
+        if found.size != size or not stands_there(buf, position, found, topic, queue_id, start + k):
+            put_u8(block, verdicts_at + k, PULL_STRAY)
             continue
-        verdicts[k] = PULL_SOUND
+        put_u8(block, verdicts_at + k, PULL_SOUND)
         fired_ms = get_i64(buf, stored_at(buf, position))
         due_ms = -1
         if _is_usual(buf, found, tag_word):
@@ -216,21 +278,64 @@ def pull_messages(
             read_properties(buf, found)
             due_ms = fired_ms
             if found.due_ms >= 0:
-                due_ms = exact_due_ms(buf, found, tag, precision_ms)
+                due_ms = exact_due_ms(buf, found, tag, place.precision_ms)
         if found.body_bytes > 0:
-            copy_bytes(bodies, body_end, buf, found.body_at, found.body_bytes)
+            copy_bytes(block, bodies_at + body_end, buf, found.body_at, found.body_bytes)
             body_end += found.body_bytes
         if found.key_bytes > 0:
-            if id_end + found.key_bytes > len(ids):
+            if ids_at + id_end + found.key_bytes > bodies_at:
                 return PULL_NO_ROOM
-            copy_bytes(ids, id_end, buf, found.key_at, found.key_bytes)
+            copy_bytes(block, ids_at + id_end, buf, found.key_at, found.key_bytes)
             id_end += found.key_bytes
-        numbers[RUN_INDEX, sound] = start + k
-        numbers[RUN_OFFSET, sound] = offset
-        numbers[RUN_DUE_MS, sound] = due_ms
-        numbers[RUN_FIRED_MS, sound] = fired_ms
-        numbers[RUN_TAGS, sound] = get_i64(entries, entry + fmt.ENTRY_TAGS_AT)
+        put_word(block, 8 * (RUN_INDEX * count + sound), start + k)
+        put_word(block, 8 * (RUN_OFFSET * count + sound), offset)
+        put_word(block, 8 * (RUN_DUE_MS * count + sound), due_ms)
+        put_word(block, 8 * (RUN_FIRED_MS * count + sound), fired_ms)
+        tags = get_i64(entries, entry + fmt.ENTRY_TAGS_AT)
+        put_word(block, 8 * (RUN_TAGS * count + sound), tags)
         sound += 1
-        ends[0, sound] = body_end
-        ends[1, sound] = id_end
+        _put_ends(block, ends_at, count, sound, body_end, id_end)
     return sound
+
+
+entry_ahead(_pull)
+
+
+class Puller:
+    """Pulls runs of one log; one at a time."""
+
+    def __init__(self, commitlog: SegmentTable, tag: int, precision_ms: int) -> None:
+        """`tag`: of the store. Each call is inside a block that borrows the table."""
+        self._place = PullPlace(
+            *(commitlog, MessageParts(), new_lent(3)), tag=tag, precision_ms=precision_ms
+        )
+        self._call = entry_on(_pull, self._place)
+        self._topic: Bytes | None = None  # that is lent
+
+    def pull(
+        self, entries: Bytes, at: int, start: int, topic: Bytes, queue_id: int, into: Columns
+    ) -> int:
+        """Read the messages of entries of a topic's queue into columns, as many as these are for.
+
+        `at`: where the first stands in `entries`; `start`: its index. Return how many are sound, or
+        PULL_UNMAPPED, or PULL_NO_ROOM. The caller holds what it reads. O(bytes).
+        """
+        lent, block = self._place.lent, into.block
+        lend(lent, _ENTRIES, entries)
+        if topic is not self._topic:
+            lend(lent, _TOPIC, topic)
+            self._topic = topic
+        lend(lent, _BLOCK, block)
+        return self._call(
+            *(at, start, into.count, len(topic), queue_id),
+            *(into.ends_at, into.ids_at, into.bodies_at, len(block)),
+        )
+
+    def found(self) -> tuple[int, int, int]:
+        """Return where the messages of the last run lie, and how many bytes they have at most.
+
+        The lowest offset, and one more than the highest, which is not above it if there is no
+        message.
+        """
+        place = self._place
+        return place.low, place.high, place.message_bytes

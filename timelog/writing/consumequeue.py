@@ -23,7 +23,6 @@ from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.names import is_topic, number_of
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
-from timerstore.timelog.jit.arraytypes import read_only
 from timerstore.timelog.jit.intrinsics import get_u8, load_acquire
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead, kernel_later
 from timerstore.timelog.jit.lent import lend
@@ -150,6 +149,7 @@ class ConsumeQueues:
         self._prepared = np.zeros(QUEUE_COUNT_MAX, np.int64)  # its end when it was prepared last
         self._unfinished: tuple[int, bytes, int, SegmentedFile] | None = None
         self._read_maps: dict[tuple[int, int], None] = {}  # (row, segment), by their last use
+        self._used_last = TIMER_ROW, -1
         self._maps_lock = threading.Lock()
         self.row(fmt.TIMER_TOPIC, 0)
         if folder.is_dir() and not is_gone:
@@ -350,15 +350,15 @@ class ConsumeQueues:
     def run(self, row: int, index: int, count: int) -> tuple[Bytes, int, object]:
         """Return bytes that hold entries [index, index + count), which must exist, and where.
 
-        They are those of the file itself if one segment holds all of them. Keep the third as
-        long as the bytes are used.
+        They are those of the file itself if one segment holds all of them, and only to be read.
+        Keep the third as long as the bytes are used.
         """
         number, position = divmod(index, self.segment_entries)
         if position + count > self.segment_entries:
             entries = self.read(row, index, count)
-            return read_only(entries.view(np.uint8)), 0, None
+            return entries.view(np.uint8), 0, None
         file = self.existing(row, number)
-        return read_only(file.view), position * fmt.ENTRY_BYTES, file
+        return file.view, position * fmt.ENTRY_BYTES, file
 
     def _bound_maps(self, row: int, first: int, last: int) -> None:
         """Note that segments [first, last] were used; drop those unused the longest, over a limit.
@@ -366,7 +366,7 @@ class ConsumeQueues:
         Kernels look up segments of the timer queue, and those that are being written to: these
         stay.
         """
-        if row == TIMER_ROW:
+        if row == TIMER_ROW or (first == last and self._used_last == (row, first)):
             return
         dropped = []
         with self._maps_lock:
@@ -374,6 +374,7 @@ class ConsumeQueues:
             for number in range(first, last + 1):
                 maps.pop((row, number), None)
                 maps[row, number] = None
+                self._used_last = row, number
             while len(maps) > READ_MAPS_MAX:
                 each = next(iter(maps))
                 del maps[each]

@@ -86,13 +86,17 @@ class Consuming:
 
     def begin_reading(self, topic: str, group: str, who: object) -> None:
         """Say that somebody reads, so that the group is not forgotten; until `end_reading`."""
-        with self._lock:
-            self._readers.setdefault((topic, group), WeakSet()).add(who)
+        readers = self._readers.get((topic, group))
+        if readers is None:
+            with self._lock:
+                readers = self._readers.setdefault((topic, group), WeakSet())
+        readers.add(who)
 
     def end_reading(self, topic: str, group: str, who: object) -> None:
         """Say that somebody reads no more. Twice does nothing."""
-        with self._lock:
-            self._readers.get((topic, group), WeakSet[object]()).discard(who)
+        readers = self._readers.get((topic, group))
+        if readers is not None:
+            readers.discard(who)
 
     @contextmanager
     def waiting(self, topics: Sequence[str], group: str) -> Iterator[None]:
@@ -175,24 +179,33 @@ class Consuming:
             group.make_visible()
         elif timeout != 0 and (wait_s := group.pace.wait_s(count_max, time.monotonic())):
             time.sleep(wait_s if timeout is None else min(wait_s, timeout))
-        run = group.pull(count_max)
+        asks_later = group.is_idle and timeout != 0 and not core.clock.manual
+        run = None if asks_later else group.pull(count_max)
         if run is not None or (core.clock.manual and timeout is not None):
             return run
+        if timeout == 0:
+            return self._pull_visible(group, count_max) if core.is_group else None
         deadline = None if timeout is None else time.monotonic() + timeout
+        group.is_idle = False
         with self.waiting((group.topic,), group.name), core.waiters.waiter() as waiter:
             while True:
                 waiter.arm()
-                if core.is_group:
-                    group.make_visible()
-                run = group.pull(count_max)
+                run = self._pull_visible(group, count_max)
                 if run is not None:
                     return run
+                group.is_idle = True
                 wait_ms = float(_POLL_MS)
                 if deadline is not None:
                     wait_ms = min(wait_ms, (deadline - time.monotonic()) * 1000)
                     if wait_ms <= 0:
                         return None
                 waiter.wait(wait_ms)
+
+    def _pull_visible(self, group: Group, count_max: int) -> Run | None:
+        """Pull; under "group" durability, what was fired is made durable before."""
+        if self.core.is_group:
+            group.make_visible()
+        return group.pull(count_max)
 
     # --- how far they have come
 

@@ -6,12 +6,13 @@ Until it is acknowledged it is *in flight*; a queue's smallest index that is not
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 import numpy as np
 
-from timerstore.consuming.batchcolumns import BATCH_BYTES_MAX, ID_BYTES_USUAL, Columns
+from timerstore.consuming.batchcolumns import BATCH_BYTES_MAX, ID_BYTES_USUAL
 from timerstore.consuming.cursors import Flight, QueueCursor
 from timerstore.consuming.groupreader import Reader
 from timerstore.consuming.grouptally import GroupTally
@@ -28,7 +29,6 @@ from timerstore.putting.putting import Putting
 from timerstore.services.mending.mend_entries import mend_entries
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
-from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.jit.record import Bytes
 from timerstore.timelog.reading.pull import (
     PULL_DAMAGED,
@@ -36,16 +36,18 @@ from timerstore.timelog.reading.pull import (
     PULL_SOUND,
     PULL_STRAY,
     PULL_WILD,
-    RUN_WORDS,
-    QueueRun,
-    measure_run,
-    pull_messages,
+    Columns,
+    Puller,
 )
 
 Room = Callable[[QueueCursor, int, int], int]
 _D = TypeVar("_D")
 _DENSE_FACTOR: Final = 16
 """If the messages of a run lie in so many times their bytes, all of that is read in one go."""
+_FEW: Final = 256
+"""So many messages are read without measuring them before."""
+_ROOM_BYTES: Final = 48 << 10
+"""For them there is as much room at least: a block has it anyway."""
 
 
 class Group(Reader):
@@ -68,7 +70,13 @@ class Group(Reader):
         super().__init__(retries, putting, put_acks, tally, topic)
         self._blocks, self._done_ahead = blocks, done_ahead
         self.cursors: dict[int, QueueCursor] = {}
+        self._order: list[QueueCursor] = []  # the same, in the order in which they take turns
+        self._queues: dict[int, tuple[Bytes, int]] = {}  # by row: topic and queue id
         self.unreadable_count = self._turn = self._row_count = 0
+        self._message_bytes = 0  # of the longest that was read lately
+        self._pullers: deque[Puller] = deque()  # which nobody uses
+        self.is_idle = False
+        """Whether nothing was there when somebody asked last; only a hint."""
         self.is_forgotten = False
         self.owner: Room | None = None  # an ordered consumer's, which is the only reader
         self.pace = Pace()
@@ -89,14 +97,13 @@ class Group(Reader):
                 f"The group {self.name!r} was forgotten (forget_group) while it read the topic "
                 f"{self.topic!r}. Call again: it begins as a new group."
             )
-        self.tally.read_ms = core.clock.now_ms
+        now_ms = self.tally.read_ms = core.clock.now_ms
         if self.owner not in (None, room):
             raise InvalidArgumentError(
                 f"An ordered consumer of the group {self.name!r} reads this topic, and must be "
                 "the only one. Close it first, or use another group."
             )
-        pauses = core.switches.pauses
-        if pauses and core.switches.find("consuming", core.clock.now_ms, self.name):
+        if core.switches.pauses and core.switches.find("consuming", now_ms, self.name):
             return None
         while True:
             found = self._hand_out(count_max, room)
@@ -121,13 +128,13 @@ class Group(Reader):
         """Return the next run of any queue: its cursor, its flight, its entries [start, stop)."""
         with self.lock:
             self._find_queues()
-            cursors = list(self.cursors.values())
+            cursors = self._order
             for i in range(len(cursors)):
                 cursor = cursors[(self._turn + i) % len(cursors)]
                 visible_end, count = self._visible_end(cursor), count_max
+                if not cursor.has_more(self.topic, visible_end):
+                    continue
                 if room is not None:
-                    if not cursor.has_more(self.topic, visible_end):
-                        continue
                     count = room(cursor, visible_end, count_max)
                     if count <= 0:
                         continue
@@ -142,15 +149,20 @@ class Group(Reader):
         return None
 
     def _find_queues(self) -> None:
-        rows = self.core.engine.queues.rows(self._topic_bytes)
-        if len(rows) != self._row_count:  # a row, once given, stays
-            for row in rows:
-                if row not in self.cursors:
-                    self.cursors[row] = self._cursor(row, self.topic)
-            self._row_count = len(rows)
-        retries = self.retries.cursor()
+        rows, retries = self.core.engine.queues.rows(self._topic_bytes), self.retries.cursor()
+        known = self._row_count + (retries is not None)  # a row, once given, stays
+        if len(rows) == self._row_count and len(self._order) == known:
+            return
+        for row in rows:
+            if row not in self.cursors:
+                self.cursors[row] = self._cursor(row, self.topic)
+        self._row_count = len(rows)
         if retries is not None:
             self.cursors[retries.row] = retries
+        self._order, queues = list(self.cursors.values()), self.core.engine.queues
+        for row in self.cursors:
+            topic = np.frombuffer(queues.topics[row], np.uint8)
+            self._queues[row] = topic, int(queues.table.queue_id[row])
 
     def _cursor(self, row: int, topic: str) -> QueueCursor:
         queues = self.core.engine.queues
@@ -211,31 +223,28 @@ class Group(Reader):
         engine, count = self.core.engine, stop - start
         queues, commitlog = engine.queues, engine.commitlog
         entries, at, kept = queues.run(cursor.row, start, count)
-        words = np.empty(RUN_WORDS, np.int64)
+        topic, queue_id = self._queues[cursor.row]
+        puller, pins, id_room = self._take_puller(), [], ID_BYTES_USUAL * count
+        room = max(_ROOM_BYTES, self._message_bytes * count) if count <= _FEW else 0
         while True:
-            with commitlog.reading() as table:
-                measure_run(table, entries, at, count, words)
-            low, high, room = words.tolist()
-            if room <= BATCH_BYTES_MAX or count == 1:
-                break
-            count //= 2
-        topic = np.frombuffer(queues.topics[cursor.row], np.uint8)
-        run = QueueRun(entries, at, start, topic, int(queues.table.queue_id[cursor.row]))
-        found = MessageParts()
-        id_room = ID_BYTES_USUAL * count
-        while True:
-            columns = Columns(self._blocks, count, id_room, room)
-            pins = commitlog.pin(low, high) if low < high else []
-            if high - low <= _DENSE_FACTOR * room:
-                commitlog.read_ahead(low, high)
-            with commitlog.reading() as table:
-                sound = pull_messages(
-                    table, run, engine.store_tag, engine.precision_ms, found, columns.pulled_into
-                )
+            columns = Columns(self._blocks.lend, count, id_room, room)
+            with commitlog.reading():
+                sound = puller.pull(entries, at, start, topic, queue_id, columns)
+                low, high, needed = puller.found()
+                if low < high:
+                    pins = commitlog.pin(low, high)
             if sound >= 0:
                 break
-            if sound == PULL_NO_ROOM:
-                id_room = room
+            if needed > BATCH_BYTES_MAX and count > 1:
+                count //= 2
+            elif sound == PULL_NO_ROOM:
+                if needed <= room:
+                    id_room = needed
+                room = needed
+                if high - low <= _DENSE_FACTOR * needed:
+                    commitlog.read_ahead(low, high)
+        self._message_bytes = max(needed // max(1, count), self._message_bytes // 2)
+        self._pullers.append(puller)
         if sound < count and may_mend:
             unsound = (start + np.flatnonzero(columns.verdicts != PULL_SOUND)).tolist()
             if mend_entries(engine, cursor.row, unsound):
@@ -249,6 +258,15 @@ class Group(Reader):
             if sound == 0:
                 return self.empty()
         return Run(self, cursor, flight, columns, sound, pins)
+
+    def _take_puller(self) -> Puller:
+        """Return one that nobody uses; it is given back when it has read."""
+        try:
+            return self._pullers.pop()
+        except IndexError:
+            engine = self.core.engine
+            with engine.commitlog.reading() as table:  # its own: a pull borrows it in its turn
+                return Puller(table, engine.store_tag, engine.precision_ms)
 
     def _pass_by_unsound(
         self, cursor: QueueCursor, flight: Flight, start: int, verdicts: Bytes
@@ -301,7 +319,7 @@ class Group(Reader):
 
     def empty(self) -> Run:
         """Return a run of nothing."""
-        columns = Columns(self._blocks, 0, 0, 0)
+        columns = Columns(self._blocks.lend, 0, 0, 0)
         columns.ends[:] = 0
         return Run(self, QueueCursor(-1, 0), Flight(0, 0), columns, 0, [])
 

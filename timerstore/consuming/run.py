@@ -13,7 +13,7 @@ from typing import Any
 
 from timerstore.consuming.ackput import ack_and_put
 from timerstore.consuming.agreed import DEAD, Wait
-from timerstore.consuming.batchcolumns import Columns
+from timerstore.consuming.batchcolumns import arrow_bodies, arrow_ids
 from timerstore.consuming.cursors import Flight, QueueCursor
 from timerstore.consuming.delivery import Delivery, HandedOut
 from timerstore.consuming.failures import Failure
@@ -41,7 +41,7 @@ class Run(HandedOut):
         reader: Reader,
         cursor: QueueCursor,
         flight: Flight,
-        columns: Columns,
+        columns: pull.Columns,
         count: int,
         pins: list[Any],
     ) -> None:
@@ -70,14 +70,14 @@ class Run(HandedOut):
     def bodies(self) -> Any:
         """The bodies, an Arrow binary array."""
         if self._bodies is None:
-            self._bodies = self.columns.arrow_bodies(self._count)
+            self._bodies = arrow_bodies(self.columns, self._count)
         return self._bodies
 
     @property
     def ids(self) -> Any:
         """The ids that the puts returned, an Arrow string array."""
         if self._ids is None:
-            self._ids = self.columns.arrow_ids(self._count)
+            self._ids = arrow_ids(self.columns, self._count)
         return self._ids
 
     @property

@@ -166,8 +166,8 @@ def _plain(value: Any, what: str) -> Any:
 
 def check_timeout(timeout: Any) -> float | None:
     """Return how many seconds to wait, None for ever, or refuse it."""
-    if timeout is None:
-        return None
+    if timeout is None or (type(timeout) is float and timeout == timeout):
+        return timeout
     timeout = _plain(timeout, "timeout")
     if isinstance(timeout, timedelta):
         return timeout.total_seconds()

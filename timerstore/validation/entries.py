@@ -15,7 +15,6 @@ from timerstore.timelog.jit.arraytypes import read_only
 from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading import audit as kernels
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
-from timerstore.timelog.reading.pull import QueueRun
 from timerstore.timelog.reading.reader import ReadSegments, read_entries
 from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.validation.findings import Findings, Flags
@@ -114,7 +113,7 @@ def _judge(view: StoreView, name: str, start: int, stop: int) -> tuple[fmt.Entri
     log, verdicts = view.reader.commitlog, np.zeros(len(entries), np.int64)
     found, state = MessageParts(), np.zeros(2, np.int64)
     encoded = np.frombuffer(topic.encode("utf-8", "surrogateescape"), np.uint8)
-    run = QueueRun(read_only(entries.view(np.uint8)), 0, start, encoded, queue_id)
+    run = kernels.QueueRun(read_only(entries.view(np.uint8)), 0, start, encoded, queue_id)
     while True:
         done = kernels.judge_entries(
             log.table, run, log.start, view.log_stop, found, verdicts, state
