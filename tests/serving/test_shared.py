@@ -279,3 +279,23 @@ def test_an_owner_that_does_not_share_is_named_at_once(tmp_path: Path) -> None:
         assert f"pid {os.getpid()}" in output and "share=True" in output
         with timerstore.serve(plain), timerstore.open(path, share=True) as shared:
             assert shared.count() == 0 and not shared.is_owner
+
+
+def test_the_owner_calls_its_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of the owner passes no socket; in a forked child it does, which is a client."""
+    with open_shared(tmp_path / "s") as store:
+
+        def refuse(*_: object, **__: object) -> None:
+            raise AssertionError("it was asked through the socket")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store._link, "ask", refuse)
+            id = store.put(b"x", topic="t")
+            assert store.find(id) is not None
+            (got,) = store.pull("t", timeout=10)
+            got.ack()
+            assert store.count() == 0 and store.stats() is not None
+        told = told_by_a_child(
+            {"get": lambda: store.get_key("t", "k"), "own": lambda: store.is_owner}
+        )
+        assert told == {"get": "None", "own": "False"}

@@ -15,6 +15,7 @@ from timerstore.watching.anystore import AnyStore
 if TYPE_CHECKING:
     from timerstore.consumer.consumersettings import ConsumerSettings
     from timerstore.consumer.messagesource import Source
+    from timerstore.store.store import Calls
 
 PATIENCE_S: Final = 30.0
 """How long a call waits for an owner."""
@@ -43,13 +44,17 @@ class Client(Stays, AnyStore):
 
     def _connect(self, link: Link) -> None:
         """Ask through `link`, and see that somebody answers."""
-        self._link, self._calls = link, AskedCalls(link)
+        self._link, self._asked = link, AskedCalls(link)
         self.new_source = self._new_source
         try:
-            self._calls.ask("beat")
+            self._asked.ask("beat")
         except BaseException:
             self.close()
             raise
+
+    @property
+    def _calls(self) -> AskedCalls | Calls:
+        return self._asked
 
     @property
     def path(self) -> Path:

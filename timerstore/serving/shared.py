@@ -1,6 +1,6 @@
 """A store that several processes use alike: one of them owns it, whichever comes first.
 
-The owner is its own client, so that all of them make the same calls in the same way, and none
+The owner calls its store, the others are its clients: all of them have the same calls, and none
 notices which one it is. If the owner ends, one of the others opens the store: its lock decides
 which. Only that one imports the engine.
 """
@@ -21,7 +21,8 @@ from timerstore.timelog.files.oserrors import told_of
 if TYPE_CHECKING:
     from timerstore.consumer.consumersettings import ConsumerSettings
     from timerstore.consumer.messagesource import Source
-    from timerstore.store.store import TimerStore
+    from timerstore.serving.askedcalls import AskedCalls
+    from timerstore.store.store import Calls, TimerStore
 
 _PROBLEM_S = 1.0
 
@@ -51,6 +52,11 @@ class SharedStore(Client):
     def _owned(self) -> TimerStore | None:
         store = self._store
         return None if store is None or store.core.forked else store
+
+    @property
+    def _calls(self) -> AskedCalls | Calls:
+        store = self._owned()
+        return self._asked if store is None else store.calls
 
     def _new_source(self, settings: ConsumerSettings) -> Source:
         """Return what a consumer reads: the store itself if it needs that."""

@@ -123,6 +123,11 @@ class TimerStore(Stays, AnyStore):
             core.give_up_opening()
             raise
 
+    @property
+    def calls(self) -> Calls:
+        """Who makes the calls; for who makes them in the store's place."""
+        return self._calls
+
     def _make_calls(self) -> Calls:
         """Return who makes the calls."""
         return Calls(self.core, self.putting, self.timers, self.consuming)
