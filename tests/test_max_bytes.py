@@ -1,14 +1,23 @@
 """`max_bytes`: what it counts, where it can never work, how a store stays small."""
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import timerstore
 from tests.models.quiet_disk import QuietDisk
 from tests.test_small_stores import taken_bytes
-from timerstore import Config, InvalidArgumentError, ManualClock, StoreFullError, TimerStore
+from timerstore import (
+    Config,
+    InvalidArgumentError,
+    ManualClock,
+    StoreFullError,
+    TimerStore,
+    Tuning,
+)
 
 START_MS = 1_800_000_000_000
 MIB = 1 << 20
@@ -84,3 +93,14 @@ def test_small_settings_can_be_changed() -> None:
         Config.small(0)
     with pytest.raises(InvalidArgumentError, match="no setting"):
         Config.small(64 * MIB, sise=1)
+
+
+def test_a_setting_of_tuning_is_none_of_config() -> None:
+    config: Any = Config
+    with pytest.raises(TypeError, match=r"Config\(tuning=Tuning\(cleaning=…\)\)"):
+        config(cleaning=False)
+    with pytest.raises(TypeError, match="Did you mean 'max_bytes'"):
+        config(max_byte=1)
+    tuned = Config(tuning=Tuning(cleaning=False))
+    assert not replace(tuned, max_bytes=None).cleaning
+    assert replace(tuned, tuning=Tuning()).cleaning

@@ -126,7 +126,7 @@ of the shell, code that only looks at errors: none of these waits for Numba."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 if not TYPE_CHECKING:  # who checks types sees the names above, and no others
-    __getattr__ = _loader(__name__, _HOME_OF, {"Report": "VerifyReport"})
+    __getattr__ = _loader(__name__, _HOME_OF)
 
 
 def __dir__() -> list[str]:

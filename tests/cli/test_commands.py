@@ -386,8 +386,6 @@ def test_dead_retry(path: Path, run: Run) -> None:
     assert run("dead", "retry", path, "mailer", "--limit", 2).stdout == "2\n"
     told = json.loads(run("dead", "retry", path, "mailer", "--json").stdout)
     assert told == {"group": "mailer", "retried": 1}
-    old = run("redrive", path, "mailer")  # its old name
-    assert old.stdout == "0\n" and "dead retry" in old.stderr
     assert "group" in run("dead", "retry", path, "no/group", exits=2).stderr
     with timerstore.open(path, clock=timerstore.ManualClock()) as store:
         again = list(store.consume("t", group="mailer", timeout=0))

@@ -19,7 +19,6 @@ from timerstore.aio.side import LoopSide
 from timerstore.consuming import consuming
 from timerstore.errors import TimerStoreError
 from timerstore.ground.kinds import Duration, check_int, check_timeout
-from timerstore.ground.renamed import renamed
 from timerstore.ground.staying import Stays
 from timerstore.pending.timers import Timer
 from timerstore.pending.verdict import is_foreign
@@ -70,7 +69,6 @@ def _by_id(call: Call[P, R]) -> Awaited[P, R]:
     return ask
 
 
-@renamed(redrive="retry_dead_letters")
 class TimerStore(Stays):
     """An open store, used by one event loop; made by `timerstore.aio.open` or `attach`.
 

@@ -169,20 +169,6 @@ def retry(
             out.line(count)
 
 
-@app.command(hidden=True)
-def redrive(
-    path: StorePath,
-    group: GroupName,
-    ids: Ids = None,
-    limit: Limit = None,
-    as_json: AsJson = False,
-    config: ConfigFile = None,
-) -> None:
-    """Do what `dead retry` does, by its old name."""
-    typer.echo("`dead redrive` is called `dead retry` now. Use that name.", err=True)
-    retry(path, group, ids, limit, as_json, config)
-
-
 @dead.command()
 def drop(
     path: StorePath,

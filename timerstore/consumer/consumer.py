@@ -24,7 +24,6 @@ from timerstore.consuming.starting import Start
 from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.ground.arguments import check_topic_to_consume
 from timerstore.ground.kinds import Duration, check_bool, check_duration, check_int
-from timerstore.ground.renamed import renamed
 from timerstore.ground.staying import Closes
 from timerstore.watching.anystore import AnyStore
 from timerstore.watching.commoncalls import CommonCalls
@@ -36,7 +35,6 @@ THREADS_MAX: Final = 1_024
 _H = TypeVar("_H", bound=Handler)
 
 
-@renamed(redrive="retry_dead_letters")
 class Consumer(Closes):
     """Calls handlers with what falls due, in threads, and retries what fails.
 

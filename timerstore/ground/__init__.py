@@ -13,7 +13,6 @@
     moments.py    epoch milliseconds as datetimes, or as text
     ranges.py     runs of indexes
     lazy.py       names of a package, loaded when they are asked for
-    renamed.py    names that were changed
     staying.py    objects that stay in their process
     sparkdaemon.py the process that Spark forks its Python workers from
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, Literal, TypedDict, Unpack, get_type_hints
+from typing import Any, Literal, Never, get_type_hints
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.kinds import check_int, check_path
@@ -143,33 +142,6 @@ class Tuning:
     keep the disk until it reads, or is forgotten. None: no warning."""
 
 
-class _Old(TypedDict, total=False):
-    """Settings of `Tuning`, by the names that they had in `Config`."""
-
-    precision_ms: int
-    roll_window_slots: int
-    wheel_slot_count: int
-    commitlog_segment_bytes: int
-    consumequeue_segment_bytes: int
-    timerlog_segment_bytes: int
-    cleaning: bool
-    cleaning_factor: int
-    cleaning_slack_bytes: int
-    max_delay_ms: int | None
-    congestion_slot_count: int | None
-    admission_count_max: int
-    admission_timeout_ms: int | None
-    control: bool
-    key_index: bool
-    level_batch_count: int
-    near_count_max: int
-    open_segments_max: int
-    inflight_count_max: int
-    inflight_bytes_max: int
-    inflight_span_max: int
-    group_silence_ms: int | None
-
-
 @dataclass(frozen=True, kw_only=True, slots=True, init=False)
 class Config(Tuning):
     """How a store is made and run.
@@ -219,28 +191,21 @@ class Config(Tuning):
         admission: AdmissionRule = "grow",
         delay_levels: str = DELAY_LEVELS,
         tuning: Tuning | None = None,
-        **old: Unpack[_Old],
+        **copied: Never,
     ) -> None:
-        """Take the settings; those of `tuning` may still be given here, with a warning."""
-        unknown = [name for name in old if name not in _TUNED]
-        if unknown:
-            near = get_close_matches(unknown[0], [each.name for each in fields(self)], 1)
-            meant = f". Did you mean {near[0]!r}?" if near else ""
-            raise TypeError(f"Config has no setting {unknown[0]!r}{meant}")
+        """Take the settings. `copied`: all of `Tuning`, as `dataclasses.replace` passes them."""
+        if len(copied) != len(_TUNED):
+            for name in copied:
+                if name in _TUNED:
+                    raise TypeError(
+                        f"{name} is a setting of Tuning. Pass Config(tuning=Tuning({name}=…))."
+                    )
+                near = get_close_matches(name, [each.name for each in fields(self)], 1)
+                meant = f". Did you mean {near[0]!r}?" if near else ""
+                raise TypeError(f"Config has no setting {name!r}{meant}")
         if tuning is not None and not isinstance(tuning, Tuning):
             raise InvalidArgumentError(f"tuning is {tuning!r}. Pass a timerstore.Tuning.")
-        is_copy = len(old) == len(_TUNED)  # by dataclasses.replace, which passes all
-        if is_copy and tuning is not None:
-            old = {}
-        if old and not is_copy:
-            names = ", ".join(f"{name}=" for name in old)
-            warnings.warn(
-                f"These settings belong to Tuning now. Pass Config(tuning=Tuning({names}…)): "
-                "version 2.0 removes them from Config.",
-                DeprecationWarning,
-                stacklevel=2,
-            )
-        self._set(locals(), tuning, old)
+        self._set(locals(), tuning, {} if tuning is not None else copied)
 
     def _set(self, given: Mapping[str, Any], tuning: Tuning | None, old: Mapping[str, Any]) -> None:
         for name in _TUNED:

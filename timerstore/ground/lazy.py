@@ -8,20 +8,10 @@ from importlib import import_module
 from typing import Any
 
 
-def loader(
-    package: str, homes: Mapping[str, str], renamed: Mapping[str, str] | None = None
-) -> Callable[[str], Any]:
-    """Return what a package calls `__getattr__`; `homes`: in which module of it each name lives.
-
-    `renamed`: the new name of each old one.
-    """
+def loader(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return what a package calls `__getattr__`; `homes`: in which module of it each name lives."""
 
     def load(name: str) -> Any:
-        if renamed is not None and name in renamed:
-            from timerstore.ground.renamed import warn_renamed
-
-            warn_renamed(name, renamed[name])
-            return getattr(sys.modules[package], renamed[name])
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(f"{package}.{homes[name]}"), name)

@@ -44,7 +44,6 @@ from timerstore.ground.arguments import given_instant
 from timerstore.ground.config import Config
 from timerstore.ground.kinds import check_int, check_kind, check_path
 from timerstore.ground.moments import moment, shown_time
-from timerstore.ground.renamed import warn_renamed
 from timerstore.services.world.clock import ManualClock
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.identity import find_identity
@@ -192,9 +191,6 @@ def restore_point(
 
 def given_floor_ms(at: object, at_ms: int | None) -> int | None:
     """Return a time in epoch milliseconds, rounded down: what was stored later does not count."""
-    if isinstance(at, int) and not isinstance(at, bool) and at_ms is None:
-        warn_renamed("at= of restore with an integer", "at_ms=", depth=5)
-        at, at_ms = None, at
     if isinstance(at, datetime):
         at -= timedelta(microseconds=at.microsecond % 1_000)
     found = given_instant(at, at_ms, "at")

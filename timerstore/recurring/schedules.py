@@ -28,7 +28,6 @@ from timerstore.errors import (
 )
 from timerstore.ground.ids import parse_id
 from timerstore.ground.kinds import Duration
-from timerstore.ground.renamed import renamed
 from timerstore.ground.staying import Stays
 from timerstore.recurring.job import JOB, SCHEDULED, TOPIC, Job, Missed, name_of, new_job, read_job
 from timerstore.recurring.when import Every, Schedule
@@ -61,7 +60,6 @@ class _Start:
         self.next_ms: int | None = None
 
 
-@renamed(go_on="step")
 class Schedules(Stays):
     """The recurring jobs of one store. Several threads and processes may each have one.
 

@@ -117,16 +117,11 @@ class TimerStore(Stays, AnyStore):
             self.timers = PendingTimers(core, self.putting)
             self.consuming = Consuming(core, self.putting, self.timers.keyed)
             clean_by_itself(core, self.consuming)
-            self._calls = self._make_calls()
+            self._calls = self.calls = self._make_calls()
             core.start()
         except BaseException:
             core.give_up_opening()
             raise
-
-    @property
-    def calls(self) -> Calls:
-        """Who makes the calls; for who makes them in the store's place."""
-        return self._calls
 
     def _make_calls(self) -> Calls:
         """Return who makes the calls."""

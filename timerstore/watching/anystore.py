@@ -36,7 +36,6 @@ from timerstore.ground.arguments import (
 )
 from timerstore.ground.ids import TimerIds
 from timerstore.ground.kinds import Duration
-from timerstore.ground.renamed import renamed
 
 if TYPE_CHECKING:  # a client that does not ask for one of these does not load the engine
     from timerstore.consuming.dead_letters import DeadLetter
@@ -48,7 +47,6 @@ if TYPE_CHECKING:  # a client that does not ask for one of these does not load t
     from timerstore.watching.topics import Upcoming
 
 
-@renamed(redrive="retry_dead_letters")
 class AnyStore(Protocol):
     """An open store: a `TimerStore`, a `SharedStore`, or a `Client` of one.
 
