@@ -33,12 +33,14 @@ def check_files(
         raise CorruptStoreError(log.name, offset, "this segment is missing")
     log.flushed_end = max(log.start, log.files_end - log.segment_bytes)
     if checkpoint is not None and not checkpoint.by_broker:
-        log.flushed_end = checkpoint.commitlog_flushed
+        log.flushed_end = log.durable_end = checkpoint.commitlog_flushed
     lost = log.find_lost()
     if lost is not None:
         raise lost
     if checkpoint is not None and TIMERS not in rebuilt:
         timerlog.flushed_end = checkpoint.timerlog_flushed
+        if not checkpoint.by_broker:
+            timerlog.durable_end = checkpoint.timerlog_flushed
         lost = timerlog.find_lost()
     if lost is None and QUEUES not in rebuilt:
         for file in engine.queues.files:  # was it lost, its entries are missed

@@ -115,7 +115,9 @@ class LogScan:
             is_unsaid = file.numbers and engine.counters.recorded_end(row, index_from) < 0
             if (is_checked and check_queue_end(engine, row, index_from)) or is_unsaid:
                 asked.append(row)
-            self.log.queue_ends[row] = engine.queues.next_index(row)
+            self.log.queue_ends[row] = end = engine.queues.next_index(row)
+            if index_from > engine.commitlog.start:  # a checkpoint of ours flushed queues as well
+                file.durable_end = file.files_end if self.findings.clean else end * fmt.ENTRY_BYTES
         if is_checked and self.checkpoint is not None:
             linked, is_clean = self.checkpoint.queue_index, self.findings.clean
             check_queue_files(engine, index_from, linked, asked, is_clean=is_clean)

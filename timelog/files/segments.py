@@ -76,7 +76,10 @@ class SegmentedFile(Blocks):
         self.open_count_max = open_count_max
         self.name = name or folder.name
         self.flushed_end = 0
-        """Everything before this offset was made durable by an earlier life."""
+        """Before this offset no file may be missing, nor be too short."""
+        self.durable_end = 0
+        """What lies before this offset is durable, but for what was written since into a map that
+        has blocks (`MappedFile.allocated_bytes`)."""
         self.gaps_are_zeros = False
         """True: a segment that is missing between two reads as zeros; no message begins there."""
         self.lock = threading.RLock()
@@ -362,8 +365,12 @@ class SegmentedFile(Blocks):
 
     def _unmap(self, number: int) -> None:
         # What was written must be durable before it is forgotten: `flush` takes what is not mapped
-        # for durable.
-        self.disk.sync(self._mapped[number], self.path(number))
+        # for durable. Each writer has blocks first, so a map without them was only read.
+        file, stop = self._mapped[number], (number + 1) * self.segment_bytes
+        if file.allocated_bytes or stop > self.durable_end:
+            self.disk.sync(file, self.path(number))
+            if number * self.segment_bytes <= self.durable_end:
+                self.durable_end = max(self.durable_end, stop)
         self._forget(number)
 
     # --- growing, shrinking, flushing
@@ -553,6 +560,8 @@ class SegmentedFile(Blocks):
                     first = number * self.segment_bytes
                     file.unfault(max(start - first, 0), min(stop - first, self.segment_bytes))
                     self.disk.sync(file, file.path)
+            if start <= self.durable_end:
+                self.durable_end = max(self.durable_end, stop)
         made = self._names_made  # before it: a name that is made meanwhile counts again
         if made != self._names_synced:
             self.disk.sync_folder(self.folder)
