@@ -23,6 +23,7 @@ from timerstore.errors import (
     StoreFullError,
     TimerStoreError,
 )
+from timerstore.ground.inloop import note_blocking
 from timerstore.services.durable.ahead_file import write_ahead
 from timerstore.services.durable.capture import Captured, capture, written
 from timerstore.services.durable.group_commit import IS_DURABLE, LEADS, MAY_LEAD, GroupCommit
@@ -102,6 +103,7 @@ class Flusher:
         when it begins; see `GroupCommit`. A signal's handler that comes here in the midst of this
         thread's fsync makes another one. Raises FlushFailedError.
         """
+        note_blocking()
         while (outcome := self.commit.wait(offset)) != IS_DURABLE:
             if outcome == MAY_LEAD:
                 with self.commit.leading:
@@ -155,6 +157,7 @@ class Flusher:
                 "signal handler. Raise an exception in the signal handler instead, and call "
                 "flush() where you catch it."
             )
+        note_blocking()
         if self.before is not None:
             self.before()
         with self.commit.alone:

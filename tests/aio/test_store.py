@@ -20,6 +20,7 @@ from tests.rigs.together import together
 from tests.small_store import SMALL
 from tests.store_calls import ENDING, WITHOUT_ARGUMENTS, arguments, methods
 from tests.test_fork import told_by_a_child
+from timerstore.ground import inloop
 
 pytestmark = pytest.mark.timeout(120)
 GROUP = replace(SMALL, durability="group")
@@ -495,3 +496,37 @@ def test_calls_without_an_end_leave_others_their_turn(tmp_path: Path) -> None:
                             await call()
 
     asyncio.run(main())
+
+
+@loops
+def test_a_call_that_blocks_the_loop_is_logged_once(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call by its name, with what to await; and none of those that are awaited."""
+    monkeypatch.setattr(inloop, "_told", set())
+
+    async def main() -> None:
+        store = timerstore.open(tmp_path / "s", config=GROUP, share=False)
+        for _ in range(3):
+            store.put(b"x")
+            store.flush()
+        await asyncio.to_thread(store.put, b"x")
+        with suppress(TimeoutError):
+            store.pull("nothing", timeout=0.01)
+        async with timerstore.aio.attach(store) as mine:
+            await mine.put(b"x", topic="u")
+            await mine.flush()
+            await mine.pull("nothing", timeout=0.01)
+        store.close()
+        async with timerstore.aio.open(tmp_path / "s", config=GROUP) as mine:
+            await mine.put_many([b"x"] * 10)
+
+    run(kind, main)
+    told = [r.getMessage() for r in caplog.records if "running event loop" in r.getMessage()]
+    assert [line.split("(")[0] for line in told] == ["open", "put", "flush", "pull", "close"]
+    assert "await timerstore.aio.open(" in told[0] and "await store.put(" in told[1]
+    assert all("tests/aio/test_store.py" in line for line in told)
+    caplog.clear()
+    with timerstore.open(tmp_path / "s", config=GROUP) as store:
+        store.put(b"x")  # where no loop runs there is none to block
+    assert not any("event loop" in r.getMessage() for r in caplog.records)

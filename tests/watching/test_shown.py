@@ -76,3 +76,23 @@ def test_names_are_shortened_and_rows_capped(tmp_path: Path) -> None:
         lines = section(lines_of(store), "groups")
     assert len(lines) == 1 + ROWS_MAX + 1
     assert "…" in lines[1] and lines[-1] == "  … 12 more"
+
+
+def test_a_notebook_shows_the_same(tmp_path: Path) -> None:
+    """Escaped, and in the notebook's colours: black on white would be a hole in a dark one."""
+    clock = ManualClock()
+    with TimerStore(tmp_path / "s", config=SMALL, clock=clock, disk=QuietDisk()) as store:
+        body = b"<script>alert(1)</script>" + b"x" * 20_000
+        id = store.put(
+            body, topic="a", key="<k>", properties={"p": "<b>"}, delay=timedelta(hours=1)
+        )
+        store.put(b"x", topic="orphan")
+        clock.advance(1)
+        timer = store.get(id)
+        assert timer is not None
+        shown = [each._repr_html_() for each in (store.stats(), store.health(), timer)]
+    assert "orphan" in shown[0] and "nobody reads" in shown[1] and "&lt;k&gt;" in shown[2]
+    for html in shown:
+        assert "<script" not in html and "<k>" not in html and "<b>" not in html
+        assert len(html) < 10_000
+        assert "color:inherit" in html and "background:none" in html and "#f" not in html

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from timerstore.ground.inloop import note_blocking
 from timerstore.services.world.world import WAITER_COUNT_MAX
 from timerstore.timelog.files.ownedfile import EventFile
 from timerstore.timelog.jit.record import Words
@@ -53,6 +54,7 @@ class Waiter:
 
     def wait(self, timeout_ms: float) -> None:
         """Sleep until something was done, or the time is over."""
+        note_blocking()
         if self._place is None:
             time.sleep(min(timeout_ms, 1.0) / 1000)
         elif self._poll.poll(timeout_ms):

@@ -11,6 +11,8 @@
     ids.py        ids of timers, as text or as columns
     amounts.py    amounts as text for people
     moments.py    epoch milliseconds as datetimes, or as text
+    html.py       values as a notebook shows them
+    inloop.py     a call that blocks an event loop is logged
     ranges.py     runs of indexes
     lazy.py       names of a package, loaded when they are asked for
     staying.py    objects that stay in their process

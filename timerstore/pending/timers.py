@@ -8,8 +8,9 @@ from datetime import datetime
 import numpy as np
 
 from timerstore.core.core import Core
+from timerstore.ground.html import html_table
 from timerstore.ground.ids import Int64s
-from timerstore.ground.moments import moment
+from timerstore.ground.moments import moment, shown_time
 from timerstore.services.engine.holds import Hold
 from timerstore.services.looking.read_pending import look_held
 from timerstore.services.looking.timer_parts import (
@@ -56,6 +57,14 @@ class Timer:
     def put(self) -> datetime:
         """When it was put, in UTC."""
         return moment(self.put_ms)
+
+    def _repr_html_(self) -> str:
+        """Show it in a notebook; of a long body the beginning."""
+        shown = {each.name: getattr(self, each.name) for each in fields(self)}
+        shown["due_ms"], shown["put_ms"] = shown_time(self.due_ms), shown_time(self.put_ms)
+        names = {"due_ms": "due", "put_ms": "put"}
+        rows = [(names.get(name, name), str(value)) for name, value in shown.items() if value]
+        return html_table("Timer", rows)
 
 
 (

@@ -43,6 +43,7 @@ from timerstore.errors import (
     StoreLockedError,
     TimerStoreError,
 )
+from timerstore.ground.inloop import note_blocking
 from timerstore.ground.kinds import check_timeout
 from timerstore.services.world.background import BackgroundThread, Flag
 from timerstore.serving.framecolumns import read_ids
@@ -137,6 +138,7 @@ class Link:
         `is_repeatable` is asked of the next one. Raises StoreClosedError if there is none for a
         while, or if it is not known what became of a call that is not.
         """
+        note_blocking()
         if self._thread is None:
             self.start()
         said, slot = to_json(arguments), self._take()

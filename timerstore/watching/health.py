@@ -11,7 +11,8 @@ from timerstore.core.core import Core
 from timerstore.core.inside import inside
 from timerstore.core.switches import Pause
 from timerstore.errors import FlushFailedError
-from timerstore.ground.moments import moment
+from timerstore.ground.html import html_table
+from timerstore.ground.moments import moment, shown_time
 from timerstore.services.engine.engine import Engine
 from timerstore.watching.followedcopies import CopyStats, copies_behind
 from timerstore.watching.groups import (
@@ -144,6 +145,17 @@ class Health:
     def to_dict(self) -> dict[str, Any]:
         """Return all values, for JSON."""
         return asdict(self)
+
+    def _repr_html_(self) -> str:
+        """Show in a notebook what is wrong, since when, and what to do."""
+        rows: list[tuple[str, str]] = [(each.state, _told(each)) for each in self.conditions]
+        rows += [(each.kind, _told(each)) for each in self.warnings]
+        return html_table(f"Health: {self.state}", rows or [("", "Nothing is wrong.")])
+
+
+def _told(found: Condition | HealthWarning) -> str:
+    since = "" if found.since_ms is None else f" Since {shown_time(found.since_ms)}."
+    return f"{found.what}{since} {found.cure}"
 
 
 _RANK: Final[dict[State, int]] = {

@@ -11,6 +11,7 @@ import numpy as np
 from timerstore.consuming.consuming import Consuming
 from timerstore.core.core import Core
 from timerstore.core.inside import inside
+from timerstore.ground.html import html_text
 from timerstore.services.world.rings import waiting_places
 from timerstore.services.world.world import bucket_lateness_ms
 from timerstore.timelog.bytes.format import UNIT_BYTES
@@ -138,6 +139,10 @@ class Stats:
     def __str__(self) -> str:
         """Show what a person looks for, in some forty lines of 100 columns at most."""
         return shown_stats(self)
+
+    def _repr_html_(self) -> str:
+        """Show the same in a notebook."""
+        return html_text(str(self))
 
 
 def lateness_quantile_ms(histogram: np.ndarray[Any, np.dtype[np.int64]], share: float) -> int:
