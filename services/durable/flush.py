@@ -260,6 +260,7 @@ class Flusher:
             "levelCount": self._counts(levels, stored_ms),  # a broker leaves it alone
             "unattributedCount": engine.unattributed_count,
             "damagedCount": len(engine.uncounted),
+            "damage": engine.damage.lasting(),
         }
         write_json(engine.disk, config / "timermetrics", sealed(metrics))
         write_ahead(engine)

@@ -40,7 +40,6 @@ from timerstore.timelog.jit.lent import lend
 from timerstore.timelog.jit.locks import ServiceLocks, SpinLock
 from timerstore.timelog.jit.record import Bytes, Words, add_to_word
 from timerstore.timelog.reading.reader import StoreReader
-from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.timelog.writing.append import (
     NEED_COMMITLOG,
     NEED_NOTHING,
@@ -139,7 +138,7 @@ class Engine:
         self.eventfds = [each.fileno() for each in self._events]
         self.cancelled = CancelledTimers()  # under fire once services run
         self.mending: StoreReader | None = None  # while recovering, see mend_entries.py
-        self.mended_run = -1, range(0), dict[int, LoggedMessages]()
+        self.lost_entries = dict[int, Words]()  # by row: indexes whose messages are nowhere
         self.world: World = new_world(
             self._new_settings(),
             self.locks,

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.engine import Engine
 from timerstore.services.mending.pass_lost import pass_lost
+from timerstore.services.world.damage import WRITTEN_AGAIN
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
+from timerstore.timelog.files.disk import MappedFile
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.audit import (
     ENTRY_BLANK,
     ENTRY_GOOD,
@@ -19,6 +24,8 @@ from timerstore.timelog.reading.audit import (
 from timerstore.timelog.reading.pastdamage import sound_messages
 from timerstore.timelog.reading.reader import StoreReader
 from timerstore.timelog.reading.scan import LoggedMessages
+
+_NONE: Final[Words] = np.zeros(0, np.int64)
 
 
 def is_sound(engine: Engine, row: int, index: int, entry: fmt.Entries) -> bool:
@@ -45,38 +52,27 @@ def is_sound(engine: Engine, row: int, index: int, entry: fmt.Entries) -> bool:
 def mend_entry(engine: Engine, row: int, index: int) -> bool:
     """Write an entry again; False, and named, if its message cannot be found. O(log).
 
-    Looked for between the messages of the nearest entries that are sound.
+    All entries beside it that are not sound are written with it, so a run is looked for once.
     """
-    return _mend(engine, row, index, _find_message(engine, row, index))
-
-
-def _mend(engine: Engine, row: int, index: int, found: LoggedMessages | None) -> bool:
-    queues, at = engine.queues, index * fmt.ENTRY_BYTES
-    if found is None:
-        offset = int(queues.read(row, index, 1)[0]["offset"])
-        if not engine.commitlog.start <= offset < engine.commitlog.end:
-            engine.damage.note(queues.files[row].name, at, "no message belongs to this entry")
-        return False
-    engine.damage.note(
-        queues.files[row].name, at, ("it did not fit its message; it was written again")
-    )
-    write_entries(engine, row, found)
-    return True
+    if not _is_lost(engine, row, index) and _mend_run(engine, row, index):
+        return True
+    offset = int(engine.queues.read(row, index, 1)[0]["offset"])
+    if not engine.commitlog.start <= offset < engine.commitlog.end:
+        file, at = engine.queues.files[row].name, index * fmt.ENTRY_BYTES
+        engine.damage.note(file, at, "no message belongs to this entry")
+    return False
 
 
 def mend_entries(engine: Engine, row: int, indexes: list[int]) -> bool:
-    """Write again those of these entries that are not sound; True if one was. O(log).
+    """Write again those of these entries that are not sound; True if one is sound now. O(log).
 
     What is found nowhere is named. Any thread may call this, without the append lock.
     """
-    run, found, is_mended = range(0), dict[int, LoggedMessages](), False
+    is_mended = False
     try:
         for index in indexes:
-            if _sound_message(engine, row, index) >= 0:
-                continue
-            if index not in run:
-                run, found = _look_around(engine, row, index)
-            is_mended |= _mend(engine, row, index, found.get(index))
+            is_sound_now = _sound_message(engine, row, index) >= 0
+            is_mended |= is_sound_now or mend_entry(engine, row, index)
     except (CorruptStoreError, OSError):
         pass  # retention removed what was looked at
     return is_mended
@@ -84,16 +80,19 @@ def mend_entries(engine: Engine, row: int, indexes: list[int]) -> bool:
 
 def write_entries(engine: Engine, row: int, messages: LoggedMessages) -> None:
     """Write the entries of scanned messages of one queue again; durable on return."""
+    files, written = engine.queues.files[row], dict[int, MappedFile]()
     for each in messages:
         entry = np.zeros(1, fmt.QUEUE_ENTRY)
         entry["offset"], entry["size"] = each.offset, each.size
         entry["tags_code"] = each.tags_code
         index = int(each.queue_index)
         number, place = divmod(index, engine.queues.segment_entries)
-        file = engine.queues.files[row].existing(number)
-        engine.queues.files[row].reserve(index * fmt.ENTRY_BYTES, (index + 1) * fmt.ENTRY_BYTES)
+        file = written[number] = files.existing(number)
+        files.reserve(index * fmt.ENTRY_BYTES, (index + 1) * fmt.ENTRY_BYTES)
         start = place * fmt.ENTRY_BYTES
         file.view[start : start + fmt.ENTRY_BYTES] = np.frombuffer(entry.tobytes(), np.uint8)
+        engine.damage.note(files.name, index * fmt.ENTRY_BYTES, WRITTEN_AGAIN)
+    for file in written.values():
         engine.disk.sync(file, file.path)
 
 
@@ -109,22 +108,38 @@ def mend_timer_entry(engine: Engine, index: int) -> None:
         engine.world.enqueue_get.lost_index = index
 
 
-def _find_message(engine: Engine, row: int, index: int) -> LoggedMessages | None:
-    """Return the message of a queue with this index, as a table of one row.
+def _is_lost(engine: Engine, row: int, index: int) -> bool:
+    """Tell whether a message was looked for before, and is nowhere in the log."""
+    lost = engine.lost_entries.get(row, _NONE)
+    at = int(np.searchsorted(lost, index))
+    return at < len(lost) and int(lost[at]) == index
 
-    Recovery may meet thousands of damaged entries beside each other, and appends nothing meanwhile:
-    it keeps what it found for the last run of them.
+
+def _mend_run(engine: Engine, row: int, index: int) -> bool:
+    """Write the run of entries that are not sound around this one again; False if this is lost.
+
+    Those that are lost are kept: no pull of any group looks for them again. O(log).
     """
-    its_row, indexes, found = engine.mended_run
-    if row != its_row or index not in indexes:
-        indexes, found = _look_around(engine, row, index)
-        if engine.world.settings.recovering != 0:
-            engine.mended_run = row, indexes, found
-    return found.get(index)
+    run, low, high = _run_around(engine, row, index)
+    queues, log, is_found = engine.queues, engine.commitlog, np.zeros(len(run), np.bool_)
+    topic, queue_id = queues.topics[row], int(queues.table.queue_id[row])
+    for rows in sound_messages(_reader(engine), low, high):
+        indexes, mine = rows.queue_index, list[int]()
+        likely = (run.start <= indexes) & (indexes < run.stop) & (rows.queue_id == queue_id)
+        for i in np.flatnonzero(likely & (rows.topic_bytes == len(topic))).tolist():
+            place = int(indexes[i]) - run.start
+            if not is_found[place] and log.read(int(rows.topic_at[i]), len(topic)) == topic:
+                is_found[place] = True
+                if _sound_message(engine, row, int(indexes[i])) < 0:
+                    mine.append(i)
+        write_entries(engine, row, rows[mine])
+    lost = run.start + np.flatnonzero(~is_found)
+    engine.lost_entries[row] = np.union1d(engine.lost_entries.get(row, _NONE), lost)
+    return bool(is_found[index - run.start])
 
 
-def _look_around(engine: Engine, row: int, index: int) -> tuple[range, dict[int, LoggedMessages]]:
-    """Return the run of entries that are not sound around this one, with their messages. O(log).
+def _run_around(engine: Engine, row: int, index: int) -> tuple[range, int, int]:
+    """Return the run of entries that are not sound around this one, and where their messages are.
 
     They are looked for between the messages of the nearest entries that are sound.
     """
@@ -140,16 +155,7 @@ def _look_around(engine: Engine, row: int, index: int) -> tuple[range, dict[int,
         if offset >= low:
             high, stop = offset, each
             break
-    run, found = range(first, max(stop, index + 1)), dict[int, LoggedMessages]()
-    topic, queue_id = queues.topics[row], int(queues.table.queue_id[row])
-    for rows in sound_messages(_reader(engine), low, high):
-        indexes = rows.queue_index
-        likely = (run.start <= indexes) & (indexes < run.stop)
-        likely &= rows.queue_id == queue_id
-        for i in np.flatnonzero(likely & (rows.topic_bytes == len(topic))).tolist():
-            if log.read(int(rows.topic_at[i]), len(topic)) == topic:
-                found.setdefault(int(indexes[i]), rows[[i]])
-    return run, found
+    return range(first, max(stop, index + 1)), low, high
 
 
 def _sound_message(engine: Engine, row: int, index: int) -> int:

@@ -181,8 +181,4 @@ class Scrub:
             entries = entries[mine.queue_index - first]
             wrong = entries["offset"] != mine.offset
             wrong |= entries["size"] != mine.size
-            for i in np.flatnonzero(wrong).tolist():
-                at = int(mine.queue_index[i]) * fmt.ENTRY_BYTES
-                reason = "it did not fit its message; it was written again"
-                self.engine.damage.note(queues.files[number].name, at, reason)
-                write_entries(self.engine, number, mine[i : i + 1])
+            write_entries(self.engine, number, mine[np.flatnonzero(wrong)])

@@ -16,7 +16,8 @@ from timerstore.services.opening.recover_removed import count_removed
 from timerstore.services.world.state import LOST_COUNT_MAX
 from timerstore.services.world.world import World, note_lost
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.jsonfile import check_seal, read_json
+from timerstore.timelog.files.jsonfile import check_seal, read_json, understood, whole
+from timerstore.timelog.files.names import INT64_MAX
 from timerstore.timelog.jit.kernel import kernel_later
 from timerstore.timelog.jit.record import Words
 from timerstore.timelog.writing.tally import Counted, count_pending
@@ -82,9 +83,28 @@ def stored_counts(engine: Engine) -> dict[str, Any] | None:
         return None
     if metrics is None or not isinstance(metrics.get("timingCount"), dict):
         return None
-    # Nobody knew of which topic a lost message was, or it is met again, and must not count twice.
-    is_sure = not (metrics.get("unattributedCount") or metrics.get("damagedCount"))
-    return metrics if is_sure else None
+    return metrics
+
+
+def are_sure(metrics: dict[str, Any]) -> bool:
+    """Tell whether stored counts hold: else nobody knew of which topic a lost message was, or it is
+    met again, and must not count twice.
+    """
+    return not (metrics.get("unattributedCount") or metrics.get("damagedCount"))
+
+
+def name_stored(engine: Engine, metrics: dict[str, Any]) -> None:
+    """Name the damage that was known when the store was closed, where it still is."""
+    try:
+        places = metrics.get("damage", [])
+        starts = {file.name: file.start for file in engine.queues.files} if places else {}
+        with understood("config/timermetrics"):
+            for each in places:
+                file, offset = each["file"], whole(each["offset"])
+                if file == "commitlog" or offset >= starts.get(file, INT64_MAX):
+                    engine.damage.note(file, offset, str(each["reason"]))
+    except CorruptStoreError as e:
+        engine.damage.note("config/timermetrics", e.offset, e.reason)
 
 
 def take_stored(engine: Engine, counts: dict[str, Any]) -> None:

@@ -28,7 +28,13 @@ from timerstore.services.opening.recover_levels import (
     take_level_counts,
 )
 from timerstore.services.opening.recover_log import LogScan, ScannedLog
-from timerstore.services.opening.recover_pending import count_units, stored_counts, take_stored
+from timerstore.services.opening.recover_pending import (
+    are_sure,
+    count_units,
+    name_stored,
+    stored_counts,
+    take_stored,
+)
 from timerstore.services.opening.recover_removed import first_kept_index
 from timerstore.services.opening.recover_torn import complete_reschedule
 from timerstore.services.opening.recovery_findings import RecoveryFindings
@@ -208,7 +214,7 @@ def _link_from_q(this: Recovery) -> None:
             break
         provide(engine, service)
     engine.world.settings.recovering = 0
-    engine.mending, engine.mended_run = None, (-1, range(0), {})
+    engine.mending = None
     this.findings.relinked_count = engine.world.enqueue_put.linked_count
 
 
@@ -222,14 +228,18 @@ def _begin_to_write(this: Recovery) -> None:
 
 
 def _look_for_counts(this: Recovery) -> None:
-    """Take what a clean close stored, if nothing has happened since."""
+    """Take what a clean close stored, if nothing has happened since; name the damage it knew."""
     engine = this.engine
-    if not this.findings.clean or engine.damage.count or this.checkpoint is None:
+    if not this.findings.clean or this.checkpoint is None:
         return
+    is_sound = not engine.damage.count
     counts = stored_counts(engine)
-    if counts and this.linked_before == engine.timerlog.end:
-        if take_ahead(engine, this.log.end, counts):
-            this.counts = counts
+    if counts is None:
+        return
+    is_sound = is_sound and this.linked_before == engine.timerlog.end and are_sure(counts)
+    if is_sound and take_ahead(engine, this.log.end, counts):
+        this.counts = counts
+    name_stored(engine, counts)
 
 
 def _take_the_counts(this: Recovery) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 log = logging.getLogger("timerstore")
 
+WRITTEN_AGAIN: Final = "it did not fit its message; it was written again"
 PLACES_MAX: Final = 1_000
 """Places that are named one by one, in the log and in `stats()`; all are counted."""
 
@@ -62,6 +63,17 @@ class Damage:
         if self.count == PLACES_MAX:
             log.error("%s: further damage is counted, but no longer named", self.path)
         return True
+
+    def lasting(self) -> list[dict[str, Any]]:
+        """Return the places that the next opening does not mend, nor look for: messages, and
+        entries whose messages are lost. A clean close stores them.
+        """
+        return [
+            each
+            for each in self.to_list()
+            if each["file"] == "commitlog"
+            or (each["file"].startswith("consumequeue/") and each["reason"] != WRITTEN_AGAIN)
+        ]
 
     def to_list(self) -> list[dict[str, Any]]:
         """Return the places that are named, for JSON."""

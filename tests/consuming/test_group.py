@@ -1,6 +1,7 @@
 """Consuming from queues whose entries do not stand for what the queue says: each is passed by."""
 
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +12,12 @@ import pytest
 import timerstore
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore
+from timerstore.services.mending import mend_entries
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.reading.pastdamage import sound_messages
+from timerstore.timelog.reading.reader import StoreReader
+from timerstore.timelog.reading.scan import LoggedMessages
 
 pytestmark = pytest.mark.slow
 
@@ -117,6 +123,77 @@ def test_a_damaged_message_that_a_group_meets_is_listed(tmp_path: Path) -> None:
             places = [(each["file"], each["offset"]) for each in store.stats().damage]
             assert places == [("commitlog", offset)]
             assert not store.health().ok
+    for _ in range(2):  # a clean close keeps the list: nobody has to meet it again
+        with timerstore.open(path, clock=clock, config=SMALL) as store:
+            assert store.core.findings.clean
+            places = [(each["file"], each["offset"]) for each in store.stats().damage]
+            assert places == [("commitlog", offset)] and not store.health().ok
+
+
+def test_a_run_of_entries_is_looked_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And written with one sync: a pull takes a part of them, and each group would look again."""
+    clock, path, disk = ManualClock(START_MS), tmp_path / "s", Disk()
+    searches, synced = list[int](), list[Path]()
+
+    def searched(reader: StoreReader, start: int, stop: int) -> Iterator[LoggedMessages]:
+        searches.append(start)
+        return sound_messages(reader, start, stop)
+
+    monkeypatch.setattr(mend_entries, "sound_messages", searched)
+    config = replace(SMALL, consumequeue_segment_bytes=40_000)
+    with TimerStore(path, clock=clock, config=config, disk=disk) as store:
+        store.put_many([b"x"] * 1_000, topic="a")
+        file = next((path / "consumequeue" / "a" / "0").iterdir())
+        with open(file, "r+b") as opened:
+            opened.seek(20 * 100)
+            opened.write(bytes(20 * 800))
+        monkeypatch.setattr(disk, "event", lambda kind, at: kind == "sync" and synced.append(at))
+        for group in ("g", "h"):
+            got = 0
+            while batch := store.pull("a", group=group, max_count=50, timeout=0):
+                got += len(batch)
+                batch.ack()
+            assert got == 1_000
+        assert len(searches) == 1
+        assert synced.count(file) < 10  # one for each part of the log that was read
+
+
+def test_what_is_lost_is_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of entries whose messages are nowhere each pull of each group would read the log again."""
+    clock, path = ManualClock(START_MS), tmp_path / "s"
+    searches = list[int]()
+
+    def searched(reader: StoreReader, start: int, stop: int) -> Iterator[LoggedMessages]:
+        searches.append(start)
+        return sound_messages(reader, start, stop)
+
+    monkeypatch.setattr(mend_entries, "sound_messages", searched)
+    with TimerStore(path, clock=clock, config=SMALL) as store:
+        store.put_many([b"x"] * 90, topic="a")
+        queues = store.core.engine.queues
+        (row,) = queues.rows(b"a")
+        lost = queues.read(row, 30, 30)["offset"].tolist()
+        log = store.core.engine.commitlog
+        for offset in lost:
+            log.view(offset)[:80] = 0
+        file = next((path / "consumequeue" / "a" / "0").iterdir())
+        with open(file, "r+b") as opened:
+            opened.seek(20 * 30)
+            opened.write(bytes(20 * 30))
+        for group in ("g", "h", "i"):
+            got = 0
+            for _ in range(20):
+                batch = store.pull("a", group=group, max_count=7, timeout=0)
+                got += len(batch)
+                batch.ack()
+            assert got == 60
+        assert len(searches) == 1
+        damage = store.stats().damage
+        assert {(each["file"], each["offset"]) for each in damage} >= {
+            ("consumequeue/a/0", 20 * index) for index in range(30, 60)
+        }
 
 
 def test_very_many_are_written_again(tmp_path: Path) -> None:

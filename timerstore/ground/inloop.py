@@ -1,4 +1,4 @@
-"""Event loops that a call blocks: one line in the log names the call, with what to await instead."""
+"""Event loops that a call blocks: a line in the log names the call, with what to await instead."""
 
 from __future__ import annotations
 
