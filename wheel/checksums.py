@@ -5,7 +5,8 @@
 Before pages of the wheel are written, a copy is made durable that holds each page's checksum before
 and after; so at any moment every page of the file has one of the two. The copies take turns: one
 that was torn leaves the other, which holds for what was written last. A page that has neither is
-damaged, or was torn by a power cut within the write; either way the wheel is rebuilt.
+damaged, or was torn by a power cut within the write; either way the wheel is rebuilt. The
+checkpoint behind a write has the write's number: then no page may be as it was before.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ class WheelSums:
         self.disk, self.path, self.page_count = disk, path, page_count
         self._copy_bytes = _HEADER.itemsize + 8 * page_count
         self.sequence = 0
+        """The number of the last write, or of the last checkpoint if that is larger."""
+        self._place = 1  # of the newest copy
         self._either: tuple[Sums, Sums] | None = None
         self.before: Sums | None = None
         self.current: Sums | None = None
@@ -91,6 +94,7 @@ class WheelSums:
             found = self._decode(part)
             if found is not None and found[0] > self.sequence:
                 self.sequence, self.before, self.current = found
+                self._place = place
         self._is_damaged = self.current is None and any(data)
 
     def _decode(self, data: bytes) -> tuple[int, Sums, Sums] | None:
@@ -112,7 +116,7 @@ class WheelSums:
 
         `used`: the ranges of the wheel that are no holes. If checksums were noted and none can
         be read, that may be any page. `is_whole`: the last write is known to have ended, so no page
-        may be as it was before: zeros, in a wheel that was written once.
+        may be as it was before: zeros, in a wheel that was written once. A checkpoint says so.
         """
         if self._is_damaged:
             return 0
@@ -137,13 +141,12 @@ class WheelSums:
         self._either = self.current, self.current
 
     def announce(self, runs: list[tuple[int, Bytes]]) -> None:
-        """Make durable what the pages of a write will be, before they are written."""
+        """Make durable what the pages of write `sequence` will be, before they are written."""
         assert self.current is not None
         before, after = self.current, self.current.copy()
         for position, content in runs:
             first, sums = position // PAGE_BYTES, page_sums(content)
             after[first : first + len(sums)] = sums
-        self.sequence += 1
         header = np.zeros(1, _HEADER)
         header["mark"], header["sequence"] = _MARK, self.sequence
         header["page_count"] = self.page_count
@@ -156,8 +159,9 @@ class WheelSums:
         fd = self.disk.open_file(self.path, create=True)
         try:
             data = header.tobytes() + rows
-            self.disk.write_at(fd, data, self.sequence % 2 * self._copy_bytes, self.path)
+            self.disk.write_at(fd, data, (1 - self._place) * self._copy_bytes, self.path)
             self.disk.sync(fd, self.path)
+            self._place = 1 - self._place
         finally:
             os.close(fd)
         if is_new:

@@ -156,29 +156,37 @@ class TimerWheel:
     def _pages(self, first: int, stop: int) -> Bytes:
         return self.array.slots[first * PAGE_BYTES : stop * PAGE_BYTES]
 
-    def write(self, runs: list[tuple[int, Bytes]]) -> None:
-        """Write captured pages; durable on return. What they point to must be durable before."""
+    def write(self, runs: list[tuple[int, Bytes]]) -> int:
+        """Write captured pages; durable on return. What they point to must be durable before.
+
+        Return the number of this write, which the checkpoint behind it gets.
+        """
+        self.sums.sequence += 1
         if runs or self.sums.is_stale:
             self.sums.announce(runs)
         for position, content in runs:
             self.disk.write_at(self.fd, content, position, self.path)
         if runs:
             self.disk.sync(self.fd, self.path)
+        return self.sums.sequence
 
-    def check_pages(self, *, is_unknown: bool, is_whole: bool = False) -> None:
+    def check_pages(self, *, is_unknown: bool, is_closed: bool = False, checkpointed: int = 0) -> None:
         """Raise CorruptStoreError if a page is not what was written; before it is changed.
 
         If nobody noted checksums, the pages are taken as they are; with `is_unknown` always: a
-        broker wrote since. `is_whole`: the store was closed, so the last write has ended.
+        broker wrote since. `is_closed`: the store was closed, so the last write has ended.
+        `checkpointed`: the number of the last checkpoint; up to there writes have ended as well.
         """
         wheel, used = self.array.slots, list(ranges_of(self.fd, 0, len(self.array.slots)))
         damaged = -1
         if not is_unknown and not self.is_new:
+            is_whole = is_closed or checkpointed >= self.sums.sequence
             damaged = self.sums.find_damaged(wheel, used, is_whole=is_whole)
         if damaged >= 0:
             offset, reason = damaged * PAGE_BYTES, "the checksum of this page does not match"
             raise CorruptStoreError("timerwheel", offset, reason)
         self.sums.adopt(wheel, used)
+        self.sums.sequence = max(self.sums.sequence, checkpointed)
 
     def close(self) -> None:
         """Close the file; the array stays valid while it is referenced. Twice does nothing."""

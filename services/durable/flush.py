@@ -84,7 +84,6 @@ class Flusher:
         self._flushed_s = time.monotonic()
         self._flushed_timerlog = engine.timerlog.end
         self._flushed_index = engine.queues.table.next_index.copy()
-        self._sequence = 0
         self._level_file = LevelOffsetFile(engine.path / "config" / "delayOffset.json")
         self._stop = Flag()
         self._thread: BackgroundThread | None = None
@@ -234,26 +233,23 @@ class Flusher:
             engine.queues.drop_behind()
         engine.timerlog.flush(self._flushed_timerlog, captured.timerlog_sync)
         self._flushed_timerlog = checkpoint.timerlog_flushed
-        engine.wheel.write(captured.runs)
+        checkpoint.sequence = checkpoint.state_counter = engine.wheel.write(captured.runs)
         lock = engine.append_lock.words
         with engine.commitlog.reading() as commitlog:
             ends, flushed_log = self._flushed_index, checkpoint.commitlog_flushed
             engine.counters.write(commitlog, lock, ends, flushed_log, durably=checkpoint.clean)
-        self._sequence += 1
-        checkpoint.sequence = self._sequence
         checkpoint.state_timestamp = engine.queues.table.stored_ms
-        checkpoint.state_counter = self._sequence
         if checkpoint.clean:
-            self._write_for_brokers(config)
+            self._write_for_brokers(config, checkpoint.sequence)
         self._level_file.write(engine.disk, checkpoint)
         write_checkpoint(engine.disk, config / "timercheck", checkpoint)
 
-    def _write_for_brokers(self, config: Path) -> None:
+    def _write_for_brokers(self, config: Path, counter: int) -> None:
         """Write what a clean close leaves behind besides the cursors."""
         engine = self.engine
         stored_ms = engine.queues.table.stored_ms
         timers, levels = engine.queues.table.pending.reshape(2, -1)
-        version = {"counter": self._sequence, "stateVersion": 0, "timestamp": stored_ms}
+        version = {"counter": counter, "stateVersion": 0, "timestamp": stored_ms}
         metrics = {
             "dataVersion": version,
             "timingCount": self._counts(timers, stored_ms),

@@ -140,7 +140,11 @@ def _find_who_closed(this: Recovery) -> None:
     findings.clean = findings.clean and not findings.rebuilt
     engine.count_lost = False
     # Of a store that another process is writing to, what is read is of no one moment.
-    engine.wheel.check_pages(is_unknown=findings.by_broker or this.is_live, is_whole=findings.clean)
+    is_unknown = findings.by_broker or this.is_live
+    number = 0 if checkpoint is None else checkpoint.sequence
+    engine.wheel.check_pages(
+        is_unknown=is_unknown, is_closed=findings.clean, checkpointed=number
+    )
 
 
 # --- the commit log, then the timer index

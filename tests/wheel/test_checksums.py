@@ -35,16 +35,16 @@ def test_sums_of_what_is_used_are_those_of_all(spans: list[tuple[int, int]], len
     assert page_sums(data, used).tolist() == page_sums(data).tolist()
 
 
-def opened(path: Path) -> TimerWheel:
+def opened(path: Path, checkpointed: int = 0) -> TimerWheel:
     wheel = TimerWheel(QuietDisk(), path / "timerwheel", SLOTS)
-    wheel.check_pages(is_unknown=False)
+    wheel.check_pages(is_unknown=False, checkpointed=checkpointed)
     return wheel
 
 
-def write(wheel: TimerWheel, page: int, byte: int) -> None:
+def write(wheel: TimerWheel, page: int, byte: int) -> int:
     wheel.array.slots[page * PAGE_BYTES + 7] = byte
     wheel.array.dirty[page] = 1
-    wheel.write(wheel.capture())
+    return wheel.write(wheel.capture())
 
 
 def change(file: Path, at: int) -> None:
@@ -84,6 +84,27 @@ def test_a_write_may_be_cut_off_anywhere(tmp_path: Path) -> None:
         (tmp_path / "timerwheel").write_bytes(content)
         wheel.sums.path.write_bytes(sums)
         opened(tmp_path)
+
+
+def test_behind_a_checkpoint_no_page_is_as_it_was_before(tmp_path: Path) -> None:
+    """A write that a checkpoint followed has ended: an older page, or zeros, is damage."""
+    wheel, file = opened(tmp_path), tmp_path / "timerwheel"
+    for byte in (1, 2):  # before the first write there were zeros
+        before = file.read_bytes()
+        number = write(wheel, 1, byte)
+        after = file.read_bytes()
+        opened(tmp_path, number)
+        file.write_bytes(before)
+        opened(tmp_path, number - 1)  # a kill may have come in the midst of it
+        with pytest.raises(CorruptStoreError, match="checksum"):
+            opened(tmp_path, number)
+        file.write_bytes(after)
+    # Numbers go on from the checkpoint's, which may have been one without a write.
+    later = write(opened(tmp_path, number + 5), 2, 3)
+    assert later == number + 6
+    (file.write_bytes(after), opened(tmp_path, later - 1))
+    with pytest.raises(CorruptStoreError, match="checksum"):
+        opened(tmp_path, later)
 
 
 def test_without_sums_the_pages_are_taken_as_they_are(tmp_path: Path) -> None:

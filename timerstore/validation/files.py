@@ -134,8 +134,9 @@ def _judge_wheel_sums(scope: Scope, tally: Evidence) -> None:
         return
     sums = WheelSums(Disk(), reader.path / "config" / SUMS_FILE, -(-len(wheel) // PAGE_BYTES))
     checkpoint = scope.view.checkpoint
+    ended = checkpoint is not None and checkpoint.sequence >= sums.sequence
     closed = checkpoint is not None and checkpoint.clean and not scope.view.cut.is_open
-    page = sums.find_damaged(wheel, reader.steady.wheel.ranges, is_whole=closed)
+    page = sums.find_damaged(wheel, reader.steady.wheel.ranges, is_whole=ended or closed)
     if reader.is_open and not reader.steady.holds():
         return  # somebody writes, and the checksums may be those of a later checkpoint
     tally.check("wheel_sums", sums.page_count)
