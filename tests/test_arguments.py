@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +52,8 @@ WRONG: list[Any] = [
     datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=23))),
     *(np.int64(5), np.float64("nan"), np.bool_(True), np.uint64(1 << 63)),
     *(np.datetime64("2030-01-01"), np.zeros(0), np.zeros(3), np.zeros((2, 2), np.uint8)),
-    *(np.arange(3), np.array(["a", None])),
+    *(np.arange(3), np.array(["a", None]), np.array(5), memoryview(np.zeros((2, 2), np.uint8))),
+    *(Decimal("sNaN"), Fraction(10**400), np.timedelta64(5), np.datetime64("NaT")),
     *(pa.array([], pa.binary()), pa.array([b"x", None]), pa.array([1, 2])),
     pa.chunked_array([["x"]]),
 ]
@@ -280,6 +283,14 @@ def test_many_bodies_of_text_are_refused_as_one_is(
 ) -> None:
     with pytest.raises(timerstore.InvalidArgumentError, match="contains str"):
         store.put_many(bodies)
+
+
+def test_many_bodies_are_no_buffer_and_keys_are_texts(store: timerstore.TimerStore) -> None:
+    for bodies in (memoryview(b"ab"), memoryview(np.zeros((2, 2), np.uint8)), bytearray(b"a")):
+        with pytest.raises(timerstore.InvalidArgumentError, match="has the type"):
+            store.put_many(bodies)  # type: ignore[arg-type]
+    with pytest.raises(timerstore.InvalidArgumentError, match="Pass only texts"):
+        store.put_many([b"a"], keys=[None])  # type: ignore[list-item]
 
 
 def test_larger_segments_help_only_where_segments_are_small(store: timerstore.TimerStore) -> None:

@@ -38,7 +38,7 @@ INSTANTS = [
     *(np.datetime64(AT_MS, "ms"), np.datetime64(AT_MS * 1_000_000 - 1, "ns")),
 ]
 NO_LENGTHS = [
-    *(True, np.bool_(True), "5", float("nan"), pd.NaT, np.timedelta64("NaT"), 10**20),
+    *(Decimal("sNaN"), Fraction(10**400), True, np.bool_(True), "5", float("nan"), pd.NaT, np.timedelta64("NaT"), 10**20),
     *(np.timedelta64(1, "Y"), np.timedelta64(1), np.timedelta64(10**17, "s"), [5], None),
 ]
 NO_INSTANTS = [
@@ -91,6 +91,27 @@ def test_what_is_no_time_is_refused_by_its_name(tmp_path: Path, name: str, value
                 continue
             with pytest.raises(InvalidArgumentError, match=r"\b(delay|at|due time)"):
                 call(b"x", **{name: value})
+
+
+LONG_AGO = datetime(1900, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("at", [
+    *(LONG_AGO, datetime.min.replace(tzinfo=UTC), pd.Timestamp(LONG_AGO)),
+    *(np.datetime64("1900-01-01"), np.datetime64(-(2**62), "Y")),
+], ids=kind_of)  # fmt: skip
+def test_an_instant_of_long_ago_is_no_number_of_seconds(tmp_path: Path, at: Any) -> None:
+    with timerstore.open(tmp_path / "s", clock=ManualClock(START_MS)) as store:
+        for _ in range(2):  # the second on the short way
+            store.put(b"x", at=at)
+        store.put_many([b"x"], at=at)
+        store.put_many([b"x"], at=np.array([at, AT])[:1])
+        store.reschedule(store.put(b"x", delay=9), at=at)
+        assert len(store.pull("default", timeout=0, max_count=9)) == 5
+        store.put(b"x", delay=9)
+        assert len(list(store.pending(start=at))) == 1 == store.pending_columns(start=at).num_rows
+        assert not list(store.pending(end=at)) and not store.horizon(1_000, end=at).count.sum()
+        assert len(list(store.pending(end=datetime.max.replace(tzinfo=UTC)))) == 1
 
 
 SERIES = pd.Series([AT, AT + timedelta(seconds=1)])

@@ -117,7 +117,7 @@ def _is_integer(value: object) -> TypeGuard[int | np.integer[Any]]:
     return isinstance(value, int | np.integer)
 
 
-def check_due_ms(value: object, name: str = "at_ms") -> int:
+def check_due_ms(value: object, name: str = "at_ms", most_ms: int = DUE_MS_MAX) -> int:
     """Return a due time, or refuse it."""
     if not _is_integer(value):
         raise InvalidArgumentError(f"{name} is {value!r}. Pass whole epoch milliseconds, an int.")
@@ -125,7 +125,7 @@ def check_due_ms(value: object, name: str = "at_ms") -> int:
         raise InvalidArgumentError(
             f"{name} is {shown_int(value)}, which looks like seconds. Pass epoch milliseconds."
         )
-    if value > DUE_MS_MAX:
+    if value > most_ms:
         raise InvalidArgumentError(
             f"{name} is {shown_int(value)}, which is after the year 9999. Pass an earlier time."
         )
@@ -165,7 +165,7 @@ def given_instant(at: object, at_ms: int | None, name: str) -> int | None:
         return at_ms
     if at_ms is not None:
         raise InvalidArgumentError(f"{name} and {name}_ms exclude each other. Pass one of them.")
-    return instant_ms(at, name)
+    return max(instant_ms(at, name), DUE_MS_MIN)  # nobody takes a datetime for seconds
 
 
 def given_delay(delay: object, delay_ms: object) -> timedelta | None:
@@ -188,7 +188,7 @@ def given_times(
         )
     if delay is not None:
         delay_ms = delays_ms(delay, "delay")
-    return delay_ms, at_ms if at is None else instants_ms(at, "at")
+    return delay_ms, at_ms if at is None else np.maximum(instants_ms(at, "at"), DUE_MS_MIN)
 
 
 def check_alone(*times: object) -> None:
@@ -344,7 +344,7 @@ class Binaries:
             rows = self._owner = np.ascontiguousarray(values)
             self.pieces = rows_read(rows)
             return
-        if isinstance(values, (bytes, str)) or not isinstance(
+        if isinstance(values, (bytes, bytearray, memoryview, str)) or not isinstance(
             values, (Sequence, pa.Array, pa.ChunkedArray)
         ):
             raise InvalidArgumentError(
@@ -376,7 +376,8 @@ class Binaries:
                     f"{what} contains something that is not bytes: {e}. Pass only bytes."
                 ) from e
         if values.null_count:
-            raise InvalidArgumentError(f"{what} contains nulls. Pass only bytes.")
+            wanted = "texts" if self._takes_text else "bytes"
+            raise InvalidArgumentError(f"{what} contains nulls. Pass only {wanted}.")
         if not (pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)):
             if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
                 raise InvalidArgumentError(

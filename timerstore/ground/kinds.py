@@ -116,7 +116,10 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
 
 def check_names(names: Any, what: str) -> list[str]:
     """Return some names as a list, or refuse them."""
-    found = None if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
+    try:
+        found = None if isinstance(names, str) else list(names)
+    except TypeError:  # also an array of NumPy with no dimension, which says that it is iterable
+        found = None
     if found is None or not all(isinstance(name, str) for name in found):
         raise InvalidArgumentError(f"{what} is {names!r}. Pass a list of names.")
     return found
@@ -161,7 +164,10 @@ def _plain(value: Any, what: str) -> Any:
             raise InvalidArgumentError(f"{what} is {value!r}, which is no length of time.") from e
     if isinstance(value, Integral):
         return int(value)
-    return float(value) if isinstance(value, Real | Decimal) else value
+    try:
+        return float(value) if isinstance(value, Real | Decimal) else value
+    except (OverflowError, ValueError) as e:  # a fraction that is too large; a signalling NaN
+        raise InvalidArgumentError(f"{what} is {value!r}, which is no length of time.") from e
 
 
 def check_timeout(timeout: Any) -> float | None:

@@ -17,7 +17,7 @@ put into a delay level cannot be cancelled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,10 +42,14 @@ from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
 
 def cancel_many(core: Core, ids: Sequence[str]) -> Bools:
     """Cancel timers; bool[n] as from `TimerStore.cancel`. Their deletes are not durable yet."""
-    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
-        raise InvalidArgumentError(f"ids is {ids!r}. Pass a sequence of ids, or call cancel.")
+    wanted = f"ids is {ids!r}. Pass a sequence of ids, or call cancel."
+    if isinstance(ids, str | bytes):
+        raise InvalidArgumentError(wanted)
     if not isinstance(ids, TimerIds):
-        ids = tuple(ids)
+        try:
+            ids = tuple(ids)
+        except TypeError as e:
+            raise InvalidArgumentError(wanted) from e
     if len(ids) == 0:
         return np.zeros(0, np.bool_)
     now_ms = core.clock.now_ms

@@ -78,9 +78,10 @@ def check_range(
     topic: str | None, start_ms: int | None, end_ms: int | None, limit: int | None
 ) -> None:
     """Check what says which timers are listed."""
-    for name, value in (("start_ms", start_ms), ("end_ms", end_ms)):
-        if value is not None:
-            check_due_ms(value, name)
+    if start_ms is not None:
+        check_due_ms(start_ms, "start_ms")
+    if end_ms is not None:
+        check_due_ms(end_ms, "end_ms", DUE_MS_MAX + 1)  # what datetime.max is, rounded up
     if limit is not None:
         check_int(limit, "limit", 0, sys.maxsize)
     if topic is not None:
