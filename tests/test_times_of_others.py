@@ -38,7 +38,17 @@ INSTANTS = [
     *(np.datetime64(AT_MS, "ms"), np.datetime64(AT_MS * 1_000_000 - 1, "ns")),
 ]
 NO_LENGTHS = [
-    *(Decimal("sNaN"), Fraction(10**400), True, np.bool_(True), "5", float("nan"), pd.NaT, np.timedelta64("NaT"), 10**20),
+    *(
+        Decimal("sNaN"),
+        Fraction(10**400),
+        True,
+        np.bool_(True),
+        "5",
+        float("nan"),
+        pd.NaT,
+        np.timedelta64("NaT"),
+        10**20,
+    ),
     *(np.timedelta64(1, "Y"), np.timedelta64(1), np.timedelta64(10**17, "s"), [5], None),
 ]
 NO_INSTANTS = [

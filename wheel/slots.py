@@ -170,7 +170,9 @@ class TimerWheel:
             self.disk.sync(self.fd, self.path)
         return self.sums.sequence
 
-    def check_pages(self, *, is_unknown: bool, is_closed: bool = False, checkpointed: int = 0) -> None:
+    def check_pages(
+        self, *, is_unknown: bool, is_closed: bool = False, checkpointed: int = 0
+    ) -> None:
         """Raise CorruptStoreError if a page is not what was written; before it is changed.
 
         If nobody noted checksums, the pages are taken as they are; with `is_unknown` always: a

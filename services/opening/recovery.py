@@ -142,9 +142,7 @@ def _find_who_closed(this: Recovery) -> None:
     # Of a store that another process is writing to, what is read is of no one moment.
     is_unknown = findings.by_broker or this.is_live
     number = 0 if checkpoint is None else checkpoint.sequence
-    engine.wheel.check_pages(
-        is_unknown=is_unknown, is_closed=findings.clean, checkpointed=number
-    )
+    engine.wheel.check_pages(is_unknown=is_unknown, is_closed=findings.clean, checkpointed=number)
 
 
 # --- the commit log, then the timer index

@@ -12,7 +12,7 @@ from timerstore.consumer.retry_rules import check_backoff
 from timerstore.consuming.starting import Start, check_start
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.arguments import check_group
-from timerstore.ground.kinds import Duration, check_bool, check_int, check_kind
+from timerstore.ground.kinds import Duration, check_bool, check_int, check_kind, check_list
 from timerstore.timelog.bytes.limits import GROUP_BYTES_MAX
 
 ATTEMPTS_MAX: Final = 1 << 30
@@ -73,7 +73,8 @@ class ConsumerSettings:
                     "the name of this group."
                 )
         check_group(self.reads_as)
-        self.waits, self.hooks = check_backoff(self.backoff), tuple(self.hooks)
+        hooks = check_list(self.hooks, f"hooks is {self.hooks!r}. Pass a Sequence.")
+        self.waits, self.hooks = check_backoff(self.backoff), tuple(hooks)
 
     @property
     def reads_as(self) -> str:

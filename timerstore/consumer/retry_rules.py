@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 from timerstore.consuming.agreed import DEAD, Wait
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.arguments import given_delay
-from timerstore.ground.kinds import Duration, check_duration, check_kind
+from timerstore.ground.kinds import Duration, check_duration, check_kind, check_list
 
 FIRST_LEVEL: Final = 3
 """The delay level after the first failure; each further one waits a level more."""
@@ -125,12 +125,13 @@ def check_backoff(backoff: Any) -> tuple[timedelta, ...]:
     """Return a consumer's own waits as a tuple, or refuse them; none of them: the delay levels."""
     if backoff is None:
         return ()
-    if isinstance(backoff, str | bytes) or not isinstance(backoff, Sequence) or not backoff:
-        raise InvalidArgumentError(
-            f"backoff is {backoff!r}. Pass a list: the wait after the first failure, after the "
-            "second, …. The last wait is used for all later failures."
-        )
-    return tuple(check_wait(each, "backoff") for each in backoff)
+    refused = (
+        f"backoff is {backoff!r}. Pass a list: the wait after the first failure, after the "
+        "second, …. The last wait is used for all later failures."
+    )
+    if not isinstance(backoff, Sequence) or not backoff:
+        raise InvalidArgumentError(refused)
+    return tuple(check_wait(each, "backoff") for each in check_list(backoff, refused))
 
 
 def check_wait(value: Any, what: str) -> timedelta:

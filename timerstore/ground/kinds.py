@@ -114,14 +114,26 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     )
 
 
+def check_list(values: Any, refused: str) -> list[Any]:
+    """Return what can be gone through as a list, or raise an error that says `refused`.
+
+    Whether it can is only known by trying: an array without a dimension says so, and cannot.
+    """
+    try:
+        found = None if isinstance(values, str | bytes) else list(values)
+    except (NotImplementedError, TypeError) as e:
+        raise InvalidArgumentError(refused) from e
+    if found is None:
+        raise InvalidArgumentError(refused)
+    return found
+
+
 def check_names(names: Any, what: str) -> list[str]:
     """Return some names as a list, or refuse them."""
-    try:
-        found = None if isinstance(names, str) else list(names)
-    except TypeError:  # also an array of NumPy with no dimension, which says that it is iterable
-        found = None
-    if found is None or not all(isinstance(name, str) for name in found):
-        raise InvalidArgumentError(f"{what} is {names!r}. Pass a list of names.")
+    refused = f"{what} is {names!r}. Pass a list of names."
+    found = check_list(names, refused)
+    if not all(isinstance(name, str) for name in found):
+        raise InvalidArgumentError(refused)
     return found
 
 

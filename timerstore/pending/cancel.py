@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from timerstore.core.core import Core
-from timerstore.errors import InvalidArgumentError
 from timerstore.ground.ids import Int64s, TimerIds, read_plain
+from timerstore.ground.kinds import check_list
 from timerstore.pending.target import find_theirs, is_cancelled, replace, still_waits
 from timerstore.pending.verdict import Bools, find, is_foreign, judge, parse
 from timerstore.services.calls.cancel_ahead import (
@@ -42,14 +42,8 @@ from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
 
 def cancel_many(core: Core, ids: Sequence[str]) -> Bools:
     """Cancel timers; bool[n] as from `TimerStore.cancel`. Their deletes are not durable yet."""
-    wanted = f"ids is {ids!r}. Pass a sequence of ids, or call cancel."
-    if isinstance(ids, str | bytes):
-        raise InvalidArgumentError(wanted)
     if not isinstance(ids, TimerIds):
-        try:
-            ids = tuple(ids)
-        except TypeError as e:
-            raise InvalidArgumentError(wanted) from e
+        ids = check_list(ids, f"ids is {ids!r}. Pass a sequence of ids, or call cancel.")
     if len(ids) == 0:
         return np.zeros(0, np.bool_)
     now_ms = core.clock.now_ms

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from timerstore.errors import InvalidArgumentError, NotAStoreError
-from timerstore.ground.kinds import check_kind, check_path
+from timerstore.ground.kinds import check_kind, check_list, check_path
 from timerstore.pipeline.resulttables import readable
 from timerstore.pipeline.tablefiles import quote_store
 from timerstore.tables.stores import find_stores
@@ -85,9 +85,7 @@ def _named(stores: Any) -> list[Member] | None:
 def _as_list(stores: Any) -> list[Any]:
     if isinstance(stores, str | bytes | os.PathLike):
         return [stores]
-    if not isinstance(stores, Iterable):
-        raise InvalidArgumentError(f"stores is {stores!r}. Pass a path, or a list of them.")
-    return list(stores)
+    return check_list(stores, f"stores is {stores!r}. Pass a path, or a list of them.")
 
 
 def _expanded(path: Any) -> list[str]:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from timerstore.errors import InvalidArgumentError, NotAStoreError
-from timerstore.ground.kinds import check_path
+from timerstore.errors import NotAStoreError
+from timerstore.ground.kinds import check_list, check_path
 from timerstore.timelog.files.names import VOLUME_FOLDER, held_names
 from timerstore.timelog.files.oserrors import told_of
 
@@ -46,10 +46,9 @@ def find_stores(
 
 def _find_stores(paths: str | os.PathLike[str] | Iterable[str], refused_too: bool) -> Stores:
     several = not isinstance(paths, str | os.PathLike)
-    if several and not isinstance(paths, Iterable):
-        raise InvalidArgumentError(f"path is {paths!r}. Pass a str, a Path, or a list of them.")
+    refused = f"path is {paths!r}. Pass a str, a Path, or a list of them."
     found: list[str] = []
-    for path in [os.fspath(paths)] if isinstance(paths, str | os.PathLike) else list(paths):
+    for path in [paths] if isinstance(paths, str | os.PathLike) else check_list(paths, refused):
         path = str(check_path(path))
         path = path.removeprefix("file://") if path.startswith("file:///") else path
         path = path.removeprefix("file:")
