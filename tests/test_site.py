@@ -113,6 +113,18 @@ def test_nothing_of_elsewhere_is_fetched(site: Path) -> None:
         assert not re.search(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", path.read_text()), path
 
 
+def test_no_picture_is_a_white_box_in_the_dark(site: Path) -> None:
+    """Each is turned over there, or has another one for it."""
+    css = (site / "css" / "site.css").read_text()
+    assert 'css/site.css"' in (site / "benchmarks.html").read_text()
+    turned = r'\[data-md-color-scheme="slate"\] .md-content :not\(picture\) > img \{([^}]*)'
+    (rule,) = re.findall(turned, css)
+    assert "invert(1)" in rule and "screen" in rule
+    for page in site.rglob("*.html"):
+        for picture in re.findall(r"<picture>.*?</picture>", page.read_text(), re.DOTALL):
+            assert "prefers-color-scheme: dark" in picture
+
+
 def test_the_front_page_begins_as_the_readme() -> None:
     first, front = (
         split_fences((ROOT / name).read_text())[1] for name in ("README.md", "docs/index.md")
