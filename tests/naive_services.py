@@ -315,6 +315,7 @@ class DequeueGet:
     kept: list[int] = field(default_factory=list)  # deletes
     kept_slot: int = 0
     straggler: int = -1
+    checkpointed: int = 0  # the durable R
     end: int = 0  # of the timer log
     first_hop: dict[int, int] = field(default_factory=dict)  # by the place that was hopped from
     chained: Counter[int] = field(default_factory=Counter)  # by the slot's place
@@ -331,7 +332,7 @@ class DequeueGet:
 
     def step(self, late: list[Late], now_ms: int) -> int:
         """Take late arrivals, claim, take what is due, hand deletes on; return the work done."""
-        done = len(late)
+        done = self._jump(now_ms // self.log.precision_ms) + len(late)
         for each in late:
             slot, aside = self._near_slot(each.slot)
             self._insert(
@@ -350,6 +351,19 @@ class DequeueGet:
             self.first -= work * aside
             done += work
         return done
+
+    def _jump(self, now_slot: int) -> int:
+        """Pass the slots without units if all that is claimed was passed; 1 if there are any."""
+        mine = self.ranges[0]
+        if self.is_aside() or mine.claimed != self.read:
+            return 0
+        stop = min(now_slot, self.take_limit // self.log.precision_ms + 1)
+        stop = min(stop, self.checkpointed + self.sizes.slot_count)
+        to = min([stop, *(slot for slot in self.last if slot >= self.read)])
+        if to <= self.read:
+            return 0
+        self.read = self.front = mine.claimed = mine.walked = to
+        return 1
 
     def _is_handed_on(self) -> bool:
         aside = self.ranges[1]

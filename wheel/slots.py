@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,8 +23,8 @@ from timerstore.timelog.files.nonzero import nonzero_places
 from timerstore.timelog.files.ownedfile import OwnedFile
 from timerstore.timelog.files.steady import ranges_of
 from timerstore.timelog.jit.intrinsics import get_i32, get_i64, put_i32, put_i64
-from timerstore.timelog.jit.kernel import inlined, kernel_later
-from timerstore.timelog.jit.record import Bytes, record
+from timerstore.timelog.jit.kernel import inlined, kernel_ahead, kernel_later
+from timerstore.timelog.jit.record import Bytes, Words, record
 from timerstore.wheel.checksums import PAGE_BYTES, SUMS_FILE, WheelSums
 
 # What `SlotArray.dirty` says of a page.
@@ -31,6 +32,7 @@ PAGE_CLEAN: Final = 0
 PAGE_CHANGED: Final = 1
 PAGE_CAPTURED: Final = 2  # and not changed since; not known to be durable yet
 NO_UNIT: Final = -1
+_PAGE_SLOTS: Final = PAGE_BYTES // fmt.SLOT_BYTES
 
 
 @record
@@ -39,6 +41,19 @@ class SlotArray:
 
     slots: Bytes  # uint8[2 * slot count * 32]
     dirty: Bytes  # uint8[pages]: see the constants above
+    latest: Words  # int64[pages]: no slot of this page that has units is later
+
+
+def new_slot_array(slots: Bytes, used: Iterable[tuple[int, int]]) -> SlotArray:
+    """Return a wheel over uint8[2 * slot count * 32]; all but these ranges of it are zeros."""
+    pages = -(-len(slots) // PAGE_BYTES)
+    wheel = SlotArray(slots, np.zeros(pages, np.uint8), np.zeros(pages, np.int64))
+    times = slots.view(fmt.SLOT)["time"]
+    for first, last in used:
+        starts = np.arange(first // PAGE_BYTES, -(-last // PAGE_BYTES))
+        until = times[: (starts[-1] + 1) * _PAGE_SLOTS]
+        wheel.latest[starts] = np.maximum.reduceat(until, starts * _PAGE_SLOTS)
+    return wheel
 
 
 @inlined
@@ -57,6 +72,41 @@ def slot_last(wheel: SlotArray, slot: int) -> int:
 
 
 @inlined
+def next_used_slot(wheel: SlotArray, slot: int, stop: int) -> int:
+    """Return the first slot from `slot` on that has units; `stop`, or one behind, without any.
+
+    At most once around. O(pages between, and the slots of those in which one is later).
+    """
+    count = len(wheel.slots) // fmt.SLOT_BYTES
+    stop = min(stop, slot + count)
+    while slot < stop:
+        at = slot_at(wheel, slot)
+        page = at // PAGE_BYTES
+        if wheel.latest[page] < slot:  # on to the next page, or around
+            slot += (min((page + 1) * PAGE_BYTES, len(wheel.slots)) - at) // fmt.SLOT_BYTES
+        elif slot_last(wheel, slot) == NO_UNIT:
+            slot += 1
+        else:
+            break
+    return slot
+
+
+@kernel_ahead
+def is_used_from(wheel: SlotArray, slot: int) -> bool:
+    """Tell whether any slot from `slot` on, once around, has units; see `next_used_slot`."""
+    stop = slot + len(wheel.slots) // fmt.SLOT_BYTES
+    return next_used_slot(wheel, slot, stop) < stop
+
+
+@inlined
+def _change(wheel: SlotArray, at: int, slot: int) -> None:
+    """Note that a slot was changed."""
+    page = at // PAGE_BYTES
+    wheel.dirty[page] = PAGE_CHANGED
+    wheel.latest[page] = max(wheel.latest[page], slot)
+
+
+@inlined
 def link_unit(wheel: SlotArray, slot: int, offset: int, change: int) -> None:
     """Make the unit at `offset` the last of a slot; `change`: 1, or −1 for a delete. O(1)."""
     at = slot_at(wheel, slot)
@@ -69,7 +119,7 @@ def link_unit(wheel: SlotArray, slot: int, offset: int, change: int) -> None:
         put_i32(wheel.slots, at + fmt.SLOT_COUNT_AT + 4, 0)
     put_i64(wheel.slots, at + fmt.SLOT_LAST_AT, offset)
     put_i32(wheel.slots, at + fmt.SLOT_COUNT_AT, count)
-    wheel.dirty[at // PAGE_BYTES] = PAGE_CHANGED
+    _change(wheel, at, slot)
 
 
 @inlined
@@ -80,7 +130,7 @@ def set_slot(wheel: SlotArray, slot: int, first: int, last: int, count: int) -> 
     put_i64(wheel.slots, at + fmt.SLOT_FIRST_AT, first)
     put_i64(wheel.slots, at + fmt.SLOT_LAST_AT, last)
     put_i32(wheel.slots, at + fmt.SLOT_COUNT_AT, count)
-    wheel.dirty[at // PAGE_BYTES] = PAGE_CHANGED
+    _change(wheel, at, slot)
 
 
 @kernel_later
@@ -115,15 +165,15 @@ class TimerWheel:
                 raise WrongSizeError(path, size, length, setting)
             # No map of the file: at any time a read of a hole may be a SIGBUS, see `used_ranges`.
             self._map = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            for first, last in ranges_of(fd, 0, length):
+            used = list(ranges_of(fd, 0, length))
+            for first, last in used:
                 self._map[first:last] = os.pread(fd, last - first, first)
+            self.array = new_slot_array(np.frombuffer(self._map, np.uint8), used)
         except BaseException:
             os.close(fd)
             raise
         self._file = OwnedFile(fd)
-        pages = -(-length // PAGE_BYTES)
-        self.array = SlotArray(np.frombuffer(self._map, np.uint8), np.zeros(pages, np.uint8))
-        self.sums = WheelSums(disk, path.parent / "config" / SUMS_FILE, pages)
+        self.sums = WheelSums(disk, path.parent / "config" / SUMS_FILE, len(self.array.dirty))
         if self.is_new:
             self.sums.adopt(self.array.slots, ())
 

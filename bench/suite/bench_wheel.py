@@ -8,11 +8,10 @@ import numpy as np
 
 from suite.rig import COUNT, START_MS, play
 from timerstore.timelog.jit.kernel import kernel
-from timerstore.wheel.checksums import PAGE_BYTES
 from timerstore.wheel.near import NearTimer, bucket_at, near_insert, near_pop, new_near_wheel
 from timerstore.wheel.place import place_all
 from timerstore.wheel.settings import Settings
-from timerstore.wheel.slots import SlotArray, link_unit
+from timerstore.wheel.slots import SlotArray, link_unit, new_slot_array
 
 SLOTS = 1 << 17
 CACHED = 1 << 12
@@ -23,8 +22,7 @@ TIMES = 10
 
 
 def _new_slots() -> SlotArray:
-    size = 2 * SLOTS * SLOT_BYTES
-    return SlotArray(np.zeros(size, np.uint8), np.zeros(size // PAGE_BYTES, np.uint8))
+    return new_slot_array(np.zeros(2 * SLOTS * SLOT_BYTES, np.uint8), ())
 
 
 def bench_place(benchmark: Any) -> None:

@@ -299,15 +299,16 @@ class Flusher:
             except StoreAccessError as e:
                 self._fail(e)
                 return
-            # If nothing comes, nothing has to be made ahead.
-            idle, seen_end = self.engine.commitlog.end == seen_end, self.engine.commitlog.end
+            # If nothing comes, nothing has to be made ahead; if R waits, it will again.
+            wanted, end = self.engine.world.dequeue_put.flush_wanted, self.engine.commitlog.end
+            idle, seen_end = end == seen_end and not wanted, end
             nap_s = min(2 * nap_s, _IDLE_TICK_S, interval_s) if idle else tick_s
             full = _room_wanted(self.engine.prepare_ahead)
             full = _room_wanted(self.engine.keys.catch_up) or full
             if self.on_tick is not None:
                 full = _room_wanted(self.on_tick) or full
             due = self.waiting_for_space is not None or time.monotonic() - last >= interval_s
-            if due or self.engine.world.dequeue_put.flush_wanted:
+            if due or wanted:
                 last = time.monotonic()
                 changed = self._changed()
                 if changed:

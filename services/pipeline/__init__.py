@@ -3,6 +3,7 @@
 enqueue_get.py     reads the timer topic's queue, into ring A
 link_units.py      writes a unit, into its slot
 enqueue_put.py     links a unit for each timer into its slot
+jump.py            moves R over slots without units
 dequeue_get.py     takes what is due out of the wheel, into ring C; rolls hop
 dequeue_put.py     appends what was taken: it fires
 deliver_levels.py  appends what delay levels hold, when its time has come

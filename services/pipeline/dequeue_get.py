@@ -3,9 +3,9 @@
 Claiming walks a slot's chain in the timer log, newest first, into the near wheel; what was linked
 afterwards comes from enqueue-put as late arrivals. Taking moves what the clock has reached, in the
 order of due time, to the dequeue-put queue; a slot's plain deletes follow once it has ended and all
-of its timers were handed on. The near wheel is its own. It moves `claimed_slot`. What was put aside
-when the store was opened is a second range of slots beside that, see `aside.py`. After RocketMQ's
-`TimerMessageStore.TimerDequeueGetService`.
+of its timers were handed on. The near wheel is its own. It moves `claimed_slot`, and R with it over
+slots without units. What was put aside when the store was opened is a second range of slots beside
+that, see `aside.py`. After RocketMQ's `TimerMessageStore.TimerDequeueGetService`.
 
 How rolls hop (`tests/models/rules_model.py` has each rule with a wrong variant):
 
@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from timerstore.services.pipeline.jump import jump
 from timerstore.services.pipeline.link_units import has_unit_room, write_unit
 from timerstore.services.world import needs
 from timerstore.services.world.aside import aside_of, base_slot, claim_limit, is_aside, near_slot
@@ -99,11 +100,12 @@ def dequeue_get(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
 
     `is_timed`: count what reading units takes. `clock`: scratch of this thread.
     """
+    jumped = jump(world, now_ms)
     front_ready, aside_ready = _touch_chain(world, world.dequeue_get, 0, now_ms, clock), 0
     if is_aside(world):
         aside_ready = _touch_chain(world, world.aside, 1, now_ms, clock)
     lock_acquire(world.near_lock)
-    done = _take_late(world)
+    done = jumped + _take_late(world)
     # An old R only makes it wait. R is read before slots are claimed: if the ring has wrapped, what
     # follows must not look at the buckets before R.
     front, read, waits = base_slot(world, 0), base_slot(world, 1), is_aside(world)

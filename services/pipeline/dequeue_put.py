@@ -287,8 +287,12 @@ def _pass(world: World, aside: int) -> None:
 
 @inlined
 def has_passable(world: World, now_ms: int) -> bool:
-    """Tell whether any range's first slot may be passed, as anyone can see without a lock."""
-    if _is_near(world) and _is_settled(world, 0, now_ms):
+    """Tell whether any range's first slot may be passed, or waits for a checkpoint unasked for.
+
+    As anyone can see without a lock.
+    """
+    asked = observe(world.dequeue_put, "flush_wanted") != 0
+    if (_is_near(world) or not asked) and _is_settled(world, 0, now_ms):
         return True
     return is_aside(world) and _is_settled(world, 1, now_ms)
 

@@ -1,7 +1,7 @@
 """R's leap: if no timer waits, R goes to the clock at once.
 
-Otherwise R moves slot by slot, and after each turn of half the ring it waits for a checkpoint. For
-a wheel of 64 slots, ten days of seconds are 13,500 checkpoints.
+Otherwise R jumps over slots without units, and after each turn of half the ring it waits for a
+checkpoint. For a wheel of 64 slots, ten days of seconds are 13,500 checkpoints.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from timerstore.wheel.near import (
     NO_COPY,
     NONE,
 )
-from timerstore.wheel.slots import NO_UNIT
+from timerstore.wheel.slots import NO_UNIT, is_used_from
 
 
 def leap(engine: Engine, now_ms: int) -> bool:
     """Move R and C to the slot of `now_ms`, if nothing is pending and the wheel is empty.
 
     False, with nothing changed, if anything waits, or if R is less than the wheel's length behind.
-    While no step runs. O(slots).
+    While no step runs. O(pages of the wheel).
 
     The checkpointed R of the world goes along, although the durable one stays behind until the
     next checkpoint. It is there to keep units that a crash would need from being overwritten, and
@@ -57,4 +57,4 @@ def _waits(engine: Engine) -> bool:
         return True
     if (near.chain + near.late != near.settled).any():
         return True
-    return bool((engine.wheel.slots["time"] >= put.passed_slot).any())
+    return bool(is_used_from(world.wheel, put.passed_slot))

@@ -36,7 +36,6 @@ from timerstore.services.world.state import (
     ENQUEUE_PUT,
 )
 from timerstore.services.world.world import PUTTERS_WOKEN_AT, WAITER_COUNT_MAX, World, service_of
-from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.jit.acting import step_as
 from timerstore.timelog.jit.intrinsics import exchange, load_acquire
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
@@ -59,7 +58,7 @@ from timerstore.wheel.near import (
     near_last_delete,
     ring_buckets,
 )
-from timerstore.wheel.slots import NO_UNIT, slot_last
+from timerstore.wheel.slots import next_used_slot
 
 NAP_MS_MAX: Final = 250
 """Enqueue-get looks up at least this often; a put that is due sooner wakes it."""
@@ -397,23 +396,14 @@ def _next_event_ms(world: World, now_ms: int, stop_ms: int) -> int:
     last_slot = stop_ms // precision + 1 + LEAD
     claimed, limit = world.dequeue_get.claimed_slot, base_slot(world, 0) + SPAN
     if claimed < limit or now_ms >= world.callers.fire_from_ms:  # else R does not move
-        slot = _next_used_slot(world, claimed, last_slot)
+        slot = next_used_slot(world.wheel, claimed, last_slot)
         stop_ms = min(stop_ms, (slot - LEAD) * precision)
     if is_aside(world):  # the clock was set back
         aside_stop = min(last_slot, world.dequeue_put.aside_stop)
-        slot = _next_used_slot(world, world.aside.claimed_slot, aside_stop)
+        slot = next_used_slot(world.wheel, world.aside.claimed_slot, aside_stop)
         if slot < aside_stop:
             stop_ms = min(stop_ms, (slot - LEAD) * precision)
     return max(now_ms + 1, stop_ms)
-
-
-@inlined
-def _next_used_slot(world: World, slot: int, stop: int) -> int:
-    """Return the first slot from `slot` on that has units; `stop`, or one behind, without any."""
-    last_slot = min(stop, slot + len(world.wheel.slots) // fmt.SLOT_BYTES)
-    while slot < last_slot and slot_last(world.wheel, slot) == NO_UNIT:
-        slot += 1
-    return slot
 
 
 def step(world: World, service: int, now_ms: int) -> int:

@@ -13,7 +13,7 @@ all three to look for a timer that may have been taken):
 |---|---|---|---|
 | enqueue-get | `EnqueueGet` | none | ring A's tail |
 | enqueue-put | `EnqueuePut` | wheel | units, slots, timer log's end, `near.late`, ring B's tail |
-| dequeue-get | both `DequeueGet` | near; wheel for C | near wheel, `near.chain`, ring C's tail |
+| dequeue-get | both `DequeueGet` | near; wheel for C | near wheel, `near.chain`, ring C; R at C |
 | dequeue-put | `DequeuePut` | fire; for R wheel alone | `near.settled`, `near.first_copy`, … |
 | deliver-levels | `DeliverLevels` | fire | the levels' offsets and words |
 | whoever cancels | | fire | |

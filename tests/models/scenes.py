@@ -72,6 +72,20 @@ SCENES: dict[str, Scene] = {
         ((("put", 150), ("put", 250), ("put", 170), REST), (REST, ("tick", 100), REST))
     ),
     "R far behind": Scene(((("put", 30), ("tick", 30_000), ("put", 30), ("put", 420)),)),
+    "link against a jump": Scene(
+        (
+            (("put", 30), REST, ("tick", 12_000), REST, ("put", 30), ("flush",), END),
+            (REST, ("put", -10_000), ("put", -5_000)),
+        )
+    ),
+    "jumps": Scene(
+        (
+            (
+                *(("put", 30), ("put", 1_900), ("put", 2_600), *LINKED, ("tick", 9_000), REST),
+                *(("put", 30), ("tick", 90_000), ("put", 30), ("put", 420)),
+            ),
+        )
+    ),
     "a clock that falls": Scene(((("level", 1), ("level", 2), REST, ("tick", -4_000)),)),
     "a level's cancel that is held": Scene(
         (

@@ -24,6 +24,8 @@ The steps.
   before it is near, the slot's plain deletes follow through ring C.
 - Dequeue-put settles a batch of ring C. A delete takes its target out of the set, after `frontier`
   was raised to its slot's end; one of a level's message that still waits is *held* instead.
+- Where R is C and nothing is aside, dequeue-get moves both at once, to the next slot with units,
+  the clock's, or the one at which R waits for a checkpoint.
 - R passes a slot that has ended, was walked whole, whose units are all settled (late + chained =
   settled: cumulative, never cleared), with Q behind all rolls of slots before it, and which is less
   than the wheel's length ahead of the durable R.
@@ -84,6 +86,7 @@ CAPTURE: Final = "services.durable.capture"
 BY_ID: Final = "services.calls.by_id"
 FLUSH: Final = "services.durable.flush"
 GET: Final = "services.pipeline.dequeue_get"
+JUMP: Final = "services.pipeline.jump"
 LEVELS: Final = "services.pipeline.deliver_levels"
 LINK: Final = "services.pipeline.enqueue_put"
 PUT: Final = "services.pipeline.dequeue_put"
@@ -145,6 +148,11 @@ _LOCKS: Final[dict[str, list[Change]]] = {
             "                pause()\n                _pass(world, aside)\n",
         ),
         Change(*(PUT, "_pass_slots"), "lock_release(world.wheel_lock)", "pass"),
+    ],
+    "R jumps without wheel": [
+        Change(*(JUMP, "jump"), "    lock_acquire(world.wheel_lock)\n", ""),
+        Change(*(JUMP, "jump"), "    if to > slot:\n", "    pause()\n    if to > slot:\n"),
+        Change(*(JUMP, "jump"), "    lock_release(world.wheel_lock)\n", ""),
     ],
     "R is judged before wheel": [
         Change(*(PUT, "_pass_slots"), "lock_acquire(", "pause()\n            lock_acquire("),
@@ -239,6 +247,19 @@ _ORDER: Final[dict[str, list[Change]]] = {
     "R outruns the checkpoint": [
         Change(*(PUT, "_is_near"), "+ world.settings.slot_count", "+ (1 << 40)")
     ],
+    "R jumps over units": [
+        Change(*(JUMP, "jump"), "next_used_slot(world.wheel, slot, stop)", "stop")
+    ],
+    "R jumps past the checkpoint": [
+        Change(*(JUMP, "jump"), "+ world.settings.slot_count", "+ (1 << 40)")
+    ],
+    "nobody asks for the checkpoint at which R waits": [
+        Change(*(PUT, "has_passable"), "(_is_near(world) or not asked)", "_is_near(world)")
+    ],
+    "R jumps while something waits": [
+        Change(*(JUMP, "jump"), 'observe(put, "front_slot") != slot or ', ""),
+    ],
+    "R jumps over what was put aside": [Change(*(JUMP, "jump"), " or is_aside(world)", "")],
     "what was not appended is settled": [
         Change(
             *(PUT, "_settle"),

@@ -24,6 +24,7 @@ from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.jit.acting import ALONE, acting_as
 from timerstore.wheel import near, sets
+from timerstore.wheel.slots import set_head
 
 PRECISION_MS = 100
 START_SLOT = 17_000_000_000
@@ -379,14 +380,12 @@ class Alone:
         """Append a unit of a slot, and make it the slot's last one."""
         cells = self.engine.wheel.slots
         cell = cells[slot % len(cells)]
-        if int(cell["time"]) != slot:
-            cell["time"], cell["count"], cell["last"] = slot, 0, -1
-        last = int(cell["last"])
-        offset = self.write_unit(unit._replace(prev_pos=last))
-        if last < 0:
-            cell["first"] = offset
-        cell["last"] = offset
-        cell["count"] += -1 if unit.is_delete else 1
+        is_used = int(cell["time"]) == slot
+        first, last, count = (int(cell[name]) for name in ("first", "last", "count"))
+        offset = self.write_unit(unit._replace(prev_pos=last if is_used else -1))
+        change = -1 if unit.is_delete else 1
+        now = (first, offset, count + change) if is_used else (offset, offset, change)
+        set_head(self.engine.wheel.array, slot, *now)
         return offset
 
     def _write(self, file: SegmentedFile, offset: int, data: bytes) -> None:

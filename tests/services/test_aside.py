@@ -266,6 +266,16 @@ def test_a_clock_that_was_set_back(tmp_path: Path) -> None:
         after.finish()
 
 
+def test_r_jumps_over_nothing_that_was_put_aside(tmp_path: Path) -> None:
+    """The clock was set ahead before anything was claimed."""
+    with stopped(tmp_path / "s") as store:
+        store.tick(30 * SLOT_MS)
+        store.step(DEQUEUE_GET)
+        assert store.is_aside()
+        store.finish()
+        assert store.engine.read_slot == store.now_slot
+
+
 def test_after_a_stop_of_half_the_wheel_nothing_is_put_aside(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     with TimerStore(tmp_path, config=CONFIG, clock=clock) as store:

@@ -95,6 +95,7 @@ def taken(row: list[int]) -> Taken:
 def compare(alone: Alone, twin: DequeueGet) -> None:
     """Whatever dequeue-get knows or hands on is what the twin does."""
     assert [taken(row) for row in alone.since("dequeue", DEQUEUE_BEGIN)] == twin.out
+    assert (alone.cursor("read"), alone.cursor("front")) == (twin.read, twin.front)
     front, aside = twin.ranges
     for mine, names in ((front, FRONT), (aside, ASIDE)):
         found = [alone.cursor(name) for name in names]
@@ -136,6 +137,7 @@ def answer(alone: Alone, twin: DequeueGet) -> None:
     st.integers(0, 3),
     st.sampled_from([0, 0, 1, 2, 5, 11]),
     st.sampled_from([0, 4, 1_000]),
+    st.sampled_from([0, 100, 125]),
 )
 def test_alone(
     units: list[tuple[int, tuple[int, int], object]],
@@ -145,8 +147,9 @@ def test_alone(
     begin: int,
     aside: int,
     first: int,
+    behind: int,
 ) -> None:
-    """With `aside` slots that were put aside."""
+    """With `aside` slots that were put aside, and a checkpoint some slots behind."""
     with Alone(DEQUEUE_GET) as alone:
         engine = alone.engine
         log = Log(alone.tag, PRECISION_MS, engine.commitlog.segment_bytes)
@@ -164,6 +167,8 @@ def test_alone(
         alone.set_cursors(aside_claimed=START_SLOT, aside_walked=START_SLOT, aside_scan=START_MS)
         alone.set_cursors(first_count=first, aside_stop=front, front=front)
         alone.set_cursors(claimed=front, walked=front, scan=front * PRECISION_MS)
+        twin.checkpointed = START_SLOT - behind
+        alone.set_cursors(checkpointed=twin.checkpointed)
         twin.units, twin.unmapped = alone.units().units, gone
         twin.last = {slot: cell.last_offset for slot, cell in alone.slots().items()}
         twin.end = end
@@ -197,7 +202,9 @@ def test_alone(
                     continue
                 if twin.may_pass(i % 2) and now_ms // PRECISION_MS > base:
                     twin.passes(i % 2)
-                    alone.set_cursors(read=twin.read, front=twin.front, checkpointed=twin.read)
+                    twin.checkpointed = twin.read - behind
+                    alone.set_cursors(read=twin.read, front=twin.front)
+                    alone.set_cursors(checkpointed=twin.checkpointed)
         assert not any(mine.buckets for mine in twin.ranges) and twin.read > START_SLOT + 12
         assert not twin.kept
         handed = sorted(each.message for each in twin.out)

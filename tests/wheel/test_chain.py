@@ -19,7 +19,7 @@ from timerstore.wheel.chain import (
     scan_units,
     walk_chains,
 )
-from timerstore.wheel.slots import NO_UNIT, PAGE_BYTES, SlotArray
+from timerstore.wheel.slots import NO_UNIT, SlotArray, new_slot_array
 
 SLOT_COUNT = 64
 SEGMENT_BYTES = 220  # three units, a blank of 64
@@ -89,7 +89,7 @@ def wheel_of(slots: list[naive.Slot], slot_count: int = SLOT_COUNT) -> SlotArray
     for slot in slots:
         at = naive.slot_index(slot.number, slot_count) * naive.SLOT_BYTES
         data[at : at + naive.SLOT_BYTES] = naive.encode_slot(slot)
-    return SlotArray(as_array(bytes(data)), np.zeros(-(-len(data) // PAGE_BYTES), np.uint8))
+    return new_slot_array(as_array(bytes(data)), [(0, len(data))])
 
 
 def slots_of(

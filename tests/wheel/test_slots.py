@@ -14,19 +14,23 @@ from tests.buffers import as_array
 from tests.watched import Watched
 from timerstore.errors import NotAStoreError
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.jit.kernel import kernel
+from timerstore.timelog.jit.kernel import INTERPRETED, kernel
+from timerstore.wheel import slots
 from timerstore.wheel.slots import (
     NO_UNIT,
     PAGE_BYTES,
     SlotArray,
     TimerWheel,
     link_unit,
+    new_slot_array,
+    next_used_slot,
     set_slot,
     slot_last,
 )
 
 SLOT_COUNT = 64
 RING = 2 * SLOT_COUNT
+PAGES_RING = 7 * 64
 
 
 @kernel
@@ -45,7 +49,12 @@ def _last(wheel: Any, slot: int) -> int:
 
 
 def new_array(data: bytes = bytes(RING * 32)) -> SlotArray:
-    return SlotArray(as_array(data), np.zeros(-(-len(data) // PAGE_BYTES), np.uint8))
+    return new_slot_array(as_array(data), [(0, len(data))])
+
+
+@kernel
+def _next_used(wheel: Any, slot: int, stop: int) -> int:
+    return next_used_slot(wheel, slot, stop)
 
 
 SLOTS = st.integers(1, 3 * RING)
@@ -85,6 +94,51 @@ def test_slots(actions: list[tuple[str, int, int]]) -> None:
     by_number = {slot.number: slot.last_offset for slot in held.values() if slot.number > 0}
     for slot in range(1, 3 * RING + 1):
         assert _last(array, slot) == by_number.get(slot, NO_UNIT)
+
+
+@given(
+    before=st.sets(st.integers(1, 3 * PAGES_RING), max_size=3),
+    then=st.lists(st.tuples(st.integers(1, 3 * PAGES_RING), st.booleans()), max_size=6),
+    begin=st.integers(1, 3 * PAGES_RING),
+    count=st.sampled_from([0, 1, 7, 128, 200, PAGES_RING, PAGES_RING + 1, 9 * PAGES_RING]),
+)
+def test_next_used_slot(
+    before: set[int], then: list[tuple[int, bool]], begin: int, count: int
+) -> None:
+    """Over a ring of three pages and a half, with slots of several rounds."""
+    data = bytearray(PAGES_RING * naive.SLOT_BYTES)
+    held: dict[int, int] = {}
+    for slot in before:
+        held[slot % PAGES_RING] = slot
+        at = slot % PAGES_RING * naive.SLOT_BYTES
+        data[at : at + naive.SLOT_BYTES] = naive.encode_slot(naive.Slot(slot, 5, 5, 1))
+    array = new_array(bytes(data))
+    for slot, is_emptied in then:
+        _set(array, slot, 7, NO_UNIT if is_emptied else 7, 1)
+        held[slot % PAGES_RING] = -1 if is_emptied else slot
+    stop = min(begin + count, begin + PAGES_RING)
+    used = min((slot for slot in held.values() if begin <= slot < stop), default=-1)
+    found = _next_used(array, begin, begin + count)
+    assert found == used if used >= 0 else found >= stop
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="it counts what the kernel looks at")
+def test_slots_of_pages_in_which_none_is_later_are_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ring = 2 * 604_800
+    array, looked = new_array(bytes(ring * naive.SLOT_BYTES)), list[int]()
+    begin = 1_800_000_000
+    for slot in (begin - 300_000, begin - 1, begin + 172_799):
+        _link(array, slot, 52, 1)
+
+    def look(wheel: SlotArray, slot: int) -> int:
+        looked.append(slot)
+        return slot_last(wheel, slot)
+
+    monkeypatch.setattr(slots, "slot_last", look)
+    assert _next_used(array, begin, begin + ring) == begin + 172_799
+    assert len(looked) <= 128
 
 
 # --- the file

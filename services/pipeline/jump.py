@@ -1,0 +1,51 @@
+"""R's jump: time costs what is due in it, not the slots that pass.
+
+`tests/models/jump_model.py` has each rule with a wrong variant.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from timerstore.services.world.aside import is_aside
+from timerstore.services.world.state import DEQUEUE_PUT
+from timerstore.services.world.world import World
+from timerstore.timelog.jit.acting import act_as
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.locks import lock_acquire, lock_release
+from timerstore.timelog.jit.record import observe, publish
+from timerstore.wheel.slots import next_used_slot
+
+JUMP_SLOTS: Final = 1 << 20
+"""Slots over which R goes at once at most: wheel is held for some 10 µs."""
+
+
+@inlined
+def jump(world: World, now_ms: int) -> int:
+    """Move R and C together over slots without units; return 1 if it did. Takes near and wheel.
+
+    Where all that is claimed was passed, nothing waits but in slots from C on. What is linked
+    afterwards comes into a slot that is not passed, as ever. O(pages of the wheel), JUMP_SLOTS at
+    the most.
+    """
+    get, put, precision = world.dequeue_get, world.dequeue_put, world.settings.precision_ms
+    slot, stop = get.claimed_slot, now_ms // precision
+    # Only this service moves C, and R stays behind it: so what is seen here stays.
+    if observe(put, "front_slot") != slot or slot >= stop or is_aside(world):
+        return 0
+    stop = min(stop, slot + JUMP_SLOTS, world.callers.take_limit_ms // precision + 1)
+    stop = min(stop, observe(world.flush, "checkpointed_slot") + world.settings.slot_count)
+    lock_acquire(world.near_lock)
+    lock_acquire(world.wheel_lock)
+    to = next_used_slot(world.wheel, slot, stop)
+    if to > slot:
+        to = min(to, stop)
+        publish(get, "claimed_slot", to)
+        publish(get, "walked_slot", to)
+        before = act_as(DEQUEUE_PUT)
+        publish(put, "front_slot", to)
+        publish(put, "passed_slot", to)
+        act_as(before)
+    lock_release(world.wheel_lock)
+    lock_release(world.near_lock)
+    return 1 if to > slot else 0

@@ -1,0 +1,58 @@
+"""R's jump as an executable model: `rules_model.py` with claims of a few slots at a time.
+
+Slots cost nothing but what is due in them: if R stands at C, all that was claimed is passed, and
+nothing waits but in slots from C on. So R and C go on together to the first slot that has units,
+at most to the clock's. `RULES` are the design's; `WRONG` takes each away. `wrong_kernels.py` does
+so with the kernel.
+
+jump    Only if R is C: what was claimed and has not fired would be lost in a crash. Not over a
+        slot with units. Not further ahead of the checkpointed R than R goes step by step: the ring
+        has no room there.
+"""
+
+from tests.models import rules_model
+from tests.models.rules_model import LEAD, SL, P
+
+SPAN = 3
+RULES = {"jump": "R is C", "leap": "no"}
+WRONG = [
+    {"jump": "while something waits"},
+    {"jump": "over units"},
+    {"jump": "past the checkpoint"},
+]
+SAME = [{"jump": "no"}, {"leap": "empty"}]
+
+
+class Store(rules_model.Store):
+    """One random history."""
+
+    def __init__(self, seed, **v):
+        self.advancing = False
+        super().__init__(seed, **(RULES | v))
+
+    def advance(self):
+        self.advancing = True
+        super().advance()
+        self.advancing = False
+
+    def claim(self):
+        if self.advancing:  # another service's: it comes later
+            return
+        self.jump()
+        last = min(max(self.now // P, self.R) + LEAD, self.R + SPAN - 1)
+        while self.C <= last:
+            for u in self.chain(self.C):
+                self.near[u] = 1
+            self.C += 1
+
+    def jump(self):
+        how = self.v["jump"]
+        if how == "no" or (self.R != self.C and how != "while something waits"):
+            return
+        used = [h[0] for h in self.wheel if h and h[0] >= self.C and how != "over units"]
+        to = min([self.now // P, *used])
+        if how != "past the checkpoint":
+            to = min(to, self.ckR + SL)
+        if to > self.R:
+            self.info["jumps"] += 1
+            self.R, self.C = to, max(self.C, to)
