@@ -53,6 +53,8 @@ def test_a_broker_is_told_the_sizes_and_the_folder(tmp_path: Path) -> None:
     assert int(found["timerRollWindowSlot"]) == config.roll_window_slots
     assert found["cleanFileForciblyEnable"] == "false"
     assert found["enableMixedMessageType"] == "true", "else mqadmin makes no topic for timers"
+    assert found["brokerIP1"] == "127.0.0.1", "else clients are told another address"
+    assert found["appendTopicForTimerDeleteKey"] == "true", "else cancelled timers fire in 5.5"
     assert int(found["fileReservedTime"]) >= 72 + 48
 
 

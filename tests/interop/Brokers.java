@@ -2,6 +2,7 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.ByteBuffer;
+import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -134,9 +135,22 @@ public class Brokers {
         return "";
     }
 
+    /** Builds a broker as its own program does. From 5.5 on that parses the command line apart. */
+    private static BrokerController build(String[] line) throws Exception {
+        Object given = line;
+        Class<?> taken = String[].class;
+        for (Method each : BrokerStartup.class.getMethods()) {
+            if (each.getName().equals("parseCmdLine")) {
+                given = each.invoke(null, (Object) line);
+                taken = each.getReturnType();
+            }
+        }
+        return (BrokerController) BrokerStartup.class.getMethod("buildBrokerController", taken).invoke(null, given);
+    }
+
     /** Answers with the commit log's start and end, as the broker found them. */
     private static String start(String name, String settings) throws Exception {
-        BrokerController controller = BrokerStartup.buildBrokerController(new String[] {"-c", settings});
+        BrokerController controller = build(new String[] {"-c", settings});
         controller.getBrokerConfig().setNamesrvAddr(names.isEmpty() ? null : names);
         if (!controller.initialize()) {
             throw new IllegalStateException("the broker did not load " + settings);
@@ -211,7 +225,7 @@ public class Brokers {
 
     private static MessageExtBrokerInner deleting(BrokerController controller, String topic, String key, long dueMs) {
         MessageExtBrokerInner message = message(controller, topic, key, "0");
-        MessageAccessor.putProperty(message, MessageConst.PROPERTY_TIMER_DEL_UNIQKEY, TimerMessageStore.buildDeleteKey(topic, key));
+        MessageAccessor.putProperty(message, MessageConst.PROPERTY_TIMER_DEL_UNIQKEY, topic + "+" + key);
         MessageAccessor.putProperty(message, MessageConst.PROPERTY_TIMER_DELIVER_MS, String.valueOf(dueMs));
         return message;
     }

@@ -1,7 +1,7 @@
-"""RocketMQ 5.3.3 in a process of its own, asked by lines: brokers that open folders of stores.
+"""RocketMQ in a process of its own, asked by lines: brokers that open folders of stores.
 
 `Brokers.java` starts each as RocketMQ's own program does, from a file of settings. Maven fetches
-RocketMQ once, into a folder of the user's cache.
+RocketMQ once, into a folder of the user's cache: 5.3.3, or the version that ROCKETMQ_VERSION names.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from timerstore.closing.broker_files import CONFIG_FILE
 HERE: Final = Path(__file__).parent
 NO_TOOLS: Final = "no JDK or no Maven: RocketMQ itself opens no store"
 NO_JARS: Final = "Maven cannot fetch RocketMQ: RocketMQ itself opens no store"
+VERSION: Final = os.environ.get("ROCKETMQ_VERSION", "5.3.3")
+JVM_OPTIONS: Final = ("--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",)
+"""From 5.4 on RocketMQ frees maps with what Java hides."""
 ANSWER_S: Final = 60
 """Whatever a broker is asked it answers sooner, or its process is ended."""
 
@@ -36,7 +39,8 @@ def classpath() -> str:
     """Return what Java needs to run `Brokers`; fetched and compiled once for each version of it."""
     if not all(map(shutil.which, ("java", "javac", "mvn"))):
         raise NoRocketMQError(NO_TOOLS)
-    made_of = (HERE / "pom.xml").read_bytes(), (HERE / "Brokers.java").read_bytes()
+    pom, program = (HERE / "pom.xml").read_bytes(), (HERE / "Brokers.java").read_bytes()
+    made_of = pom + VERSION.encode(), program + VERSION.encode()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "timerstore-tests"
     jars, classes = (
         cache / f"{name}-{zlib.crc32(content):08x}"
@@ -47,7 +51,7 @@ def classpath() -> str:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not jars.exists():
             command = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml")]
-            command += ["dependency:copy-dependencies"]
+            command += ["dependency:copy-dependencies", f"-Drocketmq.version={VERSION}"]
             _make(jars, lambda folder: [*command, f"-DoutputDirectory={folder}"], NO_JARS)
         if not classes.exists():
             command = ["javac", "-cp", f"{jars}/*", str(HERE / "Brokers.java")]
@@ -83,7 +87,7 @@ class Brokers:
         """
         home.mkdir(parents=True)
         self.home = home
-        command = ["java", *options, f"-Duser.home={home}"]
+        command = ["java", *JVM_OPTIONS, *options, f"-Duser.home={home}"]
         command += ["-cp", classpath(), "Brokers"]
         variables = os.environ | {"ROCKETMQ_HOME": str(home), "LC_ALL": "C.UTF-8"}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -125,7 +129,9 @@ class Brokers:
         file = self.home / f"{path.name}.conf"
         handed = path / CONFIG_FILE
         lines = handed.read_text("latin-1").splitlines() if handed.exists() else []
-        ports = {"listenPort": 0, "haListenPort": free_port(), "brokerIP1": "127.0.0.1"}
+        ports = {"listenPort": 0, "haListenPort": free_port()}
+        if not lines:
+            ports["brokerIP1"] = "127.0.0.1"  # a handover has written it
         # Of two of its threads one never rests for so long, one reads the whole wheel so often.
         ports |= {"transactionMetricFlushInterval": 200, "timerFlushIntervalMs": 3_000}
         given = {"storePathRootDir": path, "storePathCommitLog": path / "commitlog"}

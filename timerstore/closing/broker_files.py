@@ -108,6 +108,7 @@ def _settings(core: Core, until_ms: int | None) -> str:
         "brokerClusterName": "DefaultCluster",
         "brokerName": "broker-a",
         "brokerId": 0,
+        "brokerIP1": "127.0.0.1",
         "storePathRootDir": path,
         "storePathCommitLog": os.path.join(path, "commitlog"),
         "mappedFileSizeCommitLog": config.commitlog_segment_bytes,
@@ -118,6 +119,7 @@ def _settings(core: Core, until_ms: int | None) -> str:
         "timerRollWindowSlot": config.roll_window_slots,
         "timerMaxDelaySec": _DELAY_MAX_S,
         "recallMessageEnable": "true",
+        "appendTopicForTimerDeleteKey": "true",  # from 5.5 on it is false by default
         "enableMixedMessageType": "true",
         "messageDelayLevel": config.delay_levels,
         "fileReservedTime": _reserved_hours(engine, core.clock.now_ms),
@@ -125,6 +127,8 @@ def _settings(core: Core, until_ms: int | None) -> str:
     }
     lines = [
         "# Settings of a broker for this store, written by its handover.",
+        "# brokerIP1 is the address that the broker tells its clients: this machine's own, for",
+        "# clients on this machine alone. For others, write an address here that they can reach.",
         "# Do not change the sizes and timer settings: with other values timers are lost.",
         "# A broker removes files by their age, even if timers still wait in them. "
         "fileReservedTime",
