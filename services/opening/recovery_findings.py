@@ -27,6 +27,8 @@ class RecoveryFindings:
     restarted_counters: int = 0
     """Topics whose counters were damaged, and began anew."""
     corrected_levels: list[int] = field(default_factory=list)
+    taken_back_count: int = 0
+    """Messages that a broker's clients had received and not acknowledged: they come again."""
 
     def sentence(self, damage_count: int) -> str:
         """Say what happened; `damage_count`: places that could not be read."""
@@ -43,6 +45,9 @@ class RecoveryFindings:
         if self.removed_count:
             gone = _counted(self.removed_count, "timer")
             parts.append(f"{gone} gone with files that a broker removed")
+        if self.taken_back_count:
+            again = _counted(self.taken_back_count, "message")
+            parts.append(f"{again} that clients had received and not acknowledged come again")
         parts.append(_counted(self.pending_count, "timer") + " pending")
         parts.append(_counted(damage_count, "damaged place") if damage_count else "nothing lost")
         return f"{done}: {', '.join(parts)}"

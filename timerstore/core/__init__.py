@@ -10,6 +10,7 @@
     directory.py     the folder: found, or made, with its lock
     clockmark.py     which kind of clock the timers go by
     offsets.py       committed offsets of all groups
+    popped.py        what a broker's clients had received and not acknowledged
     switches.py      what an operator has stopped for a while
 
 It knows none of the rooms that work on it.

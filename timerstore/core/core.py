@@ -22,6 +22,7 @@ from timerstore.core.clockmark import note_clock
 from timerstore.core.directory import lock_directory
 from timerstore.core.inside import inside
 from timerstore.core.offsets import ConsumerOffsets
+from timerstore.core.popped import take_back_popped
 from timerstore.core.switches import SWITCHES_FILE, Switches
 from timerstore.core.unitless import Copies
 from timerstore.core.waiting import Waiters
@@ -102,6 +103,8 @@ class Core:
         for row, topic in enumerate(self.engine.queues.topics):
             self.offsets.cut(topic, row, self.engine.queues)
         self.offsets.cut_missing(self.engine.queues)
+        if self.findings.by_broker:
+            self.findings.taken_back_count = take_back_popped(self.engine, self.offsets)
         self.offsets.write()  # before anything fires, or the next crash would find the old ones
         self.switches = Switches(self.disk, self.path / SWITCHES_FILE)
         if self.switches.damage is not None:

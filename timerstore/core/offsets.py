@@ -114,6 +114,23 @@ class ConsumerOffsets:
                 queues[str(queue_id)] = index
                 self._changed = True
 
+    def take_back(self, topic: str, group: str, queue_id: int, indexes: Iterable[int]) -> int:
+        """Have a group read these entries again; return how many. `write` makes it durable.
+
+        It is for those before its committed index; what stands between them stays done.
+        """
+        name, queue = f"{topic}@{group}", str(queue_id)
+        with self._lock:
+            committed = self.table.get(name, {}).get(queue, 0)
+            again = sorted(index for index in indexes if index < committed)
+            if again:
+                self.table[name][queue] = again[0]
+                done = zip([index + 1 for index in again], [*again[1:], committed], strict=True)
+                known = self.ahead.get(name, {}).get(queue, [])
+                self.ahead.setdefault(name, {})[queue] = merged([*known, *done])
+                self._changed = True
+        return len(again)
+
     def forget(self, topic: str, group: str) -> None:
         """Forget what a group committed of a topic; `write` makes it durable."""
         name = f"{topic}@{group}"
