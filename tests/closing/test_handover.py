@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.as_broker import AsBroker
+from tests.rigs import broker
 from tests.services.test_cleaning import SECOND, START_MS, copy_some, drain, live_on, open_small
 from timerstore import ManualClock, TimerStore, verify
 from timerstore.closing import handover
@@ -89,3 +90,22 @@ def test_a_handover_may_be_killed_anywhere(
     if step != "cut_chains":  # the wheel may still say where chains ended that were cut
         assert validate(path).ok, str(validate(path))
         assert verify(path).ok, str(verify(path))
+
+
+@pytest.mark.usefixtures("any_wheel")
+@pytest.mark.parametrize("named", [False, True])
+def test_a_delete_that_a_broker_of_5_5_wrote_names_its_topic_afterwards(
+    tmp_path: Path, named: bool
+) -> None:
+    """It leaves the topic out by default, and the broker that goes on looks for topic and key."""
+    due_ms, keys = broker.PUT_MS + 600_000, [f"K{i}" for i in range(9)]
+    put = [broker.timer("t", b"x", due_ms + i, key, {}) for i, key in enumerate(keys)]
+    for i in (2, 5):
+        target = f"t+{keys[i]}" if named else keys[i]
+        put.append(broker.timer("t", b"0", due_ms + i, keys[i], {"TIMER_DEL_UNIQKEY": target}))
+    path = broker.write_store(tmp_path / "s", put, 1 << 16)
+    with open_small(path, ManualClock(broker.PUT_MS + 1_000, force=True)) as store:
+        assert store.count() == 7
+        store.handover()
+    assert AsBroker(path).keys() == [key for key in keys if key not in ("K2", "K5")]
+    assert verify(path).ok and validate(path).ok

@@ -42,10 +42,12 @@ from timerstore.services.world.clock import ManualClock
 from timerstore.services.world.rings import waiting_places
 from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import decode_message
 from timerstore.timelog.bytes.text import java_hash_of
 from timerstore.timelog.writing.compose import Staged, stage_messages
 
-_HANDOVER_TOPIC = b"timerstore_handover"
+_HANDOVER_TOPIC = "timerstore_handover"
+_REAL_TOPIC, _DELETES = fmt.PROPERTY_REAL_TOPIC.decode(), fmt.PROPERTY_DELETES.decode()
 
 
 def handover(core: Core, consuming: Consuming) -> int | None:
@@ -75,9 +77,10 @@ def handover(core: Core, consuming: Consuming) -> int | None:
             cut_chains(engine)
             core.flusher.flush()  # the wheel leads past what is moved now
             move_units(engine)
+            named = _name_topics(core)
             last = _append_last(core)
             _keep_files(core, last)
-            _place_deletes(core, last)
+            _place_deletes(core, last, named)
             until_ms = open_before_ms(engine)
             _link_last(core)
             check_reached(engine)
@@ -164,15 +167,40 @@ def _let_time_pass(core: Core) -> None:
 # --- deletes beside their timers
 
 
-def _place_deletes(core: Core, last: NamedDelete) -> None:
+def _name_topics(core: Core) -> dict[tuple[int, int], NamedDelete]:
+    """Append a delete that names its topic for each that does not; return them by their targets.
+
+    A broker of 5.5 leaves the topic out by default, and each broker matches only one form.
+    """
+    engine, found = core.engine, dict[tuple[int, int], NamedDelete]()
+    if not engine.cancelled.set.count:
+        return found
+    reading, earliest_ms = reading_for_broker(engine), _earliest_ms(core)
+    for units in live_units(engine):
+        deletes = units[units.magic & fmt.UNIT_DELETE != 0]
+        columns = read_timers(engine, deletes.message, reading, locate=map_alone)
+        targets = zip(columns.high.tolist(), columns.low.tolist(), strict=True)
+        for who, offset, ms in zip(
+            targets, deletes.message.tolist(), deletes.ms.tolist(), strict=True
+        ):
+            says = decode_message(engine.commitlog.view(offset), offset).properties
+            topic, target = says[_REAL_TOPIC], says[_DELETES]
+            if who not in found and not target.startswith(f"{topic}+"):
+                found[who] = _append_delete(core, topic, target, max(earliest_ms, ms))
+    return found
+
+
+def _place_deletes(
+    core: Core, last: NamedDelete, named: dict[tuple[int, int], NamedDelete]
+) -> None:
     """Link a delete into the slot of each cancelled timer that a broker would still reach.
 
-    None as the last unit of a file: they stand in no order.
+    None as the last unit of a file: they stand in no order. `named`: see `_name_topics`.
     """
     engine = core.engine
     if not engine.cancelled.set.count:
         return
-    deletes: dict[tuple[int, int], tuple[int, int]] = {}
+    deletes = {who: (each.message, each.size) for who, each in named.items()}
     beside: set[tuple[int, int, int]] = set()
     timers: list[tuple[tuple[int, int], int, int]] = []
     reading = reading_for_broker(engine)
@@ -183,6 +211,8 @@ def _place_deletes(core: Core, last: NamedDelete) -> None:
         for i, (high, low, topic_hash) in enumerate(of_what.tolist()):
             who = (high, low)
             if units.magic[i] & fmt.UNIT_DELETE:
+                if who in named:
+                    continue
                 message, size = units.message[i], units.size[i]
                 deletes[who] = int(message), int(size)
                 if not units.magic[i] & fmt.UNIT_ROLL:  # which a broker only rolls on
@@ -213,16 +243,24 @@ def _link_delete(core: Core, unit_ms: int, delete: NamedDelete) -> None:
 
 def _append_last(core: Core) -> NamedDelete:
     """Append a delete of nothing: once it is linked, the last unit is of the last entry."""
+    return _append_delete(core, _HANDOVER_TOPIC, "0" * 32, _earliest_ms(core))
+
+
+def _earliest_ms(core: Core) -> int:
+    """Return when what is appended now can be due."""
+    return max(core.clock.now_ms, core.engine.read_slot * core.engine.precision_ms)
+
+
+def _append_delete(core: Core, topic: str, key: str, due_ms: int) -> NamedDelete:
     engine, now_ms = core.engine, core.clock.now_ms
-    due_ms = max(now_ms, engine.read_slot * engine.precision_ms)
-    message = compose_delete(engine, _HANDOVER_TOPIC, b"0" * 32, due_ms, now_ms)
+    as_bytes, key_bytes = (each.encode("utf-8", "surrogateescape") for each in (topic, key))
+    message = compose_delete(engine, as_bytes, key_bytes, due_ms, now_ms)
     stage = core.take_stage()
     count = stage_messages(stage, [Staged(message, 0, 0, -1, 0)])
     append_all(engine, stage, count, now_ms, together=True)
     core.free_stage(stage)
     entry = engine.queues.read(0, engine.queues.next_index(0) - 1, 1)[0]
-    topic_hash = java_hash_of(_HANDOVER_TOPIC.decode())
-    return NamedDelete(int(entry["offset"]), int(entry["size"]), topic_hash)
+    return NamedDelete(int(entry["offset"]), int(entry["size"]), java_hash_of(topic))
 
 
 def _keep_files(core: Core, last: NamedDelete) -> None:
