@@ -1,4 +1,4 @@
-"""What a broker's clients had received and not acknowledged comes again, once."""
+"""What a broker's clients had received without acknowledging it comes again, once."""
 
 import json
 from datetime import timedelta

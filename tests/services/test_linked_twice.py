@@ -95,3 +95,13 @@ def test_each_fires_once(openings: int, golden: Callable[[str], Path]) -> None:
         assert store.count() == 0
     for report in verify(path), validate(path):
         assert report.ok, str(report)
+
+
+def test_what_is_handed_over_then_is_sound(golden: Callable[[str], Path]) -> None:
+    path = golden("pending")
+    read_ms = int.from_bytes((path / "config" / "timercheck").read_bytes()[:8], "big")
+    assert link_again(path) == TWICE_COUNT
+    with opened(path, ManualClock(read_ms, force=True)) as store:
+        store.handover()
+    for report in verify(path), validate(path):
+        assert report.ok, str(report)

@@ -157,7 +157,9 @@ class TimerMeeting:
         early = unit & notes.LINK_EARLY != 0
         known = early & (self.link_place >= 0)
         wrong = known.copy()
-        wrong[known] = self.copy_count[self.link_place[known]] == 0
+        # A handover moves all but the last unit of a message to a slot that has passed.
+        went_on = (self.copy_count > 0) | (self.waiting_count > 0)
+        wrong[known] = ~went_on[self.link_place[known]]
         reason = "its slot is before its due time, and nothing was copied from its message"
         offsets = unit[wrong] >> notes.LINK_SHIFT
         fail(self.tally, "unit_slot", _UNITS, offsets, reason, torn=torn)
