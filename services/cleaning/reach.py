@@ -81,7 +81,8 @@ class Reach:
     def _read_stored_ms(self, number: int) -> int | None:
         try:
             path = self.engine.commitlog.path(number)
-            data = read_head(path, fmt.MESSAGE_HEADER_BYTES + fmt.HOST_V6_EXTRA_BYTES)
+            head_bytes = fmt.MESSAGE_HEADER_BYTES + fmt.HOST_V6_EXTRA_BYTES
+            data = read_head(path, head_bytes, self.engine.disk.at)
         except MissingFileError:
             return None
         if len(data) < fmt.MESSAGE_HEADER_BYTES + fmt.HOST_V6_EXTRA_BYTES:
