@@ -32,7 +32,7 @@ UNITS = st.builds(
 LOGS = st.lists(st.tuples(UNITS, st.booleans()), max_size=25)
 TIMES = st.integers(-10, 1_200) | st.integers(0, 1 << 50)
 SAID = st.booleans()
-WANTED = st.builds(Wanted, TIMES, SAID, SAID, SAID, TIMES, TIMES, SAID)
+WANTED = st.builds(Wanted, TIMES, SAID, SAID, TIMES, TIMES, SAID)
 SIZE = 520
 
 
@@ -61,8 +61,6 @@ def due_of(unit: naive.Unit) -> tuple[int, int] | None:
 def is_wanted(unit: naive.Unit, wanted: Wanted) -> bool:
     is_delete, due = bool(unit.magic & 4), due_of(unit)
     if not (wanted.deletes if is_delete else wanted.timers):
-        return False
-    if wanted.hops_alone and not unit.magic & 8:
         return False
     if unit.time_ms < wanted.from_ms and not (wanted.late and unit.delta_ms < 0):
         return False

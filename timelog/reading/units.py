@@ -45,7 +45,6 @@ class Wanted(NamedTuple):
     from_ms: int = NOT_SAID  # of slots from this one on, which begins then
     timers: bool = True
     deletes: bool = True
-    hops_alone: bool = False  # those that a hop linked
     low_ms: int = NOT_SAID
     high_ms: int = (1 << 63) - 1
     late: bool = False  # also those of any slot that were written after their time
@@ -95,8 +94,6 @@ def read_units(
 @inlined_always
 def _is_wanted(buf: Bytes, at: int, wanted: Wanted) -> bool:
     magic, ms = get_i32(buf, at + fmt.UNIT_MAGIC_AT), unit_ms(buf, at)
-    if wanted.hops_alone and magic & fmt.UNIT_HOP == 0:
-        return False
     if ms < wanted.from_ms and not (wanted.late and is_late_unit(buf, at)):
         return False
     if magic & fmt.UNIT_DELETE != 0:
