@@ -1,12 +1,18 @@
-"""A signal's exception at a chosen place: wherever Python would look for signals.
+"""A signal's exception at a chosen place: wherever a version of Python would look for signals.
 
-It looks behind a call, where a function begins, and where a loop goes back; so this stops there,
-in the files that are named, one place after the other. A `with` statement's first step is none.
-Neither is what follows the last call of a block: for Python that call is still inside it, but an
+All look behind a call, where a function begins, and where a loop goes back; 3.14 also behind the
+`__enter__` of a `with` statement, outside its block. So this stops there, in the files that are
+named or else in all of the product's, one place after the other, whichever version runs it. At a
+jump back it stops before the jump, which the block around the loop may not cover, and where it
+leads to. `everywhere` adds all instructions between.
+
+What follows the last call of a block is no place: for Python that call is still inside it, but an
 exception that is raised one step later is not.
 """
 
+import builtins
 import dis
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +21,14 @@ from itertools import pairwise
 from types import CodeType, FrameType
 from typing import Any
 
-_LOOKS = {"CALL", "CALL_KW", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD"}
+from timerstore.timelog.jit import guards
+from timerstore.timelog.jit.installed import PACKAGE
+
+_CALLS = {"CALL", "CALL_KW", "CALL_FUNCTION_EX", "RESUME"}
+_JUMP = "JUMP_BACKWARD"
+_FOLDERS = tuple(
+    {os.path.realpath(each.path) + os.sep for each in os.scandir(PACKAGE) if each.is_dir()}
+)
 
 
 class Interrupt(BaseException):
@@ -23,15 +36,15 @@ class Interrupt(BaseException):
 
 
 @cache
-def _places(code: CodeType) -> frozenset[int]:
-    """The instructions before which Python looks for signals."""
+def _places(code: CodeType, everywhere: bool) -> frozenset[int]:
+    """The instructions before which it may be raised."""
     steps = list(dis.get_instructions(code))
-    places = set[int]()
+    places = {step.offset for step in steps if everywhere or step.opname == _JUMP}
+    places |= {step.argval for step in steps if step.opname == _JUMP}
     for before, step in pairwise(steps):
-        if before.opname in _LOOKS:
-            place = before.argval if before.opname == "JUMP_BACKWARD" else step.offset
-            if _handler(code, place) == _handler(code, before.offset):
-                places.add(place)
+        if before.opname in _CALLS:
+            if _handler(code, step.offset) == _handler(code, before.offset):
+                places.add(step.offset)
     return frozenset(places)
 
 
@@ -51,27 +64,45 @@ class Count:
 
 
 @contextmanager
-def interrupted(at: int, *files: str) -> Iterator[Count]:
+def interrupted(at: int, *files: str, everywhere: bool = False) -> Iterator[Count]:
     """Raise Interrupt at the place of that number, from 0, in these files, for this thread."""
     count = Count()
 
+    @cache
+    def is_meant(name: str) -> bool:
+        return name.endswith(files) if files else os.path.realpath(name).startswith(_FOLDERS)
+
+    def pass_by() -> None:
+        count.passed += 1
+        if count.passed > at:
+            count.raised = True
+            raise Interrupt
+
     def here(frame: FrameType, event: str, _: Any) -> Any:
-        if event == "opcode" and frame.f_lasti in _places(frame.f_code) and not count.raised:
-            count.passed += 1
-            if count.passed > at:
-                count.raised = True
-                raise Interrupt
+        if event == "opcode" and not count.raised:
+            if frame.f_lasti in _places(frame.f_code, everywhere):
+                pass_by()
         return here
 
     def called(frame: FrameType, _: str, __: Any) -> Any:
-        if count.raised or not frame.f_code.co_filename.endswith(files):
+        if count.raised or not is_meant(frame.f_code.co_filename):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return here
 
+    def entered(steps: Any) -> bool:
+        """Do what a guard's `__enter__` does, and look for signals before it returns."""
+        taken = builtins.any(steps)
+        del steps  # an exception's trace keeps this frame, which a built-in function has not
+        if not count.raised and sys._getframe(1).f_trace is here:
+            pass_by()
+        return taken
+
     before = sys.gettrace()
+    vars(guards)["any"] = entered
     sys.settrace(called)
     try:
         yield count
     finally:
         sys.settrace(before)
+        del vars(guards)["any"]

@@ -142,7 +142,7 @@ def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
         known = {name.partition(".")[2] for name in calls if name.startswith(kind.__name__ + ".")}
         assert methods(kind) == known
     # Another thread of the parent may hold any lock at the moment of the fork.
-    with group.lock, store.consuming._lock, store.core.engine.locks:
+    with group.lock.guard(), store.consuming._lock.guard(), store.core.engine.locks.guard():
         told = told_by_a_child(calls)
     wrong = {name: end for name, end in told.items() if end != "ForkedProcessError"}
     assert set(wrong) == HARMLESS

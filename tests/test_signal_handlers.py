@@ -25,7 +25,7 @@ def test_no_call_waits_for_its_own_thread(tmp_path: Path, held: str) -> None:
         ids = store.put_many([b"a", b"b", b"c"], topic="t", delay_ms=60_000)
         store.cancel(store.put(b"warm", topic="t", delay=timedelta(days=1)))
         locks = store.core.engine.locks
-        with locks if held == "all" else getattr(locks, held):
+        with (locks if held == "all" else getattr(locks, held)).guard():
             assert locks.is_mine()
             for name, call in calls_of(store, ids[0]).items():
                 if name in WORK:

@@ -322,7 +322,7 @@ def plain_calls(tree: ast.AST, helpers: set[str], compiled: set[str]) -> Iterato
         yield from plain_calls(node, helpers, compiled)
 
 
-BY_NAME = {"entry_ahead", "entry_point", "section_entry", "c_function", "kernel"}
+BY_NAME = {"entry_ahead", "entry_point", "kernel"}
 
 
 def compiled_by_name(tree: ast.AST) -> Iterator[str]:

@@ -56,6 +56,7 @@ from timerstore.timelog.bytes.message import exact_due_ms, identify_timer, store
 from timerstore.timelog.bytes.unit import NOT_SAID, Units
 from timerstore.timelog.files.segmenttable import TABLE_LENGTH, SegmentTable, segment_at
 from timerstore.timelog.jit.acting import act_as, acting_as
+from timerstore.timelog.jit.guards import Guard
 from timerstore.timelog.jit.intrinsics import get_i64
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
 from timerstore.timelog.jit.locks import KernelLock, lock_acquire, lock_release
@@ -283,7 +284,7 @@ class Cleaner:
             with self._waiting():
                 self._step_often(at_once=at_once, until=until)
         else:
-            with self._lock.if_free as taken:
+            with self._lock.if_free.guard() as taken:
                 if taken:
                     self._step_often(at_once=at_once, until=until)
 
@@ -307,15 +308,15 @@ class Cleaner:
                 extra=fields,
             )
 
-    def _waiting(self) -> KernelLock:
-        """Return the lock for a caller that waits for it; refused if this thread has it."""
+    def _waiting(self) -> Guard:
+        """Take the lock for a caller that waits for it; refused if this thread has it."""
         if self._lock.is_mine():
             raise TimerStoreError(
                 "This method was called inside another call of the same thread, for example in a "
                 "signal handler. In a signal handler set a flag, and call this method when the "
                 "other call has returned."
             )
-        return self._lock
+        return self._lock.guard()
 
     def step(self) -> bool:
         """Do one bounded step, whether it is worth it or not; False if there is none."""
@@ -441,13 +442,13 @@ class Cleaner:
         if self._is_known:
             return
         engine, world = self.engine, self.engine.world
-        with engine.locks.wheel:
+        with engine.locks.wheel.guard():
             stop, read_slot = engine.timerlog.end, engine.read_slot
             linked_bytes = world.enqueue_put.linked_bytes
             settled = world.dequeue_put.settled_bytes + world.cleaning.settled_bytes
         latest = np.full(TABLE_LENGTH, -1, np.int64)
         pending_bytes = 0
-        with engine.locks:
+        with engine.locks.guard():
             floor = read_floor(world)
         for units in all_units(engine, engine.timerlog.start, stop):
             # What does not say where it leads to may lead anywhere.
@@ -458,7 +459,7 @@ class Cleaner:
             np.maximum.at(latest, numbers[kept] % TABLE_LENGTH, leads_to[kept])
             waits = (slots >= read_slot) & ~floor.superseded(units)
             pending_bytes += int(units.size[waits].sum())
-        with engine.locks.wheel:
+        with engine.locks.wheel.guard():
             np.maximum(world.latest_slot, latest, out=world.latest_slot)
         self._pending_bytes = pending_bytes - linked_bytes + settled
         self._is_known = True

@@ -71,7 +71,7 @@ class Retention:
 
     def run(self) -> int:
         """Remove what can go; return how many files. O(queues), and a timer log segment once."""
-        with self._lock.if_free as taken:
+        with self._lock.if_free.guard() as taken:
             try:
                 return self._run() if taken else 0
             except CorruptStoreError as e:
@@ -113,7 +113,7 @@ class Retention:
             return 0
         first = engine.commitlog.start // engine.commitlog.segment_bytes
         # Under the locks, so that a verdict on a timer and what is read for it agree.
-        with engine.locks, acting_as(CLEANING):
+        with engine.locks.guard(), acting_as(CLEANING):
             for file, limit in limits:
                 if file is engine.timerlog:  # first: whenever this ends, its units are superseded
                     engine.world.cleaning.timerlog_start = limit

@@ -105,8 +105,8 @@ class Flusher:
         note_blocking()
         while (outcome := self.commit.wait(offset)) != IS_DURABLE:
             if outcome == MAY_LEAD:
-                with self.commit.leading:
-                    if self.commit.leads and self.durable_end < offset:
+                with self.commit.leading.guard() as leads:
+                    if leads and self.durable_end < offset:
                         self._sync_log()
             elif outcome == LEADS:
                 self._sync_log()
@@ -159,7 +159,7 @@ class Flusher:
         note_blocking()
         if self.before is not None:
             self.before()
-        with self.commit.alone:
+        with self.commit.alone.guard():
             self._check()
             engine, world = self.engine, self.engine.world
             noted = engine.keys.note(clean=clean)  # before the log's end is captured

@@ -10,19 +10,21 @@ it let go included, who come back with their next bytes after some µs each. Wit
 of the crowd would take turns, and each fsync serve half as many. It ends once all are there, or
 nobody came for `_QUIET_NS`; a thread that is alone never waits.
 
-Everything is machine code between two points where Python may look for signals, as in
-`timelog/jit/locks.py`. What it cannot exclude is that a signal's exception takes away the one
-thread that was about to lead; so nobody sleeps longer than `_LOOK_UP_NS` without looking.
+Who leads does so by a guard (`timelog/jit/guards.py`), so a signal's exception ends it. What that
+cannot exclude is that such an exception takes away the one thread that was about to lead; so nobody
+sleeps longer than `_LOOK_UP_NS` without looking.
 """
 
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from timerstore.timelog.jit.entrypoint import entry_ahead, entry_point
+from timerstore.timelog.jit.guards import Guarded
 from timerstore.timelog.jit.intrinsics import (
     compare_exchange,
     fetch_add,
@@ -30,7 +32,6 @@ from timerstore.timelog.jit.intrinsics import (
     store_release,
 )
 from timerstore.timelog.jit.kernel import inlined
-from timerstore.timelog.jit.locks import Section, section_ahead, section_entry
 from timerstore.timelog.jit.record import Words, record
 from timerstore.timelog.jit.system import sleep_while, thread_id, wake_sleepers
 
@@ -114,14 +115,15 @@ def _gather(crowd: Crowd) -> int:
     return waiting
 
 
-def _lead(crowd: Crowd) -> None:
-    """Begin to lead, unless somebody does, or wants to be alone."""
+def _lead(crowd: Crowd) -> int:
+    """Begin to lead, unless somebody does, or wants to be alone; return whether this did."""
     words = crowd.words
-    if load_acquire(words, _ASKING) == 0:
-        compare_exchange(words, _LEADER, 0, thread_id())
+    if load_acquire(words, _ASKING) == 0 and compare_exchange(words, _LEADER, 0, thread_id()):
+        return 1
+    return 0
 
 
-def _lead_alone(crowd: Crowd) -> None:
+def _lead_alone(crowd: Crowd) -> int:
     """Wait until nobody leads, then begin; nobody overtakes."""
     words = crowd.words
     fetch_add(words, _ASKING, 1)
@@ -131,14 +133,16 @@ def _lead_alone(crowd: Crowd) -> None:
             break
         sleep_while(words, _ROUND, round, _LOOK_UP)
     fetch_add(words, _ASKING, -1)
+    return 1
 
 
-def _leave(crowd: Crowd, kind: int, error: int, trace: int) -> None:
+def _leave(crowd: Crowd) -> int:
+    """End to lead; for the thread that does."""
     words = crowd.words
-    if load_acquire(words, _LEADER) == thread_id():
-        words[_CROWD] = load_acquire(words, _WAITING) + 1
-        store_release(words, _LEADER, 0)
-        _tell(words)
+    words[_CROWD] = load_acquire(words, _WAITING) + 1
+    store_release(words, _LEADER, 0)
+    _tell(words)
+    return 0
 
 
 def _advance(crowd: Crowd, end: int, at_once: int) -> int:
@@ -151,19 +155,16 @@ def _advance(crowd: Crowd, end: int, at_once: int) -> int:
     return end
 
 
-for _each in (_wait, _gather, _advance):
+for _each in (_wait, _gather, _lead_alone, _leave, _advance):
     entry_ahead(_each)
-section_ahead(_lead, waits=False)
-section_ahead(_lead_alone, waits=True)
-section_ahead(_leave, waits=True)
+entry_ahead(_lead, keeps_gil=True)
 
 
 class GroupCommit:
     """Those who wait for a log to be durable; any number of threads.
 
-    `with commit.leading:` tries to lead, and `commit.leads` tells whether this thread does.
-    `with commit.alone:` waits until it does. Neither is reentrant. Only who leads may call
-    `gather` and `advance`.
+    `with commit.leading.guard() as leads:` tries to lead, `with commit.alone.guard():` waits until
+    this thread does. Neither is reentrant. Only who leads may call `gather` and `advance`.
     """
 
     def __init__(self, durable_end: int) -> None:
@@ -175,9 +176,9 @@ class GroupCommit:
             _LOOK_UP_NS,
         )
         self._crowd = crowd = Crowd(words)
-        leave = section_entry(_leave, waits=True)
-        self.leading = Section(crowd, section_entry(_lead, waits=False), leave)
-        self.alone = Section(crowd, section_entry(_lead_alone, waits=True), leave)
+        leave = partial(entry_point(_leave), crowd)
+        self.leading = Guarded(entry_point(_lead, keeps_gil=True), crowd, leave)
+        self.alone = Guarded(entry_point(_lead_alone), crowd, leave)
         self._wait, self._gather = entry_point(_wait), entry_point(_gather)
         self._advance = entry_point(_advance)
 

@@ -323,7 +323,7 @@ class Engine:
         levels = self.levels
         number = int(levels.wanted[level])
         file = self.queues.existing(int(levels.row[level]), number)
-        with self.locks.fire:
+        with self.locks.fire.guard():
             self._level_files[level] = file
             lend(levels.lent, level, file.view)
             levels.number[level] = number

@@ -134,7 +134,7 @@ class KeyFiles:
             raise NotAStoreError(
                 f"{self._folder} is {kind_of(self._folder)}, but must be a folder. Move it away."
             )
-        with self.lock:
+        with self.lock.guard():
             reason = "no record of it"
             try:
                 with understood(self._record.name):
@@ -249,7 +249,7 @@ class KeyFiles:
             self._note_progress()
             for queue, row in self._rows():
                 while self.index.cursor[queue] < self._queues.next_index(row):
-                    with self.lock:
+                    with self.lock.guard():
                         self._step(queue, row)
 
     def catch_up_locked(self) -> None:
@@ -347,7 +347,7 @@ class KeyFiles:
         index, world = self.index, self._world
         linked, passed = world.enqueue_put.linked_index, world.dequeue_put.passed_slot
         if passed > index.new_passed:
-            with self.lock:
+            with self.lock.guard():
                 index.old_linked, index.old_passed = index.new_linked, index.new_passed
                 index.new_linked, index.new_passed = linked, passed
 
@@ -398,7 +398,7 @@ class KeyFiles:
                 self.catch_up()
             except StoreFullError as e:
                 log.warning("%s: %s", self._folder, e)
-        with self.lock:
+        with self.lock.guard():
             self._drop_settled()
             seen_count = self.index.seen
             due = self._leaving or seen_count > UNRECORDED_MAX
@@ -454,7 +454,7 @@ class KeyFiles:
             self._disk.sync_folder(self._folder)
         record = {"storeTag": self._tag, "cursors": noted.cursors, "files": rows}
         write_json(self._disk, self._record, sealed(record))
-        with self.lock:
+        with self.lock.guard():
             self.index.seen -= noted.seen_count
             leaving = list(self._leaving)
         for file in leaving:
@@ -465,7 +465,7 @@ class KeyFiles:
 
     def remove(self) -> None:
         """Leave no file of it: a broker makes its own, of other sizes."""
-        with self.lock:
+        with self.lock.guard():
             self.is_used = False
             self._forget()
             self._remove_strangers()

@@ -62,7 +62,7 @@ def mend_units(engine: Engine, offset: int) -> None:
     engine.damage.note("timerlog", offset, WRONG_UNIT_REASON)
     engine.rebuild_wanted |= {TIMERS}
     write_mark(engine.disk, engine.path, engine.rebuild_wanted)
-    with engine.locks, acting_as(DEQUEUE_GET):
+    with engine.locks.guard(), acting_as(DEQUEUE_GET):
         units, damaged = _read_units(engine)
         if len(damaged) <= _WRITTEN_AGAIN_MAX:
             for each in damaged.tolist():

@@ -27,7 +27,7 @@ def leap(engine: Engine, now_ms: int) -> bool:
     is linked again, from the durable Q on.
     """
     slot = now_ms // engine.precision_ms
-    with engine.locks:
+    with engine.locks.guard():
         if slot < engine.read_slot + engine.config.wheel_slot_count or _waits(engine):
             return False
         near, put = engine.near, engine.world.dequeue_put

@@ -58,7 +58,7 @@ def _provide(engine: Engine, service: int, need: int, offset: int) -> None:
     elif need == needs.TOPIC:
         engine.row_of_message(offset)
     elif need == needs.CANCELLED_ROOM:
-        with engine.locks.fire:
+        with engine.locks.fire.guard():
             engine.cancelled.reserve(CANCELLED_GROWTH)
     elif need == needs.NEAR_FULL:
         raise StoreFullError(

@@ -8,7 +8,6 @@ time.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -25,6 +24,7 @@ from timerstore.services.world.background import BackgroundThread, Flag
 from timerstore.services.world.state import DELIVER_LEVELS, DEQUEUE_PUT, ENQUEUE_GET, SERVICE_NAMES
 from timerstore.services.world.waking import WAKE_COUNT
 from timerstore.timelog.jit.acting import acting_as
+from timerstore.timelog.jit.guards import Lock
 from timerstore.timelog.jit.system import set_thread_name, set_timer_slack_us
 
 _LOOK_S: Final = 0.001
@@ -41,7 +41,7 @@ class Runner:
         self.waiting_for_space: StoreFullError | None = None
         self.waiting_since_ms: int | None = None
         self._threads: list[BackgroundThread] = []
-        self._playing = threading.Lock()
+        self._playing = Lock()
         self._stop = Flag()
 
     # --- on the wall clock
@@ -168,7 +168,7 @@ class Runner:
         while True:
             if stop_ms < now_ms:
                 now_ms = stop_ms  # the clock was moved back
-            with self._playing:
+            with self._playing.guard():
                 now_ms = run(engine.world, ENQUEUE_GET, DEQUEUE_PUT, now_ms, stop_ms)
                 service = engine.needing()
                 if service < 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,6 +9,7 @@ from datetime import timedelta
 from typing import Final, Protocol
 
 from timerstore.errors import InvalidArgumentError
+from timerstore.timelog.jit.guards import RLock
 
 CLOCK_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
 
@@ -64,7 +64,7 @@ class ManualClock:
                 "1_800_000_000_000."
             )
         self._now_ms = start_ms
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._listeners: list[Callable[[int, int], None]] = []
         self._attendants: list[Attendant] = []
 
@@ -81,7 +81,7 @@ class ManualClock:
                 length = timedelta(seconds=by)
         if not isinstance(length, timedelta):
             raise InvalidArgumentError(f"by is {by!r}. Pass a datetime.timedelta, or seconds.")
-        with self._lock:
+        with self._lock.guard():
             stop_ms = self._now_ms + length // timedelta(milliseconds=1)
             if not 10**11 <= stop_ms <= CLOCK_MS_MAX:
                 raise InvalidArgumentError(

@@ -7,12 +7,13 @@ lost: it is named here, taken off the count of what is pending, and passed by; a
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from timerstore.timelog.jit.guards import Lock
 
 log = logging.getLogger("timerstore")
 
@@ -42,13 +43,13 @@ class Damage:
         self.log_start: Callable[[], int] = lambda: 0
         """Where the commit log begins: what stood before was removed, which is no damage."""
         self._known: set[tuple[str, int]] = set()
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def note(self, file: str, offset: int, reason: str) -> bool:
         """Name a place, in the log too; False if it was named before, or is no damage."""
         if file == "commitlog" and 0 <= offset < self.log_start():
             return False
-        with self._lock:
+        with self._lock.guard():
             if (file, offset) in self._known:
                 return False
             self.count += 1
@@ -77,5 +78,5 @@ class Damage:
 
     def to_list(self) -> list[dict[str, Any]]:
         """Return the places that are named, for JSON."""
-        with self._lock:
+        with self._lock.guard():
             return [asdict(place) for place in self.places]

@@ -31,6 +31,7 @@ from timerstore.closing import close as close_module
 from timerstore.consuming import ackput, sendback
 from timerstore.services.calls.deletes import append_all
 from timerstore.services.running.runner import Runner
+from timerstore.timelog.jit.guards import Guard
 from timerstore.timelog.jit.kernel import INTERPRETED
 
 pytestmark = [
@@ -147,14 +148,12 @@ class ClosesFirst:
     def __init__(self, store: TimerStore, lock: Any) -> None:
         self.lock, self.closing = lock, threading.Thread(target=store.close)
 
-    def __enter__(self) -> None:
+    def guard(self) -> Guard:
         if self.closing.ident is None:  # else it is that thread
             self.closing.start()
             self.closing.join()
-        self.lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.lock.release()
+        guard: Guard = self.lock.guard()
+        return guard
 
 
 @pytest.mark.timeout(60)
@@ -174,7 +173,7 @@ def test_an_acknowledgement_that_no_flush_will_keep_is_refused(tmp_path: Path, h
 def test_closing_inside_a_call_is_refused(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000_000_000)
     with TimerStore(tmp_path, config=SMALL, clock=clock) as store:
-        with store.core.gate, pytest.raises(TimerStoreError, match="inside another call"):
+        with store.core.gate.guard(), pytest.raises(TimerStoreError, match="inside another call"):
             store.close()
         assert store.count() == 0
 
@@ -188,7 +187,7 @@ def test_a_handler_that_closes_in_the_midst_of_an_acknowledgement_is_refused(
         store.put(b"x", topic="t")
         (delivery,) = store.pull("t", group="g")
         with (
-            store.consuming.retries("g").lock,
+            store.consuming.retries("g").lock.guard(),
             pytest.raises(TimerStoreError, match="inside another call"),
         ):
             store.close()
@@ -200,7 +199,7 @@ def test_a_handler_may_close_while_a_place_to_wait_is_taken(tmp_path: Path) -> N
     store = TimerStore(tmp_path, config=SMALL)
     with store.core.waiters.waiter():
         pass
-    with store.core.waiters._lock:
+    with store.core.waiters._lock.guard():
         store.close()
     with store.core.waiters.waiter() as waiter:
         fd = waiter.fd

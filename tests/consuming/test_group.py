@@ -233,7 +233,7 @@ def test_an_iterator_may_end_in_the_midst_of_a_call_of_its_group(tmp_path: Path)
         ids = [store.put(b"x", topic="t") for _ in range(3)]
         iterator = store.consume("t", group="g", timeout=0)
         assert next(iterator).id == ids[0]
-        with store.consuming.retries("g").lock:
+        with store.consuming.retries("g").lock.guard():
             iterator.close()  # type: ignore[attr-defined]
         assert [each.id for each in store.consume("t", group="g", timeout=0)] == ids[1:]
 

@@ -377,7 +377,7 @@ def test_a_segment_that_goes_during_a_call(tmp_path: Path, monkeypatch: pytest.M
 def test_a_put_waits_for_nobody_with_the_lock(store: TimerStore) -> None:
     """A call within one of the same thread, as a signal's handler makes it, is refused."""
     store.put(b"a", topic="t", delay=HOUR, key="k")
-    with store.core.engine.keys.lock:
+    with store.core.engine.keys.lock.guard():
         store.put(b"b", topic="t", delay=HOUR, key="k")
         for call in (
             lambda: store.get_key("t", "k"),

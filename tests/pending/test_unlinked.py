@@ -30,7 +30,7 @@ FAR_S = 500
 def naive_copies(store: TimerStore, offsets: list[int]) -> list[int]:
     """Look at each message that has no unit."""
     core = store.core
-    with core.engine.locks:
+    with core.engine.locks.guard():
         at = capture_locked(core)
         found = read_messages(core, unlinked_messages(core.engine, at), at.hold)
     return [
@@ -42,7 +42,7 @@ def naive_copies(store: TimerStore, offsets: list[int]) -> list[int]:
 
 def kept_copies(store: TimerStore, offsets: list[int]) -> list[int]:
     core = store.core
-    with core.engine.locks:
+    with core.engine.locks.guard():
         at = capture_locked(core)
         return unlinked.unlinked_copies(core, at, np.array(offsets, np.int64)).tolist()
 

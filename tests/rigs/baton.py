@@ -301,11 +301,8 @@ class BatonLock:
     def _is_owned(self) -> bool:
         return self.owner is (self.baton.running or self.baton)
 
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self.release()
+    def locked(self) -> bool:
+        return self.owner is not None
 
 
 class BatonFlag:

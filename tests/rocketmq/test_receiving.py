@@ -1,6 +1,5 @@
 """A reader whose proxy has started anew, refuses what is asked of it, or that is closed."""
 
-import threading
 from collections import Counter
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -10,6 +9,7 @@ import pytest
 
 from timerstore import ClusterError, StoreClosedError
 from timerstore.rocketmq.receiving import Reader
+from timerstore.timelog.jit.guards import Lock
 
 
 def failed(text: str) -> "Future[Any]":
@@ -20,7 +20,7 @@ def failed(text: str) -> "Future[Any]":
 
 def reader_that_knew_its_proxy(told: list[str]) -> Any:
     reader: Any = object.__new__(Reader)
-    reader.topic, reader._lock = "t", threading.Lock()
+    reader.topic, reader._lock = "t", Lock()
     loop = SimpleNamespace(call_soon_threadsafe=lambda call, given: call(given))
     rpc_client = SimpleNamespace(get_channel_io_loop=lambda: loop)
     reader._consumer = SimpleNamespace(on_new_endpoints=told.append, rpc_client=rpc_client)

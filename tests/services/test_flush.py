@@ -143,7 +143,7 @@ def test_one_fsync_serves_all_who_wait_for_it() -> None:
     with Alone(DEQUEUE_PUT) as alone:
         flusher = Flusher(alone.engine)
         ends = [alone.put(timer(alone.tag, "t", START_MS)).offset + 1 for _ in range(3)]
-        with flusher.commit.alone:  # while another is under way
+        with flusher.commit.alone.guard():  # while another is under way
             threads = [threading.Thread(target=flusher.wait_durable, args=(end,)) for end in ends]
             for thread in threads:
                 thread.start()

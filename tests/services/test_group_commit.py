@@ -35,7 +35,7 @@ def test_who_waits_is_told_what_there_is_to_say() -> None:
     commit = GroupCommit(100)
     assert (commit.durable_end, commit.leads) == (100, False)
     assert (commit.wait(100), commit.wait(101)) == (IS_DURABLE, MAY_LEAD)
-    with commit.leading:
+    with commit.leading.guard():
         assert commit.leads
         commit.advance(150)
     assert (commit.leads, commit.wait(150)) == (False, IS_DURABLE)
@@ -46,9 +46,9 @@ def test_who_waits_is_told_what_there_is_to_say() -> None:
 def test_who_leads_does_not_wait_for_itself() -> None:
     commit = GroupCommit(0)
     for section in (commit.leading, commit.alone):
-        with section:
+        with section.guard():
             assert (commit.wait(1), commit.leads) == (LEADS, True)
-    with commit.leading:  # a signal's handler was quicker
+    with commit.leading.guard():  # a signal's handler was quicker
         commit.advance(5)
         commit.advance(3)
     assert commit.durable_end == 5
@@ -60,7 +60,7 @@ def test_one_leads_at_a_time(alone: bool) -> None:
 
     def lead(i: int) -> None:
         for _ in range(200):
-            with commit.alone if alone or i == 0 else commit.leading:
+            with commit.alone.guard() if alone or i == 0 else commit.leading.guard():
                 if commit.leads:
                     inside[0] += 1
                     most[0] = max(most[0], inside[0])
@@ -74,15 +74,15 @@ def test_nobody_begins_to_lead_before_who_wants_to_be_alone() -> None:
     commit, order = GroupCommit(0), list[str]()
 
     def be_alone() -> None:
-        with commit.alone:
+        with commit.alone.guard():
             order.append("alone")
 
     thread = threading.Thread(target=be_alone)
-    with commit.leading:
+    with commit.leading.guard():
         thread.start()
         while not commit._words[32]:
             time.sleep(0.001)
-    with commit.leading:
+    with commit.leading.guard():
         order.append("leads" if commit.leads and not order else "does not")
     thread.join(60)
     assert order in (["does not", "alone"], ["alone", "leads"], ["alone", "does not"])
@@ -99,7 +99,7 @@ def test_all_who_wait_hear_of_it(fails: bool) -> None:
     def lead(i: int) -> None:
         if i:
             return wait(i)
-        with commit.alone:
+        with commit.alone.guard():
             begin.set()
             while commit._words[16] < 7:
                 time.sleep(0.001)
@@ -123,7 +123,7 @@ def test_who_leads_waits_for_the_crowd_but_not_for_ever() -> None:
                 end[0] += 1
                 mine = end[0]
             while commit.wait(mine) != IS_DURABLE:
-                with commit.leading:
+                with commit.leading.guard():
                     if commit.leads and commit.durable_end < mine:
                         commit.gather()
                         syncs[0] += 1
@@ -150,9 +150,9 @@ def test_a_signals_exception_leaves_nobody_leading() -> None:
             try:
                 signal.setitimer(signal.ITIMER_REAL, 0.0005)
                 while True:
-                    with commit.leading:
+                    with commit.leading.guard():
                         pass
-                    with commit.alone:
+                    with commit.alone.guard():
                         pass
             except KeyboardInterrupt:
                 assert not commit.leads

@@ -19,7 +19,7 @@ def test_a_need_of_one_does_not_keep_the_others_from_running(tmp_path: Path) -> 
     with timerstore.open(tmp_path, config=SMALL, clock=clock) as store:
         engine = store.core.engine
         store.put(b"due", topic="t", at_ms=START_MS + 1_000)
-        with store.core.gate:
+        with store.core.gate.guard():
             store.core.runner.play(START_MS, START_MS)  # it has its unit
         for _ in range(200):
             store.put_many([b"later"] * 101, topic="t", delay_ms=3_600_000)  # a segment's units

@@ -397,7 +397,7 @@ def test_a_forked_child_is_a_client_of_its_own(store: TimerStore, client: Client
     store.put_many([b"a", b"b"], topic="t")
     mine = client.pull("t", max_count=1, timeout=10)
     idle = client.pull("t", max_count=1, timeout=10)
-    with client._link._lock:
+    with client._link._lock.guard():
         told = told_by_a_child(
             {
                 "put": lambda: client.put(b"from the child", delay=HOUR),

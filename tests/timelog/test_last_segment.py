@@ -98,7 +98,7 @@ class _MovedOn(SegmentedFile):
 
     def move_on(self) -> None:
         """Append four segments, and remove what lies before the end's."""
-        with self.lock:
+        with self.lock.guard():
             for number in range(self.end // SIZE, self.end // SIZE + 5):
                 self.ensure(number)
             self.end += 4 * SIZE

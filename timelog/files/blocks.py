@@ -25,7 +25,6 @@ there is room, because a file system may keep what it got when it fails half-way
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +33,7 @@ from typing import Final
 from timerstore.errors import StoreFullError
 from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.segmenttable import SegmentTable
+from timerstore.timelog.jit.guards import RLock
 from timerstore.timelog.jit.mapping import PAGE_BYTES
 
 STEP_BYTES_MAX: Final = 1 << 20
@@ -56,7 +56,7 @@ class Blocks(ABC):
 
     disk: Disk
     segment_bytes: int
-    lock: threading.RLock
+    lock: RLock
     numbers: list[int]
     shared_table: SegmentTable
     _mapped: dict[int, MappedFile]
@@ -106,7 +106,7 @@ class Blocks(ABC):
 
     def reserve(self, start: int, stop: int) -> None:
         """Let bytes [start, stop) be written to at once. Raises StoreFullError."""
-        with self.lock:
+        with self.lock.guard():
             self._allocate(start, stop)
             for number in range(start // self.segment_bytes, -(-stop // self.segment_bytes)):
                 first = number * self.segment_bytes
@@ -118,7 +118,7 @@ class Blocks(ABC):
 
         These are mapped, or made, and allocated from their beginning on. Raises StoreFullError.
         """
-        with self.lock:
+        with self.lock.guard():
             for number in range(start // self.segment_bytes, -(-stop // self.segment_bytes)):
                 file = self.ensure(number)
                 wanted = min(stop - number * self.segment_bytes, self.segment_bytes)
@@ -142,7 +142,7 @@ class Blocks(ABC):
 
     def prepare_end(self, count: int) -> None:
         """Map the segment at the log's end, with blocks for `count` bytes if there is room."""
-        with self.lock:  # see `prepare_next`
+        with self.lock.guard():  # see `prepare_next`
             end = self.end
             stop = (end // self.segment_bytes + 1) * self.segment_bytes
             self.ensure(end // self.segment_bytes)
@@ -163,7 +163,7 @@ class Blocks(ABC):
 
         Each time somebody had to wait for that, the next step is twice as long.
         """
-        with self.lock:
+        with self.lock.guard():
             if self._room_end(self.end) >= stop:
                 self.reserve(self.end, stop)
                 return
@@ -181,7 +181,7 @@ class Blocks(ABC):
         waits for the lock, the end may move on and that segment be removed, and it would be made
         again.
         """
-        with self.lock:
+        with self.lock.guard():
             self._prepare_next(self.end)
         self._read_next()
 

@@ -10,20 +10,20 @@ from __future__ import annotations
 import fcntl
 import io
 import os
-import threading
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from timerstore.errors import StoreLockedError, TimerStoreError
 from timerstore.timelog.files.smallfile import read_head
+from timerstore.timelog.jit.guards import Lock
 
 if TYPE_CHECKING:  # the shell asks who holds it, and loads no kernels for that
     from timerstore.timelog.files.disk import Disk
 
 _held: weakref.WeakValueDictionary[tuple[int, int], LockFile] = weakref.WeakValueDictionary()
 """The locks that this process holds, by the folder's identity."""
-_held_lock = threading.Lock()
+_held_lock = Lock()
 
 
 class LockFile:
@@ -36,7 +36,7 @@ class LockFile:
         self._folder_id = status.st_dev, status.st_ino
         self._pid = os.getpid()
         self._file: io.FileIO | None = None
-        with _held_lock:
+        with _held_lock.guard():
             if self._folder_id in _held:
                 raise StoreLockedError(
                     f"{folder} is open in this process (pid {os.getpid()}) already. "
@@ -81,7 +81,7 @@ class LockFile:
         the folder open by now.
         """
         if self._file is not None and os.getpid() == self._pid:
-            with _held_lock:
+            with _held_lock.guard():
                 self._file.close()
                 if _held.get(self._folder_id) is self:
                     del _held[self._folder_id]
@@ -104,7 +104,7 @@ def _forget_after_fork() -> None:
     with the last descriptor of the open file.
     """
     global _held_lock
-    _held_lock = threading.Lock()  # another thread of the parent may have held it
+    _held_lock = Lock()  # another thread of the parent may have held it
     for lock in list(_held.values()):
         if lock._file is not None:
             lock._file.close()

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +47,7 @@ from timerstore.timelog.files.segmenttable import (
     new_segment_table,
 )
 from timerstore.timelog.files.sharing import FolderAlone
+from timerstore.timelog.jit.guards import RLock
 from timerstore.timelog.jit.mapping import MapOwner
 from timerstore.timelog.jit.record import Bytes, Words
 
@@ -82,7 +82,7 @@ class SegmentedFile(Blocks):
         has blocks (`MappedFile.allocated_bytes`)."""
         self.gaps_are_zeros = False
         """True: a segment that is missing between two reads as zeros; no message begins there."""
-        self.lock = threading.RLock()
+        self.lock = RLock()
         self.for_kernels = for_kernels
         self.shared_table = new_segment_table(
             segment_bytes, TABLE_LENGTH if for_kernels else 1, apron_bytes(segment_bytes)
@@ -191,7 +191,7 @@ class SegmentedFile(Blocks):
 
     def ensure(self, number: int) -> MappedFile:
         """Map a segment, creating it if it does not exist."""
-        with self.lock:
+        with self.lock.guard():
             file = self._mapped.get(number)
             if file is None or isinstance(file, Zeros):
                 self._forget(number)  # kernels may be looking at the zeros
@@ -229,7 +229,7 @@ class SegmentedFile(Blocks):
         that is larger than its memory loses by each page what it needs next. Who reads on in order
         asks for more itself. The last segment stays as it is: its writer needs fresh pages.
         """
-        with self.lock:
+        with self.lock.guard():
             last = self.end // self.segment_bytes
             for number, file in self._mapped.items():
                 if self._random_stop <= number < last:
@@ -253,7 +253,7 @@ class SegmentedFile(Blocks):
         if file is not None and self._is_entered(number):
             self._used[number] = next(self._clock)
             return file  # without the lock, which is held for long while a segment is being made
-        with self.lock:
+        with self.lock.guard():
             if number not in self.numbers:
                 if self.gaps_are_zeros and self.numbers:
                     if self.numbers[0] < number < self.numbers[-1]:
@@ -268,7 +268,7 @@ class SegmentedFile(Blocks):
 
     def readable(self, number: int) -> MappedFile:
         """Map a segment to be read; zeros in its place if it is missing."""
-        with self.lock:
+        with self.lock.guard():
             if number in self.numbers:
                 return self.existing(number)
             file = self._mapped.get(number)
@@ -314,7 +314,7 @@ class SegmentedFile(Blocks):
         being synced. Only two of them count: what services read behind the log's end must find room
         beside them, or they drop each other's for ever.
         """
-        with self.lock:
+        with self.lock.guard():
             first = self.end // self.segment_bytes
             full = [number for number in self._mapped if number < first]
             counted = len(full) + min(2, len(self._mapped) - len(full))
@@ -326,7 +326,7 @@ class SegmentedFile(Blocks):
 
     def drop(self, number: int) -> None:
         """Drop one map that no kernel looks up; its readers keep it alive."""
-        with self.lock:
+        with self.lock.guard():
             file = self._mapped.get(number)
             if file is not None and not file.keeps_changes:
                 self._unmap(number)
@@ -337,12 +337,12 @@ class SegmentedFile(Blocks):
 
     def seal(self) -> list[Epoch]:
         """Return what was dropped by now, to be given to `release`: see epochs.py."""
-        with self.lock:
+        with self.lock.guard():
             return self._epochs.seal()
 
     def release(self, ended: list[Epoch]) -> None:
         """Unmap what was dropped; no step of a service is under way that began before `seal`."""
-        with self.lock:
+        with self.lock.guard():
             self._epochs.release(ended)
 
     def _forget(self, number: int) -> None:
@@ -380,7 +380,7 @@ class SegmentedFile(Blocks):
 
         See the ground rules: it is quick, because the thread that stays in a kernel waits for it.
         """
-        with self.lock:
+        with self.lock.guard():
             for number in self.numbers:
                 if (number + 1) * self.segment_bytes <= offset and number not in self._detached:
                     self._detached.append(number)
@@ -405,7 +405,7 @@ class SegmentedFile(Blocks):
         this raises, the rest is to be removed before any other. One that may be used again, and is
         wanted, becomes the log's last segment instead.
         """
-        with self.lock:
+        with self.lock.guard():
             self._detach()
         while self._detached:
             path = self.path(self._detached[0])
@@ -422,7 +422,7 @@ class SegmentedFile(Blocks):
         power cut, it would hold what does not belong there. Its head is zeroed before any kernel
         finds it, the rest by the appender as it goes (`append.py`).
         """
-        with self.lock:
+        with self.lock.guard():
             number = self.numbers[-1] + 1 if self.numbers else 0
             ahead = number - 1 - self.end // self.segment_bytes
             old = int(path.name) // self.segment_bytes
@@ -458,7 +458,7 @@ class SegmentedFile(Blocks):
         has mapped it would not see what is written once it is made again. O(1), with a sync of the
         folder.
         """
-        with self.lock:
+        with self.lock.guard():
             number = self.numbers[-1] if self.numbers else 0
             if number - self.end // self.segment_bytes <= ahead_max:
                 return False
@@ -477,7 +477,7 @@ class SegmentedFile(Blocks):
 
         It costs what is left of the last segment, if that was used before; else nothing.
         """
-        with self.lock:
+        with self.lock.guard():
             last = self.end // self.segment_bytes
             used = [n for n in self.numbers if n > last and not self._is_zeroed(n)]
             for number in reversed(self.numbers.copy()):
@@ -490,7 +490,7 @@ class SegmentedFile(Blocks):
 
     def drop_from(self, offset: int) -> None:
         """Remove the segments from `offset` on; while nobody appends or reads."""
-        with self.lock:
+        with self.lock.guard():
             for number in reversed(self.numbers.copy()):
                 if number * self.segment_bytes >= offset:
                     self._remove(number)
@@ -582,7 +582,7 @@ class SegmentedFile(Blocks):
 
     def close(self) -> None:
         """Drop all maps without flushing."""
-        with self.lock:
+        with self.lock.guard():
             self._closed = True
             self.shared_table.number[:] = -1
             for file in self._mapped.values():

@@ -31,6 +31,7 @@ another version: then kernels are compiled more slowly, see `compilers.py`.
     lent.py         arrays that are replaced while it runs
     mapping.py      mappings, each with its owner
     locks.py        locks that it takes
+    guards.py       what gives a lock back, whatever ends its block
     intrinsics.py   what only an instruction can say
     codegen.py      the LLVM code of that (n)
     crc.py          CRC-32 of bytes

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Any
 
 import numba
 from numba import types
 from numba.core.caching import NullCache
-from numba.core.ccallback import CFunc
 from numba.core.registry import cpu_target
 
 from timerstore.timelog.jit.apart import apart
@@ -65,18 +64,6 @@ def load(kernel: Kernel) -> Any:
     made = kernel.made
     entry = apart(lambda: made.compile(signature_of(kernel.py_func)))
     return entry if callable(entry) else made
-
-
-def c_function(function: Callable[..., Any]) -> Any:
-    """Return what C calls of a kernel of integers; `address` is its address."""
-    returned = get_type_hints(function).get("return")
-    kind = types.void if returned is type(None) else types.int64
-    options = {name: value for name, value in _OPTIONS.items() if name != "nogil"}
-    made = CFunc(function, (signature_of(function), kind), {}, options, KernelCompiler)
-    made.enable_caching()
-    use_stamp(made, function)
-    apart(made.compile)
-    return made
 
 
 def external(symbol: str, result: str, *arguments: str) -> Any:

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import threading
 from typing import Any, Final
 
 import numpy as np
 
+from timerstore.timelog.jit.guards import Lock
 from timerstore.timelog.jit.kernel import INTERPRETED, inlined
 from timerstore.timelog.jit.later import Instruction
 
@@ -141,25 +141,25 @@ def _store_twin(words: Any, index: int, value: int) -> None:
     words[index] = value
 
 
-_one_at_a_time = threading.Lock()
+_one_at_a_time = Lock()
 
 
 def _add_twin(words: Any, index: int, value: int) -> int:
-    with _one_at_a_time:
+    with _one_at_a_time.guard():
         before = int(words[index])
         words[index] = before + value
         return before
 
 
 def _exchange_twin(words: Any, index: int, value: int) -> int:
-    with _one_at_a_time:
+    with _one_at_a_time.guard():
         before = int(words[index])
         words[index] = value
         return before
 
 
 def _compare_twin(words: Any, index: int, expected: int, value: int) -> bool:
-    with _one_at_a_time:
+    with _one_at_a_time.guard():
         if words[index] != expected:
             return False
         words[index] = value

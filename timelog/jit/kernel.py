@@ -12,8 +12,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from timerstore.timelog.jit.later import Function, Kernel, Later, compiler
-from timerstore.timelog.jit.packaged import packaged
+from timerstore.timelog.jit.later import Function, Kernel, compiler
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -78,37 +77,11 @@ def kernel_with_gil(function: F) -> F:
     return function if INTERPRETED else cast(F, Kernel(function, keeps_gil=True))
 
 
-def load_ahead(
-    function: Callable[..., Any],
-    dispatcher: Any = None,
-    load: Callable[[], object] | None = None,
-    kernels: list[Ahead] = AHEAD,
-) -> None:
-    """Have the machine code of `function` at hand before anyone needs it.
-
-    `dispatcher`: the kernel; else `load` is called.
-    """
+def load_ahead(function: Callable[..., Any], dispatcher: Any, kernels: list[Ahead] = AHEAD) -> None:
+    """Have the machine code of `function` at hand before anyone needs it."""
     if not INTERPRETED:
-        kernels.append(Ahead(name_of(function), function, load or dispatcher.load, dispatcher))
-
-
-def c_function(function: Callable[..., Any]) -> int:
-    """Compile a function that C can call; return its address. It is cached."""
-    library, name = packaged(), name_of(function)
-    if library is not None and name in library:
-        return library.address(name)
-    made = Later("dispatchers.c_function", function).made
-    _kept.append(made)
-    return int(made.address)
-
-
-_kept: Final[list[Any]] = []
-"""What keeps machine code alive of which only the address is known."""
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """Return what a kernel is called everywhere: by its module, with its own name."""
-    return f"{function.__module__}.{function.__qualname__}"
+        name = f"{function.__module__}.{function.__qualname__}"
+        kernels.append(Ahead(name, function, dispatcher.load, dispatcher))
 
 
 def inlined(function: F, **options: Any) -> F:

@@ -7,24 +7,20 @@ thread that takes it again and again). Two rules hold for every lock here, by it
 - What may be waited for by a thread that holds the GIL is only ever held by code that cannot need
   the GIL; else the two wait for each other for ever. That is a `SpinLock`: kernels take it, and
   there is no way to take it from Python.
-- No exception falls between taking a lock and the block that gives it back. Python runs a signal's
-  handler between two bytecodes, so a lock that is taken by a method in Python can be left held for
-  ever. Only machine code takes a `KernelLock` and gives it back, and Python looks for signals
-  neither between its `__enter__` and the `with` block nor between that block and its `__exit__`.
+- No exception leaves a lock held that Python has taken: `with lock.guard():`, see `guards.py`. Only
+  machine code takes a `KernelLock` and gives it back.
 """
 
 from __future__ import annotations
 
-import ctypes
 import threading
-from collections.abc import Callable
-from functools import cache, partial
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import Final
 
 import numpy as np
 
 from timerstore.timelog.jit.entrypoint import entry_ahead, entry_point
+from timerstore.timelog.jit.guards import Guarded
 from timerstore.timelog.jit.intrinsics import (
     compare_exchange,
     fetch_add,
@@ -32,7 +28,7 @@ from timerstore.timelog.jit.intrinsics import (
     store_release,
     view_words,
 )
-from timerstore.timelog.jit.kernel import INTERPRETED, c_function, inlined, load_ahead
+from timerstore.timelog.jit.kernel import inlined
 from timerstore.timelog.jit.record import Words
 from timerstore.timelog.jit.system import nap_us, thread_id, yield_processor
 
@@ -41,7 +37,6 @@ _NAMES: Final = 1 << 10
 """Calls that a gate knows by their thread; it only counts those beyond."""
 GATE_WORDS: Final = _NAMES + 8
 _HOLDER: Final = 1  # the thread that took it from Python, else 0
-_PASSED: Final = 2  # blocks of `if_free` inside the holder's own, which went on without
 _NEAR_HOLDER: Final = LOCK_WORDS + _HOLDER
 _WHEEL_HOLDER: Final = 2 * LOCK_WORDS + _HOLDER
 _SERVING: Final = 8
@@ -84,61 +79,43 @@ def lock_release(lock: Words) -> None:
     store_release(lock, _SERVING, load_acquire(lock, _SERVING) + 1)
 
 
-# Blocks of a `with` statement call `__exit__` with three arguments; here they come as addresses.
-
-
-@inlined
-def _take(address: int) -> None:
+def _acquire(address: int) -> int:
     lock = view_words(address, LOCK_WORDS)
     lock_acquire(lock)
     lock[_HOLDER] = thread_id()
-
-
-@inlined
-def _give_back(address: int) -> None:
-    lock = view_words(address, LOCK_WORDS)
-    lock[_HOLDER] = 0
-    lock_release(lock)
+    return 1
 
 
 def _acquire_if_free(address: int) -> int:
     """Take the lock if nobody has it; return whether this did."""
     lock = view_words(address, LOCK_WORDS)
-    me = thread_id()
     if lock_if_free(lock):
-        lock[_HOLDER] = me
+        lock[_HOLDER] = thread_id()
         return 1
-    if lock[_HOLDER] == me:  # a signal's handler, in the midst of this thread's block
-        lock[_PASSED] += 1
     return 0
 
 
-def _release_if_taken(address: int, kind: int, error: int, trace: int) -> None:
+def _release(address: int) -> int:
     lock = view_words(address, LOCK_WORDS)
-    if lock[_HOLDER] != thread_id():
-        return
-    if lock[_PASSED] > 0:
-        lock[_PASSED] -= 1
-    else:
-        _give_back(address)
+    lock[_HOLDER] = 0
+    lock_release(lock)
+    return 0
 
 
-def _acquire(address: int) -> None:
-    _take(address)
-
-
-def _release(address: int, kind: int, error: int, trace: int) -> None:
-    _give_back(address)
-
-
-def _acquire_all(address: int) -> None:
+def _acquire_all(address: int) -> int:
     for i in range(3):
-        _take(address + 8 * LOCK_WORDS * i)
+        lock = view_words(address + 8 * LOCK_WORDS * i, LOCK_WORDS)
+        lock_acquire(lock)
+        lock[_HOLDER] = thread_id()
+    return 1
 
 
-def _release_all(address: int, kind: int, error: int, trace: int) -> None:
+def _release_all(address: int) -> int:
     for i in range(3):
-        _give_back(address + 8 * LOCK_WORDS * i)
+        lock = view_words(address + 8 * LOCK_WORDS * i, LOCK_WORDS)
+        lock[_HOLDER] = 0
+        lock_release(lock)
+    return 0
 
 
 @inlined
@@ -166,10 +143,11 @@ def gate_leave(gate: Words, word: int) -> None:
 
 
 def _enter(address: int) -> int:
-    return gate_enter(view_words(address, GATE_WORDS))
+    gate_enter(view_words(address, GATE_WORDS))
+    return 1
 
 
-def _leave(address: int, kind: int, error: int, trace: int) -> None:
+def _leave(address: int) -> int:
     gate = view_words(address, GATE_WORDS)
     me = thread_id()
     first, word = me >> 8, _NAMES
@@ -178,6 +156,7 @@ def _leave(address: int, kind: int, error: int, trace: int) -> None:
             word = (first + i) & (_NAMES - 1)
             break
     gate_leave(gate, word)
+    return 0
 
 
 def _others_inside(address: int) -> int:
@@ -196,53 +175,10 @@ def _others_inside(address: int) -> int:
     return 0
 
 
-@cache
-def section_entry(function: Callable[..., None], *, waits: bool) -> Any:
-    """Return a function in C, for Python to call; one that `waits` lets the GIL go meanwhile."""
-    count = function.__code__.co_argcount
-    if INTERPRETED:
-        return function
-    address = c_function(function)
-    prototype = ctypes.CFUNCTYPE if waits else ctypes.PYFUNCTYPE
-    return prototype(None, ctypes.c_int64, *(ctypes.py_object,) * (count - 1))(address)
-
-
-def section_ahead(function: Callable[..., None], *, waits: bool) -> None:
-    """Have `section_entry` find it compiled."""
-    load_ahead(function, load=partial(section_entry, function, waits=waits))
-
-
-for _each in (_acquire, _acquire_all):
-    section_ahead(_each, waits=True)
-for _short in (_enter, _others_inside, _acquire_if_free):
+for _waits in (_acquire, _acquire_all):
+    entry_ahead(_waits)
+for _short in (_acquire_if_free, _release, _release_all, _enter, _leave, _others_inside):
     entry_ahead(_short, keeps_gil=True)
-for _other in (_release, _release_if_taken, _release_all, _leave):
-    section_ahead(_other, waits=False)
-
-
-class Section:
-    """What is entered and left by C functions that take `words`, or a record."""
-
-    def __init__(self, words: Any, enter: Any, leave: Any) -> None:
-        self.words = words
-        if isinstance(words, np.ndarray):
-            place: Any = words.ctypes.data
-        else:
-            place = words if INTERPRETED else words.block_address
-        self._enter, self._leave = partial(enter, place), partial(leave, place)
-
-    if TYPE_CHECKING:
-
-        def __enter__(self) -> int:
-            """Enter."""
-
-        def __exit__(self, *error: object) -> None:
-            """Leave."""
-
-    else:
-        # Looked up when a `with` statement begins, before anything is taken.
-        __enter__ = property(attrgetter("_enter"))
-        __exit__ = property(attrgetter("_leave"))
 
 
 class SpinLock:
@@ -253,7 +189,7 @@ class SpinLock:
         self.words = np.zeros(LOCK_WORDS, np.int64)
 
 
-class KernelLock(Section):
+class KernelLock(Guarded):
     """A ticket lock that kernels and Python share; it is not reentrant.
 
     Python waits without the GIL, and may need the GIL while it holds the lock. So no kernel may
@@ -262,39 +198,35 @@ class KernelLock(Section):
 
     def __init__(self, words: Words | None = None) -> None:
         """Make an open lock; `words`: int64[LOCK_WORDS], where it stands."""
-        enter, leave = section_entry(_acquire, waits=True), section_entry(_release, waits=False)
-        super().__init__(np.zeros(LOCK_WORDS, np.int64) if words is None else words, enter, leave)
-        self._holder = memoryview(self.words)
-        self.if_free = Section(
-            self.words,
-            entry_point(_acquire_if_free, keeps_gil=True),
-            section_entry(_release_if_taken, waits=False),
-        )
-        """`with lock.if_free as taken:` takes it if nobody has it, and never waits; the block
-        runs in any case, and asks."""
+        self.words = np.zeros(LOCK_WORDS, np.int64) if words is None else words
+        self._holder = self.words.data
+        place = self.words.ctypes.data
+        release = partial(entry_point(_release, keeps_gil=True), place)
+        super().__init__(entry_point(_acquire), place, release)
+        self.if_free = Guarded(entry_point(_acquire_if_free, keeps_gil=True), place, release)
+        """Takes it if nobody has it, and never waits; the block runs in any case, and asks."""
 
     def is_mine(self) -> bool:
         """Tell whether this thread has taken it, in Python."""
         return bool(self._holder[_HOLDER]) and self._holder[_HOLDER] == threading.get_ident()
 
 
-class ServiceLocks(Section):
-    """The three locks of the services, which `with` takes all, in their order: fire, near, wheel.
+class ServiceLocks(Guarded):
+    """The three locks of the services, which a guard takes all, in their order: fire, near, wheel.
 
     What each is for stands in `services/world/state.py`.
     """
 
     def __init__(self) -> None:
         """Make three open locks."""
-        enter, leave = (
-            section_entry(_acquire_all, waits=True),
-            section_entry(_release_all, waits=False),
-        )
-        super().__init__(np.zeros(3 * LOCK_WORDS, np.int64), enter, leave)
+        self.words = np.zeros(3 * LOCK_WORDS, np.int64)
+        place = self.words.ctypes.data
+        release = partial(entry_point(_release_all, keeps_gil=True), place)
+        super().__init__(entry_point(_acquire_all), place, release)
         fire, near, wheel = self.words.reshape(3, LOCK_WORDS)
         self.fire, self.near, self.wheel = KernelLock(fire), KernelLock(near), KernelLock(wheel)
         # A third of the cost of looking into the array.
-        self._seen = memoryview(self.words)
+        self._seen = self.words.data
 
     def is_mine(self) -> bool:
         """Tell whether this thread has taken any of them, in Python."""
@@ -303,7 +235,7 @@ class ServiceLocks(Section):
         return bool(fire or near or wheel) and threading.get_ident() in (fire, near, wheel)
 
 
-class Gate(Section):
+class Gate(Guarded):
     """Knows the threads that are inside; any number may be, each as often as it likes.
 
     A kernel that is a whole call goes in and out by itself, see `gate_enter`.
@@ -311,9 +243,10 @@ class Gate(Section):
 
     def __init__(self) -> None:
         """Make a gate with nobody inside."""
-        enter = entry_point(_enter, keeps_gil=True)  # a fifth of the cost of a call to C
-        leave = section_entry(_leave, waits=False)
-        super().__init__(np.zeros(GATE_WORDS, np.int64), enter, leave)
+        self.words = np.zeros(GATE_WORDS, np.int64)
+        place = self.words.ctypes.data
+        leave = partial(entry_point(_leave, keeps_gil=True), place)
+        super().__init__(entry_point(_enter, keeps_gil=True), place, leave)
         self._others_inside = entry_point(_others_inside, keeps_gil=True)
 
     def others_inside(self) -> bool:

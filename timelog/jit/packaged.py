@@ -61,15 +61,10 @@ class Packaged:
         """Tell whether a kernel is in it."""
         return name in self._kernels
 
-    def address(self, name: str) -> int:
-        """Return the address of a kernel's function."""
-        found = ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value
-        assert found is not None
-        return found
-
     def callable(self, name: str, otherwise: Callable[..., Any]) -> Any:
         """Return what calls a kernel; arguments of other types go to `otherwise`."""
-        method = _Method(name.encode(), self.address(name), _FAST_CALL, None)
+        address = ctypes.cast(getattr(self._library, name), ctypes.c_void_p)
+        method = _Method(name.encode(), address, _FAST_CALL, None)
         self._methods.append(method)
         make: Any = ctypes.pythonapi.PyCFunction_NewEx
         make.restype, make.argtypes = (

@@ -209,19 +209,6 @@ class Entry:
         self.builder.ret(self.call("PyObject_Vectorcall", _POINTER, *self.function.args))
 
 
-def emit_c_function(module: ir.Module, symbol: str, described: Any) -> None:
-    """Emit a function that C calls with integers; it returns one, or nothing."""
-    returns = described.restype != types.none
-    kind = ir.FunctionType(_I64 if returns else _VOID, [_I64] * len(described.argtypes))
-    function = ir.Function(module, kind, symbol)
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
-    _, result = called(builder, module, described, function.args)
-    if returns:
-        builder.ret(result)
-    else:
-        builder.ret_void()
-
-
 def called(builder: Any, module: ir.Module, described: Any, values: Any) -> tuple[Any, Any]:
     """Call a kernel as Numba's code does; return its status and its result."""
     context = cpu_target.target_context

@@ -30,7 +30,7 @@ from timerstore.timelog.jit.kernel import AHEAD, LATER, Ahead
 from timerstore.timelog.jit.later import compiler
 from timerstore.timelog.jit.numpylayout import NDARRAY_SYMBOL
 from timerstore.timelog.jit.packaged import MANIFEST, digest_of, source_digest, sources
-from timerstore.timelog.jit.packedentry import Entry, emit_c_function
+from timerstore.timelog.jit.packedentry import Entry
 from timerstore.timelog.jit.processor import LEVELS, Level
 from timerstore.timelog.jit.signatures import signature_of
 
@@ -128,11 +128,9 @@ def _linked(kernel: Ahead) -> Any:
     (compiled,) = helper.overloads.values()
     library = _PackedLibrary(cpu_target.target_context.codegen(), kernel.name)
     module = library.create_ir_module(f"entry of {kernel.name}")
-    if kernel.dispatcher is None:
-        emit_c_function(module, kernel.name, compiled.fndesc)
-    else:
-        entry = Entry(module, kernel.name)
-        entry.emit(compiled.fndesc, keeps_gil=kernel.dispatcher.keeps_gil)
+    assert kernel.dispatcher is not None
+    entry = Entry(module, kernel.name)
+    entry.emit(compiled.fndesc, keeps_gil=kernel.dispatcher.keeps_gil)
     library.add_ir_module(module)
     library.add_linking_library(compiled.library)
     library.finalize()

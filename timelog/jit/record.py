@@ -26,7 +26,6 @@ the words.
 from __future__ import annotations
 
 import hashlib
-import threading
 import weakref
 from typing import (
     Annotated,
@@ -44,6 +43,7 @@ import numpy as np
 
 from timerstore.timelog.jit.acting import actor, may_write
 from timerstore.timelog.jit.arraytypes import READ_ONLY, TWO_AXES
+from timerstore.timelog.jit.guards import Lock
 from timerstore.timelog.jit.kernel import INTERPRETED
 from timerstore.timelog.jit.later import Announced, Instruction
 
@@ -217,7 +217,7 @@ def _word_property(name: str, word: Word) -> property:
 # --- atomics on fields, by their name as a literal: what threads share without the GIL
 
 
-_one_at_a_time = threading.Lock()
+_one_at_a_time = Lock()
 
 
 def _observe_twin(record: Any, name: str) -> int:
@@ -229,14 +229,14 @@ def _publish_twin(record: Any, name: str, value: int) -> None:
 
 
 def _exchange_twin(record: Any, name: str, value: int) -> int:
-    with _one_at_a_time:
+    with _one_at_a_time.guard():
         before = int(getattr(record, name))
         setattr(record, name, value)
         return before
 
 
 def _add_twin(record: Any, name: str, value: int) -> int:
-    with _one_at_a_time:
+    with _one_at_a_time.guard():
         before = int(getattr(record, name))
         if value:  # a caller that wants a fence adds nought
             setattr(record, name, before + value)

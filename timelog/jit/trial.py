@@ -1,15 +1,14 @@
-"""A trial of linking: each way in which kernels, helpers, callbacks are linked, called, cached."""
+"""A trial of linking: each way in which kernels, helpers are linked, called, cached."""
 
 from __future__ import annotations
 
-import ctypes
 import zlib
 from typing import Any
 
 import numpy as np
 
 from timerstore.timelog.jit.crc import START, crc32, crc_register
-from timerstore.timelog.jit.kernel import c_function, inlined, inlined_always, kernel
+from timerstore.timelog.jit.kernel import inlined, inlined_always, kernel
 
 _BYTES = 64
 
@@ -54,10 +53,6 @@ def _goes_on(values: Any, count: int, register: int) -> int:
     return crc_register(values, 0, count, register)
 
 
-def _callback(address: int) -> int:
-    return _sum(address, 3)
-
-
 def main() -> None:
     """Raise if a kernel cannot be linked in our way, or does something else then."""
     values: Any = np.arange(_BYTES, dtype=np.uint8)
@@ -71,8 +66,6 @@ def main() -> None:
     register = go_on(values, half, START)
     in_two = go_on(values[half:].copy(), half, register) ^ START
     _check("a helper that another kernel brings too", in_two, whole)
-    address = c_function(_callback)
-    _check("a callback", ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)(4), 7)
     again = kernel(_with_constant)
     _check("a kernel from the cache", again(7), 8)
     _check("hits of the cache", sum(again.made.stats.cache_hits.values()), 1)  # type: ignore[attr-defined]

@@ -5,7 +5,6 @@ The appender writes them through a `QueueTable`; here are the files behind its r
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.names import is_topic, number_of
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
+from timerstore.timelog.jit.guards import Lock, RLock
 from timerstore.timelog.jit.intrinsics import get_u8, load_acquire
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead, kernel_later
 from timerstore.timelog.jit.lent import lend
@@ -141,7 +141,7 @@ class ConsumeQueues:
         self.open_count_max, self.is_gone = open_count_max, is_gone
         self.segment_entries = segment_bytes // fmt.ENTRY_BYTES
         self.table: QueueTable = new_queue_table(self.segment_entries)
-        self.lock = threading.RLock()
+        self.lock = RLock()
         self.files: list[SegmentedFile] = []
         self.topics: list[bytes] = []
         self._topic_rows: dict[bytes, list[int]] = {}
@@ -150,7 +150,7 @@ class ConsumeQueues:
         self._unfinished: tuple[int, bytes, int, SegmentedFile] | None = None
         self._read_maps: dict[tuple[int, int], None] = {}  # (row, segment), by their last use
         self._used_last = TIMER_ROW, -1
-        self._maps_lock = threading.Lock()
+        self._maps_lock = Lock()
         self.row(fmt.TIMER_TOPIC, 0)
         if folder.is_dir() and not is_gone:
             for topic in sorted(folder.iterdir()):
@@ -167,7 +167,7 @@ class ConsumeQueues:
         row = self._rows.get((topic, queue_id))
         if row is not None:
             return row
-        with self.lock:
+        with self.lock.guard():
             self._finish()
             row = len(self.files)
             if (topic, queue_id) in self._rows:
@@ -296,7 +296,7 @@ class ConsumeQueues:
         that go together may need several. With `ahead` there is room further ahead.
         """
         file, table = self.files[row], self.table
-        with file.lock:
+        with file.lock.guard():
             next_index = int(table.next_index[row])
             number, position = divmod(next_index, self.segment_entries)
             late = ahead and 2 * position >= self.segment_entries
@@ -369,7 +369,7 @@ class ConsumeQueues:
         if row == TIMER_ROW or (first == last and self._used_last == (row, first)):
             return
         dropped = []
-        with self._maps_lock:
+        with self._maps_lock.guard():
             maps = self._read_maps
             for number in range(first, last + 1):
                 maps.pop((row, number), None)
@@ -381,7 +381,7 @@ class ConsumeQueues:
                 dropped.append(each)
         for other, number in dropped:
             file = self.files[other]
-            with file.lock:  # `prepare` holds it as well
+            with file.lock.guard():  # `prepare` holds it as well
                 place = self._place(other, number)
                 if self.table.number[place] != number or not self.table.allocated[place]:
                     file.drop(number)
@@ -412,7 +412,7 @@ class ConsumeQueues:
     def trim_timer_queue(self) -> None:
         """Drop maps over the limit; only while no kernel runs that did not pin them."""
         file = self.files[TIMER_ROW]
-        with file.lock:
+        with file.lock.guard():
             file.end = int(self.table.next_index[TIMER_ROW]) * fmt.ENTRY_BYTES
             file.trim()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ from timerstore.backups.segmentcopies import crc_of_bytes
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.names import segment_name
+from timerstore.timelog.jit.guards import Lock
 from timerstore.timelog.reading.reader import Fault
 
 DOWNLOAD_COUNT: Final = 4
@@ -100,7 +100,7 @@ class _Fetch:
     ) -> None:
         self.catalog, self.run, self.files, self.folder = catalog, run, files, folder
         self.disk, self._told, self._on_fault, self._reached = disk, told, on_fault, reached
-        self._lock, self._start = threading.Lock(), 0
+        self._lock, self._start = Lock(), 0
 
     def all(self, start: int, end: int) -> None:
         """Fetch a range; pieces may be merged meanwhile, so what is missing is looked for again."""
@@ -173,7 +173,7 @@ class _Fetch:
             at, raw = at + len(piece), raw[len(piece) :]
 
     def _damaged(self, error: CorruptStoreError) -> None:
-        with self._lock:
+        with self._lock.guard():
             if self._start < kept_from(self.catalog.dest, self.run):
                 raise PointRemovedError(self.catalog.dest) from error
             if self._on_fault is None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+
+from timerstore.timelog.jit.guards import Lock
 
 Progress = Callable[[int, int], None]
 """Takes how many bytes are done, of how many."""
@@ -17,11 +18,11 @@ class Summed:
     def __init__(self, progress: Progress | None, total: int = 1) -> None:
         """Tell nobody if `progress` is None. `total`: it may be set later, and anew."""
         self._progress, self._done, self.total = progress, 0, total
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def __call__(self, count: int) -> None:
         """Add what was done since the last call."""
-        with self._lock:
+        with self._lock.guard():
             self._done += count
             if self._progress is not None:
                 self._progress(self._done, max(self.total, self._done))

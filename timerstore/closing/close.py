@@ -29,7 +29,7 @@ def close(core: Core, consuming: Consuming, *, flush: bool) -> None:
             "handler. Raise an exception in the signal handler instead, and call close() where "
             "you catch it."
         )
-    with core.closing:
+    with core.closing.guard():
         if core.ended:
             return
         core.closed = True

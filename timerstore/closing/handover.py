@@ -69,7 +69,7 @@ def handover(core: Core, consuming: Consuming) -> int | None:
     try:
         while core.gate.others_inside():  # those who put before it was refused
             time.sleep(0.0005)
-        with core.gate:
+        with core.gate.guard():
             _stop_levels(core)
             _finish_cleaning(core)
             _finish_slot(core)
@@ -107,7 +107,7 @@ def handover(core: Core, consuming: Consuming) -> int | None:
 def _stop_levels(core: Core) -> None:
     """Deliver nothing from the levels any more; refuse if a broker would deliver too much."""
     engine = core.engine
-    with engine.locks:
+    with engine.locks.guard():
         cancelled = engine.cancelled.set.level_count
         engine.levels.stop = int(cancelled == 0)
     if cancelled:
@@ -135,7 +135,7 @@ def _finish_slot(core: Core) -> None:
     """
     engine, world = core.engine, core.engine.world
     precision = engine.precision_ms
-    with engine.locks:
+    with engine.locks.guard():
         last = max(world.dequeue_put.frontier_ms, _latest_taken_ms(engine)) // precision
         # What hopped has a unit in the slot that it hopped from as well, until R is past that; what
         # earlier lives hopped is cut out of its chains.
@@ -143,7 +143,7 @@ def _finish_slot(core: Core) -> None:
         last = max(last, core.clock.now_ms // precision - 1)
         world.callers.take_limit_ms = (last + 1) * precision - 1
     while True:
-        with engine.locks:
+        with engine.locks.guard():
             linked = world.enqueue_put.linked_index == engine.queues.next_index(0)
             if engine.read_slot > last and linked:
                 break

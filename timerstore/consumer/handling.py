@@ -11,7 +11,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -26,6 +25,7 @@ from timerstore.consuming.failures import Failure
 from timerstore.errors import StoreClosedError, TimerStoreError
 from timerstore.ground.arguments import given_delay
 from timerstore.ground.moments import shown_time
+from timerstore.timelog.jit.guards import Lock
 
 log = logging.getLogger("timerstore")
 
@@ -50,7 +50,7 @@ class Handling:
         self._over = False
         self._running: dict[Task, float] = {}
         self._again: list[tuple[float, int, Task]] = []
-        self._again_lock = threading.Lock()
+        self._again_lock = Lock()
         self._numbers = itertools.count()
 
     def now_ms(self) -> float:
@@ -274,7 +274,7 @@ class Handling:
         self._hand_in(task, after_ms, None)
 
     def _hand_in(self, task: Task, after_ms: float, on_next: Callable[[Task], None] | None) -> None:
-        with self._again_lock:
+        with self._again_lock.guard():
             if not self._over:
                 if on_next is not None:
                     on_next(task)
@@ -290,7 +290,7 @@ class Handling:
 
         `begins`: whether anything may begin then, or only timeouts count.
         """
-        with self._again_lock:
+        with self._again_lock.guard():
             first = self._again[0][0] if self._again and begins else float("inf")
         if self._ordered:
             return first
@@ -316,7 +316,7 @@ class Handling:
     def take_again(self) -> list[Task]:
         """Return the tasks that are to be handed in again now."""
         now_ms, tasks = self.now_ms(), []
-        with self._again_lock:
+        with self._again_lock.guard():
             while self._again and self._again[0][0] <= now_ms:
                 tasks.append(heapq.heappop(self._again)[2])
         return tasks
@@ -334,12 +334,12 @@ class Handling:
 
     def shut(self) -> None:
         """Have nothing begin any more: what would, is given back."""
-        with self._again_lock:
+        with self._again_lock.guard():
             self._over = True
 
     def give_back_all(self, tasks: Sequence[Task]) -> None:
         """Let the groups have what was pulled, but not begun; after `shut`."""
-        with self._again_lock:
+        with self._again_lock.guard():
             waiting = [*tasks, *(task for _, _, task in self._again)]
             self._again.clear()
         for task in waiting:

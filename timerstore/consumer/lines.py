@@ -9,13 +9,13 @@ of firing, from one thread at a time.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
 from timerstore.consumer.consumersettings import Ordered
 from timerstore.consumer.subscription import Task
+from timerstore.timelog.jit.guards import Lock
 
 WHOLE: Final = ""
 """The one line of a topic."""
@@ -32,12 +32,12 @@ class Lines:
     def __init__(self) -> None:
         """Nobody waits."""
         self._waiting: dict[str, deque[Task]] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def enter(self, tasks: Sequence[Task]) -> list[Task]:
         """Take tasks in; return those that are the first of their line."""
         first = []
-        with self._lock:
+        with self._lock.guard():
             for task in tasks:
                 if task.line is not None:
                     waiting = self._waiting.get(task.line)
@@ -52,7 +52,7 @@ class Lines:
         """Let the first of a line go; return the next one, if there is any."""
         if task.line is None:
             return None
-        with self._lock:
+        with self._lock.guard():
             waiting = self._waiting.get(task.line)
             if waiting:
                 return waiting.popleft()
@@ -61,7 +61,7 @@ class Lines:
 
     def take_all(self) -> list[Task]:
         """Return all that wait; the lines are gone."""
-        with self._lock:
+        with self._lock.guard():
             found = [task for waiting in self._waiting.values() for task in waiting]
             self._waiting.clear()
         return found

@@ -121,7 +121,7 @@ class OrderedSubscription(LimitedSubscription):
         run.say_failed(task.places[0], attempt, first_ms)
         place = self._place(task)
         if place is not None:
-            with self.lock:
+            with self.lock.guard():
                 self._held_back[place] = attempt, first_ms, now_ms + waits_ms, waits_ms
         self.count_failed(0, 1, 0)
         self.hold_back(task, waits_ms)
@@ -132,7 +132,7 @@ class OrderedSubscription(LimitedSubscription):
         super().done(task, handled=handled)
         place = self._place(task)
         if place in self._held_back:
-            with self.lock:
+            with self.lock.guard():
                 self._held_back.pop(place, None)
 
     def next_after(self, task: Task) -> Task | None:
@@ -155,7 +155,7 @@ class OrderedSubscription(LimitedSubscription):
             self._let_go()
 
     def _let_go(self) -> None:
-        with self.lock:
+        with self.lock.guard():
             if self.group.owner == self._room and not any(h.count for h in self._held.values()):
                 self.group.owner = None
 

@@ -112,7 +112,7 @@ class StoreSource(Source):
     def look(self, topics: Sequence[str]) -> list[tuple[GroupStats, GroupTally]]:
         """Tell how far the group has come with topics, and what became of what it read."""
         reads_as = self.settings.reads_as
-        with self.core.gate:
+        with self.core.gate.guard():
             self.core.check_open(stopped=True)
             pairs = [(topic, reads_as) for topic in topics]
             rows = {row.topic: row for row in read_groups(self.core, self._consuming, pairs)}

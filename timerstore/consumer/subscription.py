@@ -11,7 +11,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import RLock
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +27,7 @@ from timerstore.consuming.run import Run
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, StoreClosedError
 from timerstore.ground.config import Config
 from timerstore.timelog.bytes.text import java_hash_of
+from timerstore.timelog.jit.guards import RLock
 
 log = logging.getLogger("timerstore")
 
@@ -121,7 +121,7 @@ class Subscription:
                 part = deliveries[some]
                 length = sum(len(delivery.body) for delivery in part)
                 tasks.append(Task(self, handed, held, places[some], part, length))
-        with self.lock:
+        with self.lock.guard():
             held.count += len(places)
             held.bytes += sum([task.bytes_held for task in tasks])
         return tasks
@@ -158,7 +158,7 @@ class Subscription:
             self._release(task)
 
     def _release(self, task: Task) -> None:
-        with self.lock:
+        with self.lock.guard():
             task.held.count -= len(task.places)
             task.held.bytes -= task.bytes_held
 

@@ -26,6 +26,7 @@ from timerstore.consumer.messagesource import Source, Waiter
 from timerstore.consumer.subscription import Task
 from timerstore.errors import StoreClosedError
 from timerstore.services.world.background import BackgroundThread, Flag
+from timerstore.timelog.jit.guards import Lock
 
 log = logging.getLogger("timerstore")
 
@@ -46,7 +47,7 @@ class Threads:
         self.failure = source.failure
         self._ready: deque[Task] = deque()
         self._idle: deque[threading.Lock] = deque()
-        self._leading = threading.Lock()
+        self._leading = Lock()
         self._waking = False
         self._waits_for_room = False
         self._waiter: Waiter | None = None
@@ -106,12 +107,10 @@ class Threads:
             try:
                 task = ready.popleft()
             except IndexError:
-                if leading.acquire(blocking=False):
-                    try:
+                with leading.if_free.guard() as leads:
+                    if leads:
                         self._lead()
-                    finally:
-                        leading.release()
-                else:
+                if not leads:
                     self._rest(gate)
                 continue
             try:

@@ -112,7 +112,7 @@ def _append(
     core, keys = group.core, group.put_acks.keys
     engine, stage = core.engine, core.take_stage()
     try:
-        with keys.lock if any(unless) else nullcontext():
+        with keys.lock.guard() if any(unless) else nullcontext():
             ids = [names and keys.find(*names) for names in unless]
             new = [i for i, id in enumerate(ids) if id is None]
             data = compose_record(record._replace(put_count=len(new)), now_ms)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Final
 from weakref import WeakSet
 
@@ -34,6 +33,7 @@ from timerstore.ground.kinds import check_int, check_timeout
 from timerstore.putting.putting import Putting
 from timerstore.services.world.background import Failure
 from timerstore.timelog.bytes.format import RETRY_PREFIX
+from timerstore.timelog.jit.guards import Guard, Lock, RLock
 
 PULL_COUNT_MAX: Final = 1 << 16
 """Messages in one batch."""
@@ -58,8 +58,8 @@ class Consuming:
         self._put_acks = PutAcks(core, keys)
         self._put_acks.apply()
         self._blocks = LentBlocks()
-        self._lock = threading.Lock()
-        self._offsets_lock = threading.RLock()  # a signal's handler may acknowledge, too
+        self._lock = Lock()
+        self._offsets_lock = RLock()  # a signal's handler may acknowledge, too
         self._readers: dict[tuple[str, str], WeakSet[object]] = {}
         self.consumers: dict[Failure, tuple[str, list[str]]] = {}
         """By what has stopped it, if anything did: the group and topics of each consumer."""
@@ -71,7 +71,7 @@ class Consuming:
             return self._groups[topic, name]
         check_topic_to_consume(topic)
         check_group(name)
-        with self._lock:
+        with self._lock.guard():
             found = self._groups.get((topic, name))
             if found is None:
                 retries = self.retries(name)
@@ -88,7 +88,7 @@ class Consuming:
         """Say that somebody reads, so that the group is not forgotten; until `end_reading`."""
         readers = self._readers.get((topic, group))
         if readers is None:
-            with self._lock:
+            with self._lock.guard():
                 readers = self._readers.setdefault((topic, group), WeakSet())
         readers.add(who)
 
@@ -117,7 +117,7 @@ class Consuming:
         reader = self._groups.get((topic, name))
         if reader is None:
             return False
-        with reader.lock:
+        with reader.lock.guard():
             return any(each.in_flight_count for each in reader.cursors.values())
 
     def begin_consumer(self, group: str, topics: list[str], failure: Failure) -> None:
@@ -218,7 +218,7 @@ class Consuming:
         several may do this at once (`tests/models/ack_model.py`).
         """
         offsets = self.core.offsets
-        with self._offsets_lock:  # else what is forgotten meanwhile would come back
+        with self._offsets_lock.guard():  # else what is forgotten meanwhile would come back
             groups = list(self._groups.values())
             covered = self._put_acks.covered()
             ahead = [(group.name, group.ahead_to_keep()) for group in groups]
@@ -234,9 +234,9 @@ class Consuming:
                 self._put_acks.cover(covered)
         offsets.write()
 
-    def changing_offsets(self) -> AbstractContextManager[object]:
+    def changing_offsets(self) -> Guard:
         """Keep all others from saying how far groups have come, while the block runs."""
-        return self._offsets_lock
+        return self._offsets_lock.guard()
 
     def known_pairs(self) -> set[tuple[str, str]]:
         """Return each (topic, group) that has committed anything, or reads."""
@@ -244,7 +244,7 @@ class Consuming:
 
     def forget(self, topic: str, name: str) -> None:
         """Forget what a group did with a topic; who has its reading still gets an error."""
-        with self._lock:
+        with self._lock.guard():
             reader = self._groups.pop((topic, name), None)
             if reader is not None:
                 reader.is_forgotten = True
@@ -269,7 +269,7 @@ class Consuming:
         """Return the first index of a queue that a group has not done, and what behind it is."""
         reader = self._groups.get((topic, name))
         if reader is not None:
-            with reader.lock:
+            with reader.lock.guard():
                 cursor = reader.cursors.get(row)
                 if cursor is not None:
                     return cursor.committed, frozenset(cursor.done_ahead())
@@ -281,7 +281,7 @@ class Consuming:
         """Tell what a group did with an entry of a queue. O(entries in flight)."""
         for reader in self.known_groups():
             if reader.name == name and (cursor := reader.cursors.get(row)) is not None:
-                with reader.lock:
+                with reader.lock.guard():
                     return cursor.state_of(index)
         first, done = self.not_done(topic, name, row)
         return "done" if index < first or index in done else "waiting"

@@ -137,7 +137,7 @@ def _settle(
             _make_durable(consuming)
             letters.settle_some(list(range(done)), handled=False)
             letters.give_back(range(done, len(letters)))
-            with core.gate:
+            with core.gate.guard():
                 core.check_open()
                 consuming.write_offsets()
         left -= done
@@ -159,20 +159,20 @@ def _settle_some(
         try:
             for row, index, message in chosen[start : start + _AT_ONCE]:
                 cursor = reader.cursors[row]
-                with reader.lock:
+                with reader.lock.guard():
                     flight = cursor.take(index)
                 if flight is None:
                     continue
                 try:
                     act(message)
                 except BaseException:
-                    with reader.lock:
+                    with reader.lock.guard():
                         cursor.take_back(reader.topic, flight, [index])
                     raise
                 done.append((cursor, index))
         finally:
             _make_durable(consuming)
-            with reader.lock:
+            with reader.lock.guard():
                 for cursor, index in done:
                     cursor.settle(index)
             consuming.write_offsets()

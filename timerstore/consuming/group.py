@@ -115,7 +115,7 @@ class Group(Reader):
             except CorruptStoreError:
                 raise  # it would be found again and again; what comes behind it goes on
             except BaseException:  # a signal's, say: nobody got them
-                with self.lock:
+                with self.lock.guard():
                     cursor.take_back(self.topic, flight, list(range(start, stop)))
                 raise
             if len(run):  # else all of it was passed by
@@ -126,7 +126,7 @@ class Group(Reader):
         self, count_max: int, room: Room | None
     ) -> tuple[QueueCursor, Flight, int, int] | None:
         """Return the next run of any queue: its cursor, its flight, its entries [start, stop)."""
-        with self.lock:
+        with self.lock.guard():
             self._find_queues()
             cursors = self._order
             for i in range(len(cursors)):
@@ -207,7 +207,7 @@ class Group(Reader):
             first = engine.queues.first_kept(cursor.row, engine.commitlog.start)
             if first <= start:
                 raise
-        with self.lock:
+        with self.lock.guard():
             for index in range(start, min(first, stop)):
                 flight.settle(index)
             cursor.trim()
@@ -250,7 +250,7 @@ class Group(Reader):
             if mend_entries(engine, cursor.row, unsound):
                 return self._read_kept(cursor, flight, start, stop, may_mend=False)
         if start + count < stop:
-            with self.lock:
+            with self.lock.guard():
                 cursor.take_back(self.topic, flight, list(range(start + count, stop)))
         del kept
         if sound < count:
@@ -291,7 +291,7 @@ class Group(Reader):
         if len(indexes) == 0:
             return
         queues = self.core.engine.queues
-        with self.lock:
+        with self.lock.guard():
             self.unreadable_count += len(indexes)
             for index in indexes.tolist():
                 flight.settle(index)
@@ -305,7 +305,7 @@ class Group(Reader):
     def belong_to(self, room: Room) -> int | None:
         """Let an ordered consumer be the only reader; else return how many messages others hold."""
         self.core.check_process()
-        with self.lock:
+        with self.lock.guard():
             self._find_queues()
             handed_out = sum(
                 cursor.in_flight_count
@@ -326,7 +326,7 @@ class Group(Reader):
     def has_hidden(self) -> bool:
         """Tell whether something was fired for the group that is not durable yet."""
         self.core.check_process()
-        with self.lock:
+        with self.lock.guard():
             self._find_queues()
             queues = self.core.engine.queues
             return any(
@@ -352,7 +352,7 @@ class Group(Reader):
         """Return what is done behind the committed index of each queue, by queue id."""
         self.core.check_process()
         queues = self.core.engine.queues
-        with self.lock:
+        with self.lock.guard():
             self._find_queues()
             return {
                 int(queues.table.queue_id[row]): self.cursors[row].done_ahead()
@@ -367,7 +367,7 @@ class Group(Reader):
 
     def _by_queue(self, of: Callable[[QueueCursor], _D]) -> dict[tuple[str, int], _D]:
         queues = self.core.engine.queues
-        with self.lock:
+        with self.lock.guard():
             return {
                 (text(queues.topics[row]), int(queues.table.queue_id[row])): of(cursor)
                 for row, cursor in self.cursors.items()

@@ -44,7 +44,7 @@ class Reader:
         Of several that try only one may; to settle it ends that, or `release`.
         """
         self.core.check_process()
-        with self.lock:
+        with self.lock.guard():
             if flight.is_done(place[1]) or place in self.claimed:
                 return False
             self.claimed.add(place)
@@ -53,7 +53,7 @@ class Reader:
     def release(self, place: Place) -> None:
         """Say that nothing came in its place."""
         self.core.check_process()
-        with self.lock:
+        with self.lock.guard():
             self.claimed.discard(place)
 
     @contextmanager
@@ -70,7 +70,7 @@ class Reader:
     def count_failed(self, failed: int, retried: int, dead: int) -> None:
         """Count what failed, and what became of it: sent back, or given up."""
         self.core.check_process()
-        with self.lock:
+        with self.lock.guard():
             self.tally.failed += failed
             self.tally.retried += retried
             self.tally.dead += dead

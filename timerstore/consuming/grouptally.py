@@ -7,12 +7,12 @@ other.
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any, Final
 
 from timerstore.timelog.files.jsonfile import whole
+from timerstore.timelog.jit.guards import Lock
 
 RESPONSE_BOUNDS_MS: Final = (
     *(1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000),
@@ -64,11 +64,11 @@ class GroupTally:
         self._second_ms = 0.0
         self._done = self._failed = 0  # in this second
         self._seconds = [(-1, 0, 0)] * RATE_S  # the second, how many were done in it, or failed
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def respond(self, now_ms: float, elapsed_ms: float, done: int, failed: int = 0) -> None:
         """Count a call that took `elapsed_ms` until now, with what became of its messages."""
-        with self._lock:
+        with self._lock.guard():
             count = done + failed
             self._buckets[bisect_left(RESPONSE_BOUNDS_MS, elapsed_ms)] += count
             self._sum_ms += count * elapsed_ms
@@ -91,7 +91,7 @@ class GroupTally:
 
     def per_s(self, now_ms: float) -> tuple[float, float]:
         """Return how many were done a second, and how many failed, over the last RATE_S."""
-        with self._lock:
+        with self._lock.guard():
             self._put_away()
             second = int(now_ms) // 1000
             recent = [each for each in self._seconds if second - RATE_S < each[0] <= second]
@@ -99,7 +99,7 @@ class GroupTally:
 
     def response(self) -> ResponseStats:
         """Return the response times."""
-        with self._lock:
+        with self._lock.guard():
             buckets, sum_ms, max_ms = tuple(self._buckets), self._sum_ms, self._max_ms
         return ResponseStats(
             sum(buckets),

@@ -10,13 +10,13 @@ is as good as once, because an entry of a queue never becomes another one.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections import defaultdict
 from typing import Protocol
 
 from timerstore.consuming.queued import read_queued
 from timerstore.core.core import Core
 from timerstore.timelog.bytes.decode import text
+from timerstore.timelog.jit.guards import RLock
 from timerstore.timelog.jit.locks import KernelLock
 from timerstore.timelog.writing.ackrecord import ACKS_GROUP, ACKS_TOPIC, read_record
 
@@ -42,7 +42,7 @@ class PutAcks:
         self._core, self.keys = core, keys
         self._under_way: dict[int, int] = {}  # by number, an index that the record's is not before
         self._numbers = itertools.count()
-        self._lock = threading.RLock()  # a signal's handler may acknowledge, too
+        self._lock = RLock()  # a signal's handler may acknowledge, too
         self.log_end = 0
         """Behind the last record's puts in the commit log."""
 
@@ -50,19 +50,19 @@ class PutAcks:
         """Say that a record will be appended; return what to say at its end."""
         queues = self._core.engine.queues
         row = queues.row(ACKS_TOPIC)
-        with self._lock:
+        with self._lock.guard():
             number = next(self._numbers)
             self._under_way[number] = queues.next_index(row)
         return number
 
     def end(self, number: int) -> None:
         """Say that its message is settled, or that nothing was appended."""
-        with self._lock:
+        with self._lock.guard():
             del self._under_way[number]
 
     def appended(self, log_end: int) -> None:
         """Say up to where the log must be durable before any file may know of the record."""
-        with self._lock:
+        with self._lock.guard():
             self.log_end = max(self.log_end, log_end)
 
     def covered(self) -> int | None:
@@ -74,7 +74,7 @@ class PutAcks:
         rows = queues.rows(ACKS_TOPIC)
         if not rows:
             return None
-        with self._lock:
+        with self._lock.guard():
             return min(self._under_way.values(), default=queues.next_index(rows[0]))
 
     def wait_durable(self) -> None:

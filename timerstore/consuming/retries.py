@@ -7,7 +7,6 @@ committed offset back. All calls under the lock that the groups of one name shar
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict, deque
 from typing import Final
 
@@ -16,6 +15,7 @@ from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import decode_message, text
+from timerstore.timelog.jit.guards import RLock
 
 NOT_ITS_MESSAGE: Final = "it points to the message of another entry"
 _ROUTE_COUNT: Final = 256
@@ -110,7 +110,7 @@ class GroupRetries:
         self.core = core
         # The garbage collector may close an iterator in the midst of another call, and it gives
         # back what it did not yield. So a thread may take it again.
-        self.lock = threading.RLock()
+        self.lock = RLock()
         self.topic = fmt.RETRY_PREFIX.decode() + name
         self._topic_bytes = self.topic.encode()
         self.name = name
@@ -119,7 +119,7 @@ class GroupRetries:
     @property
     def is_held(self) -> bool:
         """Whether the calling thread has the lock: an acknowledgement passes no gate."""
-        return bool(self.lock._is_owned())  # type: ignore[attr-defined]
+        return self.lock.is_mine()
 
     @property
     def unreadable_count(self) -> int:

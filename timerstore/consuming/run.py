@@ -144,7 +144,7 @@ class Run(HandedOut):
         if self._count == 0:
             return
         now_ms = reader.core.steady_ms()
-        with reader.lock:
+        with reader.lock.guard():
             before = flight.left
             if flight.done is None and flight.left == self._count:
                 flight.left = 0
@@ -169,7 +169,7 @@ class Run(HandedOut):
             index = self._index_of[i]
         except IndexError:  # nobody has gone through them
             index = int(self.indexes[i])
-        with reader.lock:
+        with reader.lock.guard():
             if flight.left:
                 if flight.settle(index) and handled:
                     reader.tally.handled += 1
@@ -185,7 +185,7 @@ class Run(HandedOut):
         reader, flight, indexes = self.reader, self.flight, self.indexes
         if reader.core.closed:
             reader.core.check_open()
-        with reader.lock:
+        with reader.lock.guard():
             before = flight.left
             if flight.done is None and flight.left == len(places):
                 flight.left = 0
@@ -205,7 +205,7 @@ class Run(HandedOut):
     def give_back(self, places: Sequence[int]) -> None:
         """Let some be handed out again, to any consumer of the group."""
         self.reader.core.check_process()
-        with self.reader.lock:
+        with self.reader.lock.guard():
             indexes = self.indexes[list(places)].tolist()
             self.cursor.take_back(self.topic, self.flight, indexes)
 
@@ -221,7 +221,7 @@ class Run(HandedOut):
     def nack(self, i: int, delay: timedelta | None) -> None:
         """Put a message again as a timer for the group's retry topic, then acknowledge it."""
         reader = self.reader
-        with reader.gate:
+        with reader.gate.guard():
             with self.claiming(i):
                 send_back(reader.putting, reader.name, self.message(i), delay=delay)
             self.settle(i, handled=False, held=True)

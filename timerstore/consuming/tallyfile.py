@@ -15,7 +15,6 @@ counters. If it is lost, a message may fail more often before it is given up.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +30,7 @@ from timerstore.timelog.files.jsonfile import (
     whole,
     write_json,
 )
+from timerstore.timelog.jit.guards import Lock
 from timerstore.timelog.writing.consumequeue import ConsumeQueues
 
 log = logging.getLogger("timerstore")
@@ -57,7 +57,7 @@ class TallyFile:
         self._disk, self._path = disk, path
         self._written: dict[str, Any] = {}
         self._written_s = time.monotonic()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.held: AllHeldBack = {}
         """What was held back when the file was read."""
 
@@ -78,7 +78,7 @@ class TallyFile:
 
     def write(self, tallies: Tallies, done: DoneAhead, held: AllHeldBack) -> None:
         """Write the file if anything changed; durable on return."""
-        with self._lock:
+        with self._lock.guard():
             self._written_s = time.monotonic()
             content = _content(tallies, done, held)
             if content != self._written:

@@ -7,13 +7,13 @@ import os
 import socket
 import stat
 import struct
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from timerstore.errors import StoreAccessError
+from timerstore.timelog.jit.guards import Lock
 
 LOOK_S: Final = 1.0
 """So often a listener looks whether its file is there."""
@@ -31,7 +31,7 @@ class Listener:
 
     def __init__(self, path: Path, name: str) -> None:
         """Listen; raises OSError if the file system knows no sockets."""
-        self._name, self._lock, self._closed = name, threading.Lock(), False
+        self._name, self._lock, self._closed = name, Lock(), False
         self._folder = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             self._socket, self._file = self._listen()
@@ -83,7 +83,7 @@ class Listener:
 
     def _look(self) -> None:
         """Make the file again if it is not ours any more; if that fails, look again later."""
-        with self._lock, suppress(OSError):
+        with self._lock.guard(), suppress(OSError):
             if not self._closed and self._find(self._name) != self._file:
                 before = self._socket
                 self._socket, self._file = self._listen()
@@ -95,7 +95,7 @@ class Listener:
 
     def close(self) -> None:
         """Let nobody in any more, also under an `accept` that waits, and remove the file."""
-        with self._lock:
+        with self._lock.guard():
             self._closed = True
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -107,7 +107,7 @@ class Listener:
 
     def forget(self) -> None:
         """Close what a forked child inherited; the file is the parent's."""
-        self._lock, self._closed = threading.Lock(), True
+        self._lock, self._closed = Lock(), True
         self._socket.close()
         self._leave()
 

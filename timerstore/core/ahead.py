@@ -18,7 +18,6 @@ import pkgutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from importlib import import_module
 from typing import Final
@@ -26,6 +25,7 @@ from typing import Final
 from timerstore import services, timelog, wheel
 from timerstore.errors import TimerStoreError
 from timerstore.timelog.jit.apart import apart, is_ending
+from timerstore.timelog.jit.guards import Lock
 from timerstore.timelog.jit.kernel import AHEAD, LATER, Ahead, is_cached, may_be_cached
 from timerstore.timelog.jit.later import compiler
 from timerstore.timelog.jit.stamp import reach_bytes
@@ -43,7 +43,7 @@ timerstore.core.ahead.work(names)
 """
 _WHAT: Final = "compiling the kernels, once for each version and machine"
 
-_one_loads = threading.Lock()
+_one_loads = Lock()
 _ready_count = 0
 _compiling = False
 
@@ -104,7 +104,7 @@ class _Progress:
 
 def _load() -> None:
     global _ready_count
-    with _one_loads:
+    with _one_loads.guard():
         count = len(AHEAD)
         waiting = AHEAD[_ready_count:count]
         missing = [each for each in waiting if not is_cached(each)]
@@ -114,7 +114,7 @@ def _load() -> None:
 
 
 def _compile_later() -> None:
-    with _one_loads:
+    with _one_loads.guard():
         later = _missing_later()
         _compile(later, load=later)
 

@@ -48,6 +48,7 @@ from timerstore.services.world.waking import NO_HURRY_MS
 from timerstore.services.world.world import WAITER_COUNT_MAX
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.lockfile import LockFile
+from timerstore.timelog.jit.guards import RLock
 from timerstore.timelog.jit.locks import Gate
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, Stage, new_stage
 
@@ -67,7 +68,7 @@ class Core:
         self.path, self.disk = path, disk
         self.clock = SystemClock() if clock is None else clock
         self.closed, self.gate = True, Gate()
-        self.closing, self.ended, self.flushed = threading.RLock(), False, False
+        self.closing, self.ended, self.flushed = RLock(), False, False
         self.forked = False
         self.at_close: list[Callable[[], None]] = []
         """Called while the store is closed, once nobody gets in any more; each may be twice."""
@@ -242,7 +243,7 @@ class Core:
     def obey_switches(self) -> None:
         """Have the services, and the short ways of calls that put, do what the switches say."""
         callers = self.engine.world.callers
-        with self.switches.lock:
+        with self.switches.lock.guard():
             now_ms = self.clock.now_ms
             firing, putting = (self.switches.find(each, now_ms) for each in ("firing", "putting"))
             callers.fire_from_ms = 0 if firing is None else firing.end_ms

@@ -33,7 +33,7 @@ def inside(
 
     @wraps(function)
     def call(owner: Owner, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        with owner.gate:
+        with owner.gate.guard():
             return function(owner, *args, **kwargs)
 
     return call

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +11,7 @@ from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import read_json, understood, whole, write_json
 from timerstore.timelog.files.names import INT32_MAX, INT64_MAX
+from timerstore.timelog.jit.guards import Lock
 from timerstore.timelog.writing.consumequeue import ConsumeQueues
 
 AHEAD: Final = "timerstoreDoneAhead"
@@ -51,8 +51,8 @@ class ConsumerOffsets:
     def __init__(self, disk: Disk, path: Path) -> None:
         """Read the file."""
         self._disk, self._path = disk, path
-        self._lock = threading.Lock()
-        self._write_lock = threading.Lock()  # taken before `_lock`; one writer at the file
+        self._lock = Lock()
+        self._write_lock = Lock()  # taken before `_lock`; one writer at the file
         self._changed = False
         content = read_json(path, disk.read) or {}
         with understood(path.name):
@@ -74,7 +74,7 @@ class ConsumerOffsets:
 
     def snapshot(self) -> dict[tuple[str, str], dict[int, int]]:
         """Return all committed indexes by queue id, by (topic, group)."""
-        with self._lock:
+        with self._lock.guard():
             table = {name: dict(entry) for name, entry in self.table.items()}
         found = {}
         for name, entry in table.items():
@@ -84,7 +84,7 @@ class ConsumerOffsets:
 
     def group_names(self) -> set[str]:
         """Return the names of all groups that ever committed anything."""
-        with self._lock:
+        with self._lock.guard():
             return {name.rpartition("@")[2] for name in [*self.table, *self.ahead]}
 
     def is_new(self, topic: str, group: str) -> bool:
@@ -99,7 +99,7 @@ class ConsumerOffsets:
     def add_ahead(self, topic: str, group: str, queue_id: int, ranges: Ranges) -> None:
         """Say what is done behind the committed index; `write` makes it durable."""
         name, queue = f"{topic}@{group}", str(queue_id)
-        with self._lock:
+        with self._lock.guard():
             known = self.ahead.get(name, {}).get(queue, [])
             found = merged([*known, *ranges])
             if found != known:
@@ -108,7 +108,7 @@ class ConsumerOffsets:
 
     def set(self, topic: str, group: str, queue_id: int, index: int) -> None:
         """Commit an index, which only grows; `write` makes it durable."""
-        with self._lock:
+        with self._lock.guard():
             queues = self.table.setdefault(f"{topic}@{group}", {})
             if queues.get(str(queue_id), -1) < index:
                 queues[str(queue_id)] = index
@@ -120,7 +120,7 @@ class ConsumerOffsets:
         It is for those before its committed index; what stands between them stays done.
         """
         name, queue = f"{topic}@{group}", str(queue_id)
-        with self._lock:
+        with self._lock.guard():
             committed = self.table.get(name, {}).get(queue, 0)
             again = sorted(index for index in indexes if index < committed)
             if again:
@@ -134,7 +134,7 @@ class ConsumerOffsets:
     def forget(self, topic: str, group: str) -> None:
         """Forget what a group committed of a topic; `write` makes it durable."""
         name = f"{topic}@{group}"
-        with self._lock:
+        with self._lock.guard():
             known = [self.table.pop(name, None), self.ahead.pop(name, None)]
             self._changed |= known != [None, None]
 
@@ -179,8 +179,8 @@ class ConsumerOffsets:
 
     def write(self) -> None:
         """Write the file if anything changed; durable on return."""
-        with self._write_lock:
-            with self._lock:
+        with self._write_lock.guard():
+            with self._lock.guard():
                 if not self._changed:
                     return
                 table = {name: dict(entry) for name, entry in self.table.items()}

@@ -7,7 +7,6 @@ over a reopening, in `config/switches.json`.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -24,6 +23,7 @@ from timerstore.timelog.files.jsonfile import (
     whole,
     write_json,
 )
+from timerstore.timelog.jit.guards import RLock
 
 Paused = Literal["putting", "firing", "consuming"]
 SWITCHES_FILE: Final = "config/switches.json"
@@ -69,7 +69,7 @@ class Switches:
     def __init__(self, disk: Disk, path: Path) -> None:
         """Read those that were kept. Damaged, they are noted in `damage`, and none is kept."""
         self._disk, self._path = disk, path
-        self.lock = threading.RLock()
+        self.lock = RLock()
         self.damage: CorruptStoreError | None = None
         self.pauses: tuple[Pause, ...] = ()
         try:
@@ -79,17 +79,17 @@ class Switches:
 
     def set(self, pause: Pause) -> None:
         """Pause; one of the same thing is replaced. If it is kept, it is durable on return."""
-        with self.lock:
+        with self.lock.guard():
             self._change((*self._without(pause.what, pause.group), pause))
 
     def clear(self, what: Paused, group: str | None) -> None:
         """Resume; of consuming without a group, all groups."""
-        with self.lock:
+        with self.lock.guard():
             self._change(self._without(what, group, with_groups=group is None))
 
     def hold_firing(self) -> None:
         """Let nothing fire in this life of the store; what is kept stays as it is."""
-        with self.lock:
+        with self.lock.guard():
             # Before one that is kept, which may end meanwhile: `find` returns the first.
             self.pauses = (Pause("firing", None, 0, None, kept=False), *self.pauses)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import select
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from contextlib import contextmanager
 from timerstore.ground.inloop import note_blocking
 from timerstore.services.world.world import WAITER_COUNT_MAX
 from timerstore.timelog.files.ownedfile import EventFile
+from timerstore.timelog.jit.guards import RLock
 from timerstore.timelog.jit.record import Words
 
 
@@ -72,7 +72,7 @@ class Waiters:
     def __init__(self, words: Words) -> None:
         """Use the kernel's array of places: eventfd, then 1 if its thread wants to be woken."""
         self._words = words
-        self._lock = threading.RLock()  # a signal's handler may close the store meanwhile
+        self._lock = RLock()  # a signal's handler may close the store meanwhile
         self._free: list[Waiter] = []
         self._count = 0
         self._closed = False
@@ -80,7 +80,7 @@ class Waiters:
     @contextmanager
     def waiter(self) -> Iterator[Waiter]:
         """Lend a waiter to the calling thread."""
-        with self._lock:
+        with self._lock.guard():
             try:
                 waiter = self._free.pop()
             except IndexError:
@@ -92,14 +92,14 @@ class Waiters:
         finally:
             waiter.disarm()
             if waiter.fd >= 0:
-                with self._lock:
+                with self._lock.guard():
                     self._free.append(waiter)
                     if self._closed:
                         self._close_free()
 
     def close(self) -> None:
         """Close all eventfds; only once no kernel runs."""
-        with self._lock:
+        with self._lock.guard():
             self._words[::2] = -1
             self._closed = True
             self._close_free()

@@ -67,7 +67,7 @@ def _cancel_theirs(core: Core, id: str, now_ms: int) -> bool:
     """Cancel the timers of a broker that have a key; tell whether one was pending."""
     done = False
     for target in find_theirs(core, id):
-        with core.engine.locks:
+        with core.engine.locks.guard():
             if still_waits(core, target):
                 replace(core, target, [], now_ms)
                 done = True
@@ -123,7 +123,7 @@ def _cancel_others(core: Core, ids: TimerIds, now_ms: int) -> Bools:
     """Cancel timers that may have been taken, or whose first put retention has removed."""
     engine, stage = core.engine, core.take_stage()
     try:
-        with engine.locks:
+        with engine.locks.guard():
             verdict = judge(core, ids, locked=True)
             chosen = nonzero_places(verdict.pending)
             engine.cancelled.reserve(len(chosen))

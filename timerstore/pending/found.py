@@ -90,7 +90,7 @@ def find_pending(core: Core, instant: Instant | None = None) -> Found:
     What was fired since is among them. What cannot be read is left out, and named. Raises
     LapsedError if the hold of the instant that was given lapses.
     """
-    with core.gate:
+    with core.gate.guard():
         core.check_open()
         core.check_unlocked()
         if instant is not None:

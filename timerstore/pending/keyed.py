@@ -50,7 +50,7 @@ class Keyed:
     def get(self, topic: str, key: str) -> Timer | None:
         """Return the timer that was put last; see `TimerStore.get_key`."""
         names = _names(topic, key)
-        with self._keys.lock:
+        with self._keys.lock.guard():
             if self._keys.is_used:  # the usual one, without a loop: a third of the cost
                 engine = self.core.engine
                 with engine.commitlog.reading(), engine.queues.files[0].reading():
@@ -74,7 +74,7 @@ class Keyed:
     def list(self, topic: str, key: str) -> list[Timer]:
         """Return all timers with a key, in no order."""
         names = _names(topic, key)
-        with self._keys.lock:
+        with self._keys.lock.guard():
             return list({timer.id: timer for timer in self._timers(*names)}.values())
 
     def _timers(self, topic: bytes, key: bytes) -> Iterator[Timer]:
@@ -131,7 +131,7 @@ class Keyed:
         Their deletes are not durable yet.
         """
         names, done, is_told = _names(topic, key), set[str](), True
-        with self._keys.lock:
+        with self._keys.lock.guard():
             if self._keys.is_used:
                 count, is_all = self._cancel_usual(*names)
                 if is_all:
@@ -178,7 +178,7 @@ class Keyed:
     def put_if_absent(self, prepared: Prepared, key: str) -> str:
         """Put a timer, or return the id of the one that is pending. It is not durable yet."""
         names = _names(prepared.topic, key)
-        with self._keys.lock:
+        with self._keys.lock.guard():
             id = next(self._ids(*names), None)
             return self._append(prepared) if id is None else id
 
@@ -191,7 +191,7 @@ class Keyed:
         It is not durable yet.
         """
         names, now_ms = _names(prepared.topic, key), self.core.clock.now_ms
-        with self._keys.lock:
+        with self._keys.lock.guard():
             while True:
                 refused: InvalidArgumentError | None = None
                 for id in self._ids(*names):

@@ -114,7 +114,7 @@ def _pending(
         for at in range(0, len(order), _AT_ONCE):
             part = order[at : at + _AT_ONCE]
             try:
-                with core.gate:
+                with core.gate.guard():
                     core.check_open()
                     given = found.message[part], found.due_ms[part], found.hold
                     timers = decode_timers(core, *given)

@@ -53,7 +53,7 @@ class PendingTimers:
 
     def get_key(self, topic: str, key: str) -> Timer | None:
         """Return a timer by its key; see `TimerStore.get_key`."""
-        with self.gate:
+        with self.gate.guard():
             self.core.check_open()
             self.core.check_unlocked(keys=True)
             return self.keyed.get(topic, key)

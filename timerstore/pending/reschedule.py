@@ -32,7 +32,7 @@ def reschedule(core: Core, id: str, due_ms: int, now_ms: int, payload: Payload) 
         theirs = _the_one(core, id)
     else:
         id = id_as_written(core, id)
-    with core.engine.locks:
+    with core.engine.locks.guard():
         target = find_ours(core, id) if theirs is None else theirs
         if target is None or (theirs is not None and not still_waits(core, theirs)):
             raise _too_late(id)

@@ -95,7 +95,7 @@ def judge(core: Core, ids: Sequence[str], *, locked: bool = False) -> Verdict:
     found = find(core, *parse(core, ids))
     if locked:
         return _decide(core, found)
-    with core.engine.locks:
+    with core.engine.locks.guard():
         return _decide(core, found)
 
 

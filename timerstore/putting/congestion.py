@@ -12,7 +12,6 @@ under way: they have nowhere else to go, and only count.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ import numpy as np
 
 from timerstore.errors import CongestedError
 from timerstore.ground.ids import Int64s
+from timerstore.timelog.jit.guards import RLock
 from timerstore.wheel.place import place_all
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Congestion:
         """Nothing was put yet that has no unit."""
         self.engine, self.limit = engine, engine.config.congestion_slot_count
         self._rng = np.random.default_rng()
-        self._lock = threading.RLock()  # a signal's handler may put meanwhile
+        self._lock = RLock()  # a signal's handler may put meanwhile
         self._unlinked: deque[tuple[int, dict[int, int]]] = deque()
         """What was let in: the timer queue's end then, and how many for each slot."""
         self._counts: Counter[int] = Counter()
@@ -61,7 +61,7 @@ class Congestion:
         return dict(zip(found.tolist(), counts.tolist(), strict=True))
 
     def _let_in(self, more: dict[int, int], limit: int | None) -> None:
-        with self._lock:
+        with self._lock.guard():
             end = self._forget_linked()
             if limit is not None:
                 for slot, count in more.items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -77,6 +76,7 @@ from timerstore.rocketmq.sending import (
     check_properties,
 )
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.jit.guards import Lock
 
 log = logging.getLogger("timerstore")
 
@@ -140,7 +140,7 @@ class Cluster(Closes):
         asked(f"connecting to {address}", self._producer.startup)
         check_proxy(address, self._producer)
         self.sender = Sender(self._producer, self._timeout_s)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._readers: dict[tuple[str, str], Reader] = {}
         self._closed = False
         self.new_source = self._new_source
@@ -356,7 +356,7 @@ class Cluster(Closes):
         self._check_open()
         check_cluster_topic(check_group(group), "group")
         check_cluster_topic(topic)
-        with self._lock:
+        with self._lock.guard():
             known = self._readers.get((group, topic))
             if known is None:
                 known = self._readers[group, topic] = self._new_reader(group, topic, _ALL)
@@ -391,7 +391,7 @@ class Cluster(Closes):
         """
         if os.getpid() != self._pid:
             return
-        with self._lock:
+        with self._lock.guard():
             if self._closed:
                 return
             self._closed = True

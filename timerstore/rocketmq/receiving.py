@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -28,6 +27,7 @@ from timerstore.rocketmq.clientparts import (
     tell_again,
 )
 from timerstore.rocketmq.library import asked, check_route, refused, translated
+from timerstore.timelog.jit.guards import Lock
 
 log = logging.getLogger("timerstore")
 
@@ -85,7 +85,7 @@ class Reader:
             ),
         )
         asked(f"reading {topic}", self._consumer.startup)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._begun: dict[str, Future[Any]] = {}
         self._came: list[Any] = []
         self._answers: Counter[str] = Counter()
@@ -103,7 +103,7 @@ class Reader:
         `is_asked`: whether to begin one of a broker. Begins none if messages are left.
         """
         what = f"reading {self.topic}"
-        with self._lock:
+        with self._lock.guard():
             if self._closing:
                 raise StoreClosedError("This client was closed. Connect again.")
             if self._came:
@@ -128,7 +128,7 @@ class Reader:
         answered: set[str] = set()
         errors: dict[str, TimerStoreError] = {}
         is_early = False
-        with self._lock:
+        with self._lock.guard():
             for broker, call in list(self._begun.items()):
                 if not call.done():
                     continue
@@ -175,7 +175,7 @@ class Reader:
                 return came.messages
             for error in came.errors.values():
                 raise error
-            with self._lock:
+            with self._lock.guard():
                 has_asked_all = all(self._answers[each] > before[each] for each in self._brokers)
             if has_asked_all and time.monotonic() >= until_s:
                 return []
@@ -242,12 +242,12 @@ class Reader:
 
     def stop(self) -> None:
         """Begin no more calls; who waits for messages is told so once those under way end."""
-        with self._lock:
+        with self._lock.guard():
             self._closing = True
 
     def close(self) -> None:
         """Let others have what comes to calls that are under way, then end."""
-        with self._lock:
+        with self._lock.guard():
             if self._closed:
                 return
             self._closing = True

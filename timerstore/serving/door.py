@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import socket
-import threading
 import time
 import weakref
 from collections import OrderedDict
@@ -47,6 +46,7 @@ from timerstore.serving.answers import MADE_ONCE, Answers, Asked
 from timerstore.serving.framecolumns import write_ids
 from timerstore.serving.session import Answered, LastAnswers, Session
 from timerstore.store.store import TimerStore
+from timerstore.timelog.jit.guards import Lock
 
 log = logging.getLogger("timerstore")
 
@@ -82,7 +82,7 @@ class Door:
         self._wires: set[Wire] = set()
         self._strangers: dict[Wire, None] = {}
         """Those who have not said anything yet, the first one first."""
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._listener = Listener(self.path, SOCKET_NAME)
         _doors.add(self)
         self._thread = BackgroundThread("timerstore-door", self._run, self._ended)
@@ -99,14 +99,14 @@ class Door:
 
     def serve(self) -> bool:
         """Let clients in from now on; False if they were let in before."""
-        with self._lock:
+        with self._lock.guard():
             was_served = self.serving.is_set()
             self.serving.set()
         return not was_served
 
     def stop_serving(self) -> None:
         """Let no client in any more; calls that are being made end, and are answered."""
-        with self._lock:
+        with self._lock.guard():
             self.serving.clear()
             wires = self.client_wires
         self._send_away(wires)
@@ -117,7 +117,7 @@ class Door:
         self.serving.set()  # a client that waits for that need not
         self._listener.close()
         self._thread.join(_CLOSE_S)
-        with self._lock:
+        with self._lock.guard():
             wires = list(self._wires)
         self._send_away(wires)
 
@@ -161,7 +161,7 @@ class Door:
         if wire is None:
             guest.close()
             return
-        with self._lock:
+        with self._lock.guard():
             is_full = len(self._wires) - len(self.client_wires) >= CONNECTIONS_MAX
             if is_full:
                 silent = (each for each in self._strangers if not each.has_more(0))
@@ -195,7 +195,7 @@ class Door:
     def _sweep(self) -> None:
         """Send away who was not heard of."""
         oldest_s = time.monotonic() - SILENCE_S
-        with self._lock:
+        with self._lock.guard():
             silent = [each for each in self.sessions.values() if each.seen_s < oldest_s]
             wires = [wire for each in silent for wire in each.wires]
         for wire in wires:
@@ -228,12 +228,12 @@ class Door:
 
     def _know(self, wire: Wire) -> None:
         """Note that somebody has said what it wants."""
-        with self._lock:
+        with self._lock.guard():
             self._strangers.pop(wire, None)
 
     def _leave(self, wire: Wire) -> None:
         wire.close()
-        with self._lock:
+        with self._lock.guard():
             self._wires.discard(wire)
             self._strangers.pop(wire, None)
 
@@ -273,7 +273,7 @@ class Door:
         """Answer a client until it ends the connection; nothing if the store is not served."""
         if not self.serving.wait(_UNSERVED_S):
             return
-        with self._lock:
+        with self._lock.guard():
             if self.closing.is_set() or not self.serving.is_set():
                 return
             is_full = len(self.client_wires) >= CONNECTIONS_MAX
@@ -283,7 +283,7 @@ class Door:
             self._refuse(wire, self._full())
             return
         try:
-            with session.slot(slot):  # its call of an earlier connection has ended
+            with session.slot(slot).guard():  # its call of an earlier connection has ended
                 wire.send({"life": self._life, "end": self.core.engine.commitlog.end})
                 wire.limit(0, _SEND_S)
                 self._answer_all(wire, session, slot)
@@ -301,7 +301,7 @@ class Door:
 
     def _leave_session(self, wire: Wire, session: Session) -> None:
         wire.close()
-        with self._lock:
+        with self._lock.guard():
             session.wires.discard(wire)
             if session.wires:
                 return

@@ -13,7 +13,6 @@ import errno
 import math
 import os
 import secrets
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -49,6 +48,7 @@ from timerstore.services.world.background import BackgroundThread, Flag
 from timerstore.serving.framecolumns import read_ids
 from timerstore.serving.takeover import is_taken_over
 from timerstore.timelog.files.lockfile import holder
+from timerstore.timelog.jit.guards import Lock
 
 BEAT_S: Final = 1.0
 _ANSWER_S: Final = 30.0
@@ -112,11 +112,11 @@ class Link:
         self._all: weakref.WeakSet[_Slot] = weakref.WeakSet()
         self._heart: Wire | None = None
         self._thread: BackgroundThread | None = None
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def start(self) -> None:
         """Have the heart beat, if it does not."""
-        with self._lock:
+        with self._lock.guard():
             if self._thread is None and not self.closed.is_set():
                 thread = BackgroundThread("timerstore-heart", self._beat, self._ended)
                 thread.start()

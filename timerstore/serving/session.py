@@ -8,7 +8,6 @@ ended, or it was not heard of for a while, what it pulled can be pulled by other
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from timerstore.consuming.run import Run
 from timerstore.control.wire import Header, Part, Wire
 from timerstore.errors import InvalidArgumentError, StoreClosedError
 from timerstore.pending.timers import Timer
+from timerstore.timelog.jit.guards import Lock
 
 T = TypeVar("T")
 ANSWER_BYTES_MAX: Final = 1 << 20
@@ -85,26 +85,26 @@ class Session:
         self._numbers = count(1)
         self._held: dict[str, _Held] = {}
         self._listings: dict[str, Iterator[Timer]] = {}
-        self._slots: dict[str, threading.Lock] = {}
-        self._lock = threading.Lock()
+        self._slots: dict[str, Lock] = {}
+        self._lock = Lock()
 
-    def slot(self, number: str) -> threading.Lock:
+    def slot(self, number: str) -> Lock:
         """Return what is held while a connection of that number asks."""
-        with self._lock:
-            return self._slots.setdefault(number, threading.Lock())
+        with self._lock.guard():
+            return self._slots.setdefault(number, Lock())
 
     # --- batches
 
     def hold(self, batch: Run, count: int) -> str:
         """Remember the first messages of a batch that is handed to the client; return its name."""
         name = f"{self._life}.{next(self._numbers)}"
-        with self._lock:
+        with self._lock.guard():
             self._held[name] = _Held(batch, set(range(count)))
         return name
 
     def batch(self, name: object) -> Run | None:
         """Return a batch of which something is held; None if it was taken back."""
-        with self._lock:
+        with self._lock.guard():
             held = self._held.get(name) if isinstance(name, str) else None
             return None if held is None else held.batch
 
@@ -129,7 +129,7 @@ class Session:
         try:
             return do(batch)
         except BaseException:
-            with self._lock:
+            with self._lock.guard():
                 self._held.setdefault(name, _Held(batch)).open.add(place)
             raise
 
@@ -142,7 +142,7 @@ class Session:
 
     def _take(self, name: object, places: list[int] | None) -> tuple[Run | None, list[int]]:
         """Take places out of what is held: the caller alone then handles them."""
-        with self._lock:
+        with self._lock.guard():
             held = self._held.get(name) if isinstance(name, str) else None
             if held is None:
                 return None, []
@@ -158,7 +158,7 @@ class Session:
     def begin(self, listing: Iterator[Timer]) -> str:
         """Remember a listing; return its name."""
         name = f"{self._life}.{next(self._numbers)}"
-        with self._lock:
+        with self._lock.guard():
             self._listings[name] = listing
             while len(self._listings) > LISTINGS_MAX:
                 del self._listings[next(iter(self._listings))]
@@ -166,7 +166,7 @@ class Session:
 
     def listing(self, name: object) -> Iterator[Timer]:
         """Return a listing that was begun; one thread asks for it at a time."""
-        with self._lock:
+        with self._lock.guard():
             found = self._listings.get(name) if isinstance(name, str) else None
         if found is None:
             raise InvalidArgumentError("This listing has ended. Begin a new one.")
@@ -174,14 +174,14 @@ class Session:
 
     def end_listing(self, name: str) -> None:
         """Forget a listing."""
-        with self._lock:
+        with self._lock.guard():
             self._listings.pop(name, None)
 
     # --- the end
 
     def release(self) -> None:
         """Let others pull what it held."""
-        with self._lock:
+        with self._lock.guard():
             names = list(self._held)
             self._listings.clear()
         for name in names:

@@ -135,7 +135,7 @@ def find(core: Core, consuming: Consuming, timers: PendingTimers, id: str) -> Fo
     """Tell what became of a timer; see `TimerStore.find`."""
     if not isinstance(id, str):
         raise InvalidArgumentError(f"id is {id!r}. Pass an id that put returned, a str.")
-    with core.gate:
+    with core.gate.guard():
         core.check_open()
         core.check_unlocked()
         parsed = parse_id(id)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from threading import RLock
 from typing import Final
 
 from timerstore.consuming.agreed import dead_topic
@@ -18,6 +17,7 @@ from timerstore.errors import CorruptStoreError
 from timerstore.ground.moments import moment
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import decode_message, text
+from timerstore.timelog.jit.guards import RLock
 from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
 
 NOBODY: Final = ""
@@ -214,7 +214,7 @@ class _Groups:
         known = self._cursors.get((group, row))
         if known is not None:
             cursor, lock = known
-            with lock:
+            with lock.guard():
                 first = cursor.committed
                 settled = cursor.next - first - cursor.open_count
                 backlog.in_flight_count += cursor.in_flight_count

@@ -26,8 +26,6 @@ from typing import NamedTuple
 from timerstore.timelog.jit.crc import crc32
 from timerstore.timelog.jit.entrypoint import entry_ahead, entry_point
 from timerstore.timelog.jit.kernel import INTERPRETED, kernel_ahead, kernel_later
-from timerstore.timelog.jit.locks import section_ahead, section_entry
-from timerstore.timelog.jit.intrinsics import view_words
 from timerstore.timelog.jit.record import Bytes, Flags, ReadBytes, Rows, Words, record
 
 
@@ -71,12 +69,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-def set_word(address: int) -> None:
-    view_words(address, 1)[0] = 7
-
-
 entry_ahead(add, keeps_gil=True)
-section_ahead(set_word, waits=False)
 '''
 
 USE = """
@@ -98,9 +91,6 @@ for start, count in ((0, 0), (1, 15), (3, 16), (5, 64), (7, 900)):
 assert [packs.is_odd(x) for x in (-1, 0, 3)] == [True, False, True]
 assert packs.fill(data[10:20], 9) is None and data[9:21].tolist() == [9, *[9] * 10, 20]
 assert packs.entry_point(packs.add, keeps_gil=True)(-1, 1 << 40) == (1 << 40) - 1
-word = np.zeros(1, np.int64)
-packs.section_entry(packs.set_word, waits=False)(word.ctypes.data)
-assert word[0] == 7
 assert "numba" not in sys.modules and "llvmlite" not in sys.modules
 # What fits no type is compiled, as everywhere: columns, other items, arguments by name.
 assert packs.fill(np.zeros((9, 2), np.uint8)[:, 0], 3) is None

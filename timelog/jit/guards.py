@@ -1,0 +1,104 @@
+"""Locks that no exception leaves held, wherever Python looks for signals.
+
+Python runs a signal's handler between two bytecodes. Where exactly differs between its versions:
+3.14 looks between the `__enter__` of a `with` statement and its block, 3.12 and 3.13 at jumps back
+that the block does not cover. So an exception can end a block whose `__exit__` is never called.
+
+`with lock.guard():` does not hang on that. A guard gives back what it took when Python drops it,
+like a lock_guard of C++. Nobody but the `with` statement has it: it lies within the bound
+`__exit__` on the stack of the frame. However the block ends, Python drops what lies there, before
+the `except`, the `finally` or the caller that comes next. Three steps must not be parted: to take
+the lock and note that it is taken, to give it back, to drop the guard. Each is one call of a
+built-in function, in which Python looks for no signal. So a guard is only ever made by the `with`
+statement itself, and what takes a lock and gives it back is built-in, or machine code.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from itertools import compress
+from operator import attrgetter, methodcaller
+from typing import TYPE_CHECKING, Any, Final
+
+_KEY: Final = ("give_back",)
+_nothing: Final[Callable[..., str]] = "".format
+"""A built-in function that takes anything, does nothing, and returns what is false."""
+
+
+class _Taken(dict[str, Any]):
+    """What gives a lock back, once it is taken; Python calls that when this is dropped."""
+
+    __slots__ = ()
+    __del__ = property(methodcaller("pop", *_KEY, _nothing))
+
+
+class Guard:
+    """A context manager for one `with` statement; its block is told whether the lock was taken."""
+
+    __slots__ = ("_enter", "_exit")
+
+    def __init__(self, enter: Callable[[], bool], taken: _Taken) -> None:
+        """`enter` takes the lock and notes it in `taken`."""
+        self._enter, self._exit = enter, partial(_nothing, taken)
+
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> bool:
+            """Take the lock."""
+
+        def __exit__(self, *error: object) -> None:
+            """Give it back."""
+
+    else:
+        # Python asks for both before it calls the first, and then drops the guard itself.
+        __enter__ = property(attrgetter("_enter"))
+        __exit__ = property(attrgetter("_exit"))
+
+
+class Guarded:
+    """What one built-in function takes, or machine code, and another one gives back."""
+
+    def __init__(
+        self, acquire: Callable[..., object], given: object, release: Callable[[], object]
+    ) -> None:
+        """`acquire` is called with `given`, and returns something true if it took it."""
+        self._acquire, self._given, self._releases = acquire, (given,), (release,)
+
+    def guard(self) -> Guard:
+        """Return what takes it for one `with` statement."""
+        taken = _Taken()
+        releases = compress(self._releases, map(self._acquire, self._given))  # it, once taken
+        return Guard(partial(any, map(taken.setdefault, _KEY, releases)), taken)
+
+
+class _ThreadLock(Guarded):
+    """A lock of Python's, for the threads of a process; who waits for it can be interrupted."""
+
+    def __init__(self, lock: Any) -> None:
+        super().__init__(lock.acquire, True, lock.release)
+        self.if_free: Final = Guarded(lock.acquire, False, lock.release)
+        """Takes it if nobody has it, and never waits; the block runs in any case, and asks."""
+
+
+class Lock(_ThreadLock):
+    """A lock that its holder cannot take again."""
+
+    def __init__(self) -> None:
+        """Make an open lock."""
+        lock = threading.Lock()
+        super().__init__(lock)
+        self.locked: Final[Callable[[], bool]] = lock.locked
+        """Whether somebody has it."""
+
+
+class RLock(_ThreadLock):
+    """A lock that its holder may take again: a signal's handler, say, in the midst of its block."""
+
+    def __init__(self) -> None:
+        """Make an open lock."""
+        lock: Any = threading.RLock()
+        super().__init__(lock)
+        self.is_mine: Final[Callable[[], bool]] = lock._is_owned
+        """Whether the calling thread has it."""
