@@ -7,6 +7,7 @@ import pytest
 
 from tests.rigs.together import together
 from tests.watched import StoppedHereError, Watched
+from timerstore import CorruptStoreError
 from timerstore.core.offsets import AHEAD, ConsumerOffsets
 from timerstore.timelog.files.disk import Disk
 
@@ -65,3 +66,12 @@ def test_what_is_ahead_is_kept_until_it_is_committed(tmp_path: Path) -> None:
     again.set("t@u", "g", 1, 2)
     again.write()
     assert AHEAD not in path.read_text()
+
+
+def test_another_file_in_its_place_does_not_say_that_nothing_was_done(tmp_path: Path) -> None:
+    path = tmp_path / "consumerOffset.json"
+    assert not ConsumerOffsets(Disk(), path).table
+    for text in ("{}", '{"groups": {}}'):
+        path.write_text(text)
+        with pytest.raises(CorruptStoreError, match="offsetTable"):
+            ConsumerOffsets(Disk(), path)

@@ -54,9 +54,10 @@ class ConsumerOffsets:
         self._lock = Lock()
         self._write_lock = Lock()  # taken before `_lock`; one writer at the file
         self._changed = False
-        content = read_json(path, disk.read) or {}
+        found = read_json(path, disk.read)
+        content = {"offsetTable": {}} if found is None else found
         with understood(path.name):
-            self.table = read_table(content.get("offsetTable", {}))
+            self.table = read_table(content["offsetTable"])  # each writer writes it, if it is empty
             self.ahead: dict[str, dict[str, Ranges]] = {
                 name: {
                     str(int(q)): merged((whole(a), whole(b)) for a, b in r) for q, r in qs.items()
