@@ -123,6 +123,12 @@ def map_put_all(table: Words, offsets: Words, values: Words) -> None:
             place = (place + 1) & mask
 
 
+def map_keys(table: Words) -> Words:
+    """Return the offsets for which anything is stored, in no order. O(table)."""
+    offsets, values = table.reshape(-1, ENTRY_WORDS).T
+    return offsets[values != 0] - 1
+
+
 @kernel_ahead
 def _copy_entries(table: Words, larger: Words) -> None:
     for i in range(0, len(table), ENTRY_WORDS):

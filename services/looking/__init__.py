@@ -2,6 +2,7 @@
 
 instant.py       one instant: cursors, with what judges the timers
 timer_places.py  where timers stood then
+due_order.py     the same in the order of due time, slot by slot
 log_units.py     units in the order of the timer log
 slot_units.py    units of slots, mapped on the way
 unsaid_leads.py  the slots to which units lead that do not say it

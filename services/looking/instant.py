@@ -34,7 +34,7 @@ from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
 from timerstore.wheel.cancelled import copy_cancelled
 from timerstore.wheel.near import list_entries
 from timerstore.wheel.place import ring_top
-from timerstore.wheel.slots import NO_UNIT
+from timerstore.wheel.slots import NO_UNIT, slot_at
 
 _CLAIMED: Final = 0
 _CLAIM_OFFSET: Final = 1
@@ -78,11 +78,12 @@ class Instant(NamedTuple):
 
     snapshot: Snapshot
     messages: Words  # of the near wheel, and in the queues before and behind it
+    due_ms: Words  # when each of these is due at the earliest
     cancelled: Words  # the set's table, see wheel/cancelled.py; of length 0 if it was empty
     pending_count: int
     level_start: Words  # of each delay level: the index of the first that waits
     level_stop: Words
-    slots: Words  # int64[n, 2]: the used slots that are not claimed, with each one's last unit
+    slots: Words  # int64[n, 2]: the used slots not claimed, in order, with each one's last unit
 
 
 @kernel_ahead
@@ -90,6 +91,7 @@ def _capture(
     world: World,
     cursors: Words,
     messages: Words,
+    due_ms: Words,
     cancelled: Bytes,
     level_start: Words,
     level_stop: Words,
@@ -114,11 +116,13 @@ def _capture(
     if count + taken + late_count > len(messages) or 8 * length > len(cancelled):
         _release(world)
         return False
-    list_entries(world.near, messages, messages)  # each message overwrites its due time
+    list_entries(world.near, due_ms, messages)
     for i in range(taken):
         messages[count + i] = due.message[place_of(due.ends.head + i)]
+        due_ms[count + i] = 0
     for i in range(late_count):
         messages[count + taken + i] = late.message[place_of(late.ends.head + i)]
+        due_ms[count + taken + i] = late.due_ms[place_of(late.ends.head + i)]
     if length > 0:
         copy_cancelled(world.cancelled, cancelled)
     cursors[_CLAIMED] = world.dequeue_get.claimed_slot
@@ -161,21 +165,20 @@ def _release(world: World) -> None:
 
 
 @kernel_ahead
-def _list_slots(
-    world: World, start: int, stop: int, aside_start: int, aside_stop: int, slots: Rows
-) -> int:
-    """Write the used slots of two ranges, with the last unit of each; return how many there are.
+def _list_slots(world: World, start: int, stop: int, slots: Rows, count: int) -> int:
+    """Write the used slots of [start, stop), with the last unit of each, from row `count` on.
 
-    `slots`: int64[n, 2], in no order; what does not fit is only counted. Without locks: a
-    slot that is used for another time meanwhile was passed before, see `capture_instant`.
+    Return the count then. `slots`: int64[n, 2], in order; what does not fit is only counted.
+    Without locks: a slot that is used for another time meanwhile was passed before, see
+    `capture_instant`.
     """
-    wheel, count = world.wheel.slots, 0
-    for index in range(len(wheel) // fmt.SLOT_BYTES):
-        time = get_i64(wheel, index * fmt.SLOT_BYTES + fmt.SLOT_TIME_AT)
-        if start <= time < stop or aside_start <= time < aside_stop:
+    wheel = world.wheel.slots
+    for slot in range(start, min(stop, start + len(wheel) // fmt.SLOT_BYTES)):
+        at = slot_at(world.wheel, slot)
+        if get_i64(wheel, at + fmt.SLOT_TIME_AT) == slot:
             if count < len(slots):
-                slots[count, 0] = time
-                slots[count, 1] = get_i64(wheel, index * fmt.SLOT_BYTES + fmt.SLOT_LAST_AT)
+                slots[count, 0] = slot
+                slots[count, 1] = get_i64(wheel, at + fmt.SLOT_LAST_AT)
             count += 1
     return count
 
@@ -191,8 +194,11 @@ def capture_instant(engine: Engine, *, whole: bool = True) -> Instant:
         if not whole:
             return found
         used, at = np.empty((_SLOTS_AT_FIRST, 2), np.int64), found.snapshot
-        ranges = at.claimed, at.top, at.aside_claimed, at.aside_stop
-        while (count := _list_slots(world, *ranges, used)) > len(used):
+        while True:
+            count = _list_slots(world, at.aside_claimed, at.aside_stop, used, 0)
+            count = _list_slots(world, at.claimed, at.top, used, count)
+            if count <= len(used):
+                break
             used = np.empty((count + _SLACK, 2), np.int64)
         first = at.claimed
         if at.aside_claimed < at.aside_stop:
@@ -200,8 +206,7 @@ def capture_instant(engine: Engine, *, whole: bool = True) -> Instant:
         # A slot's place in the ring is used again only once a checkpoint lies behind the slot.
         if world.flush.checkpointed_slot <= first:
             break
-    used = used[:count]
-    return found._replace(slots=used[np.argsort(used[:, 0], kind="stable")])
+    return found._replace(slots=used[:count])
 
 
 def _capture_cursors(world: World, hold: Hold, with_cancelled: bool) -> Instant:
@@ -213,10 +218,13 @@ def _capture_cursors(world: World, hold: Hold, with_cancelled: bool) -> Instant:
         length = world.cancelled.length
     while True:
         messages = np.empty(count + count // 8 + 2 * RING_COUNT, np.int64)
+        due_ms = np.empty_like(messages)
         cancelled = np.empty(length if with_cancelled else 0, np.int64)
+        due_ms.fill(0)
         messages.fill(0)  # touch the pages now, and not under the lock
         cancelled.fill(0)
-        if _capture(world, cursors, messages, cancelled.view(np.uint8), start, stop, passes):
+        told = messages, due_ms, cancelled.view(np.uint8)
+        if _capture(world, cursors, *told, start, stop, passes):
             break
         count, length = int(cursors[_MESSAGES]), int(cursors[_CANCELLED_LENGTH])
     levels = int(cursors[_LEVELS])
@@ -239,6 +247,7 @@ def _capture_cursors(world: World, hold: Hold, with_cancelled: bool) -> Instant:
     return Instant(
         snapshot=snapshot,
         messages=messages[: int(cursors[_MESSAGES])],
+        due_ms=due_ms[: int(cursors[_MESSAGES])],
         cancelled=cancelled[:in_set],
         pending_count=int(cursors[_COUNT]),
         level_start=start[:levels],

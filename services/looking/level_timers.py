@@ -60,11 +60,16 @@ def level_entries(engine: Engine, instant: Instant) -> Iterator[fmt.Entries]:
 
 
 def _read_chunk(engine: Engine, instant: Instant, entries: fmt.Entries) -> LevelTimers:
-    messages = entries["offset"].astype(np.int64)
+    messages, due_ms = (entries[name].astype(np.int64) for name in ("offset", "tags_code"))
+    return read_waiting(engine, instant, messages, due_ms)
+
+
+def read_waiting(engine: Engine, instant: Instant, messages: Words, due_ms: Words) -> LevelTimers:
+    """Return some of what waited in levels, without what was cancelled. Raises LapsedError."""
     reading = reading_of(engine, instant.cancelled)._replace(needs_rows=True)
     locate = kept_by(instant.snapshot.hold)
     found = read_timers(engine, messages, reading, in_level=True, locate=locate)
-    due_ms, verdicts = entries["tags_code"].astype(np.int64), found.verdict
+    verdicts = found.verdict
     kept = verdicts == pending.PENDING
     who = found.high, found.low, found.row, found.born_ms, found.body_bytes
     columns = [column[kept] for column in (messages, due_ms, *who)]

@@ -13,42 +13,20 @@ import numpy as np
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.instant import Instant, Snapshot
 from timerstore.services.looking.level_timers import level_entries, read_held
-from timerstore.services.looking.slot_units import chain_units, slot_units
+from timerstore.services.looking.slot_units import slot_units
 from timerstore.services.looking.unsaid_leads import say_leads
 from timerstore.timelog.bytes.unit import Units
-from timerstore.timelog.jit.record import Words
-from timerstore.wheel.judge import IN_MESSAGE
+from timerstore.timelog.jit.record import Flags, Words
 from timerstore.wheel.slots import NO_UNIT
 
 _NOTHING: Final = np.zeros(0, np.int64)
 
 
-def find_places(engine: Engine, instant: Instant) -> tuple[Words, Words]:
-    """Return the messages of timers that may be pending, in the order of the log. O(units).
-
-    Beside each, what its delay level's entry says of its due time, else IN_MESSAGE. Some may be
-    done, or cancelled.
-    """
-    in_wheel, (in_levels, due_ms) = wheel_messages(engine, instant), level_messages(engine, instant)
-    messages = np.concatenate([in_wheel, in_levels])
-    due_ms = np.concatenate([np.full(len(in_wheel), IN_MESSAGE, np.int64), due_ms])
-    if not len(in_levels):
-        messages.sort()
-        return messages, due_ms
-    order = np.argsort(messages)
-    return messages[order], due_ms[order]
-
-
-def wheel_messages(engine: Engine, instant: Instant) -> Words:
-    """Return the messages of the timer topic that may be pending, in no order. O(units)."""
-    at = instant.snapshot
+def begun_chains(at: Snapshot) -> Words:
+    """Return the slots that are half claimed: int64[n, 2], with the unit to begin at."""
     begun = [(at.claimed - 1, at.claim_offset), (at.aside_claimed - 1, at.aside_offset)]
-    chains = np.array([each for each in begun if each[1] != NO_UNIT], np.int64).reshape(-1, 2)
-    parts = [instant.messages, unlinked_messages(engine, at)]
-    chains = np.concatenate([chains, instant.slots])
-    for units in chain_units(engine, chains, hold=at.hold):
-        parts.append(_seen(engine, units, at))
-    return np.concatenate(parts)
+    chains = [each for each in begun if each[1] != NO_UNIT]
+    return np.array(chains, np.int64).reshape(-1, 2)
 
 
 def unlinked_messages(engine: Engine, at: Snapshot) -> Words:
@@ -61,29 +39,23 @@ def unlinked_messages(engine: Engine, at: Snapshot) -> Words:
 
 def half_claimed(engine: Engine, at: Snapshot) -> Words:
     """Return the messages of the units that are still to be claimed of slots that were begun."""
-    begun = (at.claimed, at.claim_offset), (at.aside_claimed, at.aside_offset)
-    parts = [
-        slot_messages(engine, at, claimed - 1, offset)
-        for claimed, offset in begun
-        if offset != NO_UNIT
-    ]
+    parts = [slot_messages(engine, at, *each) for each in begun_chains(at).tolist()]
     return np.concatenate([_NOTHING, *parts])
 
 
 def slot_messages(engine: Engine, at: Snapshot, slot: int, start: int = NO_UNIT) -> Words:
     """Return the messages of a slot's units, as the snapshot saw them, from `start` back."""
-    parts = [_seen(engine, units, at) for units in slot_units(engine, slot, start, hold=at.hold)]
+    units_of = slot_units(engine, slot, start, hold=at.hold)
+    parts = [units.message[seen_units(engine, units, at)] for units in units_of]
     return np.concatenate([_NOTHING, *parts])
 
 
-def _seen(engine: Engine, units: Units, at: Snapshot) -> Words:
-    """Return the messages of the units that the snapshot saw, and that were not superseded."""
+def seen_units(engine: Engine, units: Units, at: Snapshot) -> Flags:
+    """Tell which units the snapshot saw, if they were not superseded."""
     if len(at.floor.passes):
         say_leads(engine, units, at.hold)
-    seen = units.offset < at.timerlog_end
-    seen &= ~at.floor.superseded(units)
-    messages: Words = units.message[seen]
-    return messages
+    seen: Flags = units.offset < at.timerlog_end
+    return seen & ~at.floor.superseded(units)
 
 
 def level_messages(engine: Engine, instant: Instant) -> tuple[Words, Words]:

@@ -21,6 +21,7 @@ from timerstore.pending import found, pendingtable
 from timerstore.services.cleaning.retention import Retention
 from timerstore.services.engine import holds
 from timerstore.services.engine.holds import Hold, LapsedError, while_held
+from timerstore.services.looking import due_order
 
 START_MS = 1_800_000_000_000
 DAY = timedelta(days=1)
@@ -220,7 +221,7 @@ def test_a_full_store_says_so(parked: Parked, monkeypatch: pytest.MonkeyPatch) -
         raise LapsedError
 
     monkeypatch.setattr(Hold, "pass_missing", lapse)
-    monkeypatch.setattr(found, "wheel_messages", lapse)
+    monkeypatch.setattr(due_order, "chain_units", lapse)
     for call in (lambda: list(parked.store.pending()), lambda: parked.store.horizon(1_000)):
         with pytest.raises(StoreFullError, match="raise max_bytes"):
             call()

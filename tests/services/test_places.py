@@ -11,14 +11,11 @@ from tests import naive
 from tests.table_stores import LIVES, live
 from timerstore.services.looking.instant import Instant, capture_instant
 from timerstore.services.looking.timer_places import (
-    find_places,
     half_claimed,
     level_messages,
     slot_messages,
     unlinked_messages,
-    wheel_messages,
 )
-from timerstore.wheel.judge import IN_MESSAGE
 from timerstore.wheel.slots import NO_UNIT
 
 
@@ -66,16 +63,10 @@ def test_places_are_what_the_twins_say(life: list[tuple[object, ...]]) -> None:
         engine = store.core.engine
         instant = capture_instant(engine)
         at = instant.snapshot
-        in_wheel = wheel_messages(engine, instant)
         in_levels, due_ms = level_messages(engine, instant)
         waiting, levels = slow_wheel(store, instant), slow_levels(store)
-        assert sorted(in_wheel.tolist()) == waiting
         assert sorted(zip(in_levels.tolist(), due_ms.tolist(), strict=True)) == levels
         parts = [instant.messages, unlinked_messages(engine, at), half_claimed(engine, at)]
         parts += [slot_messages(engine, at, *each) for each in instant.slots.tolist()]
         assert sorted(np.concatenate(parts).tolist()) == waiting
-        messages, level_due_ms = find_places(engine, instant)
-        assert (np.diff(messages) >= 0).all()
-        both = sorted(zip(messages.tolist(), level_due_ms.tolist(), strict=True))
-        assert both == sorted([(each, IN_MESSAGE) for each in waiting] + levels)
         store.abandon()

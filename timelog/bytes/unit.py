@@ -51,6 +51,7 @@ class Units(Table):
     message: Words
     size: Words  # of its message
     leads_to: Words  # the slot in which its timer is due; NOT_SAID if the unit does not say it
+    due_ms: Words  # exact; NOT_SAID if the unit does not say it
 
 
 @record
@@ -63,7 +64,6 @@ class LoggedUnits(Units):
     extra: Words
     by_broker: Words  # 1: a broker wrote it
     status: Words  # a UNIT_ constant; of audited units a verdict, see `audit.py`
-    due_ms: Words  # exact; NOT_SAID if the unit does not say it
 
 
 @inlined_always
@@ -167,7 +167,6 @@ def fill_logged(units: LoggedUnits, i: int, buf: Bytes, at: int, offset: int) ->
     units.extra[i] = get_u32(buf, at + fmt.UNIT_EXTRA_AT)
     units.by_broker[i] = 1 if is_broker_unit(buf, at) else 0
     units.status[i] = check_unit(buf, at, offset)
-    units.due_ms[i] = said_due_ms(buf, at)
 
 
 @inlined_always
@@ -177,6 +176,7 @@ def _fill(units: Units, i: int, buf: Bytes, at: int, offset: int) -> None:
     units.magic[i] = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
     units.message[i] = get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
     units.size[i] = get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT)
+    units.due_ms[i] = said_due_ms(buf, at)
 
 
 @inlined

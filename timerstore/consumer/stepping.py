@@ -5,7 +5,8 @@ from __future__ import annotations
 from timerstore.consumer.storesource import StoreSource
 from timerstore.consumer.workings import STARTED, Workings
 from timerstore.core.core import Core
-from timerstore.pending.found import find_pending
+from timerstore.pending.found import first_due_ms
+from timerstore.services.engine.holds import while_held
 from timerstore.services.world.clock import ManualClock, attend, leave
 
 
@@ -55,9 +56,7 @@ class Stepper:
         """Return the time at which an advancing clock has to stop for this consumer."""
         if self._core.closed:
             return stop_ms
-        due_ms = find_pending(self._core).due_ms
-        due_ms = due_ms[due_ms > start_ms]
-        first = int(due_ms.min()) if len(due_ms) else stop_ms
+        first = while_held(lambda: first_due_ms(self._core, start_ms + 1, stop_ms))
         next_ms = self._workings.handling.next_ms(begins=not self._is_stepping)
         return int(min(first, max(next_ms, start_ms + 1), stop_ms))
 

@@ -14,16 +14,15 @@ from timerstore.ground.amounts import exact_span
 from timerstore.ground.arguments import DUE_MS_MAX, check_due_ms
 from timerstore.ground.ids import Int64s, Moments
 from timerstore.ground.kinds import check_int, check_name
-from timerstore.pending.found import Found, find_pending
+from timerstore.pending.found import Found, find_due_times, find_in_order
 from timerstore.pending.timers import Timer, decode_timers
 from timerstore.services.engine.holds import LapsedError, lapsed_often
+from timerstore.services.looking.due_order import NEVER_MS
 
 _AT_ONCE: Final = 256
 """Timers that are decoded together."""
 _TRIES: Final = 8
 """So often a listing is captured, of which nothing could be decoded."""
-
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,37 +98,32 @@ def _pending(
     listed, tries = _Listed(), 0
     while tries < _TRIES:
         tries += 1
-        found = find_pending(core)
-        keep = listed.behind(found)
-        if topic is not None:
-            keep &= np.isin(found.row, core.engine.queues.rows(check_name(topic)))
-        if start_ms is not None:
-            keep &= found.due_ms >= start_ms
-        if end_ms is not None:
-            keep &= found.due_ms < end_ms
-        order = np.flatnonzero(keep)
-        order = order[np.lexsort((found.message[order], found.due_ms[order]))]
-        if limit is not None:
-            order = order[: limit - listed.count]
-        for at in range(0, len(order), _AT_ONCE):
-            part = order[at : at + _AT_ONCE]
-            try:
-                with core.gate.guard():
-                    core.check_open()
-                    given = found.message[part], found.due_ms[part], found.hold
-                    timers = decode_timers(core, *given)
-            except LapsedError:
-                break  # what is left is captured again
-            tries = 0
-            found.hold.rest()
-            for timer in timers:
-                core.check_process()
-                if core.closed:
-                    core.check_open()
-                yield timer
-            listed.note(found, part)
-        else:
+        first_ms = max(start_ms or 0, listed.due_ms)
+        try:
+            for found in find_in_order(core, first_ms, NEVER_MS if end_ms is None else end_ms):
+                found = listed.behind(found)
+                if topic is not None:
+                    found = found.of_topic(core, topic)
+                stop = len(found.message) if limit is None else limit - listed.count
+                found = found.choose(slice(stop))
+                for at in range(0, len(found.message), _AT_ONCE):
+                    some = found.choose(slice(at, at + _AT_ONCE))
+                    with core.gate.guard():
+                        core.check_open()
+                        timers = decode_timers(core, some.message, some.due_ms, some.hold)
+                    tries = 0
+                    some.hold.rest()
+                    for timer in timers:
+                        core.check_process()
+                        if core.closed:
+                            core.check_open()
+                        yield timer
+                    listed.note(some)
+                if listed.count == limit:
+                    return
             return
+        except LapsedError:
+            continue  # what is left is captured again
     raise lapsed_often()
 
 
@@ -140,25 +134,25 @@ class _Listed:
     """
 
     def __init__(self) -> None:
-        self.count, self._due_ms = 0, -1
+        self.count, self.due_ms = 0, -1
         self._same = set[tuple[int, int]]()  # who is due then, and was listed
 
-    def note(self, found: Found, part: Int64s) -> None:
+    def note(self, found: Found) -> None:
         """Go on behind some timers, which are in order."""
-        due_ms = found.due_ms[part]
-        if due_ms[-1] > self._due_ms:
-            self._due_ms = int(due_ms[-1])
+        due_ms = found.due_ms
+        if due_ms[-1] > self.due_ms:
+            self.due_ms = int(due_ms[-1])
             self._same.clear()
-        last = part[due_ms == self._due_ms]
-        self._same.update(zip(found.high[last].tolist(), found.low[last].tolist(), strict=True))
-        self.count += len(part)
+        last = found.choose(due_ms == self.due_ms)
+        self._same.update(zip(last.high.tolist(), last.low.tolist(), strict=True))
+        self.count += len(due_ms)
 
-    def behind(self, found: Found) -> Bools:
-        """Tell which timers were not listed yet: bool[n]."""
-        keep: Bools = found.due_ms >= self._due_ms
-        for i in np.flatnonzero(found.due_ms == self._due_ms).tolist():
+    def behind(self, found: Found) -> Found:
+        """Return those that were not listed yet, of some that are due then or later."""
+        keep = np.ones(len(found.due_ms), np.bool_)
+        for i in np.flatnonzero(found.due_ms == self.due_ms).tolist():
             keep[i] = (int(found.high[i]), int(found.low[i])) not in self._same
-        return keep
+        return found.choose(keep)
 
 
 def count_by_bucket(
@@ -169,10 +163,7 @@ def count_by_bucket(
     for name, value in (("start_ms", start_ms), ("end_ms", end_ms)):
         if value is not None:
             check_int(value, name, -DUE_MS_MAX, 2 * DUE_MS_MAX)
-    due_ms = find_pending(core).due_ms
-    if start_ms is not None:
-        due_ms = due_ms[due_ms >= start_ms]
-    if end_ms is not None:
-        due_ms = due_ms[due_ms < end_ms]
+    end_ms = NEVER_MS if end_ms is None else end_ms
+    due_ms = find_due_times(core, bucket_ms, 0 if start_ms is None else start_ms, end_ms)
     buckets, counts = np.unique(due_ms // bucket_ms, return_counts=True)
     return Horizon(buckets * bucket_ms, counts.astype(np.int64), bucket_ms)

@@ -11,11 +11,12 @@ import pyarrow as pa
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.kinds import check_names
+from timerstore.pending.found import find_in_order
 from timerstore.pending.listing import check_range
 from timerstore.services.engine.holds import while_held
+from timerstore.services.looking.due_order import NEVER_MS, DueOrder
 from timerstore.services.looking.instant import Instant, capture_instant
 from timerstore.services.looking.pending_rows import read_rows
-from timerstore.services.looking.timer_places import find_places
 from timerstore.services.mending.pass_lost import name_lost
 from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds
 from timerstore.tables.commitlog import pieces
@@ -23,7 +24,7 @@ from timerstore.tables.exported import MAKERS, SCHEMAS
 from timerstore.tables.places import NO_UNIT
 from timerstore.tables.timertable import TimerRows, choose_timers
 from timerstore.timelog.files.pinned import PinnedLog
-from timerstore.timelog.jit.record import Words
+from timerstore.wheel.judge import IN_MESSAGE
 
 NAMES: Final = tuple(SCHEMAS["pending"].names)
 
@@ -53,9 +54,11 @@ def pending_columns(
     schema = pa.schema([SCHEMAS["pending"].field(name) for name in names])
 
     def read() -> pa.Table:
-        listing = _Listing(core, bounds)
-        if limit is not None:
-            listing.keep_first(limit)
+        listing = _Listing(core, bounds, start_ms, end_ms)
+        if limit is None:
+            listing.keep_all()
+        else:
+            listing.keep_first(limit, topic)
         return pa.Table.from_batches(list(listing.batches(names, schema)), schema)
 
     return while_held(read)
@@ -64,10 +67,31 @@ def pending_columns(
 class _Listing:
     """What was pending at one instant, and within bounds."""
 
-    def __init__(self, core: Core, bounds: Bounds) -> None:
+    def __init__(
+        self, core: Core, bounds: Bounds, start_ms: int | None, end_ms: int | None
+    ) -> None:
         self._core, self._engine, self._bounds = core, core.engine, bounds
+        self._range = start_ms or 0, NEVER_MS if end_ms is None else end_ms
         self._instant: Instant = capture_instant(core.engine)
-        self._messages, self._due_ms = find_places(core.engine, self._instant)
+
+    def keep_all(self) -> None:
+        """Take all, in the order of the log."""
+        places = DueOrder(self._engine, self._instant, *self._range).all()
+        self._messages, self._due_ms = places.in_log_order()
+
+    def keep_first(self, limit: int, topic: str | None) -> None:
+        """Take those that fall due first, in the order of due time, then of arrival."""
+        parts, count = [np.zeros((3, 0), np.int64)], 0
+        for found in find_in_order(self._core, *self._range, self._instant):
+            if topic is not None:
+                found = found.of_topic(self._core, topic)
+            part = np.stack((found.message, found.due_ms, found.in_level))[:, : limit - count]
+            parts.append(part)
+            count += part.shape[1]
+            if count == limit:
+                break
+        self._messages, due_ms, in_level = np.concatenate(parts, axis=1)
+        self._due_ms = np.where(in_level, due_ms, IN_MESSAGE)
 
     def _read(self) -> Iterator[TimerRows]:
         """Yield the timers chunk by chunk; their texts can be read until the next."""
@@ -80,16 +104,6 @@ class _Listing:
 
     def _tell(self, message: int) -> None:
         name_lost(self._engine, message)
-
-    def keep_first(self, limit: int) -> None:
-        """Keep those that fall due first, in the order of due time, then of arrival."""
-        found = [np.zeros((0, 2), np.int64)]
-        for timers in self._read():
-            found.append(np.stack((timers.rows.offset, timers.rows.exact_due_ms), axis=1))
-        messages, due_ms = np.concatenate(found).T
-        order = np.lexsort((messages, due_ms))[:limit]
-        place: Words = np.searchsorted(self._messages, messages[order])
-        self._messages, self._due_ms = self._messages[place], self._due_ms[place]
 
     def batches(self, names: Sequence[str], schema: Any) -> Iterator[pa.RecordBatch]:
         """Yield the columns, chunk by chunk."""

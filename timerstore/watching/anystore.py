@@ -257,8 +257,12 @@ class AnyStore(Protocol):
         the while once. What it has to read stays on the disk meanwhile. If you stop for more than a
         minute, or the disk is nearly full, that may go; then it shows what is pending by then of
         those that are left. With `topic` and `key` it reads only the timers with that key. Raises
-        StoreFullError if a full store cannot keep what is to be read. O(bytes of what is pending)
-        before the first.
+        StoreFullError if a full store cannot keep what is to be read.
+
+        It reads as it goes: what it yields, and 52 bytes for each timer that waits in a slot of the
+        wheel before that. A timer further ahead than the window (`roll_window_slots`) waits in any
+        slot; it comes in its order, and before the first such each slot is read. With `topic`, the
+        timers of other topics that are due before are read too.
         """
         start_ms = given_instant(start, start_ms, "start")
         end_ms = given_instant(end, end_ms, "end")
@@ -275,7 +279,9 @@ class AnyStore(Protocol):
         limit: int | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """Return pending timers as an Arrow table, as the store is at one instant. O(their bytes).
+        """Return pending timers as an Arrow table, as the store is at one instant.
+
+        O(their bytes); with `end`, or with `limit`, it reads no more than `pending` does.
 
         The columns are id, topic, due_ms, put_ms, roll_count, offset, key, tag, properties, body,
         or the `columns` that you name. Rows are in the order of the log, which costs least. With
@@ -302,7 +308,11 @@ class AnyStore(Protocol):
         end: datetime | None = None,
         end_ms: int | None = None,
     ) -> Horizon:
-        """Return how many timers are due in each span of `bucket_ms`, exactly. O(pending)."""
+        """Return how many timers are due in each span of `bucket_ms`, exactly.
+
+        O(timers in the slots before `end`), 52 bytes each; their messages are read too if a timer
+        that is pending was cancelled. `upcoming` is O(1), and not exact.
+        """
         start_ms = given_instant(start, start_ms, "start")
         end_ms = given_instant(end, end_ms, "end")
         return self._calls.horizon(bucket_ms, start_ms, end_ms)
