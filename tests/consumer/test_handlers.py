@@ -202,3 +202,28 @@ def test_a_retry_s_values_have_names() -> None:
         Retry(5)  # type: ignore[misc]
     waits = Retry(delay=5, reason="later")
     assert copy.copy(waits) == pickle.loads(pickle.dumps(waits)) == waits
+
+
+class _Mute(BaseException):
+    """It fails to say what it is, with what is no Exception."""
+
+    def __str__(self) -> str:
+        raise _Mute
+
+    __repr__ = __str__
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("how", ["raises", "returns", "exits"])
+def test_what_cannot_say_what_it_is_has_failed_like_others(shop: Shop, how: str) -> None:
+    def handle(_: Delivery) -> Any:
+        if how == "returns":
+            return _Mute()
+        raise _Mute if how == "raises" else SystemExit(_Mute())
+
+    consumer = Consumer(shop.store, "g", max_attempts=0)
+    consumer.subscribe("t", handle)
+    shop.put(b"a", b"b")
+    assert consumer.step() == 2
+    consumer.close()
+    assert [each.body for each in shop.store.dead_letters("g")] == [b"a", b"b"]

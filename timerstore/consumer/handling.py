@@ -21,7 +21,7 @@ from timerstore.consumer.retry_rules import TIMEOUT_LEVEL, Outcome, Retry, wait_
 from timerstore.consumer.subscription import Subscription, Task
 from timerstore.consuming.agreed import DEAD, Wait
 from timerstore.consuming.delivery import Delivery
-from timerstore.consuming.failures import Failure
+from timerstore.consuming.failures import Failure, said_by
 from timerstore.errors import StoreClosedError, TimerStoreError
 from timerstore.ground.arguments import given_delay
 from timerstore.ground.moments import shown_time
@@ -141,11 +141,12 @@ class Handling:
             if result.ack_index == count and self._as_list:
                 return Outcome(count, None, None, False, elapsed_ms)
             error = ValueError(
-                f"the handler returned {result!r} for {count} messages. "
+                f"the handler returned {said_by(result, repr)} for {count} messages. "
                 f"Return an ack_index of {count} at most."
             )
         if error is None:
-            error = TypeError(f"the handler returned {result!r}. Return None, or a Retry.")
+            said = said_by(result, repr)
+            error = TypeError(f"the handler returned {said}. Return None, or a Retry.")
         return Outcome(0, 0, error, False, elapsed_ms)
 
     def finish(self, task: Task, outcome: Outcome) -> Iterator[None]:
@@ -357,7 +358,7 @@ def failed_by(error: BaseException) -> BaseException:
     something of its message alone, as any error does.
     """
     if isinstance(error, SystemExit):
-        return RuntimeError(f"the handler called sys.exit({error.code!r})")
+        return RuntimeError(f"the handler called sys.exit({said_by(error.code, repr)})")
     return error
 
 

@@ -7,9 +7,9 @@ shortened, or left out: it can be sent back, and die, all the same.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.writing.frame import encode_property
@@ -39,10 +39,17 @@ class Failure:
         name = kind.__qualname__
         if kind.__module__ not in ("builtins", "__main__"):
             name = f"{kind.__module__}.{name}"
-        try:
-            return cls(name, str(error))
-        except Exception:
-            return cls(name)
+        return cls(name, said_by(error, str))
+
+
+def said_by(value: object, say: Callable[[Any], str]) -> str:
+    """Return what a program's object says of itself; nothing if it fails to say it."""
+    try:
+        return say(value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return ""
 
 
 def failed_properties(
