@@ -49,7 +49,8 @@ def live_units(engine: Engine) -> Iterator[Units]:
     for units in _units(engine, PinnedLog(log), log.start, log.end, engine.read_slot):
         log.trim()
         kept = ~floor.superseded(units)
-        yield units if kept.all() else units[kept]
+        if kept.any():
+            yield units if kept.all() else units[kept]
 
 
 def _units(

@@ -217,7 +217,7 @@ def test_listings_that_overlap_do_not_keep_all_for_ever(parked: Parked) -> None:
 def test_a_full_store_says_so(parked: Parked, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where each capture has to go before it could be read."""
 
-    def lapse(*_: object) -> None:
+    def lapse(*_: object, **__: object) -> None:
         raise LapsedError
 
     monkeypatch.setattr(Hold, "pass_missing", lapse)
