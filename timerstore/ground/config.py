@@ -167,6 +167,7 @@ class Config(Tuning):
     max_bytes: int | None = None
     """Puts are refused while the store takes this much disk, less two segments that are reserved
     for firing and cleaning. Disk is counted in blocks, as `du` does. What is in the store stays.
+    What fires is written once more, above the limit if need be: set it to half of the disk at most.
     See `least_max_bytes`, and `small`."""
 
     retention_ms: int = 0
@@ -300,7 +301,8 @@ class Config(Tuning):
 
         Segments are smaller, down to 1 MiB, and with them the largest message; below 256 MiB the
         wheel is a day long, so that a timer further ahead is written again twice a day. Set it to
-        half of the disk at most: what fires is written once more, above `max_bytes` if need be.
+        half of the disk at most: what fires is written once more, above `max_bytes` if need be. If
+        that finds no room on the disk, firing stands still until there is some.
         `settings`: any others.
         """
         check_int(max_bytes, "max_bytes", SMALL_BYTES_MIN, _MS_MAX)
