@@ -4,5 +4,4 @@ flush.py         the thread that flushes, its checkpoints
 group_commit.py  many wait for one fsync
 capture.py       a checkpoint, captured in one kernel
 ahead_file.py    what is pending, as of a clean close
-cancelled_file.py  the cancelled set, as of a clean close
 """

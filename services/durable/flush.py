@@ -25,7 +25,6 @@ from timerstore.errors import (
 )
 from timerstore.ground.inloop import note_blocking
 from timerstore.services.durable.ahead_file import write_ahead
-from timerstore.services.durable.cancelled_file import write_cancelled
 from timerstore.services.durable.capture import Captured, capture, written
 from timerstore.services.durable.group_commit import IS_DURABLE, LEADS, MAY_LEAD, GroupCommit
 from timerstore.services.engine.engine import Engine
@@ -261,7 +260,6 @@ class Flusher:
         }
         write_json(engine.disk, config / "timermetrics", sealed(metrics))
         write_ahead(engine)
-        write_cancelled(engine)
         write_store_checkpoint(
             engine.disk, engine.path / "checkpoint", stored_ms, engine.commitlog.end
         )

@@ -45,13 +45,9 @@ def learn_sources(engine: Engine) -> None:
     engine.recovered_sources = np.concatenate(parts)
 
 
-def assume_sources(engine: Engine, origins: Words, slot: int, moved: list[Rows]) -> None:
-    """Take all sources to wait in `slot` at the latest, or in the slot in which they are due.
-
-    `moved`: (source, that slot) of those whose copy is a timer again. O(sources).
-    """
-    fired = np.stack([origins, np.full(len(origins), slot)], axis=1)
-    engine.recovered_sources = np.concatenate([fired, *moved])
+def assume_sources(engine: Engine, origins: Words, slot: int) -> None:
+    """Take all sources to wait in `slot` at the latest."""
+    engine.recovered_sources = np.stack([origins, np.full(len(origins), slot)], axis=1)
 
 
 @kernel_later

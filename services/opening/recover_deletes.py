@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from timerstore.services.durable.cancelled_file import read_cancelled
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.level_timers import still_wait
 from timerstore.services.looking.log_units import live_units
@@ -34,18 +33,6 @@ def find_cancelled(engine: Engine, level_deletes: list[Words]) -> None:
         levels = np.flatnonzero(_of_level(high, low))
         known[levels] = still_wait(engine, low[levels] & ~fmt.LEVEL_MARK)
         engine.cancelled.add(high[known], low[known])
-    _hold(engine, level_deletes)
-
-
-def take_cancelled(
-    engine: Engine, log_end: int, set_count: int, level_deletes: list[Words]
-) -> None:
-    """Take the set that a clean close stored, else find it. O(set)."""
-    stored = read_cancelled(engine, log_end, set_count)
-    if stored is None:
-        find_cancelled(engine, level_deletes)
-        return
-    engine.cancelled.add(*stored.T.copy())
     _hold(engine, level_deletes)
 
 

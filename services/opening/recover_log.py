@@ -25,11 +25,10 @@ from timerstore.services.opening.recover_queues import (
 )
 from timerstore.services.opening.recover_torn import torn_bytes, whole_count
 from timerstore.services.opening.recovery_findings import RecoveryFindings
-from timerstore.services.opening.telling import Telling
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import REASONS, MessageParts
 from timerstore.timelog.files.checkpoint import Checkpoint, sealed_from
-from timerstore.timelog.jit.record import Rows, Words
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.copies import BrokerCopies
 from timerstore.timelog.reading.lostcopies import NO_SOURCE
@@ -52,8 +51,7 @@ class ScannedLog:
     origins: list[Words] = field(default_factory=list)
     broker_origins: Words = field(default_factory=lambda: np.zeros(0, np.int64))
     copies: list[Words] = field(default_factory=list)
-    moved: list[Rows] = field(default_factory=list)
-    """Sources of copies that wait in the timer topic again, each with the slot it is due in."""
+    has_hops: bool = False  # some of the copies wait in the timer topic again
     level_deletes: list[Words] = field(default_factory=list)
     due_max_ms: int = 0
     is_checked: bool = False  # each message of the log was, by its CRC, and none is damaged
@@ -100,9 +98,8 @@ class LogScan:
         """
         self._is_live = is_live
         self._find_queue_ends()
-        start, telling = self._scan_from, Telling(self.engine, "messages are read again")
         while self._read_chunk():
-            telling.tell(self._place.offset - start, self.engine.commitlog.files_end - start)
+            pass
         self._end_log()
         is_whole = self._scan_from == self.engine.commitlog.start
         self.log.is_checked = is_whole and not self.damaged.ranges
@@ -196,9 +193,7 @@ class LogScan:
         is_copy = part.origin >= 0
         log.origins.append(part.origin[is_copy].copy())
         log.copies.append(part.offset[is_copy].copy())
-        moved = is_timer & is_copy
-        due_slot = np.maximum(part.due_ms, part.exact_due_ms) // self.engine.precision_ms
-        log.moved.append(np.stack((part.origin[moved], due_slot[moved]), axis=1))
+        log.has_hops |= bool((is_timer & is_copy).any())
         log.level_deletes.append(level_deletes(part))
         fired_due_ms = part.due_ms[~is_timer]  # −1 if there is none
         log.due_max_ms = max(log.due_max_ms, int(fired_due_ms.max(initial=0)))

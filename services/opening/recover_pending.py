@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from timerstore.services.looking.log_units import live_units
 from timerstore.services.looking.read_pending import map_alone, read_timers, reading_of
 from timerstore.services.mending.pass_lost import pass_lost
 from timerstore.services.opening.recover_removed import count_removed
-from timerstore.services.opening.telling import Telling
 from timerstore.services.world.state import LOST_COUNT_MAX
 from timerstore.services.world.world import World, note_lost
 from timerstore.timelog.bytes import format as fmt
@@ -29,8 +28,6 @@ from timerstore.wheel.judge import (
     PendingRead,
 )
 
-COUNTING: Final = "all that is pending is counted again"
-
 
 def count_units(engine: Engine, *, verify: bool) -> int:
     """Count the pending timers of each topic from the units; return how many are gone.
@@ -39,10 +36,9 @@ def count_units(engine: Engine, *, verify: bool) -> int:
     """
     engine.queues.table.pending[:] = 0
     reading = reading_of(engine, engine.cancelled.table, verify=verify)._replace(needs_rows=True)
-    removed_count, timerlog = 0, engine.timerlog
-    thread, telling = engine.world.dequeue_put.thread, Telling(engine, COUNTING)
+    removed_count = 0
+    thread = engine.world.dequeue_put.thread
     for units in live_units(engine):
-        telling.tell(int(units.offset[0]) - timerlog.start, timerlog.end - timerlog.start)
         removed_count += count_removed(engine, units)
         magic = units.magic
         timers = np.flatnonzero(magic & fmt.UNIT_DELETE == 0)

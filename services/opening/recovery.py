@@ -17,7 +17,7 @@ from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import QUEUES, TIMERS
 from timerstore.services.opening.recover_copies import assume_sources, learn_sources
 from timerstore.services.opening.recover_counts import Recount
-from timerstore.services.opening.recover_deletes import find_cancelled, take_cancelled
+from timerstore.services.opening.recover_deletes import find_cancelled
 from timerstore.services.opening.recover_files import check_files
 from timerstore.services.opening.recover_hops import learn_hops
 from timerstore.services.opening.recover_index import cut_index, empty_index, take_brokers_units
@@ -38,7 +38,6 @@ from timerstore.services.opening.recover_pending import (
 from timerstore.services.opening.recover_removed import first_kept_index
 from timerstore.services.opening.recover_torn import complete_reschedule
 from timerstore.services.opening.recovery_findings import RecoveryFindings
-from timerstore.services.opening.telling import Telling
 from timerstore.services.running.provide import provide
 from timerstore.services.running.steps import run
 from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT
@@ -210,10 +209,7 @@ def _link_from_q(this: Recovery) -> None:
     engine.queues.prepare(0)
     this.linked_before = engine.timerlog.end
     engine.world.settings.recovering = CHECKED if this.log.is_checked else CHECKING
-    first, telling = this.queue_index, Telling(engine, "timers get their units")
     while True:
-        linked = engine.world.enqueue_put.linked_index - first
-        telling.tell(linked, engine.queues.next_index(0) - first)
         run(engine.world, ENQUEUE_GET, ENQUEUE_PUT, this.now_ms, this.now_ms)
         service = engine.needing()
         if service < 0:
@@ -234,7 +230,7 @@ def _begin_to_write(this: Recovery) -> None:
 
 
 def _look_for_counts(this: Recovery) -> None:
-    """Take what a clean close stored, also of what had no unit yet; name the damage it knew."""
+    """Take what a clean close stored, if nothing has happened since; name the damage it knew."""
     engine = this.engine
     if not this.findings.clean or this.checkpoint is None:
         return
@@ -242,7 +238,7 @@ def _look_for_counts(this: Recovery) -> None:
     counts = stored_counts(engine)
     if counts is None:
         return
-    is_sound = is_sound and are_sure(counts)
+    is_sound = is_sound and this.linked_before == engine.timerlog.end and are_sure(counts)
     if is_sound and take_ahead(engine, this.log.end, counts):
         this.counts = counts
     name_stored(engine, counts)
@@ -252,10 +248,12 @@ def _take_the_counts(this: Recovery) -> None:
     engine, log, checkpoint, counts = this.engine, this.log, this.checkpoint, this.counts
     assert checkpoint is not None and counts is not None
     take_stored(engine, counts["timingCount"])
-    if log.copies:  # what was fired was claimed
-        assume_sources(engine, np.concatenate(log.origins), checkpoint.claimed_slot, log.moved)
+    if log.has_hops:
+        learn_sources(engine)
+    elif log.copies:  # what was fired was claimed
+        assume_sources(engine, np.concatenate(log.origins), checkpoint.claimed_slot)
     if checkpoint.cancelled_count:
-        take_cancelled(engine, log.end, checkpoint.cancelled_count, log.level_deletes)
+        find_cancelled(engine, log.level_deletes)
     take_level_counts(engine, counts)
 
 

@@ -125,7 +125,8 @@ class Runner:
     def link_all(self, timeout_s: float) -> None:
         """Wait until each timer message has its unit, `timeout_s` at most.
 
-        What has none when the store closes is linked when it opens.
+        What has none when the store closes is linked when it opens, which then counts all that is
+        pending.
         """
         until_s = time.monotonic() + timeout_s
         while self._threads and self._is_behind() and time.monotonic() < until_s:
