@@ -168,6 +168,16 @@ def unit_extra(exact_due_ms: int, unit_time_ms: int, is_roll: bool) -> int:
     return value if 0 <= value <= UINT32_MAX else UINT32_MAX
 
 
+def due_of_unit(unit: Unit) -> tuple[int, int] | None:
+    """The first and the last millisecond at which a timer may be due; None: it is not said."""
+    by_broker = unit.crc == 0 and unit.extra == 0
+    if unit.extra == 2**32 - 1 or by_broker:
+        return None
+    if unit.magic & 2:
+        return unit.extra * 1_000, unit.extra * 1_000 + 999
+    return unit.time_ms + unit.extra, unit.time_ms + unit.extra
+
+
 def leads_to(unit: Unit, precision_ms: int, hop_ms: int) -> int | None:
     """The slot in which a unit's timer is due; None where the unit does not say it.
 

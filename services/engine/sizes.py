@@ -92,7 +92,7 @@ def _lost(path: Path, identity: Identity, fault: CorruptStoreError | None) -> No
         f"{path / IDENTITY_FILE} {why}, and config/timercheck has no copy, yet this is no "
         "broker's store. It was made with the precision_ms and roll_window_slots of some Config: "
         "write the file again with those. With the Config that was passed and the sizes of the "
-        f"files it would be {json.dumps(asdict(identity))}"
+        f"files it would be {json.dumps(asdict(identity))}."
     )
 
 

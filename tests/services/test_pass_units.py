@@ -79,7 +79,9 @@ def written_log(folder: Path, units: list[tuple[int, int]]) -> Any:
     log = SimpleNamespace(
         folder=folder, segment_bytes=SEGMENT_BYTES, start=0, end=offset, numbers=numbers
     )
-    return SimpleNamespace(timerlog=log, locks=SimpleNamespace(wheel=nullcontext()), read_slot=0)
+    return SimpleNamespace(
+        timerlog=log, locks=SimpleNamespace(wheel=SimpleNamespace(guard=nullcontext)), read_slot=0
+    )
 
 
 @given(

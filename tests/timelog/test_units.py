@@ -48,18 +48,8 @@ def laid_out(found: list[tuple[naive.Unit, bool]]) -> tuple[dict[int, naive.Unit
     return units, bytes(data), end
 
 
-def due_of(unit: naive.Unit) -> tuple[int, int] | None:
-    """The first and the last millisecond at which a timer may be due; None: it is not said."""
-    by_broker = unit.crc == 0 and unit.extra == 0
-    if unit.extra == 2**32 - 1 or by_broker:
-        return None
-    if unit.magic & 2:
-        return unit.extra * 1_000, unit.extra * 1_000 + 999
-    return unit.time_ms + unit.extra, unit.time_ms + unit.extra
-
-
 def is_wanted(unit: naive.Unit, wanted: Wanted) -> bool:
-    is_delete, due = bool(unit.magic & 4), due_of(unit)
+    is_delete, due = bool(unit.magic & 4), naive.due_of_unit(unit)
     if not (wanted.deletes if is_delete else wanted.timers):
         return False
     if unit.time_ms < wanted.from_ms and not (wanted.late and unit.delta_ms < 0):
@@ -90,7 +80,7 @@ def test_units(found: list[tuple[naive.Unit, bool]], at_a_time: int, wanted: Wan
             *(unit.message_bytes, unit.topic_hash, unit.extra),
             int(unit.crc == 0 and unit.extra == 0),
         ]
-        due = due_of(unit)
+        due = naive.due_of_unit(unit)
         is_said = due is not None and due[0] == due[1]
         assert each.due_ms[0] == (due[0] if due and is_said else NOT_SAID)
         try:

@@ -81,7 +81,10 @@ def last_of(wheel: SlotArray, number: int) -> int:
 def row_of(offset: int, unit: naive.Unit, hop_ms: int = 0) -> tuple[int, ...]:
     leads_to = naive.leads_to(unit, 1000, hop_ms)
     said = NOT_SAID if leads_to is None else leads_to
-    return offset, unit.time_ms, unit.magic, unit.message_offset, unit.message_bytes, said
+    due = naive.due_of_unit(unit)
+    due_ms = due[0] if due is not None and due[0] == due[1] else NOT_SAID
+    message = unit.message_offset, unit.message_bytes
+    return offset, unit.time_ms, unit.magic, *message, said, due_ms
 
 
 def wheel_of(slots: list[naive.Slot], slot_count: int = SLOT_COUNT) -> SlotArray:
@@ -213,7 +216,7 @@ def test_replaying_what_a_broker_wrote(units: dict[int, naive.Unit], cut: int) -
 def test_replaying_takes_a_slot_from_an_older_time() -> None:
     wheel = wheel_of([naive.Slot(FIRST_SLOT, 0, 520, 3)])
     later = FIRST_SLOT + 2 * SLOT_COUNT
-    unit = table_from(Units, [(1040, later * 1000, 5, 0, 100, later)])
+    unit = table_from(Units, [(1040, later * 1000, 5, 0, 100, later, NOT_SAID)])
     assert revise_slots(wheel, unit, 1000) == 1
     assert list(naive.used_slots(wheel.slots.tobytes()).values()) == [
         naive.Slot(later, 1040, 1040, -1)
