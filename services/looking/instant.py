@@ -90,8 +90,7 @@ class Instant(NamedTuple):
 def _capture(
     world: World,
     cursors: Words,
-    messages: Words,
-    due_ms: Words,
+    waiting: Rows,
     cancelled: Bytes,
     level_start: Words,
     level_stop: Words,
@@ -99,8 +98,10 @@ def _capture(
 ) -> bool:
     """Capture; False, with the lengths that are needed in `cursors`, if it does not fit.
 
-    `cancelled`: uint8[8 * n], or of length 0 if nobody asks for the set.
+    `waiting`: int64[2, n], the messages, and when each is due at the earliest. `cancelled`:
+    uint8[8 * n], or of length 0 if nobody asks for the set.
     """
+    messages, due_ms = waiting[0], waiting[1]
     queues, levels, due, late = world.queues, world.levels, world.dequeue_ring, world.late_ring
     lock_acquire(world.fire_lock)
     lock_acquire(world.near_lock)
@@ -217,13 +218,11 @@ def _capture_cursors(world: World, hold: Hold, with_cancelled: bool) -> Instant:
     if world.cancelled.count:
         length = world.cancelled.length
     while True:
-        messages = np.empty(count + count // 8 + 2 * RING_COUNT, np.int64)
-        due_ms = np.empty_like(messages)
+        waiting = np.empty((2, count + count // 8 + 2 * RING_COUNT), np.int64)
         cancelled = np.empty(length if with_cancelled else 0, np.int64)
-        due_ms.fill(0)
-        messages.fill(0)  # touch the pages now, and not under the lock
+        waiting.fill(0)  # touch the pages now, and not under the lock
         cancelled.fill(0)
-        told = messages, due_ms, cancelled.view(np.uint8)
+        told = waiting, cancelled.view(np.uint8)
         if _capture(world, cursors, *told, start, stop, passes):
             break
         count, length = int(cursors[_MESSAGES]), int(cursors[_CANCELLED_LENGTH])
@@ -246,8 +245,8 @@ def _capture_cursors(world: World, hold: Hold, with_cancelled: bool) -> Instant:
     )
     return Instant(
         snapshot=snapshot,
-        messages=messages[: int(cursors[_MESSAGES])],
-        due_ms=due_ms[: int(cursors[_MESSAGES])],
+        messages=waiting[0, : int(cursors[_MESSAGES])],
+        due_ms=waiting[1, : int(cursors[_MESSAGES])],
         cancelled=cancelled[:in_set],
         pending_count=int(cursors[_COUNT]),
         level_start=start[:levels],

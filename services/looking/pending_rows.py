@@ -30,9 +30,9 @@ def read_rows(
 ) -> Iterator[tuple[LoggedMessages, LoggedParts]]:
     """Yield rows and parts of the timers among messages that were pending at an instant.
 
-    `messages`, `due_ms`: of `find_places`, best in their order. The arrays are overwritten by the
-    next step, until which texts can be read by their places. `tell` is called with the offset of
-    each that is damaged, which is left out. Raises LapsedError. O(bytes).
+    `messages`, `due_ms`: of `Places.in_log_order`, best in their order. The arrays are overwritten
+    by the next step, until which texts can be read by their places. `tell` is called with the
+    offset of each that is damaged, which is left out. Raises LapsedError. O(bytes).
     """
     reading = reading_of(engine, instant.cancelled)
     rows, parts = LoggedMessages.room(CHUNK_MESSAGES), LoggedParts.room(CHUNK_MESSAGES)

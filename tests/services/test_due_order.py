@@ -1,4 +1,4 @@
-"""Places in the order of due time, against a dictionary; and how much is read for the first few."""
+"""Places in the order of due time, against a dictionary; how much is read for the first few."""
 
 import tempfile
 from collections.abc import Iterator

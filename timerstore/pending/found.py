@@ -1,4 +1,4 @@
-"""Pending timers as arrays: all of them, or in order and some at a time."""
+"""Pending timers as arrays: all of them, or some at a time, in order."""
 
 from __future__ import annotations
 
