@@ -48,9 +48,8 @@ class Round:
     def __init__(self, engine: Engine, start: int, stop: int, units_at_once: int) -> None:
         """Read nothing yet; `read_on` reads so many units at a time."""
         log = engine.timerlog
-        with (
-            engine.locks.wheel.guard()
-        ):  # of one moment: what R has passed by now has gone on before `end`
+        # Of one moment: what R has passed by now has gone on before `end`.
+        with engine.locks.wheel.guard():
             self._end, self._read_ms = log.end, engine.read_slot * engine.precision_ms
         self.engine, self.start, self.stop = engine, start, stop
         self.is_read = False

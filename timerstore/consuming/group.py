@@ -44,10 +44,8 @@ Room = Callable[[QueueCursor, int, int], int]
 _D = TypeVar("_D")
 _DENSE_FACTOR: Final = 16
 """If the messages of a run lie in so many times their bytes, all of that is read in one go."""
-_FEW: Final = 256
-"""So many messages are read without measuring them before."""
-_ROOM_BYTES: Final = 48 << 10
-"""For them there is as much room at least: a block has it anyway."""
+_ROOM_BYTES: Final = 16 << 10
+"""What most runs need: four pages. Of what takes more, all is asked for before it is read."""
 
 
 class Group(Reader):
@@ -73,7 +71,6 @@ class Group(Reader):
         self._order: list[QueueCursor] = []  # the same, in the order in which they take turns
         self._queues: dict[int, tuple[Bytes, int]] = {}  # by row: topic and queue id
         self.unreadable_count = self._turn = self._row_count = 0
-        self._message_bytes = 0  # of the longest that was read lately
         self._pullers: deque[Puller] = deque()  # which nobody uses
         self.is_idle = False
         """Whether nothing was there when somebody asked last; only a hint."""
@@ -224,8 +221,8 @@ class Group(Reader):
         queues, commitlog = engine.queues, engine.commitlog
         entries, at, kept = queues.run(cursor.row, start, count)
         topic, queue_id = self._queues[cursor.row]
-        puller, pins, id_room = self._take_puller(), [], ID_BYTES_USUAL * count
-        room = max(_ROOM_BYTES, self._message_bytes * count) if count <= _FEW else 0
+        puller, pins = self._take_puller(), []
+        room, id_room = _ROOM_BYTES, ID_BYTES_USUAL * count
         while True:
             columns = Columns(self._blocks.lend, count, id_room, room)
             with commitlog.reading():
@@ -243,7 +240,6 @@ class Group(Reader):
                 room = needed
                 if high - low <= _DENSE_FACTOR * needed:
                     commitlog.read_ahead(low, high)
-        self._message_bytes = max(needed // max(1, count), self._message_bytes // 2)
         self._pullers.append(puller)
         if sound < count and may_mend:
             unsound = (start + np.flatnonzero(columns.verdicts != PULL_SOUND)).tolist()
