@@ -18,6 +18,7 @@ from pathlib import Path
 
 import machine
 import numpy as np
+from lateness import quantiles
 
 import timerstore
 
@@ -101,13 +102,12 @@ def watch(path: Path, rounds: int) -> None:
             row = f"{(number + 1) * ROUND_S:4.0f} s  {(after - before) / ROUND_S / 1e6:5.0f} MB/s"
             before = after
             for topic in TOPICS:
-                parts, late[topic] = late[topic], []
-                all_ms = np.concatenate([*parts, np.zeros(0)])
+                parts, late[topic] = [each for each in late[topic] if len(each)], []
                 tell = "none came"
-                if len(all_ms):
-                    median, p99, most = np.percentile(all_ms, [50, 99, 100])
-                    rate = len(all_ms) / ROUND_S
-                    tell = f"{rate:,.0f}/s p50 {median:.0f} p99 {p99:.0f} most {most:.0f} ms"
+                if parts:
+                    of = quantiles(parts)
+                    tell = f"{of.count / ROUND_S:,.0f}/s p50 {of.median:.0f} p99 {of.p99:.0f}"
+                    tell += f" most {of.maximum:.0f} ms"
                 row += f"  {topic}: {tell}"
             print(row, flush=True)
         stop.set()

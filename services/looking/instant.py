@@ -26,7 +26,7 @@ from timerstore.services.world.rings import RING_COUNT, place_of, waiting_count
 from timerstore.services.world.state import PASS_COLUMNS, PASS_COUNT_MAX
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.jit.intrinsics import get_i64, load_acquire
+from timerstore.timelog.jit.intrinsics import load_acquire
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
 from timerstore.timelog.jit.locks import lock_acquire, lock_release
 from timerstore.timelog.jit.record import Bytes, Rows, Words, observe
@@ -34,7 +34,7 @@ from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
 from timerstore.wheel.cancelled import copy_cancelled
 from timerstore.wheel.near import list_entries
 from timerstore.wheel.place import ring_top
-from timerstore.wheel.slots import NO_UNIT, slot_at
+from timerstore.wheel.slots import NO_UNIT, next_used_slot, slot_last
 
 _CLAIMED: Final = 0
 _CLAIM_OFFSET: Final = 1
@@ -173,20 +173,21 @@ def _list_slots(world: World, start: int, stop: int, slots: Rows, count: int) ->
     Without locks: a slot that is used for another time meanwhile was passed before, see
     `capture_instant`.
     """
-    wheel = world.wheel.slots
-    for slot in range(start, min(stop, start + len(wheel) // fmt.SLOT_BYTES)):
-        at = slot_at(world.wheel, slot)
-        if get_i64(wheel, at + fmt.SLOT_TIME_AT) == slot:
-            if count < len(slots):
-                slots[count, 0] = slot
-                slots[count, 1] = get_i64(wheel, at + fmt.SLOT_LAST_AT)
-            count += 1
+    stop = min(stop, start + len(world.wheel.slots) // fmt.SLOT_BYTES)
+    slot = next_used_slot(world.wheel, start, stop)
+    while slot < stop:
+        if count < len(slots):
+            slots[count, 0] = slot
+            slots[count, 1] = slot_last(world.wheel, slot)
+        count += 1
+        slot = next_used_slot(world.wheel, slot + 1, stop)
     return count
 
 
 def capture_instant(engine: Engine, *, whole: bool = True) -> Instant:
-    """Capture one instant. O(near wheel + cancelled) under all locks, O(slots) behind them.
+    """Capture one instant.
 
+    O(near wheel + cancelled) under all locks, behind them O(pages of the wheel + used slots).
     Without `whole` neither the cancelled set nor the slots are captured.
     """
     world, hold = engine.world, engine.holds.take()
