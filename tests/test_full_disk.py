@@ -23,7 +23,7 @@ store.put_many([bytes(600)] * 600, delay_ms=3_600_000)
 log = store.core.engine.commitlog
 while store.core.engine.timerlog.end < 52 * 600:
     time.sleep(0.01)
-with log.lock:
+with log.lock.guard():
     file = log.ensure(0)
     log.disk.allocate(file, (34 << 20) + (512 << 10))
     log._enter(0, file)

@@ -10,6 +10,7 @@ from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.engine import Engine
 from timerstore.services.mending.mend_entries import is_sound
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.timelog.writing.consumequeue import is_gap
@@ -24,12 +25,11 @@ def find_queue_end(engine: Engine, row: int, durable: int) -> None:
     """
     queues, file = engine.queues, engine.queues.files[row]
     low, recorded = file.start // fmt.ENTRY_BYTES, engine.counters.recorded_end(row, durable)
-    if low < recorded < file.files_end // fmt.ENTRY_BYTES:
-        last, following = queues.read(row, recorded - 1, 2)
-        if _lies_before(last, durable) and not _lies_before(following, durable):
+    high = _used_stop(file)
+    if low < recorded <= high and _lies_before(queues.read(row, recorded - 1, 1)[0], durable):
+        if recorded == high or not _lies_before(queues.read(row, recorded, 1)[0], durable):
             queues.set_end(row, recorded)
             return
-    high = -(-file.used_end() // fmt.ENTRY_BYTES)
     while low < high:  # the entries before the end are sound, those behind it are not
         middle = (low + high) // 2
         if _lies_before(queues.read(row, middle, 1)[0], durable):
@@ -37,6 +37,14 @@ def find_queue_end(engine: Engine, row: int, durable: int) -> None:
         else:
             high = middle
     queues.set_end(row, low)
+
+
+def _used_stop(file: SegmentedFile) -> int:
+    """Return the index behind the last entry without a byte in a hole: a full tmpfs maps no hole.
+
+    An entry that begins before a hole and ends in it was never written.
+    """
+    return file.used_end() // fmt.ENTRY_BYTES
 
 
 def _lies_before(entry: Any, offset: int) -> bool:
@@ -53,7 +61,7 @@ def check_queue_end(engine: Engine, row: int, durable: int) -> bool:
     """
     is_asked = False
     queues, file, end = engine.queues, engine.queues.files[row], engine.queues.next_index(row)
-    first, stop = file.start // fmt.ENTRY_BYTES, -(-file.used_end() // fmt.ENTRY_BYTES)
+    first, stop = file.start // fmt.ENTRY_BYTES, _used_stop(file)
     for before, after in zip(file.numbers, file.numbers[1:], strict=False):
         if after != before + 1:
             offset = (before + 1) * file.segment_bytes

@@ -76,7 +76,7 @@ def test_without_a_copy_nothing_is_guessed(tmp_path: Path, checkpoint: bool) -> 
         TimerStore(path, config=config, clock=ManualClock(START_MS, force=True), disk=QuietDisk())
     assert content_of(path) == before
     said = str(caught.value)
-    written = json.loads(said[said.index("{") :])
+    written = json.loads(said[said.index("{") : said.rindex("}") + 1])
     assert written == described and written["store_tag"] == tag
     (path / "timerstore.json").write_text(json.dumps(written))
     store = TimerStore(path, clock=ManualClock(START_MS, force=True), disk=QuietDisk())
