@@ -36,6 +36,7 @@ def run(path: Path) -> nbformat.NotebookNode:
     client = NotebookClient(
         notebook,
         timeout=SECONDS_MAX,
+        startup_timeout=SECONDS_MAX,
         kernel_name="python3",
         resources={"metadata": {"path": str(path.parent)}},
     )
