@@ -512,7 +512,7 @@ def test_a_call_that_blocks_the_loop_is_logged_once(
             store.flush()
         await asyncio.to_thread(store.put, b"x")
         with suppress(TimeoutError):
-            store.pull("nothing", timeout=0.01)
+            store.pull("nothing", timeout=0.5)
         async with timerstore.aio.attach(store) as mine:
             await mine.put(b"x", topic="u")
             await mine.flush()
