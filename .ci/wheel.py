@@ -31,7 +31,8 @@ else:
 """
 OF_C = {
     *("__errno_location", "bcmp", "clock_gettime", "madvise", "memcmp", "memcpy", "memmove"),
-    *("memset", "ppoll", "pthread_self", "read", "sched_yield", "syscall", "usleep", "write"),
+    *("memset", "mincore", "ppoll", "pthread_self", "read", "sched_yield", "syscall", "usleep"),
+    "write",
 }
 """What kernels may ask of the C library: all of it is older than any glibc that matters."""
 

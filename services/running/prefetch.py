@@ -139,7 +139,7 @@ class Prefetcher:
     def __init__(self, engine: Engine) -> None:
         """Begin with looking: after opening nobody knows what is in memory."""
         self.engine, self.state = engine, engine.world.prefetch
-        self._faults = 0
+        self._faults = -1  # unlike any count
         self._until_s = 0.0
 
     def run(self, stop: Flag) -> None:

@@ -77,4 +77,5 @@ def test_a_clock_that_was_set_ahead_by_years_costs_hops(tmp_path: Path) -> None:
     with timerstore.open(tmp_path, config=config) as store:
         id = store.put(b"x", topic="t", delay=timedelta(seconds=1))
         assert [each.id for each in store.pull("t", group="g", timeout=300)] == [id]
-        assert work(store)[1] < 5_000  # not the steps: threads look up while time passes
+        # Not the steps, and not few: threads look up while time passes. There are 63 million slots.
+        assert work(store)[1] < 100_000
