@@ -24,6 +24,7 @@ PROVED: Final = (
     "aio/test_fastapi.py::test_reminders",
     "test_dedup.py::test_the_work_is_done_once",
     # Storms and kills.
+    "test_storm.py::test_nothing_freezes_and_counts_are_exact[2]",
     "test_storm.py::test_nothing_freezes_and_counts_are_exact[8]",
     "test_storm.py::test_queues_of_four_places",
     "test_storm.py::test_killed_with_queues_of_four_places",
@@ -31,6 +32,7 @@ PROVED: Final = (
     "consumer/test_consumer_kill.py",
     "consuming/test_ackput_kill.py::test_killed_again_and_again",
     "backups/test_standby.py::test_wherever_a_promotion_ends",
+    "backups/test_follow_kill.py::test_what_was_shipped_outlives_the_disk[s3]",
     "backups/test_follow.py::test_small_pieces_become_large_ones",
     "offline/test_backup.py::test_killed_in_the_middle_beside_a_busy_owner",
     "cli/test_importing.py::test_a_process_that_is_killed",
@@ -151,6 +153,11 @@ WHOLE: Final = (
     "services/test_hops.py::test_killed_at_each_slot",
     "services/test_retention.py::test_crash_while_removing",
     "services/test_linked_twice.py",
+    "services/test_broker_damage.py",
+    "services/test_late_units.py::test_what_a_broker_linked_late_is_pending",
+    "services/test_due_order.py::test_what_is_due_at_one_millisecond",
+    "services/test_cleaning.py::test_hops_alone_begin_no_copying",
+    "services/test_jump.py::test_a_clock_that_was_set_ahead_by_years",
     # Programs in processes of their own, which run no kernel.
     "timelog/jit/test_later.py::test_a_client_needs_no_compiler",
     "timelog/jit/test_later.py::test_a_client_that_puts_and_consumes_loads_no_engine",
