@@ -16,6 +16,10 @@ files   A broker removes the oldest file of the timer log once the message of it
         empty delete, in a slot that is passed; if it is live itself, it is linked anew before.
 beside  A delete that was linked into its target's slot says nothing once we have the store back:
         its target hops on from there, and stays cancelled.
+again   A broker that is killed goes back to the queue cursor that it flushed last, and links some
+        timers again, by then perhaps to other slots. Two units of one message are one timer: the
+        last one counts. So opening reads all units, and again in later lives until R has passed
+        the slots of those that are not alone.
 match   Opening scans the whole log. A broker's copy stands for the last message before it that
         bears its name, with one roll less; hops count no rolls. All units of what has a copy are
         done.
@@ -25,7 +29,14 @@ from tests.models import rules_model
 from tests.models.rules_model import SL, P, W
 
 TSEG = 4  # units in a file of the timer log
-RULES = {"pass": "S", "cut": "later", "last": "entry", "files": "named", "match": "copies"}
+RULES = {
+    "pass": "S",
+    "cut": "later",
+    "last": "entry",
+    "files": "named",
+    "again": "last",
+    "match": "copies",
+}
 WRONG = [
     {"pass": "now"},
     {"cut": "no"},
@@ -33,6 +44,9 @@ WRONG = [
     {"files": "as they are"},
     {"match": "origins"},
     {"beside": "forget", "roll": "begun"},
+    {"again": "each"},
+    {"again": "first"},
+    {"again": "last at first"},
 ]
 
 
@@ -126,7 +140,7 @@ class History(rules_model.Store):
     def life_of_a_broker(self):
         self.Q = self.qi[self.tl[-1]["off"]] + 1 if self.tl else 0
         self.C = self.R
-        checkpoint = self.R
+        checkpoint, self.flushed_Q = self.R, self.Q
         for _ in range(self.rnd.randrange(40)):
             self.tick(self.rnd.choice((1, P, P)))
             self.broker_links()
@@ -136,12 +150,21 @@ class History(rules_model.Store):
                 self.C = self.ckR = self.R
             self.broker_removes()
             if self.rnd.random() < 0.3 or self.R > checkpoint + SL - 2:
-                checkpoint = self.R
+                checkpoint, self.flushed_Q = self.R, self.Q
+            if self.rnd.random() < 0.3:
+                self.put(self.now + self.rnd.randrange(260))
         self.broker_links()
+        if self.rnd.random() < 0.5:
+            self.info["linked again"] += self.Q - self.flushed_Q  # it is killed
+            self.Q = self.flushed_Q
+            self.tick(self.rnd.randrange(3 * P))
+            self.broker_links()
         self.disk = list(self.wheel)
         t = len(self.tl)
         self.ck = {"R": checkpoint, "Q": self.Q, "L": 0, "tl": t, "log": len(self.log)}
-        self.ck |= {"T": t, "C": checkpoint}
+        self.ck |= {"T": 0, "C": 0}
+        if self.v["again"] != "last at first":
+            self.ck["C"] = max((self.tl[u]["slot"] + 1 for u in self.linked_again()), default=0)
         self.flushed, self.tlf = len(self.log), t
         self.open()
 
@@ -186,6 +209,7 @@ class History(rules_model.Store):
         m = {name: value for name, value in self.log[o].items() if name != "origin"}
         rolls = m.get("rolls", 0) + (kind != "f")
         self.append(**m | {"k": kind, "rolls": rolls, "by": "broker"})
+        self.flushed_Q = self.Q  # else it would copy again, by its own doing
         self.durable()
 
     def pending(self, i):  # a broker's rolls are not on the grid: all that waits is looked through
@@ -205,6 +229,28 @@ class History(rules_model.Store):
         super().open()
         self.past = set(self.done)
         self.cancelled.pop(-1, 0)
+
+    def linked_again(self):  # the units of what hopped, or a killed broker linked again
+        units = {}
+        for u in range(max(self.ck["T"], self.start), len(self.tl)):
+            o = self.tl[u]["off"]
+            if self.tl[u]["hop"] or self.log[o]["k"] == "p":  # a delete is linked to many slots
+                units.setdefault(o, []).append(u)
+        several = (us for us in units.values() if len(us) > 1 or self.tl[us[0]]["hop"])
+        return [u for us in several for u in us]
+
+    def later(self, u):
+        if self.v["again"] == "first":
+            return self.hopped.get(self.tl[u]["off"], u) != u
+        return super().later(u)
+
+    def last_units(self):
+        if self.v["again"] == "each":
+            return super().last_units()
+        again = self.linked_again()
+        if self.v["again"] == "first":
+            again.reverse()
+        return {self.tl[u]["off"]: u for u in again}
 
     def name_origins(self):  # what a broker's copies do not say
         for c, m in enumerate(self.log):

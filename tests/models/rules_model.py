@@ -413,7 +413,7 @@ class Store(Oracle):
             if not h or h[0] < U["slot"] or (h[0] == U["slot"] and h[1] < u):
                 self.wheel[U["slot"] % N] = (U["slot"], u)
         self.slot_of = {U["off"]: U["slot"] for U in self.tl}
-        self.hopped = {U["off"]: u for u, U in enumerate(self.tl) if u >= self.ck["T"] and U["hop"]}
+        self.hopped = self.last_units()
         self.Q = max((self.qi[U["off"]] + 1 for U in self.tl), default=0)
         self.cancelled = {}
         self.enqueue(10**9)
@@ -428,6 +428,9 @@ class Store(Oracle):
         if last.get("replaces") is not None and last["k"] == "p" and "origin" not in last:
             self.cancelled[last["replaces"]] = 1
             self.append(k="d", due=self.log[last["replaces"]]["due"], id=last["replaces"])
+
+    def last_units(self):  # by message, of what hopped
+        return {U["off"]: u for u, U in enumerate(self.tl) if u >= self.ck["T"] and U["hop"]}
 
 
 FIRES_WAITING = {"overdue": "fires", "cancelled": "drop", "rolls to": "any", "roll": "begun"}
