@@ -155,9 +155,9 @@ WHOLE: Final = (
     "services/test_linked_twice.py",
     "services/test_broker_damage.py",
     "services/test_late_units.py::test_what_a_broker_linked_late_is_pending",
-    "services/test_due_order.py::test_what_is_due_at_one_millisecond",
+    "services/test_due_order.py::test_what_is_due_at_one_millisecond_is_read_as_it_is_asked_for",
     "services/test_cleaning.py::test_hops_alone_begin_no_copying",
-    "services/test_jump.py::test_a_clock_that_was_set_ahead_by_years",
+    "services/test_jump.py::test_a_clock_that_was_set_ahead_by_years_costs_hops",
     # Programs in processes of their own, which run no kernel.
     "timelog/jit/test_later.py::test_a_client_needs_no_compiler",
     "timelog/jit/test_later.py::test_a_client_that_puts_and_consumes_loads_no_engine",
