@@ -189,6 +189,11 @@ def _names_all(table: Words, high: Words, low: Words, named: Flags) -> None:
         named[i] = names_timer(table, high[i], low[i])
 
 
+def are_of_level(high: Words, low: Words) -> Flags:
+    """Tell which identities are those of messages that we put into a delay level: bool[n]."""
+    return (high == IDENTITY_OURS) & (low >= fmt.LEVEL_MARK)
+
+
 def in_table(table: Words, high: Words, low: Words) -> Flags:
     """Tell which identities are in a set's table, or in a copy of it: bool[n]."""
     named = np.zeros(len(low), np.bool_)

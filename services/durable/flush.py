@@ -25,6 +25,7 @@ from timerstore.errors import (
 )
 from timerstore.ground.inloop import note_blocking
 from timerstore.services.durable.ahead_file import write_ahead
+from timerstore.services.durable.cancelled_file import write_cancelled
 from timerstore.services.durable.capture import Captured, capture, written
 from timerstore.services.durable.group_commit import IS_DURABLE, LEADS, MAY_LEAD, GroupCommit
 from timerstore.services.engine.engine import Engine
@@ -240,16 +241,16 @@ class Flusher:
             engine.counters.write(commitlog, lock, ends, flushed_log, durably=checkpoint.clean)
         checkpoint.state_timestamp = engine.queues.table.stored_ms
         if checkpoint.clean:
-            self._write_for_brokers(config, checkpoint.sequence)
+            self._write_of_close(config, checkpoint)
         self._level_file.write(engine.disk, checkpoint)
         write_checkpoint(engine.disk, config / "timercheck", checkpoint)
 
-    def _write_for_brokers(self, config: Path, counter: int) -> None:
+    def _write_of_close(self, config: Path, checkpoint: Checkpoint) -> None:
         """Write what a clean close leaves behind besides the cursors."""
         engine = self.engine
         stored_ms = engine.queues.table.stored_ms
         timers, levels = engine.queues.table.pending.reshape(2, -1)
-        version = {"counter": counter, "stateVersion": 0, "timestamp": stored_ms}
+        version = {"counter": checkpoint.sequence, "stateVersion": 0, "timestamp": stored_ms}
         metrics = {
             "dataVersion": version,
             "timingCount": self._counts(timers, stored_ms),
@@ -260,6 +261,7 @@ class Flusher:
         }
         write_json(engine.disk, config / "timermetrics", sealed(metrics))
         write_ahead(engine)
+        write_cancelled(engine, checkpoint)
         write_store_checkpoint(
             engine.disk, engine.path / "checkpoint", stored_ms, engine.commitlog.end
         )

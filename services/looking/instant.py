@@ -184,6 +184,17 @@ def _list_slots(world: World, start: int, stop: int, slots: Rows, count: int) ->
     return count
 
 
+def used_slots(world: World, start: int, stop: int) -> Rows:
+    """Return the used slots of [start, stop), once around, with the last unit of each: int64[n, 2].
+
+    No service runs. O(pages of the wheel between + used slots).
+    """
+    slots = np.empty((_SLOTS_AT_FIRST, 2), np.int64)
+    while (count := _list_slots(world, start, stop, slots, 0)) > len(slots):
+        slots = np.empty((count, 2), np.int64)
+    return slots[:count]
+
+
 def capture_instant(engine: Engine, *, whole: bool = True) -> Instant:
     """Capture one instant.
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from timerstore.services.durable.cancelled_file import read_cancelled
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.level_timers import still_wait
 from timerstore.services.looking.log_units import live_units
 from timerstore.services.looking.read_pending import map_alone, read_timers, reading_all
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.message import IDENTITY_OURS
-from timerstore.timelog.jit.record import Flags, Words
+from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.wheel import judge as pending
+from timerstore.wheel.cancelled import are_of_level
 
 
 def find_cancelled(engine: Engine, level_deletes: list[Words]) -> None:
@@ -30,21 +31,29 @@ def find_cancelled(engine: Engine, level_deletes: list[Words]) -> None:
         found = read_timers(engine, messages, reading, locate=map_alone)
         high, low = found.high, found.low
         known = found.verdict == pending.DELETE
-        levels = np.flatnonzero(_of_level(high, low))
+        levels = np.flatnonzero(are_of_level(high, low))
         known[levels] = still_wait(engine, low[levels] & ~fmt.LEVEL_MARK)
         engine.cancelled.add(high[known], low[known])
     _hold(engine, level_deletes)
 
 
+def take_cancelled(
+    engine: Engine, log_end: int, set_count: int, level_deletes: list[Words]
+) -> None:
+    """Take the set that a clean close stored, else find it. O(set)."""
+    stored = read_cancelled(engine, log_end, set_count)
+    if stored is None:
+        find_cancelled(engine, level_deletes)
+        return
+    engine.cancelled.add(*stored.T.copy())
+    _hold(engine, level_deletes)
+
+
 def level_deletes(rows: LoggedMessages) -> Words:
     """Return (target, offset) of each delete of a level's message among scanned rows."""
-    of_level = _of_level(rows.identity_high, rows.identity_low)
+    of_level = are_of_level(rows.identity_high, rows.identity_low)
     found = rows[(rows.is_delete == 1) & of_level]
     return np.stack((found.identity_low, found.offset), axis=1)
-
-
-def _of_level(high: Words, low: Words) -> Flags:
-    return (high == IDENTITY_OURS) & (low >= fmt.LEVEL_MARK)
 
 
 def _hold(engine: Engine, level_deletes: list[Words]) -> None:

@@ -11,6 +11,7 @@ from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import QUEUES
 from timerstore.services.opening.level_due_times import LevelDueTimes
+from timerstore.services.opening.opening_progress import OpeningProgress
 from timerstore.services.opening.recover_copies import drop_before
 from timerstore.services.opening.recover_counts import Recount
 from timerstore.services.opening.recover_damage import NO_MESSAGE, DamagedLog
@@ -98,8 +99,12 @@ class LogScan:
         """
         self._is_live = is_live
         self._find_queue_ends()
+        start, progress = (
+            self._scan_from,
+            OpeningProgress(self.engine.path, "messages are read again"),
+        )
         while self._read_chunk():
-            pass
+            progress.tell(self._place.offset - start, self.engine.commitlog.files_end - start)
         self._end_log()
         is_whole = self._scan_from == self.engine.commitlog.start
         self.log.is_checked = is_whole and not self.damaged.ranges

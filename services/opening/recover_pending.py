@@ -12,6 +12,7 @@ from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.log_units import live_units
 from timerstore.services.looking.read_pending import map_alone, read_timers, reading_of
 from timerstore.services.mending.pass_lost import pass_lost
+from timerstore.services.opening.opening_progress import OpeningProgress
 from timerstore.services.opening.recover_removed import count_removed
 from timerstore.services.world.state import LOST_COUNT_MAX
 from timerstore.services.world.world import World, note_lost
@@ -36,9 +37,11 @@ def count_units(engine: Engine, *, verify: bool) -> int:
     """
     engine.queues.table.pending[:] = 0
     reading = reading_of(engine, engine.cancelled.table, verify=verify)._replace(needs_rows=True)
-    removed_count = 0
+    removed_count, timerlog = 0, engine.timerlog
     thread = engine.world.dequeue_put.thread
+    progress = OpeningProgress(engine.path, "all that is pending is counted again")
     for units in live_units(engine):
+        progress.tell(int(units.offset[0]) - timerlog.start, timerlog.end - timerlog.start)
         removed_count += count_removed(engine, units)
         magic = units.magic
         timers = np.flatnonzero(magic & fmt.UNIT_DELETE == 0)

@@ -15,9 +15,10 @@ from timerstore.services.durable.ahead_file import take_ahead
 from timerstore.services.durable.flush import write_abort
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import QUEUES, TIMERS
+from timerstore.services.opening.opening_progress import OpeningProgress
 from timerstore.services.opening.recover_copies import assume_sources, learn_sources
 from timerstore.services.opening.recover_counts import Recount
-from timerstore.services.opening.recover_deletes import find_cancelled
+from timerstore.services.opening.recover_deletes import find_cancelled, take_cancelled
 from timerstore.services.opening.recover_files import check_files
 from timerstore.services.opening.recover_hops import learn_hops
 from timerstore.services.opening.recover_index import cut_index, empty_index, take_brokers_units
@@ -209,7 +210,10 @@ def _link_from_q(this: Recovery) -> None:
     engine.queues.prepare(0)
     this.linked_before = engine.timerlog.end
     engine.world.settings.recovering = CHECKED if this.log.is_checked else CHECKING
+    first, progress = this.queue_index, OpeningProgress(engine.path, "timers get their units")
     while True:
+        linked = engine.world.enqueue_put.linked_index - first
+        progress.tell(linked, engine.queues.next_index(0) - first)
         run(engine.world, ENQUEUE_GET, ENQUEUE_PUT, this.now_ms, this.now_ms)
         service = engine.needing()
         if service < 0:
@@ -253,7 +257,7 @@ def _take_the_counts(this: Recovery) -> None:
     elif log.copies:  # what was fired was claimed
         assume_sources(engine, np.concatenate(log.origins), checkpoint.claimed_slot)
     if checkpoint.cancelled_count:
-        find_cancelled(engine, log.level_deletes)
+        take_cancelled(engine, log.end, checkpoint.cancelled_count, log.level_deletes)
     take_level_counts(engine, counts)
 
 

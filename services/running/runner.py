@@ -122,14 +122,19 @@ class Runner:
         if until_ms and (due_ms < until_ms or behind >= WAKE_COUNT):
             self.wake(ENQUEUE_GET)
 
-    def link_all(self, timeout_s: float) -> None:
-        """Wait until each timer message has its unit, `timeout_s` at most.
+    def link_all(self, patience_s: float) -> None:
+        """Wait until each timer message has its unit, or none gets one for so long.
 
         What has none when the store closes is linked when it opens, which then counts all that is
         pending.
         """
-        until_s = time.monotonic() + timeout_s
-        while self._threads and self._is_behind() and time.monotonic() < until_s:
+        last, since_s = -1, 0.0
+        while self._threads and self._is_behind():
+            linked, now_s = self.engine.world.enqueue_put.linked_index, time.monotonic()
+            if linked != last:
+                last, since_s = linked, now_s
+            elif now_s - since_s > patience_s:
+                return
             self.wake(ENQUEUE_GET)
             time.sleep(_LOOK_S)
 

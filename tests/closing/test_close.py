@@ -394,7 +394,7 @@ def test_closing_waits_until_each_timer_has_its_unit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the next opening links them, and counts all that is pending."""
-    monkeypatch.setattr(close_module, "LINK_S", 60.0)
+    monkeypatch.setattr(close_module, "LINK_PATIENCE_S", 60.0)
     with timerstore.open(tmp_path, config=timerstore.Config(durability="process")) as store:
         store.put_many([b"x"] * 60_000, topic="t", delay_ms=3_600_000)
     with timerstore.open(tmp_path) as store:
@@ -404,7 +404,7 @@ def test_closing_waits_until_each_timer_has_its_unit(
 def test_closing_waits_for_units_only_so_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(close_module, "LINK_S", 0.05)
+    monkeypatch.setattr(close_module, "LINK_PATIENCE_S", 0.05)
     monkeypatch.setattr(Runner, "_is_behind", lambda self: True)
     with timerstore.open(tmp_path) as store:
         store.put(b"x", delay=3_600)

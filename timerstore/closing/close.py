@@ -15,8 +15,9 @@ from timerstore.errors import TimerStoreError
 from timerstore.services.durable.flush import remove_abort
 from timerstore.services.world.clock import ManualClock, unlisten
 
-LINK_S: Final = 2.0
-"""How long closing waits until each timer has its unit, so that the next opening is short."""
+LINK_PATIENCE_S: Final = 2.0
+"""Closing waits until each timer has its unit, so that the next opening is short; so long for each
+step."""
 
 
 def close(core: Core, consuming: Consuming, *, flush: bool) -> None:
@@ -41,7 +42,7 @@ def close(core: Core, consuming: Consuming, *, flush: bool) -> None:
         if isinstance(core.clock, ManualClock):
             unlisten(core.clock, core.clock_moved)
         if flush and core.failure.error is None:
-            core.runner.link_all(LINK_S)
+            core.runner.link_all(LINK_PATIENCE_S)
         core.runner.stop()
         core.flusher.stop()
         try:
