@@ -8,12 +8,14 @@ a store that is not sound.
 import inspect
 import itertools
 import math
+import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,8 @@ import timerstore
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from tests.store_calls import WITHOUT_ARGUMENTS, arguments, methods
-from timerstore import InvalidArgumentError
+from timerstore import Config, InvalidArgumentError
+from timerstore.control.wire import to_json
 from timerstore.ground.arguments import check_body
 from timerstore.offline.export import export
 from timerstore.tables import read_table
@@ -118,6 +121,74 @@ def test_calls_of_a_store(store: timerstore.TimerStore, name: str) -> None:
 
     good_id = next(store.pending()).id if name == "reschedule" else ""
     check(run, good, parameters(call))
+
+
+class Whole:
+    """A whole number of another library."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
+
+
+WHOLE = dict.fromkeys(("limit", "max_count", "threads", "batch_count", "partitions"), 2)
+WHOLE |= {"bucket_ms": 1_000, "delay_level": 1, "delay_ms": 5, "ack_index": 1}
+WHOLE |= {"at_ms": NOW_MS + 60_000, "start_ms": NOW_MS, "end_ms": NOW_MS + 60_000}
+WHOLE |= {"pull_count": 8, "max_attempts": 3, "start": NOW_MS}
+WHOLE |= {"split_bytes": 4_096, "roll_window_slots": 9}
+"""A good value of each argument that takes a whole number."""
+
+
+def whole_names(call: Callable[..., Any]) -> list[str]:
+    """Return the arguments of a call that are whole numbers, by its types."""
+    found = inspect.signature(call).parameters.values()
+    names = [each.name for each in found if re.match(r"int\b|Start", str(each.annotation))]
+    assert {*names} <= {*WHOLE}, call
+    return names
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint64, np.array, Whole])
+def test_whole_numbers_of_any_library(
+    store: timerstore.TimerStore, kind: Callable[[int], Any]
+) -> None:
+    made = itertools.count()
+
+    def arguments_of(name: str) -> dict[str, Any]:
+        id = store.put(b"x", topic="t", key=f"k{next(made)}", at_ms=NOW_MS + 60_000)
+        return arguments(id)[name]
+
+    calls: list[tuple[Callable[..., Any], Callable[[], dict[str, Any]]]] = [
+        *((getattr(store, name), partial(arguments_of, name)) for name in CALLS),
+        (timerstore.Consumer, lambda: {"store": store, "group": "g"}),
+        (timerstore.Retry, dict),
+        (timerstore.ManualClock, dict),
+        (read_table, lambda: {"path": store.path, "table": "units"}),
+        (validate, lambda: {"path": store.path}),
+    ]
+    count = 0
+    for call, good in calls:
+        for name in whole_names(call):
+            given = good() | {name: kind(WHOLE[name])}
+            if name in ("at_ms", "delay_ms"):
+                given.pop("delay", None)
+            result = call(**given)
+            if hasattr(result, "__next__"):
+                next(result, None)
+            count += 1
+            for wrong in (True, np.bool_(True)):
+                with pytest.raises(timerstore.InvalidArgumentError):
+                    list(call(**given | {name: wrong}))
+    assert count > 20
+    for field in fields(Config):
+        if type(value := getattr(Config(), field.name)) is int:
+            config = replace(Config(), **{field.name: kind(value)})
+            assert config == Config() and type(getattr(config, field.name)) is int
+    clock = timerstore.ManualClock(NOW_MS)
+    clock.advance(np.int64(5))
+    assert clock.now_ms == NOW_MS + 5_000
+    assert to_json({"limit": kind(2), "keep": True}) == {"limit": 2, "keep": True}
 
 
 def test_every_call_of_a_store_is_in_the_table() -> None:

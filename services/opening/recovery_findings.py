@@ -27,6 +27,9 @@ class RecoveryFindings:
     restarted_counters: int = 0
     """Topics whose counters were damaged, and began anew."""
     corrected_levels: list[int] = field(default_factory=list)
+    """Delay levels whose offset stood outside of their queue; it is at the nearest end now."""
+    corrected_groups: list[str] = field(default_factory=list)
+    """The same of groups, as topic@group."""
     taken_back_count: int = 0
     """Messages that a broker's clients had received and not acknowledged: they come again."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta
 from typing import Final, Protocol
 
 from timerstore.errors import InvalidArgumentError
+from timerstore.ground.kinds import as_int, check_duration
 from timerstore.timelog.jit.guards import RLock
 
 CLOCK_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
@@ -56,14 +56,15 @@ class ManualClock:
         if not isinstance(force, bool):
             raise InvalidArgumentError(f"force is {force!r}. Pass True or False.")
         self.force = force
-        if isinstance(start_ms, bool) or not isinstance(start_ms, int):
+        found_ms = as_int(start_ms)
+        if found_ms is None:
             raise InvalidArgumentError(f"start_ms is {start_ms!r}. Pass epoch milliseconds.")
-        if not 10**11 <= start_ms <= CLOCK_MS_MAX:
+        if not 10**11 <= found_ms <= CLOCK_MS_MAX:
             raise InvalidArgumentError(
                 "start_ms is before 1973 or after 9999. Pass epoch milliseconds, such as "
                 "1_800_000_000_000."
             )
-        self._now_ms = start_ms
+        self._now_ms = found_ms
         self._lock = RLock()
         self._listeners: list[Callable[[int, int], None]] = []
         self._attendants: list[Attendant] = []
@@ -75,12 +76,7 @@ class ManualClock:
 
     def advance(self, by: timedelta | float) -> None:
         """Move the clock by a timedelta, or by seconds; fire what falls due on the way."""
-        length = by
-        if isinstance(by, int | float) and not isinstance(by, bool):
-            with suppress(OverflowError, ValueError):
-                length = timedelta(seconds=by)
-        if not isinstance(length, timedelta):
-            raise InvalidArgumentError(f"by is {by!r}. Pass a datetime.timedelta, or seconds.")
+        length = check_duration(by, "by")
         with self._lock.guard():
             stop_ms = self._now_ms + length // timedelta(milliseconds=1)
             if not 10**11 <= stop_ms <= CLOCK_MS_MAX:

@@ -1,13 +1,17 @@
 """Checkpoints: round trips, writes that are torn at any byte, a broker's rewrite."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+import timerstore
 from tests import naive
+from tests.small_store import SMALL
 from tests.watched import StoppedHereError, Watched
+from timerstore import ManualClock
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.checkpoint import (
     Checkpoint,
@@ -131,7 +135,7 @@ def test_writing_is_atomic_under_an_interrupt_at_each_event(tmp_path: Path) -> N
     first = Watched()
     write_checkpoint(first, path, old)
     kinds = [kind for kind, name in first.events if name == "timercheck"]
-    assert kinds == ["write", "write", "sync", "write", "sync"]
+    assert kinds == ["write", "sync", "write", "sync"]
     assert first.events[-1] == ("sync_folder", "config")
     assert path.stat().st_size == fmt.CHECKPOINT_BYTES
     assert read_checkpoint(path) == old
@@ -156,3 +160,31 @@ def test_the_stores_checkpoint(tmp_path: Path) -> None:
     write_store_checkpoint(Disk(), path, 123, 456)
     expected = naive.encode_checkpoint(naive.Checkpoint(123, 123, 0, 0, 456))
     assert path.read_bytes() == expected.ljust(4096, b"\0")
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        lambda data: data + b"x",
+        lambda data: data + bytes(4_096),
+        lambda data: data[:-1],
+        lambda data: data[:1_000],
+        lambda data: data[:10],
+        lambda data: b"",
+        lambda data: data[:1_500] + b"x" + data[1_501:],
+        lambda data: data[:4_000] + b"x" + data[4_001:],
+    ],
+    ids=["longer", "a page longer", "shorter", "half", "no cursors", "empty", "between", "behind"],
+)
+def test_what_is_wrong_with_the_file_does_not_outlive_an_opening(
+    tmp_path: Path, damaged: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / "s"
+    with timerstore.open(path, config=SMALL, clock=ManualClock()) as store:
+        store.put(b"x", topic="t", delay=5)
+    file = path / "config" / "timercheck"
+    file.write_bytes(damaged(file.read_bytes()))
+    assert not timerstore.verify(path).ok
+    with timerstore.open(path, clock=ManualClock()) as store:
+        assert store.count() == 1
+    assert timerstore.verify(path).ok and len(file.read_bytes()) == 4_096

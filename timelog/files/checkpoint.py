@@ -246,14 +246,18 @@ def read_checkpoint(path: Path, read: Read = read_file) -> Checkpoint | None:
 
 
 def write_checkpoint(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:
-    """Write both copies, the second first, each durable before the next; durable on return."""
+    """Write both copies, the second first, each durable before the next; durable on return.
+
+    Each with all of its half of the file, and what stands behind both is cut off: so nothing that
+    damage put beside them stays.
+    """
     disk.make_folder(path.parent)
     new = not disk.exists(path)
     fd = disk.open_file(path, create=True)
     try:
-        data = checkpoint.encode()
-        if new:
-            disk.write_at(fd, bytes(fmt.CHECKPOINT_BYTES), 0, path)
+        data = checkpoint.encode().ljust(fmt.CHECKPOINT_COPY_AT, b"\0")
+        if os.fstat(fd).st_size > fmt.CHECKPOINT_BYTES:
+            os.ftruncate(fd, fmt.CHECKPOINT_BYTES)
         disk.write_at(fd, data, fmt.CHECKPOINT_COPY_AT, path)
         disk.sync(fd, path)
         disk.write_at(fd, data, 0, path)

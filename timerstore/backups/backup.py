@@ -104,7 +104,7 @@ def take_point(
 ) -> BackupReport:
     """Do what `backup` says, at a time, on a disk."""
     if keep is not None:
-        check_int(keep, "keep", 1, _KEEP_MAX)
+        keep = check_int(keep, "keep", 1, _KEEP_MAX)
     config = Config() if config is None else config
     check_kind(config, Config, "config")
     disk = Disk() if disk is None else disk

@@ -42,13 +42,13 @@ class ConsumerSettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
-        check_int(self.pull_count, "pull_count", 1, PULL_COUNT_MAX)
-        check_int(self.batch_count, "batch_count", 1, self.pull_count)
-        self.attempts_max = ATTEMPTS_MAX if self.max_attempts is None else self.max_attempts
-        check_int(self.attempts_max, "max_attempts", 0, ATTEMPTS_MAX)
+        self.pull_count = check_int(self.pull_count, "pull_count", 1, PULL_COUNT_MAX)
+        self.batch_count = check_int(self.batch_count, "batch_count", 1, self.pull_count)
+        attempts_max = ATTEMPTS_MAX if self.max_attempts is None else self.max_attempts
+        self.attempts_max = check_int(attempts_max, "max_attempts", 0, ATTEMPTS_MAX)
         if self.timeout <= timedelta(0):
             raise InvalidArgumentError(f"timeout is {self.timeout!r}. Pass a positive one.")
-        check_start(self.start)
+        self.start = check_start(self.start)
         check_group(self.group)
         check_kind(self.instance, str, "instance")
         check_bool(self.broadcast, "broadcast")

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 from timerstore.consuming.agreed import DEAD, Wait
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.arguments import given_delay
-from timerstore.ground.kinds import Duration, check_duration, check_kind, check_list
+from timerstore.ground.kinds import Duration, as_int, check_duration, check_kind, check_list
 
 FIRST_LEVEL: Final = 3
 """The delay level after the first failure; each further one waits a level more."""
@@ -56,9 +56,10 @@ class Retry:
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
         for name in ("delay_level", "ack_index"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise InvalidArgumentError(f"{name} is {value!r}. Pass an int.")
+            value = as_int(getattr(self, name))
+            if value is None:
+                raise InvalidArgumentError(f"{name} is {getattr(self, name)!r}. Pass an int.")
+            object.__setattr__(self, name, value)
         if self.ack_index < 0:
             raise InvalidArgumentError(
                 f"ack_index is {self.ack_index}. Pass how many messages of the list succeeded, "

@@ -143,7 +143,7 @@ class Consuming:
     def take(self, topic: str, group: str, max_count: int, timeout: float | None) -> Run:
         """Return what a batch shows."""
         self.core.check_open()
-        check_int(max_count, "max_count", 1, PULL_COUNT_MAX)
+        max_count = check_int(max_count, "max_count", 1, PULL_COUNT_MAX)
         timeout = check_timeout(timeout)
         reader = self.group(topic, group)
         run = self._wait_for_run(reader, max_count, timeout)

@@ -120,7 +120,7 @@ class Run(HandedOut):
 
     def message(self, i: int) -> Message:
         """Return message `i` decoded, with all its properties."""
-        check_int(i, "i", 0, self._count - 1)
+        i = check_int(i, "i", 0, self._count - 1)
         if i not in self._decoded:
             self._decoded[i] = self.reader.decode(int(self.offsets[i]), self.pins)
         return self._decoded[i]

@@ -14,15 +14,15 @@ from timerstore.timelog.bytes.decode import decode_message
 Start = Literal["earliest", "latest"] | int
 
 
-def check_start(start: Start) -> None:
-    """Refuse what is no place to start."""
-    if isinstance(start, str):
-        if start not in ("earliest", "latest"):
-            raise InvalidArgumentError(
-                f'start is {start!r}. Use "earliest", "latest", or epoch milliseconds.'
-            )
-    else:
-        check_due_ms(start, "start")
+def check_start(start: Start) -> Start:
+    """Return a place to start, or refuse it."""
+    if not isinstance(start, str):
+        return check_due_ms(start, "start")
+    if start not in ("earliest", "latest"):
+        raise InvalidArgumentError(
+            f'start is {start!r}. Use "earliest", "latest", or epoch milliseconds.'
+        )
+    return start
 
 
 @inside

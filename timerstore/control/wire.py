@@ -19,6 +19,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from multiprocessing.connection import Connection
+from operator import index
 from typing import Any, Final
 
 from timerstore import errors
@@ -139,6 +140,8 @@ def to_json(value: Any) -> Any:
         return {_BYTES: base64.b64encode(value).decode()}
     if hasattr(value, "tolist"):  # an array of NumPy's, or a number
         return value.tolist()
+    if hasattr(value, "__index__") and not isinstance(value, bool):
+        return index(value)
     if is_dataclass(value) and not isinstance(value, type):
         return {each.name: to_json(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, dict):

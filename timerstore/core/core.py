@@ -101,9 +101,7 @@ class Core:
         self.offsets = ConsumerOffsets(self.disk, self.path / OFFSETS_FILE)
         self.engine, self.findings = open_engine(self.path, config, self.clock, self.disk)
         self.opened_end = self.engine.commitlog.end
-        for row, topic in enumerate(self.engine.queues.topics):
-            self.offsets.cut(topic, row, self.engine.queues)
-        self.offsets.cut_missing(self.engine.queues)
+        self.findings.corrected_groups = self.offsets.correct(self.engine.queues)
         if self.findings.by_broker:
             self.findings.taken_back_count = take_back_popped(self.engine, self.offsets)
         self.offsets.write()  # before anything fires, or the next crash would find the old ones

@@ -139,30 +139,32 @@ class ConsumerOffsets:
             known = [self.table.pop(name, None), self.ahead.pop(name, None)]
             self._changed |= known != [None, None]
 
-    def cut(self, topic: bytes, row: int, queues: ConsumeQueues) -> None:
-        """Cut all groups' offsets of one queue to its end, else what fires again is skipped."""
-        queue_id, end = str(int(queues.table.queue_id[row])), queues.next_index(row)
-        for name, entry in self.table.items():
-            if name.rpartition("@")[0] == text(topic) and entry.get(queue_id, 0) > end:
-                entry[queue_id] = end
-                self._changed = True
-        for name, ahead in self.ahead.items():
-            ranges = ahead.get(queue_id, [])
-            if name.rpartition("@")[0] == text(topic) and ranges and ranges[-1][1] > end:
-                ahead[queue_id] = merged((start, min(stop, end)) for start, stop in ranges)
-                self._changed = True
+    def correct(self, queues: ConsumeQueues) -> list[str]:
+        """Move what stands outside of its queue to the nearest end; return whose it was.
 
-    def cut_missing(self, queues: ConsumeQueues) -> None:
-        """Cut all groups' offsets of queues that do not exist: what comes to them is not read."""
-        known = {
-            (text(topic), str(int(queues.table.queue_id[row])))
+        Behind the end, what fires again would be skipped; so what comes to a queue that does not
+        exist yet.
+        """
+        ends = {
+            (text(topic), str(int(queues.table.queue_id[row]))): queues.next_index(row)
             for row, topic in enumerate(queues.topics)
         }
+        corrected = []
         for name, entry in self.table.items():
-            for queue_id in entry:
-                if (name.rpartition("@")[0], queue_id) not in known and entry[queue_id] > 0:
-                    entry[queue_id] = 0
-                    self._changed = True
+            topic = name.rpartition("@")[0]
+            within = {q: min(max(i, 0), ends.get((topic, q), 0)) for q, i in entry.items()}
+            if within != entry:
+                corrected.append(name)
+                entry.update(within)
+        for name, ahead in self.ahead.items():
+            topic = name.rpartition("@")[0]
+            for queue_id, ranges in ahead.items():
+                end = ends.get((topic, queue_id), 0)
+                if ranges and ranges[-1][1] > end:
+                    ahead[queue_id] = merged((start, min(stop, end)) for start, stop in ranges)
+                    corrected.append(name)
+        self._changed |= bool(corrected)
+        return sorted({*corrected})
 
     def committed(self, reading: Iterable[tuple[str, str, dict[str, int]]]) -> CommittedIndexes:
         """Return what all groups still need: by what is durable, and by what they read now.

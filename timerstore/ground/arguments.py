@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, Protocol, TypeGuard
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,14 @@ import pyarrow as pa
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.ids import Int64s
 from timerstore.ground.instants import as_array, delays_ms, instant_ms, instants_ms, whole_ms
-from timerstore.ground.kinds import Duration, check_duration, check_int, check_name, shown_int
+from timerstore.ground.kinds import (
+    Duration,
+    as_int,
+    check_duration,
+    check_int,
+    check_name,
+    shown_int,
+)
 from timerstore.ground.numpytimes import units_ms
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.limits import (
@@ -110,26 +117,20 @@ def check_group(group: str, what: str = "group") -> str:
     return group
 
 
-def _is_integer(value: object) -> TypeGuard[int | np.integer[Any]]:
-    """Tell whether a value is a whole number, of Python's or NumPy's."""
-    if isinstance(value, bool | np.timedelta64):  # both are integers to their makers
-        return False
-    return isinstance(value, int | np.integer)
-
-
 def check_due_ms(value: object, name: str = "at_ms", most_ms: int = DUE_MS_MAX) -> int:
     """Return a due time, or refuse it."""
-    if not _is_integer(value):
+    number = as_int(value)
+    if number is None:
         raise InvalidArgumentError(f"{name} is {value!r}. Pass whole epoch milliseconds, an int.")
-    if value < DUE_MS_MIN:
+    if number < DUE_MS_MIN:
         raise InvalidArgumentError(
-            f"{name} is {shown_int(value)}, which looks like seconds. Pass epoch milliseconds."
+            f"{name} is {shown_int(number)}, which looks like seconds. Pass epoch milliseconds."
         )
-    if value > most_ms:
+    if number > most_ms:
         raise InvalidArgumentError(
-            f"{name} is {shown_int(value)}, which is after the year 9999. Pass an earlier time."
+            f"{name} is {shown_int(number)}, which is after the year 9999. Pass an earlier time."
         )
-    return int(value)
+    return number
 
 
 def resolve_due_ms(
@@ -174,8 +175,7 @@ def given_delay(delay: object, delay_ms: object) -> timedelta | None:
         return None if delay is None else check_duration(delay, "delay")
     if delay is not None:
         raise InvalidArgumentError("delay and delay_ms exclude each other. Pass one of them.")
-    whole = int(delay_ms) if _is_integer(delay_ms) else delay_ms
-    return timedelta(milliseconds=check_int(whole, "delay_ms", -DUE_MS_MAX, DUE_MS_MAX))
+    return timedelta(milliseconds=check_int(delay_ms, "delay_ms", -DUE_MS_MAX, DUE_MS_MAX))
 
 
 def given_times(

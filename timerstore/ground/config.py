@@ -236,7 +236,8 @@ class Config(Tuning):
             value = getattr(self, field.name)
             if hints[field.name] in (int, int | None) and value is not None:
                 minimum = 0 if field.name in _MAY_BE_0 else 1
-                check_int(value, field.name, minimum, _MAXIMA.get(field.name, _MS_MAX))
+                whole = check_int(value, field.name, minimum, _MAXIMA.get(field.name, _MS_MAX))
+                object.__setattr__(self, field.name, whole)
         for name in ("cleaning", "control", "key_index"):
             if not isinstance(getattr(self, name), bool):
                 value = getattr(self, name)
@@ -305,7 +306,7 @@ class Config(Tuning):
         that finds no room on the disk, firing stands still until there is some.
         `settings`: any others.
         """
-        check_int(max_bytes, "max_bytes", SMALL_BYTES_MIN, _MS_MAX)
+        max_bytes = check_int(max_bytes, "max_bytes", SMALL_BYTES_MIN, _MS_MAX)
         segment_bytes = 1 << max(20, min(26, max_bytes.bit_length() - 5))
         sizes: dict[str, Any] = {
             "max_bytes": max_bytes,

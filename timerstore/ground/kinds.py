@@ -9,6 +9,7 @@ from datetime import timedelta
 from decimal import Decimal
 from difflib import get_close_matches
 from numbers import Integral, Real
+from operator import index
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,12 +71,23 @@ def check_kind(value: Any, kind: type, what: str) -> None:
 
 
 def check_int(value: Any, what: str, low: int, high: int) -> int:
-    """Return a whole number, or refuse it."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    """Return a whole number of any library as one of Python's, or refuse it."""
+    number = as_int(value)
+    if number is None:
         raise InvalidArgumentError(f"{what} is {value!r}. Pass an int, {low} to {high}.")
-    if not low <= value <= high:
-        raise InvalidArgumentError(f"{what} is {shown_int(value)}. Use {low} to {high}.")
-    return value
+    if not low <= number <= high:
+        raise InvalidArgumentError(f"{what} is {shown_int(number)}. Use {low} to {high}.")
+    return number
+
+
+def as_int(value: Any) -> int | None:
+    """Return a whole number of any library as one of Python's; None for what is none, or a bool."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return index(value)
+    except TypeError:
+        return None
 
 
 def shown_int(value: Any) -> str:

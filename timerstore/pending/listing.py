@@ -69,22 +69,23 @@ def list_pending(
     limit: int | None,
 ) -> Iterator[Timer]:
     """Yield pending timers in order; see `TimerStore.pending`."""
-    check_range(topic, start_ms, end_ms, limit)
+    start_ms, end_ms, limit = check_range(topic, start_ms, end_ms, limit)
     return _pending(core, topic, start_ms, end_ms, limit)
 
 
 def check_range(
     topic: str | None, start_ms: int | None, end_ms: int | None, limit: int | None
-) -> None:
-    """Check what says which timers are listed."""
+) -> tuple[int | None, int | None, int | None]:
+    """Return the numbers that say which timers are listed, or refuse them."""
     if start_ms is not None:
-        check_due_ms(start_ms, "start_ms")
-    if end_ms is not None:
-        check_due_ms(end_ms, "end_ms", DUE_MS_MAX + 1)  # what datetime.max is, rounded up
+        start_ms = check_due_ms(start_ms, "start_ms")
+    if end_ms is not None:  # the latest: what datetime.max is, rounded up
+        end_ms = check_due_ms(end_ms, "end_ms", DUE_MS_MAX + 1)
     if limit is not None:
-        check_int(limit, "limit", 0, sys.maxsize)
+        limit = check_int(limit, "limit", 0, sys.maxsize)
     if topic is not None:
         check_name(topic)
+    return start_ms, end_ms, limit
 
 
 def _pending(
@@ -159,11 +160,10 @@ def count_by_bucket(
     core: Core, bucket_ms: int, start_ms: int | None, end_ms: int | None
 ) -> Horizon:
     """Count pending timers by bucket; see `TimerStore.horizon`."""
-    check_int(bucket_ms, "bucket_ms", 1, DUE_MS_MAX)
-    for name, value in (("start_ms", start_ms), ("end_ms", end_ms)):
-        if value is not None:
-            check_int(value, name, -DUE_MS_MAX, 2 * DUE_MS_MAX)
-    end_ms = NEVER_MS if end_ms is None else end_ms
-    due_ms = find_due_times(core, bucket_ms, 0 if start_ms is None else start_ms, end_ms)
+    bucket_ms = check_int(bucket_ms, "bucket_ms", 1, DUE_MS_MAX)
+    bounds = -DUE_MS_MAX, 2 * DUE_MS_MAX
+    start_ms = 0 if start_ms is None else check_int(start_ms, "start_ms", *bounds)
+    end_ms = NEVER_MS if end_ms is None else check_int(end_ms, "end_ms", *bounds)
+    due_ms = find_due_times(core, bucket_ms, start_ms, end_ms)
     buckets, counts = np.unique(due_ms // bucket_ms, return_counts=True)
     return Horizon(buckets * bucket_ms, counts.astype(np.int64), bucket_ms)

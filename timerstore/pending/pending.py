@@ -82,7 +82,7 @@ class PendingTimers:
         key: str,
     ) -> Sequence[Timer]:
         self.core.check_unlocked(keys=True)
-        check_range(topic, start_ms, end_ms, limit)
+        start_ms, end_ms, limit = check_range(topic, start_ms, end_ms, limit)
         if topic is None:
             raise InvalidArgumentError("key was passed without a topic. Pass topic as well.")
         timers = sorted(

@@ -38,7 +38,7 @@ def pending_columns(
     columns: Sequence[str] | None,
 ) -> pa.Table:
     """Return pending timers as a table; see `TimerStore.pending_columns`."""
-    check_range(topic, start_ms, end_ms, limit)
+    start_ms, end_ms, limit = check_range(topic, start_ms, end_ms, limit)
     names = NAMES if columns is None else check_names(columns, "columns")
     for name in names:
         if name not in NAMES:

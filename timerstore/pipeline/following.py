@@ -67,8 +67,8 @@ def follow(
     if not is_store(place):
         raise InvalidArgumentError(f"{path} holds no commit log. Pass the folder of a store.")
     check_bool(until_now, "until_now")
-    check_int(every_s, "every_s", 0, 86_400)
-    check_int(batch_bytes, "batch_bytes", 1, 1 << 40)
+    every_s = check_int(every_s, "every_s", 0, 86_400)
+    batch_bytes = check_int(batch_bytes, "batch_bytes", 1, 1 << 40)
     store = place.name if name is None else name
     check_kind(store, str, "name")
     target = check_place(out)

@@ -57,7 +57,9 @@ def run(
     """
     began_s, now = time.perf_counter(), time.time_ns() // 1_000_000
     now_ms = now if now_ms is None else check_int(now_ms, "now_ms", 0, LAST_MS)
-    check_options(upto, delay_levels, roll_window_slots, split_bytes)
+    roll_window_slots, split_bytes = check_options(
+        upto, delay_levels, roll_window_slots, split_bytes
+    )
     members = find_members(stores)
     name = check_run(shown(now_ms, "%Y%m%dT%H%M%SZ") if run is None else run)
     day = find_day(check_place(out), name) or shown(now_ms, "%Y-%m-%d")

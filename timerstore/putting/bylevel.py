@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.arguments import check_alone
 from timerstore.ground.ids import format_id
-from timerstore.ground.kinds import shown_int
+from timerstore.ground.kinds import as_int, shown_int
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
 from timerstore.timelog.writing.compose import Staged, compose
@@ -23,11 +23,12 @@ def check_level(engine: Engine, level: object, *others: object) -> int:
     `others`: what else says when a message is due; all must be None.
     """
     check_alone(*others)
-    if isinstance(level, bool) or not isinstance(level, int) or level < 1:
+    number = as_int(level)
+    if number is None or number < 1:
         raise InvalidArgumentError(
             f"delay_level is {shown_int(level)}. Pass an int, 1 to {len(engine.level_ms)}."
         )
-    level = min(level, len(engine.level_ms))
+    level = min(number, len(engine.level_ms))
     level_ms, limit_ms = int(engine.level_ms[level - 1]), engine.config.max_delay_ms
     if limit_ms is not None and level_ms > limit_ms:
         raise InvalidArgumentError(

@@ -322,7 +322,7 @@ class Cluster(Closes):
         It waits for the first one. After `timeout` seconds, rounded up to the 5 s that a proxy
         waits, it returns an empty batch. A broker seldom hands out more than 32 at once.
         """
-        check_int(max_count, "max_count", 1, 1 << 30)
+        max_count = check_int(max_count, "max_count", 1, 1 << 30)
         timeout_s = check_timeout(timeout)
         reader = self._reader(group, topic)
         received = reader.receive(min(max_count, RECEIVED_MAX), self._hide_s, timeout_s)
@@ -336,7 +336,7 @@ class Cluster(Closes):
         5 s bring no more.
         """
         if limit is not None:
-            check_int(limit, "limit", 0, 1 << 30)
+            limit = check_int(limit, "limit", 0, 1 << 30)
         check_cluster_topic(check_group(group), "group")
         self._check_open()
         topic = dead_topic(group)

@@ -112,8 +112,8 @@ def plan_views(
 ) -> list[Split]:
     """Cut a table of some stores that were looked at into splits; see `plan`."""
     if partitions is not None:
-        check_int(partitions, "partitions", 1, SPLITS_MAX)
-    check_int(split_bytes, "split_bytes", 1, 1 << 62)
+        partitions = check_int(partitions, "partitions", 1, SPLITS_MAX)
+    split_bytes = check_int(split_bytes, "split_bytes", 1, 1 << 62)
     if failfast:
         for view in views:
             for fault in file_faults(view):

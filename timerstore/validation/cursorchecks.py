@@ -111,7 +111,7 @@ def committed_offsets(reader: StoreReader) -> dict[tuple[str, int], int]:
 
 
 def group_faults(reader: StoreReader, queue_ends: Mapping[tuple[str, int], int]) -> list[Fault]:
-    """Return the groups that are past a queue's end: opening cuts them back. See `committed`."""
+    """Return the groups that are outside of a queue: opening corrects them. See `committed`."""
     faults = []
     for (name, queue), index in committed_offsets(reader).items():
         end = queue_ends.get((name.rpartition("@")[0], queue), 0)

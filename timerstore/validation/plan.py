@@ -117,14 +117,16 @@ class Plan(NamedTuple):
         return len(self.splits) + 2 * self.scope.bucket_count
 
 
-def check_options(upto: Any, delay_levels: Any, roll_window_slots: Any, split_bytes: Any) -> None:
-    """Refuse options that no store can be validated with."""
+def check_options(
+    upto: Any, delay_levels: Any, roll_window_slots: Any, split_bytes: Any
+) -> tuple[int | None, int]:
+    """Return the last two options as ints; refuse those that no store can be validated with."""
     check_upto(upto)
     check_kind(delay_levels, str, "delay_levels")
     Config(delay_levels=delay_levels).delay_levels_ms()
     if roll_window_slots is not None:
-        check_int(roll_window_slots, "roll_window_slots", 1, 1 << 31)
-    check_int(split_bytes, "split_bytes", 1, 1 << 62)
+        roll_window_slots = check_int(roll_window_slots, "roll_window_slots", 1, 1 << 31)
+    return roll_window_slots, check_int(split_bytes, "split_bytes", 1, 1 << 62)
 
 
 def make_plan(
@@ -144,7 +146,9 @@ def make_plan(
     `roll_window_slots`: a broker's, which its store does not say. `only_bytes`, `has_indexes`,
     `measures`: see `Scope`. Raises NotAStoreError.
     """
-    check_options(upto, delay_levels, roll_window_slots, split_bytes)
+    roll_window_slots, split_bytes = check_options(
+        upto, delay_levels, roll_window_slots, split_bytes
+    )
     table: list[Split] = plan_table(
         [str(check_path(path))],
         "problems",
