@@ -16,6 +16,8 @@ from timerstore.wheel import chain
 from timerstore.wheel.slots import NO_UNIT
 
 CHUNK_ROWS: Final = 65_536
+_ROWS_AT_FIRST: Final = 256
+"""Most slots have few units: the first chunks are small."""
 _LANE_COUNT: Final = 16
 
 
@@ -48,7 +50,7 @@ def chain_units(
     which the chains were captured, so that a unit which is gone may be needed still: LapsedError.
     A chunk is written over by the next.
     """
-    units = Units.room(chunk_rows)
+    units = Units.room(min(chunk_rows, _ROWS_AT_FIRST))
     lanes = np.full((lane_count, 2), NO_UNIT, np.int64)
     where, timerlog = np.zeros(3, np.int64), engine.timerlog
     while True:
@@ -70,5 +72,8 @@ def chain_units(
                     raise
                 if hold is not None:
                     hold.pass_missing(timerlog, offset)
-        if where[1] != chain.WALK_FULL:
+        if where[1] == chain.WALK_FULL:
+            if len(units) < chunk_rows:
+                units = Units.room(min(chunk_rows, 8 * len(units)))
+        else:
             lanes[where[2], 1] = NO_UNIT
