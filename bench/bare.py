@@ -23,7 +23,6 @@ class BareFile:
     """A file that was written with zeros, and fsynced, before anything is measured."""
 
     def __init__(self, path: Path) -> None:
-        """Write it."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         zeros = bytes(1 << 20)
         for _ in range(_FILE_BYTES >> 20):

@@ -74,7 +74,6 @@ class Ours:
     """timerstore's consumer."""
 
     def __init__(self, folder: Path, *, synced: bool = False) -> None:
-        """Open a store."""
         config = timerstore.Config(durability="group" if synced else "process")
         self._store = timerstore.open(folder / "timers", config=config)
         self._consumer = timerstore.Consumer(self._store, "bench", threads=THREADS)

@@ -68,11 +68,9 @@ class ThreadTime:
     """How often it gave the processor up by itself, to be woken again."""
 
     def __add__(self, other: ThreadTime) -> ThreadTime:
-        """Add each field."""
         return ThreadTime(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def __sub__(self, other: ThreadTime) -> ThreadTime:
-        """Subtract each field."""
         return ThreadTime(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
 
     def split_ns(self, count: int) -> tuple[float, float]:

@@ -64,7 +64,6 @@ class Opened:
     """The timers of a round, which may be opened again."""
 
     def __init__(self, peer: Peer, folder: Path, synced: bool) -> None:
-        """Open them below an empty folder."""
         self._peer, self._folder, self._synced = peer, folder, synced
         self.timers = peer.open(folder, synced)
 

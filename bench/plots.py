@@ -23,7 +23,6 @@ class Sheet:
     """Colours of a theme, and where its plots go."""
 
     def __init__(self, folder: Path, *, dark: bool) -> None:
-        """Draw below a folder."""
         self._folder, self._suffix = folder, "-dark" if dark else ""
         self.ours, self.theirs = ("#26a69a", "#78909c") if dark else ("#00796b", "#9e9e9e")
         ink, self._ground = ("#e2e4e9", "#1e2129") if dark else ("#26323a", "#ffffff")

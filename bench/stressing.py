@@ -76,7 +76,6 @@ class Play:
     samples: list[watch.Sample] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Make the ledger."""
         self.ledger = Ledger(self.folder / LEDGER, len(self.scenario.putters))
         self._random = random.Random(self.seed)
         self._start_s = time.monotonic()

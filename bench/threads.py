@@ -61,7 +61,6 @@ class Cost:
         return self.user + self.system
 
     def __str__(self) -> str:
-        """Show user + system."""
         return f"{self.user:.0f} + {self.system:.0f}"
 
 
@@ -98,7 +97,6 @@ class Feeding:
     """A thread that puts lists without end, and one that pulls and acknowledges."""
 
     def __init__(self, store: TimerStore) -> None:
-        """Make ready what is put."""
         self._store, self._stop = store, threading.Event()
         self.put = self.pulled = self.pulls = 0
         self._lists = ours.batches(ours.make_bodies(8 * ours.BATCH_COUNT))
@@ -110,7 +108,6 @@ class Feeding:
         ]
 
     def __enter__(self) -> Feeding:
-        """Start."""
         for thread in self._threads:
             thread.start()
         return self

@@ -209,7 +209,6 @@ class CancelledTimers:
     """
 
     def __init__(self) -> None:
-        """Begin empty."""
         self.set = CancelledSet(new_lent(1))
         self._tables = [new_table(1)]
         self._use(self._tables[0])

@@ -90,7 +90,6 @@ class Beanstalkd(BeanstalkdClient):
     """A server of one's own."""
 
     def __init__(self, folder: Path, synced: bool) -> None:
-        """Start it."""
         path = folder / "beanstalkd.sock"
         path.unlink(missing_ok=True)
         command = [program("beanstalkd", "beanstalkd"), "-l", f"unix:{path}", "-b", str(folder)]

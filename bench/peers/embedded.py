@@ -45,7 +45,6 @@ class Borrowed:
     """Timers that somebody else closes."""
 
     def __init__(self, timers: Timers) -> None:
-        """Hand all on."""
         self.put_one, self.put_many, self.put_known = (
             timers.put_one,
             timers.put_many,
@@ -62,7 +61,6 @@ class Ours(InProcess):
     """timerstore."""
 
     def __init__(self, folder: Path, synced: bool) -> None:
-        """Open a store."""
         config = Config(durability="group" if synced else "process")
         self._store = timerstore.open(folder / "store", config=config)
 
@@ -105,7 +103,6 @@ class PlainFile(InProcess):
     """No keeper: a file to which bodies are appended, which is what the disk allows."""
 
     def __init__(self, folder: Path, synced: bool) -> None:
-        """Make it."""
         self._synced, self._one = synced, BareFile(folder / "one")
         self._fd = os.open(folder / "many", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
@@ -143,7 +140,6 @@ class Sqlite:
     """A polled table."""
 
     def __init__(self, folder: Path, synced: bool) -> None:
-        """Make the table."""
         self._use(SqliteTimers(folder / "db", synchronous="FULL" if synced else "NORMAL"))
 
     def _use(self, timers: SqliteTimers) -> None:
@@ -171,7 +167,6 @@ class Lmdb(InProcess):
     """An ordered map in one file."""
 
     def __init__(self, folder: Path, synced: bool) -> None:
-        """Make the file."""
         try:
             self._timers = LmdbTimers(folder / "lmdb", synced=synced)
         except ModuleNotFoundError as e:
@@ -192,7 +187,6 @@ class RocksDb(InProcess):
     """A tree of sorted runs, by the package rocksdict; raw bytes, one batch a transaction."""
 
     def __init__(self, folder: Path, synced: bool) -> None:
-        """Open it."""
         try:
             self._rocks: Any = importlib.import_module("rocksdict")
         except ModuleNotFoundError as e:

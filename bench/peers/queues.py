@@ -16,7 +16,6 @@ class Queue(InProcess):
     """A job queue with its workers."""
 
     def __init__(self, start: Callable[[], Runner]) -> None:
-        """Start it."""
         try:
             self._jobs = start()
         except ModuleNotFoundError as e:

@@ -93,7 +93,6 @@ class Redis(RedisClient):
     """A server of one's own."""
 
     def __init__(self, folder: Path, synced: bool) -> None:
-        """Start it."""
         path = folder / "redis.sock"
         self._server = start(folder, path, synced)
         super().__init__(path, self._server.pid)

@@ -99,7 +99,6 @@ class Meter:
     """A clock, and the processor time of all processes, from its making on."""
 
     def __init__(self, timers: Timers) -> None:
-        """Start."""
         self._servers = timers.servers()
         self._before_s, self._start_s = usage(self._servers).processor_s, time.perf_counter()
 

@@ -32,7 +32,6 @@ class Counts:
     """Never begun, and they came."""
 
     def __add__(self, other: Counts) -> Counts:
-        """Add each."""
         return Counts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
 

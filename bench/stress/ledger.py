@@ -52,7 +52,6 @@ class Ledger:
         self._lock = threading.Lock()
 
     def __getitem__(self, name: str) -> int:
-        """Return a counter."""
         return int(self._words[NAMES.index(name)])
 
     def __setitem__(self, name: str, value: int) -> None:

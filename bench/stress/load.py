@@ -43,7 +43,6 @@ class Work:
     random: Any = field(init=False)
 
     def __post_init__(self) -> None:
-        """Draw from the seed."""
         self.random = np.random.default_rng(self.seed)
 
     @property

@@ -434,7 +434,6 @@ class Kernels:
     """
 
     def __init__(self) -> None:
-        """Load them."""
         self._get, self._cancel = entry_point(_get), entry_point(_cancel)
         self._reschedule = entry_point(_reschedule)
 

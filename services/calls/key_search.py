@@ -310,7 +310,6 @@ class KeySearch:
     """
 
     def __init__(self, world: World, index: KeyIndex) -> None:
-        """Nothing was searched yet."""
         self.place = place = new_key_place(world, index)
         # Looking into an array of a record costs three times as much.
         self._state = memoryview(place.state)  # type: ignore[arg-type]

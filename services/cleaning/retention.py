@@ -57,7 +57,6 @@ class Retention:
     """Removes segments of one engine. `run` may be called by any thread, but by one at a time."""
 
     def __init__(self, engine: Engine, flusher: Flusher) -> None:
-        """Remove nothing before the flusher's first checkpoint."""
         self.engine, self._flusher = engine, flusher
         self.removed_count = 0
         self.error: CorruptStoreError | None = None

@@ -78,7 +78,6 @@ class CounterFile:
     """The file of one store."""
 
     def __init__(self, disk: Disk, path: Path, queues: ConsumeQueues) -> None:
-        """Nothing is read yet."""
         self.path, self.damaged_count = path, 0
         self._disk, self._queues = disk, queues
         self._places: dict[tuple[bytes, int], int] = {}

@@ -28,7 +28,6 @@ class LevelOffsetFile:
     """The file of one store; it is written if an offset has changed."""
 
     def __init__(self, path: Path) -> None:
-        """Nothing is read yet."""
         self._path = path
         self._written: list[int] | None = None
 

@@ -17,6 +17,6 @@ recover_copies.py       sources that are done, and still ahead
 recover_removed.py      what a broker's clean-up has removed
 recover_damage.py       where the log can be read again
 recover_torn.py         what was torn at its end
-opening_progress.py     how far a long step has come
+progress.py             how far a long step has come
 level_due_times.py      when a broker's level messages are due
 """

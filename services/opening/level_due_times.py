@@ -27,7 +27,6 @@ class LevelDueTimes:
     """What the entries say that were there before recovery; rows are given in the log's order."""
 
     def __init__(self, engine: Engine) -> None:
-        """Begin with nothing learned."""
         self.engine = engine
         self._level_ms: dict[int, int] = {}  # by queue row: how long the level was for the last one
         self._warned = False

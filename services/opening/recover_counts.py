@@ -62,7 +62,6 @@ class Recount:
     """What was written of an engine's counters, and how recovery counts on."""
 
     def __init__(self, engine: Engine) -> None:
-        """Take what was written."""
         self._engine = engine
         self._all_until, self._until = engine.counters.read()
 

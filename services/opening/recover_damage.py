@@ -30,7 +30,6 @@ class DamagedLog:
     """
 
     def __init__(self, engine: Engine, durable: int | None) -> None:
-        """Begin with none."""
         self.engine, self.durable = engine, durable
         self.ranges = LogRanges()
         self.lost_bytes = 0

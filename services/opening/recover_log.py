@@ -11,7 +11,7 @@ from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import QUEUES
 from timerstore.services.opening.level_due_times import LevelDueTimes
-from timerstore.services.opening.opening_progress import OpeningProgress
+from timerstore.services.opening.progress import OpeningProgress
 from timerstore.services.opening.recover_copies import drop_before
 from timerstore.services.opening.recover_counts import Recount
 from timerstore.services.opening.recover_damage import NO_MESSAGE, DamagedLog

@@ -15,7 +15,7 @@ from timerstore.services.durable.ahead_file import take_ahead
 from timerstore.services.durable.flush import write_abort
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import QUEUES, TIMERS
-from timerstore.services.opening.opening_progress import OpeningProgress
+from timerstore.services.opening.progress import OpeningProgress
 from timerstore.services.opening.recover_copies import assume_sources, learn_sources
 from timerstore.services.opening.recover_counts import Recount
 from timerstore.services.opening.recover_deletes import find_cancelled, take_cancelled

@@ -24,7 +24,6 @@ class Failure:
     """The first thing that went wrong for good; any thread may keep one, any may check."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self.error: BaseException | None = None
         self.since_ms: int | None = None
         self._trace: TracebackType | None = None
@@ -49,7 +48,6 @@ class Flag:
     """
 
     def __init__(self) -> None:
-        """Make one that is not set."""
         self._is_set = False
         self._closed = threading.Lock()  # held until it is set
         self._closed.acquire()

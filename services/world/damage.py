@@ -35,7 +35,6 @@ class Damage:
     """What was found since the store was opened. Any thread may note something."""
 
     def __init__(self, path: Path) -> None:
-        """Begin with nothing found."""
         self.path = path
         self.places: list[Place] = []
         self.count = 0

@@ -15,7 +15,7 @@ from tests.table_stores import LIVES, SMALL, TOPICS, live, pending
 from timerstore import ManualClock, TimerStore
 from timerstore.services.durable.cancelled_file import CANCELLED_FILE
 from timerstore.services.opening import (
-    opening_progress,
+    progress,
     recover_deletes,
     recover_pending,
 )
@@ -117,8 +117,8 @@ def test_a_set_that_is_not_of_that_close_is_found_again(tmp_path: Path, how: str
 def test_a_long_opening_says_how_far_it_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening_progress, "FIRST_S", -1.0)
-    monkeypatch.setattr(opening_progress, "EACH_S", -1.0)
+    monkeypatch.setattr(progress, "FIRST_S", -1.0)
+    monkeypatch.setattr(progress, "EACH_S", -1.0)
     store = timerstore.open(tmp_path / "s", config=SMALL, clock=ManualClock())
     store.put_many([b"b"] * 500, delay_ms=60_000)
     store.flush()

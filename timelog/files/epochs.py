@@ -27,7 +27,6 @@ class Epoch:
     __slots__ = ("__weakref__", "held", "next", "table")
 
     def __init__(self, table: SegmentTable) -> None:
-        """Nothing was taken out yet."""
         self.table = table
         self.held: list[object] = []
         self.next: Epoch | None = None

@@ -46,7 +46,6 @@ class Identity:
     from a slot that has begun, as in each store that is new."""
 
     def __post_init__(self) -> None:
-        """Say how long hops are."""
         if not self.roll_hop_slots:
             object.__setattr__(self, "roll_hop_slots", max(1, self.roll_window_slots - 1))
 

@@ -78,5 +78,4 @@ class FolderAlone(_FolderLock):
         return self._fd >= 0 and _lock(self._fd, fcntl.LOCK_EX)
 
     def __exit__(self, *error: object) -> None:
-        """Let it go."""
         self.release()

@@ -87,7 +87,6 @@ class _Locator:
     _cache_path = _NOWHERE
 
     def __init__(self, function: Any, file: str) -> None:
-        """Hold a function of one source file."""
         self._py_file, self._lineno = file, function.__code__.co_firstlineno
 
     def get_cache_path(self) -> str:
@@ -164,7 +163,6 @@ class LastLocator(_Locator):
     """Asked behind all others: the temporary folder."""
 
     def __init__(self, function: Any, file: str) -> None:
-        """Choose the folder of one source file."""
         super().__init__(function, file)
         folder = temporary_folder()
         if folder is not None:

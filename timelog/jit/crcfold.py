@@ -48,7 +48,6 @@ class _Folding:
     """What the functions (address, count >= 16, register) -> register have in common."""
 
     def __init__(self, module: ir.Module) -> None:
-        """Begin the function in an LLVM module."""
         self.module = module
         kind = ir.FunctionType(_I32, [_I64, _I64, _I32])
         self.function = ir.Function(module, kind, self.name())

@@ -86,7 +86,6 @@ class Lock(_ThreadLock):
     """A lock that its holder cannot take again."""
 
     def __init__(self) -> None:
-        """Make an open lock."""
         lock = threading.Lock()
         super().__init__(lock)
         self.locked: Final[Callable[[], bool]] = lock.locked
@@ -97,7 +96,6 @@ class RLock(_ThreadLock):
     """A lock that its holder may take again: a signal's handler, say, in the midst of its block."""
 
     def __init__(self) -> None:
-        """Make an open lock."""
         lock: Any = threading.RLock()
         super().__init__(lock)
         self.is_mine: Final[Callable[[], bool]] = lock._is_owned

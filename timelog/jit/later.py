@@ -164,7 +164,6 @@ class Announced:
     """Classes that Numba has to know: who imports it asks for them."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._classes: list[type] = []
         self._told: list[Callable[[Any], None]] = []
 

@@ -185,7 +185,6 @@ class SpinLock:
     """A ticket lock that only kernels take."""
 
     def __init__(self) -> None:
-        """Make an open lock."""
         self.words = np.zeros(LOCK_WORDS, np.int64)
 
 
@@ -218,7 +217,6 @@ class ServiceLocks(Guarded):
     """
 
     def __init__(self) -> None:
-        """Make three open locks."""
         self.words = np.zeros(3 * LOCK_WORDS, np.int64)
         place = self.words.ctypes.data
         release = partial(entry_point(_release_all, keeps_gil=True), place)
@@ -242,7 +240,6 @@ class Gate(Guarded):
     """
 
     def __init__(self) -> None:
-        """Make a gate with nobody inside."""
         self.words = np.zeros(GATE_WORDS, np.int64)
         place = self.words.ctypes.data
         leave = partial(entry_point(_leave, keeps_gil=True), place)

@@ -58,7 +58,6 @@ class Packaged:
         ctypes.c_void_p.in_dll(library, NDARRAY_SYMBOL).value = id(np.ndarray)
 
     def __contains__(self, name: str) -> bool:
-        """Tell whether a kernel is in it."""
         return name in self._kernels
 
     def callable(self, name: str, otherwise: Callable[..., Any]) -> Any:

@@ -30,7 +30,6 @@ class Entry:
     """The function (self, arguments, their number, names) that Python calls for one kernel."""
 
     def __init__(self, module: ir.Module, symbol: str) -> None:
-        """Begin the function in an LLVM module."""
         self.module = module
         kind = ir.FunctionType(_POINTER, [_POINTER, _POINTER.as_pointer(), _I64, _POINTER])
         self.function = ir.Function(module, kind, symbol)

@@ -103,7 +103,6 @@ class Layout:
         self.name = f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
     def __repr__(self) -> str:
-        """Return its name."""
         return self.name
 
 

@@ -41,7 +41,6 @@ class Table:
         return list(kind.layout.places)
 
     def __len__(self) -> int:
-        """Return how many rows there are."""
         count: int = len(getattr(self, self.columns()[0]))
         return count
 

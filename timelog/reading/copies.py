@@ -28,7 +28,6 @@ class BrokerCopies:
     """
 
     def __init__(self) -> None:
-        """Begin with nothing seen."""
         self._parts: list[Words] = []
         self._known: list[Words] = []  # sources whose copies say so
 

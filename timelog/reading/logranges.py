@@ -15,16 +15,13 @@ class LogRanges:
     """Ranges that do not overlap, kept in their order."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._starts: list[int] = []
         self._stops: list[int] = []
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return len(self._starts)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Yield where each begins and ends."""
         return zip(self._starts, self._stops, strict=True)
 
     def add(self, start: int, stop: int) -> None:

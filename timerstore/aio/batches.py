@@ -181,7 +181,6 @@ class Messages:
     """
 
     def __init__(self, side: LoopSide, group: Group, timeout: float | None) -> None:
-        """Begin with nothing taken."""
         self._side, self._group, self._timeout = side, group, timeout
         self._run: Run | None = None
         self._left: Iterator[Delivery] = iter(())
@@ -191,7 +190,6 @@ class Messages:
         side.reader_count += 1
 
     def __aiter__(self) -> Messages:
-        """Return itself."""
         return self
 
     async def __anext__(self) -> Delivery:

@@ -21,7 +21,6 @@ class Commits:
     """Tells tasks of one loop when what they appended is durable."""
 
     def __init__(self, core: Core, loop: asyncio.AbstractEventLoop) -> None:
-        """Nobody waits yet."""
         self._core, self._loop = core, loop
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()  # by the log's end
         self._calls: SimpleQueue[bool] = SimpleQueue()  # True: commit; False: end

@@ -32,7 +32,6 @@ class Handlers:
     """Calls handlers in a loop, so many at a time."""
 
     def __init__(self, source: LoopSource, handling: Handling, concurrency: int) -> None:
-        """Begin with nothing to do."""
         self._source, self._side, self._handling = source, source.side, handling
         self._concurrency, self._batch_count = concurrency, source.settings.batch_count
         self._pull_count = self._burst = source.settings.pull_count

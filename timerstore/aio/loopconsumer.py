@@ -217,11 +217,9 @@ class Consumer(Stays):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close."""
         await self.close()
 
     def __repr__(self) -> str:
-        """Show the group and its topics."""
         return f"<timerstore.aio.{self._workings!r}>"
 
     # --- looking
@@ -274,7 +272,6 @@ class _Signals(Signals):
     """The same for a loop, whose tasks wait for them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """None has come."""
         super().__init__()
         self.came, self.hurry, self._loop = asyncio.Event(), asyncio.Event(), loop
 

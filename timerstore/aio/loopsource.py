@@ -18,7 +18,6 @@ class LoopSource(StoreSource):
     """Pulls in the loop's thread, and waits in its tasks; all else is as for threads."""
 
     def __init__(self, side: LoopSide, settings: ConsumerSettings) -> None:
-        """Read nothing yet."""
         super().__init__(side.core, side.store.consuming, settings)
         self.side = side
         self._sleep: asyncio.Future[None] | None = None

@@ -108,11 +108,9 @@ class TimerStore(Stays):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close."""
         await self.close()
 
     def __repr__(self) -> str:
-        """Show the path."""
         closed = ", closed" if self.sync.core.closed else ""
         return f"<timerstore.aio.TimerStore {str(self.path)!r}{closed}>"
 

@@ -41,7 +41,6 @@ class Opening:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close."""
         if self._store is not None:
             await self._store.close()
 

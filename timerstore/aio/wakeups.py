@@ -30,7 +30,6 @@ class Wakeups:
     """Tasks of one loop that wait for the same kind of thing. Only the loop's thread uses it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, core: Core, waiters: Waiters) -> None:
-        """Nobody waits yet."""
         self._loop, self._core = loop, core
         self._lent = contextlib.ExitStack()
         self._waiter = self._lent.enter_context(waiters.waiter())
@@ -117,7 +116,6 @@ class Arrivals(Wakeups):
     """Tasks that wait for messages: a wake-up concerns those whose queues have grown."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, core: Core, waiters: Waiters) -> None:
-        """Begin with the queues as they are."""
         super().__init__(loop, core, waiters)
         self._by_row: defaultdict[int, set[asyncio.Future[None]]] = defaultdict(set)
         self._ends = self._read_ends()

@@ -40,7 +40,6 @@ class PointRemovedError(InvalidArgumentError):
     """A point was removed while it was read."""
 
     def __init__(self, dest: object) -> None:
-        """Say so, and what to do."""
         super().__init__(
             f"A point in {dest} was removed while it was read, because newer points have taken "
             "its place. Try again. If that happens each time, keep more points (--keep)."

@@ -130,7 +130,6 @@ class FollowLock:
     """The right to write into one destination, among processes of this machine."""
 
     def __init__(self, path: Path, dest: Destination) -> None:
-        """Take it, or raise StoreLockedError."""
         file = _file(path, dest.key, "lock")
         file.parent.mkdir(mode=0o700, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -29,7 +29,6 @@ class Following:
     """
 
     def __init__(self, follower: Follower) -> None:
-        """Begin."""
         self._follower, self._stop, self._failure = follower, Flag(), Failure()
         self._thread = BackgroundThread(
             "follow", lambda: follower.run(self._stop), self._failure.keep

@@ -17,7 +17,6 @@ class Laid:
     """How far a log is there, from its beginning: one thread lays it down, one reads it."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self._changed, self._end, self._is_given_up = Flag(), -1, False
         self._future: Future[None] | None = None
 

@@ -201,7 +201,6 @@ class BackupLock:
     """
 
     def __init__(self, path: Path, *, alone: bool) -> None:
-        """Take it, or raise StoreLockedError."""
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(self._fd, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)

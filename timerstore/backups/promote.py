@@ -47,7 +47,6 @@ class PromoteReport(Report):
     """Whether the store before is refused in the destination from now on."""
 
     def __str__(self) -> str:
-        """Return what one has to know."""
         fence = f"; the earlier store cannot write to {self.dest} any more" if self.fenced else ""
         return (
             f"{self.path} is the store now{fence}. {self.pending_count:,} timers are pending. If "

@@ -32,7 +32,6 @@ class Problem(Report):
     reason: str
 
     def __str__(self) -> str:
-        """Return one line."""
         return f"{self.file} at {self.offset}: {self.reason}"
 
 
@@ -66,7 +65,6 @@ class VerifyReport(Report):
         return self.problem_count == 0
 
     def __str__(self) -> str:
-        """Return a summary, with the first problems."""
         verdict = "no damage" if self.ok else f"DAMAGED: {self.problem_count} problems"
         lines = [
             f"{self.path}: {verdict}",

@@ -76,7 +76,6 @@ class CheckedFile:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close the file."""
         os.close(self._fd)
 
     def read(self, stop: int) -> bytes:

@@ -82,7 +82,6 @@ class Shipper:
     """Writes the points of one store; what is in the destination is listed once."""
 
     def __init__(self, dest: Destination) -> None:
-        """List what is there. Raises CorruptStoreError, StoreAccessError."""
         self.dest = dest
         self.catalog = Catalog(dest)
         chains = self.catalog.chains

@@ -30,7 +30,6 @@ class BackupReport(Report):
         return not self.problems
 
     def __str__(self) -> str:
-        """Return a sentence, with what is damaged."""
         end = f"point {self.point.number} of {self.point_count} in {self.dest}"
         lines = [
             f"{self.path}: {end}; {self.message_count:,} messages, {self.copied_bytes:,} bytes "

@@ -57,7 +57,6 @@ class Command(TyperCommand):
     """A command, whose help breaks lines where the terminal ends, not where the source does."""
 
     def __init__(self, name: str | None, *, help: str | None = None, **options: Any) -> None:
-        """Join the lines of each paragraph."""
         paragraphs = cleandoc(help or "").split("\n\n")
         flowing = "\n\n".join(each.replace("\n", " ") for each in paragraphs)
         super().__init__(name, help=flowing, **options)

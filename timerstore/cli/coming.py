@@ -41,7 +41,6 @@ class Look:
     """
 
     def __init__(self, out: Output, path: Path, config_file: Path | None) -> None:
-        """Open nothing yet."""
         self._out, self._path, self._config_file = out, path, config_file
         self._stack = ExitStack()
         self._who = held_by(path)

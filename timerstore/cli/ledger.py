@@ -28,7 +28,6 @@ class LedgerWriter:
     """Appends records; each is in the page cache on return, which survives a SIGKILL."""
 
     def __init__(self, path: Path) -> None:
-        """Make the file."""
         self._file = path.open("wb", buffering=0)
 
     def close(self) -> None:

@@ -66,7 +66,6 @@ class Output:
     """Where one command's results go."""
 
     def __init__(self, *, as_json: bool = False) -> None:
-        """Look at standard output, once."""
         self.as_json = as_json
         self.status = Status.FINE
         """The exit status that the command tells the shell."""

@@ -249,7 +249,6 @@ class Consumer(Closes):
         return self
 
     def __repr__(self) -> str:
-        """Show the group and its topics."""
         return f"<{self._workings!r}>"
 
     # --- looking

@@ -41,7 +41,6 @@ class ConsumerSettings:
     waits: tuple[timedelta, ...] = field(init=False)  # as `backoff` says
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
         self.pull_count = check_int(self.pull_count, "pull_count", 1, PULL_COUNT_MAX)
         self.batch_count = check_int(self.batch_count, "batch_count", 1, self.pull_count)
         attempts_max = ATTEMPTS_MAX if self.max_attempts is None else self.max_attempts

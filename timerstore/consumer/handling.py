@@ -37,7 +37,6 @@ class Handling:
     """Runs handlers by a consumer's rules."""
 
     def __init__(self, source: Source) -> None:
-        """Begin with nothing to do."""
         self._source, self._store, told = source, source.store, source.settings
         self._group, self._broadcast, self._hooks = told.group, told.broadcast, told.hooks
         self._as_list, self._ordered = told.batch_count > 1, told.ordered is not False

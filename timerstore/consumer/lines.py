@@ -30,7 +30,6 @@ class Lines:
     """The lines of one topic."""
 
     def __init__(self) -> None:
-        """Nobody waits."""
         self._waiting: dict[str, deque[Task]] = {}
         self._lock = Lock()
 
@@ -67,5 +66,4 @@ class Lines:
         return found
 
     def __len__(self) -> int:
-        """Return how many lines there are."""
         return len(self._waiting)

@@ -40,7 +40,6 @@ class OrderedSubscription(LimitedSubscription):
     """One topic with its handler, and its lines."""
 
     def __init__(self, topic: str, handler: Handler, tags: str, ordered: Ordered) -> None:
-        """Nobody waits."""
         super().__init__(topic, handler, tags)
         self._ordered, self.lines = ordered, Lines()
         self._closed = self._told = False

@@ -54,7 +54,6 @@ class Retry:
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
         for name in ("delay_level", "ack_index"):
             value = as_int(getattr(self, name))
             if value is None:

@@ -41,7 +41,6 @@ class Signals:
     """
 
     def __init__(self) -> None:
-        """None has come."""
         self.number = 0
         """Which one came last."""
         self.count = 0
@@ -56,7 +55,6 @@ class Signals:
         return self
 
     def __exit__(self, *ignored: object) -> None:
-        """Restore what was there before."""
         self.restore()
 
     def install(self, number: int) -> None:

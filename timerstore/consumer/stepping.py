@@ -14,7 +14,6 @@ class Stepper:
     """Calls handlers one after the other, in the calling thread; an `Attendant` of its clock."""
 
     def __init__(self, workings: Workings, core: Core, clock: ManualClock) -> None:
-        """Begin with nothing under way."""
         self._workings, self._core, self._clock = workings, core, clock
         self._is_stepping = False
 

@@ -28,7 +28,6 @@ class StoreSource(Source):
     """Reads by the groups of a store that this process has open."""
 
     def __init__(self, core: Core, consuming: Consuming, settings: ConsumerSettings) -> None:
-        """Read nothing yet."""
         self.store = self.core = core
         self.settings, self._consuming = settings, consuming
         self.topics: Sequence[LimitedSubscription] = ()

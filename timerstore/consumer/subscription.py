@@ -200,7 +200,6 @@ class LimitedSubscription(Subscription):
     group: Group
 
     def __init__(self, topic: str, handler: Handler, tags: str) -> None:
-        """Read nothing yet."""
         super().__init__(topic, handler, tags)
         self.limited = False
         self.remake: Callable[[Run], Run] | None = None

@@ -41,7 +41,6 @@ class Threads:
     """Runs tasks in threads."""
 
     def __init__(self, source: Source, handling: Handling) -> None:
-        """Have nothing to do yet."""
         self._source, self._handling = source, handling
         self._pull_count = source.settings.pull_count
         self.failure = source.failure

@@ -20,7 +20,6 @@ class Workings:
     """A source, the rules, the topics with their handlers, and how far the consumer has come."""
 
     def __init__(self, source: Source) -> None:
-        """Begin without a topic."""
         self.source, self.settings = source, source.settings
         self.handling = Handling(source)
         self.subscriptions: list[Subscription] = []
@@ -71,7 +70,6 @@ class Workings:
         self.state = CLOSED
 
     def __repr__(self) -> str:
-        """Show the group and its topics."""
         topics = ", ".join(each.topic for each in self.subscriptions)
         return f"Consumer {self.settings.group!r} of {topics or 'nothing'}, {self.state}"
 

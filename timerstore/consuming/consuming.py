@@ -45,7 +45,6 @@ class Consuming:
     """Groups that read an open store, each once."""
 
     def __init__(self, core: Core, putting: Putting, keys: Keys) -> None:
-        """Nobody reads yet."""
         self.core, self.gate, self.putting = core, core.gate, putting
         self._groups: dict[tuple[str, str], Group] = {}
         self._retries: dict[str, GroupRetries] = {}

@@ -59,7 +59,6 @@ class QueueCursor:
     """Where a group stands in one queue. All calls under the group's lock."""
 
     def __init__(self, row: int, committed: int) -> None:
-        """Begin at the committed index."""
         self.row = row
         self.next = committed
         self.flights: deque[Flight] = deque()

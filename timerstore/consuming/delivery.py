@@ -277,7 +277,6 @@ class Batch(Stays):
         self._handed, self.topic = handed, handed.topic
 
     def __len__(self) -> int:
-        """Return how many messages the batch has."""
         return len(self._handed)
 
     @property

@@ -55,7 +55,6 @@ class GroupTally:
     )
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self.handled = self.failed = self.retried = self.dead = 0
         self.read_ms = 0
         """When the group asked for messages last, epoch ms; 0: not known."""

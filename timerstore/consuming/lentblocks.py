@@ -47,7 +47,6 @@ class LentBlocks:
     """Memory for batches; any thread may ask."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._known: list[deque[Bytes]] = [deque() for _ in range(_LARGEST_BITS + 1)]
 
     def lend(self, length: int) -> Bytes:

@@ -38,7 +38,6 @@ class PutAcks:
     """The records of one store; any number of threads may use it."""
 
     def __init__(self, core: Core, keys: Keys) -> None:
-        """Nothing is under way."""
         self._core, self.keys = core, keys
         self._under_way: dict[int, int] = {}  # by number, an index that the record's is not before
         self._numbers = itertools.count()

@@ -26,7 +26,6 @@ class RetryCursor(QueueCursor):
     """A cursor whose entries are kept apart by the topic that they came from."""
 
     def __init__(self, core: Core, row: int, committed: int) -> None:
-        """Begin at the committed index."""
         super().__init__(row, committed)
         self.core = core
         self.unreadable_count = 0

@@ -58,7 +58,6 @@ class Run(HandedOut):
     # --- looking
 
     def __len__(self) -> int:
-        """Return how many they are."""
         return self._count
 
     @property

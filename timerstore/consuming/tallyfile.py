@@ -53,7 +53,6 @@ class TallyFile:
     """The file of one store; several threads may flush at once."""
 
     def __init__(self, disk: Disk, path: Path) -> None:
-        """Nothing is read yet."""
         self._disk, self._path = disk, path
         self._written: dict[str, Any] = {}
         self._written_s = time.monotonic()

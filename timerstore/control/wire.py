@@ -47,7 +47,6 @@ class Wire:
     """One connected socket; one thread at a time uses it, any may end it."""
 
     def __init__(self, sock: socket.socket) -> None:
-        """Take a socket over."""
         sock.settimeout(None)
         self.socket = sock
         self._connection = Connection(os.dup(sock.fileno()))

@@ -64,7 +64,6 @@ class Core:
     retention: Retention
 
     def __init__(self, path: Path, disk: Disk, clock: ManualClock | None) -> None:
-        """Hold nothing yet."""
         self.path, self.disk = path, disk
         self.clock = SystemClock() if clock is None else clock
         self.closed, self.gate = True, Gate()

@@ -49,7 +49,6 @@ class ConsumerOffsets:
     """The smallest index that is not done, by topic, group and queue."""
 
     def __init__(self, disk: Disk, path: Path) -> None:
-        """Read the file."""
         self._disk, self._path = disk, path
         self._lock = Lock()
         self._write_lock = Lock()  # taken before `_lock`; one writer at the file

@@ -393,7 +393,6 @@ class Binaries:
         return self.pieces.length
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return len(self.length)
 
 

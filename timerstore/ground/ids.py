@@ -70,11 +70,9 @@ class TimerIds(Sequence[str]):
         offsets: np.ndarray[Any, np.dtype[np.int64]],
         tag: int,
     ) -> None:
-        """Hold on to the arrays."""
         self.due_ms, self.offsets, self._tag = due_ms, offsets, tag
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return len(self.due_ms)
 
     @property
@@ -93,14 +91,12 @@ class TimerIds(Sequence[str]):
         return format_id(int(self.due_ms[index]), int(self.offsets[index]), self._tag)
 
     def __iter__(self) -> Iterator[str]:
-        """Yield each id."""
         for start in range(0, len(self), _AT_ONCE):
             text = self[start : start + _AT_ONCE].digits().tobytes().decode("ascii")
             for at in range(0, len(text), ID_DIGITS):
                 yield text[at : at + ID_DIGITS]
 
     def __repr__(self) -> str:
-        """Show the count and the first id."""
         return f"<TimerIds: {len(self)}{', first ' + self[0] if len(self) else ''}>"
 
     def digits(self) -> Bytes:

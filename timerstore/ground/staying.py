@@ -41,5 +41,4 @@ class Closes(Stays):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close."""
         self.close()

@@ -91,7 +91,6 @@ class RestoreReport(Report):
         return not self.problems
 
     def __str__(self) -> str:
-        """Return a sentence, with what is damaged."""
         lines = [
             f"{self.dest} is the store as of {shown_time(self.as_of_ms)}: {self.pending_count:,} "
             f"timers pending, {self.message_count:,} messages, {self.group_count:,} groups. What "

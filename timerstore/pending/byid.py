@@ -50,7 +50,6 @@ class ById:
     """
 
     def __init__(self, engine: Engine, gate: Gate) -> None:
-        """Begin with no topic known."""
         self._engine, self._log, self._gate = engine, engine.commitlog, gate
         self._tag, self._kernels, self._uncounted = engine.store_tag, Kernels(), engine.uncounted
         self._taken: list[Taken] = []

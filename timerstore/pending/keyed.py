@@ -40,7 +40,6 @@ class Keyed:
     """Looks for timers by their key in an open store; any number of threads may use it."""
 
     def __init__(self, core: Core, putting: Putting, by_id: ById) -> None:
-        """Nothing was looked for yet."""
         self.core, self._putting, self._by_id = core, putting, by_id
         self._keys = core.engine.keys
         self._search = KeySearch(core.engine.world, self._keys.index)

@@ -30,7 +30,6 @@ class PendingTimers:
     """What is pending in an open store; any number of threads may use it."""
 
     def __init__(self, core: Core, putting: Putting) -> None:
-        """Know no topic yet."""
         self.core, self.gate = core, core.gate
         self._putting, self._short_way = putting, putting.short_way
         self._is_group = core.is_group

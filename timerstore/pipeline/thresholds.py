@@ -63,7 +63,6 @@ class Thresholds:
     """Timers that the machine fires in a second; None: nobody has said, and load is not judged."""
 
     def __post_init__(self) -> None:
-        """Check the rate, wherever it came from."""
         if self.fire_rate_per_s is not None:
             _rate(self.fire_rate_per_s, "fire_rate_per_s")
 

@@ -43,7 +43,6 @@ class Admission:
     """Lets timers into the timer topic's queue."""
 
     def __init__(self, core: Core) -> None:
-        """Nobody waits yet."""
         engine, config = core.engine, core.engine.config
         self.core, self.engine = core, engine
         self.is_limited = config.admission == "wait"

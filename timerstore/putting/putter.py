@@ -67,7 +67,6 @@ class Putter:
     """Appends new timers; any number of threads may use it."""
 
     def __init__(self, core: Core, admission: Admission) -> None:
-        """Begin with no template."""
         self.core, self.engine, self._admission = core, core.engine, admission
         self._templates: dict[tuple[bytes, str | None, int, bytes], Template] = {}
 

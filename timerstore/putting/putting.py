@@ -44,7 +44,6 @@ class Putting:
     """Puts into an open store; any number of threads may use it."""
 
     def __init__(self, core: Core) -> None:
-        """Nothing was put yet."""
         self.core, self.gate = core, core.gate
         self.admission, self.congestion = Admission(core), Congestion(core.engine)
         self.putter = Putter(core, self.admission)

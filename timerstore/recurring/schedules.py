@@ -68,7 +68,6 @@ class Schedules(Stays):
     """
 
     def __init__(self, store: AnyStore) -> None:
-        """Do nothing yet."""
         self._store, self._stop, self._failure = store, Flag(), Failure()
         self._left = _left.setdefault(store, deque())
         self._starts: list[_Start] = []  # that are under way
@@ -266,7 +265,6 @@ class Schedules(Stays):
     # --- the thread
 
     def __enter__(self) -> Schedules:
-        """Begin to carry jobs on."""
         self._stop = Flag()
         self._thread = BackgroundThread("timerstore-recurring", self._run, self._fail)
         self._thread.start()

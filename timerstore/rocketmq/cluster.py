@@ -146,7 +146,6 @@ class Cluster(Closes):
         self.new_source = self._new_source
 
     def __repr__(self) -> str:
-        """Show the address."""
         return f"<Cluster at {self.address}{', closed' if self._closed else ''}>"
 
     # --- putting

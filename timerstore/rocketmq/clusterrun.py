@@ -29,7 +29,6 @@ class NotThere:
     """A name that a delivery of a store has, and one of a cluster does not."""
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Know the name."""
         self._name = name
 
     def __get__(self, instance: object, owner: type) -> NoReturn:
@@ -96,7 +95,6 @@ class ClusterRun(HandedOut):
         return True
 
     def __len__(self) -> int:
-        """Return how many they are."""
         return len(self._received)
 
     def message(self, i: int) -> Message:

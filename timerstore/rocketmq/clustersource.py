@@ -69,7 +69,6 @@ class ClusterSource(RemoteSource):
         check_open: Callable[[], None],
         is_closed: Callable[[], bool],
     ) -> None:
-        """Read nothing yet."""
         if settings.broadcast or settings.ordered:
             raise InvalidArgumentError("A cluster's consumer has no broadcast and no ordered.")
         if settings.start != "earliest":

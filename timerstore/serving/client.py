@@ -62,7 +62,6 @@ class Client(Stays, AnyStore):
         return self._path
 
     def __repr__(self) -> str:
-        """Show the path."""
         closed = ", closed" if self._link.closed.is_set() else ""
         return f"<{type(self).__name__} of {str(self._path)!r}{closed}>"
 

@@ -63,7 +63,6 @@ class ClientRun(HandedOut):
         self._sent: set[int] = set()
 
     def __len__(self) -> int:
-        """Return how many they are."""
         return len(self.due_ms)
 
     def settle_all(self) -> None:

@@ -34,7 +34,6 @@ class ClientSource(RemoteSource):
     """Reads through a client, or a store that is shared, what another process has open."""
 
     def __init__(self, client: AnyStore, link: Link, settings: ConsumerSettings) -> None:
-        """Read nothing yet."""
         super().__init__(settings, link.check_open, link.closed.is_set)
         self._client, self._link = client, link
 

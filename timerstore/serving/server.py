@@ -25,7 +25,6 @@ class Server(Closes):
     """Serves one open store to other processes; made by `serve`. `close` may be called twice."""
 
     def __init__(self, door: Door) -> None:
-        """Let clients in."""
         if not door.serve():
             raise StoreAccessError(f"The store {door.path} is served already. Use that server.")
         self._door, self._closed = door, False

@@ -47,11 +47,9 @@ class LastAnswers:
     """
 
     def __init__(self) -> None:
-        """Nothing was answered yet."""
         self._last: OrderedDict[str, tuple[int, Answered]] = OrderedDict()
 
     def __len__(self) -> int:
-        """Return how many are kept."""
         return len(self._last)
 
     def find(self, slot: str, number: object) -> Answered | None:

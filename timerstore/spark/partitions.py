@@ -22,7 +22,6 @@ class SplitPartition(InputPartition):
     """One split; None if the table has no row at all."""
 
     def __init__(self, split: Split | None) -> None:
-        """Hold a split."""
         super().__init__(split)
         self.split = split
 

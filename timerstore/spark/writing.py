@@ -87,7 +87,6 @@ class Loaded(WriterCommitMessage):
     """What one task wrote: the name of its store or file, empty if it had no rows."""
 
     def __init__(self, part: int, name: str, count: int) -> None:
-        """Note it."""
         self.part, self.name, self.count = part, name, count
 
 

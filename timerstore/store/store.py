@@ -44,7 +44,6 @@ class Calls:
     def __init__(
         self, core: Core, putting: Putting, timers: PendingTimers, consuming: Consuming
     ) -> None:
-        """Take the rooms of an open store."""
         self.put = timers.put
         self.put_many = putting.put_many
         self.cancel = timers.cancel
@@ -137,7 +136,6 @@ class TimerStore(Stays, AnyStore):
         return self.core.path
 
     def __repr__(self) -> str:
-        """Show the path."""
         return f"<TimerStore {str(self.core.path)!r}{', closed' if self.core.closed else ''}>"
 
     def backup(

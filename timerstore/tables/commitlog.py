@@ -92,7 +92,6 @@ class MessageRows:
         self.log, self.rows, self._parts = log, rows, parts
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return len(self.rows)
 
     def filter(self, chosen: Any) -> MessageRows:

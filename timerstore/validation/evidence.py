@@ -34,7 +34,6 @@ class RulePlaces:
     examples: dict[str, list[Example]] = field(default_factory=dict)
 
     def __getitem__(self, rule: str) -> int:
-        """Return how many places a rule has."""
         return self.counts[rule]
 
     def add(self, rule: str, count: int, examples: Iterable[Example], named_max: int) -> None:

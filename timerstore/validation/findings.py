@@ -19,7 +19,6 @@ class Findings:
     """A tally, with the notes that are still to meet."""
 
     def __init__(self, scope: Scope) -> None:
-        """Begin with nothing found."""
         self.scope, self.tally = scope, scope.new_tally()
         self._notes: list[list[Words]] = [[] for _ in COLUMNS]
 

@@ -41,7 +41,6 @@ class Exchange:
     """
 
     def __init__(self, held_bytes_max: int = HELD_BYTES_MAX) -> None:
-        """Begin with none."""
         self._held: dict[tuple[int, int], list[Words]] = defaultdict(list)
         self._held_bytes = 0
         self._held_bytes_max = held_bytes_max

@@ -70,7 +70,6 @@ class AnyStore(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close."""
         self.close()
 
     # --- putting

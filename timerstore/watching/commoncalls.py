@@ -31,9 +31,7 @@ class CommonCalls(Protocol):
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
-        """Close."""
-        ...
+    ) -> None: ...
 
     def put(
         self,
