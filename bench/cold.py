@@ -3,7 +3,8 @@
 A store is filled with timers due at random times, so that each second's timers lie anywhere in its
 logs. Its pages are dropped, and it is opened in a cgroup whose memory is limited (root, cgroup
 version 1 or 2). Then timers fall due, and beside them one is put each 50 ms that is due 100 ms
-later: `probe`. How late each came at `pull` is told for each five seconds.
+later: `probe`. How late each came is told for each five seconds; of us, at `pull`. Of a peer, the
+same is played by one thread that takes what is due, and puts.
 """
 
 from __future__ import annotations
@@ -15,16 +16,23 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import machine
 import numpy as np
 from lateness import quantiles
+from peers import embedded
+from peers.timers import Timers
 
 import timerstore
 
+PEERS: dict[str, Any] = {"lmdb": embedded.Lmdb, "rocksdb": embedded.RocksDb}
 CONFIG = timerstore.Config(durability="process")
 TOPICS = ("cold", "probe")
 ROUND_S = 5.0
+PROBE_S, PROBE_MS = 0.05, 100
+PEER_PUTS = 40_000
+"""So many are put into a peer in a second, at the least; else some are due before all are there."""
 CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -46,16 +54,28 @@ def limited_memory(bytes_max: int) -> Iterator[None]:
         group.rmdir()
 
 
-def fill(path: Path, count: int, per_second: int, lead_s: float) -> None:
-    """Put `count` timers, so many of which fall due in each second, in no order."""
+def due_times(count: int, per_second: int, lead_s: float) -> Iterator[np.ndarray]:
+    """Yield when `count` timers are due, so many in each second, in no order."""
     rng, step = np.random.default_rng(1), 1 << 16
-    body = rng.integers(0, 255, (step, 100), np.uint8)
     span_ms, start_ms = count * 1_000 // per_second, int((time.time() + lead_s) * 1_000)
+    for first in range(0, count, step):
+        yield start_ms + rng.integers(0, span_ms, min(step, count - first))
+
+
+def fill(path: Path, due_ms: Iterator[np.ndarray]) -> None:
+    """Put timers into a new store."""
+    body = np.random.default_rng(1).integers(0, 255, (1 << 16, 100), np.uint8)
     with timerstore.open(path, config=CONFIG) as store:
-        for first in range(0, count, step):
-            some = min(step, count - first)
-            at_ms = start_ms + rng.integers(0, span_ms, some)
-            store.put_many(body[:some], topic=TOPICS[0], at_ms=at_ms)
+        for at_ms in due_ms:
+            store.put_many(body[: len(at_ms)], topic=TOPICS[0], at_ms=at_ms)
+
+
+def fill_peer(timers: Timers, due_ms: Iterator[np.ndarray]) -> None:
+    """Put timers into a peer; their bodies say when they are due."""
+    rest = os.urandom(100 - 8)
+    for at_ms in due_ms:
+        bodies = [each + rest for each in at_ms.astype(">i8").view("S8").tolist()]
+        timers.put_many(at_ms.tolist(), bodies)
 
 
 def drop_pages(path: Path) -> None:
@@ -73,17 +93,20 @@ def read_bytes() -> int:
     return int(fields["read_bytes"])
 
 
+Late = dict[str, list[np.ndarray]]
+
+
 def watch(path: Path, rounds: int) -> None:
     """Open the store, and print how late its timers are."""
-    late: dict[str, list[np.ndarray]] = {topic: [] for topic in TOPICS}
+    late: Late = {topic: [] for topic in TOPICS}
     stop = threading.Event()
     began_s = time.time()
     with timerstore.open(path) as store:
         print(f"opened in {time.time() - began_s:.2f} s")
 
         def put() -> None:
-            while not stop.wait(0.05):
-                store.put(b"x", topic=TOPICS[1], delay_ms=100)
+            while not stop.wait(PROBE_S):
+                store.put(b"x", topic=TOPICS[1], delay_ms=PROBE_MS)
 
         def pull(topic: str) -> None:
             while not stop.is_set():
@@ -93,26 +116,52 @@ def watch(path: Path, rounds: int) -> None:
 
         threads = [threading.Thread(target=put)]
         threads += [threading.Thread(target=pull, args=(topic,)) for topic in TOPICS]
-        for thread in threads:
-            thread.start()
-        before = read_bytes()
-        for number in range(rounds):
-            time.sleep(ROUND_S)
-            after = read_bytes()
-            row = f"{(number + 1) * ROUND_S:4.0f} s  {(after - before) / ROUND_S / 1e6:5.0f} MB/s"
-            before = after
-            for topic in TOPICS:
-                parts, late[topic] = [each for each in late[topic] if len(each)], []
-                tell = "none came"
-                if parts:
-                    of = quantiles(parts)
-                    tell = f"{of.count / ROUND_S:,.0f}/s p50 {of.median:.0f} p99 {of.p99:.0f}"
-                    tell += f" most {of.maximum:.0f} ms"
-                row += f"  {topic}: {tell}"
-            print(row, flush=True)
-        stop.set()
-        for thread in threads:
-            thread.join()
+        tell(late, rounds, threads, stop)
+
+
+def watch_peer(timers: Timers, rounds: int) -> None:
+    """Print how late the timers of a peer are."""
+    late: Late = {topic: [] for topic in TOPICS}
+    stop = threading.Event()
+
+    def play() -> None:
+        put_s = 0.0
+        while not stop.is_set():
+            if time.monotonic() - put_s > PROBE_S:
+                put_s, due_ms = time.monotonic(), embedded.now_ms() + PROBE_MS
+                timers.put_one(due_ms, due_ms.to_bytes(8, "big"))
+            bodies = timers.take_due()
+            for topic, is_cold in zip(TOPICS, (True, False), strict=True):
+                due = b"".join(each[:8] for each in bodies if (len(each) > 8) is is_cold)
+                late[topic].append(time.time() * 1_000 - np.frombuffer(due, ">i8"))
+            if not bodies:
+                time.sleep(0.001)
+
+    tell(late, rounds, [threading.Thread(target=play)], stop)
+
+
+def tell(late: Late, rounds: int, threads: list[threading.Thread], stop: threading.Event) -> None:
+    """Run the threads; print of each round how late timers were."""
+    for thread in threads:
+        thread.start()
+    before = read_bytes()
+    for number in range(rounds):
+        time.sleep(ROUND_S)
+        after = read_bytes()
+        row = f"{(number + 1) * ROUND_S:4.0f} s  {(after - before) / ROUND_S / 1e6:5.0f} MB/s"
+        before = after
+        for topic in TOPICS:
+            parts, late[topic] = [each for each in late[topic] if len(each)], []
+            said = "none came"
+            if parts:
+                of = quantiles(parts)
+                said = f"{of.count / ROUND_S:,.0f}/s p50 {of.median:.0f} p99 {of.p99:.0f}"
+                said += f" most {of.maximum:.0f} ms"
+            row += f"  {topic}: {said}"
+        print(row, flush=True)
+    stop.set()
+    for thread in threads:
+        thread.join()
 
 
 def main() -> None:
@@ -122,14 +171,26 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=5_000, help="timers due in a second")
     parser.add_argument("--memory-mib", type=int, default=1_200, help="limit of the cgroup")
     parser.add_argument("--rounds", type=int, default=8, help="of five seconds each")
+    parser.add_argument("--peer", choices=PEERS, help="instead of timerstore")
     parser.add_argument("--path", help="folder for the store, on a disk")
     options = parser.parse_args()
     print(machine.headline())
-    limit_bytes = options.memory_mib << 20
+    limit_bytes, lead_s = options.memory_mib << 20, options.count / 500_000
     with machine.scratch_folder(options.path) as folder, limited_memory(limit_bytes):
-        fill(folder / "s", options.count, options.rate, lead_s=options.count / 500_000)
-        drop_pages(folder / "s")
-        watch(folder / "s", options.rounds)
+        began_s = time.time()
+        if options.peer is None:
+            fill(folder / "s", due_times(options.count, options.rate, lead_s))
+            drop_pages(folder)
+            watch(folder / "s", options.rounds)
+            return
+        timers = PEERS[options.peer](folder, synced=False)
+        lead_s = options.count / PEER_PUTS
+        fill_peer(timers, due_times(options.count, options.rate, lead_s))
+        print(f"filled in {time.time() - began_s:.0f} s; the first is due after {lead_s:.0f}")
+        drop_pages(folder)
+        time.sleep(max(0.0, began_s + lead_s - time.time()))
+        watch_peer(timers, options.rounds)
+        timers.close()
 
 
 if __name__ == "__main__":
