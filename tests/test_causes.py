@@ -3,6 +3,8 @@
 import copy
 import os
 import pickle
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -160,3 +162,21 @@ def test_without_proc_sharing_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
         store.put(b"x")
     with pytest.raises(errors.StoreAccessError, match="/proc is not mounted"):
         timerstore.connect(tmp_path / "t", timeout=0)
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+import timerstore
+with timerstore.open(sys.argv[1]) as store, timerstore.open(sys.argv[2]) as other:
+    for each in (store, other):
+        each.put(b"x", topic="t")
+        print(len(each.pull("t", timeout=30)))
+"""
+
+
+@pytest.mark.timeout(120)
+def test_two_stores_fit_into_four_gibibytes_of_addresses(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-c", LIMITED, str(tmp_path / "a"), str(tmp_path / "b")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.stdout.split() == ["1", "1"], done.stderr

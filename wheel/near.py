@@ -15,13 +15,15 @@ one of its own (`aside` is 1 for it, else 0), see `services/world/aside.py`.
 
 A bucket is a linked list of chunks, in the order of arrival. Single nodes would be a cache miss
 each, because a slot's timers come in no order of due time (174 ns to take one). Chunks live
-in a pool whose pages are touched only as they are needed, so its length is a limit and costs
-nothing. It belongs to dequeue-get; all calls happen under the near lock.
+in a pool whose pages are touched only as they are needed, so its length is a limit and costs only
+addresses: an eighth of those that `ulimit -v` allows, at most. It belongs to dequeue-get; all calls
+happen under the near lock.
 """
 
 from __future__ import annotations
 
 import mmap
+import resource
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -51,6 +53,7 @@ assert CHUNK_WORDS == 32
 INFO_MAGIC_BITS: Final = 0xFF
 
 NO_COPY: Final = 1 << 62
+_ADDRESSES_SHARE: Final = 8
 _MAP_NORESERVE: Final = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python names it from 3.13 on
 
 
@@ -80,15 +83,21 @@ class NearWheel:
 
 
 def new_near_wheel(precision_ms: int, count_max: int) -> NearWheel:
-    """Return an empty near wheel for some `count_max` timers; at the least a chunk each bucket."""
+    """Return an empty near wheel for some `count_max` timers; at the least a chunk each bucket.
+
+    For fewer, see `made_for`, where the process may not have any number of addresses.
+    """
     ring = 1
     while ring < (SPAN + 2) * precision_ms:
         ring *= 2
-    chunk_count = 2 * ring + 2 * count_max // CHUNK_ENTRIES + 2
+    least_count, chunk_count = 2 * ring + 2, 2 * count_max // CHUNK_ENTRIES
+    addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if addresses != resource.RLIM_INFINITY:
+        chunk_count = min(chunk_count, addresses // _ADDRESSES_SHARE // (CHUNK_WORDS * 8))
     # Anonymous memory without a reservation: pages come as they are touched. With one, the system
     # refuses to fork a process that has a few stores, because each would reserve gigabytes again.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-    pool = mmap.mmap(-1, CHUNK_WORDS * 8 * chunk_count, flags=flags)
+    pool = mmap.mmap(-1, CHUNK_WORDS * 8 * (least_count + chunk_count), flags=flags)
     columns = np.zeros((7, PLACES), np.int64)
     columns[1], columns[5], columns[6] = NONE, NO_COPY, NO_COPY
     return NearWheel(
@@ -98,6 +107,11 @@ def new_near_wheel(precision_ms: int, count_max: int) -> NearWheel:
         np.zeros(ENTRY_WORDS, np.int64),
         *columns,
     )
+
+
+def made_for(near: NearWheel) -> int:
+    """Return for how many timers it was made."""
+    return (len(near.chunks) // CHUNK_WORDS - len(near.head) - 2) * CHUNK_ENTRIES // 2
 
 
 @inlined

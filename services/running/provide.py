@@ -10,6 +10,7 @@ from timerstore.services.mending.pass_lost import pass_lost
 from timerstore.services.world import needs
 from timerstore.services.world.state import CLEANING
 from timerstore.timelog.jit.acting import acting_as
+from timerstore.wheel.near import CHUNK_ENTRIES, made_for
 
 
 def provide(engine: Engine, service: int) -> int:
@@ -61,9 +62,12 @@ def _provide(engine: Engine, service: int, need: int, offset: int) -> None:
         with engine.locks.fire.guard():
             engine.cancelled.reserve(CANCELLED_GROWTH)
     elif need == needs.NEAR_FULL:
+        count, wanted = made_for(engine.near), engine.config.near_count_max
+        is_limited = count + CHUNK_ENTRIES <= wanted
+        larger = "address space (`ulimit -v`)" if is_limited else "near_count_max"
         raise StoreFullError(
-            f"More than {engine.config.near_count_max} timers (near_count_max) fall due at about "
-            "the same time. Open the store again with a larger near_count_max."
+            f"More timers fall due at about the same time than there is room for: {count}, of the "
+            f"{wanted} that near_count_max says. Open the store again with a larger {larger}."
         )
     elif need == needs.DAMAGED_TIMERLOG:
         mend_units(engine, offset)

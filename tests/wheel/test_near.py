@@ -1,5 +1,6 @@
 """The near wheel against a dict of lists, with `check` after each action."""
 
+import resource
 from collections import defaultdict
 from typing import Any
 
@@ -26,6 +27,7 @@ from timerstore.wheel.near import (
     check,
     info_place,
     info_size,
+    made_for,
     near_drop_delete,
     near_entries,
     near_first_due,
@@ -252,6 +254,15 @@ def test_room_runs_out_and_comes_back() -> None:
     check(near)
     assert _pop(near, 5, 0)
     assert _room(near) == 1
+
+
+def test_a_limit_of_addresses_leaves_room_for_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    count_max = 1 << 26
+    assert count_max - CHUNK_ENTRIES < made_for(new_near_wheel(PRECISION_MS, count_max))
+    monkeypatch.setattr("resource.getrlimit", lambda _: (4 << 30, resource.RLIM_INFINITY))
+    assert 10_000_000 < made_for(new_near_wheel(PRECISION_MS, count_max)) < 11_000_000
+    few = made_for(new_near_wheel(PRECISION_MS, 1_000))
+    assert 1_000 - CHUNK_ENTRIES < few <= 1_000
 
 
 def test_check_notices() -> None:

@@ -57,8 +57,8 @@ def store_error(error: OSError, path: str | os.PathLike[str]) -> TimerStoreError
         if addresses != resource.RLIM_INFINITY:
             return StoreFullError(
                 f"The address space of this process, {addresses >> 20:,} MiB, has no room left for "
-                f"{name}. A store reserves 5 GB of addresses, and takes little of that as memory. "
-                "Raise the limit (`ulimit -v`)."
+                f"{name}. A store reserves an eighth of the addresses, and 2 GB beside; it takes "
+                "little of that as memory. Raise the limit (`ulimit -v`)."
             )
         return StoreFullError(
             f"{name} could not be mapped, because memory is short or the process has too many "

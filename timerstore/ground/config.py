@@ -121,7 +121,8 @@ class Tuning:
     before the next is looked at."""
 
     near_count_max: int = 1 << 26
-    """Timers of the slots just ahead that fit in memory, 32 bytes each: 67 million."""
+    """Timers of the slots just ahead that fit in memory, 32 bytes each: 67 million. Twice the
+    addresses are reserved, but no more than an eighth of what `ulimit -v` allows."""
 
     open_segments_max: int = 256
     """Segment files of one kind that stay mapped, at least 8; Linux allows a process 65,530."""
