@@ -263,6 +263,8 @@ class Cleaner:
         # Of an earlier life; what came since is counted by the services. None: not known yet.
         self._pending_bytes = 0 if engine.timerlog.end == engine.timerlog.start else None
         self._may_begin = False
+        self.largest_bytes = 0
+        """Of the messages that were pending when `waits_bytes` was learnt."""
 
     def run(self, *, at_once: bool = False, until: int = WORTH_IT) -> None:
         """Begin to clean what is worth it, or all that can be cleaned before an offset; move F.
@@ -354,13 +356,23 @@ class Cleaner:
         return bool(self._passes) and self.error is None and not self.stopped
 
     @property
-    def pending_bytes(self) -> int | None:
-        """Bytes of the messages of pending timers, about; None before it was learnt."""
+    def waits_bytes(self) -> int | None:
+        """Bytes of the messages whose units are not settled; None before it was learnt.
+
+        Those of cancelled timers, and of deletes, are among them.
+        """
         world = self.engine.world
         if self._pending_bytes is None:
             return None
         settled = world.dequeue_put.settled_bytes + world.cleaning.settled_bytes
-        waits_bytes = max(0, self._pending_bytes + world.enqueue_put.linked_bytes - settled)
+        return max(0, self._pending_bytes + world.enqueue_put.linked_bytes - settled)
+
+    @property
+    def pending_bytes(self) -> int | None:
+        """Bytes of the messages of pending timers, about; None before it was learnt."""
+        waits_bytes = self.waits_bytes
+        if waits_bytes is None:
+            return None
         dropped_count = sum(len(each.targets) for each in [*self._passes])
         return live_bytes(self.engine, waits_bytes, dropped_count)
 
@@ -428,6 +440,9 @@ class Cleaner:
         # What has no unit yet, the copies of a pass above all, waits as well: else one pass would
         # make the next one worth it.
         waits_bytes = (self.pending_bytes or 0) + self.reach.unlinked_bytes()
+        limit, wanted_bytes = config.max_bytes, waits_bytes + engine.commitlog.segment_bytes
+        if self._passes and limit is not None and engine.disk_bytes + wanted_bytes > limit:
+            return False  # what is copied before a segment went is never what firing needs
         allowed_bytes = config.cleaning_factor * waits_bytes + config.cleaning_slack_bytes
         # Many hops leave many units, and those no pass removes.
         least_bytes = (config.cleaning_factor + 1) * waits_bytes / 2
@@ -459,6 +474,7 @@ class Cleaner:
             np.maximum.at(latest, numbers[kept] % TABLE_LENGTH, leads_to[kept])
             waits = (slots >= read_slot) & ~floor.superseded(units)
             pending_bytes += int(units.size[waits].sum())
+            self.largest_bytes = max(self.largest_bytes, int(units.size[waits].max(initial=0)))
         with engine.locks.wheel.guard():
             np.maximum(world.latest_slot, latest, out=world.latest_slot)
         self._pending_bytes = pending_bytes - linked_bytes + settled

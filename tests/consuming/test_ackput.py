@@ -180,7 +180,7 @@ def test_an_error_leaves_the_message_open(tmp_path: Path, clock: ManualClock) ->
             def refuse() -> None:
                 raise StoreFullError("full")
 
-            patch.setattr(store.putting.putter, "check_space", refuse)
+            patch.setattr(store.putting.space, "check", refuse)
             with pytest.raises(StoreFullError):
                 full.ack_and_put(b"x")
         store.flush()

@@ -83,7 +83,7 @@ def ack_and_put(
             "its handler took too long."
         )
     try:
-        putting.putter.check_space()
+        putting.space.check()
         number = group.put_acks.begin()
         ids = _append(group, number, record, entries, unless, now_ms)
     except TimerStoreError:

@@ -166,10 +166,10 @@ class Config(Tuning):
     """A checkpoint is made this often; it bounds what a crash makes recovery scan."""
 
     max_bytes: int | None = None
-    """Puts are refused while the store takes this much disk, less two segments that are reserved
-    for firing and cleaning. Disk is counted in blocks, as `du` does. What is in the store stays.
-    What fires is written once more, above the limit if need be: set it to half of the disk at most.
-    See `least_max_bytes`, and `small`."""
+    """Puts and reschedules are refused unless what the store takes, and what firing all that is
+    pending is going to write, leave two commit log segments of this free. So all that is in the
+    store can fire, at once too, within this much disk: a pending timer counts twice. Disk is
+    counted in blocks, as `du` does. What is in the store stays. See `least_max_bytes`, `small`."""
 
     retention_ms: int = 0
     """A consumed message is kept at least this long; 0: it is removed when no group needs it. Set
@@ -302,10 +302,8 @@ class Config(Tuning):
         """Make the configuration of a store that should take little disk: 10 MiB or more.
 
         Segments are smaller, down to 1 MiB, and with them the largest message; below 256 MiB the
-        wheel is a day long, so that a timer further ahead is written again twice a day. Set it to
-        half of the disk at most: what fires is written once more, above `max_bytes` if need be. If
-        that finds no room on the disk, firing stands still until there is some.
-        `settings`: any others.
+        wheel is a day long, so that a timer further ahead is written again twice a day. A pending
+        timer counts twice, see `Config.max_bytes`. `settings`: any others.
         """
         max_bytes = check_int(max_bytes, "max_bytes", SMALL_BYTES_MIN, _MS_MAX)
         segment_bytes = 1 << max(20, min(26, max_bytes.bit_length() - 5))

@@ -216,6 +216,7 @@ class PendingTimers:
             due_ms = resolve_due_ms(now_ms, delay, at, at_ms, core.engine.config.max_delay_ms)
         putting.congestion.check(due_ms, now_ms)
         putting.admission.enter()  # before any lock
+        putting.space.check()
         now_ms = core.clock.now_ms
         new_id = self._by_id.reschedule(id, due_ms, now_ms, payload)
         if new_id is None or core.clock.manual:

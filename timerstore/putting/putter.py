@@ -8,10 +8,11 @@ from typing import Final
 import numpy as np
 
 from timerstore.core.core import Core
-from timerstore.errors import StoreFullError, TimerStoreError
+from timerstore.errors import TimerStoreError
 from timerstore.ground.arguments import Binaries
 from timerstore.ground.ids import Int64s, TimerIds, format_id
 from timerstore.putting.admission import Admission
+from timerstore.putting.space import Space
 from timerstore.services.calls.deletes import append_all
 from timerstore.services.calls.put_batch import put_batch
 from timerstore.services.engine.engine import Engine
@@ -66,8 +67,9 @@ def compose_timer(
 class Putter:
     """Appends new timers; any number of threads may use it."""
 
-    def __init__(self, core: Core, admission: Admission) -> None:
-        self.core, self.engine, self._admission = core, core.engine, admission
+    def __init__(self, core: Core, admission: Admission, space: Space) -> None:
+        self.core, self.engine = core, core.engine
+        self._admission, self._space = admission, space
         self._templates: dict[tuple[bytes, str | None, int, bytes], Template] = {}
 
     def template(
@@ -112,6 +114,8 @@ class Putter:
         engine, offsets = self.engine, np.empty(len(due_ms), np.int64)
         template, stage = self.template(topic, tag, level, carried), self.core.take_stage()
         extras, done = NO_PIECES if keys is None else keys.pieces, 0
+        around_bytes = fmt.MESSAGE_HEADER_BYTES + len(template.tail) + len(template.extra) + 64
+        sizes = bodies.pieces.length + (0 if keys is None else extras.length) + around_bytes
 
         def put_so_far() -> TimerIds:
             due, places = due_ms[:done], offsets[:done]
@@ -123,13 +127,13 @@ class Putter:
             while done < len(due_ms):
                 # What goes through a delay level takes no room in the timer topic's queue.
                 stop = len(due_ms) if level else done + self._admission.enter()
-                piece = due_ms[:stop]
-                puts = Puts(bodies.pieces, extras, piece)
-                with engine.commitlog.reading():
-                    done = put_batch(engine.world, stage, template, puts, done, now_ms, offsets)
-                if done < len(piece):
-                    self.check_space()
-                    engine.provide_append(stage)
+                with self._space.putting():
+                    piece = due_ms[: done + self._space.count_that_fit(sizes[done:stop])]
+                    puts = Puts(bodies.pieces, extras, piece)
+                    with engine.commitlog.reading():
+                        done = put_batch(engine.world, stage, template, puts, done, now_ms, offsets)
+                    if done < len(piece):
+                        engine.provide_append(stage)
         except TimerStoreError as e:
             if done:
                 self._announce(put_so_far(), now_ms)
@@ -152,20 +156,7 @@ class Putter:
         engine, stage = self.engine, self.core.take_stage()
         try:
             count = stage_messages(stage, [entry])
-            self.check_space()
             append_all(engine, stage, count, now_ms, together=True)
             return int(stage.offset[0])
         finally:
             self.core.free_stage(stage)
-
-    # --- limits
-
-    def check_space(self) -> None:
-        """Refuse a put if `max_bytes` is reached, less what firing and cleaning may need."""
-        limit, kept_bytes = self.engine.config.max_bytes, 2 * self.engine.commitlog.segment_bytes
-        if limit is not None and self.engine.disk_bytes >= limit - kept_bytes:
-            raise StoreFullError(
-                f"The store takes {self.engine.disk_bytes} bytes and may take {limit} "
-                f"(max_bytes), of which {kept_bytes} are reserved for firing. Consume and "
-                "acknowledge messages, or raise max_bytes."
-            )

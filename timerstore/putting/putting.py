@@ -24,6 +24,7 @@ from timerstore.putting.bylevel import check_level, stage_at_level
 from timerstore.putting.congestion import Congestion
 from timerstore.putting.putter import Putter, compose_timer
 from timerstore.putting.short_way import ShortWay
+from timerstore.putting.space import Space
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.text import java_hash_of
 
@@ -46,7 +47,8 @@ class Putting:
     def __init__(self, core: Core) -> None:
         self.core, self.gate = core, core.gate
         self.admission, self.congestion = Admission(core), Congestion(core.engine)
-        self.putter = Putter(core, self.admission)
+        self.space = Space(core)
+        self.putter = Putter(core, self.admission, self.space)
         config = core.engine.config
         limits = config.max_bytes, config.max_delay_ms, config.congestion_slot_count
         is_open = not core.clock.manual and not any(limits)
@@ -80,6 +82,7 @@ class Putting:
         else:
             self.congestion.check(due_ms, now_ms)
             self.admission.enter()
+        self.space.check()
         return Prepared(put.topic, body, described, put.tag, level, now_ms, due_ms)
 
     def append(self, prepared: Prepared) -> str:
@@ -139,7 +142,6 @@ class Putting:
         if len(data) == 0:
             return TimerIds(due_ms, due_ms.copy(), engine.store_tag)
         check_lengths(data, texts, tag, engine.content_bytes_max, len(carried))
-        self.putter.check_space()
         if not level:
             self.congestion.check(due_ms, now_ms)
         return self.putter.append_many(
