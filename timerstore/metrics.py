@@ -1,4 +1,4 @@
-"""Prometheus metrics of an open store; needs the extra `timerstore[metrics]`."""
+"""Prometheus metrics of an open store; needs the extra `metrics`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenTelemetry of an open store; needs the extra `timerstore[otel]`.
+"""OpenTelemetry of an open store; needs the extra `otel`.
 
     instruments.py statistics as observable instruments
     tracing.py     a span around each call of a handler

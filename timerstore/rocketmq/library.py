@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from timerstore.errors import ClusterError, InvalidArgumentError, TimerStoreError, TooLateError
-from timerstore.rocketmq.clientparts import ask_route, check_parts, known_route
+from timerstore.rocketmq.clientparts import TESTED, ask_route, check_parts, known_route
 
 log = logging.getLogger("timerstore")
 
@@ -49,7 +49,7 @@ def load() -> Any:
     except ImportError as e:
         raise InvalidArgumentError(
             f"RocketMQ's client cannot be imported ({e}). Install it: "
-            "pip install 'timerstore[rocketmq]'."
+            f"pip install rocketmq-python-client=={TESTED}"
         ) from e
     check_parts()
     logging.getLogger("concurrent.futures").addFilter(is_no_heartbeat)

