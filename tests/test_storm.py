@@ -1,16 +1,19 @@
 """A storm: threads inside all calls at once, with signals, turnover of tiny segments, closes.
 
 `STORM_SECONDS=3600 STORM_THREADS=64 STORM_SEED=7 pytest tests/test_storm.py`: that long in all,
-spread over how many segments are mapped; `STORM_KILLS=200` with `KILL_SEED` kills that often.
+spread over how many segments are mapped; `STORM_FILLS=50` storms on a disk that is full now and
+then; `STORM_KILLS=200` with `KILL_SEED` kills that often.
 """
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 
+from tests.loop_disk import mounted
 from tests.rigs.nursery import Nursery
 from tests.rigs.program import FILES, ended
 from tests.rigs.storm_worker import SEGMENTS_MAPPED, Alarm, alarm, in_reach
@@ -18,6 +21,7 @@ from tests.test_kill import attack
 from tests.tiers import how_many
 
 SECONDS = how_many("STORM_SECONDS", 14, 600)
+FILLS = how_many("STORM_FILLS", 1, 20)
 KILLS = how_many("STORM_KILLS", 6, 40)
 PLAY = (
     "import sys; sys.path.append(sys.argv.pop(1)); "
@@ -33,7 +37,7 @@ def play(
     Else say what it died of, and where each thread was.
     """
     options = {"--seconds": str(seconds), "--seed": os.environ.get("STORM_SEED", "1"), **options}
-    given = sum(options.items(), ())
+    given = [each for pair in options.items() for each in pair if each]
     done = ended("-c", PLAY, FILES, folder, *given, timeout_s=seconds + 280, **environment)
     if done.returncode == 0:
         facts: dict[str, int] = json.loads(done.stdout)
@@ -67,6 +71,21 @@ def test_listings_that_are_overtaken(tmp_path: Path) -> None:
     options = {"--threads": "14", "--only": kinds, "--open-segments": "4"}
     facts = play(tmp_path / "store", SECONDS, options)
     assert facts.get("slow listings") and facts.get("scrubbed timerwheel"), facts
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(FILLS * 30 + 300)
+def test_a_disk_that_is_full_and_free_again(tmp_path: Path) -> None:
+    """All room of a tmpfs is taken and given back all the time; backups are elsewhere."""
+    for seed in range(1, FILLS + 1):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        with mounted(folder, "tmpfs") as disk:
+            options = {"--fills": "", "--threads": "28", "--seed": str(seed)}
+            facts = play(disk / "store", 5, options)
+            refused = sum(count for name, count in facts.items() if name.endswith(" full"))
+            assert facts.get("filled") and refused, facts
+        shutil.rmtree(folder)
 
 
 @pytest.mark.slow

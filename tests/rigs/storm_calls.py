@@ -19,6 +19,7 @@ from tests.rigs.storm_keys import (
     CHAINS,
     DAY_MS,
     PARKED,
+    REFUSED,
     Keyed,
     far_due,
 )
@@ -29,6 +30,7 @@ from timerstore import (
     Delivery,
     Retry,
     StoreClosedError,
+    StoreFullError,
     TimerStore,
     TooLateError,
     restore,
@@ -50,8 +52,8 @@ def now_ms() -> int:
 class Calls:
     """What threads call; `do_…` are the kinds."""
 
-    def __init__(self, ledger: Ledger, beside: Path) -> None:
-        self.ledger, self.beside = ledger, beside
+    def __init__(self, ledger: Ledger, beside: Path, *, fills: bool) -> None:
+        self.ledger, self.beside, self.fills = ledger, beside, fills
         self.store: TimerStore
         self.calls: dict[str, Callable[[random.Random], None]] = {
             name.removeprefix("do_"): getattr(self, name)
@@ -227,7 +229,7 @@ class Calls:
         self.ledger.shared_begun.append(what)
         try:
             call()
-        except StoreClosedError:
+        except REFUSED:
             self.ledger.shared_ended.append(what)
             raise
         self.ledger.shared_ended.append(what)
@@ -325,14 +327,25 @@ class Calls:
 
     def _settle(self, d: Delivery, rng: random.Random) -> None:
         if rng.random() < 0.5:
-            self.ledger.nack(d, rng.choice([None, timedelta(milliseconds=rng.randrange(1_000))]))
+            delay = rng.choice([None, timedelta(milliseconds=rng.randrange(1_000))])
+            self._insist(lambda: self.ledger.nack(d, delay))
         else:
             self.ledger.ack_one(d)
+
+    def _insist(self, call: Callable[[], None]) -> None:
+        """Call until there is room: a message that nobody settles would not come again."""
+        while True:
+            try:
+                return call()
+            except StoreFullError:
+                self.ledger.counts["settled again, for it was full"] += 1
+                time.sleep(0.02)
 
     def do_chain(self, rng: random.Random) -> None:
         """Tokens that go on with a put of several, in more than one file of a queue."""
         for d in islice(self.store.consume(CHAINS, group="g", timeout=0.05), 3):
-            self.ledger.chains[int(d.body.split(b":")[0])].go_on(d, BULK, rng)
+            chain = self.ledger.chains[int(d.body.split(b":")[0])]
+            self._insist(lambda: chain.go_on(d, BULK, rng))  # noqa: B023
             time.sleep(rng.random() * 0.05)
 
     def do_dead(self, rng: random.Random) -> None:
@@ -389,6 +402,13 @@ class Calls:
             assert found.ok, str(found)
             self.ledger.counts["restored"] += 1
 
+    def full(self, name: str) -> None:
+        """Count a call that had no room; where the disk is not filled it is a failure."""
+        self.ledger.counts[f"{name} full"] += 1
+        if not self.fills:
+            self.ledger.failures.append(f"{name}: {traceback.format_exc()}")
+        time.sleep(0.01)
+
     def run(self, name: str, rng: random.Random, stop: threading.Event) -> None:
         """Call one kind again and again, until the store is closed."""
         call = self.calls[name]
@@ -404,6 +424,8 @@ class Calls:
                     time.sleep(rng.random())
             except StoreClosedError:
                 return
+            except StoreFullError:
+                self.full(name)
             except BaseException:
                 self.ledger.failures.append(f"{name}: {traceback.format_exc()}")
                 return

@@ -1,7 +1,7 @@
 """What one thread at a time does with a key, or with a chain's token: each answer is known.
 
-Where a signal ended a call, both outcomes are allowed until somebody looks; where it raised
-StoreClosedError, nothing was done.
+Where a signal ended a call, both outcomes are allowed until somebody looks; where it was refused,
+nothing was done.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from timerstore import Delivery, StoreClosedError, TimerStore
+from timerstore import Delivery, StoreClosedError, StoreFullError, TimerStore
 
 PARKED, KEYED, CHAINS = "parked", "keyed", "chains"
+REFUSED = StoreClosedError, StoreFullError
 DAY_MS = 86_400_000
 PARKED_FROM_MS = 60 * DAY_MS
 PARKED_FOR_MS = 5 * DAY_MS
@@ -44,7 +45,7 @@ class Keyed:
         self.allowed = allowed
         try:
             return call()
-        except StoreClosedError:
+        except REFUSED:
             self.allowed = lambda _: False
             raise
 
@@ -200,7 +201,7 @@ class Chain:
         self.begun.append(step)
         try:
             ids = delivery.ack_and_put_many(puts)
-        except StoreClosedError:
+        except REFUSED:
             self.refused.append(step)
             raise
         self.done.add(step)

@@ -1,7 +1,8 @@
 """What a storm's calls promised, held against what is there at the end.
 
 Nothing is excused that is certain. A call that a signal ended is uncertain in what it may have
-done, and in nothing else; one that raised StoreClosedError did nothing.
+done, and in nothing else; one that raised StoreClosedError or StoreFullError did nothing, but for
+what the error's `ids` name.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
 
-from tests.rigs.storm_keys import CHAINS, KEYED, PARKED, Chain, Keyed
+from tests.rigs.storm_keys import CHAINS, KEYED, PARKED, REFUSED, Chain, Keyed
 from tests.rigs.storm_taken import Taken, entry_of, run_of
 from timerstore import (
     Batch,
     Config,
     Delivery,
-    StoreClosedError,
+    StoreFullError,
     TimerStore,
     TooLateError,
     verify,
@@ -73,9 +74,9 @@ class Ledger:
             return None
         return self.put[-1 - int(len(self.put) * rng.random() ** 4)]
 
-    def reopened(self, store: TimerStore) -> None:
-        """Begin another opening."""
-        self.taken.reopened(lambda queue: store.core.offsets.get(queue, "g", 0))
+    def reopened(self, store: TimerStore, *, clean: bool = True) -> None:
+        """Begin another opening; the close before it was `clean`, if it returned."""
+        self.taken.reopened(lambda queue: store.core.offsets.get(queue, "g", 0), clean=clean)
         self.taken_by_consumer.reopened(None)  # its own threads acknowledge, unseen
 
     def putting(
@@ -86,16 +87,23 @@ class Ledger:
         self.puts_begun.append(count)
         try:
             ids.extend(call())
-        except (StoreClosedError, TooLateError) as e:
+        except (*REFUSED, TooLateError) as e:
             ids.extend(e.ids)  # of a put_many that was ended half-way
             self.puts_ended.append(count)
             raise
         self.puts_ended.append(count)
 
     def about(self, ids: list[str], call: Callable[[], None]) -> None:
-        """Do something about timers; it is uncertain what where it is ended."""
+        """Do something about timers; it is uncertain what where it is ended.
+
+        A full disk ends a call about many between two of them.
+        """
         self.begun.extend(ids)
-        call()
+        try:
+            call()
+        except StoreFullError:
+            self.ended.extend(ids if len(ids) == 1 else [])
+            raise
         self.ended.extend(ids)
 
     def pulled(self, batch: Batch) -> tuple[list[int], list[str]]:
@@ -125,22 +133,22 @@ class Ledger:
         self.taken.end(*entry_of(delivery))
 
     def nack(self, delivery: Delivery, delay: timedelta | None) -> None:
-        """Send one back; with StoreClosedError it was not."""
+        """Send one back; where that is refused it was not."""
         self.nacks_begun.append(delivery.id)
         try:
             delivery.nack(delay)
-        except StoreClosedError:
+        except REFUSED:
             self.nacks_refused.append(delivery.id)
             raise
         self.taken.end(*entry_of(delivery))
         self.nacks_ended.append(delivery.id)
 
 
-def judge(folder: Path, ledger: Ledger) -> None:
+def judge(folder: Path, ledger: Ledger, *, clean: bool) -> None:
     """Open in peace, let everything soon fire, and compare with what was promised."""
     failures = ledger.failures
     with TimerStore(folder, config=Config(delay_levels=LEVELS)) as store:
-        ledger.reopened(store)
+        ledger.reopened(store, clean=clean)
         letters = _drain(store, ledger)
         listed = {timer.id for timer in store.pending(topic=TOPIC)}
         if store.count(TOPIC) != len(listed):

@@ -66,11 +66,12 @@ class Taken:
             queue = queue_of(run)
             self.done.update((queue, index) for index in indexes)
 
-    def reopened(self, offset_of: Callable[[str], int] | None) -> None:
+    def reopened(self, offset_of: Callable[[str], int] | None, *, clean: bool = True) -> None:
         """Begin another opening, behind a clean close, with the offsets that it has kept.
 
         They stand behind all that was done without a gap, and nothing before them comes again. What
-        was done behind a gap does. Without `offset_of` nobody knows all that is done.
+        was done behind a gap does. Without `offset_of` nobody knows all that is done. A close that
+        failed, as on a full disk, was not `clean`: what was done since a checkpoint comes again.
         """
         if offset_of is not None:
             for queue in {*self.kept, *(queue for queue, _ in self.done)}:
@@ -78,7 +79,7 @@ class Taken:
                 while (queue, end) in self.done:
                     end += 1
                 self.kept[queue] = offset_of(queue)
-                if self.kept[queue] < end:
+                if clean and self.kept[queue] < end:
                     self.failures.append(f"{queue}: offset {self.kept[queue]} is kept, not {end}")
         self.done.clear()
         self.opening += 1

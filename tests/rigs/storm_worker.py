@@ -6,7 +6,8 @@ Segments are tiny, few of them are mapped, retention, cleaning, the scrub are on
 consumed comes again, the main thread gets a signal every few milliseconds whose handler raises, and
 the store is closed and opened again and again, also in the middle of calls. A ledger notes what
 each call promised (`storm_ledger.py`). At the end the store is opened once more in peace, and
-judged. Prints what it did as JSON; exit status 1 where a promise was broken.
+judged. With `--fills` the store's disk is full and free again all the time. Prints what it did as
+JSON; exit status 1 where a promise was broken.
 """
 
 from __future__ import annotations
@@ -22,16 +23,18 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import numba
 
+from tests.loop_disk import fill
 from tests.rigs.storm_calls import Calls
 from tests.rigs.storm_ledger import LEVELS, TOPIC, Ledger, judge
-from timerstore import Config, Consumer, StoreClosedError, TimerStore, Tuning
+from timerstore import Config, Consumer, StoreClosedError, StoreFullError, TimerStore, Tuning
 from timerstore.services.mending import scrub
 from timerstore.warmup import compile_kernels
 
@@ -41,6 +44,7 @@ _READING = ("consume", "pull", "levels", "list", "list_slowly")  # by more threa
 _NOT_INTERRUPTED = ("backup",)
 _SLOW_INTERPRETED = ("backup", "clean", "list", "list_slowly")
 _OF_A_RESTORE = "have no queue entries that say when they are due"
+_FULL_S, _FREE_S = 0.1, 0.2
 
 
 class Alarm(BaseException):
@@ -61,16 +65,17 @@ def alarm(_: int, frame: FrameType | None) -> None:
 
 
 class Heard(logging.Handler):
-    """What the store warns of is a failure; handlers that fail are ours."""
+    """What the store warns of is a failure; handlers that fail are ours, as a full disk is."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, *, fills: bool) -> None:
         super().__init__(logging.WARNING)
-        self.ledger = ledger
+        self.ledger, self.fills = ledger, fills
 
     def emit(self, record: logging.LogRecord) -> None:
         """Note it."""
         text = record.getMessage()
         ours = record.pathname.endswith("consumer/handling.py") or _OF_A_RESTORE in text
+        ours |= self.fills and hasattr(record, "waiting_for_space")
         if not ours:
             self.ledger.failures.append(f"log: {text} {record.exc_info or ''}")
 
@@ -107,44 +112,86 @@ def storm(
     *,
     signals: bool = True,
     only: Collection[str] = (),
-) -> Ledger:
-    """Play until the time is over; return the ledger.
+    fills: bool = False,
+) -> tuple[Ledger, bool]:
+    """Play until the time is over; return the ledger, and whether the last close was clean.
 
     `only`: kinds of calls that are made, in rounds that are longer than a listing. Else all.
-    Without `signals` where kernels are interpreted: a compiled one cannot be left half-way.
+    Without `signals` where kernels are interpreted: a compiled one cannot be left half-way. With
+    `fills` the folder above has a file system of its own, which is full now and then.
     """
     rng, ledger = random.Random(seed), Ledger()
-    play = Calls(ledger, folder.parent / f"{folder.name} beside")
+    above = folder.parent.parent if fills else folder.parent
+    play = Calls(ledger, above / f"{folder.name} beside", fills=fills)
     play.beside.mkdir(exist_ok=True)
-    heard = Heard(ledger)
+    heard = Heard(ledger, fills=fills)
     logging.getLogger("timerstore").addHandler(heard)
     until = time.monotonic() + seconds
     signal.signal(signal.SIGALRM, alarm)
     names = [each for each in play.calls if signals or each not in _SLOW_INTERPRETED]
     names, rounds_s = (list(only), [8.0]) if only else (names, [0.2, 1.0, 4.0])
-    while time.monotonic() < until and not ledger.failures:
-        play.store = store = TimerStore(folder, config=config(rng, open_segments_max))
-        ledger.reopened(store)
-        watch_scrub(store, ledger)
-        if not ledger.counts["opened"]:
-            play.begin(rng)
-        ledger.counts["opened"] += 1
-        threads, stop = begin_threads(play, names, thread_count, rng)
-        consumer = Consumer(store, "c", threads=3, max_attempts=3)
-        consumer.subscribe(TOPIC, play.handle)
-        consumer.start()
-        round_until = min(until, time.monotonic() + rng.choice(rounds_s))
-        while time.monotonic() < round_until and not ledger.failures:
-            by_main = [each for each in names if each not in _NOT_INTERRUPTED]
-            name = rng.choice([*by_main, "flush", "flush", "clean"] if signals else by_main)
-            call_in_main(play, name, rng, ledger, signals=signals)
-        close(store, rng, ledger, signals=signals)
-        stop.set()
-        for thread in threads:
-            thread.join()
-        consumer.close()
+    clean = True
+    with TimerStore(folder, config=config(rng, open_segments_max)) as play.store:
+        ledger.reopened(play.store)
+        play.begin(rng)
+    with filled_again_and_again(folder.parent, rng.random(), ledger, begun=fills):
+        while time.monotonic() < until and not ledger.failures:
+            play.store = store = opened(folder, config(rng, open_segments_max), play)
+            ledger.reopened(store, clean=clean)
+            watch_scrub(store, ledger)
+            ledger.counts["opened"] += 1
+            threads, stop = begin_threads(play, names, thread_count, rng)
+            consumer = Consumer(store, "c", threads=3, max_attempts=3)
+            consumer.subscribe(TOPIC, play.handle)
+            consumer.start()
+            round_until = min(until, time.monotonic() + rng.choice(rounds_s))
+            while time.monotonic() < round_until and not ledger.failures:
+                by_main = [each for each in names if each not in _NOT_INTERRUPTED]
+                name = rng.choice([*by_main, "flush", "flush", "clean"] if signals else by_main)
+                call_in_main(play, name, rng, ledger, signals=signals)
+            clean = close(store, rng, play, signals=signals)
+            stop.set()
+            for thread in threads:
+                thread.join()
+            consumer.close()
     logging.getLogger("timerstore").removeHandler(heard)
-    return ledger
+    return ledger, clean
+
+
+@contextmanager
+def filled_again_and_again(
+    disk: Path, seed: float, ledger: Ledger, *, begun: bool
+) -> Iterator[None]:
+    """Take all room of a disk, but for some pages, and give it back, until the block ends."""
+    rng, stop, filling = random.Random(seed), threading.Event(), disk / "filling"
+
+    def run() -> None:
+        while not stop.wait(_FREE_S * rng.random() * 2):
+            fill(filling, left_bytes=4096 * rng.choice([0, 0, 1, 5, 40]))
+            stop.wait(_FULL_S * rng.random() * 2)
+            filling.unlink(missing_ok=True)
+            ledger.counts["filled"] += 1
+
+    thread = threading.Thread(target=run)
+    if begun:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        if begun:
+            thread.join()
+
+
+def opened(folder: Path, config: Config, play: Calls) -> TimerStore:
+    """Open the store, as soon as there is room for that."""
+    while True:
+        try:
+            return TimerStore(folder, config=config)
+        except StoreFullError:
+            play.full("open")
+            if not play.fills:
+                raise
 
 
 def watch_scrub(store: TimerStore, ledger: Ledger) -> None:
@@ -195,23 +242,29 @@ def call_in_main(
         ledger.counts[f"{name} interrupted"] += 1
     except StoreClosedError:
         raise
+    except StoreFullError:
+        play.full(name)
     except Exception:
         ledger.failures.append(f"main, {name}: {traceback.format_exc()}")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def close(store: TimerStore, rng: random.Random, ledger: Ledger, *, signals: bool) -> None:
-    """Close in the middle of everything, by an interrupted thread."""
+def close(store: TimerStore, rng: random.Random, play: Calls, *, signals: bool) -> bool:
+    """Close in the middle of everything, by an interrupted thread; tell whether it was clean."""
+    clean = True
     while True:
         try:
             if signals and rng.random() < 0.5:
                 signal.setitimer(signal.ITIMER_REAL, rng.random() * 0.02)
             in_reach(store.close)
             signal.setitimer(signal.ITIMER_REAL, 0)
-            return
+            return clean
         except Alarm:
-            ledger.counts["close interrupted"] += 1
+            play.ledger.counts["close interrupted"] += 1
+        except StoreFullError:
+            clean = False
+            play.full("close")
 
 
 def use_small_rings(count: int) -> None:
@@ -233,6 +286,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--open-segments", type=int, default=0, help="mapped; 0: any number")
     parser.add_argument("--only", default="", help="kinds of calls, with commas; else all")
+    parser.add_argument("--fills", action="store_true", help="the disk of the folder above")
     parser.add_argument("--ring", type=int, help="places of a service's queue; interpreted alone")
     parser.add_argument("--switch-interval", type=float, help="sys.setswitchinterval, in seconds")
     parser.add_argument("--die", type=int, help="of this signal, at once: to see what is told")
@@ -250,7 +304,7 @@ def main() -> int:
     if not numba.config.DISABLE_JIT:
         compile_kernels()
     faulthandler.dump_traceback_later(options.seconds + 240, exit=True)
-    ledger = storm(
+    ledger, clean = storm(
         options.folder,
         options.seconds,
         options.threads,
@@ -258,9 +312,10 @@ def main() -> int:
         options.open_segments,
         signals=not numba.config.DISABLE_JIT,
         only=options.only.split(",") if options.only else (),
+        fills=options.fills,
     )
     if not ledger.failures:
-        judge(options.folder, ledger)
+        judge(options.folder, ledger, clean=clean)
     facts = dict(ledger.counts) | {
         "timers": len(ledger.put),
         "came": len(ledger.came),

@@ -158,7 +158,11 @@ class AnyStore(Protocol):
         return self._calls.cancel(id)
 
     def cancel_many(self, ids: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Cancel many timers; return bool[n], as from `cancel`. One fsync for all."""
+        """Cancel many timers; return bool[n], as from `cancel`. One fsync for all.
+
+        Raises StoreFullError if there is no room for all; then some may be cancelled. Call it again
+        with the same ids: those are True that are cancelled and not yet due.
+        """
         return self._calls.cancel_many(ids)
 
     def cancel_key(self, topic: str, key: str) -> int:
