@@ -12,7 +12,8 @@ from tests.rigs.tablerows import rows_in
 from tests.sparse_copy import copy_tree
 from timerstore.core.readonlycore import PrivateDisk
 from timerstore.errors import NotAStoreError, ReadOnlyError, TimerStoreError
-from timerstore.timelog.reading.reader import Sizes, StoreReader
+from timerstore.timelog.files.identity import Sizes
+from timerstore.timelog.reading.reader import StoreReader
 
 START_MS = 1_700_000_000_000
 SMALL = timerstore.Config(

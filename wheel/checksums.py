@@ -86,7 +86,7 @@ class WheelSums:
         self.is_stale = False
         """The file says other sums: a broker wrote since."""
         try:
-            data = read_head(path, 2 * self._copy_bytes)
+            data = read_head(path, 2 * self._copy_bytes, disk.at)
         except MissingFileError:
             data = b""
         for place in (0, 1):

@@ -150,7 +150,7 @@ class TimerWheel:
         self.disk, self.path = disk, path
         length = 2 * slot_count * fmt.SLOT_BYTES
         # An empty file was about to be made when a process ended.
-        self.is_new = not path.exists() or path.stat().st_size == 0
+        self.is_new = not disk.exists(path) or disk.size(path) == 0
         stays = is_gone and not self.is_new
         self.is_new |= is_gone
         fd = os.memfd_create(path.name) if stays else disk.open_file(path, create=self.is_new)

@@ -167,7 +167,9 @@ def _take_out(engine: Engine, offsets: Words) -> None:
     gone = set(offsets.tolist())
     before = dict[int, int]()  # of each of them the first unit before it that stays
     links, slots = list[tuple[int, int]](), set[int]()
-    reader = ReadSegments(log.folder, "timerlog", log.segment_bytes, open_count_max=4)
+    reader = ReadSegments(
+        log.folder, "timerlog", log.segment_bytes, engine.disk.at, open_count_max=4
+    )
     for units in walk_units(reader, log.start, log.end):
         if (units.status != UNIT_GOOD).any():
             offset = int(units.offset[units.status != UNIT_GOOD][0])

@@ -55,7 +55,9 @@ class Round:
         self.is_read = False
         self._parts: list[Units] = []  # once it is read: one, with a unit of each message
         self._offset = log.start
-        self._reader = ReadSegments(log.folder, "timerlog", log.segment_bytes, open_count_max=4)
+        self._reader = ReadSegments(
+            log.folder, "timerlog", log.segment_bytes, engine.disk.at, open_count_max=4
+        )
         self._buffer = Units.room(units_at_once)
 
     def read_on(self) -> None:
@@ -97,7 +99,9 @@ class Walk:
         self._targets, self._read_count = np.full(len(units), NO_TARGET), 0
         self.claimed_slot = engine.world.dequeue_get.claimed_slot
         """C when it began."""
-        self.source = ReadSegments(log.folder, "commitlog", log.segment_bytes, open_count_max=2)
+        self.source = ReadSegments(
+            log.folder, "commitlog", log.segment_bytes, engine.disk.at, open_count_max=2
+        )
         self.source.map_from(mine.start, 1)
 
     def next_units(self, count: int) -> tuple[Units, Words, int]:

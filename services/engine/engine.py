@@ -115,8 +115,8 @@ class Engine:
         log = self.commitlog
         self.damage.log_start = lambda: log.start
         timers_gone, queues_gone = TIMERS in rebuild, QUEUES in rebuild
-        self.had_queues = (path / "consumequeue").is_dir() and not queues_gone
-        self.had_timerlog = (path / "timerlog").is_dir() and not timers_gone
+        self.had_queues = disk.exists(path / "consumequeue") and not queues_gone
+        self.had_timerlog = disk.exists(path / "timerlog") and not timers_gone
         self.queues = ConsumeQueues(
             disk,
             path / "consumequeue",

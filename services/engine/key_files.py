@@ -13,6 +13,8 @@ whose last message is done with is dropped; so are all, if their record is missi
 from __future__ import annotations
 
 import logging
+import os
+import stat
 import zlib
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -42,6 +44,7 @@ from timerstore.timelog.files.jsonfile import (
 from timerstore.timelog.files.names import INT64_MAX, is_index_file
 from timerstore.timelog.files.oserrors import kind_of, told_of
 from timerstore.timelog.files.segments import SegmentedFile
+from timerstore.timelog.files.smallfile import is_there
 from timerstore.timelog.jit.arraytypes import read_only
 from timerstore.timelog.jit.lent import lend
 from timerstore.timelog.jit.locks import KernelLock
@@ -130,10 +133,12 @@ class KeyFiles:
         if not self._is_wanted:
             return
         self.is_used = True
-        if self._folder.is_symlink() or (self._folder.exists() and not self._folder.is_dir()):
-            raise NotAStoreError(
-                f"{self._folder} is {kind_of(self._folder)}, but must be a folder. Move it away."
-            )
+        if self._disk.exists(self._folder):
+            mode = self._disk.status(self._folder).st_mode
+            if not stat.S_ISDIR(mode):
+                raise NotAStoreError(
+                    f"{self._folder} is {kind_of(mode)}, but must be a folder. Move it away."
+                )
         with self.lock.guard():
             reason = "no record of it"
             try:
@@ -144,7 +149,7 @@ class KeyFiles:
             except (TimerStoreError, OSError) as e:
                 reason = str(e)
             if reason:
-                if self._folder.is_dir():
+                if self._disk.exists(self._folder):
                     log.info("%s: made anew: %s", self._folder, reason)
                 self._forget()
             self._remove_strangers()
@@ -176,7 +181,7 @@ class KeyFiles:
             if not is_index_file(each["name"]) or not 2 <= whole(each["room"]) <= _ROOM_OF_MANY:
                 raise CorruptStoreError(self._record.name, 0, "it names no file")
             path = self._folder / each["name"]
-            if not path.is_file() or path.stat().st_size != file_bytes(each["room"]):
+            if not self._disk.exists(path) or self._disk.size(path) != file_bytes(each["room"]):
                 raise CorruptStoreError(path.name, 0, "the file is missing, or of another size")
             file = _File(self._disk.map_existing(path, file_bytes(each["room"])), each["room"])
             values = [whole(each[name], -INT64_MAX) for name in _COLUMNS]
@@ -231,10 +236,10 @@ class KeyFiles:
     def _remove_strangers(self) -> None:
         """Remove what is in the folder and no part of the index."""
         known = {each.map.path.name for each in self._files}
-        if self._folder.is_dir():
-            for path in sorted(self._folder.iterdir()):
-                if path.name not in known and path.is_file():
-                    self._disk.remove(path)
+        for name in sorted(self._disk.names(self._folder)):
+            path = self._folder / name
+            if name not in known and is_there(path, self._disk.at, stat.S_ISREG):
+                self._disk.remove(path)
 
     # --- following the queues
 
@@ -470,7 +475,8 @@ class KeyFiles:
             self._forget()
             self._remove_strangers()
             with suppress(OSError):  # there is none, or somebody else's folder in it
-                self._folder.rmdir()
+                name, above = self._disk.at(self._folder)
+                os.rmdir(name, dir_fd=above)
 
     def close(self) -> None:
         """Drop all maps."""

@@ -9,6 +9,7 @@ store that found the damage while it was open has it rebuilt by the next opening
 from __future__ import annotations
 
 import logging
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
@@ -18,6 +19,8 @@ from timerstore.services.world.damage import Place
 from timerstore.timelog.files.disk import Disk, WrongSizeError
 from timerstore.timelog.files.jsonfile import read_json, write_json
 from timerstore.timelog.files.names import segment_offset
+from timerstore.timelog.files.smallfile import is_there
+from timerstore.timelog.files.steady import list_names
 
 log = logging.getLogger("timerstore")
 
@@ -35,10 +38,10 @@ def index_of(file: str) -> str | None:
     return _FOLDER_OF.get(file.partition("/")[0])
 
 
-def read_mark(path: Path) -> frozenset[str]:
+def read_mark(disk: Disk, path: Path) -> frozenset[str]:
     """Return which indexes the store wants to be rebuilt."""
     try:
-        mark = read_json(path / MARK_FILE)
+        mark = read_json(path / MARK_FILE, disk.read)
     except CorruptStoreError:
         return frozenset((TIMERS, QUEUES))
     if mark is None:
@@ -50,7 +53,7 @@ def read_mark(path: Path) -> frozenset[str]:
 
 def write_mark(disk: Disk, path: Path, wanted: frozenset[str]) -> None:
     """Say, durably, that these indexes must be rebuilt."""
-    before = read_mark(path)
+    before = read_mark(disk, path)
     if not wanted <= before:
         write_json(disk, path / MARK_FILE, {"rebuild": sorted(wanted | before)})
 
@@ -62,16 +65,16 @@ def remove_mark(disk: Disk, path: Path) -> None:
         disk.sync_folder(path / "config")
 
 
-def find_missing(path: Path) -> frozenset[str]:
+def find_missing(disk: Disk, path: Path) -> frozenset[str]:
     """Return the indexes that are gone of a store that was in use."""
-    in_use = (path / "config" / "timercheck").is_file() and (path / "commitlog").is_dir()
-    if not in_use or not any((path / "commitlog").iterdir()):
+    in_use = is_there(path / "config" / "timercheck", disk.at, stat.S_ISREG)
+    if not in_use or not list_names(path / "commitlog", disk.at):
         return frozenset()
-    wheel = path / "timerwheel"
-    missing = set()
-    if not (path / "timerlog").is_dir() or not wheel.is_file() or not wheel.stat().st_size:
+    wheel, missing = path / "timerwheel", set()
+    has_wheel = is_there(wheel, disk.at, stat.S_ISREG) and disk.size(wheel)
+    if not has_wheel or not is_there(path / "timerlog", disk.at, stat.S_ISDIR):
         missing.add(TIMERS)
-    if not (path / "consumequeue").is_dir():
+    if not is_there(path / "consumequeue", disk.at, stat.S_ISDIR):
         missing.add(QUEUES)
     return frozenset(missing)
 
@@ -86,7 +89,7 @@ def open_rebuilding(
     If an index turns out damaged, it is tried again without it. An attempt leaves nothing behind
     that the next one does not repeat.
     """
-    wanted, places = read_mark(path) | find_missing(path), list[Place]()
+    wanted, places = read_mark(disk, path) | find_missing(disk, path), list[Place]()
     while True:
         if wanted:
             write_mark(disk, path, wanted)
@@ -118,11 +121,15 @@ def _place_of(path: Path, error: CorruptStoreError | WrongSizeError) -> Place:
 
 def _remove_files(disk: Disk, path: Path, wanted: frozenset[str]) -> None:
     """Remove the files of indexes; what holds nothing of ours stays."""
-    files = []
+    files = list[Path]()
     if TIMERS in wanted:
-        files += [*sorted((path / "timerlog").glob("*")), path / "timerwheel"]
+        files += [*_within(disk, [path / "timerlog"]), path / "timerwheel"]
     if QUEUES in wanted:
-        files += sorted((path / "consumequeue").glob("*/*/*"))
+        files += _within(disk, _within(disk, _within(disk, [path / "consumequeue"])))
     for file in files:
-        if file.is_file():
+        if is_there(file, disk.at, stat.S_ISREG):
             disk.remove(file)
+
+
+def _within(disk: Disk, folders: list[Path]) -> list[Path]:
+    return [each / name for each in folders for name in sorted(list_names(each, disk.at))]

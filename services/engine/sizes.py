@@ -20,7 +20,7 @@ import numpy as np
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, NotAStoreError
 from timerstore.ground.config import Config
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.checkpoint import read_checkpoint
+from timerstore.timelog.files.checkpoint import decode_checkpoint
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.identity import (
     FORMAT_VERSION,
@@ -47,7 +47,7 @@ class Made(NamedTuple):
 
 def find_sizes(path: Path, config: Config, disk: Disk) -> Made:
     """Return the configuration with the sizes that the store was made with; record new ones."""
-    identity, fault = find_identity(path)
+    identity, fault = find_identity(path, disk.at)
     if identity is not None:
         is_old = identity.version != FORMAT_VERSION
         identity = replace(identity, version=FORMAT_VERSION)
@@ -57,8 +57,8 @@ def find_sizes(path: Path, config: Config, disk: Disk) -> Made:
             write_identity(disk, path, identity)
         return Made(_with(config, identity), identity, False, fault is not None)
     sizes = {name: int(getattr(config, name)) for name in SIZES}
-    is_new = not (path / "commitlog").is_dir()
-    if is_new and any((path / name).exists() for name in ("consumequeue", "timerlog")):
+    is_new = not disk.exists(path / "commitlog")
+    if is_new and any(disk.exists(path / name) for name in ("consumequeue", "timerlog")):
         raise NotAStoreError(
             f"{path} has queues or timers, and no commitlog/. If a broker keeps that elsewhere "
             "(storePathCommitLog), stop the broker, and move that folder to "
@@ -66,7 +66,8 @@ def find_sizes(path: Path, config: Config, disk: Disk) -> Made:
         )
     tag = random.SystemRandom().getrandbits(32)
     if not is_new:
-        reader = StoreReader(path, np.array(config.delay_levels_ms(), np.int64))
+        levels = np.array(config.delay_levels_ms(), np.int64)
+        reader = StoreReader(path, levels, folder=disk.folder)
         ours = _find_tag(reader)
         sizes |= _measure(reader)
         if ours is not None:
@@ -120,7 +121,7 @@ def _measure(reader: StoreReader) -> dict[str, int]:
 
 def _find_tag(reader: StoreReader) -> int | None:
     """Return the tag of a store of ours: the checkpoint's, or that of a message that we put."""
-    checkpoint = read_checkpoint(reader.path / "config" / "timercheck")
+    checkpoint = decode_checkpoint(reader.checkpoint_data)
     if checkpoint is not None and (not checkpoint.by_broker or checkpoint.sequence):
         return checkpoint.store_tag
     for rows in reader.scan(verify=False):

@@ -33,7 +33,7 @@ def all_units(engine: Engine, start: int, stop: int, from_slot: int = -1) -> Ite
     """
     log = engine.timerlog
     reader = (
-        ReadSegments(log.folder, "timerlog", log.segment_bytes, open_count_max=4)
+        ReadSegments(log.folder, "timerlog", log.segment_bytes, engine.disk.at, open_count_max=4)
         if engine.disk.writes
         else PinnedLog(log)
     )

@@ -168,7 +168,9 @@ def _reader(engine: Engine) -> StoreReader:
     """Return a reader of the store as it is; making one lists all files."""
     if engine.mending is not None:
         return engine.mending
-    reader = StoreReader(engine.path, engine.level_ms, precision_ms=engine.precision_ms)
+    reader = StoreReader(
+        engine.path, engine.level_ms, precision_ms=engine.precision_ms, folder=engine.disk.folder
+    )
     if engine.world.settings.recovering != 0:
         engine.mending = reader
     return reader

@@ -81,7 +81,9 @@ def mend_units(engine: Engine, offset: int) -> None:
 def _read_units(engine: Engine) -> tuple[_Units, Words]:
     """Return the sound units of slots from R on, and the offsets of those that are damaged."""
     log, precision_ms = engine.timerlog, engine.precision_ms
-    reader = ReadSegments(log.folder, "timerlog", log.segment_bytes, open_count_max=4)
+    reader = ReadSegments(
+        log.folder, "timerlog", log.segment_bytes, engine.disk.at, open_count_max=4
+    )
     parts, damaged = [np.zeros((5, 0), np.int64)], [np.zeros(0, np.int64)]
     for part in kernels.walk_units(reader, log.start, log.end):
         slots = part.ms // precision_ms

@@ -127,7 +127,9 @@ class Scrub:
         engine, log = self.engine, self.engine.timerlog
         self.file = "timerlog"
         stop = log.end
-        reader = ReadSegments(log.folder, "timerlog", log.segment_bytes, open_count_max=4)
+        reader = ReadSegments(
+            log.folder, "timerlog", log.segment_bytes, engine.disk.at, open_count_max=4
+        )
         self.offset = log.start
         for part in units.walk_units(reader, log.start, stop, chunk=STEP_BYTES // fmt.UNIT_BYTES):
             damaged = part.offset[part.status != UNIT_GOOD]
@@ -146,7 +148,11 @@ class Scrub:
         self.file, self.offset, self.message_count = "commitlog", log.start, 0
         stop = log.end  # before: what is mapped ahead of the end may be removed, and made again
         reader = StoreReader(
-            engine.path, engine.level_ms, precision_ms=engine.precision_ms, shares=False
+            engine.path,
+            engine.level_ms,
+            precision_ms=engine.precision_ms,
+            folder=engine.disk.folder,
+            shares=False,
         )
         for item in read_past_damage(reader, log.start, stop, chunk=STEP_MESSAGES):
             start = self.offset

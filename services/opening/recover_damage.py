@@ -94,6 +94,9 @@ class DamagedLog:
         engine = self.engine
         if self._reader is None:
             self._reader = StoreReader(
-                engine.path, engine.level_ms, precision_ms=engine.precision_ms
+                engine.path,
+                engine.level_ms,
+                precision_ms=engine.precision_ms,
+                folder=engine.disk.folder,
             )
         return self._reader

@@ -36,7 +36,9 @@ def check_queue_files(
     asked = asked + [row for row in every_row if _may_be_cut(engine, row, linked, is_clean)]
     if not asked:
         return
-    reader = StoreReader(engine.path, engine.level_ms, precision_ms=engine.precision_ms)
+    reader = StoreReader(
+        engine.path, engine.level_ms, precision_ms=engine.precision_ms, folder=engine.disk.folder
+    )
     for rows in sound_messages(reader, log.start, durable):
         index = rows.queue_index
         for row in asked:

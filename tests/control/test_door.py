@@ -44,6 +44,7 @@ from timerstore.control.socketfile import connect
 from timerstore.control.wire import SOCKET_NAME, from_json, to_json
 from timerstore.serving import door
 from timerstore.serving.door import find_door
+from timerstore.timelog.files.heldfolder import HeldFolder
 
 pytestmark = pytest.mark.timeout(120)
 FAR_MS = 4_070_908_800_000
@@ -367,7 +368,7 @@ def test_a_forked_child_does_not_listen(store: TimerStore, owner: Owner) -> None
 
 def test_an_owner_that_does_not_answer_is_named(tmp_path: Path) -> None:
     (tmp_path / "abort").write_text("12345")
-    listening = socketfile.Listener(tmp_path, SOCKET_NAME)
+    listening = socketfile.Listener(HeldFolder(tmp_path), SOCKET_NAME)
     owner = find_owner(tmp_path)
     owner.timeout_s = 0.2
     with pytest.raises(TimerStoreError, match=r"12345.*did not answer"):

@@ -7,6 +7,7 @@ from tests.services.alone import DEQUEUE_GET, PRECISION_MS, START_MS, START_SLOT
 from timerstore.services.engine.rebuild import TIMERS, read_mark
 from timerstore.services.mending.mend_units import mend_units
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.disk import Disk
 
 
 def filled(alone: Alone, hops: int = 0) -> dict[int, naive.Unit]:
@@ -56,7 +57,7 @@ def test_a_unit_whose_message_is_known_is_written_again(place: int) -> None:
         damage(alone, offset)
         mend_units(alone.engine, offset)
         assert alone.units().units == before
-        assert read_mark(alone.path) == {TIMERS}
+        assert read_mark(Disk(), alone.path) == {TIMERS}
         assert [(p.file, p.offset) for p in alone.engine.damage.places] == [("timerlog", offset)]
 
 
@@ -74,7 +75,7 @@ def test_units_of_hops_stand_in_no_order_of_the_queue(place: int) -> None:
             assert sorted(o for slot in slots for o in chain(alone, slot, before)) == sorted(before)
         else:
             assert alone.units().units == before
-        assert read_mark(alone.path) == {TIMERS}
+        assert read_mark(Disk(), alone.path) == {TIMERS}
 
 
 @pytest.mark.parametrize("run", [(5, 7), (4, 6), (4, 8), (8, 10)])

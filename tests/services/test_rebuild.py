@@ -23,6 +23,7 @@ from timerstore.services.engine.rebuild import (
     write_mark,
 )
 from timerstore.services.world.damage import Place
+from timerstore.timelog.files.disk import Disk
 
 BOTH = frozenset((TIMERS, QUEUES))
 
@@ -55,13 +56,13 @@ def test_what_can_be_made_anew(file: str, index: str | None) -> None:
 def test_marks_join_until_they_are_removed(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     disk = QuietDisk()
-    assert read_mark(tmp_path) == frozenset()
+    assert read_mark(Disk(), tmp_path) == frozenset()
     write_mark(disk, tmp_path, frozenset((TIMERS,)))
     write_mark(disk, tmp_path, frozenset((QUEUES,)))
-    assert read_mark(tmp_path) == BOTH
+    assert read_mark(Disk(), tmp_path) == BOTH
     remove_mark(disk, tmp_path)
     remove_mark(disk, tmp_path)
-    assert read_mark(tmp_path) == frozenset()
+    assert read_mark(Disk(), tmp_path) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_marks_join_until_they_are_removed(tmp_path: Path) -> None:
 def test_a_mark_that_is_not_ours(tmp_path: Path, content: str, wanted: set[str]) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / MARK_FILE).write_text(content)
-    assert read_mark(tmp_path) == wanted
+    assert read_mark(Disk(), tmp_path) == wanted
 
 
 @pytest.mark.parametrize(
@@ -97,13 +98,13 @@ def test_what_is_gone_of_a_store_that_was_in_use(
     for name in gone:
         each = path / name
         each.rmdir() if each.is_dir() else each.unlink()
-    assert find_missing(path) == missing
+    assert find_missing(Disk(), path) == missing
 
 
 def test_a_wheel_that_was_about_to_be_made_is_gone(tmp_path: Path) -> None:
     path = make(tmp_path)
     (path / "timerwheel").write_bytes(b"")
-    assert find_missing(path) == {TIMERS}
+    assert find_missing(Disk(), path) == {TIMERS}
 
 
 def attempts(*damaged: str) -> tuple[list[frozenset[str]], Callable[..., tuple[Place, ...]]]:
@@ -166,8 +167,8 @@ def test_what_a_broker_has_fired_is_known_also_after_a_kill(
         store.abandon()
         store = timerstore.open(path, clock=clock)
         assert fired | {timer.id for timer in store.pending()} == set(expected)
-    assert read_mark(path) == {TIMERS} or "timerlog" not in gone
+    assert read_mark(Disk(), path) == {TIMERS} or "timerlog" not in gone
     clock.advance(timedelta(seconds=2))
     store.flush()
-    assert not read_mark(path)
+    assert not read_mark(Disk(), path)
     store.close()

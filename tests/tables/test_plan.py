@@ -94,7 +94,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     map_file = reader.map_file
     monkeypatch.setattr(
-        reader, "map_file", lambda path, size: seen.append(str(path)) or map_file(path, size)
+        reader,
+        "map_file",
+        lambda path, size, at: seen.append(str(path)) or map_file(path, size, at),
     )
     return seen
 

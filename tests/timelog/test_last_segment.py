@@ -14,6 +14,7 @@ from timerstore import TimerStore
 from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.sharing import FolderShare
+from timerstore.timelog.files.smallfile import At
 from timerstore.timelog.files.steady import Steady
 from timerstore.timelog.jit.lent import is_lent
 from timerstore.timelog.jit.locks import SpinLock
@@ -69,12 +70,12 @@ def test_a_reader_sees_what_is_written_where_a_segment_was_ahead(
         for number in (last - 1, last):
             log.ensure(number)
 
-        def steady(path: Path) -> Steady:
+        def steady(path: Path, at: At) -> Steady:
             log.drop_last(1, lock, 0)
             while log.end < (last + 1) * log.segment_bytes:
                 store.put(b"x" * 500, topic="t", at_ms=4_000_000_000_000)
             store.flush()
-            return Steady(path)
+            return Steady(path, at)
 
         monkeypatch.setattr(reader_module, "Steady", steady)
         reader = StoreReader(store.path, np.zeros(0, np.int64))

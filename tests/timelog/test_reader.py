@@ -12,6 +12,7 @@ from timerstore.core import readonlycore
 from timerstore.core.readonlycore import ReadOnlyCore
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import segment_name
+from timerstore.timelog.files.smallfile import At
 from timerstore.timelog.files.steady import Steady
 from timerstore.timelog.reading import reader as reader_module
 from timerstore.timelog.reading.reader import ReadSegments, StoreReader
@@ -48,12 +49,12 @@ def test_a_segment_that_came_and_went_between_two_looks_is_no_gap(
     log, size = path / "commitlog", SMALL.commitlog_segment_bytes
     last = max(int(each.name) for each in log.iterdir()) // size
 
-    def steady(path: Path) -> Steady:
+    def steady(path: Path, at: At) -> Steady:
         if not (log / segment_name((last + 2) * size)).exists():
             (log / segment_name((last + 2) * size)).write_bytes(bytes(size))
             for number in range(last + 1):
                 (log / segment_name(number * size)).unlink()
-        return Steady(path)
+        return Steady(path, at)
 
     monkeypatch.setattr(reader_module, "Steady", steady)
     reader = StoreReader(path, np.zeros(0, np.int64))
@@ -72,12 +73,12 @@ def test_a_segment_that_was_made_again_between_two_looks_is_mapped_anew(
     for number in (1, 2):
         (path / "commitlog" / segment_name(number * size)).write_bytes(bytes(size))
 
-    def steady(path: Path) -> Steady:
+    def steady(path: Path, at: At) -> Steady:
         last = path / "commitlog" / segment_name(2 * size)
         last.unlink()
         last.write_bytes(b"\7" * size)
         (path / "commitlog" / segment_name(size)).unlink()
-        return Steady(path)
+        return Steady(path, at)
 
     monkeypatch.setattr(reader_module, "Steady", steady)
     monkeypatch.setattr(readonlycore, "Steady", steady)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerstore.timelog.files import steady
+from timerstore.timelog.files.smallfile import At, by_path
 from timerstore.timelog.files.steady import Steady, WheelCopy, list_segments
 
 
@@ -22,7 +23,7 @@ def small_store(path: Path) -> Path:
 
 def test_what_was_read_stays_though_the_files_change(tmp_path: Path) -> None:
     path = small_store(tmp_path / "store")
-    found = Steady(path)
+    found = Steady(path, by_path)
     assert found.is_open and found.holds()
     (path / "config" / "timercheck").write_bytes(b"other" * 800)
     (path / "config" / "new.json").write_text("{}")
@@ -37,7 +38,7 @@ def test_what_was_read_stays_though_the_files_change(tmp_path: Path) -> None:
 def test_the_lock_is_never_opened(tmp_path: Path) -> None:
     path = small_store(tmp_path / "store")
     (path / "lock").touch(mode=0)  # whoever closes it in its process lets the lock go
-    assert path / "lock" not in Steady(path)._files
+    assert path / "lock" not in Steady(path, by_path)._files
 
 
 def test_a_checkpoint_that_comes_meanwhile_is_looked_at_anew(
@@ -46,15 +47,15 @@ def test_a_checkpoint_that_comes_meanwhile_is_looked_at_anew(
     path, copied = small_store(tmp_path / "store"), []
 
     class Slow(WheelCopy):
-        def __init__(self, wheel: Path) -> None:
-            super().__init__(wheel)
+        def __init__(self, wheel: Path, at: At) -> None:
+            super().__init__(wheel, at)
             copied.append(wheel)
             if len(copied) < 3:  # the writer is done with its next checkpoint
                 wheel.write_bytes(bytes([len(copied) + 1]) * 4_096)
                 (path / "config" / "timercheck").write_bytes(b"%d" % len(copied) * 4_096)
 
     monkeypatch.setattr(steady, "WheelCopy", Slow)
-    found = Steady(path)
+    found = Steady(path, by_path)
     assert len(copied) == 3 and found.holds()
     assert found.checkpoint_data == b"2" * 4_096
     assert os.pread(found.wheel.fd, 1, 0) == b"\3"
@@ -66,11 +67,11 @@ def test_a_copy_of_the_wheel_keeps_its_holes(tmp_path: Path) -> None:
         file.truncate(1 << 20)
         file.seek(1 << 19)
         file.write(b"used")
-    copy = WheelCopy(path)
+    copy = WheelCopy(path, by_path)
     assert copy.length == 1 << 20
     assert os.pread(copy.fd, 1 << 20, 0) == path.read_bytes()
     assert os.fstat(copy.fd).st_blocks * 512 < 1 << 18
-    assert WheelCopy(tmp_path / "none").fd == -1
+    assert WheelCopy(tmp_path / "none", by_path).fd == -1
 
 
 @given(

@@ -11,6 +11,7 @@ from tests import naive
 from tests.buffers import table_of
 from timerstore.timelog.bytes.unit import NOT_SAID, LoggedUnits
 from timerstore.timelog.files.names import segment_name
+from timerstore.timelog.files.smallfile import by_path
 from timerstore.timelog.reading.reader import ReadSegments
 from timerstore.timelog.reading.units import EVERY_UNIT, Wanted, read_units, walk_units
 
@@ -103,7 +104,7 @@ def test_a_gap_is_passed_over(
         for number in {0, 1, 2} - {missing}:
             path = Path(folder) / segment_name(number * SIZE)
             path.write_bytes(data[number * SIZE : (number + 1) * SIZE])
-        log = ReadSegments(Path(folder), "timerlog", SIZE, open_count_max=2)
+        log = ReadSegments(Path(folder), "timerlog", SIZE, by_path, open_count_max=2)
         parts = [part.offset.tolist() for part in walk_units(log, 0, end, chunk=chunk)]
     assert all(len(part) <= chunk for part in parts)
     assert [at for part in parts for at in part] == [at for at in expected if at // SIZE != missing]

@@ -23,6 +23,7 @@ from timerstore.timelog.files.heldfolder import HeldFolder
 from timerstore.timelog.files.names import INT64_MAX
 from timerstore.timelog.files.oserrors import kind_of, store_error
 from timerstore.timelog.files.sharing import FolderAlone
+from timerstore.timelog.files.smallfile import open_at, status_at
 from timerstore.timelog.files.steady import list_names, ranges_of, read_file
 from timerstore.timelog.jit.mapping import (
     PAGE_BYTES,
@@ -156,6 +157,10 @@ class Disk:
     folder: HeldFolder | None = None
     """The store's folder, while it is open: its files are reached from there."""
 
+    def __init__(self, folder: HeldFolder | None = None) -> None:
+        """Reach files by their paths, or those of a folder from there."""
+        self.folder = folder
+
     def event(self, kind: str, path: Path) -> None:
         """Do nothing; tests override this to watch or to interrupt."""
 
@@ -178,8 +183,7 @@ class Disk:
 
     def status(self, path: Path) -> os.stat_result:
         """Return what the system knows of a file, or of a symbolic link; raises OSError."""
-        name, folder = self.at(path)
-        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+        return status_at(path, self.at)
 
     def exists(self, path: Path) -> bool:
         """Tell whether there is anything of that name."""
@@ -332,7 +336,7 @@ class Disk:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 raise NotAStoreError(
-                    f"{path} is {kind_of(path)}, but must be a file. Move it away."
+                    f"{path} is {kind_of(status.st_mode)}, but must be a file. Move it away."
                 )
             if status.st_size > length or (status.st_size < length and _has_content(fd)):
                 raise WrongSizeError(path, status.st_size, length, SEGMENT_SIZES)
@@ -394,8 +398,7 @@ class Disk:
     def renew(self, path: Path) -> None:
         """Make a file as young as if it were written now, durably; no byte of it changes."""
         try:
-            name, folder = self.at(path)
-            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+            fd = open_at(path, self.at)
         except OSError as e:
             raise self.full(e, path) from e
         try:

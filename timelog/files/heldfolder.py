@@ -10,9 +10,10 @@ import os
 from pathlib import Path
 from typing import Final
 
-from timerstore.errors import StoreAccessError
+from timerstore.errors import NotAStoreError, StoreAccessError
+from timerstore.timelog.files.oserrors import store_error
 
-_FLAGS: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FLAGS: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class HeldFolder:
@@ -20,11 +21,11 @@ class HeldFolder:
 
     fd = -1
 
-    def __init__(self, path: Path) -> None:
-        """Take hold of a folder; raises OSError if it is none, or a symbolic link."""
+    def __init__(self, path: Path, *, follows: bool = False) -> None:
+        """Take hold of a folder; raises OSError if it is none, or a link and not `follows`."""
         self.path, self._name, self._prefix = path, os.fspath(path), os.path.join(path, "")
         self._absolute = path.absolute()  # a `..` stays: behind a link it leads elsewhere
-        self.fd = os.open(path, _FLAGS)
+        self.fd = os.open(path, _FLAGS if follows else _FLAGS | os.O_NOFOLLOW)
         self._identity = _identity(os.fstat(self.fd))
 
     def __del__(self) -> None:
@@ -55,6 +56,21 @@ class HeldFolder:
                 "store has stopped. What was acknowledged is in the folder that was opened: open "
                 "the store where that lies now."
             )
+
+
+def hold_to_read(path: Path) -> HeldFolder:
+    """Return a store's folder, held; raises NotAStoreError if there is none."""
+    try:
+        return HeldFolder(path, follows=True)
+    except (FileNotFoundError, NotADirectoryError):
+        raise no_store(path) from None
+    except OSError as e:
+        raise store_error(e, path) from e
+
+
+def no_store(path: Path) -> NotAStoreError:
+    """Return the error for a folder that is no store's."""
+    return NotAStoreError(f"{path} holds no commit log. Pass the folder of a store.")
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

@@ -18,7 +18,8 @@ from timerstore.errors import CorruptStoreError, NotAStoreError
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import read_json, understood, whole, write_json
-from timerstore.timelog.files.smallfile import read_head
+from timerstore.timelog.files.smallfile import At, by_path, read_head
+from timerstore.timelog.files.steady import read_file
 
 FORMAT_VERSION: Final = 2
 FIRST_VERSION: Final = 1
@@ -71,6 +72,26 @@ SIZES: Final = tuple(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a store was made with. `precision_ms` is None in a broker's without a used slot."""
+
+    commitlog_segment_bytes: int
+    consumequeue_segment_bytes: int
+    timerlog_segment_bytes: int
+    wheel_slot_count: int
+    precision_ms: int | None = None
+    roll_window_slots: int | None = None
+    roll_hop_slots: int = 0
+    store_tag: int = -1
+    by_broker: bool = True
+
+    @property
+    def hop_ms(self) -> int:
+        """How far a roll of ours hops, H of the rules; 0 in a broker's store."""
+        return self.roll_hop_slots * (self.precision_ms or 0)
+
+
 def _hop_of_first_version(roll_window_slots: int) -> int:
     return max(1, 2 * roll_window_slots // 3)
 
@@ -92,10 +113,10 @@ def decode_identity(data: bytes) -> Identity | None:
     return Identity(**values)
 
 
-def read_copy(path: Path) -> Identity | None:
+def read_copy(path: Path, at: At = by_path) -> Identity | None:
     """Return what `config/timercheck` says, by either of its copies."""
     try:
-        data = read_head(path / "config" / "timercheck", 2 * fmt.CHECKPOINT_BYTES)
+        data = read_head(path / "config" / "timercheck", 2 * fmt.CHECKPOINT_BYTES, at)
     except FileNotFoundError:
         return None
     first = decode_identity(data[fmt.IDENTITY_AT :])
@@ -119,7 +140,7 @@ def parse_identity(described: dict[str, Any]) -> Identity:
     return Identity(**values)
 
 
-def find_identity(path: Path) -> tuple[Identity | None, CorruptStoreError | None]:
+def find_identity(path: Path, at: At = by_path) -> tuple[Identity | None, CorruptStoreError | None]:
     """Return what a store was made with, and what is wrong with `timerstore.json`.
 
     None and None: no store of ours, as far as these files tell. The copy has a CRC, so if the
@@ -127,12 +148,12 @@ def find_identity(path: Path) -> tuple[Identity | None, CorruptStoreError | None
     """
     found, fault = None, None
     try:
-        described = read_json(path / IDENTITY_FILE)
+        described = read_json(path / IDENTITY_FILE, lambda file: read_file(file, at))
         if described is not None:
             found = parse_identity(described)
     except CorruptStoreError as e:
         fault = e
-    copy = read_copy(path)
+    copy = read_copy(path, at)
     if copy is not None and copy != found:
         if fault is None:
             reason = (

@@ -69,7 +69,7 @@ def store_error(error: OSError, path: str | os.PathLike[str]) -> TimerStoreError
     if error.errno in _WRONG_KIND:
         wrong = _wrong_part(Path(name))
         return NotAStoreError(
-            f"{wrong} is {kind_of(wrong)}, which does not belong in a store. Move it away."
+            f"{wrong} is {kind_of(_mode(wrong))}, which does not belong in a store. Move it away."
         )
     if error.errno == errno.EIO:
         return FlushFailedError(f"{name} could not be read or written. Check the disk.")
@@ -128,11 +128,16 @@ def telling(function: Callable[P, R]) -> Callable[P, R]:
     return told
 
 
-def kind_of(path: Path) -> str:
-    """Return what is at a path, in words for people."""
+def _mode(path: Path) -> int:
     try:
-        mode = path.lstat().st_mode
+        return path.lstat().st_mode
     except OSError:
+        return 0
+
+
+def kind_of(mode: int) -> str:
+    """Return what has such a mode, in words for people; 0 is unknown."""
+    if mode == 0:
         return "something"
     kinds = (
         (stat.S_ISREG, "a file"),

@@ -8,13 +8,15 @@ would seem to have no timers at all.
 
 from __future__ import annotations
 
+import io
 import mmap
-import os
-from collections.abc import Iterator
+import stat
 from pathlib import Path
 from typing import Final
 
 from timerstore.errors import NotAStoreError
+from timerstore.timelog.files.smallfile import At, by_path, is_there, open_at, status_at
+from timerstore.timelog.files.steady import list_names
 
 _MARKS: Final = (b"nametimer", b"timeline_checkpoint", b"sys_topic_scan_offset_checkpoint")
 """What stands in a file with timers: the name of their column family, or a cursor among them."""
@@ -22,36 +24,34 @@ _PROPERTIES_BYTES: Final = 64 << 10
 """The column family's name is among the last bytes of a table; a log is searched as a whole."""
 
 
-def refuse_rocksdb(path: Path) -> None:
+def refuse_rocksdb(path: Path, at: At = by_path) -> None:
     """Raise NotAStoreError if the timers or queues of a folder lie in RocksDB.
 
     O(1); of a broker's store with `rocksdbstore/` O(bytes of its logs).
     """
-    if (path / "consumequeue" / "CURRENT").is_file():
+    if is_there(path / "consumequeue" / "CURRENT", at, stat.S_ISREG):
         raise NotAStoreError(
             f"{path} has its queues in RocksDB (consumequeue/), which timerstore cannot read. "
             "Let a broker with storeType = defaultRocksDB use it."
         )
-    named = next((each for each in _tables(path / "rocksdbstore") if _has_timers(each)), None)
+    folder = path / "rocksdbstore"
+    names = [each for each in sorted(list_names(folder, at)) if each.endswith((".sst", ".log"))]
+    named = next((each for each in names if _has_timers(folder / each, at)), None)
     if named is not None:
         raise NotAStoreError(
-            f"{path} has timers in RocksDB (rocksdbstore/{named.name}), which timerstore cannot "
+            f"{path} has timers in RocksDB (rocksdbstore/{named}), which timerstore cannot "
             "read. Let a broker with timerRocksDBEnable = true use it. If no timer waits there "
             "any more, make a copy without rocksdbstore/ and open that."
         )
 
 
-def _tables(folder: Path) -> Iterator[Path]:
-    try:
-        yield from sorted(each for each in folder.iterdir() if each.suffix in (".sst", ".log"))
-    except (FileNotFoundError, NotADirectoryError):
-        return
-
-
-def _has_timers(file: Path) -> bool:
-    size = os.stat(file).st_size
+def _has_timers(file: Path, at: At) -> bool:
+    size = status_at(file, at).st_size
     if size == 0:
         return False
-    with open(file, "rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as data:
+    with (
+        io.FileIO(open_at(file, at)) as opened,
+        mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as data,
+    ):
         start = max(0, size - _PROPERTIES_BYTES) if file.suffix == ".sst" else 0
         return any(data.find(mark, start) >= 0 for mark in _MARKS)

@@ -55,9 +55,12 @@ class _FolderLock:
 class FolderShare(_FolderLock):
     """A share of a folder's lock, for as long as this object lives."""
 
-    def __init__(self, folder: Path) -> None:
-        """Wait for it, a second at most: its owner has it alone for one renaming."""
-        self._fd = _open_folder(folder)
+    def __init__(self, folder: str | Path, above: int | None = None) -> None:
+        """Wait for it, a second at most: its owner has it alone for one renaming.
+
+        `above`: the descriptor of the folder that it is in.
+        """
+        self._fd = _open_folder(folder, above)
         until_s = time.monotonic() + _WAIT_S_MAX
         while self._fd >= 0 and not _lock(self._fd, fcntl.LOCK_SH):
             if time.monotonic() > until_s:

@@ -6,6 +6,7 @@ waited for; a symbolic link is not followed.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -29,15 +30,38 @@ def by_path(path: Path) -> tuple[str, None]:
     return os.fspath(path), None
 
 
+def open_at(path: Path, at: At) -> int:
+    """Open a file for reading; raises OSError."""
+    name, folder = at(path)
+    return os.open(name, _FLAGS, dir_fd=folder)
+
+
+def status_at(path: Path, at: At) -> os.stat_result:
+    """Return what the system knows of a file, or of a symbolic link; raises OSError."""
+    name, folder = at(path)
+    return os.stat(name, dir_fd=folder, follow_symlinks=False)
+
+
+def is_there(path: Path, at: At, is_kind: Callable[[int], bool] = lambda mode: True) -> bool:
+    """Tell whether a name leads to anything, of a kind such as `stat.S_ISDIR`."""
+    name, folder = at(path)
+    try:
+        return is_kind(os.stat(name, dir_fd=folder).st_mode)
+    except OSError as e:
+        if e.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        return False
+
+
 def read_head(path: Path, bytes_max: int, at: At = by_path) -> bytes:
     """Return at most the first `bytes_max` bytes; raises MissingFileError if it is none."""
     try:
-        name, folder = at(path)
-        fd = os.open(name, _FLAGS, dir_fd=folder)
+        fd = open_at(path, at)
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
+            mode = os.fstat(fd).st_mode
+            if not stat.S_ISREG(mode):
                 raise NotAStoreError(
-                    f"{path} is {kind_of(path)}, but must be a file. Move it away."
+                    f"{path} is {kind_of(mode)}, but must be a file. Move it away."
                 )
             parts, left = [], bytes_max
             while left > 0 and (part := os.read(fd, min(left, 1 << 20))):
@@ -53,8 +77,7 @@ def read_head(path: Path, bytes_max: int, at: At = by_path) -> bytes:
 def read_small(path: Path, bytes_max: int = SMALL_BYTES_MAX, at: At = by_path) -> bytes:
     """Return a whole file; one that is longer than it can ever be is damaged."""
     try:
-        name, folder = at(path)
-        length = os.stat(name, dir_fd=folder, follow_symlinks=False).st_size
+        length = status_at(path, at).st_size
     except OSError as e:
         raise store_error(e, path) from e
     if length > bytes_max:

@@ -25,7 +25,14 @@ from typing import Final
 from timerstore.errors import TimerStoreError
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.oserrors import store_error
-from timerstore.timelog.files.smallfile import At, by_path, read_head, read_small
+from timerstore.timelog.files.smallfile import (
+    At,
+    by_path,
+    is_there,
+    open_at,
+    read_head,
+    read_small,
+)
 
 Read = Callable[[Path], bytes | None]
 
@@ -53,8 +60,6 @@ def list_names(folder: Path, at: At = by_path) -> list[str]:
     name, above = at(folder)
     fd = -1
     try:
-        if above is None:
-            return os.listdir(name)
         fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=above)
         return os.listdir(fd)
     except (FileNotFoundError, NotADirectoryError):
@@ -97,9 +102,9 @@ def tries() -> Iterator[int]:
 class Steady:
     """The small files of a store; `read` returns them for as long as this object lives."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, at: At) -> None:
         """Read the checkpoint, then everything that is not a log, until it goes together."""
-        self.path = path
+        self.path, self.at = path, at
         self._checkpoint_path = path / "config" / _CURSORS
         for _ in tries():
             self._look()
@@ -109,29 +114,30 @@ class Steady:
     def _look(self) -> None:
         path = self.path
         self.checkpoint_data = self._read_whole()
-        self.is_open = (path / "abort").exists()
-        self.wheel = WheelCopy(path / "timerwheel")
+        self.is_open = is_there(path / "abort", self.at)
+        self.wheel = WheelCopy(path / "timerwheel", self.at)
         self._errors: dict[Path, TimerStoreError] = {}
         self._files = {self._checkpoint_path: self.checkpoint_data}
         if self.is_open:
-            self._files[path / "abort"] = read_file(path / "abort") or b""
+            self._files[path / "abort"] = read_file(path / "abort", self.at) or b""
         for each in self._small_files():
             if each not in self._files:
                 try:
-                    self._files[each] = read_file(each)
+                    self._files[each] = read_file(each, self.at)
                 except TimerStoreError as e:
                     self._errors[each] = e
 
     def _small_files(self) -> Iterator[Path]:
         """Yield what is read; never the lock, because closing it in its process lets it go."""
         yield from (self.path / name for name in ("timerstore.json", "checkpoint"))
-        yield from (self.path / "config" / name for name in list_names(self.path / "config"))
+        config = self.path / "config"
+        yield from (config / name for name in list_names(config, self.at))
 
     def _read_whole(self) -> bytes | None:
         """Read the checkpoint as one write left it: until it reads the same twice."""
-        before = read_file(self._checkpoint_path)
+        before = read_file(self._checkpoint_path, self.at)
         for _ in range(_READS_MAX):
-            again = read_file(self._checkpoint_path)
+            again = read_file(self._checkpoint_path, self.at)
             if again == before:
                 break
             before = again
@@ -145,7 +151,7 @@ class Steady:
             return self._files[path]
         if path.parent in (self.path, self.path / "config"):
             return None
-        return read_file(path)
+        return read_file(path, self.at)
 
     def files(self) -> dict[str, bytes]:
         """Return all small files by their paths below the store's; raises what hindered reading."""
@@ -159,7 +165,7 @@ class Steady:
 
     def holds(self) -> bool:
         """Tell whether the checkpoint is still the same."""
-        if (self.path / "abort").exists() != self.is_open:
+        if is_there(self.path / "abort", self.at) != self.is_open:
             return False
         return self._read_whole() == self.checkpoint_data
 
@@ -167,12 +173,11 @@ class Steady:
 class WheelCopy:
     """A copy of the wheel's file, in memory without a name; its holes stay holes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, at: At) -> None:
         """Copy the file; `fd` is −1 if there is none."""
         self.fd, self.ranges, self.length = -1, list[tuple[int, int]](), 0
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            source = os.open(path, flags)
+            source = open_at(path, at)
         except OSError:  # the code that needs it says what is wrong
             return
         try:

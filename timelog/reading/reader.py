@@ -4,7 +4,8 @@ They serve code that looks at a store without having it open: verify, export, re
 tables, tests. They take no lock, never make or grow a file, and read a sparse copy as it is. A
 `ReadSegments` has a `SegmentTable`, so that the kernels which scan logs work on it unchanged. What
 is wrong with the files themselves becomes a `Fault` and not an error: a short file reads as if
-zeros followed, a foreign name is passed over.
+zeros followed, a foreign name is passed over. The store's folder is held by a descriptor, so that
+all is read from one folder, wherever it is moved and whatever comes to its old name.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -29,7 +29,8 @@ from timerstore.timelog.files.checkpoint import (
     sealed_from,
     standing,
 )
-from timerstore.timelog.files.identity import IDENTITY_FILE, find_identity
+from timerstore.timelog.files.heldfolder import HeldFolder, hold_to_read, no_store
+from timerstore.timelog.files.identity import IDENTITY_FILE, Sizes, find_identity
 from timerstore.timelog.files.names import number_of, segment_name, segment_offset
 from timerstore.timelog.files.nonzero import first_used, growing_pieces, last_used
 from timerstore.timelog.files.rocksdb import refuse_rocksdb
@@ -40,6 +41,7 @@ from timerstore.timelog.files.segmenttable import (
     new_segment_table,
 )
 from timerstore.timelog.files.sharing import FolderShare
+from timerstore.timelog.files.smallfile import At, is_there, open_at, status_at
 from timerstore.timelog.files.steady import (
     KEPT_MAX,
     Steady,
@@ -87,17 +89,18 @@ class ReadSegments:
         folder: Path,
         name: str,
         segment_bytes: int,
+        at: At,
         *,
         open_count_max: int = OPEN_COUNT_MAX,
         kept: dict[int, Kept] | None = None,
     ) -> None:
-        """List what is there; `name` is what faults call the folder.
+        """List what is there; `name` is what faults call the folder; `at` leads to its files.
 
         `kept`: segments that are mapped for as long as this object lives; those that are there and
         not among them are added, so that they can be read when somebody has removed them. One that
         was removed and made again is mapped anew.
         """
-        self.folder, self.name, self.segment_bytes = folder, name, segment_bytes
+        self.folder, self.name, self.segment_bytes, self._at = folder, name, segment_bytes, at
         self.open_count_max = open_count_max
         self.faults: list[Fault] = []
         self._kept = kept
@@ -109,13 +112,13 @@ class ReadSegments:
                 self.faults.append(Fault(name, offset, "segments are missing from this offset on"))
 
     def _is_there(self, number: int) -> bool:
-        return number in (self._kept or ()) or self.path(number).exists()
+        return number in (self._kept or ()) or is_there(self.path(number), self._at)
 
     def _list(self) -> Iterator[int]:
         self.faults.clear()
         kept = self._kept if self._kept is not None else {}
         names = {segment_name(number * self.segment_bytes) for number in kept}
-        for text in sorted(names.union(list_names(self.folder))):
+        for text in sorted(names.union(list_names(self.folder, self._at))):
             path = self.folder / text
             offset = segment_offset(text)
             if offset is None:
@@ -124,7 +127,7 @@ class ReadSegments:
                 continue
             number = offset // self.segment_bytes
             try:
-                status = path.lstat()
+                status = status_at(path, self._at)
             except FileNotFoundError:  # removed since the folder was listed
                 if text in names:
                     yield number
@@ -146,7 +149,9 @@ class ReadSegments:
                 self.faults.append(Fault(self.name, at, reason))
             elif self._kept is not None and (number in kept or len(kept) < KEPT_MAX):
                 try:
-                    kept[number] = Kept(map_file(path, self.segment_bytes), status.st_ino)
+                    kept[number] = Kept(
+                        map_file(self.path(number), self.segment_bytes, self._at), status.st_ino
+                    )
                 except FileNotFoundError:
                     continue
             yield number
@@ -154,7 +159,8 @@ class ReadSegments:
     def is_whole(self, offset: int) -> bool:
         """Tell whether the segment that starts at `offset` has its full length by now."""
         try:
-            return self.path(offset // self.segment_bytes).stat().st_size == self.segment_bytes
+            status = status_at(self.path(offset // self.segment_bytes), self._at)
+            return status.st_size == self.segment_bytes
         except FileNotFoundError:
             return False
 
@@ -184,7 +190,11 @@ class ReadSegments:
                 offset = number * self.segment_bytes
                 raise CorruptStoreError(self.name, offset, "this segment is missing")
             kept = self._kept.get(number) if self._kept is not None else None
-            view = map_file(self.path(number), self.segment_bytes) if kept is None else kept.view
+            view = (
+                map_file(self.path(number), self.segment_bytes, self._at)
+                if kept is None
+                else kept.view
+            )
             while len(self._maps) >= self.open_count_max:
                 self._drop(next(iter(self._maps)))
             if "table" in self.__dict__:
@@ -249,9 +259,14 @@ class ReadSegments:
     def _data_ranges(self, number: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield the ranges of [start, stop) of a segment that are no holes."""
         try:
-            yield from data_ranges(self.path(number), start, stop)
+            fd = open_at(self.path(number), self._at)
         except FileNotFoundError:  # it was removed: the map knows no holes
             yield start, stop
+            return
+        try:
+            yield from ranges_of(fd, start, stop)
+        finally:
+            os.close(fd)
 
     def path(self, number: int) -> Path:
         """Return the path of a segment."""
@@ -292,9 +307,9 @@ def read_entries(queue: ReadSegments | None, index: int, count: int) -> fmt.Entr
     return np.frombuffer(data[: len(data) // fmt.ENTRY_BYTES * fmt.ENTRY_BYTES], fmt.QUEUE_ENTRY)
 
 
-def map_file(path: Path, length: int) -> Bytes:
+def map_file(path: Path, length: int, at: At) -> Bytes:
     """Return the first `length` bytes of a file, read-only; if it is shorter, zeros follow."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = open_at(path, at)
     try:
         size = os.fstat(fd).st_size
         if size >= length > 0:
@@ -308,43 +323,14 @@ def map_file(path: Path, length: int) -> Bytes:
         os.close(fd)
 
 
-def data_ranges(path: Path, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of [start, stop) of a file that are no holes."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        yield from ranges_of(fd, start, stop)
-    finally:
-        os.close(fd)
-
-
 # --- a whole store
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """What a store was made with. `precision_ms` is None in a broker's without a used slot."""
-
-    commitlog_segment_bytes: int
-    consumequeue_segment_bytes: int
-    timerlog_segment_bytes: int
-    wheel_slot_count: int
-    precision_ms: int | None = None
-    roll_window_slots: int | None = None
-    roll_hop_slots: int = 0
-    store_tag: int = -1
-    by_broker: bool = True
-
-    @property
-    def hop_ms(self) -> int:
-        """How far a roll of ours hops, H of the rules; 0 in a broker's store."""
-        return self.roll_hop_slots * (self.precision_ms or 0)
-
-
-def read_sizes(path: Path) -> tuple[Sizes, Fault | None]:
+def read_sizes(path: Path, at: At) -> tuple[Sizes, Fault | None]:
     """Return a store's sizes, off its files if none are recorded, and what hindered reading."""
     identity, fault = None, None
     try:
-        identity, lost = find_identity(path)
+        identity, lost = find_identity(path, at)
         if lost is not None:
             fault = Fault(lost.file, lost.offset, lost.reason)
     except NotAStoreError as e:
@@ -354,31 +340,34 @@ def read_sizes(path: Path) -> tuple[Sizes, Fault | None]:
         return Sizes(**identity.sizes(), roll_hop_slots=hop, store_tag=tag, by_broker=False), fault
     wheel = path / "timerwheel"
     slots = (
-        wheel.stat().st_size // fmt.SLOT_BYTES // 2 if wheel.is_file() else fmt.SLOT_COUNT_DEFAULT
+        status_at(wheel, at).st_size // fmt.SLOT_BYTES // 2
+        if is_there(wheel, at, stat.S_ISREG)
+        else fmt.SLOT_COUNT_DEFAULT
     )
-    queues = [each for topic in _folders(path / "consumequeue") for each in _folders(topic)]
+    topics = _folders(path / "consumequeue", at)
+    queues = [each for topic in topics for each in _folders(topic, at)]
     sizes = Sizes(
-        _usual_size([path / "commitlog"], fmt.COMMITLOG_SEGMENT_BYTES_BROKER),
-        _usual_size(queues, fmt.QUEUE_SEGMENT_BYTES_BROKER),
-        _usual_size([path / "timerlog"], fmt.TIMERLOG_SEGMENT_BYTES_BROKER),
+        _usual_size([path / "commitlog"], fmt.COMMITLOG_SEGMENT_BYTES_BROKER, at),
+        _usual_size(queues, fmt.QUEUE_SEGMENT_BYTES_BROKER, at),
+        _usual_size([path / "timerlog"], fmt.TIMERLOG_SEGMENT_BYTES_BROKER, at),
         max(1, slots),
     )
     return sizes, fault
 
 
-def _folders(path: Path) -> list[Path]:
-    return sorted(each for each in path.iterdir() if each.is_dir()) if path.is_dir() else []
+def _folders(path: Path, at: At) -> list[Path]:
+    found = [path / name for name in sorted(list_names(path, at))]
+    return [each for each in found if is_there(each, at, stat.S_ISDIR)]
 
 
-def _usual_size(folders: list[Path], otherwise: int) -> int:
+def _usual_size(folders: list[Path], otherwise: int, at: At) -> int:
     """Return the size that most files have; one may have been cut."""
-    sizes = Counter(
-        file.stat().st_size
-        for folder in folders
-        if folder.is_dir()
-        for file in folder.iterdir()
-        if file.is_file() and segment_offset(file.name) is not None and file.stat().st_size
-    )
+    sizes = Counter[int]()
+    for folder in folders:
+        for name in list_names(folder, at):
+            if segment_offset(name) is not None and is_there(folder / name, at, stat.S_ISREG):
+                sizes[status_at(folder / name, at).st_size] += 1
+    del sizes[0]
     return sizes.most_common(1)[0][0] if sizes else otherwise
 
 
@@ -397,21 +386,28 @@ class StoreReader:
         *,
         precision_ms: int | None = None,
         shares: bool = True,
+        folder: HeldFolder | None = None,
     ) -> None:
         """Read the sizes and list the files; nothing is mapped yet.
 
-        With `shares` the writer uses no segment again while this object lives.
+        With `shares` the writer uses no segment again while this object lives. `folder`: the
+        store's, if it is open here; else it is held from now on.
         """
-        if not (path / "commitlog").is_dir() and not (path / "timerstore.json").is_file():
-            raise NotAStoreError(f"{path} holds no commit log. Pass the folder of a store.")
-        refuse_rocksdb(path)
+        self.folder = folder or hold_to_read(path)
+        self.at = at = self.folder.at
+        if not (
+            is_there(path / "commitlog", at, stat.S_ISDIR)
+            or is_there(path / "timerstore.json", at, stat.S_ISREG)
+        ):
+            raise no_store(path)
+        refuse_rocksdb(path, at)
         self.path, self.level_ms = path, level_ms
-        self._share = FolderShare(path / "commitlog") if shares else None
+        self._share = FolderShare(*at(path / "commitlog")) if shares else None
         self._kept: dict[str, dict[int, Kept]] = {}
         self.is_open = False
         for _ in range(_LOOKS_MAX):
             self._look()
-            self.steady = Steady(path)
+            self.steady = Steady(path, at)
             self.is_open = self.steady.is_open
             self.checkpoint_data = self.steady.checkpoint_data or b""
             self._look()
@@ -430,7 +426,7 @@ class StoreReader:
     def _look(self) -> None:
         """List everything as it is now; what was mapped before is kept."""
         path = self.path
-        self.sizes, sizes_fault = read_sizes(path)
+        self.sizes, sizes_fault = read_sizes(path, self.at)
         self.store_tag = self.sizes.store_tag
         self.faults: list[Fault] = [sizes_fault] if sizes_fault is not None else []
         # Retention removes the messages first, so they are listed last: no message is seen without
@@ -447,7 +443,7 @@ class StoreReader:
 
     def _segments(self, folder: Path, name: str, segment_bytes: int) -> ReadSegments:
         kept = self._kept.setdefault(name, {})
-        log = ReadSegments(folder, name, segment_bytes, kept=kept)
+        log = ReadSegments(folder, name, segment_bytes, self.at, kept=kept)
         if self.is_open and log.faults:
             last = (log.numbers[-1] if log.numbers else 0) * segment_bytes
             if log.used_end() <= last or log.is_whole(last):  # it was being made when it was listed
@@ -456,8 +452,8 @@ class StoreReader:
 
     def _list_queues(self) -> Iterator[tuple[tuple[str, int], ReadSegments]]:
         root = self.path / "consumequeue"
-        for topic in _folders(root):
-            for folder in _folders(topic):
+        for topic in _folders(root, self.at):
+            for folder in _folders(topic, self.at):
                 name = f"consumequeue/{topic.name}/{folder.name}"
                 queue_id = number_of(folder.name)
                 if queue_id is None:

@@ -52,6 +52,7 @@ from timerstore.errors import InvalidArgumentError, MissingFileError
 from timerstore.ground.config import Config
 from timerstore.ground.kinds import check_int, check_kind, check_path
 from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.heldfolder import HeldFolder, hold_to_read
 from timerstore.timelog.files.names import held_names, number_of, segment_offset
 from timerstore.timelog.files.oserrors import telling, told_of
 from timerstore.timelog.files.smallfile import read_small
@@ -101,8 +102,9 @@ def take_point(
     progress: Progress | None = None,
     now_ms: int | None = None,
     disk: Disk | None = None,
+    store: HeldFolder | None = None,
 ) -> BackupReport:
-    """Do what `backup` says, at a time, on a disk."""
+    """Do what `backup` says, at a time, on a disk; `store`: its folder, if it is open here."""
     if keep is not None:
         keep = check_int(keep, "keep", 1, _KEEP_MAX)
     config = Config() if config is None else config
@@ -111,16 +113,17 @@ def take_point(
     folder = dest.folder if isinstance(dest, Destination) else dest
     if folder is not None:
         refuse_inside(path, folder)
-    if is_backup(path):
+    store = store or hold_to_read(path)
+    if is_backup(path, store.at):
         raise InvalidArgumentError(
             f"{path} is a backup, not a store. Copy the folder, or restore it and back up the "
             "store that you get."
         )
     levels = np.array(config.delay_levels_ms(), np.int64)
-    reader = StoreReader(path, levels)
+    reader = StoreReader(path, levels, folder=store)
     check_whole(reader)
     if isinstance(dest, Destination):
-        follow_lock = FollowLock.beside(path, dest)
+        follow_lock = FollowLock.beside(path, store.at, dest)
         try:
             return ship_once(reader, dest, keep=keep, progress=progress, now_ms=now_ms)
         finally:

@@ -19,8 +19,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from timerstore.backups.destination import Destination
-from timerstore.errors import StoreLockedError
+from timerstore.errors import StoreLockedError, TimerStoreError
 from timerstore.ground.moments import moment
+from timerstore.timelog.files.disk import FILE_MODE, FOLDER_MODE
+from timerstore.timelog.files.smallfile import At, by_path, is_there, read_head
+from timerstore.timelog.files.steady import list_names
 
 FOLLOW_FOLDER: Final = "follow"
 _FILE_BYTES_MAX: Final = 1 << 16
@@ -77,33 +80,43 @@ class CopyStatus:
         return asdict(self)
 
 
-def write_status(path: Path, key: str, status: CopyStatus) -> None:
+def write_status(path: Path, at: At, key: str, status: CopyStatus) -> None:
     """Write what a follower says into a store's folder; who reads sees all of it or none."""
     file = _file(path, key, "json")
-    file.parent.mkdir(mode=0o700, exist_ok=True)
     temporary = file.with_name(file.name + ".tmp")
-    temporary.write_text(json.dumps(status.to_dict()))
-    temporary.rename(file)
+    fd = _open_to_write(temporary, at)
+    try:
+        os.truncate(fd, 0)
+        os.write(fd, json.dumps(status.to_dict()).encode())
+    finally:
+        os.close(fd)
+    (before, folder), (after, _) = at(temporary), at(file)
+    os.rename(before, after, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def read_statuses(path: Path) -> list[CopyStatus]:
+def _open_to_write(file: Path, at: At) -> int:
+    name, above = at(file.parent)
+    with suppress(FileExistsError):
+        os.mkdir(name, FOLDER_MODE, dir_fd=above)
+    name, above = at(file)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(name, flags, FILE_MODE, dir_fd=above)
+
+
+def read_statuses(path: Path, at: At = by_path) -> list[CopyStatus]:
     """Return what each follower of a store said last; a file that says nothing is passed over."""
     found = list[CopyStatus]()
     folder = path / FOLLOW_FOLDER
-    with suppress(OSError):
-        for name in sorted(os.listdir(folder)):
+    with suppress(OSError, TimerStoreError):
+        for name in sorted(list_names(folder, at)):
             if name.endswith(".json"):
-                with suppress(OSError, ValueError, LookupError, TypeError):
-                    found.append(_status(folder / name))
+                with suppress(OSError, TimerStoreError, ValueError, LookupError, TypeError):
+                    found.append(_status(folder / name, at))
     return found
 
 
-def _status(file: Path) -> CopyStatus:
-    fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        told = json.loads(os.read(fd, _FILE_BYTES_MAX))
-    finally:
-        os.close(fd)
+def _status(file: Path, at: At) -> CopyStatus:
+    told = json.loads(read_head(file, _FILE_BYTES_MAX, at))
     values = {each.name: told[each.name] for each in fields(CopyStatus)}
     for name, value in values.items():
         may_lack = name in ("failing_since_ms", "error", "next_try_ms")
@@ -113,10 +126,11 @@ def _status(file: Path) -> CopyStatus:
     return CopyStatus(**values)
 
 
-def forget_status(path: Path, key: str) -> bool:
+def forget_status(path: Path, key: str, at: At = by_path) -> bool:
     """Forget a copy, so that nobody is warned of it; return whether there was one."""
     try:
-        _file(path, key, "json").unlink()
+        name, folder = at(_file(path, key, "json"))
+        os.unlink(name, dir_fd=folder)
     except FileNotFoundError:
         return False
     return True
@@ -129,11 +143,8 @@ def _file(path: Path, key: str, kind: str) -> Path:
 class FollowLock:
     """The right to write into one destination, among processes of this machine."""
 
-    def __init__(self, path: Path, dest: Destination) -> None:
-        file = _file(path, dest.key, "lock")
-        file.parent.mkdir(mode=0o700, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._fd = os.open(file, flags, 0o600)
+    def __init__(self, path: Path, at: At, dest: Destination) -> None:
+        self._fd = _open_to_write(_file(path, dest.key, "lock"), at)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as e:
@@ -143,9 +154,9 @@ class FollowLock:
             ) from e
 
     @classmethod
-    def beside(cls, path: Path, dest: Destination) -> FollowLock | None:
+    def beside(cls, path: Path, at: At, dest: Destination) -> FollowLock | None:
         """Take it for a backup, which makes no file; return None if nobody ever followed there."""
-        return cls(path, dest) if _file(path, dest.key, "lock").exists() else None
+        return cls(path, at, dest) if is_there(_file(path, dest.key, "lock"), at) else None
 
     def release(self, *, locked: bool = True) -> None:
         """Let it go; twice does nothing."""

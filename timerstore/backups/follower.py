@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import stat
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,7 +37,9 @@ from timerstore.errors import (
 from timerstore.ground.config import Config
 from timerstore.services.world.background import Flag
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import segment_name
+from timerstore.timelog.files.smallfile import is_there, open_at
 from timerstore.timelog.files.steady import list_names
 from timerstore.timelog.reading.reader import StoreReader
 
@@ -67,23 +70,24 @@ class Follower:
         keep_ms: int | None = KEEP_MS,
         config: Config | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        check_place: Callable[[], None] = lambda: None,
+        disk: Disk | None = None,
     ) -> None:
         """Take the right to write there. `find` returns the destination, anew after each failure.
-        `check_place` raises StoreAccessError if the store does not lie at its path any more.
+        `disk`: of a store that is open here; it leads to the store's files.
 
         Raises StoreLockedError if somebody follows there already, InvalidArgumentError if the
         destination cannot be one, NotAStoreError.
         """
         config = Config() if config is None else config
-        if is_backup(path) or not (path / "commitlog").is_dir():
+        self._disk = disk = Disk() if disk is None else disk
+        if is_backup(path, disk.at) or not is_there(path / "commitlog", disk.at, stat.S_ISDIR):
             raise NotAStoreError(f"{path} is no store. Pass the folder of a store.")
         self.path, self.every_s, self.keep_ms, self._find = path, every_s, keep_ms, find
         self._levels = np.array(config.delay_levels_ms(), np.int64)
-        self.dest, self._now_ms, self._check_place = find(), now_ms, check_place
+        self.dest, self._now_ms = find(), now_ms
         if self.dest.folder is not None:
             refuse_inside(path, self.dest.folder)
-        self._lock = FollowLock(path, self.dest)
+        self._lock = FollowLock(path, disk.at, self.dest)
         self._patience_s = min(every_s, _PATIENCE_S_MAX)
         self._shipper: Shipper | None = None
         self._failed_count, self._can_remove = 0, True
@@ -129,7 +133,7 @@ class Follower:
         """Ship what is new, if anything; return how many seconds to wait until the next time."""
         began_s, now_ms = time.monotonic(), self._now_ms()
         try:
-            self._check_place()
+            self._disk.check_place()
             self._look(now_ms)
         except _REFUSED:
             raise
@@ -155,7 +159,7 @@ class Follower:
         if not (last is None or self._looked_end < 0 or is_time_to_care):
             if not self._has_more(last.log_end, self._shipper.catalog.segment_bytes):
                 return
-        reader = StoreReader(self.path, self._levels)
+        reader = StoreReader(self.path, self._levels, folder=self._disk.folder)
         check_whole(reader)
         report = self._shipper.ship(
             reader, now_ms=now_ms, only_new=True, patience_s=self._patience_s
@@ -197,7 +201,7 @@ class Follower:
         head = self._read(end, segment_bytes)
         if not head:
             name = segment_name(end - end % segment_bytes)
-            return any(each > name for each in list_names(self.path / "commitlog"))
+            return any(each > name for each in list_names(self.path / "commitlog", self._disk.at))
         if int.from_bytes(head[fmt.BLANK_MAGIC_AT :][:4], "big") == fmt.BLANK_MAGIC:
             head = self._read(end - end % segment_bytes + segment_bytes, segment_bytes)
         return any(head)
@@ -206,9 +210,9 @@ class Follower:
         number, position = divmod(offset, segment_bytes)
         file = self.path / "commitlog" / segment_name(number * segment_bytes)
         try:
-            fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = open_at(file, self._disk.at)
         except FileNotFoundError:
-            if not self.path.is_dir():
+            if not is_there(self.path, self._disk.at, stat.S_ISDIR):
                 raise NotAStoreError(
                     f"{self.path} does not exist any more. Stop following it, or put the folder "
                     "back."
@@ -248,7 +252,6 @@ class Follower:
             **changes,  # type: ignore[arg-type]
         )
         try:
-            self._check_place()
-            write_status(self.path, self.dest.key, self.status)
+            write_status(self.path, self._disk.at, self.dest.key, self.status)
         except OSError as e:
             log.debug("the state of this follower could not be written: %s", e)

@@ -11,9 +11,11 @@ from typing import Final, NamedTuple
 from timerstore.backups.progress import Summed
 from timerstore.backups.report import Problem
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
-from timerstore.timelog.files.checkpoint import read_checkpoint
+from timerstore.timelog.files.checkpoint import decode_checkpoint
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import segment_name
+from timerstore.timelog.files.smallfile import open_at
+from timerstore.timelog.files.steady import read_file
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reading.reader import StoreReader
 
@@ -92,14 +94,15 @@ def make_durable(reader: StoreReader, start: int, end: int, patience_s: float = 
         if checkpoint.commitlog_flushed >= end:
             break
         time.sleep(_LOOK_S)
-        checkpoint = read_checkpoint(reader.path / "config" / "timercheck") or checkpoint
+        data = read_file(reader.path / "config" / "timercheck", reader.at) or b""
+        checkpoint = decode_checkpoint(data) or checkpoint
     start, disk = max(checkpoint.commitlog_flushed, start), Disk()
     if start >= end:
         return
     for number in range(start // log.segment_bytes, -(-end // log.segment_bytes)):
         path = log.folder / segment_name(number * log.segment_bytes)
         try:  # a mapping that is only for reading would not do: Linux syncs nothing then
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = open_at(path, reader.at)
         except FileNotFoundError:
             continue  # what is removed needs no copy any more
         try:

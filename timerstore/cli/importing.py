@@ -124,9 +124,10 @@ def check_rows(out: Output, file: Path, progress: Progress) -> int:
 
 def store_tag(path: Path) -> int:
     """Return the number that a store's ids end with."""
+    from timerstore.timelog.files.smallfile import by_path
     from timerstore.timelog.reading.reader import read_sizes
 
-    return read_sizes(path)[0].store_tag
+    return read_sizes(path, by_path)[0].store_tag
 
 
 def put_chunks(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from timerstore.errors import StoreAccessError
+from timerstore.timelog.files.heldfolder import HeldFolder
 from timerstore.timelog.jit.guards import Lock
 
 LOOK_S: Final = 1.0
@@ -25,19 +26,14 @@ _QUEUE_COUNT: Final = 128
 class Listener:
     """Listens in a store's folder, whose lock is held; a file that was removed is made again.
 
-    One thread accepts; any may close, more than once. The folder is held by a descriptor, so that
-    nothing is made elsewhere if it was moved.
+    One thread accepts; any may close, more than once.
     """
 
-    def __init__(self, path: Path, name: str) -> None:
-        """Listen; raises OSError if the file system knows no sockets."""
+    def __init__(self, held: HeldFolder, name: str) -> None:
+        """Listen in the store's folder; raises OSError if the file system knows no sockets."""
         self._name, self._lock, self._closed = name, Lock(), False
-        self._folder = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            self._socket, self._file = self._listen()
-        except BaseException:
-            os.close(self._folder)
-            raise
+        self._held, self._folder = held, held.fd  # which is open as long as we hold it
+        self._socket, self._file = self._listen()
 
     def _listen(self) -> tuple[socket.socket, tuple[int, ...]]:
         """Put a file in place of what is there, which a killed life may have left.
@@ -103,18 +99,11 @@ class Listener:
             if self._find(self._name) == self._file:
                 with suppress(OSError):
                     os.unlink(self._name, dir_fd=self._folder)
-            self._leave()
 
     def forget(self) -> None:
         """Close what a forked child inherited; the file is the parent's."""
         self._lock, self._closed = Lock(), True
         self._socket.close()
-        self._leave()
-
-    def _leave(self) -> None:
-        folder, self._folder = self._folder, -1
-        if folder >= 0:
-            os.close(folder)
 
 
 def folder_name(fd: int) -> str:

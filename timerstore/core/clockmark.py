@@ -13,16 +13,16 @@ from typing import Final
 
 from timerstore.errors import TimerStoreError
 from timerstore.services.engine.engine import Engine
-from timerstore.timelog.files.smallfile import read_head
+from timerstore.timelog.files.smallfile import At, by_path, read_head
 
 CLOCK_FILE: Final = "config/manualclock"
 _MARK: Final = b"The timers of this store are a ManualClock's.\n"
 
 
-def is_manual(path: Path) -> bool:
+def is_manual(path: Path, at: At = by_path) -> bool:
     """Tell whether only manual clocks were used since nothing was pending."""
     try:
-        return read_head(path / CLOCK_FILE, len(_MARK) + 1) == _MARK
+        return read_head(path / CLOCK_FILE, len(_MARK) + 1, at) == _MARK
     except (OSError, TimerStoreError):
         return False
 
@@ -34,7 +34,7 @@ def note_clock(engine: Engine) -> None:
         return
     if not engine.clock.manual:
         remove_clock_mark(engine)
-    elif engine.pending_count() == 0 and not is_manual(engine.path):
+    elif engine.pending_count() == 0 and not is_manual(engine.path, engine.disk.at):
         fd = engine.disk.open_file(path, create=True)
         try:
             engine.disk.write_at(fd, _MARK, 0, path)

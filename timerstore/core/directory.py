@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,7 @@ from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.lockfile import LockFile
 from timerstore.timelog.files.names import BUILDING_FOLDER, held_names
 from timerstore.timelog.files.rocksdb import refuse_rocksdb
+from timerstore.timelog.files.smallfile import At, by_path, is_there
 
 LIST_FILE: Final = "backup.json"
 
@@ -22,7 +24,7 @@ def lock_directory(disk: Disk, path: Path, create: bool) -> LockFile:
     disk.make_folder(path)
     disk.hold(path)
     check_is_store(path)
-    refuse_batch_queues(path)
+    refuse_batch_queues(path, disk.at)
     if is_backup(path):
         raise NotAStoreError(
             f"{path} is a backup, and an open store would change it. Make a store from it with "
@@ -33,9 +35,9 @@ def lock_directory(disk: Disk, path: Path, create: bool) -> LockFile:
     return LockFile(disk, path)
 
 
-def is_backup(path: Path) -> bool:
+def is_backup(path: Path, at: At = by_path) -> bool:
     """Tell whether a folder is a backup."""
-    return (path / LIST_FILE).is_file()
+    return is_there(path / LIST_FILE, at, stat.S_ISREG)
 
 
 def check_is_store(path: Path) -> None:

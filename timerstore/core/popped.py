@@ -71,7 +71,9 @@ def _revive_messages(engine: Engine) -> Iterator[Message]:
     if not names:
         return
     lengths = [len(name) for name in names]
-    reader = StoreReader(engine.path, engine.level_ms, precision_ms=engine.precision_ms)
+    reader = StoreReader(
+        engine.path, engine.level_ms, precision_ms=engine.precision_ms, folder=engine.disk.folder
+    )
     log = engine.commitlog
     for rows in sound_messages(reader, log.start, log.end):
         mine = np.isin(rows.topic_bytes, lengths) | np.isin(rows.real_topic_bytes, lengths)

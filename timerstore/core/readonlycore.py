@@ -26,10 +26,13 @@ from timerstore.core.directory import check_is_store
 from timerstore.errors import CorruptStoreError, NotAStoreError, TimerStoreError
 from timerstore.ground.config import Config
 from timerstore.timelog.files.disk import SEGMENT_SIZES, Disk, MappedFile, WrongSizeError
+from timerstore.timelog.files.heldfolder import HeldFolder, hold_to_read
+from timerstore.timelog.files.identity import Sizes
 from timerstore.timelog.files.lockfile import LockFile
 from timerstore.timelog.files.names import held_names, segment_name, segment_offset
 from timerstore.timelog.files.oserrors import kind_of, store_error
 from timerstore.timelog.files.sharing import FolderShare
+from timerstore.timelog.files.smallfile import is_there, open_at
 from timerstore.timelog.files.steady import (
     KEPT_MAX,
     TRIES_MAX,
@@ -41,7 +44,7 @@ from timerstore.timelog.files.steady import (
 )
 from timerstore.timelog.jit.mapping import PAGE_BYTES, MapOwner, map_bytes, pages_in_memory
 from timerstore.timelog.jit.record import Bytes
-from timerstore.timelog.reading.reader import Sizes, read_sizes
+from timerstore.timelog.reading.reader import read_sizes
 
 REASON: Final = (
     "This store was opened with read_only=True, and the call would change it. Open the store "
@@ -77,8 +80,9 @@ class PrivateDisk(Disk):
 
     writes = False
 
-    def __init__(self) -> None:
-        """Begin with the disk as it is, even if another process changes it."""
+    def __init__(self, folder: HeldFolder) -> None:
+        """Begin with the store's folder as it is, even if another process changes it."""
+        super().__init__(folder)
         self._steady: Steady | None = None
         self._maps: dict[Path, PrivateFile] = {}
         self._kept: dict[Path, set[int]] = {}  # by folder, the segments that are mapped
@@ -95,21 +99,24 @@ class PrivateDisk(Disk):
     def make_folder(self, path: Path) -> None:
         """Do nothing: no file will be made in it."""
 
+    def check_place(self) -> None:
+        """Do nothing: what was opened is looked at, wherever it lies by now."""
+
     def open_file(self, path: Path, *, create: bool = False) -> int:
         """Open a file for reading; one that is missing is made only in memory."""
         if self._steady is not None and path == self._steady.path / "timerwheel":
             if self._steady.wheel.fd >= 0:
                 return os.dup(self._steady.wheel.fd)
-        if create and not path.exists():
+        if create and not is_there(path, self.at):
             return os.memfd_create(path.name)
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            fd = os.open(path, flags)
+            fd = open_at(path, self.at)
         except OSError as e:
             raise store_error(e, path) from e
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISREG(mode):
             os.close(fd)
-            raise NotAStoreError(f"{path} is {kind_of(path)}, but must be a file. Move it away.")
+            raise NotAStoreError(f"{path} is {kind_of(mode)}, but must be a file. Move it away.")
         return fd
 
     def create_mapped(self, path: Path, length: int) -> MappedFile:
@@ -157,8 +164,8 @@ class PrivateDisk(Disk):
         """List the segments of all logs, and map those that were not mapped before."""
         self._names.clear()
         root = path / "consumequeue"
-        for topic in list_names(root):
-            for queue in list_names(root / topic):
+        for topic in list_names(root, self.at):
+            for queue in list_names(root / topic, self.at):
                 self._keep_log(root / topic / queue, sizes.consumequeue_segment_bytes)
         self._keep_log(path / "timerlog", sizes.timerlog_segment_bytes)
         self._keep_log(path / "commitlog", sizes.commitlog_segment_bytes)
@@ -171,7 +178,7 @@ class PrivateDisk(Disk):
 
         def listed() -> Iterator[int]:
             yield from kept
-            for name in list_names(folder):
+            for name in list_names(folder, self.at):
                 offset = segment_offset(name)
                 if offset is not None and offset % segment_bytes == 0:
                     number = offset // segment_bytes
@@ -184,14 +191,12 @@ class PrivateDisk(Disk):
             if self._is_made_again(path(number)):
                 kept.discard(number)
                 del self._maps[path(number)]
-        names, numbers = (
-            list[str](),
-            list_segments(listed, lambda each: each in kept or path(each).exists()),
-        )
+        names = list[str]()
+        numbers = list_segments(listed, lambda each: each in kept or is_there(path(each), self.at))
         for number in numbers:
             if number not in kept and len(self._maps) < KEPT_MAX:
                 try:
-                    status = path(number).lstat()
+                    status = self.status(path(number))
                     size = status.st_size if stat.S_ISREG(status.st_mode) else segment_bytes + 1
                     if size == segment_bytes:
                         self.map_existing(path(number), segment_bytes)
@@ -210,7 +215,7 @@ class PrivateDisk(Disk):
     def _is_made_again(self, path: Path) -> bool:
         """Tell whether a segment that is mapped was removed, and another one made in its place."""
         try:
-            return path.lstat().st_ino != self._maps[path].inode
+            return self.status(path).st_ino != self._maps[path].inode
         except FileNotFoundError:
             return False
 
@@ -273,7 +278,7 @@ class ReadOnlyCore(Core):
         check_is_store(path)
         if not held_names(path):
             raise NotAStoreError(f"{path} is empty. Pass the folder of a store.")
-        self.disk = self._disk = PrivateDisk()
+        self.disk = self._disk = PrivateDisk(hold_to_read(path))
         self.lock_file = _NoLock()
 
     def open(self, config: Config) -> None:
@@ -291,10 +296,11 @@ class ReadOnlyCore(Core):
 
     def _look(self) -> Steady:
         """Copy and keep the files of one checkpoint."""
-        sizes, _ = read_sizes(self.path)
-        self._share: FolderShare | None = FolderShare(self.path / "commitlog")
+        at = self._disk.at
+        sizes, _ = read_sizes(self.path, at)
+        self._share: FolderShare | None = FolderShare(*at(self.path / "commitlog"))
         self._disk.keep(self.path, sizes)
-        steady = Steady(self.path)
+        steady = Steady(self.path, at)
         self._disk.keep(self.path, sizes)
         self._disk.stand_still(steady)
         return steady

@@ -83,7 +83,9 @@ class Door:
         self._strangers: dict[Wire, None] = {}
         """Those who have not said anything yet, the first one first."""
         self._lock = Lock()
-        self._listener = Listener(self.path, SOCKET_NAME)
+        folder = store.core.disk.folder
+        assert folder is not None  # a store that is written to holds its own
+        self._listener = Listener(folder, SOCKET_NAME)
         _doors.add(self)
         self._thread = BackgroundThread("timerstore-door", self._run, self._ended)
         try:

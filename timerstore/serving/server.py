@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import stat
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
+from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError, StoreAccessError
 from timerstore.ground.kinds import check_kind
 from timerstore.ground.staying import Closes
@@ -71,7 +71,7 @@ def serve(store: TimerStore) -> Server:
 def let_others_ask(store: TimerStore) -> TimerStore:
     """Let the shell ask an open store, until that is closed; if it cannot, that is logged."""
     core = store.core
-    _remove_old(core.path)
+    _remove_old(core)
     if core.clock.manual or not core.engine.config.control:
         return store
     try:
@@ -91,9 +91,9 @@ def _open(store: TimerStore) -> Door:
     return door
 
 
-def _remove_old(path: Path) -> None:
+def _remove_old(core: Core) -> None:
     """Remove sockets at which nobody listens any more: we hold the store's lock."""
     for name in _OLD_NAMES:
         with suppress(OSError):
-            if stat.S_ISSOCK((path / name).lstat().st_mode):
-                (path / name).unlink()
+            if stat.S_ISSOCK(core.disk.status(core.path / name).st_mode):
+                core.disk.unlink(core.path / name)

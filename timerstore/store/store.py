@@ -158,6 +158,7 @@ class TimerStore(Stays, AnyStore):
             config=core.engine.config,
             progress=progress,
             now_ms=core.clock.now_ms,
+            store=core.disk.folder,
         )
 
     def follow(
@@ -190,7 +191,7 @@ class TimerStore(Stays, AnyStore):
             keep_ms=keep_ms,
             config=core.engine.config,
             now_ms=lambda: core.clock.now_ms,
-            check_place=core.disk.check_place,
+            disk=core.disk,
         )
         following = Following(follower)
         core.at_close.append(following.end)

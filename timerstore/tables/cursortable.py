@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 from timerstore.tables.schema import ARROW_TYPES, BIGINT, STRING
 from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.smallfile import read_head
+from timerstore.timelog.files.smallfile import is_there, read_head
 from timerstore.timelog.reading.reader import Fault
 
 _OF_RIP_43: Final = (
@@ -35,10 +36,11 @@ def cursors(view: StoreView) -> dict[str, int]:
             found |= {name: int(getattr(checkpoint, name)) for name in _OURS}
             levels = checkpoint.level_offsets[: len(view.reader.level_ms)]
             found |= {f"level_{i}_offset": offset for i, offset in enumerate(levels, 1)}
-    path = view.reader.path / "checkpoint"
-    if path.is_file():
+    path, at = view.reader.path / "checkpoint", view.reader.at
+    if is_there(path, at, stat.S_ISREG):
         size = fmt.STORE_CHECKPOINT.itemsize
-        values = np.frombuffer(read_head(path, size).ljust(size, b"\0"), fmt.STORE_CHECKPOINT)[0]
+        data = read_head(path, size, at).ljust(size, b"\0")
+        values = np.frombuffer(data, fmt.STORE_CHECKPOINT)[0]
         found |= {f"store_{name}": int(values[name]) for name in fmt.STORE_CHECKPOINT.names or ()}
     return found
 

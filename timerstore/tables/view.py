@@ -58,7 +58,7 @@ class StoreView:
         self.log_stop, self.units_stop = cut.log_stop, cut.units_stop
         self.settled: Any = None  # what `places.py` found once
         self.known: dict[Any, Any] = {}  # what a validation found once: see who asks
-        self.batch_queues = find_batch_queues(reader.path)
+        self.batch_queues = find_batch_queues(reader.path, reader.at)
         checkpoint = self.checkpoint
         self.ours = checkpoint is not None and not checkpoint.by_broker
         # Before these offsets everything was flushed: what is wrong there is damage.

@@ -43,7 +43,8 @@ def find_groups(view: StoreView, queue_ends: Mapping[tuple[str, int], int]) -> l
 
 def _done_ahead(view: StoreView) -> DoneAhead:
     try:
-        return read_tallies(view.reader.path / "config" / TALLY_FILE, Disk())[1]
+        disk = Disk(view.reader.folder)
+        return read_tallies(view.reader.path / "config" / TALLY_FILE, disk)[1]
     except CorruptStoreError:
         return {}  # it is begun anew by who opens the store
 

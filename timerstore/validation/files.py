@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import suppress
 
 import numpy as np
@@ -14,6 +15,7 @@ from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.smallfile import is_there, status_at
 from timerstore.timelog.reading.reader import Fault
 from timerstore.validation.behind import find_groups
 from timerstore.validation.cursorchecks import (
@@ -67,9 +69,10 @@ def look_at_files(findings: Findings) -> None:
 
 def _look_at_wheel(findings: Findings, view: StoreView) -> None:
     """Look at the size of the wheel's file; if ours was closed its lack is named already."""
-    path = view.reader.path / WHEEL
-    is_file, expected = path.is_file(), 2 * view.reader.sizes.wheel_slot_count * fmt.SLOT_BYTES
-    size = path.stat().st_size if is_file else 0
+    path, at = view.reader.path / WHEEL, view.reader.at
+    is_file = is_there(path, at, stat.S_ISREG)
+    expected = 2 * view.reader.sizes.wheel_slot_count * fmt.SLOT_BYTES
+    size = status_at(path, at).st_size if is_file else 0
     if is_file and size != expected:
         reason = f"the wheel has {size} bytes, but {expected} were expected"
         findings.fault("files", Fault(WHEEL, min(size, expected), reason))
@@ -132,7 +135,8 @@ def _judge_wheel_sums(scope: Scope, tally: Evidence) -> None:
     wheel = reader.slots.view(np.uint8)
     if scope.by_broker or not len(wheel):
         return
-    sums = WheelSums(Disk(), reader.path / "config" / SUMS_FILE, -(-len(wheel) // PAGE_BYTES))
+    disk, page_count = Disk(reader.folder), -(-len(wheel) // PAGE_BYTES)
+    sums = WheelSums(disk, reader.path / "config" / SUMS_FILE, page_count)
     checkpoint = scope.view.checkpoint
     ended = checkpoint is not None and checkpoint.sequence >= sums.sequence
     closed = checkpoint is not None and checkpoint.clean and not scope.view.cut.is_open

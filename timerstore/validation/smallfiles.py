@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,8 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.checkpoint import decode_checkpoint
 from timerstore.timelog.files.identity import decode_identity
 from timerstore.timelog.files.jsonfile import parse_json
-from timerstore.timelog.files.smallfile import read_head, read_small
+from timerstore.timelog.files.smallfile import At, is_there, read_head, read_small
+from timerstore.timelog.files.steady import list_names
 from timerstore.timelog.reading.reader import Fault
 from timerstore.validation.cursorchecks import COUNTS_FILE, CURSORS_FILE
 from timerstore.validation.findings import Findings
@@ -26,22 +28,28 @@ _TIME_MAX: Final = 1 << 48
 
 def look_at_json(findings: Findings) -> None:
     """Look whether every JSON file parses, and is an object. O(files)."""
-    path = findings.scope.view.reader.path
-    files = [path / COUNTS_FILE, *sorted((path / "config").glob("*.json"))]
-    files += sorted((path / "config").glob("*.bak")) + sorted(path.glob("*.json"))
+    reader = findings.scope.view.reader
+    path, at = reader.path, reader.at
+    names = sorted(list_names(path / "config", at))
+    files = [path / COUNTS_FILE, *(path / "config" / each for each in names if _is_json(each))]
+    files += [path / each for each in sorted(list_names(path, at)) if each.endswith(".json")]
     for file in files:
-        if not file.is_file():
+        if not is_there(file, at, stat.S_ISREG):
             continue
         findings.tally.check("json", 1)
-        found = _json_fault(file)
+        found = _json_fault(file, at)
         if found is not None:
             findings.fault("json", Fault(str(file.relative_to(path)), *found))
 
 
-def _json_fault(file: Path) -> tuple[int, str] | None:
+def _is_json(name: str) -> bool:
+    return name.endswith((".json", ".bak"))
+
+
+def _json_fault(file: Path, at: At) -> tuple[int, str] | None:
     """Return where a file is no JSON object, and why; None if it is one."""
     try:
-        data = read_small(file)
+        data = read_small(file, at=at)
     except CorruptStoreError as e:
         return e.offset, e.reason
     except TimerStoreError as e:
@@ -151,10 +159,10 @@ def _copy_faults(data: bytes) -> list[tuple[int, str]]:
 def look_at_flush_times(findings: Findings) -> None:
     """Look at RocketMQ's file of flush times. O(1)."""
     scope, view = findings.scope, findings.scope.view
-    path = view.reader.path / FLUSH_TIMES_FILE
-    if not path.is_file():
+    path, at = view.reader.path / FLUSH_TIMES_FILE, view.reader.at
+    if not is_there(path, at, stat.S_ISREG):
         return
-    data, start = read_head(path, 2 * fmt.CHECKPOINT_BYTES), fmt.STORE_CHECKPOINT.itemsize
+    data, start = read_head(path, 2 * fmt.CHECKPOINT_BYTES, at), fmt.STORE_CHECKPOINT.itemsize
     faults = []
     if len(data) != fmt.CHECKPOINT_BYTES:
         faults.append((min(len(data), fmt.CHECKPOINT_BYTES), f"it has {len(data)} bytes"))
@@ -170,5 +178,5 @@ def look_at_flush_times(findings: Findings) -> None:
         for i in np.flatnonzero(values != np.array(expected)).tolist():
             faults.append((8 * i, f"{values[i]} is not the value that a clean close writes here"))
     findings.tally.check("flush_times", len(values))
-    for at, reason in faults:
-        findings.fault("flush_times", Fault(FLUSH_TIMES_FILE, at, reason))
+    for offset, reason in faults:
+        findings.fault("flush_times", Fault(FLUSH_TIMES_FILE, offset, reason))

@@ -31,7 +31,7 @@ class CopyStats(CopyStatus):
 def read_copies(core: Core) -> tuple[CopyStats, ...]:
     """Look at each copy. O(copies): a small file for each is read."""
     now_ms, end = core.clock.now_ms, core.engine.commitlog.end
-    return tuple(_look(each, now_ms, end) for each in read_statuses(core.path))
+    return tuple(_look(each, now_ms, end) for each in read_statuses(core.path, core.disk.at))
 
 
 def _look(status: CopyStatus, now_ms: int, end: int) -> CopyStats:
@@ -44,7 +44,7 @@ def copies_behind(core: Core) -> list[tuple[CopyStats, str, str]]:
     """Return each copy that is behind for long, or fails: with a sentence, and what to do."""
     found = list[tuple[CopyStats, str, str]]()
     now_ms, end = core.clock.now_ms, core.engine.commitlog.end
-    for status in read_statuses(core.path):
+    for status in read_statuses(core.path, core.disk.at):
         copy = _look(status, now_ms, end)
         is_late = copy.lag_ms > max(_BEHIND_MS, 30 * status.every_ms)
         if copy.error is None and not is_late:
