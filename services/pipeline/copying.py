@@ -16,9 +16,10 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.limits import fits_segment
 from timerstore.timelog.bytes.message import GOOD, MessageParts, java_hash, read_message
 from timerstore.timelog.files.segmenttable import segment_at
-from timerstore.timelog.jit.intrinsics import get_i64, prefetch
+from timerstore.timelog.jit.intrinsics import get_i64, prefetch, touch_to_read
 from timerstore.timelog.jit.kernel import inlined, inlined_always
-from timerstore.timelog.jit.record import Bytes
+from timerstore.timelog.jit.mapping import PAGE_BYTES
+from timerstore.timelog.jit.record import Bytes, observe
 from timerstore.timelog.writing.append import NEED_COMMITLOG, NOT_TOLD, STAGE_BYTES, append
 from timerstore.timelog.writing.consumequeue import find_row
 from timerstore.timelog.writing.frame import (
@@ -47,6 +48,27 @@ def prefetch_message(world: World, message: int) -> None:
     position = message % world.commitlog.segment_bytes
     for line in range(0, _PREFETCHED_BYTES, 64):
         prefetch(buf, position + line)
+
+
+@inlined
+def message_at(world: World, message: int, size: int) -> tuple[Bytes, int]:
+    """Return a message's segment, and how many of its bytes are there: 0 if none is."""
+    buf = segment_at(world.commitlog, message)
+    if message < 0 or message >= observe(world.commitlog, "end") or len(buf) == 0:
+        return buf, 0
+    return buf, max(1, min(size, len(buf) - message % world.commitlog.segment_bytes))
+
+
+@inlined
+def touch_message(world: World, message: int, size: int) -> int:
+    """Wait for a message's pages, which a service must not do under a lock; return its bytes."""
+    buf, size = message_at(world, message, size)
+    if size > 0:
+        first = message % world.commitlog.segment_bytes
+        for page in range(first, first + size, PAGE_BYTES):
+            touch_to_read(buf, page)
+        touch_to_read(buf, first + size - 1)
+    return size
 
 
 @inlined

@@ -34,6 +34,7 @@ from timerstore.services.pipeline.copying import (
     read_source,
     stage_copy,
     stage_is_full,
+    touch_message,
 )
 from timerstore.services.world.floor import find_in
 from timerstore.services.world.level_arrays import (
@@ -79,10 +80,38 @@ _SKIPPED: Final = -4
 @inlined
 def deliver_levels(world: World, now_ms: int, resident: bool) -> int:
     """Deliver a batch of one level; return the work done. Takes fire. O(bytes)."""
+    _touch_due(world, now_ms)
     lock_acquire(world.fire_lock)
     done = _deliver_any(world, now_ms, resident)
     lock_release(world.fire_lock)
     return done
+
+
+@inlined
+def _touch_due(world: World, now_ms: int) -> None:
+    """Wait for the pages of what is delivered next, without a lock."""
+    levels, count = world.levels, world.levels.count
+    for i in range(count):
+        level = (levels.turn + i) % count
+        if level_event_ms(world, level, now_ms) > now_ms:
+            continue
+        index, touched_bytes = levels.offset[level], 0
+        stop = index + min(levels.batch_max, STAGE_COUNT_MAX)
+        stop = min(stop, load_acquire(world.queues.next_index, levels.row[level]))
+        while index < stop and touched_bytes < BATCH_BYTES:
+            buf = _entries(world, level, index)
+            if len(buf) == 0:
+                return
+            at = _entry_at(world, index)
+            if get_i64(buf, at + fmt.ENTRY_TAGS_AT) > now_ms:
+                return
+            message, size = (
+                get_i64(buf, at + fmt.ENTRY_OFFSET_AT),
+                get_i32(buf, at + fmt.ENTRY_SIZE_AT),
+            )
+            touched_bytes += touch_message(world, message, min(size, BATCH_BYTES))
+            index += 1
+        return
 
 
 @inlined

@@ -18,10 +18,12 @@ from timerstore.services.pipeline.copying import (
     count_fired,
     find_destination,
     find_source,
+    message_at,
     prefetch_message,
     read_source,
     stage_copy,
     stage_is_full,
+    touch_message,
 )
 from timerstore.services.world.aside import base_slot, is_aside
 from timerstore.services.world.needs import (
@@ -41,10 +43,9 @@ from timerstore.timelog.bytes.message import (
     stored_at,
 )
 from timerstore.timelog.files.segmenttable import segment_at
-from timerstore.timelog.jit.intrinsics import get_i64, load_acquire, touch_to_read
+from timerstore.timelog.jit.intrinsics import get_i64, load_acquire
 from timerstore.timelog.jit.kernel import inlined
 from timerstore.timelog.jit.locks import lock_acquire, lock_release
-from timerstore.timelog.jit.mapping import PAGE_BYTES
 from timerstore.timelog.jit.record import Bytes, Words, observe, publish
 from timerstore.timelog.jit.system import read_ahead, steady_ns
 from timerstore.timelog.writing.append import (
@@ -99,7 +100,7 @@ def _touch_taken(world: World, clock: Words) -> int:
     if is_cold:
         for entry in range(max(head, mine.asked_tail), head + waiting):
             at = place_of(entry)
-            buf, size = _message_at(world, ring.message[at], info_size(ring.info[at]))
+            buf, size = message_at(world, ring.message[at], info_size(ring.info[at]))
             if size > 0:
                 read_ahead(buf, ring.message[at] % log.segment_bytes, size)
         mine.asked_tail = head + waiting
@@ -107,26 +108,11 @@ def _touch_taken(world: World, clock: Words) -> int:
     count, touched_bytes = 0, 0
     while count < min(waiting, STAGE_COUNT_MAX) and touched_bytes < BATCH_BYTES:
         at = place_of(head + count)
-        buf, size = _message_at(world, ring.message[at], info_size(ring.info[at]))
-        if size > 0:
-            first = ring.message[at] % log.segment_bytes
-            for page in range(first, first + size, PAGE_BYTES):
-                touch_to_read(buf, page)
-            touch_to_read(buf, first + size - 1)
-        touched_bytes += size
+        touched_bytes += touch_message(world, ring.message[at], info_size(ring.info[at]))
         count += 1
         if is_cold and steady_ns(clock) >= until_ns:
             break
     return count
-
-
-@inlined
-def _message_at(world: World, message: int, size: int) -> tuple[Bytes, int]:
-    """Return a message's segment, and how many of its bytes are there: 0 if none is."""
-    buf = segment_at(world.commitlog, message)
-    if message < 0 or message >= observe(world.commitlog, "end") or len(buf) == 0:
-        return buf, 0
-    return buf, max(1, min(size, len(buf) - message % world.commitlog.segment_bytes))
 
 
 @inlined
