@@ -27,6 +27,10 @@ CONFIG = timerstore.Config(durability="process")
 DAYS = 60
 STEP = 1 << 16
 TIMES = 5
+SLOW_S = 20.0
+"""A call that takes longer is made once."""
+COMMAND_S = 120
+"""A command that takes longer is ended."""
 Row = tuple[str, float]
 HOUR = timedelta(hours=1)
 
@@ -38,7 +42,7 @@ def fill(path: Path, count: int) -> Iterator[Row]:
     began_s = time.perf_counter()
     store = timerstore.open(path, config=CONFIG)
     for first in range(0, count, STEP):
-        delay_ms = rng.integers(HOUR // timedelta(milliseconds=1), DAYS * 86_400_000, STEP)
+        delay_ms = rng.integers(0, DAYS * 86_400_000, STEP)
         store.put_many(body, topic=f"t{first // STEP % 4}", delay_ms=delay_ms)
     for i in range(1_000):
         store.put(b"keyed", topic="keyed", key=f"k{i}", delay=timedelta(days=1, seconds=i))
@@ -68,11 +72,12 @@ def calls(store: timerstore.TimerStore, ids: list[str]) -> dict[str, Callable[[i
         "stats()": lambda _: store.stats(),
         "health()": lambda _: store.health(),
         "upcoming()": lambda _: store.upcoming(),
-        "horizon(24)": lambda _: store.horizon(24),
+        "horizon, minutes of the next hour": lambda _: store.horizon(
+            60_000, end_ms=now_ms + 3_600_000
+        ),
         "next(store.pending())": lambda _: next(iter(store.pending())),
         "pending(limit=10)": lambda _: list(store.pending(limit=10)),
         "pending(topic, limit=10)": lambda _: list(store.pending(topic="t1", limit=10)),
-        "pending, of a rare topic, limit=1": lambda _: list(store.pending(topic="known", limit=1)),
         "pending, a second a day ahead": lambda _: list(
             store.pending(start_ms=now_ms + 86_400_000, end_ms=now_ms + 86_401_000)
         ),
@@ -106,6 +111,8 @@ def play(path: Path) -> Iterator[Row]:
             with suppress(timerstore.TimerStoreError):
                 call(i)
             took_s.append(time.perf_counter() - began_s)
+            if took_s[0] > SLOW_S:
+                break
         yield f"{name}, first", took_s[0]
         yield name, float(np.median(took_s))
     print(f"{machine.private_bytes() >> 20:,} MiB of private memory")
@@ -132,7 +139,7 @@ def commands(path: Path, ids: list[str], when: str) -> Iterator[Row]:
         began_s = time.perf_counter()
         run = [command, words[0], str(path), *words[1:]]
         with suppress(subprocess.TimeoutExpired):
-            subprocess.run(run, capture_output=True, check=False, timeout=900)
+            subprocess.run(run, capture_output=True, check=False, timeout=COMMAND_S)
         yield f"timerstore {words[0]}, {when}", time.perf_counter() - began_s
 
 

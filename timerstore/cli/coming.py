@@ -61,7 +61,7 @@ class Look:
         config = settings(self._config_file)
         store = entrance.open(self._path, read_only=True, config=config)
         self._stack.push(store)
-        if self._who is None and not store.stats().recovery["clean"]:
+        if self._who is None and not store.core.findings.clean:
             self._out.note(
                 f"{self._path} was not closed. What follows is what the next opening will find."
             )
