@@ -446,10 +446,12 @@ def test_damage_is_told_to_nobody_too(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_a_full_disk_behind_the_output(path: Path) -> None:
+@pytest.mark.parametrize("words", [["pending"], ["--help"], ["put", "--help"], ["--version"]])
+def test_a_full_disk_behind_the_output(path: Path, words: list[str]) -> None:
     put(path, b"x" * 50)
+    command = [*words, path] if words == ["pending"] else words
     with open("/dev/full", "w") as full:
-        status, told = finish_errors(process("pending", path, stdout=full))
+        status, told = finish_errors(process(*command, stdout=full))
     assert status == 4
     assert "There is no space left for standard output" in told
     assert told.count("\n") == 1

@@ -148,10 +148,6 @@ def answering(*, as_json: bool) -> Iterator[Output]:
         pass
     except KeyboardInterrupt as e:
         raise typer.Exit(Status.INTERRUPTED) from e
-    except OSError as e:  # what names no file was written
-        from timerstore.timelog.files.oserrors import error_about
-
-        out.status = _tell(out, error_about(e, "standard output"))
     except Exception as e:
         out.status = _tell(out, e)
     finally:
@@ -189,6 +185,10 @@ def end_of(run: Callable[[], None]) -> int | str | None:
 
 def _tell(out: Output, error: Exception) -> Status:
     """Write on standard error what went wrong, and return the status that it means."""
+    if isinstance(error, OSError):  # what names no file was written
+        from timerstore.timelog.files.oserrors import error_about
+
+        error = error_about(error, "standard output")
     status = status_of(error)
     own = status == Status.OWN_ERROR
     text = "".join(traceback.format_exception(error)) if own else ""
