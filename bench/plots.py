@@ -1,4 +1,4 @@
-"""Draws the plots of docs/benchmarks.md from its tables, on a white sheet, then on a dark one.
+"""Draws the plots of docs/benchmarks.md from its tables.
 
 `--fill` of a bench does that; by itself: `.venv/bin/python bench/plots.py`.
 """
@@ -20,14 +20,13 @@ _DPI = 110
 
 
 class Sheet:
-    """Colours of a theme, and where its plots go."""
+    """Colours, on white: the site turns pictures over in the dark. And where plots go."""
 
-    def __init__(self, folder: Path, *, dark: bool) -> None:
-        self._folder, self._suffix = folder, "-dark" if dark else ""
-        self.ours, self.theirs = ("#26a69a", "#78909c") if dark else ("#00796b", "#9e9e9e")
-        ink, self._ground = ("#e2e4e9", "#1e2129") if dark else ("#26323a", "#ffffff")
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._ground = folder, "#ffffff"
+        self.ours, self.theirs = "#00796b", "#9e9e9e"
         names = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-        self.settings = dict.fromkeys(names, ink) | {
+        self.settings = dict.fromkeys(names, "#26323a") | {
             "axes.facecolor": self._ground,
             "figure.facecolor": self._ground,
             "savefig.facecolor": self._ground,
@@ -44,7 +43,7 @@ class Sheet:
 
         fig, axes = plt.subplots(rows, 1, figsize=(7, height), layout="constrained", squeeze=False)
         yield [ax[0] for ax in axes]
-        fig.savefig(self._folder / f"{name}{self._suffix}.png", dpi=_DPI)
+        fig.savefig(self._folder / f"{name}.png", dpi=_DPI)
         plt.close(fig)
 
 
@@ -205,14 +204,13 @@ def draw(page: Path, folder: Path) -> None:
         return
     mpl.use("Agg")
     text = page.read_text()
-    for dark in (False, True):
-        sheet = Sheet(folder, dark=dark)
-        with mpl.rc_context(sheet.settings):  # type: ignore[arg-type]
-            for plot in PLOTS:
-                try:
-                    plot(text, sheet)
-                except LookupError as e:
-                    print(f"{plot.__name__}: {e}")
+    sheet = Sheet(folder)
+    with mpl.rc_context(sheet.settings):  # type: ignore[arg-type]
+        for plot in PLOTS:
+            try:
+                plot(text, sheet)
+            except LookupError as e:
+                print(f"{plot.__name__}: {e}")
 
 
 if __name__ == "__main__":
