@@ -27,7 +27,8 @@ class Guarded:
     def __init__(self, length_max: int) -> None:
         pages = -(-length_max // mmap.PAGESIZE)
         self._map = mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE)
-        whole = np.frombuffer(self._map, np.uint8)
+        self.whole = whole = np.frombuffer(self._map, np.uint8)
+        """With the page behind it, as a map of a file has holes that nobody may read."""
         self._room: Bytes = whole[: pages * mmap.PAGESIZE]
         libc = ctypes.CDLL(None, use_errno=True)
         address = whole.ctypes.data + pages * mmap.PAGESIZE

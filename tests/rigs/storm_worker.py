@@ -75,7 +75,8 @@ class Heard(logging.Handler):
         """Note it."""
         text = record.getMessage()
         ours = record.pathname.endswith("consumer/handling.py") or _OF_A_RESTORE in text
-        ours |= self.fills and hasattr(record, "waiting_for_space")
+        is_full = any(isinstance(each, StoreFullError) for each in record.args or ())
+        ours |= self.fills and (is_full or hasattr(record, "waiting_for_space"))
         if not ours:
             self.ledger.failures.append(f"log: {text} {record.exc_info or ''}")
 

@@ -1,5 +1,6 @@
 """Reading messages against the slow decoder, then with bytes that are no messages."""
 
+import mmap
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,15 @@ NUMBERS = {
     "TIMER_ROLL_TIMES": "roll_times",
     "DELAY": "level",
 }
+
+
+@pytest.mark.parametrize("where", [0, 1, 63, 64, 65, 200])
+def test_a_byte_is_looked_for_in_no_page_behind_the_end(where: int) -> None:
+    """There a file may have a hole, which a full tmpfs does not fill: a SIGBUS."""
+    GUARDED.hold(bytes(200) + b"\1")
+    end = len(GUARDED.whole) - mmap.PAGESIZE
+    assert _find(GUARDED.whole, end - where, end, 2) == end
+    assert _find(GUARDED.whole, end - where, end, 1) == (end - 1 if where else end)
 
 
 @given(

@@ -149,9 +149,12 @@ IDENTITY_HELD: Final = -2
 
 @inlined
 def find_byte(buf: Bytes, at: int, end: int, byte: int) -> int:
-    """Return the first position in [at, end) that holds `byte`, or `end`. O(distance / 64)."""
+    """Return the first position in [at, end) that holds `byte`, or `end`. O(distance / 64).
+
+    It reads no page behind `end`: on a full tmpfs that may be a hole, and a SIGBUS.
+    """
     while at < end:
-        if at + 64 > len(buf):
+        if at + 64 > len(buf) or (at + 64 > end and at & 4_095 > 4_096 - 64):
             if get_u8(buf, at) == byte:
                 return at
             at += 1
@@ -320,7 +323,7 @@ def _begins_as_usual(buf: Bytes, at: int, end: int) -> bool:
 
     That is due time, key, real queue and real topic, the values of the first three of one length.
     """
-    if at + _USUAL_BYTES > end or at + 128 > len(buf):
+    if at + 128 > end + fmt.SEALED_BLANK_BYTES or at + 128 > len(buf):
         return False
     if match_64(buf, at, fmt.VALUE_END) != 1 << (_USUAL_KEY_AT - 1):
         return False
