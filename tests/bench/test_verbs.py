@@ -10,13 +10,13 @@ import pytest
 
 BENCH = Path(machine.__file__).parent
 RUN = BENCH.with_name("run").read_text()
-SCRIPTS = dict(re.findall(r"^ +(--\w+)\) script=(\w+) ;;$", RUN, re.MULTILINE))
+SCRIPTS = dict(re.findall(r"^ +(--[\w-]+)\) script=(\w+) ;;$", RUN, re.MULTILINE))
 for verbs in re.findall(r"^ +(--\w+(?: \| --\w+)+)\) script=\$\{1#--\} ;;$", RUN, re.MULTILINE):
     SCRIPTS |= {verb: verb.removeprefix("--") for verb in verbs.split(" | ")}
 
 
 def test_the_head_of_run_names_every_verb() -> None:
-    told = set(re.findall(r"^#   \./run bench (--\w+)", RUN, re.MULTILINE))
+    told = set(re.findall(r"^#   \./run bench (--[\w-]+)", RUN, re.MULTILINE))
     assert told == set(SCRIPTS)
 
 

@@ -17,6 +17,7 @@ from timerstore import ManualClock
 from timerstore.services.cleaning import pass_units
 from timerstore.services.cleaning.pass_units import Round
 from timerstore.services.looking.log_units import all_units
+from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.reading.reader import ReadSegments
 
 SEGMENT_BYTES = 52 * 3 + 64
@@ -79,9 +80,8 @@ def written_log(folder: Path, units: list[tuple[int, int]]) -> Any:
     log = SimpleNamespace(
         folder=folder, segment_bytes=SEGMENT_BYTES, start=0, end=offset, numbers=numbers
     )
-    return SimpleNamespace(
-        timerlog=log, locks=SimpleNamespace(wheel=SimpleNamespace(guard=nullcontext)), read_slot=0
-    )
+    locks = SimpleNamespace(wheel=SimpleNamespace(guard=nullcontext))
+    return SimpleNamespace(timerlog=log, disk=Disk(), locks=locks, read_slot=0)
 
 
 @given(
