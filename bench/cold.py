@@ -32,7 +32,7 @@ TOPICS = ("cold", "probe")
 ROUND_S = 5.0
 PROBE_S, PROBE_MS = 0.05, 100
 PEER_PUTS = 40_000
-"""So many are put into a peer in a second, at the least; else some are due before all are there."""
+"""So many are put into a peer in a second, about; else the first ones are late."""
 CGROUP = Path("/sys/fs/cgroup")
 
 

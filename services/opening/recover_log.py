@@ -99,10 +99,8 @@ class LogScan:
         """
         self._is_live = is_live
         self._find_queue_ends()
-        start, progress = (
-            self._scan_from,
-            OpeningProgress(self.engine.path, "messages are read again"),
-        )
+        start = self._scan_from
+        progress = OpeningProgress(self.engine.path, "messages are read again")
         while self._read_chunk():
             progress.tell(self._place.offset - start, self.engine.commitlog.files_end - start)
         self._end_log()
