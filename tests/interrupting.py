@@ -4,7 +4,8 @@ All look behind a call, where a function begins, and where a loop goes back; 3.1
 `__enter__` of a `with` statement, outside its block. So this stops there, in the files that are
 named or else in all of the product's, one place after the other, whichever version runs it. At a
 jump back it stops before the jump, which the block around the loop may not cover, and where it
-leads to. `everywhere` adds all instructions between.
+leads to. `everywhere` adds all instructions between, but not those that note which exception is
+being handled, and forget it: Python breaks its own stack where an exception parts them.
 
 What follows the last call of a block is no place: for Python that call is still inside it, but an
 exception that is raised one step later is not.
@@ -26,6 +27,7 @@ from timerstore.timelog.jit.installed import PACKAGE
 
 _CALLS = {"CALL", "CALL_KW", "CALL_FUNCTION_EX", "RESUME"}
 _JUMP = "JUMP_BACKWARD"
+_HANDLES = {"PUSH_EXC_INFO", "POP_EXCEPT"}
 _FOLDERS = tuple(
     {os.path.realpath(each.path) + os.sep for each in os.scandir(PACKAGE) if each.is_dir()}
 )
@@ -45,15 +47,21 @@ def _places(code: CodeType, everywhere: bool) -> frozenset[int]:
         if before.opname in _CALLS:
             if _handler(code, step.offset) == _handler(code, before.offset):
                 places.add(step.offset)
-    return frozenset(places)
+    places -= {step.offset for step in steps if step.opname in _HANDLES}
+    return frozenset(places - {each.target for each in _handled(code)})
 
 
 def _handler(code: CodeType, offset: int) -> int | None:
     """Return where an exception at an instruction is handled."""
-    for each in dis._parse_exception_table(code):  # type: ignore[attr-defined]
+    for each in _handled(code):
         if each.start <= offset < each.end:
             return int(each.target)
     return None
+
+
+def _handled(code: CodeType) -> Any:
+    """Return which instructions' exceptions are handled, and where."""
+    return dis._parse_exception_table(code)  # type: ignore[attr-defined]
 
 
 class Count:
