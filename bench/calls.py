@@ -29,7 +29,7 @@ from timerstore import TimerStore
 
 FILL_BEGIN = "<!-- calls: begin -->"
 FILL_END = "<!-- calls: end -->"
-PARTS = ("put", "by_id", "by_key", "pending", "columns", "consume", "group")
+PARTS = ("put", "by_id", "by_key", "pending", "columns", "consume", "pull", "group")
 BODY = bytes(100)
 
 
@@ -225,6 +225,38 @@ def consume_each(folder: Path, sizes: Sizes) -> report.Row:
     )
 
 
+def pull_each_ms(folder: Path, sizes: Sizes) -> report.Row:
+    """Return what a pull with its `ack` takes of the caller, who makes one each millisecond.
+
+    A timer is due each millisecond. Processor time of the calling thread, which sleeps in between.
+    """
+    median_us = {}
+    for durability in ("process", "group"):
+        taken_us = []
+        with (
+            tempfile.TemporaryDirectory(dir=folder) as path,
+            ours.open_store(Path(path) / "store", durability) as store,
+        ):
+            begin_ms = time.time_ns() // 1_000_000 + 500
+            store.put_many([BODY] * sizes.count, at_ms=begin_ms + np.arange(sizes.count))
+            time.sleep(0.6)
+            for _ in range(sizes.count // 2):
+                began_ns = time.thread_time_ns()
+                store.pull("default", timeout=0).ack()
+                taken_us.append((time.thread_time_ns() - began_ns) / 1_000)
+                time.sleep(0.001)
+        median_us[durability] = statistics.median(taken_us)
+    us, group_us = median_us["process"], median_us["group"]
+    return report.Row(
+        "`pull`, `ack`, once a millisecond",
+        "≤ 20 µs",
+        "",
+        f"{us:.0f} µs of the thread's processor time, {group_us:.0f} under `group`",
+        us <= 20,
+        {"us": us, "group_us": group_us},
+    )
+
+
 # --- the table
 
 _PUT_REACH = {"delay=": 1.5, "at=": 1.5, "delay_level=": 1.5}
@@ -323,6 +355,8 @@ def main() -> None:
             rows += columns.rows(folder, sizes.pending, min(3, sizes.rounds))
         if "consume" in parts:
             rows.append(consume_each(folder, sizes))
+        if "pull" in parts:
+            rows.append(pull_each_ms(folder, sizes))
         if "group" in parts:
             rows += durable.rows(folder, sizes.count, sizes.rounds)
     figures = {"sizes": asdict(sizes), "us": us, "rows": [asdict(row) for row in rows]}

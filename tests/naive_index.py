@@ -4,7 +4,8 @@ import json
 import re
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from tests.naive_message import BLANK_MAGIC, INT32_MAX, DamageError, Message, java_hash
@@ -44,6 +45,15 @@ def encode_entry(entry: Entry) -> bytes:
 def decode_entry(data: bytes) -> Entry:
     """Inverse of `encode_entry`."""
     return Entry(*struct.unpack(">qiq", data))
+
+
+def durable_count(entries: Iterable[Entry], durable_end: int) -> int:
+    """How many messages lie before `durable_end`, before the first that does not."""
+    return len(
+        list(
+            takewhile(lambda each: each.message_offset + each.message_bytes <= durable_end, entries)
+        )
+    )
 
 
 def scan_queue(segments: Mapping[int, bytes]) -> dict[int, Entry]:

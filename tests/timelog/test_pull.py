@@ -34,6 +34,25 @@ def _block(length: int) -> Any:
     return np.full(length + 8, 255, np.uint8)[:length]
 
 
+@given(
+    sizes=st.lists(st.integers(1, 400), max_size=40),
+    begin=st.integers(0, 1 << 40),
+    at=st.integers(0, 3),
+    data=st.data(),
+)
+def test_durable_entries_are_counted(
+    sizes: list[int], begin: int, at: int, data: st.DataObject
+) -> None:
+    entries = np.zeros(at + len(sizes), fmt.QUEUE_ENTRY)
+    entries["offset"][at:], entries["size"][at:] = begin + np.cumsum([0, *sizes])[:-1], sizes
+    durable_end = data.draw(st.integers(max(0, begin - 5), begin + sum(sizes) + 5))
+    run = np.frombuffer(entries.tobytes(), np.uint8)
+    puller = Puller(table_of({}, 4096), TAG, 1000)
+    found = puller.durable_count(run, at * fmt.ENTRY_BYTES, len(sizes), durable_end)
+    given = [naive.decode_entry(each.tobytes()) for each in entries[at:]]
+    assert found == naive.durable_count(given, durable_end)
+
+
 def pull(
     table: SegmentTable,
     offsets: list[int],

@@ -87,6 +87,7 @@ class SegmentedFile(Blocks):
         self.shared_table = new_segment_table(
             segment_bytes, TABLE_LENGTH if for_kernels else 1, apron_bytes(segment_bytes)
         )
+        self._numbers_entered = self.shared_table.number.data  # Python reads it faster
         self._mapped: dict[int, MappedFile] = {}
         self._clock = itertools.count(1)
         self._used: dict[int, int] = {}  # when Python used a map last, by `_clock`
@@ -250,7 +251,10 @@ class SegmentedFile(Blocks):
     def existing(self, number: int) -> MappedFile:
         """Map a segment that must exist."""
         file = self._mapped.get(number)
-        if file is not None and self._is_entered(number):
+        # A signal may have ended what put it into the table of kernels, or out of it.
+        if file is not None and (
+            not self.for_kernels or self._numbers_entered[number % TABLE_LENGTH] == number
+        ):
             self._used[number] = next(self._clock)
             return file  # without the lock, which is held for long while a segment is being made
         with self.lock.guard():
@@ -261,10 +265,6 @@ class SegmentedFile(Blocks):
                 offset = number * self.segment_bytes
                 raise CorruptStoreError(self.name, offset, "this segment is missing")
             return self.ensure(number)
-
-    def _is_entered(self, number: int) -> bool:
-        """Tell whether kernels find a segment: a signal may have ended what put it in or out."""
-        return not self.for_kernels or self.shared_table.number[number % TABLE_LENGTH] == number
 
     def readable(self, number: int) -> MappedFile:
         """Map a segment to be read; zeros in its place if it is missing."""
@@ -283,6 +283,8 @@ class SegmentedFile(Blocks):
         Kernels may not find them any more, see `reading`.
         """
         first, last = start // self.segment_bytes, max(start, stop - 1) // self.segment_bytes
+        if first == last:
+            return [self.existing(first)]
         return [self.existing(number) for number in range(first, last + 1)]
 
     def view(self, offset: int) -> Bytes:

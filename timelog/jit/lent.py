@@ -10,16 +10,20 @@ Interpreted kernels find the array itself: they fail if nobody keeps it, or if i
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from typing import Any, Final
 
 from timerstore.timelog.jit.kernel import INTERPRETED
 from timerstore.timelog.jit.later import Instruction
+from timerstore.timelog.jit.numpylayout import ARRAY_DATA_AT, layout_holds
 from timerstore.timelog.jit.record import Bytes, Words, aligned
 
 Lent = Words
 """int64[n]: a place for each of n arrays."""
 _LINE_WORDS: Final = 8
+_IS_LAID_OUT: Final = layout_holds()
+_word_at: Final = ctypes.c_int64.from_address
 _kept: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """What was lent, if kernels are interpreted."""
 
@@ -31,7 +35,8 @@ def new_lent(count: int) -> Lent:
 
 def lend(lent: Lent, place: int, array: Bytes | Words) -> None:
     """Let kernels find an array, which the caller keeps, at a place."""
-    address = array.ctypes.data
+    # `array.ctypes` would make three objects, at each pull and put.
+    address = _word_at(id(array) + ARRAY_DATA_AT).value if _IS_LAID_OUT else array.ctypes.data
     if INTERPRETED:
         _kept[address] = array
     lent[place] = address

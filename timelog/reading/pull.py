@@ -34,7 +34,15 @@ from timerstore.timelog.jit.intrinsics import (
 )
 from timerstore.timelog.jit.kernel import inlined
 from timerstore.timelog.jit.lent import Lent, lend, lent_bytes, new_lent
-from timerstore.timelog.jit.record import Bytes, Int32Rows, Rows, observe, record, record_at
+from timerstore.timelog.jit.record import (
+    Bytes,
+    Int32Rows,
+    Rows,
+    Words,
+    observe,
+    record,
+    record_at,
+)
 
 _AHEAD: Final = 12
 _AHEAD_BYTES: Final = 448
@@ -71,6 +79,10 @@ assert len(fmt.PROPERTY_DUE) == 12 and len(fmt.PROPERTY_UNIQUE_KEY) == 8
 _ENTRIES: Final = 0
 _TOPIC: Final = 1
 _BLOCK: Final = 2
+# What is told of where the messages of a run lie.
+_LOW: Final = 0
+_HIGH: Final = 1
+_MESSAGE_BYTES: Final = 2
 
 
 @record
@@ -80,12 +92,9 @@ class PullPlace:
     commitlog: SegmentTable
     found: MessageParts  # scratch
     lent: Lent  # 3 of them
+    told: Words  # int64[3], out: what `Puller.found` returns
     tag: int = 0
     precision_ms: int = 0
-    # Out: where the messages of the run lie.
-    low: int = 0  # the lowest offset of its messages, and one more than the highest
-    high: int = 0  # not above `low` if no entry points at a message
-    message_bytes: int = 0  # no sound messages of the run are longer together
 
 
 _place_at = record_at(PullPlace)
@@ -156,9 +165,10 @@ def _measure(place: PullPlace, entries: Bytes, at: int, count: int) -> None:
         high = max(high, offset + 1)
         stop = max(stop, offset + size)
         total += size
-    place.low = low
-    place.high = high
-    place.message_bytes = max(0, min(total, stop - low))  # those that are sound do not overlap
+    told = place.told
+    told[_LOW] = low
+    told[_HIGH] = high
+    told[_MESSAGE_BYTES] = max(0, min(total, stop - low))  # those that are sound do not overlap
 
 
 @inlined
@@ -230,7 +240,7 @@ def _pull(
     block = lent_bytes(place.lent, _BLOCK, block_bytes)
     verdicts_at = ids_at - count
     _measure(place, entries, at, count)
-    if place.message_bytes > block_bytes - bodies_at:
+    if place.told[_MESSAGE_BYTES] > block_bytes - bodies_at:
         return PULL_NO_ROOM
     sound, body_end, id_end = 0, 0, 0
     _put_ends(block, ends_at, count, 0, 0, 0)
@@ -301,15 +311,39 @@ def _pull(
 entry_ahead(_pull)
 
 
+def _durable_count(address: int, at: int, count: int, durable_end: int) -> int:
+    """Return before which of some entries all messages are durable. O(log count).
+
+    `at`: where in the entries that are lent the first stands. They point ever further on.
+    """
+    entries = lent_bytes(_place_at(address).lent, _ENTRIES, at + count * fmt.ENTRY_BYTES)
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        entry = at + middle * fmt.ENTRY_BYTES
+        offset = get_i64(entries, entry + fmt.ENTRY_OFFSET_AT)
+        if offset + get_i32(entries, entry + fmt.ENTRY_SIZE_AT) <= durable_end:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+entry_ahead(_durable_count)
+
+
 class Puller:
     """Pulls runs of one log; one at a time."""
 
     def __init__(self, commitlog: SegmentTable, tag: int, precision_ms: int) -> None:
         """`tag`: of the store. Each call is inside a block that borrows the table."""
+        told = np.zeros(3, np.int64)
         self._place = PullPlace(
-            *(commitlog, MessageParts(), new_lent(3)), tag=tag, precision_ms=precision_ms
+            *(commitlog, MessageParts(), new_lent(3), told), tag=tag, precision_ms=precision_ms
         )
+        self._told = told.data  # Python reads it faster
         self._call = entry_on(_pull, self._place)
+        self._durable_count = entry_on(_durable_count, self._place)
         self._topic: Bytes | None = None  # that is lent
 
     def pull(
@@ -331,11 +365,19 @@ class Puller:
             *(into.ends_at, into.ids_at, into.bodies_at, len(block)),
         )
 
+    def durable_count(self, entries: Bytes, at: int, count: int, durable_end: int) -> int:
+        """Return before which of `count` entries all messages are durable; 0: the first is not.
+
+        The commit log is durable up to `durable_end`. O(log count).
+        """
+        lend(self._place.lent, _ENTRIES, entries)
+        return self._durable_count(at, count, durable_end)
+
     def found(self) -> tuple[int, int, int]:
         """Return where the messages of the last run lie, and how many bytes they have at most.
 
         The lowest offset, and one more than the highest, which is not above it if there is no
         message.
         """
-        place = self._place
-        return place.low, place.high, place.message_bytes
+        low, high, message_bytes = self._told
+        return low, high, message_bytes

@@ -144,6 +144,9 @@ class ConsumeQueues:
         self.lock = RLock()
         self.files: list[SegmentedFile] = []
         self.topics: list[bytes] = []
+        self.known_count = 0
+        """How many rows `rows` knows, so that who asked it can tell whether to ask again."""
+        self._seen = self.table.next_index.data  # Python reads it faster
         self._topic_rows: dict[bytes, list[int]] = {}
         self._rows: dict[tuple[bytes, int], int] = {}
         self._prepared = np.zeros(QUEUE_COUNT_MAX, np.int64)  # its end when it was prepared last
@@ -213,6 +216,7 @@ class ConsumeQueues:
         if self.table.count == row:  # from here on kernels may use it
             enter_queue(self.table, row, topic, queue_id)
         self._rows[topic, queue_id] = row
+        self.known_count = row + 1
         self._unfinished = None
 
     def rows(self, topic: bytes) -> list[int]:
@@ -233,7 +237,7 @@ class ConsumeQueues:
         A call of a kernel for one load lets the GIL go; this keeps it. Calling the next one is what
         keeps loads in their order.
         """
-        return int(self.table.next_index[row])
+        return self._seen[row]
 
     def first_index(self, row: int) -> int:
         """Return the smallest index that is kept."""
@@ -396,7 +400,8 @@ class ConsumeQueues:
     def existing(self, row: int, number: int) -> MappedFile:
         """Map a segment that must exist; it can be read as long as the result is kept."""
         file = self.files[row].existing(number)
-        self._bound_maps(row, number, number)
+        if self._used_last != (row, number):
+            self._bound_maps(row, number, number)
         return file
 
     def drop_behind(self) -> None:

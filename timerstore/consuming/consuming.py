@@ -65,7 +65,8 @@ class Consuming:
 
     def group(self, topic: str, name: str) -> Group:
         """Return the group's reading of a topic, the same for all who ask."""
-        self.core.check_process()
+        if self.core.forked:
+            self.core.check_process()
         if type(topic) is str and type(name) is str and (topic, name) in self._groups:
             return self._groups[topic, name]
         check_topic_to_consume(topic)
@@ -142,7 +143,8 @@ class Consuming:
     def take(self, topic: str, group: str, max_count: int, timeout: float | None) -> Run:
         """Return what a batch shows."""
         self.core.check_open()
-        max_count = check_int(max_count, "max_count", 1, PULL_COUNT_MAX)
+        if type(max_count) is not int or not 1 <= max_count <= PULL_COUNT_MAX:
+            max_count = check_int(max_count, "max_count", 1, PULL_COUNT_MAX)
         timeout = check_timeout(timeout)
         reader = self.group(topic, group)
         run = self._wait_for_run(reader, max_count, timeout)

@@ -70,7 +70,7 @@ class Group(Reader):
         self.cursors: dict[int, QueueCursor] = {}
         self._order: list[QueueCursor] = []  # the same, in the order in which they take turns
         self._queues: dict[int, tuple[Bytes, int]] = {}  # by row: topic and queue id
-        self.unreadable_count = self._turn = self._row_count = 0
+        self.unreadable_count = self._turn = self._known_count = 0
         self._pullers: deque[Puller] = deque()  # which nobody uses
         self.is_idle = False
         """Whether nothing was there when somebody asked last; only a hint."""
@@ -78,15 +78,21 @@ class Group(Reader):
         self.owner: Room | None = None  # an ordered consumer's, which is the only reader
         self.pace = Pace()
         self._topic_bytes = topic.encode("utf-8", "surrogateescape")
+        self._hides = self.core.is_group  # what is not durable yet
 
     # --- handing out
 
-    @inside
     def pull(self, count_max: int, room: Room | None = None) -> Run | None:
         """Hand out what is there, up to `count_max`; None if nothing is.
 
-        `room` tells, under the lock, how many a queue may give that has any.
+        `room` tells, under the lock, how many a queue may give that has any. A thread that pulls
+        each millisecond finds Python's own code out of the processor's caches, so each call of a
+        function costs a microsecond or two: few are made.
         """
+        with self.gate.guard():
+            return self._pull(count_max, room)
+
+    def _pull(self, count_max: int, room: Room | None) -> Run | None:
         core = self.core
         core.check_open()
         if self.is_forgotten:
@@ -102,10 +108,7 @@ class Group(Reader):
             )
         if core.switches.pauses and core.switches.find("consuming", now_ms, self.name):
             return None
-        while True:
-            found = self._hand_out(count_max, room)
-            if found is None:
-                return None
+        while found := self._hand_out(count_max, room):
             cursor, flight, start, stop = found
             try:
                 run = self._read(cursor, flight, start, stop)
@@ -115,16 +118,19 @@ class Group(Reader):
                 with self.lock.guard():
                     cursor.take_back(self.topic, flight, list(range(start, stop)))
                 raise
-            if len(run):  # else all of it was passed by
-                self.pace.took(len(run), count_max, time.monotonic())
+            if count := len(run):  # else all of it was passed by
+                self.pace.took(count, count_max, time.monotonic())
                 return run
+        return None
 
     def _hand_out(
         self, count_max: int, room: Room | None
     ) -> tuple[QueueCursor, Flight, int, int] | None:
         """Return the next run of any queue: its cursor, its flight, its entries [start, stop)."""
         with self.lock.guard():
-            self._find_queues()
+            queues = self.core.engine.queues
+            if self._known_count != queues.known_count:
+                self._find_queues()
             cursors = self._order
             for i in range(len(cursors)):
                 cursor = cursors[(self._turn + i) % len(cursors)]
@@ -146,20 +152,22 @@ class Group(Reader):
         return None
 
     def _find_queues(self) -> None:
-        rows, retries = self.core.engine.queues.rows(self._topic_bytes), self.retries.cursor()
-        known = self._row_count + (retries is not None)  # a row, once given, stays
-        if len(rows) == self._row_count and len(self._order) == known:
+        """Find what there is to read, if there are more queues than when it was looked."""
+        queues = self.core.engine.queues
+        known_count = queues.known_count  # a row, once given, stays
+        if known_count == self._known_count:
             return
+        rows, retries = queues.rows(self._topic_bytes), self.retries.cursor()
         for row in rows:
             if row not in self.cursors:
                 self.cursors[row] = self._cursor(row, self.topic)
-        self._row_count = len(rows)
         if retries is not None:
             self.cursors[retries.row] = retries
-        self._order, queues = list(self.cursors.values()), self.core.engine.queues
         for row in self.cursors:
             topic = np.frombuffer(queues.topics[row], np.uint8)
             self._queues[row] = topic, int(queues.table.queue_id[row])
+        self._order = list(self.cursors.values())
+        self._known_count = known_count
 
     def _cursor(self, row: int, topic: str) -> QueueCursor:
         queues = self.core.engine.queues
@@ -179,20 +187,24 @@ class Group(Reader):
 
         Under "group" durability that is what is durable.
         """
-        engine = self.core.engine
-        end = engine.queues.seen_index(cursor.row)
-        if engine.config.durability == "process" or end <= cursor.next:
+        queues, row = self.core.engine.queues, cursor.row
+        end = queues.seen_index(row)
+        if not self._hides or end <= cursor.next:
             return end
-        durable = self.core.flusher.durable_end
-        low, high = max(cursor.next, engine.queues.first_index(cursor.row)), end
-        while low < high:
-            middle = (low + high) // 2
-            entry = engine.queues.read(cursor.row, middle, 1)[0]
-            if int(entry["offset"]) + int(entry["size"]) <= durable:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        first, durable_end = (
+            max(cursor.next, queues.first_index(row)),
+            self.core.flusher.durable_end,
+        )
+        puller = self._take_puller()
+        while first < end:  # from behind: the first entry that is not durable is one of the last
+            start = max(first, (end - 1) // queues.segment_entries * queues.segment_entries)
+            entries, at, kept = queues.run(row, start, end - start)
+            end = start + puller.durable_count(entries, at, end - start, durable_end)
+            del kept
+            if end > start:
+                break
+        self._pullers.append(puller)
+        return max(first, end)
 
     def _read(self, cursor: QueueCursor, flight: Flight, start: int, stop: int) -> Run:
         """Read entries [start, stop) into a run, from the first that is kept on."""

@@ -1,13 +1,14 @@
 """Tallies: what became of the messages that one group read of one topic.
 
-Ground rules: `handled`, `failed`, `retried` and `dead` are changed under the lock of the group, the
-rest under the tally's own; who reads them for statistics takes none, and may see one without the
-other.
+Ground rules: `handled`, `failed`, `retried` and `dead` are changed under the lock of the group; who
+reads them for statistics takes none, and may see one without the other. Responses are only noted,
+without a lock; who wants to know of them counts them, under the tally's own.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,6 +25,8 @@ RATE_S: Final = 60
 """Rates are of the last so many seconds."""
 COUNTERS: Final = ("handled", "failed", "retried", "dead")
 """What is kept over a restart, with when the group read."""
+_NOTED_MAX: Final = 256
+"""So many responses at most are not counted yet."""
 READ_STEP_MS: Final = 3_600_000
 """That is kept to the hour, so that a group which only waits has no file written."""
 
@@ -50,7 +53,8 @@ class GroupTally:
     """Counts for one group and one topic."""
 
     __slots__ = (
-        *("_buckets", "_done", "_failed", "_lock", "_max_ms", "_second_ms", "_seconds", "_sum_ms"),
+        *("_buckets", "_done", "_failed", "_lock", "_max_ms", "_noted", "_second_ms", "_seconds"),
+        "_sum_ms",
         *("dead", "failed", "handled", "read_ms", "retried"),
     )
 
@@ -64,10 +68,20 @@ class GroupTally:
         self._done = self._failed = 0  # in this second
         self._seconds = [(-1, 0, 0)] * RATE_S  # the second, how many were done in it, or failed
         self._lock = Lock()
+        self._noted: deque[tuple[float, float, int, int]] = deque()
 
     def respond(self, now_ms: float, elapsed_ms: float, done: int, failed: int = 0) -> None:
-        """Count a call that took `elapsed_ms` until now, with what became of its messages."""
-        with self._lock.guard():
+        """Note a call that took `elapsed_ms` until now, with what became of its messages."""
+        self._noted.append((now_ms, elapsed_ms, done, failed))
+        if len(self._noted) >= _NOTED_MAX:
+            with self._lock.guard():
+                self._count()
+
+    def _count(self) -> None:
+        """Count what was noted by now. Under the lock."""
+        noted = self._noted
+        for _ in range(len(noted)):
+            now_ms, elapsed_ms, done, failed = noted.popleft()
             count = done + failed
             self._buckets[bisect_left(RESPONSE_BOUNDS_MS, elapsed_ms)] += count
             self._sum_ms += count * elapsed_ms
@@ -91,6 +105,7 @@ class GroupTally:
     def per_s(self, now_ms: float) -> tuple[float, float]:
         """Return how many were done a second, and how many failed, over the last RATE_S."""
         with self._lock.guard():
+            self._count()
             self._put_away()
             second = int(now_ms) // 1000
             recent = [each for each in self._seconds if second - RATE_S < each[0] <= second]
@@ -99,6 +114,7 @@ class GroupTally:
     def response(self) -> ResponseStats:
         """Return the response times."""
         with self._lock.guard():
+            self._count()
             buckets, sum_ms, max_ms = tuple(self._buckets), self._sum_ms, self._max_ms
         return ResponseStats(
             sum(buckets),

@@ -64,7 +64,7 @@ class LentBlocks:
                 kept = [known.pop()]
             except IndexError:  # another thread looks at it
                 break
-            if _references(kept) == UNSHARED_REFERENCES:
+            if sys.getrefcount(kept[0]) == UNSHARED_REFERENCES:  # counted as `_references` does
                 lent = kept[0][:length]
                 known.append(kept[0])
                 return lent

@@ -139,10 +139,11 @@ class Run(HandedOut):
     def settle_all(self) -> None:
         """Acknowledge all. O(1) for a whole run."""
         reader, flight = self.reader, self.flight
-        reader.core.check_open()
+        core = reader.core
+        core.check_open()
         if self._count == 0:
             return
-        now_ms = reader.core.steady_ms()
+        now_ms = core.steady_ms()
         with reader.lock.guard():
             before = flight.left
             if flight.done is None and flight.left == self._count:
@@ -156,7 +157,8 @@ class Run(HandedOut):
             self.cursor.trim()
         if done:
             reader.tally.respond(now_ms, now_ms - self._pulled_ms, done)
-        reader.core.check_open()  # else its offset may be kept without them
+        if core.closed:  # its offset may be kept without them
+            core.check_open()
 
     def settle(self, i: int, *, handled: bool = True, held: bool = False) -> None:
         """Acknowledge one that was `handled`, or sent elsewhere; `held`: closing waits."""

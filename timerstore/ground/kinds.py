@@ -198,7 +198,8 @@ def check_timeout(timeout: Any) -> float | None:
     """Return how many seconds to wait, None for ever, or refuse it."""
     if timeout is None or (type(timeout) is float and timeout == timeout):
         return timeout
-    timeout = _plain(timeout, "timeout")
+    if type(timeout) is not int:
+        timeout = _plain(timeout, "timeout")
     if isinstance(timeout, timedelta):
         return timeout.total_seconds()
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout != timeout:
