@@ -67,6 +67,40 @@ def test_what_an_owner_has_put_is_seen_at_once(
     assert abs(told["as_of_ms"] - time.time() * 1_000) < 60_000
 
 
+def test_what_does_not_ask_for_all_is_asked_of_the_owner(
+    run: Run, path: Path, owner: timerstore.TimerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To open the files beside it costs O(pending): it was not closed."""
+
+    def opened(*_: object, **__: object) -> None:
+        raise AssertionError("the files were opened")
+
+    last = owner.put(b"last", topic="mail", key="k", delay=timedelta(days=1))
+    owner.put_many([b"%d" % i for i in range(1_200)], topic="bills", delay_ms=7_200_000)
+    every = [timer.id for timer in owner.pending()]
+    with monkeypatch.context() as patch:
+        patch.setattr("timerstore.serving.entrance.open", opened)
+        for limit in (0, 3, 1_250, 5_000):
+            lines = run("pending", path, "--json", "--limit", limit).stdout.splitlines()
+            assert [json.loads(line)["id"] for line in lines] == every[:limit]
+        assert len(run("pending", path, "--end", "+3h").stdout.splitlines()) == 1_300
+        keyed = ["--topic", "mail", "--key", "k", "--json"]
+        assert json.loads(run("pending", path, *keyed).stdout)["id"] == last
+        assert json.loads(run("get", path, *keyed).stdout)["id"] == last
+        assert "not pending" in run("get", path, *keyed[:3], "none", exits=1).stderr
+        assert "There is no topic" in run("pending", path, "-n", 9, "-t", "no", exits=2).stderr
+        lines = run("horizon", path, "--bucket", "1d", "--end", "+3h", "--json").stdout
+        assert sum(json.loads(line)["count"] for line in lines.splitlines()) == 1_300
+        for command in (
+            ["get", path, last],
+            ["trace", path, last],
+            ["info", path],
+            ["groups", path],
+        ):
+            run(*command)
+    assert len(run("pending", path).stdout.splitlines()) == len(every)
+
+
 def test_an_export_beside_an_owner_is_as_of_its_checkpoint(
     run: Run, path: Path, owner: timerstore.TimerStore, tmp_path: Path
 ) -> None:
@@ -210,11 +244,13 @@ def test_an_owner_that_is_silent_hinders_no_look(
 
     timer = [*owner.pending()][-1]
     with monkeypatch.context() as patch:
-        patch.setattr("timerstore.control.asking.Owner.call", silent)
+        patch.setattr("timerstore.control.asking.Owner._send", silent)
         result = run("count", path, "--topic", "mail")
         assert result.stdout == "100\n"
         assert "It does not answer. This command reads the store's files instead." in result.stderr
         assert json.loads(run("get", path, timer.id, "--json").stdout)["id"] == timer.id
+        assert len(run("pending", path, "--limit", 7).stdout.splitlines()) == 7
+        assert run("horizon", path, "--bucket", "1d", "--end", "+2h").stdout
         assert "mail" in run("groups", path).stdout
         assert "It does not answer" in run("put", path, "x", exits=3).stderr
     monkeypatch.setattr("timerstore.control.asking.find_owner", silent)

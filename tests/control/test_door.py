@@ -199,6 +199,24 @@ def test_a_store_that_is_not_served_is_asked_all_the_same(store: TimerStore, own
                 assert client.count() == 0 and again.client_count == 1
 
 
+def test_a_listing_goes_on_over_its_connection_and_ends_with_it(
+    store: TimerStore, owner: Owner
+) -> None:
+    store.put_many([b"%d" % i for i in range(1_100)], delay_ms=3_600_000)
+    told = [each["body"] for each in owner.pending(limit=1_050)]
+    assert told == [timer.body for timer in store.pending(limit=1_050)]
+    held, listing = store.core.engine.holds._alive, owner.pending()
+    next(listing)
+    assert len(held) == 1
+    listing.close()
+    wait_until(lambda: gc.collect() >= 0 and not len(held))
+    listing = owner.pending()
+    next(listing)
+    store.close()
+    with pytest.raises(StoreClosedError, match="ended before it answered"):
+        assert not [*listing]
+
+
 def test_the_shell_may_be_shut_out_of_what_clients_use(tmp_path: Path) -> None:
     with timerstore.open(tmp_path / "s", config=Config(tuning=Tuning(control=False))) as store:
         with timerstore.serve(store), timerstore.connect(store.path) as client:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from timerstore.cli.app import settings
 from timerstore.cli.output import Output
@@ -24,6 +24,7 @@ from timerstore.errors import (
     NotAStoreError,
     StoreAccessError,
     StoreClosedError,
+    TimerStoreError,
 )
 from timerstore.ground.kinds import check_path, unknown_name
 from timerstore.ground.moments import shown_time
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from timerstore.control.asking import Owner
     from timerstore.pending.timers import Timer
     from timerstore.store.store import TimerStore
+
+
+_BOUNDS: Final = ("end_ms", "limit", "key")
+"""What a listing may say so that it does not read all that is pending."""
 
 
 class Look:
@@ -93,10 +98,8 @@ class Look:
 
     def get(self, id: str) -> Timer | None:
         """Return a pending timer."""
-        from timerstore.pending.timers import Timer
-
         told = self._ask("get", id=id)
-        return None if told is None else Timer(**told)
+        return None if told is None else _timer(told)
 
     def find(self, id: str) -> dict[str, Any]:
         """Return what became of a timer."""
@@ -108,19 +111,65 @@ class Look:
         told: list[dict[str, Any]] = self._ask("dead_letters", group=group, limit=limit)
         return told
 
+    def get_key(self, topic: str, key: str) -> Timer | None:
+        """Return the pending timer with a key."""
+        told = self._ask("get_key", topic=topic, key=key)
+        return None if told is None else _timer(told)
+
+    def pending(self, **given: Any) -> Iterator[Timer]:
+        """Yield pending timers; see `AnyStore.pending`.
+
+        Who asks for all of them reads the files: an owner has better things to do.
+        """
+        if self.owner is not None and any(given.get(name) is not None for name in _BOUNDS):
+            was_told = False
+            try:
+                for told in self.owner.pending(**given):
+                    was_told = True
+                    yield _timer(told)
+                return
+            except (StoreAccessError, StoreClosedError) as e:
+                if was_told:
+                    raise
+                self._leave_owner(e)
+        yield from self.store.pending(**given)
+
+    def due_times(self, **given: Any) -> Any:
+        """Return when pending timers are due, int64[n]; see `pending`."""
+        given["columns"] = ["due_ms"]
+        if self.owner is not None and given["end_ms"] is not None:
+            from timerstore.serving.framecolumns import read_table
+
+            try:
+                table = read_table(self.owner.ask("pending_columns", **given)[1])
+                return table["due_ms"].to_numpy()
+            except (StoreAccessError, StoreClosedError) as e:
+                self._leave_owner(e)
+        return self.store.pending_columns(**given)["due_ms"].to_numpy()
+
     def _ask(self, name: str, **arguments: Any) -> Any:
         """Ask the owner; look at the files if it does not answer any more."""
         if self.owner is not None:
             try:
                 return self.owner.call(name, **arguments)
             except (StoreAccessError, StoreClosedError) as e:
-                self._out.note(f"{e} This command reads the store's files instead.")
-                self.owner = None
+                self._leave_owner(e)
         return make_here(self.store, name, arguments)
+
+    def _leave_owner(self, error: TimerStoreError) -> None:
+        self._out.note(f"{error} This command reads the store's files instead.")
+        self.owner = None
 
     def close(self) -> None:
         """Let everything go."""
         self._stack.close()
+
+
+def _timer(told: dict[str, Any]) -> Timer:
+    """Return a timer of which JSON tells."""
+    from timerstore.pending.timers import Timer
+
+    return Timer(**told)
 
 
 def make_here(store: Any, name: str, arguments: dict[str, Any]) -> Any:

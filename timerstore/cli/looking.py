@@ -224,12 +224,12 @@ def pending(
             shown_limit = out.rows_max if limit is None else limit
             bounds: dict[str, Any] = {"topic": topic, "start_ms": start_ms, "end_ms": end_ms}
             if key is not None and topic is None:
-                every = look.store.pending(**bounds)
+                every = look.pending(**bounds)
                 timers: Iterable[Timer] = islice(
                     (each for each in every if each.key == key), shown_limit
                 )
             else:
-                timers = look.store.pending(**bounds, limit=shown_limit, key=key)
+                timers = look.pending(**bounds, limit=shown_limit, key=key)
             count = show_timers(out, look, timers)
             if not count and limit != 0:
                 look.check_topic(topic)
@@ -256,7 +256,7 @@ def find(
     Example: timerstore find timers/ ann@example.org
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
-        every = look.store.pending(topic=topic)
+        every = look.pending(topic=topic)
         wanted = text.casefold()
         found = (each for each in every if any(wanted in part for part in parts_of(each)))
         shown_limit = out.rows_max if limit is None else limit
@@ -356,11 +356,11 @@ def get(
 def get_key(look: Look, topic: str | None, key: str) -> Timer | None:
     """Return the timer that has a key, of a topic or of any; None if there is none."""
     if topic is not None:
-        found = look.store.get_key(topic, key)
+        found = look.get_key(topic, key)
         if found is None:
             look.check_topic(topic)
         return found
-    every = list(islice((each for each in look.store.pending() if each.key == key), 2))
+    every = list(islice((each for each in look.pending() if each.key == key), 2))
     if len(every) > 1:
         raise InvalidArgumentError(
             f"Several timers have the key {key!r}. Pass --topic, or an id that "
@@ -432,10 +432,7 @@ def horizon(
             if (bucket_ms, start_ms, end_ms) == (None, None, None) and look.owner is not None:
                 rows = look_ahead(look, topic)
             else:
-                table = look.store.pending_columns(
-                    topic=topic, start_ms=start_ms, end_ms=end_ms, columns=["due_ms"]
-                )
-                due_ms = table["due_ms"].to_numpy()
+                due_ms = look.due_times(topic=topic, start_ms=start_ms, end_ms=end_ms)
                 rows = by_distance(due_ms, look.as_of_ms)
         if bucket_ms is None:
             if as_json:

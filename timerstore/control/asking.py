@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,8 +37,8 @@ _TOO_MANY: Final = (errno.EMFILE, errno.ENFILE)
 class Owner:
     """The process that has a store open; any number of threads may ask it.
 
-    Each call is a connection of its own, so that a person who thinks between two of them keeps
-    nobody out.
+    Each call, and each listing, is a connection of its own, so that a person who thinks between two
+    of them keeps nobody out.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,13 +56,33 @@ class Owner:
 
     def ask(self, name: str, **arguments: Any) -> tuple[Header, list[Part]]:
         """Make a call as `call` does; return what is answered, with its columns."""
-        question = {"protocol": PROTOCOL, "call": name, "with": to_json(arguments)}
+        with self._lost_is_told(), closing(self._send(name, arguments)) as wire:
+            return _answer(wire)
+
+    def pending(self, **given: Any) -> Iterator[dict[str, Any]]:
+        """Yield pending timers as JSON says them, some from each answer; see `AnyStore.pending`.
+
+        All are asked for on one connection, whose end ends the listing. It raises what `call` does.
+        """
+        with self._lost_is_told():
+            wire = self._send("pending", given)
+        with closing(wire):
+            while True:
+                with self._lost_is_told():
+                    told = from_json(_answer(wire)[0]["result"])
+                yield from told["timers"]
+                if told["listing"] is None:
+                    return
+                with self._lost_is_told():
+                    wire.send(_question("pending", {"listing": told["listing"]}))
+
+    @contextmanager
+    def _lost_is_told(self) -> Iterator[None]:
+        """Say of an owner that is lost in the block what became of it."""
         try:
-            wire = self._send(question)
-            try:
-                header, parts = wire.receive()
-            finally:
-                wire.close()
+            yield
+        except TimerStoreError:  # some are OSErrors
+            raise
         except (OSError, LostError) as e:
             if isinstance(e.__cause__, BlockingIOError):
                 raise StoreAccessError(
@@ -72,12 +94,10 @@ class Owner:
                 f"The process that had {self.path} open ended before it answered. It may have "
                 "made the call: check that, then try again."
             ) from e
-        if "error" in header:
-            raise error_from_json(header)
-        return header, parts
 
-    def _send(self, question: Header) -> Wire:
+    def _send(self, name: str, arguments: dict[str, Any]) -> Wire:
         """Return a connection on which the whole question was sent."""
+        question = _question(name, arguments)
         until_s = time.monotonic() + self.timeout_s
         while True:
             wire = Wire(connect(self.path, SOCKET_NAME, self.timeout_s))
@@ -91,6 +111,18 @@ class Owner:
                 is_lost = isinstance(e, LostError) and not isinstance(e.__cause__, BlockingIOError)
                 if not is_lost or time.monotonic() > until_s:
                     raise
+
+
+def _question(name: str, arguments: dict[str, Any]) -> Header:
+    return {"protocol": PROTOCOL, "call": name, "with": to_json(arguments)}
+
+
+def _answer(wire: Wire) -> tuple[Header, list[Part]]:
+    """Return what is answered next; raises what the call raised."""
+    header, parts = wire.receive()
+    if "error" in header:
+        raise error_from_json(header)
+    return header, parts
 
 
 def find_owner(path: str | os.PathLike[str]) -> Owner | None:

@@ -1,10 +1,10 @@
 """The door to an open store: one thread that listens at its socket, another for each who came in.
 
 The first byte tells what somebody speaks. Clients speak frames: they say who they are and stay. The
-shell speaks frames too, asks one thing and goes. HTTP is for programs that GET the store's health.
-A thread waits as long as its client lets it wait, and holds nothing meanwhile: no lock of the
-store, no place in a queue. Clients whose puts wait for a fsync wait for the same one, as threads
-do.
+shell speaks frames too, asks for one thing, or for the pieces of a listing, and goes. HTTP is for
+programs that GET the store's health. A thread waits as long as its client lets it wait, and holds
+nothing meanwhile: no lock of the store, no place in a queue. Clients whose puts wait for a fsync
+wait for the same one, as threads do.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class Door:
             if problem is not None:
                 self._refuse(wire, problem)
             elif "call" in hello:
-                wire.send(*self._answer_once(hello, parts))
+                self._answer_guest(wire, hello, parts)
             elif hello.get("shares") is True and self._stays_unserved():
                 self._refuse(wire, self._unshared())
             else:
@@ -344,22 +344,32 @@ class Door:
 
     # --- questions
 
-    def _answer_once(self, question: Header, parts: list[Part]) -> Answered:
-        """Answer who asks one thing, as nobody's client; what it pulls is given back."""
+    def _answer_guest(self, wire: Wire, question: Header, parts: list[Part]) -> None:
+        """Answer who asks as nobody's client until it goes: most ask one thing, a listing more.
+
+        What it pulls is given back.
+        """
+        session = Session("", self._life)
+        try:
+            wire.send(*self._answer_one(session, question, parts))
+            wire.limit(0, _SEND_S)
+            while not self.closing.is_set():
+                question, parts = wire.receive(FRAME_BYTES_MAX)
+                wire.send(*self._answer_one(session, question, parts))
+        finally:
+            session.release()
+
+    def _answer_one(self, session: Session, question: Header, parts: list[Part]) -> Answered:
         if not self.may_ask:
             problem = (
                 f"{self.path} answers only clients, because its Config.control is False. Ask it"
             )
             return error_to_json(StoreAccessError(f"{problem} in its own process.")), ()
-        session = Session("", self._life)
-        try:
-            return self._answer(Asked(session, None, parts, 0, False), question)
-        finally:
-            session.release()
+        return self._answer(Asked(session, None, parts, 0, False), question)
 
     def _answer_get(self, wire: Wire, name: str) -> Header:
         self._know(wire)
-        return self._answer_once({"call": name}, [])[0]
+        return self._answer_one(Session("", self._life), {"call": name}, [])[0]
 
     def _answer(self, asked: Asked, question: Header) -> Answered:
         """Return a header with its parts; raises LostError if the store is being closed."""
