@@ -7,6 +7,13 @@ slots beside each other, before dequeue-get claims them: it asks the system for 
 goes on with another chain until that page has come. Then it asks for the pages of all messages that
 were named, in the order of their offsets.
 
+How far ahead it looks follows from what came of it. A slot that is claimed before its chain was
+walked adds one to the slots that are walked beside each other; if not only that one was walked, but
+also the one in the middle, there is one less. So no more chains share the disk than have to, and
+the first gets most of it. All their pages may take half of the memory that is free, also
+in each control group; else what came first would be gone again when it is due. Of messages that are
+too far ahead for that, dequeue-put asks for the pages.
+
 It only asks: nothing depends on what it has done. It holds no lock, and reads a unit only if its
 page is in memory. While nothing has to be read from the disk it sleeps: it is woken by major page
 faults, which the system counts for the process, and works on as long as it finds pages missing.
@@ -21,14 +28,22 @@ from typing import Final
 import numpy as np
 
 from timerstore.services.engine.engine import Engine
+from timerstore.services.running.memory import available_bytes
 from timerstore.services.world.background import Flag
-from timerstore.services.world.state import AHEAD_BATCH, AHEAD_SLOTS, PREFETCH, Prefetch
+from timerstore.services.world.state import (
+    AHEAD_BATCH,
+    AHEAD_SLOTS,
+    AHEAD_SLOTS_MIN,
+    PREFETCH,
+    Prefetch,
+)
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.jit.acting import act_as, acting_as
 from timerstore.timelog.jit.intrinsics import get_i32, get_i64
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
+from timerstore.timelog.jit.mapping import PAGE_BYTES
 from timerstore.timelog.jit.record import Bytes, Words, observe
 from timerstore.timelog.jit.system import (
     is_resident,
@@ -40,14 +55,15 @@ from timerstore.timelog.jit.system import (
 )
 from timerstore.wheel.slots import NO_UNIT, slot_last
 
-AHEAD_COUNT_MAX: Final = 16_384
-"""Timers that are asked for ahead, about: of usual size, 64 MiB of pages."""
+_SHARE: Final = 2
+"""Of the memory that is free it uses this part: one in so many."""
 _CALL_NS: Final = 10_000_000
 _NAP_US: Final = 100
 _ACTIVE_S: Final = 5.0
 """It looks ahead for so long after the last page that was missing."""
 _WARM_COUNT: Final = 2_048
 """After so many units of which no page was missing it stops looking."""
+_MEASURE_S: Final = 1.0
 _IDLE_S: Final = 0.1
 _LOOK_S: Final = 0.02
 
@@ -63,18 +79,19 @@ def walk_ahead(world: World, limit_ns: int) -> bool:
     ahead.batch_count = 0
     until_ns = steady_ns(ahead.clock) + limit_ns
     while True:
-        first = observe(world.dequeue_get, "claimed_slot")
-        asked, is_waiting = 0, False
-        for slot in range(first, first + AHEAD_SLOTS):
+        _adapt(world)
+        asked_bytes, is_waiting = 0, False
+        for slot in range(ahead.first_slot, ahead.first_slot + ahead.slot_count):
             place = slot % AHEAD_SLOTS
             if ahead.slot[place] != slot:
                 ahead.slot[place] = slot
                 ahead.unit[place] = slot_last(world.wheel, slot)
-                ahead.count[place] = 0
-            if asked < AHEAD_COUNT_MAX:
-                _walk(world, place, AHEAD_COUNT_MAX - asked)
-                is_waiting = is_waiting or ahead.unit[place] != NO_UNIT
-            asked += ahead.count[place]
+                ahead.bytes[place] = 0
+            if asked_bytes < ahead.bytes_max:
+                _walk(world, place, asked_bytes)
+            asked_bytes += ahead.bytes[place]
+            is_walked = ahead.unit[place] == NO_UNIT
+            is_waiting = is_waiting or (not is_walked and asked_bytes < ahead.bytes_max)
         is_over = ahead.batch_count == AHEAD_BATCH or steady_ns(ahead.clock) >= until_ns
         if is_over or not is_waiting:
             act_as(before)
@@ -83,11 +100,30 @@ def walk_ahead(world: World, limit_ns: int) -> bool:
 
 
 @inlined
-def _walk(world: World, place: int, count_max: int) -> None:
-    """Walk one chain until a page is missing, or `count_max` of its units were walked."""
+def _adapt(world: World) -> None:
+    """Look further ahead if a slot was claimed before its chain was walked, less far if in time."""
+    ahead, first = world.prefetch, observe(world.dequeue_get, "claimed_slot")
+    for slot in range(max(ahead.first_slot, first - AHEAD_SLOTS), first):
+        middle = slot + ahead.slot_count // 2
+        if _was_begun(ahead, slot) and ahead.unit[slot % AHEAD_SLOTS] != NO_UNIT:
+            ahead.slot_count = min(ahead.slot_count + 1, AHEAD_SLOTS)
+        elif _was_begun(ahead, middle) and ahead.unit[middle % AHEAD_SLOTS] == NO_UNIT:
+            ahead.slot_count = max(ahead.slot_count - 1, AHEAD_SLOTS_MIN)
+    ahead.first_slot = first
+
+
+@inlined
+def _was_begun(ahead: Prefetch, slot: int) -> bool:
+    """Tell whether a unit of a slot was walked."""
+    return ahead.slot[slot % AHEAD_SLOTS] == slot and ahead.bytes[slot % AHEAD_SLOTS] > 0
+
+
+@inlined
+def _walk(world: World, place: int, asked_bytes: int) -> None:
+    """Walk one chain until a page is missing, or all that may be asked for was."""
     ahead, log = world.prefetch, world.timerlog
-    offset = ahead.unit[place]
-    while offset != NO_UNIT and ahead.count[place] < count_max:
+    offset, unit_page, message_page = ahead.unit[place], -1, -1
+    while offset != NO_UNIT and asked_bytes + ahead.bytes[place] < ahead.bytes_max:
         if ahead.batch_count == AHEAD_BATCH:
             break
         buf = segment_at(log, offset)
@@ -98,11 +134,18 @@ def _walk(world: World, place: int, count_max: int) -> None:
         if not _have(ahead, buf, at, fmt.UNIT_BYTES):
             break
         ahead.walked_count += 1
-        ahead.count[place] += 1
+        if offset // PAGE_BYTES != unit_page:
+            unit_page = offset // PAGE_BYTES
+            ahead.bytes[place] += PAGE_BYTES
         if get_i32(buf, at + fmt.UNIT_MAGIC_AT) & fmt.UNIT_ROLL == 0:
-            ahead.message[ahead.batch_count] = get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
-            ahead.size[ahead.batch_count] = get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT)
+            message = get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
+            size = get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT)
+            ahead.message[ahead.batch_count] = message
+            ahead.size[ahead.batch_count] = size
             ahead.batch_count += 1
+            if message // PAGE_BYTES != message_page:
+                message_page = message // PAGE_BYTES
+                ahead.bytes[place] += (max(size, 0) // PAGE_BYTES + 1) * PAGE_BYTES
         previous = get_i64(buf, at + fmt.UNIT_PREV_AT)
         if previous >= offset:
             previous = NO_UNIT
@@ -140,7 +183,8 @@ class Prefetcher:
         """Begin with looking: after opening nobody knows what is in memory."""
         self.engine, self.state = engine, engine.world.prefetch
         self._faults = -1  # unlike any count
-        self._until_s = 0.0
+        self._until_s = self._measured_s = 0.0
+        self._measure(time.monotonic())
 
     def run(self, stop: Flag) -> None:
         """Look ahead until `stop` is set; the body of a thread."""
@@ -156,6 +200,8 @@ class Prefetcher:
     def looks(self) -> bool:
         """Tell whether pages were missing lately, also to the services."""
         faults, state, now_s = _major_faults(), self.state, time.monotonic()
+        if now_s - self._measured_s >= _MEASURE_S and state.is_active != 0:
+            self._measure(now_s)
         with acting_as(PREFETCH):
             if faults != self._faults or state.missing_count > 0:
                 self._until_s = now_s + _ACTIVE_S
@@ -166,11 +212,21 @@ class Prefetcher:
             state.is_active = int(now_s < self._until_s)
         return state.is_active != 0
 
+    def _measure(self, now_s: float) -> None:
+        """Set how many bytes may be asked for ahead."""
+        self._measured_s = now_s
+        with acting_as(PREFETCH):
+            self.state.bytes_max = available_bytes() // _SHARE
+
     def step(self) -> bool:
         """Look ahead for up to 10 ms; tell whether there is more to look at now."""
         engine, state = self.engine, self.state
         with engine.timerlog.reading():
             more = bool(walk_ahead(engine.world, _CALL_NS))
+        # Of each claimed timer a page waits already.
+        waiting_bytes = PAGE_BYTES * (engine.near.count + int(state.batch_count))
+        if waiting_bytes >= int(state.bytes_max):
+            return more
         count = state.batch_count
         order = np.argsort(state.message[:count])
         with engine.commitlog.reading():

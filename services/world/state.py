@@ -68,8 +68,9 @@ LOST_COLUMNS: Final = 2
 INFO_UNLINKED: Final = -1
 INFO_LEVEL: Final = -2
 
-AHEAD_SLOTS: Final = 16
-"""Slots whose chains are walked beside each other before they are claimed."""
+AHEAD_SLOTS: Final = 64
+"""Slots whose chains are walked beside each other before they are claimed, at most."""
+AHEAD_SLOTS_MIN: Final = 2
 AHEAD_BATCH: Final = 4_096
 
 PASS_COUNT_MAX: Final = 64
@@ -219,11 +220,14 @@ class Prefetch:
 
     slot: Words  # int64[AHEAD_SLOTS]: the slot that a place stands for
     unit: Words  # int64[AHEAD_SLOTS]: the unit at which its walk goes on, NO_UNIT behind the last
-    count: Words  # int64[AHEAD_SLOTS]: units that were walked
+    bytes: Words  # int64[AHEAD_SLOTS]: pages of the units that were walked, and of their messages
     message: Words  # int64[AHEAD_BATCH]: messages that the last call met
     size: Words  # int64[AHEAD_BATCH]
     pages: Bytes  # scratch
     clock: Words  # int64[8], scratch
+    first_slot: int = 0  # the first that was not claimed when it looked last
+    slot_count: int = 4  # so many from there on are walked
+    bytes_max: int = 64 << 20  # of pages that may be asked for ahead
     batch_count: int = 0
     walked_count: int = 0
     missing_count: int = 0  # pages that were not in memory, and were asked for

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 import timerstore
 from timerstore.services.engine.engine import Engine
 from timerstore.services.running.prefetch import Prefetcher, walk_ahead
-from timerstore.services.world.state import AHEAD_SLOTS, PREFETCH
+from timerstore.services.world.state import AHEAD_SLOTS_MIN, PREFETCH
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.jit.acting import acting_as
-from timerstore.timelog.jit.mapping import is_resident, release_pages
+from timerstore.timelog.jit.mapping import PAGE_BYTES, is_resident, release_pages
 
 START_MS = 1_700_000_000_000
 CONFIG = timerstore.Config(durability="process")
@@ -27,7 +27,7 @@ def due_soon(engine: Engine) -> set[int]:
     log, first = engine.timerlog, engine.world.dequeue_get.claimed_slot
     units = np.frombuffer(log.view(0)[: log.end].tobytes(), fmt.UNIT)
     slots = (units["write_ms"] + units["delta_ms"]) // engine.precision_ms
-    near = (slots >= first) & (slots < first + AHEAD_SLOTS)
+    near = (slots >= first) & (slots < first + engine.world.prefetch.slot_count)
     plain = units["magic"] & fmt.UNIT_ROLL == 0
     return set(units["message_offset"][near & plain].tolist())
 
@@ -50,6 +50,39 @@ def test_it_meets_what_is_due_soon(
             assert set(met) == due_soon(engine)
             walk_ahead(engine.world, 1_000_000)  # nothing is walked twice
             assert engine.world.prefetch.batch_count == 0
+
+
+def test_it_looks_as_far_ahead_as_the_disk_needs(tmp_path: Path) -> None:
+    clock = timerstore.ManualClock(START_MS)
+    with timerstore.open(tmp_path / "s", config=CONFIG, clock=clock) as store:
+        store.put_many([b"x"] * 2_000, delay_ms=np.arange(2_000) * 20 + 2_000)
+        engine, counts = store.core.engine, []
+        state = engine.world.prefetch
+        for bytes_max in (
+            PAGE_BYTES,
+            1 << 30,
+        ):  # first each chain is claimed when it is half walked
+            for _ in range(15):
+                with acting_as(PREFETCH):
+                    state.bytes_max = bytes_max
+                with engine.timerlog.reading():
+                    walk_ahead(engine.world, 1_000_000)
+                clock.advance(1)
+                counts.append(int(state.slot_count))
+        assert counts[14] > counts[0] > counts[-1] == AHEAD_SLOTS_MIN
+
+
+def test_it_asks_for_no_more_than_the_memory_holds(tmp_path: Path) -> None:
+    clock = timerstore.ManualClock(START_MS)
+    with timerstore.open(tmp_path / "s", config=CONFIG, clock=clock) as store:
+        store.put_many([bytes(PAGE_BYTES)] * 100, delay_ms=np.arange(100) * 20 + 3_000)
+        clock.advance(0.5)
+        engine = store.core.engine
+        with acting_as(PREFETCH):
+            engine.world.prefetch.bytes_max = 20 * PAGE_BYTES
+        with engine.timerlog.reading():
+            assert not walk_ahead(engine.world, 1_000_000)
+        assert 5 <= engine.world.prefetch.batch_count <= 20
 
 
 def forget(log: SegmentedFile) -> None:
