@@ -1,5 +1,8 @@
 """A forked child: every call on what its parent opened is refused, or does nothing by design."""
 
+import ast
+import functools
+import gc
 import json
 import os
 import signal
@@ -7,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,6 +158,41 @@ def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
     assert [timer.id for timer in listing] == [later]
     assert store.count() == 1
     running.close()
+
+
+def maps_of_a_child(folder: Path) -> set[str]:
+    """The files of a folder that a forked child has mapped."""
+    calls: Calls = {"maps": Path("/proc/self/maps").read_text}
+    lines = ast.literal_eval(told_by_a_child(calls)["maps"]).splitlines()
+    return {line.rpartition("/")[2] for line in lines if f"{folder}/" in line}
+
+
+@pytest.mark.timeout(60)
+def test_a_child_keeps_the_disk_of_no_file(store: timerstore.TimerStore) -> None:
+    """Not of what is mapped, nor of what was dropped; what was pulled can be read."""
+    store.put_many([b"%d" % i * 900 for i in range(40)], topic="t")
+    assert store.core.engine.commitlog._mapped
+    batch = store.pull("t", max_count=2, timeout=0)
+    pinned = {each.path.name for each in run_of(batch).pins}
+    assert maps_of_a_child(store.path) == pinned
+    second = list(batch)[1]
+    calls: Calls = {"body": functools.partial(getattr, second, "body")}
+    assert told_by_a_child(calls) == {"body": repr(b"1" * 900)}
+    batch.ack()
+    del batch, second, calls
+    gc.collect()
+
+    def use_memory() -> bool:
+        """What the child drops takes nothing with it that came there."""
+        blocks = [bytearray(1 << 20) for _ in range(32)]
+        store.core.engine.commitlog._mapped.clear()
+        gc.collect()
+        return all(not any(block) for block in blocks)
+
+    calls = dict[str, Any](memory=use_memory)
+    assert told_by_a_child(calls) == {"memory": "True"}
+    assert maps_of_a_child(store.path) == set()
+    assert store.count() == 0
 
 
 @pytest.mark.timeout(60)

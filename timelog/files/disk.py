@@ -31,6 +31,7 @@ from timerstore.timelog.jit.mapping import (
     bytes_of,
     expect_random_reads,
     map_bytes,
+    note_of_store,
     open_pages,
     read_ahead,
     release_pages,
@@ -90,6 +91,7 @@ class MappedFile:
         else:
             self.owner = MapOwner(None, path)
             self.view = map_bytes(fd, length, private=False, owner=self.owner)
+        note_of_store(self.owner, self.view)
 
     @property
     def path(self) -> Path:

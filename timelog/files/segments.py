@@ -36,6 +36,7 @@ from timerstore.errors import (
 from timerstore.timelog.files.blocks import Blocks, step_bytes
 from timerstore.timelog.files.disk import Disk, MappedFile, Zeros
 from timerstore.timelog.files.epochs import Epoch, Epochs
+from timerstore.timelog.files.forked import Pinned, pin
 from timerstore.timelog.files.names import segment_name, segment_offset
 from timerstore.timelog.files.nonzero import used_pages
 from timerstore.timelog.files.segmenttable import (
@@ -277,15 +278,15 @@ class SegmentedFile(Blocks):
             self._enter(number, file)
             return file
 
-    def pin(self, start: int, stop: int) -> list[MappedFile]:
+    def pin(self, start: int, stop: int) -> Pinned:
         """Map all segments with offsets in [start, stop); they stay mapped while referenced.
 
-        Kernels may not find them any more, see `reading`.
+        Also in a forked child. Kernels may not find them any more, see `reading`.
         """
         first, last = start // self.segment_bytes, max(start, stop - 1) // self.segment_bytes
         if first == last:
-            return [self.existing(first)]
-        return [self.existing(number) for number in range(first, last + 1)]
+            return pin([self.existing(first)])
+        return pin([self.existing(number) for number in range(first, last + 1)])
 
     def view(self, offset: int) -> Bytes:
         """Return the bytes from `offset` to its segment's end; they keep its map."""

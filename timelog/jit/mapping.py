@@ -7,6 +7,11 @@ slice or memoryview of it, however it was made, keeps the owner, and the owner k
 Python's `mmap` keeps a duplicate of the descriptor for as long as the mapping lives, so a store of
 a thousand topics could not be looked at if a process may open a thousand files. `map_bytes`
 needs none.
+
+A forked child would keep the disk of every file that its parent had mapped, also once the parent
+has removed it. So in a child the maps of stores are replaced (`leave_to_parent`). MADV_DONTFORK
+would leave their addresses free: the child's own memory could come there, and be unmapped when it
+drops what it inherited.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import errno
 import mmap
 import os
 import weakref
+from collections.abc import Container
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,16 +44,39 @@ _MADV_RANDOM: Final = 1
 MADV_WILLNEED: Final = 3
 _MADV_DONTNEED: Final = 4
 MADV_POPULATE_WRITE: Final = 23
+_PROT_NONE: Final = 0
+_MAP_FIXED: Final = 0x10
+_MAP_NORESERVE: Final = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python names it from 3.13 on
 
 
 class MapOwner:
     """What a map lives by: it is unmapped when the last array over its bytes is gone."""
 
-    __slots__ = ("__weakref__", "memory", "path")
+    __slots__ = ("__weakref__", "memory", "path", "place")
 
     def __init__(self, memory: object, path: Path | None = None) -> None:
         """`memory`: what unmaps when it is gone; `path`: whose bytes these are."""
-        self.memory, self.path = memory, path
+        self.memory, self.path, self.place = memory, path, (0, 0)
+
+
+_of_stores: Final = weakref.WeakSet[MapOwner]()
+
+
+def note_of_store(owner: MapOwner, view: Bytes) -> None:
+    """Say that a map is a file's of an open store, which a forked child has no use for."""
+    owner.place = view.ctypes.data, len(view)
+    _of_stores.add(owner)
+
+
+def leave_to_parent(kept: Container[MapOwner]) -> None:
+    """In a forked child, let go of the files of stores; the addresses stay taken, unreadable.
+
+    `kept`: the owners of maps that the child may read.
+    """
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE | _MAP_FIXED
+    for owner in _of_stores:
+        if owner not in kept:
+            _LIBC.mmap(*owner.place, _PROT_NONE, flags, -1, 0)
 
 
 def _bytes_at(address: int, length: int, owner: object) -> Bytes:

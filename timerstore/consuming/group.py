@@ -29,6 +29,7 @@ from timerstore.putting.putting import Putting
 from timerstore.services.mending.mend_entries import mend_entries
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
+from timerstore.timelog.files.forked import Pinned
 from timerstore.timelog.jit.record import Bytes
 from timerstore.timelog.reading.pull import (
     PULL_DAMAGED,
@@ -233,7 +234,7 @@ class Group(Reader):
         queues, commitlog = engine.queues, engine.commitlog
         entries, at, kept = queues.run(cursor.row, start, count)
         topic, queue_id = self._queues[cursor.row]
-        puller, pins = self._take_puller(), []
+        puller, pins = self._take_puller(), Pinned()
         room, id_room = _ROOM_BYTES, ID_BYTES_USUAL * count
         while True:
             columns = Columns(self._blocks.lend, count, id_room, room)
