@@ -38,6 +38,11 @@ PROVED: Final = (
     "cli/test_importing.py::test_a_process_that_is_killed",
     "serving/test_serve_command.py",
     "interop/test_to_and_fro.py::test_each_timer_comes_once[stopped]",
+    "interop/test_handed_over.py",
+    "interop/test_broker.py",
+    "interop/test_damaged.py",
+    "interop/test_move.py::test_what_is_overdue_goes_to_a_topic_for_timers",
+    "test_storm.py::test_nothing_freezes_and_counts_are_exact[64]",
     # Sizes, disks and ends, of which one stands for the others.
     "test_live.py",
     "test_full_disk.py::test_a_full_tmpfs_ends_nobody",
@@ -49,6 +54,9 @@ PROVED: Final = (
     "timelog/jit/test_mapping.py::test_each_array_over_a_map_keeps_it",
     "services/test_aside.py::test_listing_cancelling_and_rescheduling_see_what_was_put_aside",
     "closing/test_close.py::test_threads_that_put_do_not_freeze_the_process",
+    "test_burst.py::test_a_burst_fits_the_disk[keyed",
+    "test_burst.py::test_a_burst_fits_the_disk[single-reopened",
+    "bench/test_peers.py::test_those_in_this_process",
     # Commands in processes of their own, which take a second each.
     "cli/test_commands.py::test_no_reader_at_all_is_no_damage",
     "cli/test_commands.py::test_closed_standard_files_take_no_store_s_place",
@@ -85,7 +93,6 @@ PROVED: Final = (
 """Where the names of such tests begin, below `tests/`."""
 
 KEPT: Final = (
-    "test_pages.py::test_a_page_does_what_it_says[tutorial.md]",
     "test_operate.py::test_commands_of_the_page[Is it healthy?]",
     "test_readme.py::test_the_examples_of_a_page_run[docs/consumer.md]",
     "test_kill.py::test_killed_again_and_again[cleaned]",
@@ -113,6 +120,7 @@ KEPT: Final = (
     "cli/test_interrupted_commands.py::test_while_it_imports[SIGTERM-typer]",
     "timelog/jit/test_mapping.py::test_each_array_over_a_map_keeps_it[mapped]",
     "closing/test_close.py::test_threads_that_put_do_not_freeze_the_process[process",
+    "bench/test_peers.py::test_those_in_this_process[same_ms]",
 )
 """Those among them that every change must pass."""
 

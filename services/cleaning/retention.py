@@ -67,6 +67,7 @@ class Retention:
         self._ends: deque[int] = deque(maxlen=_RUNS_MAX)  # number of the log's last segment, then
         self._queues_cut_to = -1
         self._needed_unit = (-1, -1, -1)  # its timer log segment, message and slot
+        self._needed_from = 0  # the first timer log segment that may be needed
 
     def run(self) -> int:
         """Remove what can go; return how many files. O(queues), and a timer log segment once."""
@@ -180,11 +181,12 @@ class Retention:
         """Return the offset below which timer log segments can go."""
         log, segment_bytes = self.engine.timerlog, self.engine.timerlog.segment_bytes
         read_slot = checkpoint.read_ms // self.engine.precision_ms
-        number = log.start // segment_bytes
+        number = max(self._needed_from, log.start // segment_bytes)
         while (number + 1) * segment_bytes <= checkpoint.timerlog_flushed:
             if self._is_needed(number, checkpoint.floor, read_slot):
                 break
             number += 1
+        self._needed_from = number  # R and F only grow, so those before it are never needed again
         return number * segment_bytes
 
     def _is_needed(self, number: int, floor: int, read_slot: int) -> bool:

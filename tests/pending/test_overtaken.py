@@ -18,10 +18,14 @@ import pytest
 from tests.small_store import SMALL
 from timerstore import Config, ManualClock, StoreFullError, TimerStore, Tuning
 from timerstore.pending import found, pendingtable
+from timerstore.services.cleaning import retention
 from timerstore.services.cleaning.retention import Retention
 from timerstore.services.engine import holds
+from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.holds import Hold, LapsedError, while_held
 from timerstore.services.looking import due_order
+from timerstore.services.looking.log_units import all_units
+from timerstore.timelog.bytes.unit import Units
 
 START_MS = 1_800_000_000_000
 DAY = timedelta(days=1)
@@ -190,6 +194,23 @@ def test_what_nobody_goes_on_with_keeps_nothing(parked: Parked) -> None:
     gc.collect()
     parked.overtake()
     assert parked.start > before
+
+
+def test_retention_looks_once_at_what_a_listing_keeps(
+    parked: Parked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = Counter[int]()
+
+    def look(engine: Engine, start: int, stop: int, from_slot: int) -> Iterator[Units]:
+        looked[start] += 1
+        return all_units(engine, start, stop, from_slot)
+
+    listing, kept = parked.store.pending(), parked.store.core.engine.timerlog.start
+    next(listing)
+    monkeypatch.setattr(retention, "all_units", look)
+    parked.overtake()
+    assert parked.store.core.engine.timerlog.start == kept < max(looked)
+    assert max(looked.values()) < 5, looked
 
 
 def test_too_much_that_is_kept_lapses(parked: Parked, monkeypatch: pytest.MonkeyPatch) -> None:
