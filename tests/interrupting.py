@@ -33,6 +33,15 @@ _FOLDERS = tuple(
 )
 
 
+def is_importing(frame: FrameType | None) -> bool:
+    """Tell whether a module is being imported: Python keeps its lock for ever if that ends there."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
 class Interrupt(BaseException):
     """What the handler raises."""
 

@@ -86,6 +86,9 @@ PROVED: Final = (
     "timelog/jit/test_packing.py::test_nothing_else_is_run",
     "test_tidy.py::test_the_source_distribution_can_be_installed",
     "test_site.py::test_notebooks_have_their_pictures",
+    "timelog/jit/test_packing.py::test_packed_kernels_do_what_kernels_do",
+    "timelog/jit/test_objects.py::test_no_kernel_keeps_what_one_python_says_of_itself",
+    "timelog/jit/test_cachefolder.py::test_starts_of_other_kinds_share_a_cache",
     "timelog/jit/test_cachefolder.py::test_what_was_compiled_for_an_image_is_used",
     "timelog/jit/test_cachefolder.py::test_a_temporary_folder_serves",
     "test_ahead.py::test_no_call_on_an_open_store_compiles_anything[handover]",
@@ -118,7 +121,6 @@ KEPT: Final = (
     "cli/test_commands.py::test_closed_standard_files_take_no_store_s_place[0<&- 1>&- 2>&-]",
     "cli/test_interrupted_commands.py::test_while_it_imports[Ctrl-C",
     "cli/test_interrupted_commands.py::test_while_it_imports[SIGTERM-typer]",
-    "timelog/jit/test_mapping.py::test_each_array_over_a_map_keeps_it[mapped]",
     "closing/test_close.py::test_threads_that_put_do_not_freeze_the_process[process",
     "bench/test_peers.py::test_those_in_this_process[same_ms]",
 )

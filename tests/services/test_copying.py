@@ -75,7 +75,7 @@ def scanned(store: timerstore.TimerStore) -> list[naive.Message]:
     return naive.scan_commit_log({int(path.name): path.read_bytes() for path in files}).messages
 
 
-@settings(max_examples=how_many("COPIES", 6, 40))
+@settings(max_examples=how_many("COPIES", 3, 40))
 @given(
     lengths=st.lists(st.integers(1, 9_000), min_size=1, max_size=20),
     batch=st.integers(1, 8),
