@@ -34,7 +34,7 @@ _FOLDERS = tuple(
 
 
 def is_importing(frame: FrameType | None) -> bool:
-    """Tell whether a module is being imported: Python keeps its lock for ever if that ends there."""
+    """Tell whether a module is being imported: ended there, Python keeps its lock for ever."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True

@@ -33,7 +33,6 @@ from timerstore.consuming import ackput, sendback
 from timerstore.services.calls.deletes import append_all
 from timerstore.services.running.runner import Runner
 from timerstore.timelog.jit.guards import Guard
-from timerstore.timelog.jit.kernel import INTERPRETED
 
 pytestmark = [
     pytest.mark.slow,
