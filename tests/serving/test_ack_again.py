@@ -50,13 +50,20 @@ def client(owners: Owners) -> Iterator[Client]:
         yield client
 
 
+def fire(client: Client, bodies: list[bytes]) -> None:
+    """Put timers that are due; return once a pull gets all of them: it takes what is there."""
+    client.put_many(bodies, topic="t")
+    wait_until(lambda: client.count() == 0)
+    client.flush()
+
+
 def left(store: TimerStore) -> list[bytes]:
     """What has not been acknowledged, as a store that is opened again says."""
     return [d.body for d in store.consume("t", timeout=0.2)]
 
 
 def test_what_was_pulled_before_is_acknowledged_behind(owners: Owners, client: Client) -> None:
-    client.put_many(BODIES, topic="t")
+    fire(client, BODIES)
     batch = client.pull("t", timeout=10)
     zero, one, two, *_ = batch
     store = owners.change()
@@ -72,7 +79,7 @@ def test_what_was_pulled_before_is_acknowledged_behind(owners: Owners, client: C
 
 
 def test_it_may_be_on_its_way_to_others_by_then(owners: Owners, client: Client) -> None:
-    client.put_many(BODIES, topic="t")
+    fire(client, BODIES)
     first = list(client.pull("t", max_count=4, timeout=10))
     store = owners.change()
     others = store.pull("t", max_count=2, timeout=10)
@@ -90,7 +97,7 @@ def test_it_may_be_on_its_way_to_others_by_then(owners: Owners, client: Client) 
 
 
 def test_what_was_sent_back_is_acknowledged_too(owners: Owners, client: Client) -> None:
-    client.put_many(BODIES[:3], topic="t")
+    fire(client, BODIES[:3])
     for d in client.pull("t", timeout=10):
         d.nack()
     again = []
@@ -108,7 +115,7 @@ def test_what_was_sent_back_is_acknowledged_too(owners: Owners, client: Client) 
 def test_what_was_taken_from_a_silent_client_is_acknowledged(
     owners: Owners, client: Client
 ) -> None:
-    client.put_many(BODIES, topic="t")
+    fire(client, BODIES)
     batch = client.pull("t", timeout=10)
     for session in list(owners.store.core.at_close[0].__self__.sessions.values()):  # type: ignore[attr-defined]
         session.release()
@@ -126,7 +133,7 @@ def test_a_consumer_goes_on_with_the_next_owner(owners: Owners, client: Client) 
 
     consumer = timerstore.Consumer(client, "default", threads=1)
     consumer.subscribe("t", handle)
-    client.put_many(BODIES, topic="t")
+    fire(client, BODIES)
     with consumer:
         wait_until(lambda: len(set(handled)) == len(BODIES))
     assert handled.count(BODIES[0]) == 1 and set(handled) == set(BODIES)
@@ -134,7 +141,7 @@ def test_a_consumer_goes_on_with_the_next_owner(owners: Owners, client: Client) 
 
 def test_nothing_else_is_acknowledged(owners: Owners, client: Client) -> None:
     """By a place alone, of another topic, of none."""
-    client.put_many(BODIES, topic="t")
+    fire(client, BODIES)
     client.put(b"other", topic="u")
     batch = owners.store.pull("t", timeout=10)
     ids, offsets = batch.ids.to_pylist(), run_of(batch).offsets.tolist()
@@ -162,7 +169,7 @@ def test_nothing_else_is_acknowledged(owners: Owners, client: Client) -> None:
 
 def test_one_that_reads_later_finds_it_done(owners: Owners, client: Client) -> None:
     """The last ones of many are acknowledged first; what is before them comes."""
-    client.put_many(BODIES, topic="t")
+    fire(client, BODIES)
     batch = list(client.pull("t", timeout=10))
     owners.change()
     for d in batch[4:]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import inspect
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -29,6 +30,7 @@ from timerstore import (
     TimerStoreError,
     TooLateError,
 )
+from timerstore.control import socketfile
 from timerstore.control import wire as wire_module
 from timerstore.control.wire import Header, LostError, Part, Wire
 from timerstore.serving import answers as answers_module
@@ -468,12 +470,12 @@ def test_a_client_without_descriptors_goes_on_later(
     with timerstore.connect(store.path, timeout=5) as client:
         link, tried = client._link, set()
 
-        def no_more(fd: int) -> int:
+        def no_more(sock: socket.socket, file: str) -> None:
             tried.add(threading.current_thread().name)
             raise OSError(errno.EMFILE, "Too many open files")
 
         client.count()
-        monkeypatch.setattr(os, "dup", no_more)
+        monkeypatch.setattr(socketfile, "_connect", no_more)
         wait_until(lambda: link._heart is not None)
         before = link._heart
         before.end()

@@ -127,13 +127,14 @@ def is_allowed(guest: socket.socket) -> bool:
 def connect(path: Path, name: str, timeout_s: float | None) -> socket.socket:
     """Return a socket connected to the one of a folder; raises OSError if nobody listens."""
     folder = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
-        sock.settimeout(timeout_s)
-        _connect(sock, f"{folder_name(folder)}/{name}")
-    except BaseException:
-        sock.close()
-        raise
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            sock.settimeout(timeout_s)
+            _connect(sock, f"{folder_name(folder)}/{name}")
+        except BaseException:
+            sock.close()
+            raise
     finally:
         os.close(folder)
     return sock

@@ -1,8 +1,9 @@
 """What goes over a connection: frames of JSON, with columns behind it.
 
-The frames are those of the standard library's `multiprocessing.connection`, of which only bytes are
-used: nothing that is read here is ever unpickled. A frame is a header, a line of JSON, with the
-first part behind it; further parts have frames of their own.
+The frames are those of the standard library's `multiprocessing.connection`: a length, then bytes.
+Nothing that is read here is ever unpickled. A frame is a header, a line of JSON, with the first
+part behind it; further parts have frames of their own. A socket is read for as much as has come,
+so a short frame takes one call of the system at each end.
 
 In JSON bytes are `{"base64": "…"}`; an object that happens to have that one name, or "object", is
 written as `{"object": {…}}`. So each value has one spelling, and the reader gets what was meant.
@@ -13,12 +14,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import os
+import select
 import socket
 import struct
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
-from multiprocessing.connection import Connection
 from operator import index
 from typing import Any, Final
 
@@ -32,6 +32,14 @@ FRAME_BYTES_MAX: Final = 64 << 20
 """Of a question's frames together; an answer is as long as what was asked for."""
 _PARTS_MAX: Final = 1 << 20
 _ALIGNED: Final = 64
+_READ_BYTES: Final = 1 << 12
+_JOINED_BYTES_MAX: Final = 1 << 14
+"""Of a frame that is sent together with its length: copying more costs more than a call."""
+_LENGTH: Final = struct.Struct("!i")
+_LONG: Final = struct.Struct("!iQ")
+"""The length of a longer frame, behind −1."""
+_LENGTH_MAX: Final = (1 << 31) - 1
+_PLAIN: Final = (str, int, float, bool, type(None))
 _BYTES: Final = "base64"
 _OBJECT: Final = "object"
 
@@ -49,7 +57,7 @@ class Wire:
     def __init__(self, sock: socket.socket) -> None:
         sock.settimeout(None)
         self.socket = sock
-        self._connection = Connection(os.dup(sock.fileno()))
+        self._come = b""  # and not read yet
 
     def limit(self, receive_s: float, send_s: float) -> None:
         """Bound how long the other end may take for each piece of a frame; 0: for ever."""
@@ -76,19 +84,52 @@ class Wire:
                 f"{bytes_max} at most. Make several calls."
             )
         try:
-            self._connection.send_bytes(data)
+            self._send(data)
             for part in parts[1:]:
-                self._connection.send_bytes(part)
+                self._send(part)
         except (OSError, ValueError) as e:
             raise LostError(str(e)) from e
+
+    def _send(self, data: Part) -> None:
+        length = memoryview(data).nbytes
+        told = _LENGTH.pack(length) if length <= _LENGTH_MAX else _LONG.pack(-1, length)
+        if length <= _JOINED_BYTES_MAX:
+            self.socket.sendall(told + data)
+        else:
+            self.socket.sendall(told)
+            self.socket.sendall(data)
+
+    def _receive(self, bytes_max: int | None) -> bytes:
+        """Return the bytes of the next frame; raises OSError, EOFError."""
+        (length,) = _LENGTH.unpack(self._take(_LENGTH.size))
+        if length == -1:
+            (length,) = struct.unpack("!Q", self._take(8))
+        if length < 0 or (bytes_max is not None and length > bytes_max):
+            raise OSError(f"a frame of {length} bytes is too long")
+        return self._take(length)
+
+    def _take(self, length: int) -> bytes:
+        """Return the next so many bytes. Memory is taken as they come: a length is only told."""
+        come = self._come
+        if len(come) < length:
+            pieces, left = [come], length - len(come)
+            while left > 0:
+                come = self.socket.recv(max(_READ_BYTES, min(left, 1 << 20)))
+                if not come:
+                    raise EOFError("the other end has gone")
+                pieces.append(come)
+                left -= len(come)
+            come = b"".join(pieces)
+        self._come = come[length:]
+        return come[:length]
 
     def receive(self, bytes_max: int | None = None) -> tuple[Header, list[Part]]:
         """Return the next header with its parts, of `bytes_max` together; raises LostError."""
         left = bytes_max
         try:
-            data = self._connection.recv_bytes(left)
+            data = self._receive(left)
             end = data.find(b"\n")
-            header = json.loads(data if end < 0 else data[:end])
+            header = json.loads((data if end < 0 else data[:end]).decode())
             if not isinstance(header, dict):
                 raise LostError("it did not send a JSON object")
             count, parts = header.get("parts", 0), list[Part]()
@@ -98,7 +139,7 @@ class Wire:
                 parts.append(memoryview(data)[end + 1 :])
             for _ in range(count - len(parts)):
                 left = None if left is None else max(left - len(data), 0)
-                data = self._connection.recv_bytes(left)
+                data = self._receive(left)
                 parts.append(data)
         except (OSError, EOFError, ValueError, RecursionError) as e:
             raise LostError(str(e)) from e
@@ -114,7 +155,9 @@ class Wire:
     def has_more(self, timeout_s: float) -> bool:
         """Tell whether something comes, its end included, within a time."""
         try:
-            return self._connection.poll(timeout_s)
+            poll = select.poll()
+            poll.register(self.socket, select.POLLIN)
+            return bool(self._come or poll.poll(timeout_s * 1000))
         except (OSError, ValueError):
             return True
 
@@ -126,8 +169,6 @@ class Wire:
     def close(self) -> None:
         """Close it; the other end sees that, unless a forked process has it too."""
         self.socket.close()
-        with contextlib.suppress(OSError):
-            self._connection.close()
 
 
 # --- values
@@ -135,6 +176,8 @@ class Wire:
 
 def to_json(value: Any) -> Any:
     """Return what JSON can say: bytes in base64, a dataclass as an object, an array as a list."""
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, bytes):
         return {_BYTES: base64.b64encode(value).decode()}
     if hasattr(value, "tolist"):  # an array of NumPy's, or a number
@@ -153,6 +196,8 @@ def to_json(value: Any) -> Any:
 
 def from_json(value: Any) -> Any:
     """Return the value, with its bytes; raises InvalidArgumentError if these are none."""
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, dict):
         if value.keys() == {_BYTES}:
             return _from_base64(value[_BYTES])

@@ -156,13 +156,10 @@ class Door:
             self._sweep()
 
     def _let_in(self, guest: socket.socket) -> None:
-        try:
-            wire = Wire(guest) if is_allowed(guest) else None
-        except OSError:  # no descriptor is left
-            wire = None
-        if wire is None:
+        if not is_allowed(guest):
             guest.close()
             return
+        wire = Wire(guest)
         with self._lock.guard():
             is_full = len(self._wires) - len(self.client_wires) >= CONNECTIONS_MAX
             if is_full:

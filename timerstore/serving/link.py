@@ -37,7 +37,6 @@ from timerstore.core.interpreter import check_interpreter
 from timerstore.errors import (
     ForkedProcessError,
     InvalidArgumentError,
-    StoreAccessError,
     StoreClosedError,
     StoreLockedError,
     TimerStoreError,
@@ -263,13 +262,7 @@ class Link:
             if e.errno in _NOBODY:
                 raise _NobodyError from e
             raise not_asked(self.path, e) from e
-        try:
-            wire = Wire(sock)
-        except OSError as e:  # no descriptor is left
-            sock.close()
-            raise StoreAccessError(
-                f"This client cannot connect to {self.path} ({e.strerror}). Open fewer files."
-            ) from e
+        wire = Wire(sock)
         try:
             wire.limit(_HELLO_S, _HELLO_S)
             hello = {"protocol": PROTOCOL, "session": self.session, "slot": slot}
