@@ -4,13 +4,16 @@ A store is filled with timers due at random times, so that each second's timers 
 logs. Its pages are dropped, and it is opened in a cgroup whose memory is limited (root, cgroup
 version 1 or 2). Then timers fall due, and beside them one is put each 50 ms that is due 100 ms
 later: `probe`. How late each came is told for each five seconds; of us, at `pull`. Of a peer, the
-same is played by one thread that takes what is due, and puts.
+same is played by one thread that takes what is due, and puts. Before them stands how many pages the
+disk brings at random: a store that is behind cannot fire faster than its pages come.
 """
 
 from __future__ import annotations
 
 import argparse
+import mmap
 import os
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -31,6 +34,7 @@ CONFIG = timerstore.Config(durability="process")
 TOPICS = ("cold", "probe")
 ROUND_S = 5.0
 PROBE_S, PROBE_MS = 0.05, 100
+DEPTH, READ_S = 16, 2.0
 PEER_PUTS = 40_000
 """So many are put into a peer in a second, about; else the first ones are late."""
 CGROUP = Path("/sys/fs/cgroup")
@@ -93,6 +97,28 @@ def read_bytes() -> int:
     return int(fields["read_bytes"])
 
 
+def random_reads(path: Path) -> float:
+    """Return how many pages of the largest file a disk brings in a second, DEPTH at a time."""
+    file = max(filter(Path.is_file, path.rglob("*")), key=lambda each: each.stat().st_size)
+    fd = os.open(file, os.O_RDONLY | os.O_DIRECT)
+    pages, stop_s, counts = file.stat().st_size // mmap.PAGESIZE, time.monotonic() + READ_S, []
+
+    def read() -> None:
+        page, rnd, count = mmap.mmap(-1, mmap.PAGESIZE), random.Random(), 0
+        while time.monotonic() < stop_s:
+            os.preadv(fd, [page], rnd.randrange(pages) * mmap.PAGESIZE)
+            count += 1
+        counts.append(count)
+
+    threads = [threading.Thread(target=read) for _ in range(DEPTH)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    os.close(fd)
+    return sum(counts) / READ_S
+
+
 Late = dict[str, list[np.ndarray]]
 
 
@@ -148,7 +174,8 @@ def tell(late: Late, rounds: int, threads: list[threading.Thread], stop: threadi
     for number in range(rounds):
         time.sleep(ROUND_S)
         after = read_bytes()
-        row = f"{(number + 1) * ROUND_S:4.0f} s  {(after - before) / ROUND_S / 1e6:5.0f} MB/s"
+        read_pages = (after - before) / ROUND_S / mmap.PAGESIZE
+        row = f"{(number + 1) * ROUND_S:4.0f} s  {read_pages:7,.0f} pages/s"
         before = after
         for topic in TOPICS:
             parts, late[topic] = [each for each in late[topic] if len(each)], []
@@ -181,6 +208,7 @@ def main() -> None:
         if options.peer is None:
             fill(folder / "s", due_times(options.count, options.rate, lead_s))
             drop_pages(folder)
+            print(f"disk: {random_reads(folder):,.0f} random pages/s, {DEPTH} at a time")
             watch(folder / "s", options.rounds)
             return
         timers = PEERS[options.peer](folder, synced=False)
@@ -188,6 +216,7 @@ def main() -> None:
         fill_peer(timers, due_times(options.count, options.rate, lead_s))
         print(f"filled in {time.time() - began_s:.0f} s; the first is due after {lead_s:.0f}")
         drop_pages(folder)
+        print(f"disk: {random_reads(folder):,.0f} random pages/s, {DEPTH} at a time")
         time.sleep(max(0.0, began_s + lead_s - time.time()))
         watch_peer(timers, options.rounds)
         timers.close()
