@@ -34,7 +34,7 @@ import numpy as np
 
 from timerstore.errors import CorruptStoreError, TimerStoreError
 from timerstore.services.cleaning.forgetting import NO_TARGET, forget_targets, live_bytes
-from timerstore.services.cleaning.pass_units import Pass, Round, Walk
+from timerstore.services.cleaning.pass_units import Pass, Round, UnitRanges, Walk
 from timerstore.services.looking.log_units import CHUNK_UNITS, all_units
 from timerstore.services.mending.pass_lost import pass_lost
 from timerstore.services.pipeline.copying import (
@@ -260,6 +260,7 @@ class Cleaner:
         self._walk: Walk | None = None  # of the last pass, until that has ended
         self._round: Round | None = None
         self._is_known = False
+        self._ranges = UnitRanges()
         # Of an earlier life; what came since is counted by the services. None: not known yet.
         self._pending_bytes = 0 if engine.timerlog.end == engine.timerlog.start else None
         self._may_begin = False
@@ -409,7 +410,8 @@ class Cleaner:
         ):
             return False
         if self._round is None or start >= self._round.stop:
-            self._round = Round(engine, start, self.reach.found, self.units_at_once)
+            stop, size = self.reach.found, self.units_at_once
+            self._round = Round(engine, start, stop, size, self._ranges)
             return True
         reached_slot = world.dequeue_put.frontier_ms // engine.precision_ms + 1
         first_slot = max(claimed_slot, reached_slot) + self.leave_slots
@@ -452,7 +454,7 @@ class Cleaner:
         """Learn what the units of an earlier life say, once: O(units).
 
         The latest slot of each commit log segment, which enqueue-put keeps for the units that it
-        links; how many bytes are pending.
+        links; how many bytes are pending; which messages each part of the timer log names.
         """
         if self._is_known:
             return
@@ -462,13 +464,14 @@ class Cleaner:
             linked_bytes = world.enqueue_put.linked_bytes
             settled = world.dequeue_put.settled_bytes + world.cleaning.settled_bytes
         latest = np.full(TABLE_LENGTH, -1, np.int64)
-        pending_bytes = 0
+        ranges, pending_bytes = UnitRanges(), 0
         with engine.locks.guard():
             floor = read_floor(world)
         for units in all_units(engine, engine.timerlog.start, stop):
             # What does not say where it leads to may lead anywhere.
             leads_to = np.where(units.leads_to == NOT_SAID, FAR_SLOT, units.leads_to)
             messages, slots = units.message, units.ms // engine.precision_ms
+            ranges.note(units)
             numbers = messages // engine.commitlog.segment_bytes
             kept = messages >= floor.offset
             np.maximum.at(latest, numbers[kept] % TABLE_LENGTH, leads_to[kept])
@@ -477,6 +480,7 @@ class Cleaner:
             self.largest_bytes = max(self.largest_bytes, int(units.size[waits].max(initial=0)))
         with engine.locks.wheel.guard():
             np.maximum(world.latest_slot, latest, out=world.latest_slot)
+        self._ranges = ranges
         self._pending_bytes = pending_bytes - linked_bytes + settled
         self._is_known = True
 

@@ -3,11 +3,14 @@
 Only units say which messages a pass needs, and these are anywhere in the timer log. So
 one read of it, a *round*, makes a table of what waits, in the order of the commit log, and many
 passes go over that: what is due so late that a pass copies it waits still. It is read through maps
-of its own, so those of the services stay as they are.
+of its own, so those of the services stay as they are. A part of the timer log all of whose units
+name other messages is passed over (`UnitRanges`): what has not hopped was linked in the order of
+the commit log, so all rounds together read such units about once.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +19,7 @@ import numpy as np
 from timerstore.services.cleaning.forgetting import NO_TARGET, read_targets
 from timerstore.services.looking.log_units import read_units
 from timerstore.services.looking.unsaid_leads import say_leads
+from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import NOT_SAID, Units
 from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.reader import ReadSegments
@@ -26,6 +30,40 @@ if TYPE_CHECKING:
 
 ROWS_MAX: Final = 1 << 20
 """Rows of a round, about: if more wait, it ends sooner in the commit log. 50 MB."""
+
+
+class UnitRanges:
+    """Which messages the units of each part of the timer log name, as far as they were read.
+
+    A unit that is written again names the same message.
+    """
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._stop = 0  # all units before are known
+        self._offsets: list[int] = []  # where each part begins, in order
+        self._messages: list[tuple[int, int]] = []  # the first and the last that its units name
+
+    def note(self, units: Units) -> None:
+        """Note units as they were read, none left out; what is known of them already stays."""
+        first = int(np.searchsorted(units.offset, self._stop))
+        if first < len(units):
+            messages = units.message[first:]
+            self._messages.append((int(messages.min()), int(messages.max())))
+            self._offsets.append(int(units.offset[first]))
+            self._stop = int(units.offset[-1]) + fmt.UNIT_BYTES
+
+    def next_offset(self, offset: int, start: int, stop: int) -> int:
+        """Return where to read on from `offset` for units of messages from `start` to `stop`.
+
+        O(parts that are passed over).
+        """
+        part = max(0, bisect_right(self._offsets, offset) - 1)
+        for at in range(part, len(self._offsets)):
+            first, last = self._messages[at]
+            if first < stop and last >= start:
+                return max(offset, self._offsets[at])
+        return max(offset, self._stop)
 
 
 @dataclass
@@ -42,16 +80,18 @@ class Pass:
 class Round:
     """What waits of the messages from `start` to `stop`, which all have a unit.
 
-    It costs 52 bytes read for each unit in the timer log.
+    It costs 52 bytes read for each unit of the parts of the timer log that name any of these.
     """
 
-    def __init__(self, engine: Engine, start: int, stop: int, units_at_once: int) -> None:
+    def __init__(
+        self, engine: Engine, start: int, stop: int, units_at_once: int, ranges: UnitRanges
+    ) -> None:
         """Read nothing yet; `read_on` reads so many units at a time."""
         log = engine.timerlog
         # Of one moment: what R has passed by now has gone on before `end`.
         with engine.locks.wheel.guard():
             self._end, self._read_ms = log.end, engine.read_slot * engine.precision_ms
-        self.engine, self.start, self.stop = engine, start, stop
+        self.engine, self.start, self.stop, self._ranges = engine, start, stop, ranges
         self.is_read = False
         self._parts: list[Units] = []  # once it is read: one, with a unit of each message
         self._offset = log.start
@@ -62,8 +102,10 @@ class Round:
 
     def read_on(self) -> None:
         """Read the next units; those of ROWS_MAX messages are kept, or of half as many."""
-        where = np.array([self._offset, 0], np.int64)
+        first = self._ranges.next_offset(self._offset, self.start, self.stop)
+        where = np.array([first, 0], np.int64)
         found = read_units(self.engine, self._reader, self._end, -1, self._buffer, where)
+        self._ranges.note(found)
         wanted = (found.message >= self.start) & (found.message < self.stop)
         parts = [*self._parts, found[wanted & (found.ms >= self._read_ms)]]
         is_read, stop, offset = bool(where[1] == chain.WALK_DONE), self.stop, int(where[0])

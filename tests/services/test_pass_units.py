@@ -15,7 +15,7 @@ from tests import naive
 from tests.services.test_cleaning import START_MS, live_on, open_small, put_far
 from timerstore import ManualClock
 from timerstore.services.cleaning import pass_units
-from timerstore.services.cleaning.pass_units import Round
+from timerstore.services.cleaning.pass_units import Round, UnitRanges
 from timerstore.services.looking.log_units import all_units
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.reading.reader import ReadSegments
@@ -106,10 +106,10 @@ def test_rounds_tell_what_waits(
     with tempfile.TemporaryDirectory() as folder, patch.object(pass_units, "ROWS_MAX", rows_max):
         engine = written_log(Path(folder), units)
         engine.precision_ms, engine.hop_ms, engine.read_slot = 1_000, 0, read_slot
-        at, turns = start, 0
+        at, turns, ranges = start, 0, UnitRanges()
         found: list[tuple[int, int]] = []
         while at < stop:
-            part = Round(engine, at, stop, at_once)
+            part = Round(engine, at, stop, at_once, ranges)
             while not part.is_read:
                 part.read_on()
             assert at < part.stop <= stop
@@ -122,3 +122,29 @@ def test_rounds_tell_what_waits(
         assert turns <= 1 + len(slots)
     expected = [each for each in sorted(slots.items()) if start <= each[0] < stop]
     assert found == [each for each in expected if each[1] > read_slot]
+
+
+def test_rounds_together_read_units_in_the_order_of_the_log_about_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What hopped, behind them, is read by each."""
+    monkeypatch.setattr(pass_units, "ROWS_MAX", 20)
+    hops = [(message, 9) for message in range(0, 1_000, 100)]
+    engine = written_log(tmp_path, [(message, 5) for message in range(1_000)] + hops)
+    engine.precision_ms, engine.hop_ms = 1_000, 0
+    read_units, read, at, ranges, turns = pass_units.read_units, 0, 0, UnitRanges(), 0
+
+    def counted(*given: Any) -> Any:
+        nonlocal read
+        found = read_units(*given)
+        read += len(found)
+        return found
+
+    monkeypatch.setattr(pass_units, "read_units", counted)
+    while at < 1_000:
+        part = Round(engine, at, 1_000, 5, ranges)
+        while not part.is_read:
+            part.read_on()
+        at, turns = part.stop, turns + 1
+    assert turns >= 50
+    assert read < 4_000 + turns * 2 * len(hops)  # each of them read all: 50,000
