@@ -139,7 +139,7 @@ def is_cancelled(core: Core, id: str) -> bool:
     engine, key = core.engine, id.encode("utf-8", "surrogateescape")
     topics = dict.fromkeys(engine.queues.topics)
     pairs = np.array([identity_of(topic, key, engine.store_tag) for topic in topics], np.int64)
-    with engine.locks.guard():
+    with engine.locks.fire.guard():
         return bool(engine.cancelled.contains(pairs[:, 0].copy(), pairs[:, 1].copy()).any())
 
 

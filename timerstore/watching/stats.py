@@ -212,7 +212,7 @@ def read_stats(core: Core, consuming: Consuming) -> Stats:
 def read_bytes(core: Core) -> dict[str, int]:
     """Return how many bytes were appended since opening, by what for; cleaning's are not named."""
     engine, world = core.engine, core.engine.world
-    with engine.locks.guard():  # so what services appended is counted, and no value ever falls
+    with engine.locks.fire.guard():  # so what services appended is counted, and no value ever falls
         copied = world.dequeue_put.counts, world.deliver_levels.counts
         fired_bytes = sum(each.fired_bytes for each in copied)
         rolled_bytes = world.dequeue_get.hop_count * UNIT_BYTES  # of the timer log
@@ -248,9 +248,8 @@ def read_levels(core: Core) -> tuple[LevelStats, ...]:
     found = []
     for i in range(levels.count):
         row = int(levels.row[i])
-        with engine.locks.guard():
-            offset = int(levels.offset[i])
-            end = engine.queues.next_index(row) if row >= 0 else 0
+        offset = int(levels.offset[i])  # before the end, behind which it never is
+        end = engine.queues.next_index(row) if row >= 0 else 0
         overdue_ms = 0
         if offset < end:
             entry = engine.queues.read(row, offset, 1)[0]
