@@ -46,7 +46,7 @@ READERS: Final = {
     "read_small": 3,
     "read_statuses": 2,
     "refuse_rocksdb": 2,
-    "take_point": 9,
+    "take_point": 7,
     "Follower": 9,
 }
 """Functions that look for a path as it is unless told how, with how many arguments tell it."""

@@ -1,4 +1,4 @@
-"""Wrong values in a store's JSON files, or a backup's list: errors of ours, or a report.
+"""Wrong values in a store's JSON files, or a standby's list: errors of ours, or a report.
 
 Each value of each file is replaced in turn by something of another type, too large, or a name that
 leads elsewhere; checksums are made anew, for anyone can compute them. Whatever is read then raises
@@ -20,6 +20,10 @@ from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
 from tests.test_wrong_files import START_MS, look
 from tests.tiers import PROVING
+from timerstore.backups.catalog import point_object, read_catalog
+from timerstore.backups.destination import find_destination
+from timerstore.backups.promote import promote
+from timerstore.backups.standby import Standby
 from timerstore.cli.progressfile import Progress, read_progress, write_progress
 from timerstore.timelog.files.jsonfile import sealed
 from timerstore.timelog.files.names import is_small_file, number_of, segment_offset
@@ -145,20 +149,17 @@ def kept(closed: Path, tmp_path: Path) -> Path:
     return tmp_path / "backup"
 
 
-def test_whatever_a_backups_list_says(kept: Path, closed: Path, tmp_path: Path) -> None:
-    file = kept / "backup.json"
-    content = json.loads(file.read_text())
+def test_whatever_the_list_of_a_standby_says(kept: Path, tmp_path: Path) -> None:
+    standby = Standby(tmp_path / "standby", find_destination(kept), str(kept))
+    standby.step()
+    standby.close()
+    content = json.loads((tmp_path / "standby" / "backup.json").read_text())
     for number, wrong in enumerate(variants(content, 1, 0.1)):
-        path = copy_tree(kept, tmp_path / str(number) / "backup")
+        path = copy_tree(tmp_path / "standby", tmp_path / str(number) / "standby")
         (path / "backup.json").write_text(json.dumps(wrong))
-        restored = tmp_path / str(number) / "restored"
-        if number % 3:
-            look(path, lambda: timerstore.restore(path, restored, at_ms=START_MS))  # noqa: B023
-            look(path, lambda: timerstore.restore(path, restored))  # noqa: B023
-        else:
-            look(path, lambda: timerstore.backup(closed, path, keep=1))  # noqa: B023
-        found = {each.name for each in (tmp_path / str(number)).iterdir()}
-        assert found <= {"backup", "restored"}, wrong
+        look(path, lambda: timerstore.verify(path))  # noqa: B023
+        look(path, lambda: promote(path, fenced=False))  # noqa: B023
+        assert {each.name for each in (tmp_path / str(number)).iterdir()} == {"standby"}, wrong
 
 
 @pytest.mark.parametrize("name", ["../evil", "config/../../evil", "x/y", "config", "config/", ".."])
@@ -167,24 +168,20 @@ def test_a_backup_names_no_file_outside(kept: Path, tmp_path: Path, name: str) -
 
 
 def test_a_backup_names_no_absolute_file(kept: Path, tmp_path: Path) -> None:
-    precious = tmp_path / "precious"
-    precious.write_bytes(b"evil")
-    refused(kept, tmp_path, str(precious))
+    refused(kept, tmp_path, str(tmp_path / "precious"))
 
 
 def refused(kept: Path, tmp_path: Path, name: str) -> None:
-    """Restore from a list that names a file, which is there, and sound."""
-    file = kept / "backup.json"
-    content = json.loads(file.read_text())
-    content["points"][-1]["files"][name] = zlib.crc32(b"evil")
-    source = kept / "points" / "2" / name
-    if not source.is_dir():
-        source.parent.mkdir(parents=True, exist_ok=True)
-        source.write_bytes(b"evil")
-    file.write_text(json.dumps(sealed(content)))
+    """Restore from a point that names a file, whose checksum is right."""
+    catalog = read_catalog(find_destination(kept))
+    point, chain = catalog.points[-1], catalog.chain
+    assert chain is not None
+    files = catalog.read_files(point) | {name: b"evil"}
+    catalog.remove(point)
+    catalog.dest.put(*point_object(point, files, chain.seed))
     before = {each: each.stat().st_mtime_ns for each in tmp_path.rglob("*")}
     with pytest.raises(timerstore.CorruptStoreError, match="a store has no file"):
-        timerstore.restore(kept, tmp_path / "below" / "restored")
+        timerstore.restore(kept, tmp_path / "restored")
     assert {each: each.stat().st_mtime_ns for each in tmp_path.rglob("*")} == before
 
 

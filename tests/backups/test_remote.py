@@ -326,20 +326,6 @@ def test_a_file_system_of_any_kind(tmp_path: Path) -> None:
     assert kept.restore().pending_count == 5
 
 
-def test_a_folder_stays_a_folder(tmp_path: Path) -> None:
-    """What `file://` names is today's form where a backup in that form lies there."""
-    kept = Kept(tmp_path, tmp_path / "backup")
-    kept.put(5)
-    kept.back_up()
-    kept.dest = f"file://{tmp_path}/backup"
-    assert kept.back_up().point.number == 2
-    kept.store.close()
-    assert (tmp_path / "backup" / "backup.json").is_file()
-    assert kept.restore().pending_count == 5
-    with pytest.raises(InvalidArgumentError, match="cannot continue such a backup"):
-        find_destination(tmp_path / "backup")
-
-
 def test_addresses_that_are_refused(tmp_path: Path) -> None:
     for address, why in (
         ("s3://key:secret@bucket/timers", "password"),

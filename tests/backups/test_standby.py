@@ -76,7 +76,7 @@ def test_it_fetches_what_is_new(pair: Pair) -> None:
         assert pair.fetch() > 0 and pair.fetch() == 0
         assert count(pair.local) == 30 * number
         assert timerstore.verify(pair.local).ok
-    with pytest.raises(NotAStoreError, match="is a backup"):
+    with pytest.raises(NotAStoreError, match="is a standby"):
         timerstore.open(pair.local)
     (point,) = timerstore.backup_points(pair.local)
     assert point.log_end == pair.kept.store.stats().commitlog_end

@@ -45,11 +45,11 @@ def test_damage_is_status_1(run: Run, path: Path, tmp_path: Path) -> None:
         store.put_many([b"body"] * 10, delay_ms=3_600_000)
     run("backup", path, tmp_path / "backup")
     bad = copy_tree(tmp_path / "backup", tmp_path / "bad")
-    for folder in (bad, path):
-        with next((folder / "commitlog").iterdir()).open("r+b") as file:
+    for log in (bad / "log", path / "commitlog"):
+        with next(each for each in log.rglob("*") if each.is_file()).open("r+b") as file:
             file.seek(300)
             file.write(b"?")
-    assert "checksum" in run("restore", bad, tmp_path / "new", exits=1).output
+    assert "is damaged" in run("restore", bad, tmp_path / "new", exits=1).output
     assert not (tmp_path / "new").exists()
     assert run("verify", bad, exits=1).output
     out = run("backup", path, tmp_path / "again", exits=1).output

@@ -22,6 +22,8 @@ from tests.tiers import how_many
 from tests.watched import Ended, EndingDisk
 from timerstore import BackupPoint, Config, InvalidArgumentError, ManualClock, TimerStore, Tuning
 from timerstore.backups.backup import take_point
+from timerstore.backups.catalog import read_catalog
+from timerstore.backups.destination import find_destination
 from timerstore.offline.restore import restore_point
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.jit.kernel import INTERPRETED
@@ -162,7 +164,7 @@ class BackupMachine(DictionaryMachine):
             self.taken(self.take(EndingDisk(count)), is_exact=False)
         except Ended:
             found = []
-            if (self.dest / "backup.json").is_file():
+            if self.has_points():
                 found = timerstore.backup_points(self.dest)
             if len(found) > len(self.points):  # it came as far as that
                 self.points = found
@@ -171,8 +173,12 @@ class BackupMachine(DictionaryMachine):
         self.settle()
 
     def take(self, disk: Disk) -> timerstore.BackupReport:
-        path = self.folder / "store"
-        return take_point(path, self.dest, config=self.config, now_ms=self.now_ms, disk=disk)
+        dest = find_destination(self.dest)
+        dest.disk = disk
+        return take_point(self.folder / "store", dest, config=self.config, now_ms=self.now_ms)
+
+    def has_points(self) -> bool:
+        return bool(list(self.dest.glob("points/*/*.zst")))
 
     # --- what must hold
 
@@ -180,7 +186,12 @@ class BackupMachine(DictionaryMachine):
         """What is restored of a time is what was there; then what is due soon fires, once."""
         path, clock = self.folder / "restored", ManualClock(at_ms)
         report = restore_point(
-            self.dest, path, at_ms=at_ms, config=self.config, clock=clock, disk=QuietDisk()
+            find_destination(self.dest),
+            path,
+            at_ms=at_ms,
+            config=self.config,
+            clock=clock,
+            disk=QuietDisk(),
         )
         assert report.ok, report
         assert report.pending_count == len(expected.pending)
@@ -213,12 +224,13 @@ class BackupMachine(DictionaryMachine):
         for point in self.points[-RESTORED_MAX:]:
             moment = self.of_point[point.number]
             self.check(point.time_ms, moment, moment)
+        runs = read_catalog(find_destination(self.dest)).run_of
         between = [m for m in self.moments if self.points[0].time_ms < m.time_ms]
         for moment in between[:: max(1, len(between) // RESTORED_MAX)]:
             before = max((p for p in self.points if p.time_ms <= moment.time_ms), key=by_number)
             after = [p for p in self.points if p.number == before.number + 1]
             known = self.of_point[before.number]
-            if after and after[0].chain == before.chain:
+            if after and runs(after[0]) == runs(before):
                 self.check(moment.time_ms, moment, known)
             else:
                 self.check(moment.time_ms, known, known)

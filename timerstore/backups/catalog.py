@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from timerstore.backups.chains import Chain, read_chains
-from timerstore.backups.destination import Destination
+from timerstore.backups.destination import LOG_FOLDER, POINTS_FOLDER, Destination
 from timerstore.backups.frames import pack, unpack_whole
 from timerstore.backups.pieces import Piece, Slice, piece_of
 from timerstore.backups.points import TIME_MS_MAX, BackupPoint
@@ -28,8 +28,6 @@ from timerstore.errors import CorruptStoreError, InvalidArgumentError, NotAStore
 from timerstore.timelog.files.jsonfile import read_json, understood, whole
 from timerstore.timelog.files.names import INT32_MAX, INT64_MAX, is_small_file
 
-POINTS_FOLDER: Final = "points"
-LOG_FOLDER: Final = "log"
 _POINT: Final = re.compile(
     r"([0-9]{8})/([0-9]{10})-([0-9]{15})-([0-9]{20})-([0-9]{20})-([0-9a-f]{8})\.zst"
 )

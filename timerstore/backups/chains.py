@@ -26,8 +26,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from timerstore.backups.destination import CHAINS_FOLDER, Destination
+from timerstore.backups.destination import Destination
 from timerstore.backups.timeline import Restores, check_restores
+from timerstore.core.directory import CHAINS_FOLDER
 from timerstore.errors import (
     CorruptStoreError,
     NotAStoreError,

@@ -16,15 +16,17 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
-from timerstore.core.directory import is_backup
+from timerstore.core.directory import CHAINS_FOLDER, holds_objects, is_backup
 from timerstore.errors import InvalidArgumentError, StoreAccessError, StoreFullError
 from timerstore.ground.kinds import check_path
 from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.names import held_names
 
 Place: TypeAlias = "str | os.PathLike[str] | Any"
 """A folder, an address such as s3://bucket/timers, or a pyarrow.fs.FileSystem."""
 
-CHAINS_FOLDER: Final = "chains"
+LOG_FOLDER: Final = "log"
+POINTS_FOLDER: Final = "points"
 _ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*)://")
 _WHOLE_AT_ONCE: Final = frozenset(("s3", "gcs", "abfs"))
 """File systems that show a new object once all of it is there."""
@@ -43,8 +45,12 @@ class Destination:
     there is a FileNotFoundError.
     """
 
-    def __init__(self, filesystem: Any, root: str, shown: str) -> None:
-        """Take a pyarrow file system, a folder in it, what people are told of both."""
+    def __init__(self, filesystem: Any, root: str, shown: str, disk: Disk | None = None) -> None:
+        """Take a pyarrow file system, a folder in it, what people are told of both.
+
+        `disk`: writes, if that is a folder of this machine.
+        """
+        self.disk = Disk() if disk is None else disk
         self.fs, self.root, self.shown = filesystem, root.rstrip("/"), shown
         self.request_count = 0
         """Calls of the file system; each is one request or a few."""
@@ -68,15 +74,25 @@ class Destination:
             return os.fspath(self.folder.resolve())
         return re.sub("(?<!:)/+", "/", self.shown).rstrip("/")
 
+    def check_is_free(self) -> None:
+        """Refuse a folder of this machine that holds something else than a backup."""
+        if self.folder is None or not self.folder.exists():
+            return
+        if held_names(self.folder) - {CHAINS_FOLDER, LOG_FOLDER, POINTS_FOLDER}:
+            raise InvalidArgumentError(
+                f"{self} holds files that belong to no backup. Pass an empty folder, or the folder "
+                "of a backup."
+            )
+
     def put(self, name: str, data: Any) -> None:
         """Write an object; once this returns it is there, whole. O(bytes)."""
         self.request_count += 1
         self.sent_bytes += len(data)
         with self._telling():
             if self.folder is not None:
-                disk, file = Disk(), self.folder / name
-                disk.make_folder(file.parent)
-                disk.replace(file, data)
+                file = self.folder / name
+                self.disk.make_folder(file.parent)
+                self.disk.replace(file, data)
             elif self._at_once:
                 self._write(self._path(name), data)
             else:
@@ -152,20 +168,29 @@ class Destination:
 
 
 def find_place(place: Place) -> Path | Destination:
-    """Return the folder of a backup, or its destination if it is one of objects.
+    """Return a folder in which a store, or a standby, may lie; or the destination of a backup.
 
-    A folder of this machine that holds a remote backup is a destination, however it is named.
     Raises InvalidArgumentError; StoreAccessError if a file system does not answer.
+    """
+    if not is_address(place):
+        path = check_path(place)
+        if is_backup(path) or not holds_objects(path):
+            return path
+    return find_destination(place)
+
+
+def find_destination(place: Place) -> Destination:
+    """Return the destination that an address, or a folder, is meant to be.
+
+    Raises InvalidArgumentError, also if a standby lies there; StoreAccessError if a file system
+    does not answer.
     """
     if _is_filesystem(place):
         return Destination(place, "", shown_place(place))
     text = os.fspath(place) if isinstance(place, str | os.PathLike) else place
     found = _ADDRESS.match(text) if isinstance(text, str) else None
     if found is None:
-        path = check_path(place)
-        if is_backup(path) or not (path / CHAINS_FOLDER).is_dir():
-            return path
-        return _local(path)
+        return _local(check_path(place))
     scheme = found[1]
     if scheme == "file":
         return _of_file_address(text)
@@ -188,27 +213,6 @@ def find_place(place: Place) -> Path | Destination:
     return Destination(filesystem, root, shown)
 
 
-def find_destination(place: Place) -> Destination:
-    """Return the destination that an address, or a folder, is meant to be.
-
-    Raises InvalidArgumentError if a backup in the form of a folder lies there.
-    """
-    found = find_place(place)
-    if isinstance(found, Destination):
-        return found
-    if is_backup(found):
-        raise InvalidArgumentError(
-            f"{found} is a backup that `timerstore backup` wrote into a folder, and `timerstore "
-            "follow` cannot continue such a backup. Pass another folder."
-        )
-    if any("\ud800" <= each <= "\udfff" for each in str(found)):
-        raise InvalidArgumentError(
-            f"{found!r} has a name that is no UTF-8, which Arrow's file systems do not take. Pass "
-            "a folder whose name is UTF-8."
-        )
-    return _local(found)
-
-
 def is_address(place: object) -> bool:
     """Tell whether a place is named by an address, or is a file system.
 
@@ -222,7 +226,7 @@ def shown_place(place: Place) -> str:
     """Return a place as people are told of it, without secrets or options."""
     if _is_filesystem(place):
         return f"{getattr(place, 'type_name', 'a')} file system"
-    return _shown(str(place))
+    return _shown(str(place)) if is_address(place) else os.fspath(place)
 
 
 def _is_filesystem(place: object) -> bool:
@@ -231,14 +235,24 @@ def _is_filesystem(place: object) -> bool:
 
 
 def _local(path: Path, shown: str | None = None) -> Destination:
+    """Return the destination that is a folder of this machine."""
     from pyarrow.fs import LocalFileSystem
 
+    if is_backup(path):
+        raise InvalidArgumentError(
+            f"{path} is a standby, which nothing else is written into. Pass another folder."
+        )
+    if any("\ud800" <= each <= "\udfff" for each in str(path)):
+        raise InvalidArgumentError(
+            f"{path!r} has a name that is no UTF-8, which Arrow's file systems do not take. Pass "
+            "a folder whose name is UTF-8."
+        )
     place = os.fspath(path.absolute())
     return Destination(LocalFileSystem(), place, place if shown is None else shown)
 
 
-def _of_file_address(text: str) -> Path | Destination:
-    """Return what file:///path means: a backup's folder that is there, else a destination."""
+def _of_file_address(text: str) -> Destination:
+    """Return what file:///path means."""
     from pyarrow.fs import FileSystem
 
     try:
@@ -247,8 +261,7 @@ def _of_file_address(text: str) -> Path | Destination:
         raise InvalidArgumentError(
             f"{text} is no valid file:// address: {e}. Correct the address."
         ) from e
-    path = check_path(root)
-    return path if is_backup(path) else _local(path, text)
+    return _local(check_path(root), text)
 
 
 def _shown(text: str) -> str:

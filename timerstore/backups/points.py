@@ -1,6 +1,6 @@
-"""The list of a backup: which points there are, what each of them needs.
+"""The list of a backup that was laid down, or of a standby: its points, what each of them needs.
 
-A backup is a folder that looks like a store without its indexes:
+That is a folder that looks like a store without its indexes:
 
     backup.json      the list; a folder that has it is a backup
     commitlog/       segments of the chain that goes on
@@ -106,19 +106,6 @@ class BackupList:
     def marks_of(self, chain: int, number: int) -> list[Mark]:
         """Return a segment's marks, the first one first."""
         return self.marks.setdefault(chain, {}).setdefault(number, [])
-
-    def in_chain(self) -> list[BackupPoint]:
-        """Return the points of the chain that goes on."""
-        return [point for point in self.points if point.chain == self.chain]
-
-    def run_of(self, point: BackupPoint) -> int:
-        """Return the number of the log, without a gap, that a point is in."""
-        return point.chain
-
-    @property
-    def shown(self) -> str:
-        """Return what people are told of the place."""
-        return os.fspath(self.path)
 
     def write(self, disk: Disk) -> None:
         """Replace the file; durable on return."""

@@ -1,47 +1,16 @@
-"""Copying the bytes of a log's segments, with a checksum that goes on where the last one ended."""
+"""The bytes of a log's segments, with a checksum that goes on where the last one ended."""
 
 from __future__ import annotations
 
 import os
 import zlib
 from pathlib import Path
-from typing import IO, Any, Final
-
-import numpy as np
+from typing import IO, Final
 
 from timerstore.backups.points import Mark
-from timerstore.backups.progress import Told
 from timerstore.errors import CorruptStoreError
-from timerstore.timelog.files.disk import Disk
 
 PIECE_BYTES: Final = 1 << 20
-
-
-def append_bytes(
-    disk: Disk, path: Path, length: int, view: Any, start: int, stop: int, crc: int, told: Told
-) -> int:
-    """Write bytes [start, stop) of a segment to its copy, of which the first `start` stay.
-
-    Zeros follow up to `length`; zeros stay holes. Returns the CRC-32 of the first `stop` bytes,
-    if `crc` is that of the first `start`. Durable on return. O(stop − start).
-    """
-    fd = disk.open_file(path, create=True)
-    try:
-        try:
-            os.ftruncate(fd, start)  # what an interrupted run left behind it
-            os.ftruncate(fd, length)
-        except OSError as e:
-            raise disk.full(e, path) from e
-        for at in range(start, stop, PIECE_BYTES):
-            piece = view[at : min(at + PIECE_BYTES, stop)]
-            crc = zlib.crc32(piece, crc)
-            if piece.any():
-                disk.write_at(fd, piece, at, path)
-            told(len(piece))
-        disk.sync(fd, path)
-    finally:
-        os.close(fd)
-    return crc
 
 
 def crc_of_bytes(file: IO[bytes], count: int, crc: int) -> int:
@@ -96,25 +65,3 @@ class CheckedFile:
                     self._name, self._offset, "its checksum is not what was written there"
                 )
         return piece
-
-
-def copy_checked(
-    disk: Disk, source: CheckedFile, target: Path, length: int, stop: int, told: Told
-) -> None:
-    """Write the first `stop` bytes to a new file of `length` bytes; durable on return."""
-    fd = disk.open_file(target, create=True)
-    try:
-        try:
-            os.ftruncate(fd, length)
-        except OSError as e:
-            raise disk.full(e, target) from e
-        at = 0
-        while at < stop:
-            piece = source.read(stop)
-            if np.frombuffer(piece, np.uint8).any():
-                disk.write_at(fd, piece, at, target)
-            at += len(piece)
-            told(len(piece))
-        disk.sync(fd, target)
-    finally:
-        os.close(fd)

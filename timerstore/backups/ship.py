@@ -85,6 +85,8 @@ class Shipper:
         self.dest = dest
         self.catalog = Catalog(dest)
         chains = self.catalog.chains
+        if self.catalog.chain is None:
+            dest.check_is_free()
         self._claim, self._is_open = chains.newest_claim, chains.is_open
         if self._is_open and self._claim[0] and is_promotion(dest, self._claim):
             raise self._taken_over()

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from timerstore.backups.backup import write_top
 from timerstore.backups.building import cut_log, remove_tree, write_files
 from timerstore.backups.catalog import Catalog, read_catalog
 from timerstore.backups.destination import Destination, find_destination
@@ -33,12 +32,13 @@ from timerstore.backups.points import (
 from timerstore.backups.segmentcopies import crc_of_bytes
 from timerstore.backups.timeline import check_restores
 from timerstore.core.directory import LIST_FILE, is_backup
-from timerstore.errors import InvalidArgumentError, TimerStoreError
+from timerstore.errors import InvalidArgumentError, MissingFileError, TimerStoreError
 from timerstore.ground.kinds import check_path
 from timerstore.services.world.background import Flag
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import read_json, understood, whole, write_json
 from timerstore.timelog.files.names import INT32_MAX, held_names, segment_name, segment_offset
+from timerstore.timelog.files.smallfile import read_small
 
 log = logging.getLogger("timerstore")
 
@@ -200,7 +200,7 @@ class Standby:
         crcs = {name: zlib.crc32(data) for name, data in files.items()}
         found.points.append(replace(point, files=crcs))
         found.write(disk)
-        write_top(disk, self.path, files)
+        _write_top(disk, self.path, files)
         self.listed = found
         self._prune(point, size)
 
@@ -221,6 +221,28 @@ class Standby:
             offset = segment_offset(each.name)
             if offset is not None and offset // size not in kept:
                 self.disk.remove(each)
+
+
+def _write_top(disk: Disk, path: Path, files: dict[str, bytes]) -> None:
+    """Let a backup's folder look like the store at its last point; the cursors come last."""
+    for name in ("abort", "checkpoint", "timerstore.json"):
+        if name not in files and (path / name).exists():
+            disk.remove(path / name)
+    for each in sorted((path / "config").glob("*")):
+        if str(each.relative_to(path)) not in files and each.is_file():
+            disk.remove(each)
+    last = "config/timercheck"
+    for name in sorted(files, key=lambda each: each == last):
+        disk.make_folder((path / name).parent)
+        if _content(path / name) != files[name]:
+            disk.replace(path / name, files[name])
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return read_small(path)
+    except MissingFileError:
+        return None
 
 
 def read_plan(path: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from timerstore.cli.app import settings
 from timerstore.cli.output import Output
 from timerstore.cli.times import now_ms
 from timerstore.control.wire import from_json, to_json
+from timerstore.core.directory import holds_objects
 from timerstore.errors import (
     InvalidArgumentError,
     NotAStoreError,
@@ -207,7 +208,7 @@ def check_is_there(path: Path) -> None:
 def looking(out: Output, path: str | Path, config_file: Path | None = None) -> Iterator[Look]:
     """Look at a store, or a backup; say as of when, if that is not plain."""
     with ExitStack() as stack:
-        if isinstance(path, str) and "://" in path:
+        if "://" in str(path) or holds_objects(Path(path)):
             folder = stack.enter_context(_fetched(out, path))
         else:
             folder = Path(path)
@@ -216,8 +217,8 @@ def looking(out: Output, path: str | Path, config_file: Path | None = None) -> I
 
 
 @contextmanager
-def _fetched(out: Output, address: str) -> Iterator[Path]:
-    """Lay down the last point of a remote backup, for as long as the block runs."""
+def _fetched(out: Output, address: str | Path) -> Iterator[Path]:
+    """Lay down the last point of a backup, for as long as the block runs."""
     from timerstore.backups.fetching import as_folder
 
     with ExitStack() as stack:

@@ -15,6 +15,7 @@ from timerstore.timelog.files.rocksdb import refuse_rocksdb
 from timerstore.timelog.files.smallfile import At, by_path, is_there
 
 LIST_FILE: Final = "backup.json"
+CHAINS_FOLDER: Final = "chains"
 
 
 def lock_directory(disk: Disk, path: Path, create: bool) -> LockFile:
@@ -27,8 +28,8 @@ def lock_directory(disk: Disk, path: Path, create: bool) -> LockFile:
     refuse_batch_queues(path, disk.at)
     if is_backup(path):
         raise NotAStoreError(
-            f"{path} is a backup, and an open store would change it. Make a store from it with "
-            "`timerstore restore`, or look at it with read_only=True."
+            f"{path} is a standby, and an open store would change it. Make it the store with "
+            "`timerstore promote`, or look at it with read_only=True."
         )
     if not create and not held_names(path):
         raise NotAStoreError(f"{path} is empty. Pass create=True to make a store.")
@@ -36,8 +37,13 @@ def lock_directory(disk: Disk, path: Path, create: bool) -> LockFile:
 
 
 def is_backup(path: Path, at: At = by_path) -> bool:
-    """Tell whether a folder is a backup."""
+    """Tell whether a folder is a backup that was laid down, or a standby."""
     return is_there(path / LIST_FILE, at, stat.S_ISREG)
+
+
+def holds_objects(path: Path) -> bool:
+    """Tell whether a folder holds a backup, as objects."""
+    return (path / CHAINS_FOLDER).is_dir()
 
 
 def check_is_store(path: Path) -> None:
@@ -49,6 +55,11 @@ def check_is_store(path: Path) -> None:
         raise NotAStoreError(
             f"{path} is a store that was not finished: a restore or a salvage into it was ended. "
             "Empty the folder, then start that again."
+        )
+    if holds_objects(path):
+        raise NotAStoreError(
+            f"{path} is a backup. Make a store from it with `timerstore restore`, or look at it "
+            "with read_only=True."
         )
     if names and not names & {"timerstore.json", "commitlog", "lock"}:
         raise NotAStoreError(

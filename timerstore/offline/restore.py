@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import time
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,24 +21,17 @@ import numpy as np
 
 from timerstore.backups.building import bring_to_life, built_beside, cut_log, write_files
 from timerstore.backups.catalog import Catalog, read_catalog
-from timerstore.backups.destination import Destination, Place, find_place
+from timerstore.backups.destination import Destination, Place, find_destination, find_place
 from timerstore.backups.fetching import Reached, lay_log
 from timerstore.backups.laying import laying
-from timerstore.backups.points import (
-    TIME_MS_MAX,
-    BackupList,
-    BackupLock,
-    BackupPoint,
-    numbers_of,
-    read_list,
-)
+from timerstore.backups.points import TIME_MS_MAX, BackupPoint, read_list
 from timerstore.backups.progress import Progress, Summed
 from timerstore.backups.report import Problem, Report, shown_problems
-from timerstore.backups.segmentcopies import CheckedFile, copy_checked
 from timerstore.backups.taking import refuse_inside
 from timerstore.backups.timeline import note_restore
+from timerstore.core.directory import is_backup
 from timerstore.core.offsets import ConsumerOffsets
-from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.errors import InvalidArgumentError
 from timerstore.ground.arguments import given_instant
 from timerstore.ground.config import Config
 from timerstore.ground.kinds import check_int, check_kind, check_path
@@ -49,7 +41,6 @@ from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.identity import find_identity
 from timerstore.timelog.files.names import INT64_MAX
 from timerstore.timelog.files.oserrors import telling, told_of
-from timerstore.timelog.files.steady import read_file
 from timerstore.timelog.reading.pastdamage import sound_messages
 from timerstore.timelog.reading.reader import StoreReader
 
@@ -110,15 +101,13 @@ class RestoreReport(Report):
 def backup_points(path: Place) -> list[BackupPoint]:
     """Return the points of a backup, the oldest first.
 
-    `path`: its folder or its address, as `backup` takes it. Raises NotAStoreError,
-    CorruptStoreError, StoreAccessError.
+    `path`: its folder or its address, as `backup` takes it; or a standby, with one point.
+    Raises NotAStoreError, CorruptStoreError, StoreAccessError.
     """
-    return read_backup(find_place(path)).points
-
-
-def read_backup(place: Path | Destination) -> BackupList | Catalog:
-    """Return what is listed of a backup. Raises NotAStoreError, CorruptStoreError."""
-    return read_catalog(place) if isinstance(place, Destination) else read_list(place)
+    found = find_place(path)
+    if isinstance(found, Path) and is_backup(found):
+        return read_list(found).points
+    return read_catalog(find_destination(path)).points
 
 
 @telling
@@ -148,7 +137,7 @@ def restore(
     0
     """
     return restore_point(
-        find_place(path),
+        find_destination(path),
         check_path(dest),
         at_ms=given_floor_ms(at, at_ms),
         config=config,
@@ -158,7 +147,7 @@ def restore(
 
 
 def restore_point(
-    source: Path | Destination,
+    source: Destination,
     target: Path,
     *,
     at_ms: int | None = None,
@@ -171,21 +160,14 @@ def restore_point(
     config = Config() if config is None else config
     check_kind(config, Config, "config")
     disk = Disk() if disk is None else disk
-    folder = source.folder if isinstance(source, Destination) else source
-    if folder is not None:
-        refuse_inside(folder, target)
-    listed = read_backup(source)
-    chosen = choose(listed, at_ms)
-    with told_of(target):
-        lock = BackupLock(source, alone=False) if isinstance(source, Path) else None
-        try:
-            with built_beside(disk, target) as building:
-                run = _Restoring(listed, chosen, building, disk, progress)
-                with run.laid_down(config) as log_end:
-                    return run.bring_to_life(config, clock, log_end, target)
-        finally:
-            if lock is not None:
-                lock.release()
+    if source.folder is not None:
+        refuse_inside(source.folder, target)
+    catalog = read_catalog(source)
+    chosen = choose(catalog, at_ms)
+    with told_of(target), built_beside(disk, target) as building:
+        run = _Restoring(catalog, chosen, building, disk, progress)
+        with run.laid_down(config) as log_end:
+            return run.bring_to_life(config, clock, log_end, target)
 
 
 def given_floor_ms(at: object, at_ms: int | None) -> int | None:
@@ -206,21 +188,21 @@ class Chosen:
     at_ms: int | None
 
 
-def choose(listed: BackupList | Catalog, at_ms: int | None) -> Chosen:
+def choose(catalog: Catalog, at_ms: int | None) -> Chosen:
     """Return the last point at or before a time, and the end of the log that may be needed."""
-    points = listed.points
+    points = catalog.points
     if not points:
-        raise InvalidArgumentError(f"{listed.shown} holds no point yet. Take a backup first.")
+        raise InvalidArgumentError(f"{catalog.shown} holds no point yet. Take a backup first.")
     if at_ms is None or at_ms >= points[-1].time_ms:
         return Chosen(points[-1], points[-1].log_end, None)
     before = [i for i, point in enumerate(points) if point.time_ms <= at_ms]
     if not before:
         raise InvalidArgumentError(
-            f"The earliest point in {listed.shown} was taken at {shown_time(points[0].time_ms)}. "
+            f"The earliest point in {catalog.shown} was taken at {shown_time(points[0].time_ms)}. "
             "Pass that time, or a later one."
         )
     point, following = points[before[-1]], points[before[-1] + 1]
-    if listed.run_of(following) != listed.run_of(point):  # what came between is not there
+    if catalog.run_of(following) != catalog.run_of(point):  # what came between is not there
         return Chosen(point, point.log_end, None)
     return Chosen(point, following.log_end, at_ms)
 
@@ -230,74 +212,48 @@ class _Restoring:
 
     def __init__(
         self,
-        listed: BackupList | Catalog,
+        catalog: Catalog,
         chosen: Chosen,
         building: Path,
         disk: Disk,
         progress: Progress | None,
     ) -> None:
-        self.list, self.chosen, self.path, self.disk = listed, chosen, building, disk
+        self.catalog, self.chosen, self.path, self.disk = catalog, chosen, building, disk
         self._told = Summed(progress, chosen.log_end - chosen.point.log_start)
 
     @contextmanager
     def laid_down(self, config: Config) -> Iterator[int]:
         """Write the log and the small files; yield where the log ends.
 
-        All of it is there, and durable, when the block has ended. Within it a remote log that need
+        All of it is there, and durable, when the block has ended. Within it a log that need
         not be cut is read while it comes: `Disk.wait_for_log` says how far it is there.
         """
         disk, folder = self.disk, self.path / "commitlog"
-        if isinstance(self.list, Catalog):
-            files = self.list.read_files(self.chosen.point)  # first: it may be thinned out
-            with laying(partial(self._lay_log, self.list, folder)) as laid:
-                laid.wait(INT64_MAX - 1 if self.chosen.at_ms is not None else -1)
-                write_files(disk, self.path, files)
-                log_end = self._cut(folder, config)
-                disk.wait_for_log = laid.wait
-                try:
-                    yield log_end
-                finally:
-                    del disk.wait_for_log
-        else:
-            self._copy_log(self.list, folder)
-            write_files(disk, self.path, self._read_files(self.list))
-            yield self._cut(folder, config)
+        files = self.catalog.read_files(self.chosen.point)  # first: it may be thinned out
+        with laying(partial(self._lay_log, folder)) as laid:
+            laid.wait(INT64_MAX - 1 if self.chosen.at_ms is not None else -1)
+            write_files(disk, self.path, files)
+            log_end = self._cut(folder, config)
+            disk.wait_for_log = laid.wait
+            try:
+                yield log_end
+            finally:
+                del disk.wait_for_log
 
-    def _lay_log(self, catalog: Catalog, folder: Path, reached: Reached) -> None:
+    def _lay_log(self, folder: Path, reached: Reached) -> None:
         point, end = self.chosen.point, self.chosen.log_end
-        span = catalog.run_of(point), point.log_start, end
-        lay_log(catalog, *span, folder, disk=self.disk, told=self._told, reached=reached)
+        span = self.catalog.run_of(point), point.log_start, end
+        lay_log(self.catalog, *span, folder, disk=self.disk, told=self._told, reached=reached)
 
     def _cut(self, folder: Path, config: Config) -> int:
         """Cut the log to the time that was asked for; return where it ends."""
         log_end = self.chosen.log_end
         if self.chosen.at_ms is not None:
             log_end = self._find_cut(self.chosen.at_ms, config)
-            cut_log(self.disk, folder, log_end, self.list.segment_bytes)
+            cut_log(self.disk, folder, log_end, self.catalog.segment_bytes)
         self.disk.sync_folder(folder)
         note_restore(self.disk, self.path, log_end)
         return log_end
-
-    def _copy_log(self, listed: BackupList, folder: Path) -> None:
-        disk, point, size = self.disk, self.chosen.point, listed.segment_bytes
-        disk.make_folder(folder)
-        for number in numbers_of(point, size, self.chosen.log_end):
-            path = listed.segment_path(point.chain, number)
-            marks = listed.marks_of(point.chain, number)
-            stop = min(self.chosen.log_end - number * size, size)
-            with CheckedFile(path, f"{path.parent.name}/{path.name}", number * size, marks) as file:
-                copy_checked(disk, file, folder / path.name, size, stop, self._told)
-
-    def _read_files(self, listed: BackupList) -> dict[str, bytes]:
-        point, files = self.chosen.point, {}
-        folder = listed.point_folder(point.number)
-        for name, crc in point.files.items():
-            data = read_file(folder / name)
-            if data is None or zlib.crc32(data) != crc:
-                reason = "it is missing" if data is None else "its checksum does not match"
-                raise CorruptStoreError(str((folder / name).relative_to(listed.path)), 0, reason)
-            files[name] = data
-        return files
 
     def _find_cut(self, at_ms: int, config: Config) -> int:
         """Return where the first message begins that was stored after a time."""
@@ -313,16 +269,16 @@ class _Restoring:
     ) -> RestoreReport:
         """Recover what was laid down, which makes its indexes, and checks each message."""
         if find_identity(self.path)[0] is None:  # a broker's: its files said the sizes
-            sizes = {name: size for name, size in self.list.sizes.items() if size is not None}
+            sizes = {name: size for name, size in self.catalog.sizes.items() if size is not None}
             config = replace(config, **sizes)  # type: ignore[arg-type]
         findings, problems = bring_to_life(self.path, self.disk, config, clock)
         offsets = ConsumerOffsets(self.disk, self.path / "config" / "consumerOffset.json")
         groups = {group for _, group in offsets.snapshot()}
         point, at_ms = self.chosen.point, self.chosen.at_ms
         now_ms = time.time_ns() // 1_000_000 if clock is None else clock.now_ms
-        may_live = now_ms - self.list.points[-1].time_ms < _LIVES_MS
+        may_live = now_ms - self.catalog.points[-1].time_ms < _LIVES_MS
         return RestoreReport(
-            path=self.list.shown,
+            path=self.catalog.shown,
             dest=os.fspath(target),
             point=point.number,
             as_of_ms=point.time_ms if at_ms is None else at_ms,

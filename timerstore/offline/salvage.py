@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from timerstore.backups.building import bring_to_life, built_beside, write_files
-from timerstore.backups.destination import Place, is_address, shown_place
+from timerstore.backups.destination import Place, find_place, shown_place
 from timerstore.backups.fetching import as_folder
 from timerstore.backups.progress import Progress, Summed
 from timerstore.backups.report import Problem, Report, shown_problems
@@ -96,8 +96,8 @@ def salvage(
     `path` may lack any file, hold damaged, cut, unreadable ones, or be a backup; it is not changed.
     No process may have it open. `dest` must not exist, or be empty. `config`: the sizes, precision
     and window that the store was made with, if nothing of it says them any more. Nothing fires
-    before somebody opens it. O(bytes), read four times. Durable on return. A remote backup
-    (s3://…) is laid down below TMPDIR first: as much of it as can be read.
+    before somebody opens it. O(bytes), read four times. Durable on return. A backup is laid
+    down below TMPDIR first: as much of it as can be read.
 
     Raises NotAStoreError if nothing of a commit log is left, StoreFullError.
 
@@ -107,7 +107,7 @@ def salvage(
     target, faults = check_path(dest), list[Fault]()
     with as_folder(path, on_fault=faults.append) as folder:
         report = salvage_to(folder, target, config=config, clock=clock, progress=progress)
-    if not is_address(path):
+    if isinstance(find_place(path), Path):
         return report
     files = tuple(Problem(*fault) for fault in faults)
     return replace(report, path=shown_place(path), files=files + report.files)

@@ -9,12 +9,11 @@ opening mends by itself, such as a torn tail behind the last checkpoint of a sto
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from timerstore.backups.destination import Place, is_address, shown_place
+from timerstore.backups.destination import Place, shown_place
 from timerstore.backups.fetching import as_folder
 from timerstore.backups.progress import Progress
 from timerstore.backups.report import PROBLEMS_MAX, Problem, VerifyReport
@@ -48,8 +47,8 @@ def verify(
     """Check every byte of a closed store, of a copy, or of a backup; change nothing.
 
     If the store is open, it checks what the last checkpoint made durable; what comes after that is
-    a warning at most, because it may be half written. It checks all points of a backup, and copies
-    a remote one (s3://…) below TMPDIR first. It reads RocketMQ's own stores, too. `config`: the
+    a warning at most, because it may be half written. It checks all points of a backup, which
+    it copies below TMPDIR first. It reads RocketMQ's own stores, too. `config`: the
     delay levels, if they are not RocketMQ's. `progress`: is told how many bytes are done, of how
     many. Raises NotAStoreError if there is no store; damage is in the report. O(bytes), in bounded
     memory, with some 80 bytes for each timer in a temporary file.
@@ -61,8 +60,7 @@ def verify(
     check_kind(config, Config, "config")
     faults = list[Fault]()
     with as_folder(path, on_fault=faults.append) as folder:
-        shown = shown_place(path) if is_address(path) else os.fspath(path)
-        return _verify(folder, shown, faults, config, progress)
+        return _verify(folder, shown_place(path), faults, config, progress)
 
 
 def _verify(

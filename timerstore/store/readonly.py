@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, NoReturn, cast
 
+from timerstore.backups.destination import Place
+from timerstore.backups.fetching import as_folder
 from timerstore.core.core import Core
 from timerstore.core.readonlycore import REASON, ReadOnlyCore
 from timerstore.errors import ReadOnlyError
 from timerstore.ground.config import Config
+from timerstore.ground.kinds import check_place
 from timerstore.store.store import Calls, TimerStore
 
 
@@ -19,6 +23,16 @@ class ReadOnlyStore(TimerStore):
     """
 
     _Core = ReadOnlyCore
+
+    def __init__(self, path: Place, **options: Any) -> None:
+        """Open a store, a standby; or a backup, of which the last point is laid down first."""
+        self._copied = ExitStack()
+        try:
+            folder = self._copied.enter_context(as_folder(check_place(path), only_last=True))
+            super().__init__(folder, **options)
+        except BaseException:
+            self._copied.close()
+            raise
 
     def _check_clock(self, config: Config) -> None:
         """Take any clock, because nothing fires."""
@@ -32,6 +46,7 @@ class ReadOnlyStore(TimerStore):
     def close(self) -> None:
         """Let the files go."""
         self.abandon()
+        self._copied.close()
 
     def handover(self) -> NoReturn:
         """Refuse."""

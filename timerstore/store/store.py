@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from timerstore.backups.backup import take_point
-from timerstore.backups.destination import Place, find_destination, find_place
+from timerstore.backups.destination import Place, find_destination
 from timerstore.backups.follower import Follower
 from timerstore.backups.followthread import Following
 from timerstore.backups.progress import Progress
@@ -153,7 +153,7 @@ class TimerStore(Stays, AnyStore):
         core.flush()
         core.disk.check_place()
         return take_point(
-            *(core.path, find_place(dest)),
+            *(core.path, find_destination(dest)),
             keep=keep,
             config=core.engine.config,
             progress=progress,
