@@ -64,7 +64,9 @@ def _find_stores(paths: str | os.PathLike[str] | Iterable[str], refused_too: boo
             there = (
                 "holds no commit log" if matches and Path(matches[0]).exists() else "is not there"
             )
-            raise NotAStoreError(f"{path} {there}. Pass the folder of a store.")
+            raise NotAStoreError(
+                f"{path} {there}. Pass the folder of a store; restore a backup before it is read."
+            )
         found += within
     return Stores(tuple(dict.fromkeys(found)), several)
 
