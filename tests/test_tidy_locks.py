@@ -8,9 +8,12 @@ from tests.test_tidy import OURS, shown, tree_of
 
 OF_THE_SERVICES = re.compile(r"\blocks(\.(fire|near|wheel))?\.guard\(\)")
 WHERE_PYTHON_TAKES_THEM = {
-    # what takes long in a large store: the cancelled set grows, a unit is damaged, a segment goes
+    # what takes long: the cancelled set grows, an id may have fired, a unit is damaged, a segment goes
     "services/calls/cancel_ahead.py cancel_ahead",
-    "services/calls/cancel_ahead.py cancel_with",
+    "timerstore/pending/cancel.py _cancel_others",
+    "timerstore/pending/cancel.py _cancel_theirs",
+    "timerstore/pending/reschedule.py reschedule",
+    "timerstore/pending/verdict.py judge",
     "services/running/provide.py _provide",
     "services/mending/mend_units.py mend_units",
     "services/cleaning/retention.py _remove",

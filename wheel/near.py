@@ -349,18 +349,6 @@ def near_first_due(near: NearWheel, bucket: int, stop_ms: int) -> int:
     return stop_ms
 
 
-@inlined
-def near_holds(near: NearWheel, bucket: int, message: int) -> bool:
-    """Tell whether a message is in a bucket. O(bucket)."""
-    chunk = near.head[bucket]
-    while chunk != NONE:
-        for i in range(_start(near, chunk), _stop(near, chunk)):
-            if near.chunks[_entry(chunk, i) + ENTRY_MESSAGE] == message:
-                return True
-        chunk = near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT]
-    return False
-
-
 # --- deletes
 
 

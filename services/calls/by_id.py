@@ -18,10 +18,11 @@ import numpy as np
 from timerstore.services.calls.cancel_ahead import (
     CANCELLED_BEFORE,
     CANCELLED_NOW,
+    NOT_JUDGED,
+    is_ahead,
 )
 from timerstore.services.calls.deletes import DELETE_BODY
 from timerstore.services.calls.first_puts import row_of_first_put
-from timerstore.services.calls.waiting import NOT_JUDGED, is_ahead
 from timerstore.services.looking.timer_parts import (
     SPAN_BODY,
     SPAN_BORN_MS,

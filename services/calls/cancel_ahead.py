@@ -1,9 +1,11 @@
 """Cancelling in one kernel: verdict, cancelled set, delete messages.
 
-All of it happens under fire, which the kernel takes and gives back without returning to Python: if
-a thread held it and waited for the GIL, every timer that falls due in that time would be late.
-If Python has to look for a timer, it does so without a lock, and the kernel judges again. No signal
-can leave an entry in the cancelled set without its delete in the log.
+A timer that is due after the frontier, or has no unit yet, was certainly not taken, nor a delay
+level's message that its loop has not reached. All of it
+happens under fire, which the kernel takes and gives back without returning to Python: if a thread
+held it and waited for the GIL, every timer that falls due in that time would be late.
+If Python had to look for a timer, it holds the lock, and the kernel does the rest. Either way no
+signal can leave an entry in the cancelled set without its delete in the log.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ import numpy as np
 
 from timerstore.services.calls.deletes import DELETE_BODY, delete_template
 from timerstore.services.calls.first_puts import FirstPuts
-from timerstore.services.calls.waiting import NOT_JUDGED, OVER, WAITS, judge_timer
 from timerstore.services.engine.engine import Engine
 from timerstore.services.world.state import CANCEL
 from timerstore.services.world.world import World
@@ -24,7 +25,7 @@ from timerstore.timelog.jit.acting import act_as
 from timerstore.timelog.jit.arraytypes import known_tuple
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
 from timerstore.timelog.jit.locks import lock_acquire, lock_release
-from timerstore.timelog.jit.record import Bytes, Int8s, Words
+from timerstore.timelog.jit.record import Bytes, Int8s, Words, observe
 from timerstore.timelog.writing.append import Stage, append
 from timerstore.timelog.writing.frame import NewSays, Template, frame_new, new_message_bytes_max
 from timerstore.wheel.cancelled import (
@@ -35,14 +36,14 @@ from timerstore.wheel.cancelled import (
     cancelled_remove,
 )
 
-# What became of a target; NOT_JUDGED: look for it, see `timerstore/pending/overdue.py`.
+# What became of a target.
+NOT_JUDGED: Final = 0
 CANCELLED_NOW: Final = 1
 CANCELLED_BEFORE: Final = 2
-TOO_LATE: Final = 3
 
 # Why the kernel returned.
 _WHOLE: Final = 0
-_NOT_WAITING: Final = 1
+_MAY_BE_TAKEN: Final = 1
 _NO_ROOM: Final = 2  # in the cancelled set
 _NO_SEGMENT: Final = 3
 
@@ -50,8 +51,6 @@ _BATCH_BYTES: Final = 32 << 10
 """Deletes of one batch: fire is held for some 50 µs."""
 _BATCHES_MAX: Final = 64
 """Batches between two looks of Python at signals: some 3 ms."""
-_LOOKS_MAX: Final = 16
-"""Timers that one batch looks for in the near wheel: some microseconds each."""
 _PLACES_AHEAD: Final = 8
 """So many places of the cancelled set are asked for before they are looked at."""
 
@@ -61,7 +60,7 @@ class Targets(NamedTuple):
     """Timers that are cancelled, all of one topic."""
 
     puts: FirstPuts
-    trusts: bool  # no message is damaged
+    judged: bool  # the caller holds the locks, and knows that none of them was taken
 
 
 @known_tuple
@@ -74,6 +73,21 @@ class Became(NamedTuple):
 
 
 @inlined
+def is_ahead(world: World, due_ms: int, index: int, message: int) -> bool:
+    """Tell whether a timer that is not in the cancelled set certainly waits. Under fire.
+
+    `index`: of its first put in the timer topic's queue; `message`: that one's offset.
+    """
+    if message < world.cleaning.floor:  # if it was cancelled, cleaning may have forgotten that
+        return False
+    # A cancelled roll is dropped long before its time, so R may be past what was ever taken.
+    passed_ms = observe(world.dequeue_put, "passed_slot") * world.settings.precision_ms
+    if due_ms > max(world.dequeue_put.frontier_ms, passed_ms - 1):
+        return True
+    return index >= observe(world.enqueue_put, "linked_index")
+
+
+@inlined
 def _cancel_batch(
     world: World,
     stage: Stage,
@@ -83,28 +97,28 @@ def _cancel_batch(
     now_ms: int,
     became: Became,
 ) -> int:
-    """Cancel a batch from `start` on; return how many of all were looked at. O(bytes)."""
-    cancelled = world.cancelled
+    """Cancel a batch from `start` on; return how many of all are judged. O(bytes)."""
+    cancelled, judged = world.cancelled, targets.judged
     puts, verdicts, why, key = targets.puts, became.verdicts, became.why, became.key
     offsets, tag = puts.offset, world.settings.store_tag
     before = act_as(CANCEL)
-    lock_acquire(world.fire_lock)
+    if not judged:
+        lock_acquire(world.fire_lock)
     why[0] = _WHOLE
-    at, staged, looks, i = 0, 0, 0, start
-    while i < len(offsets) and staged < len(stage.size) and looks < _LOOKS_MAX:
+    at, staged, i = 0, 0, start
+    while i < len(offsets) and staged < len(stage.size):
         if at + new_message_bytes_max(template, len(DELETE_BODY), len(key)) > _BATCH_BYTES:
             break
         if i + _PLACES_AHEAD < len(offsets):
             cancelled_prefetch(cancelled, IDENTITY_OURS, offsets[i + _PLACES_AHEAD])
+        taken = not is_ahead(world, puts.due_ms[i], puts.entry[i], offsets[i])
+        if puts.level[i] >= 0:
+            taken = puts.entry[i] < world.levels.offset[puts.level[i]]
         if cancelled_contains(cancelled, IDENTITY_OURS, offsets[i]):
             verdicts[i] = CANCELLED_BEFORE
-            i += 1
-            continue
-        found = judge_timer(world, puts, i, True, targets.trusts)
-        if found != WAITS:
-            looks += 1
-            if found == OVER:
-                verdicts[i] = TOO_LATE
+        elif taken and not judged:
+            why[0] = _MAY_BE_TAKEN
+            break
         elif not cancelled_has_room(cancelled):
             why[0] = _NO_ROOM
             break
@@ -127,7 +141,8 @@ def _cancel_batch(
             staged -= 1
             why[0] = _NO_SEGMENT
         verdicts[i] = NOT_JUDGED
-    lock_release(world.fire_lock)
+    if not judged:
+        lock_release(world.fire_lock)
     act_as(before)
     return i
 
@@ -155,20 +170,31 @@ def _cancel_batches(
 
 
 def cancel_ahead(
-    engine: Engine, stage: Stage, topic: bytes, pending_row: int, puts: FirstPuts, now_ms: int
+    engine: Engine,
+    stage: Stage,
+    topic: bytes,
+    pending_row: int,
+    puts: FirstPuts,
+    now_ms: int,
+    *,
+    judged: bool = False,
 ) -> np.ndarray[Any, np.dtype[np.int8]]:
     """Cancel timers of one topic; int8[n]: what became of each, see the constants above.
 
-    `pending_row`: the row in which they are counted, see `QueueTable.pending`.
+    What is NOT_JUDGED may have been taken: look for it. `pending_row`: the row in which they are
+    counted, see `QueueTable.pending`. With `judged` the caller holds the locks, and room in the
+    cancelled set for all.
     """
     count = len(puts.offset)
     verdicts, why, key = np.zeros(count, np.int8), np.zeros(1, np.int64), np.zeros(32, np.uint8)
-    targets, became = Targets(puts, not engine.uncounted), Became(verdicts, why, key)
+    targets, became = Targets(puts, judged), Became(verdicts, why, key)
     template, start = delete_template(topic, pending_row, engine.store_tag), 0
     while start < count:
         with engine.commitlog.reading():
             start = _cancel_batches(engine.world, stage, template, targets, start, now_ms, became)
-        if why[0] == _NO_ROOM:
+        if why[0] == _MAY_BE_TAKEN:
+            start += 1
+        elif why[0] == _NO_ROOM:
             with engine.locks.fire.guard():
                 engine.cancelled.reserve(count - start)
         elif why[0] == _NO_SEGMENT:
@@ -177,50 +203,29 @@ def cancel_ahead(
 
 
 @kernel_ahead
-def _cancel_with(
-    world: World, stage: Stage, count: int, who: Words, targets: Targets, now_ms: int
-) -> int:
+def _cancel_with(world: World, stage: Stage, count: int, high: int, low: int, now_ms: int) -> bool:
     """Append `count` messages, the last one a timer's delete, and note that timer as cancelled.
 
-    `who`: int64[2], its identity. Return _WHOLE, or why nothing was done. Takes fire.
+    `high`, `low`: its identity. Under fire. False, and nothing done, if a segment is missing,
+    see `stage.need`.
     """
-    high, low, why = who[0], who[1], _WHOLE
+    if append(world.commitlog, world.queues, world.append_lock, stage, count, now_ms, True) == 0:
+        return False
     before = act_as(CANCEL)
-    lock_acquire(world.fire_lock)
-    puts, ours, waits = targets.puts, high == IDENTITY_OURS, False
-    if not cancelled_contains(world.cancelled, high, low):
-        waits = judge_timer(world, puts, 0, ours, targets.trusts) == WAITS
-    if not waits:
-        why = _NOT_WAITING
-    elif not cancelled_has_room(world.cancelled):
-        why = _NO_ROOM
-    elif append(world.commitlog, world.queues, world.append_lock, stage, count, now_ms, True) == 0:
-        why = _NO_SEGMENT
-    else:
-        cancelled_add(world.cancelled, high, low)
-    lock_release(world.fire_lock)
+    cancelled_add(world.cancelled, high, low)
     act_as(before)
-    return why
+    return True
 
 
-def cancel_with(
-    engine: Engine, stage: Stage, count: int, who: Words, puts: FirstPuts, now_ms: int
-) -> int | None:
+def cancel_with(engine: Engine, stage: Stage, count: int, high: int, low: int, now_ms: int) -> int:
     """Append all that is staged at once, the last one a timer's delete; return the first's offset.
 
-    Before it may stand the timer that comes in its place. `who`: int64[2], the old one's identity;
-    `puts`: it alone. None, and nothing done, if the kernel does not see that it waits.
+    Before it may stand the timer that comes in its place. `high`, `low`: the old one's identity.
+    The caller holds the locks, with room in the cancelled set, and knows that it was not taken.
     """
-    targets = Targets(puts, not engine.uncounted)
     while True:
         with engine.commitlog.reading():
-            why = _cancel_with(engine.world, stage, count, who, targets, now_ms)
-        if why == _WHOLE:
-            return int(stage.offset[0])
-        if why == _NOT_WAITING:
-            return None
-        if why == _NO_ROOM:
-            with engine.locks.fire.guard():
-                engine.cancelled.reserve(1)
-        else:
-            engine.provide_append(stage)
+            if _cancel_with(engine.world, stage, count, high, low, now_ms):
+                break
+        engine.provide_append(stage)
+    return int(stage.offset[0])

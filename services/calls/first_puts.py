@@ -1,4 +1,4 @@
-"""The first put of a timer, found by what its id says, and what is known of where it waits."""
+"""The first put of a timer, found by what its id says."""
 
 from __future__ import annotations
 
@@ -35,13 +35,10 @@ UNMAPPED: Final = -3
 NO_ROW: Final = -4  # nothing was put to that topic or fired since the store was opened
 DAMAGED: Final = -5  # a message begins there that cannot be read
 
-NOT_SOUGHT: Final = -2
-"""In the place of a unit: nobody has looked for one; NO_UNIT: there is none."""
-
 
 @known_tuple
 class FirstPuts(NamedTuple):
-    """Where the first puts of some timers lie, and the messages that wait; int64[n] each."""
+    """Where the first puts of some of this store's timers lie; int64[n] each."""
 
     due_ms: Words
     offset: Words  # as in the id: of a delay level's with LEVEL_MARK
@@ -50,25 +47,14 @@ class FirstPuts(NamedTuple):
     level: Words  # delay level − 1, or −1 for a timer
     born_ms: Words  # of the message, as below
     body_bytes: Words
-    message: Words  # what waits: the first put, or a copy of it, which `entry` is of then
-    out_ms: Words  # what that one's unit leads to; of a broker's timer up to a precision before due
-    unit: Words  # of it in a slot's chain, as far as it was sought; or NO_UNIT, NOT_SOUGHT
-    slot: Words  # of that unit
 
 
 def new_first_puts(due_ms: Words, offset: Words) -> FirstPuts:
     """Return first puts of which nothing is known but their ids."""
     count = len(offset)
     row, level = np.full(count, UNMAPPED, np.int64), np.full(count, -1, np.int64)
-    entry, born_ms, body_bytes, slot = (np.zeros(count, np.int64) for _ in range(4))
-    unit, message = np.full(count, NOT_SOUGHT, np.int64), offset & ~fmt.LEVEL_MARK
-    known = entry, level, born_ms, body_bytes
-    return FirstPuts(due_ms, offset, row, *known, message, due_ms, unit, slot)
-
-
-def choose(puts: FirstPuts, which: Words | slice) -> FirstPuts:
-    """Return copies of some rows, or with a slice views of them."""
-    return FirstPuts(*(column[which] for column in puts))
+    entry, born_ms, body_bytes = (np.zeros(count, np.int64) for _ in range(3))
+    return FirstPuts(due_ms, offset, row, entry, level, born_ms, body_bytes)
 
 
 @inlined

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -32,6 +33,15 @@ ROWS_MAX: Final = 1 << 20
 """Rows of a round, about: if more wait, it ends sooner in the commit log. 50 MB."""
 
 
+class _Part(NamedTuple):
+    """Some units that follow each other, and which messages they name."""
+
+    offset: int
+    stop: int
+    first: int
+    last: int
+
+
 class UnitRanges:
     """Which messages the units of each part of the timer log name, as far as they were read.
 
@@ -40,30 +50,31 @@ class UnitRanges:
 
     def __init__(self) -> None:
         """Know nothing yet."""
-        self._stop = 0  # all units before are known
-        self._offsets: list[int] = []  # where each part begins, in order
-        self._messages: list[tuple[int, int]] = []  # the first and the last that its units name
+        self._parts: list[_Part] = []  # in order
 
     def note(self, units: Units) -> None:
         """Note units as they were read, none left out; what is known of them already stays."""
-        first = int(np.searchsorted(units.offset, self._stop))
+        first = int(np.searchsorted(units.offset, self._parts[-1].stop)) if self._parts else 0
         if first < len(units):
-            messages = units.message[first:]
-            self._messages.append((int(messages.min()), int(messages.max())))
-            self._offsets.append(int(units.offset[first]))
-            self._stop = int(units.offset[-1]) + fmt.UNIT_BYTES
+            messages, stop = units.message[first:], int(units.offset[-1]) + fmt.UNIT_BYTES
+            named = int(messages.min()), int(messages.max())
+            self._parts.append(_Part(int(units.offset[first]), stop, *named))
+
+    def forget(self, start: int) -> None:
+        """Forget the parts before `start`, which were removed. O(parts), if there are any."""
+        if self._parts and self._parts[0].stop <= start:
+            self._parts = [part for part in self._parts if part.stop > start]
 
     def next_offset(self, offset: int, start: int, stop: int) -> int:
         """Return where to read on from `offset` for units of messages from `start` to `stop`.
 
         O(parts that are passed over).
         """
-        part = max(0, bisect_right(self._offsets, offset) - 1)
-        for at in range(part, len(self._offsets)):
-            first, last = self._messages[at]
-            if first < stop and last >= start:
-                return max(offset, self._offsets[at])
-        return max(offset, self._stop)
+        parts = self._parts
+        for at in range(bisect_right(parts, offset, key=attrgetter("stop")), len(parts)):
+            if parts[at].first < stop and parts[at].last >= start:
+                return max(offset, parts[at].offset)
+        return max(offset, parts[-1].stop) if parts else offset
 
 
 @dataclass
@@ -95,6 +106,7 @@ class Round:
         self.is_read = False
         self._parts: list[Units] = []  # once it is read: one, with a unit of each message
         self._offset = log.start
+        ranges.forget(log.start)
         self._reader = ReadSegments(
             log.folder, "timerlog", log.segment_bytes, engine.disk.at, open_count_max=4
         )

@@ -3,7 +3,6 @@
 steps.py     the kernel that is a service's thread
 runner.py    the threads of the services
 prefetch.py  what falls due soon is read before it is due
-memory.py    how much memory this process may still use
 leap.py      over time in which nothing waits
 provide.py   gives them what they ask Python for
 """

@@ -28,7 +28,7 @@ from typing import Final
 import numpy as np
 
 from timerstore.services.engine.engine import Engine
-from timerstore.services.running.memory import available_bytes
+from timerstore.timelog.files.memory import available_bytes
 from timerstore.services.world.background import Flag
 from timerstore.services.world.state import (
     AHEAD_BATCH,

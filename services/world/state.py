@@ -2,7 +2,8 @@
 
 A slot here is a time divided by the precision, not yet an index into the ring. What another thread
 reads without a common lock is published and observed, see `timelog/jit/record.py`. The locks,
-always taken in this order, each held for one bounded step by code that needs no GIL:
+always taken in this order, each held for one bounded step by code that needs no GIL (Python takes
+all three to look for a timer that may have been taken):
 
 - *fire*: dequeue-put, deliver-levels, cancel: the cancelled set, the frontier, levels' offsets;
 - *near*: dequeue-get: the near wheel;

@@ -43,10 +43,8 @@ The steps.
   take any time. What its step has done until then is settled; it gives its locks back, for who has
   the GIL may wait for them; and nobody runs its step before that was answered.
 - Cancel says True where the due time is after frontier and R, or the index is not linked, or, of a
-  level, not before the offset. Else it takes near and wheel, too, and looks where a timer can wait:
-  rings B and C, its bucket. If a chain that can hold it was not walked, it gives the locks back,
-  reads Q, looks for the unit in such chains, earlier slots first, and then judges anew: of a unit
-  whose slot was claimed meanwhile the message is near, or was taken, or hopped. Reschedule is
+  level, not before the offset. Else it takes all three locks and looks where a timer can wait: the
+  unlinked, near, rings B and C, half-claimed chains, slots that are not claimed. Reschedule is
   cancel with the new timer and the delete under one append; recovery mends one that was torn by a
   power cut.
 - Flush captures R, Q, L, level offsets and all ends at one instant, under fire and wheel. Pages are
@@ -94,7 +92,7 @@ LINK: Final = "services.pipeline.enqueue_put"
 PUT: Final = "services.pipeline.dequeue_put"
 SETS: Final = "wheel.cancelled"
 STEPS: Final = "services.running.steps"
-WAITING: Final = "services.calls.waiting"
+OVERDUE: Final = "pending.overdue"
 
 FIRE_GAP: Final = """\
     lock_release(world.fire_lock)
@@ -404,25 +402,24 @@ _CRASHES: Final[dict[str, list[Change]]] = {
 _LOOKS: Final[dict[str, list[Change]]] = {
     "cancel passes ring B by": [
         Change(
-            *(WAITING, "_is_claimed"),
-            "_ring_holds(world.late_ring.ends, world.late_ring.message, message)",
-            "False",
+            *(OVERDUE, "_handed_on_messages"),
+            "rings = engine.world.late_ring, engine.world.dequeue_ring",
+            "rings = (engine.world.dequeue_ring,)",
         ),
         Change(*(GET, "dequeue_get"), "    lock_acquire(", "    pause()\n    lock_acquire("),
     ],
     "cancel passes ring C by": [
         Change(
-            *(WAITING, "_is_claimed"),
-            "_ring_holds(world.dequeue_ring.ends, world.dequeue_ring.message, message)",
-            "False",
+            *(OVERDUE, "_handed_on_messages"),
+            "rings = engine.world.late_ring, engine.world.dequeue_ring",
+            "rings = (engine.world.late_ring,)",
         ),
         Change(
             *(PUT, "dequeue_put"), "        lock_acquire(", "        pause()\n        lock_acquire("
         ),
     ],
     "cancel passes what was put aside by": [
-        Change(*(WAITING, "_is_unwalked"), "if aside_of(world, slot) == 1:", "if False:"),
-        Change(*(WAITING, "_is_claimed"), "for aside in range(2):", "for aside in range(1):"),
+        Change(*(OVERDUE, "_is_unclaimed"), "return aside | ", "return "),
     ],
     "R passes what was put aside": [
         Change(

@@ -17,9 +17,8 @@ from timerstore import ManualClock, TimerStore
 from timerstore.core.core import Core
 from timerstore.ground.ids import Int64s, parse_id
 from timerstore.pending import unlinked
-from timerstore.pending.found import Found, read_messages
+from timerstore.pending.found import Found, capture_locked, read_messages
 from timerstore.services.engine.holds import Hold
-from timerstore.services.looking.instant import capture_instant
 from timerstore.services.looking.timer_places import unlinked_messages
 from timerstore.timelog.bytes.message import IDENTITY_OURS
 
@@ -31,8 +30,9 @@ FAR_S = 500
 def naive_copies(store: TimerStore, offsets: list[int]) -> list[int]:
     """Look at each message that has no unit."""
     core = store.core
-    at = capture_instant(core.engine, whole=False).snapshot
-    found = read_messages(core, unlinked_messages(core.engine, at), at.hold)
+    with core.engine.locks.guard():
+        at = capture_locked(core)
+        found = read_messages(core, unlinked_messages(core.engine, at), at.hold)
     return [
         int(message)
         for message, high, low in zip(found.message, found.high, found.low, strict=True)
@@ -42,8 +42,9 @@ def naive_copies(store: TimerStore, offsets: list[int]) -> list[int]:
 
 def kept_copies(store: TimerStore, offsets: list[int]) -> list[int]:
     core = store.core
-    at = capture_instant(core.engine, whole=False).snapshot
-    return unlinked.unlinked_copies(core, at, np.array(offsets, np.int64)).tolist()
+    with core.engine.locks.guard():
+        at = capture_locked(core)
+        return unlinked.unlinked_copies(core, at, np.array(offsets, np.int64)).tolist()
 
 
 def offset_of(id: str) -> int:

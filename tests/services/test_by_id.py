@@ -23,9 +23,8 @@ from timerstore.services.calls.by_id import (
     Templates,
     new_place,
 )
-from timerstore.services.calls.cancel_ahead import CANCELLED_BEFORE, CANCELLED_NOW
+from timerstore.services.calls.cancel_ahead import CANCELLED_BEFORE, CANCELLED_NOW, NOT_JUDGED
 from timerstore.services.calls.deletes import delete_template
-from timerstore.services.calls.waiting import NOT_JUDGED
 from timerstore.services.looking.timer_parts import SPAN_BODY, SPAN_BODY_END
 from timerstore.timelog.jit.locks import Gate
 from timerstore.timelog.writing.append import STAGE_BYTES

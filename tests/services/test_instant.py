@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import timerstore
 from tests.small_store import SMALL
+from timerstore.pending.found import capture_locked
 from timerstore.services.looking.instant import capture_instant
 from timerstore.services.world.rings import waiting_places
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
@@ -81,6 +82,7 @@ def test_an_instant_is_what_the_words_say(steps: list[tuple[str, int]]) -> None:
         assert found.level_start.tolist() == store.core.engine.levels.offset[:levels].tolist()
         waiting = int((found.level_stop - found.level_start).sum())
         assert waiting >= store.core.engine.queues.table.pending[QUEUE_COUNT_MAX:].sum()
+        assert capture_locked(store.core)[:-2] == snapshot[:-2]
         light = capture_instant(store.core.engine, whole=False)
         assert sorted(light.messages.tolist()) == slow_messages(store)
         assert len(light.cancelled) == len(light.slots) == 0

@@ -7,6 +7,7 @@ epochs.py        what is dropped while kernels look at it
 pinned.py        segments that stay in a table of one's own
 disk.py          the one place through which bytes reach a disk
 forked.py        what a forked child keeps mapped
+memory.py        how much memory this process may still use
 names.py         the names that files of a store can have
 nonzero.py       at which index memory that others may change is not zero
 sharing.py       a lock on a log's folder, for its readers

@@ -19,7 +19,6 @@ from timerstore.cli.app import settings
 from timerstore.cli.output import Output
 from timerstore.cli.times import now_ms
 from timerstore.control.wire import from_json, to_json
-from timerstore.core.directory import holds_objects
 from timerstore.errors import (
     InvalidArgumentError,
     NotAStoreError,
@@ -207,6 +206,8 @@ def check_is_there(path: Path) -> None:
 @contextmanager
 def looking(out: Output, path: str | Path, config_file: Path | None = None) -> Iterator[Look]:
     """Look at a store, or a backup; say as of when, if that is not plain."""
+    from timerstore.core.directory import holds_objects
+
     with ExitStack() as stack:
         if "://" in str(path) or holds_objects(Path(path)):
             folder = stack.enter_context(_fetched(out, path))

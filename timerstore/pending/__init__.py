@@ -11,7 +11,7 @@
     moved.py        timers whose first message is gone
     keyed.py        timers by their key
     found.py        messages that wait, as arrays
-    overdue.py      what a verdict does not see: chains not walked yet, copies
+    overdue.py      what may have been taken already
     unlinked.py     copies that have no unit yet, each read once
     target.py       what an id stands for, if that is to be cancelled or moved
     timers.py       the timer that a caller sees

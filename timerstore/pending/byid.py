@@ -14,9 +14,8 @@ from timerstore.pending.moved import Payload, encode_described
 from timerstore.pending.timers import Timer, from_parts
 from timerstore.services.calls import by_id
 from timerstore.services.calls.by_id import Kernels, Place, Templates, new_place
-from timerstore.services.calls.cancel_ahead import CANCELLED_BEFORE, CANCELLED_NOW
+from timerstore.services.calls.cancel_ahead import CANCELLED_BEFORE, CANCELLED_NOW, NOT_JUDGED
 from timerstore.services.calls.deletes import delete_template
-from timerstore.services.calls.waiting import NOT_JUDGED
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.timer_parts import (
     SPAN_COLUMNS,

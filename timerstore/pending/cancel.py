@@ -18,30 +18,26 @@ put into a delay level cannot be cancelled.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any
 
 import numpy as np
 
 from timerstore.core.core import Core
 from timerstore.ground.ids import Int64s, TimerIds, read_plain
 from timerstore.ground.kinds import check_list
-from timerstore.pending.overdue import settle
-from timerstore.pending.target import find_theirs, is_cancelled, replace
-from timerstore.pending.verdict import Bools, find, is_foreign, parse
+from timerstore.pending.target import find_theirs, is_cancelled, replace, still_waits
+from timerstore.pending.verdict import Bools, find, is_foreign, judge, parse
 from timerstore.services.calls.cancel_ahead import (
     CANCELLED_BEFORE,
     CANCELLED_NOW,
+    NOT_JUDGED,
     cancel_ahead,
 )
-from timerstore.services.calls.first_puts import DAMAGED, FirstPuts, choose
-from timerstore.services.calls.waiting import NOT_JUDGED, WAITS, WAS_CANCELLED
+from timerstore.services.calls.first_puts import DAMAGED, FirstPuts, new_first_puts
 from timerstore.services.mending.pass_lost import name_lost
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.jit.record import Int8s
+from timerstore.timelog.files.nonzero import nonzero_places
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
-
-_IDS: Final = 2
-"""The first columns of FirstPuts are what ids say."""
 
 
 def cancel_many(core: Core, ids: Sequence[str]) -> Bools:
@@ -69,8 +65,13 @@ def _cancel_each(core: Core, ids: Sequence[str], now_ms: int) -> Bools:
 
 def _cancel_theirs(core: Core, id: str, now_ms: int) -> bool:
     """Cancel the timers of a broker that have a key; tell whether one was pending."""
-    done = [replace(core, target, [], now_ms) is not None for target in find_theirs(core, id)]
-    return any(done)
+    done = False
+    for target in find_theirs(core, id):
+        with core.engine.locks.guard():
+            if still_waits(core, target):
+                replace(core, target, [], now_ms)
+                done = True
+    return done
 
 
 def _cancel_ours(core: Core, due_ms: Int64s, offsets: Int64s, now_ms: int) -> Bools:
@@ -79,37 +80,31 @@ def _cancel_ours(core: Core, due_ms: Int64s, offsets: Int64s, now_ms: int) -> Bo
     for offset in offsets[found.row == DAMAGED].tolist():
         name_lost(core.engine, offset & ~fmt.LEVEL_MARK)
     verdicts = np.zeros(len(offsets), np.int8)
-    left = np.arange(len(offsets))
-    while len(left):
-        mine = choose(found, left)
-        verdicts[left] = _cancel_ahead(core, mine, now_ms)
-        left = left[verdicts[left] == NOT_JUDGED]
-        if len(left):
-            became = _settle_some(core, found, left)
-            verdicts[left[became == WAS_CANCELLED]] = CANCELLED_BEFORE
-            left = left[became == WAITS]
+    if not core.engine.uncounted:  # else a later copy may be damaged
+        verdicts = _cancel_ahead(core, found, now_ms)
     cancelled_before = (verdicts == CANCELLED_BEFORE) & (found.due_ms > now_ms)
     done: Bools = (verdicts == CANCELLED_NOW) | cancelled_before
+    left = np.flatnonzero(verdicts == NOT_JUDGED)
+    if len(left):
+        others = TimerIds(found.due_ms[left], found.offset[left], core.engine.store_tag)
+        done[left] = _cancel_others(core, others, now_ms)
     return done
 
 
-def _settle_some(core: Core, found: FirstPuts, which: Int64s) -> Int8s:
-    """Settle some timers, and note what they are waiting as."""
-    some = choose(found, which)
-    became = settle(core, some)
-    for column, settled in zip(found[_IDS:], some[_IDS:], strict=True):
-        column[which] = settled
-    return became
-
-
-def _cancel_ahead(core: Core, found: FirstPuts, now_ms: int) -> Int8s:
-    """Cancel what the kernel sees waiting; int8[n], as from `cancel_ahead`."""
+def _cancel_ahead(core: Core, found: FirstPuts, now_ms: int) -> np.ndarray[Any, np.dtype[np.int8]]:
+    """Cancel those that were certainly not taken; int8[n], as from `cancel_ahead`."""
     engine, stage = core.engine, core.take_stage()
     verdicts = np.zeros(len(found.row), np.int8)
     try:
         for row, mine in _by_row(found.row):
-            topic = engine.queues.topics[row % QUEUE_COUNT_MAX]
-            verdicts[mine] = cancel_ahead(engine, stage, topic, row, choose(found, mine), now_ms)
+            verdicts[mine] = cancel_ahead(
+                engine,
+                stage,
+                engine.queues.topics[row % QUEUE_COUNT_MAX],
+                row,
+                FirstPuts(*(column[mine] for column in found)),
+                now_ms,
+            )
     finally:
         core.free_stage(stage)
     return verdicts
@@ -122,3 +117,31 @@ def _by_row(rows: Int64s) -> Iterator[tuple[int, Int64s | slice]]:
         return
     for row in np.unique(rows[rows >= 0]).tolist():
         yield row, np.flatnonzero(rows == row)
+
+
+def _cancel_others(core: Core, ids: TimerIds, now_ms: int) -> Bools:
+    """Cancel timers that may have been taken, or whose first put retention has removed."""
+    engine, stage = core.engine, core.take_stage()
+    try:
+        with engine.locks.guard():
+            verdict = judge(core, ids, locked=True)
+            chosen = nonzero_places(verdict.pending)
+            engine.cancelled.reserve(len(chosen))
+            for row, places in _by_row(verdict.row[chosen]):
+                mine = chosen[places]
+                puts = new_first_puts(verdict.due_ms[mine], verdict.offset[mine])
+                puts.level[puts.offset >= fmt.LEVEL_MARK] = 0
+                puts.born_ms[:] = verdict.born_ms[mine]
+                puts.body_bytes[:] = verdict.body_bytes[mine]
+                cancel_ahead(
+                    engine,
+                    stage,
+                    engine.queues.topics[row % QUEUE_COUNT_MAX],
+                    row,
+                    puts,
+                    now_ms,
+                    judged=True,
+                )
+    finally:
+        core.free_stage(stage)
+    return verdict.pending | (verdict.cancelled & (verdict.due_ms > now_ms))

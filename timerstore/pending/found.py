@@ -17,14 +17,16 @@ from timerstore.services.looking.due_order import (
     DueOrder,
     Places,
 )
-from timerstore.services.looking.instant import Instant, capture_instant
+from timerstore.services.looking.instant import Instant, Snapshot, capture_instant
 from timerstore.services.looking.level_timers import read_waiting
 from timerstore.services.looking.read_pending import reading_of
 from timerstore.services.mending.pass_lost import name_lost
+from timerstore.services.world.floor import read_floor
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.wheel import judge as pending
 from timerstore.wheel.sets import map_keys
+from timerstore.wheel.slots import NO_UNIT
 
 _NOTHING: Final = np.zeros(0, np.int64)
 _AT_FIRST: Final = 256
@@ -88,6 +90,25 @@ def read_messages(core: Core, messages: Int64s, hold: Hold, cancelled: Int64s = 
         parts.append(np.vstack((part, *who, np.zeros(len(part), np.int64)))[:, kept])
         damaged.append(part[verdicts < 0])
     return Found._make([*np.concatenate(parts, axis=1), np.concatenate(damaged), hold])
+
+
+def capture_locked(core: Core) -> Snapshot:
+    """Capture the cursors; under the locks of the services. O(1)."""
+    engine, world = core.engine, core.engine.world
+    aside_stop, aside = world.dequeue_put.aside_stop, (0, 0, NO_UNIT)
+    if engine.read_slot < aside_stop:
+        aside = world.aside.claimed_slot, aside_stop, world.aside.claim_offset
+    return Snapshot(
+        world.dequeue_get.claimed_slot,
+        world.dequeue_get.claim_offset,
+        *aside,
+        world.flush.checkpointed_slot + 2 * world.settings.slot_count,  # see wheel/place.py
+        engine.timerlog.end,
+        world.enqueue_put.linked_index,
+        engine.queues.next_index(0),
+        read_floor(world),
+        engine.holds.under_locks(),
+    )
 
 
 def find_pending(core: Core, instant: Instant | None = None) -> Found:

@@ -12,7 +12,6 @@ from timerstore.pending.target import broker_copies
 from timerstore.pending.timers import Timer, read_timer
 from timerstore.pending.verdict import judge
 from timerstore.services.calls.first_puts import DAMAGED
-from timerstore.services.calls.waiting import WAITS
 from timerstore.services.engine.holds import while_held
 from timerstore.services.looking.instant import capture_instant
 from timerstore.services.looking.timer_places import half_claimed, slot_messages, unlinked_messages
@@ -29,9 +28,9 @@ def get(core: Core, id: str) -> Timer | None:
         return copies[0][1] if copies else None
     offset, due_ms = parsed.offset, parsed.due_ms
     while True:
-        puts, became = judge(core, [id])
-        message = int(puts.message[0])
-        if became[0] != WAITS and (puts.row[0] != DAMAGED or due_ms <= core.clock.now_ms):
+        verdict = judge(core, [id])
+        message = int(verdict.message[0])
+        if not verdict.pending[0] and (verdict.row[0] != DAMAGED or due_ms <= core.clock.now_ms):
             return None
         try:
             first = read_timer(core, message, due_ms)

@@ -1,204 +1,169 @@
-"""Looks for timers where a kernel does not: in chains that were not walked, and among copies.
+"""Looks for timers wherever they can still wait, if they are overdue or cleaning has passed them.
 
-A kernel tells under the locks whether a message waits, see `services/calls/waiting.py`. Most that
-are asked for when they may have been taken were fired, and there is nothing to look for. What is
-looked for here is looked for without a lock, and judged again with what was found:
-
-- A message may be in a chain that was not walked yet, because the clock went back or the store was
-  just opened. Units do not change, so its unit is found beside the services. If its slot is claimed
-  meanwhile, the kernel finds the message in the near wheel.
-- Cleaning, or a broker, may have copied the message. Then the latest copy waits, or none.
+A timer that is due after the frontier was certainly not taken. Of the others most were fired, but
+one may wait still: not linked yet, in the near wheel while a queue is full, or in a slot of its
+grid that was not claimed, because the clock went back or the store was just opened. What is in the
+dequeue-put queue was taken.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from timerstore.core.core import Core
 from timerstore.ground.ids import Int64s
-from timerstore.pending.found import read_messages
+from timerstore.pending.found import capture_locked, read_messages
 from timerstore.pending.unlinked import unlinked_copies
-from timerstore.services.calls.first_puts import GONE, NOT_SOUGHT, FirstPuts
-from timerstore.services.calls.waiting import (
-    COPIED,
-    IN_CHAINS,
-    NOT_JUDGED,
-    OVER,
-    judge_timers,
-)
 from timerstore.services.engine.engine import Engine
-from timerstore.services.engine.holds import LapsedError, while_held
-from timerstore.services.looking.instant import Snapshot, capture_instant
-from timerstore.services.looking.read_pending import look_held
-from timerstore.services.looking.slot_units import slot_units
-from timerstore.services.looking.timer_places import half_claimed, slot_messages
-from timerstore.services.world.floor import Floor
-from timerstore.services.world.state import PASS_COLUMNS
-from timerstore.timelog.bytes.decode import decode_message
+from timerstore.services.looking.instant import Snapshot
+from timerstore.services.looking.timer_places import half_claimed, slot_messages, unlinked_messages
+from timerstore.services.world.rings import waiting_places
 from timerstore.timelog.bytes.message import IDENTITY_OURS
-from timerstore.timelog.jit.record import Flags, Int8s
-from timerstore.wheel.slots import NO_UNIT
-
-_NO_PASSES: Final = np.zeros((0, PASS_COLUMNS), np.int64)
+from timerstore.wheel.near import near_entries
 
 
-def settle(core: Core, puts: FirstPuts) -> Int8s:
-    """Tell of this store's timers which wait: int8[n], WAITS, WAS_CANCELLED or OVER.
+def find_overdue(
+    core: Core, due_ms: Int64s, offsets: Int64s, rows: Int64s
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Tell which timers still wait: bool[n]. Under all locks of the services.
 
-    `puts`: written, so that a copy that waits stands in the place of the first put. O(bucket) for
-    each; of what may be in a chain, or was copied, O(units of the slots that can hold one of them);
-    of copies also O(bytes of what has no unit and came since the last call), and O(pending) if a
-    broker rolled one.
+    `offsets`: of the first puts; `rows`: the queues of their real topics. O(n + near wheel + bytes
+    without a unit), and the chains of the slots that can hold one of them.
     """
-    became = np.zeros(len(puts.offset), np.int8)
-    while True:
-        trusts = not core.engine.uncounted
-        judge_timers(core.engine.world, puts, IDENTITY_OURS, puts.offset, trusts, became)
-        in_chains, copied = np.flatnonzero(became == IN_CHAINS), np.flatnonzero(became == COPIED)
-        if len(in_chains) + len(copied) == 0:
-            return became
-        became[in_chains] = became[copied] = NOT_JUDGED
-        if len(in_chains):
-            while_held(lambda: find_units(core, puts, in_chains))  # noqa: B023
-        if len(copied):
-            is_found = while_held(lambda: _find_copies(core, puts, copied))  # noqa: B023
-            became[copied[~is_found]] = OVER
+    engine = core.engine
+    snapshot = capture_locked(core)
+    unlinked = unlinked_messages(engine, snapshot)
+    messages = np.concatenate([_linked_messages(core, snapshot, due_ms), unlinked])
+    if not engine.world.done.count:
+        waiting = np.isin(offsets, messages)
+        if waiting.all():
+            return waiting
+    # The rest may have rolled: then a later copy waits. A retry has its origin's key, but goes to
+    # another topic.
+    messages = np.unique(messages[messages >= offsets.min()])
+    found = read_messages(core, messages, snapshot.hold)
+    ours = found.high == IDENTITY_OURS
+    copies = set(zip(found.low[ours].tolist(), found.row[ours].tolist(), strict=True))
+    wanted = zip(offsets.tolist(), rows.tolist(), strict=True)
+    return np.fromiter((each in copies for each in wanted), np.bool_, len(offsets))
 
 
-def settle_theirs(core: Core, puts: FirstPuts, high: int, low: int) -> int:
-    """Tell of one timer of a broker: WAITS, WAS_CANCELLED, OVER or COPIED.
+def find_moved(core: Core, due_ms: Int64s, offsets: Int64s) -> tuple[Int64s, Int64s]:
+    """Find timers whose first message retention has removed: only a rolled copy can wait.
 
-    Its rolls are on no grid, so any slot up to its own can hold it: O(their units).
+    Return the commit log offset of each one's latest copy, −1 if none waits, and the queue of
+    its real topic. Under all locks of the services. Costs as `find_overdue`, but `unlinked_copies`
+    reads what has no unit; O(pending) if a timer that nobody can have taken is on no slot of its
+    grid, because a broker rolled it.
     """
-    while True:
-        became, trusts = np.zeros(1, np.int8), not core.engine.uncounted
-        judge_timers(core.engine.world, puts, high, np.array([low]), trusts, became)
-        if became[0] != IN_CHAINS:
-            return int(became[0])
-        while_held(lambda: find_units(core, puts, np.zeros(1, np.int64), ours=False))
-
-
-def find_units(core: Core, puts: FirstPuts, which: Int64s, *, ours: bool = True) -> None:
-    """Note the units of messages in chains that were not walked, and which have none there.
-
-    Raises LapsedError.
-    """
-    engine, hold = core.engine, core.engine.holds.take()
-    linked = engine.world.enqueue_put.linked_index  # before a chain: what has no unit is in none
-    times, due_slots = engine.wheel.slots["time"], puts.due_ms[which] // engine.precision_ms
-    if ours:
-        slots = _grid_slots(engine, due_slots, engine.read_slot)
-    else:
-        last = max(int(due_slots.max()), engine.world.dequeue_get.claimed_slot)
-        slots = np.sort(times[(times >= engine.read_slot) & (times <= last)])
-    order = np.argsort(puts.message[which], kind="stable")
-    messages = puts.message[which][order]
-    units, found_in = np.full(len(which), NO_UNIT, np.int64), np.zeros(len(which), np.int64)
-    latest = Floor(0, _NO_PASSES, engine.world.hopped)
-    for slot in slots[_is_unwalked(engine, slots)].tolist():  # a hop leads to a later one
-        for each in slot_units(engine, slot, hold=hold):
-            at = np.minimum(np.searchsorted(messages, each.message), len(messages) - 1)
-            hits = np.flatnonzero((messages[at] == each.message) & ~latest.superseded(each))
-            units[at[hits]], found_in[at[hits]] = each.offset[hits], slot
-    same = np.searchsorted(messages, messages)  # one may be asked for twice
-    is_sure = puts.entry[which] < linked
-    puts.unit[which[order]] = units[same]
-    puts.slot[which[order]] = found_in[same]
-    puts.unit[which[~is_sure]] = NOT_SOUGHT
-
-
-def _is_unwalked(engine: Engine, slots: Int64s) -> Flags:
-    """Tell of which slots some units may not be claimed."""
-    world = engine.world
-    if engine.read_slot >= world.dequeue_put.aside_stop:
-        return slots >= world.dequeue_get.walked_slot
-    is_aside = slots < world.dequeue_put.aside_stop
-    walked = np.where(is_aside, world.aside.walked_slot, world.dequeue_get.walked_slot)
-    return slots >= walked
-
-
-def _grid_slots(engine: Engine, own: Int64s, read_slot: int) -> Int64s:
-    """Return the slots in which timers can wait whose own slots are given, in order.
-
-    They are the used ones on a grid of one of these, and R's, which stands in for those before it.
-    """
-    hop, wheel = engine.world.settings.hop_slots, engine.wheel.slots["time"]
-    found = [np.array([read_slot])]
-    top = engine.world.flush.checkpointed_slot + 2 * engine.world.settings.slot_count
-    slots = own - np.maximum(0, -(-(own - top + 1) // hop)) * hop
-    while len(slots := np.unique(slots[slots >= read_slot])):
-        found.append(slots)
-        slots = slots - hop
-    slots = np.unique(np.concatenate(found))
-    used: Int64s = slots[wheel[slots % len(wheel)] == slots]
-    return used
-
-
-def _find_copies(core: Core, puts: FirstPuts, which: Int64s) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Find the latest copy of each timer, and note it in the first put's place: bool[n].
-
-    Raises LapsedError.
-    """
-    engine, due_ms, offsets = core.engine, puts.due_ms[which], puts.offset[which]
-    read_slot = engine.read_slot  # before the capture: what it passes meanwhile hops further
-    instant = capture_instant(engine, whole=False)
-    at = instant.snapshot
-    is_near = (instant.due_ms == 0) | np.isin(instant.due_ms, due_ms)
-    parts = [
-        instant.messages[is_near],
-        half_claimed(engine, at),
-        unlinked_copies(core, at, offsets),
-    ]
-    slots = _grid_slots(engine, due_ms // engine.precision_ms, read_slot)
-    slots = slots[_is_unclaimed(at, slots)]
-    parts += [slot_messages(engine, at, slot) for slot in slots.tolist()]
-    found = _note_copies(core, puts, which, at, np.concatenate(parts))
-    # Nobody took it, and it is on no slot of its grid: a broker rolled it.
-    off_grid = ~found & (due_ms > max(engine.world.dequeue_put.frontier_ms, 0))
+    snapshot = capture_locked(core)
+    unlinked = unlinked_copies(core, snapshot, offsets)
+    waiting = np.concatenate([_linked_messages(core, snapshot, due_ms), unlinked])
+    messages, rows = _find_copies(core, snapshot, due_ms, offsets, waiting)
+    off_grid = (messages < 0) & (due_ms > core.engine.world.dequeue_put.frontier_ms)
     if off_grid.any():
-        own = int(due_ms[off_grid].max()) // engine.precision_ms
-        times = engine.wheel.slots["time"]
-        slots = np.sort(times[_is_unclaimed(at, times) & (times <= own)])
-        waiting = [slot_messages(engine, at, slot) for slot in slots.tolist()]
-        waiting.append(np.zeros(0, np.int64))
-        found[off_grid] = _note_copies(core, puts, which[off_grid], at, np.concatenate(waiting))
-    return found
+        own = int(due_ms[off_grid].max()) // core.engine.precision_ms
+        waiting = _messages_until(core.engine, snapshot, own)
+        found = _find_copies(core, snapshot, due_ms[off_grid], offsets[off_grid], waiting)
+        messages[off_grid], rows[off_grid] = found
+    return messages, rows
 
 
-def _note_copies(
-    core: Core, puts: FirstPuts, which: Int64s, at: Snapshot, waiting: Int64s
-) -> Flags:
-    """Find the latest copy of each timer among messages that wait, and note it: bool[n]."""
-    found = read_messages(core, np.unique(waiting), at.hold)
+def _find_copies(
+    core: Core, snapshot: Snapshot, due_ms: Int64s, offsets: Int64s, waiting: Int64s
+) -> tuple[Int64s, Int64s]:
+    """Find the latest copy of each timer among messages that wait: its offset, its queue; or −1."""
+    found = read_messages(core, np.unique(waiting), snapshot.hold)
     ours = np.flatnonzero(found.high == IDENTITY_OURS)
     # In ascending order, so that the latest copy stays. A retry has its origin's key, and is due at
     # another time.
-    copies = {(int(found.low[i]), int(found.due_ms[i])): i for i in ours.tolist()}
-    is_found = np.zeros(len(which), np.bool_)
-    log = core.engine.commitlog
-    for n, i in enumerate(which.tolist()):
-        place = copies.get((int(puts.offset[i]), int(puts.due_ms[i])))
-        if place is None:
-            continue
-        copy, row = int(found.message[place]), int(found.row[place])
-        message = look_held(log, copy, at.hold, lambda: decode_message(log.view(copy), copy))  # noqa: B023
-        if message is None:
-            raise LapsedError
-        if row < 0:  # nothing was put to that topic, or fired, since opening
-            row = core.engine.row_of_message(copy)
-        if row < 0:
-            continue
-        if puts.row[i] == GONE:
-            puts.row[i] = row
-        puts.message[i], puts.entry[i], puts.unit[i] = copy, message.queue_index, NOT_SOUGHT
-        puts.born_ms[i], puts.body_bytes[i] = message.born_ms, len(message.body)
-        is_found[n] = True
-    return is_found
+    copies = {
+        (int(found.low[i]), int(found.due_ms[i])): (int(found.message[i]), int(found.row[i]))
+        for i in ours.tolist()
+    }
+    messages, rows = np.full(len(offsets), -1, np.int64), np.full(len(offsets), -1, np.int64)
+    for i, who in enumerate(zip(offsets.tolist(), due_ms.tolist(), strict=True)):
+        if who in copies:
+            messages[i], rows[i] = copies[who]
+            if rows[i] < 0:  # nothing was put to that topic, or fired, since opening
+                rows[i] = core.engine.row_of_message(int(messages[i]))
+    return messages, rows
 
 
-def _is_unclaimed(snapshot: Snapshot, slots: Int64s) -> Flags:
+def find_waiting_foreign(core: Core, due_ms: int, high: int, low: int) -> bool:
+    """Tell whether a broker's timer that may have been taken still waits. Under all locks.
+
+    It is due soon or overdue, so it waits in no slot behind its own; but its rolls are on no grid,
+    so any slot up to that can hold it.
+    """
+    engine, snapshot = core.engine, capture_locked(core)
+    _, near = near_entries(engine.near)
+    parts = [near, unlinked_messages(engine, snapshot), half_claimed(engine, snapshot)]
+    last = max(due_ms // engine.precision_ms, snapshot.claimed)
+    parts.append(_messages_until(engine, snapshot, last))
+    found = read_messages(core, np.unique(np.concatenate(parts)), snapshot.hold)
+    return bool(((found.high == high) & (found.low == low)).any())
+
+
+def _messages_until(engine: Engine, snapshot: Snapshot, last: int) -> Int64s:
+    """Return the messages of all slots up to one that are not claimed."""
+    times = engine.wheel.slots["time"]
+    slots = np.sort(times[_is_unclaimed(snapshot, times) & (times <= last)]).tolist()
+    parts = [slot_messages(engine, snapshot, slot) for slot in slots]
+    return np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+def _linked_messages(core: Core, snapshot: Snapshot, due_ms: Int64s) -> Int64s:
+    """Return the messages that have a unit, and wait where timers that are due then can wait."""
+    engine = core.engine
+    own = due_ms // engine.precision_ms
+    parts = [
+        _near_messages(engine, due_ms, own),
+        _handed_on_messages(engine),
+        half_claimed(engine, snapshot),
+    ]
+    for slot in _unclaimed_slots(engine, snapshot, own):
+        parts.append(slot_messages(engine, snapshot, slot))
+    return np.concatenate(parts)
+
+
+def _handed_on_messages(engine: Engine) -> Int64s:
+    """Return the messages in the queues before and behind the near wheel."""
+    rings = engine.world.late_ring, engine.world.dequeue_ring
+    return np.concatenate([ring.message[waiting_places(ring.ends)] for ring in rings])
+
+
+def _near_messages(engine: Engine, due_ms: Int64s, own: Int64s) -> Int64s:
+    """Return the messages of near wheel nodes that wait for one of these times, or may roll."""
+    near, world = engine.near, engine.world
+    waiting_ms, messages = near_entries(near)
+    starts = np.concatenate(
+        [
+            np.arange(world.dequeue_put.front_slot, world.dequeue_get.claimed_slot),
+            np.arange(world.dequeue_put.passed_slot, world.aside.claimed_slot),
+        ]
+    )
+    return messages[np.isin(waiting_ms, np.concatenate([due_ms, starts * engine.precision_ms]))]
+
+
+def _is_unclaimed(snapshot: Snapshot, slots: Int64s) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Tell of which slots no unit was claimed, if they have any and are not passed."""
     aside = (snapshot.aside_claimed <= slots) & (slots < snapshot.aside_stop)
     return aside | (slots >= snapshot.claimed)
+
+
+def _unclaimed_slots(engine: Engine, snapshot: Snapshot, own: Int64s) -> list[int]:
+    """Return the used slots that are not claimed, and are on the grid of one of these."""
+    hop = engine.world.settings.hop_slots
+    wheel = engine.wheel.slots["time"]
+    # The latest slot of each grid that lies in the ring.
+    slots = own - np.maximum(0, -(-(own - snapshot.top + 1) // hop)) * hop
+    found: set[int] = set()
+    if _is_unclaimed(snapshot, np.array([engine.read_slot]))[0]:  # it stands in for those before it
+        found.add(engine.read_slot)
+    while len(slots := slots[slots >= engine.read_slot]):
+        found.update(np.unique(slots[_is_unclaimed(snapshot, slots)]).tolist())
+        slots = slots - hop
+    return sorted(slot for slot in found if int(wheel[slot % len(wheel)]) == slot)

@@ -20,24 +20,24 @@ from timerstore.pending.target import (
     id_as_written,
     is_cancelled,
     replace,
+    still_waits,
 )
 from timerstore.pending.verdict import is_foreign
 
 
 def reschedule(core: Core, id: str, due_ms: int, now_ms: int, payload: Payload) -> str:
     """Move any timer; return its new id. Neither message is durable yet."""
+    theirs = None
     if is_foreign(core, id):
-        target = _the_one(core, id)
+        theirs = _the_one(core, id)
     else:
         id = id_as_written(core, id)
-        ours = find_ours(core, id)
-        if ours is None:
+    with core.engine.locks.guard():
+        target = find_ours(core, id) if theirs is None else theirs
+        if target is None or (theirs is not None and not still_waits(core, theirs)):
             raise _too_late(id)
-        target = ours
-    entry = compose_moved(core, target.timer, due_ms, id, payload)
-    offset = replace(core, target, [entry], now_ms)
-    if offset is None:
-        raise _too_late(id)
+        entry = compose_moved(core, target.timer, due_ms, id, payload)
+        offset = replace(core, target, [entry], now_ms)
     return format_id(due_ms, offset, core.engine.store_tag)
 
 

@@ -2,7 +2,7 @@
 
 What a broker wrote has its own unique key for an id, which `pending` lists. Such a key does not say
 where its timer waits, and a broker's rolls are not on our grid, so the pending timers are
-searched for it, O(pending), without a lock; only the verdict falls under fire, in a kernel.
+searched for it, O(pending), without a lock; only the verdict falls under the locks of the services.
 Two topics may use one key; then it stands for both timers. What is known of a timer in the
 cancelled set is a hash of its topic with its key, as for the deletes of a broker.
 """
@@ -17,13 +17,12 @@ from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError, UnknownTimerError
 from timerstore.ground.ids import format_id
 from timerstore.pending.found import Found, find_pending
-from timerstore.pending.overdue import settle, settle_theirs
+from timerstore.pending.overdue import find_waiting_foreign
 from timerstore.pending.timers import Timer, message_timer, read_timer
 from timerstore.pending.verdict import judge, parse
 from timerstore.services.calls.cancel_ahead import cancel_with
 from timerstore.services.calls.deletes import compose_delete
-from timerstore.services.calls.first_puts import DAMAGED, FirstPuts, new_first_puts
-from timerstore.services.calls.waiting import COPIED, WAITS
+from timerstore.services.calls.first_puts import DAMAGED
 from timerstore.services.engine.holds import LapsedError, while_held
 from timerstore.services.looking.read_pending import look_held
 from timerstore.timelog.bytes import format as fmt
@@ -41,7 +40,6 @@ class Target(NamedTuple):
     high: int  # identity
     low: int
     row: int  # where it is counted
-    puts: FirstPuts  # it alone: what waits
 
 
 def id_as_written(core: Core, id: str) -> str:
@@ -57,14 +55,13 @@ def id_as_written(core: Core, id: str) -> str:
 
 
 def find_ours(core: Core, id: str) -> Target | None:
-    """Find a timer of this store; None if it is too late."""
-    puts, became = judge(core, [id])
-    if became[0] != WAITS and puts.row[0] != DAMAGED:
+    """Find a timer of this store; None if it is too late. Under the locks of the services."""
+    verdict = judge(core, [id], locked=True)
+    if not verdict.pending[0] and verdict.row[0] != DAMAGED:
         return None
-    offset, due_ms = int(puts.offset[0]), int(puts.due_ms[0])
-    timer = read_timer(core, int(puts.message[0]), due_ms)
-    row = core.engine.queues.row(_topic(timer))
-    return Target(timer, due_ms, IDENTITY_OURS, offset, row, puts)
+    offset, due_ms = int(verdict.offset[0]), int(verdict.due_ms[0])
+    timer = read_timer(core, int(verdict.message[0]), due_ms)
+    return Target(timer, due_ms, IDENTITY_OURS, offset, core.engine.queues.row(_topic(timer)))
 
 
 def broker_copies(core: Core, id: str) -> list[tuple[Message, Timer]]:
@@ -106,16 +103,6 @@ def _read(core: Core, found: Found, i: int) -> tuple[Message, Timer]:
 
 def find_theirs(core: Core, id: str) -> list[Target]:
     """Find the timers of a broker with this key; raise UnknownTimerError if there is none."""
-    found = _find_theirs(core, id)
-    if not found:
-        raise UnknownTimerError(
-            f"{id!r} is no timer that is pending here. Pass an id that put or pending returned."
-        )
-    return found
-
-
-def _find_theirs(core: Core, id: str) -> list[Target]:
-    """Find the timers of a broker with this key."""
     engine, found = core.engine, []
     for message, timer in broker_copies(core, id):
         if message.topic == fmt.LEVEL_TOPIC.decode():
@@ -126,11 +113,11 @@ def _find_theirs(core: Core, id: str) -> list[Target]:
         identity = identity_of(_topic(timer), _key(timer), engine.store_tag)
         queue_id = message.properties.get("REAL_QID", "")
         row = engine.queues.row(_topic(timer), int(queue_id) if queue_id.isdecimal() else 0)
-        out_ms = int(message.properties["TIMER_OUT_MS"])
-        puts = new_first_puts(*(np.array([each]) for each in (timer.due_ms, message.offset)))
-        puts.row[0], puts.entry[0] = row, message.queue_index
-        puts = puts._replace(out_ms=np.array([out_ms]))
-        found.append(Target(timer, out_ms, *identity, row, puts))
+        found.append(Target(timer, int(message.properties["TIMER_OUT_MS"]), *identity, row))
+    if not found:
+        raise UnknownTimerError(
+            f"{id!r} is no timer that is pending here. Pass an id that put or pending returned."
+        )
     return found
 
 
@@ -143,41 +130,35 @@ def is_cancelled(core: Core, id: str) -> bool:
         return bool(engine.cancelled.contains(pairs[:, 0].copy(), pairs[:, 1].copy()).any())
 
 
-def replace(core: Core, target: Target, entries: list[Staged], now_ms: int) -> int | None:
+def still_waits(core: Core, target: Target) -> bool:
+    """Tell whether a broker's timer still is pending. Under the locks of the services."""
+    engine, world, due_ms = core.engine, core.engine.world, target.timer.due_ms
+    high, low = np.array([target.high], np.int64), np.array([target.low], np.int64)
+    if engine.cancelled.contains(high, low)[0]:
+        return False
+    passed_ms = engine.read_slot * engine.precision_ms
+    frontier_ms = max(world.dequeue_put.frontier_ms, passed_ms - 1)
+    if min(due_ms, target.out_ms) > frontier_ms:
+        return True
+    return find_waiting_foreign(core, due_ms, target.high, target.low)
+
+
+def replace(core: Core, target: Target, entries: list[Staged], now_ms: int) -> int:
     """Append what comes in a timer's place, if anything, then its delete.
 
-    Return the first one's offset; None, and nothing done, if it does not wait any more.
+    Return the first one's offset. Under the locks of the services, by who knows that the timer is
+    pending.
     """
     engine, timer = core.engine, target.timer
     delete = compose_delete(engine, _topic(timer), _key(timer), target.out_ms, now_ms)
     old = (timer.due_ms, timer.put_ms, len(timer.body))
-    who = np.array([target.high, target.low], np.int64)
-    stage, waits = core.take_stage(), True
+    engine.cancelled.reserve(1)
+    stage = core.take_stage()
     try:
         count = stage_messages(stage, [*entries, Staged(delete, 0, 0, target.row, -1, *old)])
-        while waits:
-            offset = cancel_with(engine, stage, count, who, target.puts, now_ms)
-            if offset is not None:
-                return offset
-            waits = _waits(core, target)
-        return None
+        return cancel_with(engine, stage, count, target.high, target.low, now_ms)
     finally:
         core.free_stage(stage)
-
-
-def _waits(core: Core, target: Target) -> bool:
-    """Tell whether a timer still waits, and note as what."""
-    if target.high == IDENTITY_OURS:
-        return bool(settle(core, target.puts)[0] == WAITS)
-    while (became := settle_theirs(core, target.puts, target.high, target.low)) == COPIED:
-        for each in _find_theirs(core, target.timer.id):
-            if (each.high, each.low) == (target.high, target.low):
-                for column, found in zip(target.puts, each.puts, strict=True):
-                    column[:] = found
-                break
-        else:
-            return False
-    return became == WAITS
 
 
 def _topic(timer: Timer) -> bytes:

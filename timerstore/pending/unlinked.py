@@ -21,8 +21,8 @@ from timerstore.timelog.bytes.message import IDENTITY_OURS
 def unlinked_copies(core: Core, at: Snapshot, offsets: Int64s) -> Int64s:
     """Return the messages without a unit that are copies of the timers first put at `offsets`.
 
-    O(bytes without a unit that came since the last call + copies without a unit). Raises
-    LapsedError.
+    Under all locks of the services. O(bytes without a unit that came since the last call + copies
+    without a unit).
     """
     known = core.unlinked
     new = unlinked_messages(core.engine, at._replace(queue_start=max(at.queue_start, known.stop)))
@@ -38,7 +38,6 @@ def unlinked_copies(core: Core, at: Snapshot, offsets: Int64s) -> Int64s:
             np.concatenate([known.message[is_kept], message]),
             np.concatenate([known.low[is_kept], low]),
         )
-    # In one go: a signal may end this anywhere, and another thread may have read further.
-    core.unlinked = known._replace(stop=max(at.queue_end, known.stop))
+    core.unlinked = known._replace(stop=at.queue_end)  # in one go: a signal may end this anywhere
     messages: Int64s = known.message[np.isin(known.low, offsets)]
     return messages

@@ -1,21 +1,23 @@
 """The verdict on timers of this store: pending, cancelled, or too late.
 
-It falls in a kernel, under fire, under which dequeue-put appends what it took
-(`services/calls/waiting.py`).
+It falls under fire, under which dequeue-put appends what it took. A timer that is due after the
+frontier was certainly not taken; only one that is overdue, or that cleaning has passed, is looked
+for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError, UnknownTimerError
 from timerstore.ground.ids import Int64s, TimerId, TimerIds, format_id, parse_id
-from timerstore.pending.overdue import settle
+from timerstore.pending.overdue import find_moved, find_overdue
 from timerstore.services.calls.first_puts import (
+    GONE,
     NO_ROW,
     UNKNOWN,
     FirstPuts,
@@ -23,10 +25,23 @@ from timerstore.services.calls.first_puts import (
     new_first_puts,
 )
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.message import MessageParts
-from timerstore.timelog.jit.record import Int8s
+from timerstore.timelog.bytes.decode import decode_message
+from timerstore.timelog.bytes.message import IDENTITY_OURS, MessageParts
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+class Verdict(NamedTuple):
+    """What is known of some of this store's timers, one each."""
+
+    due_ms: Int64s
+    offset: Int64s  # as in the id: of a delay level's with LEVEL_MARK
+    message: Int64s  # the first put, or if that was removed the latest copy, −1 for none
+    row: Int64s  # queue of the real topic; of a delay level's + QUEUE_COUNT_MAX; or DAMAGED
+    pending: Bools
+    cancelled: Bools
+    born_ms: Int64s
+    body_bytes: Int64s
 
 
 def parse(core: Core, ids: Sequence[str]) -> tuple[Int64s, Int64s]:
@@ -75,14 +90,45 @@ def find(core: Core, due_ms: Int64s, offsets: Int64s) -> FirstPuts:
     return puts
 
 
-def judge(core: Core, ids: Sequence[str]) -> tuple[FirstPuts, Int8s]:
-    """Find timers by their ids, and tell what became of each: WAITS, WAS_CANCELLED or OVER.
+def judge(core: Core, ids: Sequence[str], *, locked: bool = False) -> Verdict:
+    """Decide which timers are pending. With `locked` the caller holds all locks of the services."""
+    found = find(core, *parse(core, ids))
+    if locked:
+        return _decide(core, found)
+    with core.engine.locks.guard():
+        return _decide(core, found)
 
-    O(bucket of its millisecond) for each; of what may still be in a chain, or was copied, as
-    `overdue.settle`.
-    """
-    puts = find(core, *parse(core, ids))
-    return puts, settle(core, puts)
+
+def _decide(core: Core, found: FirstPuts) -> Verdict:
+    """Decide under all locks of the services."""
+    due_ms, offsets, rows, indexes, levels, born_ms, body_bytes = found
+    engine, world = core.engine, core.engine.world
+    high = np.full(len(offsets), IDENTITY_OURS, np.int64)
+    cancelled = engine.cancelled.contains(high, offsets)
+    of_level = offsets >= fmt.LEVEL_MARK
+    waits = of_level & (rows >= 0) & ~cancelled & (indexes >= engine.levels.offset[levels])
+    kept = (rows >= 0) & ~cancelled & ~of_level
+    # A cancelled roll is dropped long before its time, so R may be past what was ever taken.
+    passed_ms = engine.read_slot * engine.precision_ms
+    frontier_ms = max(world.dequeue_put.frontier_ms, passed_ms - 1)
+    # What lies before F may have been cancelled and dropped; then nothing but the wheel knows.
+    pending = kept & (due_ms > frontier_ms) & (offsets >= world.cleaning.floor)
+    pending |= kept & (indexes >= world.enqueue_put.linked_index)
+    # If messages are damaged, the copy that waits may be one of them.
+    unsure = kept if engine.uncounted else kept & ~pending
+    if unsure.any():
+        pending[unsure] = find_overdue(core, due_ms[unsure], offsets[unsure], rows[unsure])
+    pending |= waits
+    messages = offsets & ~fmt.LEVEL_MARK
+    gone = (rows == GONE) & ~cancelled & ~of_level
+    if gone.any():
+        messages[gone], rows[gone] = find_moved(core, due_ms[gone], offsets[gone])
+        pending[gone] = (messages[gone] >= 0) & (rows[gone] >= 0)
+        for i in np.flatnonzero(gone & pending).tolist():
+            at = int(messages[i])
+            message = decode_message(engine.commitlog.view(at), at)
+            born_ms[i], body_bytes[i] = message.born_ms, len(message.body)
+    return Verdict(due_ms, offsets, messages, rows, pending, cancelled, born_ms, body_bytes)
 
 
 def is_foreign(core: Core, id: object) -> bool:

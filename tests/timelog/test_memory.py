@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from timerstore.services.running.memory import available_bytes
+from timerstore.timelog.files.memory import available_bytes
 
 
 def write(folder: Path, **files: str) -> None:
