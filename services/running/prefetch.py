@@ -28,7 +28,6 @@ from typing import Final
 import numpy as np
 
 from timerstore.services.engine.engine import Engine
-from timerstore.timelog.files.memory import available_bytes
 from timerstore.services.world.background import Flag
 from timerstore.services.world.state import (
     AHEAD_BATCH,
@@ -39,6 +38,7 @@ from timerstore.services.world.state import (
 )
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.memory import available_bytes
 from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.jit.acting import act_as, acting_as
 from timerstore.timelog.jit.intrinsics import get_i32, get_i64
