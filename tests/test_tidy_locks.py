@@ -8,7 +8,8 @@ from tests.test_tidy import OURS, shown, tree_of
 
 OF_THE_SERVICES = re.compile(r"\blocks(\.(fire|near|wheel))?\.guard\(\)")
 WHERE_PYTHON_TAKES_THEM = {
-    # what takes long: the cancelled set grows, an id may have fired, a unit is damaged, a segment goes
+    # what takes long: the cancelled set grows, an id may have fired, a unit is damaged, a segment
+    # goes
     "services/calls/cancel_ahead.py cancel_ahead",
     "timerstore/pending/cancel.py _cancel_others",
     "timerstore/pending/cancel.py _cancel_theirs",

@@ -62,9 +62,9 @@ def test_an_exception_ends_the_wait_and_not_the_work() -> None:
 def test_the_end_of_a_program_waits_for_it() -> None:
     program = (
         "import signal, time\nfrom timerstore.timelog.jit.apart import apart\n"
-        "def work():\n    time.sleep(0.5)\n    print('done', flush=True)\n"
-        "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
-        "signal.setitimer(signal.ITIMER_REAL, 0.1)\napart(work)\n"
+        "def work():\n    signal.setitimer(signal.ITIMER_REAL, 0.1)\n"
+        "    time.sleep(0.5)\n    print('done', flush=True)\n"
+        "signal.signal(signal.SIGALRM, signal.default_int_handler)\napart(work)\n"
     )
     done = ended("-c", program, timeout_s=50)
     assert "KeyboardInterrupt" in done.stderr
