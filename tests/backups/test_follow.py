@@ -28,6 +28,7 @@ from timerstore.backups.destination import Destination, find_destination
 from timerstore.backups.followed import FOLLOW_FOLDER, read_statuses
 from timerstore.backups.follower import Follower
 from timerstore.backups.followthread import Following
+from timerstore.backups.points import BackupLock
 from timerstore.backups.thinning import needless_points
 from timerstore.timelog.files.checkpoint import read_checkpoint
 from timerstore.timelog.files.disk import Disk, MappedFile
@@ -403,3 +404,31 @@ def test_the_command(run: Run, s3: str, tmp_path: Path) -> None:
     assert "no longer followed" in run("follow", path, s3, "--forget").output
     assert "not followed" in run("follow", path, s3, "--forget").output
     assert "delay" in run("follow", path, s3, "--every", "soon", exits=2).output
+
+
+def test_one_writes_into_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backup that began first, and a follower, refuse each other in both orders."""
+    dest = tmp_path / "backup"
+    followed = Followed(tmp_path, str(dest))
+    dest.mkdir()
+    lock = BackupLock(dest, alone=True)
+    with pytest.raises(StoreLockedError, match="Another backup"):
+        followed.follower.step()
+    followed.follower.close()
+    lock.release()
+    follower = followed.follow()
+    seen = list[bool]()
+
+    def refused(*given: Any) -> None:
+        with pytest.raises(StoreLockedError, match="Another backup"):
+            BackupLock(dest, alone=True)
+        seen.append(True)
+
+    monkeypatch.setattr(follower_module, "check_whole", refused)
+    follower.step()
+    assert seen
+    with pytest.raises(StoreLockedError, match="already follows"):
+        followed.store.backup(dest)
+    follower.close()
+    assert followed.store.backup(dest).point_count >= 1
+    followed.store.close()

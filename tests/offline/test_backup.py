@@ -33,6 +33,7 @@ from timerstore import (
 from timerstore.backups.backup import take_point
 from timerstore.backups.building import built_beside
 from timerstore.backups.destination import find_destination
+from timerstore.backups.points import BackupLock
 from timerstore.timelog.files.disk import Disk
 from timerstore.validation.plain import validate
 
@@ -196,6 +197,12 @@ def test_another_folder_is_refused(kept: Kept, tmp_path: Path) -> None:
         with pytest.raises(InvalidArgumentError, match=message):
             timerstore.backup(kept.path, dest)
     assert [each.name for each in other.iterdir()] == ["letter"]
+    (other / "log").mkdir()
+    (other / "log" / "letter.tmp").touch()
+    with pytest.raises(InvalidArgumentError, match="holds files that belong to no backup"):
+        timerstore.backup(kept.path, other)
+    (other / "log" / "letter.tmp").unlink()  # still there
+    (other / "log").rmdir()
     with pytest.raises(NotAStoreError):
         timerstore.backup(kept.dest, tmp_path / "third")
     for dest in (other, kept.path):
@@ -217,6 +224,58 @@ def test_another_store_is_refused(kept: Kept, tmp_path: Path) -> None:
     timerstore.open(tmp_path / "twin", config=TINY, clock=kept.clock).close()
     with pytest.raises(InvalidArgumentError, match="another store"):
         timerstore.backup(tmp_path / "twin", kept.dest)
+    kept.store.close()
+
+
+def test_two_at_once_are_refused(kept: Kept) -> None:
+    lock = BackupLock(kept.dest, alone=True)
+    with pytest.raises(StoreLockedError, match="Another backup"):
+        kept.store.backup(kept.dest)
+    lock.release()
+    assert kept.back_up().point_count == 2
+    kept.store.close()
+
+
+def test_a_run_is_alone_from_its_first_look_to_its_end(kept: Kept) -> None:
+    seen = list[bool]()
+
+    def look(done: int, total: int | None) -> None:
+        with pytest.raises(StoreLockedError, match="Another backup"):
+            timerstore.backup(kept.path, kept.dest)
+        seen.append(True)
+
+    kept.put(5)
+    kept.store.backup(kept.dest, progress=look)
+    assert seen and kept.back_up().point_count == 3
+    kept.store.close()
+
+
+def test_what_a_killed_run_wrote_halfway_is_removed_by_the_next(kept: Kept) -> None:
+    parents = [next((kept.dest / each).rglob("*.zst")).parent for each in ("log", "points")]
+    left = [each / "a.zst.12-ab.tmp" for each in (*parents, kept.dest / "chains")]
+    for each in left:
+        each.write_bytes(b"half")
+    kept.back_up()
+    assert not any(each.exists() for each in left)
+    kept.store.close()
+
+
+def test_two_that_write_one_object_share_no_file(kept: Kept) -> None:
+    class Killed(BaseException):
+        pass
+
+    class Second(Disk):
+        def event(self, kind: str, path: Path) -> None:
+            if kind == "write":  # it has opened and emptied its file
+                find_destination(kept.dest).put("log/x.zst", b"whole")
+                raise Killed
+
+    dest = find_destination(kept.dest)
+    dest.disk = Second()
+    with pytest.raises(Killed):
+        dest.put("log/x.zst", b"whole")
+    assert dest.get("log/x.zst") == b"whole"
+    assert not list(kept.dest.rglob("*.tmp"))
     kept.store.close()
 
 

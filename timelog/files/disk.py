@@ -485,18 +485,21 @@ class Disk:
         except OSError as e:
             raise self.full(e, path) from e
 
-    def replace(self, path: Path, data: bytes) -> None:
-        """Replace a small file so that at any moment either the old or the new content is there."""
+    def replace(self, path: Path, data: bytes, temporary: Path | None = None) -> None:
+        """Replace a small file so that at any moment either the old or the new content is there.
+
+        `temporary`: the name that it is written under, if others may write that file as well.
+        """
+        temporary = temporary or path.with_name(path.name + ".tmp")
         try:
-            self._replace(path, data)
+            self._replace(path, data, temporary)
         except StoreFullError:
             if not self.give_up_spare():
                 raise
-            self._replace(path, data)
+            self._replace(path, data, temporary)
             self.keep_spare()
 
-    def _replace(self, path: Path, data: bytes) -> None:
-        temporary = path.with_name(path.name + ".tmp")
+    def _replace(self, path: Path, data: bytes, temporary: Path) -> None:
         try:
             self.event("replace", path)
             fd = self.open_file(temporary, create=True)

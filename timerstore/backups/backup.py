@@ -88,7 +88,8 @@ def take_point(
     check_whole(reader)
     follow_lock = FollowLock.beside(path, store.at, dest)
     try:
-        return ship_once(reader, dest, keep=keep, progress=progress, now_ms=now_ms)
+        with dest.alone():
+            return ship_once(reader, dest, keep=keep, progress=progress, now_ms=now_ms)
     finally:
         if follow_lock is not None:
             follow_lock.release()

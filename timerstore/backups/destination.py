@@ -13,11 +13,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
+from timerstore.backups.points import BackupLock
 from timerstore.core.directory import CHAINS_FOLDER, holds_objects, is_backup
-from timerstore.errors import InvalidArgumentError, StoreAccessError, StoreFullError
+from timerstore.errors import (
+    InvalidArgumentError,
+    StoreAccessError,
+    StoreFullError,
+    StoreLockedError,
+)
 from timerstore.ground.kinds import check_path
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import held_names
@@ -88,18 +95,49 @@ class Destination:
         """Write an object; once this returns it is there, whole. O(bytes)."""
         self.request_count += 1
         self.sent_bytes += len(data)
+        temporary = f"{name}.{os.getpid()}-{token_hex(4)}.tmp"  # nobody else writes that file
         with self._telling():
-            if self.folder is not None:
-                file = self.folder / name
-                self.disk.make_folder(file.parent)
-                self.disk.replace(file, data)
-            elif self._at_once:
-                self._write(self._path(name), data)
-            else:
-                path = self._path(name)
-                self.fs.create_dir(path.rpartition("/")[0], recursive=True)
-                self._write(f"{path}.tmp", data)
-                self.fs.move(f"{path}.tmp", path)
+            try:
+                if self.folder is not None:
+                    file = self.folder / name
+                    self.disk.make_folder(file.parent)
+                    self.disk.replace(file, data, self.folder / temporary)
+                elif self._at_once:
+                    self._write(self._path(name), data)
+                else:
+                    path = self._path(name)
+                    self.fs.create_dir(path.rpartition("/")[0], recursive=True)
+                    self._write(self._path(temporary), data)
+                    self.fs.move(self._path(temporary), path)
+            except BaseException:
+                if not self._at_once:
+                    with suppress(OSError):
+                        self.fs.delete_file(self._path(temporary))
+                raise
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Be the only one on this machine who writes, if it is a folder; make that.
+
+        Raises StoreLockedError if another process writes there.
+        """
+        if self.folder is None:
+            yield
+            return
+        with self._telling():
+            self.disk.make_folder(self.folder)
+            lock = BackupLock(self.folder, alone=True)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def remove_unfinished(self) -> None:
+        """Remove what killed runs left in a folder; it is a backup's, and the caller holds it."""
+        with self._telling():
+            for name in (CHAINS_FOLDER, LOG_FOLDER, POINTS_FOLDER):
+                for file in (self.folder / name).rglob("*.tmp") if self.folder else ():
+                    self.disk.unlink(file)
 
     def _write(self, path: str, data: Any) -> None:
         stream = self.fs.open_output_stream(path, compression=None)
@@ -155,7 +193,7 @@ class Destination:
 
         try:
             yield
-        except (FileNotFoundError, StoreAccessError, StoreFullError):
+        except (FileNotFoundError, StoreAccessError, StoreFullError, StoreLockedError):
             raise
         except (OSError, ArrowException) as e:
             reason = " ".join(str(e).split())[:_REASON_CHARACTERS_MAX]

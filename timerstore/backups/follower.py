@@ -153,29 +153,32 @@ class Follower:
                 self._sent_before += self.dest.sent_bytes
                 self._requests_before += self.dest.request_count
                 self.dest = self._find()  # with credentials as they are now
-            self._shipper, self._looked_end = Shipper(self.dest), -1
+            with self.dest.alone():
+                self._shipper, self._looked_end = Shipper(self.dest), -1
         is_time_to_care = time.monotonic() - self._cared_s >= _CARE_S
         last = self._shipper.last
         if not (last is None or self._looked_end < 0 or is_time_to_care):
             if not self._has_more(last.log_end, self._shipper.catalog.segment_bytes):
                 return
+        with self.dest.alone():
+            self._ship(self._shipper, now_ms, is_time_to_care)
+
+    def _ship(self, shipper: Shipper, now_ms: int, is_time_to_care: bool) -> None:
         reader = StoreReader(self.path, self._levels, folder=self._disk.folder)
         check_whole(reader)
-        report = self._shipper.ship(
-            reader, now_ms=now_ms, only_new=True, patience_s=self._patience_s
-        )
+        report = shipper.ship(reader, now_ms=now_ms, only_new=True, patience_s=self._patience_s)
         if report is not None and report.problems:
             log.warning("%s", report)
-        last = self._shipper.last
+        last = shipper.last
         assert last is not None
         self._looked_end = last.log_end
         self._tell(shipped_ms=now_ms, shipped_end=last.log_end)
         if is_time_to_care:
             self._cared_s = time.monotonic()
-            self._shipper.check_is_ours()  # an idle store is told, too, and removes nothing
-            catalog = self._shipper.catalog
+            shipper.check_is_ours()  # an idle store is told, too, and removes nothing
+            catalog = shipper.catalog
             if self._cared_end != last.log_end:
-                self._shipper.check_alone(reader)
+                shipper.check_alone(reader)
                 self._cared_end = last.log_end
             merge_pieces(reader, catalog)
             self._remove(catalog, now_ms)

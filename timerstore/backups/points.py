@@ -182,9 +182,9 @@ def _point(told: dict[str, Any]) -> BackupPoint:
 
 
 class BackupLock:
-    """A lock on a backup's folder, for as long as this object lives.
+    """A lock on the folder of a backup or standby, among processes of this machine.
 
-    A process that writes has it alone; one that restores shares it.
+    It is held for as long as this object lives; who writes has it alone.
     """
 
     def __init__(self, path: Path, *, alone: bool) -> None:
@@ -193,7 +193,8 @@ class BackupLock:
             fcntl.flock(self._fd, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except OSError as e:
             raise StoreLockedError(
-                f"Another backup or restore is using {path}. Wait until it has ended."
+                f"Another backup, follower or standby is using {path}. Wait until it has ended, "
+                "or stop it."
             ) from e
 
     def release(self) -> None:

@@ -79,7 +79,10 @@ def ship_once(
 
 
 class Shipper:
-    """Writes the points of one store; what is in the destination is listed once."""
+    """Writes the points of one store; what is in the destination is listed once.
+
+    It is made, and ships, while the destination is held: see `Destination.alone`.
+    """
 
     def __init__(self, dest: Destination) -> None:
         self.dest = dest
@@ -87,6 +90,7 @@ class Shipper:
         chains = self.catalog.chains
         if self.catalog.chain is None:
             dest.check_is_free()
+        dest.remove_unfinished()
         self._claim, self._is_open = chains.newest_claim, chains.is_open
         if self._is_open and self._claim[0] and is_promotion(dest, self._claim):
             raise self._taken_over()
