@@ -70,6 +70,15 @@ def count(path: Path, **options: Any) -> int:
         return store.count()
 
 
+def test_a_standby_says_what_to_do_instead_of_a_restore(pair: Pair, tmp_path: Path) -> None:
+    pair.ship(1)
+    pair.fetch()
+    with pytest.raises(InvalidArgumentError, match="timerstore promote"):
+        timerstore.restore(pair.local, tmp_path / "new")
+    with pytest.raises(InvalidArgumentError, match="another folder"):
+        pair.kept.store.backup(pair.local)
+
+
 def test_it_fetches_what_is_new(pair: Pair) -> None:
     for number in range(1, 6):
         pair.ship(30)

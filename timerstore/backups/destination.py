@@ -1,4 +1,4 @@
-"""Where objects of a remote backup lie: a folder in any file system that pyarrow has.
+"""Where objects of a backup lie: a folder in any file system that pyarrow has.
 
 An object is written once, whole, and never changed. S3, Google's and Azure's stores show an object
 once all of it is there; in any other file system it is written under another name, then renamed.
@@ -278,7 +278,9 @@ def _local(path: Path, shown: str | None = None) -> Destination:
 
     if is_backup(path):
         raise InvalidArgumentError(
-            f"{path} is a standby, which nothing else is written into. Pass another folder."
+            f"{path} is a standby, not a backup: nothing is restored from it or written into it. "
+            f"Run `timerstore promote {path}` to make it the store, or pass the place that it "
+            "follows to `restore`, or another folder to `backup`."
         )
     if any("\ud800" <= each <= "\udfff" for each in str(path)):
         raise InvalidArgumentError(
