@@ -28,6 +28,10 @@ def test_backup_and_restore(run: Run, path: Path, tmp_path: Path) -> None:
     assert "1 timers pending" in run("restore", dest, new, "--at", points[0]["time_ms"]).output
     assert run("pending", new).output.count("first") == 1
     assert run("pending", dest).output.count("\n") >= 2
+    noted = run("count", dest)
+    assert noted.stdout == "2\n"
+    assert f"{dest} is a backup. What follows is as of its last point" in noted.output
+    assert "was not closed" not in noted.output and "/timerstore-" not in noted.output
     assert "no damage" in run("verify", dest).output
     assert "exists and is not empty" in run("restore", dest, new, exits=2).output
     assert "DEST is missing" in run("restore", dest, "--at", "now", exits=2).output

@@ -45,8 +45,11 @@ class Look:
     `as_of_ms`: what had been put by then is seen.
     """
 
-    def __init__(self, out: Output, path: Path, config_file: Path | None) -> None:
+    def __init__(
+        self, out: Output, path: Path, config_file: Path | None, *, is_backup: bool = False
+    ) -> None:
         self._out, self._path, self._config_file = out, path, config_file
+        self._is_backup = is_backup
         self._stack = ExitStack()
         self._who = held_by(path)
         self.as_of_ms = now_ms()
@@ -66,7 +69,7 @@ class Look:
         config = settings(self._config_file)
         store = entrance.open(self._path, read_only=True, config=config)
         self._stack.push(store)
-        if self._who is None and not store.core.findings.clean:
+        if self._who is None and not self._is_backup and not store.core.findings.clean:
             self._out.note(
                 f"{self._path} was not closed. What follows is what the next opening will find."
             )
@@ -209,22 +212,29 @@ def looking(out: Output, path: str | Path, config_file: Path | None = None) -> I
     from timerstore.core.directory import holds_objects
 
     with ExitStack() as stack:
-        if "://" in str(path) or holds_objects(Path(path)):
+        is_backup = "://" in str(path) or holds_objects(Path(path))
+        if is_backup:
             folder = stack.enter_context(_fetched(out, path))
         else:
             folder = Path(path)
             check_is_there(folder)
-        yield stack.enter_context(closing(Look(out, folder, config_file)))
+        yield stack.enter_context(closing(Look(out, folder, config_file, is_backup=is_backup)))
 
 
 @contextmanager
 def _fetched(out: Output, address: str | Path) -> Iterator[Path]:
-    """Lay down the last point of a backup, for as long as the block runs."""
+    """Lay down the last point of a backup, for as long as the block runs; say of when it is."""
+    from timerstore.backups.destination import shown_place
     from timerstore.backups.fetching import as_folder
+    from timerstore.backups.points import read_list
 
     with ExitStack() as stack:
         with out.progress(f"fetching {address}", "bytes") as update:
             folder = stack.enter_context(as_folder(address, only_last=True, progress=update))
+        seen = shown_time(read_list(folder).points[-1].time_ms)
+        out.note(
+            f"{shown_place(address)} is a backup. What follows is as of its last point, {seen}."
+        )
         yield folder
 
 
