@@ -1,6 +1,7 @@
 """Backups: what is refused, what is checked, what an interruption leaves."""
 
 import errno
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -225,6 +226,18 @@ def test_another_store_is_refused(kept: Kept, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="another store"):
         timerstore.backup(tmp_path / "twin", kept.dest)
     kept.store.close()
+
+
+def test_a_forked_child_leaves_what_was_laid_down(kept: Kept) -> None:
+    kept.store.close()
+    store = timerstore.open(kept.dest, read_only=True)
+    laid = Path(store.core.path)
+    child = multiprocessing.get_context("fork").Process(target=store.close)
+    child.start()
+    child.join(30)
+    assert child.exitcode == 0 and laid.is_dir() and store.count() == 20
+    store.close()
+    assert not laid.exists()
 
 
 def test_two_at_once_are_refused(kept: Kept) -> None:

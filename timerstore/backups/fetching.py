@@ -1,15 +1,18 @@
-"""Laying down a remote backup: its log as segments, or all of it as a backup in a folder."""
+"""Laying down a backup: its log as segments, or all of it with a list of its points."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Final
 
 import numpy as np
@@ -250,18 +253,28 @@ def as_folder(
 ) -> Iterator[Path]:
     """Yield a folder in which a store or a backup lies, for as long as the block runs.
 
-    A remote backup is laid down below TMPDIR, which takes as much room as its log has bytes; with
+    A backup is laid down below TMPDIR, which takes as much room as its log has bytes; with
     `only_last` only its last point. Else the folder is the one that was named.
     """
     found = find_place(place)
     if isinstance(found, Path):
         yield found
         return
-    with TemporaryDirectory(prefix="timerstore-") as folder:
-        lay_destination(
-            found, Path(folder), only_last=only_last, progress=progress, on_fault=on_fault
-        )
-        yield Path(folder)
+    folder = Path(mkdtemp(prefix="timerstore-"))
+    remove = partial(_remove_own, folder, os.getpid())
+    atexit.register(remove)
+    try:
+        lay_destination(found, folder, only_last=only_last, progress=progress, on_fault=on_fault)
+        yield folder
+    finally:
+        atexit.unregister(remove)
+        remove()
+
+
+def _remove_own(folder: Path, pid: int) -> None:
+    """Remove a folder that this process made; a forked child leaves it to its parent."""
+    if os.getpid() == pid:
+        rmtree(folder, ignore_errors=True)
 
 
 def lay_destination(
