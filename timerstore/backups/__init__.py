@@ -10,7 +10,7 @@ progress.py       how far a long work is
 building.py       a store that gets its name once it is whole
 report.py         what an audit found
 
-A remote backup, from the bottom up:
+A backup, from the bottom up:
 
 destination.py    where its objects lie: S3, a folder, any file system that pyarrow has
 crcparts.py        checksums of what was looked at in parts

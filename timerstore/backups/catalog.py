@@ -1,4 +1,4 @@
-"""What a remote backup holds: its points, the pieces of the log, as one listing found them.
+"""What a backup holds: its points, the pieces of the log, as one listing found them.
 
     points/CHAIN/NUMBER-TIME-START-END-CRC.zst    a point: its small files, packed
 

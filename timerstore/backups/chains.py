@@ -1,4 +1,4 @@
-"""Who may write to a remote backup: its chains, of which only the newest one grows.
+"""Who may write to a backup: its chains, of which only the newest one grows.
 
 A *chain* is what one line of a store's life has written, one after the other. A new one begins
 with the first point, if the store had removed what followed the last point, or if a copy became the
@@ -46,7 +46,7 @@ _NAME: Final = re.compile(r"([0-9]{8})-([0-9a-f]{32})\.(claim|json)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """One chain of a remote backup."""
+    """One chain of a backup."""
 
     number: int
     name: str

@@ -1,4 +1,4 @@
-"""How an object of a remote backup is packed: frames of zstd, of which any prefix can be read.
+"""How an object of a backup is packed: frames of zstd, of which any prefix can be read.
 
     0                 8
     +-----------------+----------+-------------+----------+----------------+-----

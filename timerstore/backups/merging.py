@@ -1,4 +1,4 @@
-"""Merging small pieces of a remote backup into larger ones, out of the log that is still here.
+"""Merging small pieces of a backup into larger ones, out of the log that is still here.
 
 A block that lies in many pieces gets a piece of its own once it is full. Before that, many small
 pieces become one, so that no list of pieces grows without end. What was merged is removed by

@@ -1,4 +1,4 @@
-"""Pieces of a commit log in a remote backup: their names, which of them make up a range.
+"""Pieces of a commit log in a backup: their names, which of them make up a range.
 
 A piece holds bytes [start, end) of one chain's log, as `frames.py` packs them; its name says both
 offsets with the CRC-32 of these bytes, which begins with the chain's seed: no other store's object

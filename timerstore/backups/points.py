@@ -59,7 +59,7 @@ class BackupPoint(Report):
     log_end: int
     """The commit log as it was: from its first segment to the end of its last message."""
     files: dict[str, int]
-    """The small files, with the CRC-32 of each; of a remote backup they are not listed."""
+    """The small files, with the CRC-32 of each; of a backup as objects they are not listed."""
 
     @property
     def time(self) -> datetime:

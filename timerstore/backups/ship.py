@@ -1,4 +1,4 @@
-"""Adding points to a remote backup: what is new of the log, then the object that makes it a point.
+"""Adding points to a backup: what is new of the log, then the object that makes it a point.
 
 Order: pieces of the log, side by side; then a look whether this chain is still the newest; then the
 point. If a run is killed, the points that were there stay whole, and pieces that no point needs yet

@@ -1,9 +1,9 @@
-"""A standby: the last point of a remote backup, kept in a folder that can become the store.
+"""A standby: the last point of a backup, kept in a folder that can become the store.
 
-The folder is a backup in the form that `backup` writes, with one point, so it can be looked at and
-verified, and nothing fires in it. Each step fetches only the new part of the log, then writes the
-point's files and the list, as a backup does: wherever it ends, the point that the list names is
-whole. `standby.json` says where the backup lies, and how far a promotion has come.
+The folder looks like a store without indexes, with a list of one point (see `points.py`), so it
+can be looked at and verified, and nothing fires in it. Each step fetches only the new part of the
+log, then writes the point's files, then the list: wherever it ends, the point that the list names
+is whole. `standby.json` says where the backup lies, and how far a promotion has come.
 """
 
 from __future__ import annotations

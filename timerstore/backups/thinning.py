@@ -1,4 +1,4 @@
-"""Removing from a remote backup what no point that is kept needs."""
+"""Removing from a backup what no point that is kept needs."""
 
 from __future__ import annotations
 
