@@ -242,7 +242,7 @@ class PrivateDisk(Disk):
     def write_at(self, fd: int, data: bytes | Bytes, at: int, path: Path) -> None:
         """Do nothing."""
 
-    def replace(self, path: Path, data: bytes) -> None:
+    def replace(self, path: Path, data: bytes, temporary: Path | None = None) -> None:
         """Do nothing."""
 
     def remove(self, path: Path) -> None:
