@@ -411,7 +411,7 @@ def test_one_writes_into_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     dest = tmp_path / "backup"
     followed = Followed(tmp_path, str(dest))
     dest.mkdir()
-    lock = BackupLock(dest, alone=True)
+    lock = BackupLock(dest)
     with pytest.raises(StoreLockedError, match="Another backup"):
         followed.follower.step()
     followed.follower.close()
@@ -421,7 +421,7 @@ def test_one_writes_into_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     def refused(*given: Any) -> None:
         with pytest.raises(StoreLockedError, match="Another backup"):
-            BackupLock(dest, alone=True)
+            BackupLock(dest)
         seen.append(True)
 
     monkeypatch.setattr(follower_module, "check_whole", refused)

@@ -241,7 +241,7 @@ def test_a_forked_child_leaves_what_was_laid_down(kept: Kept) -> None:
 
 
 def test_two_at_once_are_refused(kept: Kept) -> None:
-    lock = BackupLock(kept.dest, alone=True)
+    lock = BackupLock(kept.dest)
     with pytest.raises(StoreLockedError, match="Another backup"):
         kept.store.backup(kept.dest)
     lock.release()

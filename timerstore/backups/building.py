@@ -32,7 +32,7 @@ def built_beside(disk: Disk, target: Path) -> Iterator[Path]:
     within = os.path.ismount(target) or (target.is_dir() and any(target.iterdir()))
     building = target / BUILDING_FOLDER if within else target.with_name(f".{target.name}.building")
     disk.make_folder(building)
-    lock = BackupLock(building, alone=True)
+    lock = BackupLock(building)
     try:
         for each in list(building.iterdir()):  # of a run that was ended
             remove_tree(disk, each) if each.is_dir() else disk.remove(each)

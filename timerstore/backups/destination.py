@@ -126,7 +126,7 @@ class Destination:
             return
         with self._telling():
             self.disk.make_folder(self.folder)
-            lock = BackupLock(self.folder, alone=True)
+            lock = BackupLock(self.folder)
         try:
             yield
         finally:

@@ -184,13 +184,13 @@ def _point(told: dict[str, Any]) -> BackupPoint:
 class BackupLock:
     """A lock on the folder of a backup or standby, among processes of this machine.
 
-    It is held for as long as this object lives; who writes has it alone.
+    Who writes has it alone, for as long as this object lives.
     """
 
-    def __init__(self, path: Path, *, alone: bool) -> None:
+    def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(self._fd, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as e:
             raise StoreLockedError(
                 f"Another backup, follower or standby is using {path}. Wait until it has ended, "

@@ -84,7 +84,7 @@ def promote(
         _fence(path, plan, disk)
         plan = read_plan(path)
     if is_backup(path):
-        lock = BackupLock(path, alone=True)
+        lock = BackupLock(path)
         try:
             restores = plan.get("restores") or [*read_restores(path), _restore_at(path)]
             _become_store(path, restores, disk)

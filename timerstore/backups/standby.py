@@ -73,7 +73,7 @@ class Standby:
             raise InvalidArgumentError(
                 f"{path} holds files that belong to no standby. Pass an empty folder."
             )
-        self._lock = BackupLock(path, alone=True)
+        self._lock = BackupLock(path)
         try:
             plan = read_plan(path)
             if plan and find_destination(plan["dest"]).shown != dest.shown:

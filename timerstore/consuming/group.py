@@ -192,10 +192,8 @@ class Group(Reader):
         end = queues.seen_index(row)
         if not self._hides or end <= cursor.next:
             return end
-        first, durable_end = (
-            max(cursor.next, queues.first_index(row)),
-            self.core.flusher.durable_end,
-        )
+        durable_end = self.core.flusher.durable_end
+        first = max(cursor.next, queues.first_index(row))
         puller = self._take_puller()
         while first < end:  # from behind: the first entry that is not durable is one of the last
             start = max(first, (end - 1) // queues.segment_entries * queues.segment_entries)
