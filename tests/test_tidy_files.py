@@ -36,7 +36,7 @@ READERS: Final = {
     "StoreReader": 6,
     "find_batch_queues": 2,
     "find_identity": 2,
-    "is_backup": 2,
+    "is_standby": 2,
     "is_manual": 2,
     "list_names": 2,
     "read_copy": 2,

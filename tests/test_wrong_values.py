@@ -1,4 +1,4 @@
-"""Wrong values in a store's JSON files, or a standby's list: errors of ours, or a report.
+"""Wrong values in a store's JSON files, or a standby's: errors of ours, or a report.
 
 Each value of each file is replaced in turn by something of another type, too large, or a name that
 leads elsewhere; checksums are made anew, for anyone can compute them. Whatever is read then raises
@@ -149,14 +149,14 @@ def kept(closed: Path, tmp_path: Path) -> Path:
     return tmp_path / "backup"
 
 
-def test_whatever_the_list_of_a_standby_says(kept: Path, tmp_path: Path) -> None:
+def test_whatever_a_standby_says(kept: Path, tmp_path: Path) -> None:
     standby = Standby(tmp_path / "standby", find_destination(kept), str(kept))
     standby.step()
     standby.close()
-    content = json.loads((tmp_path / "standby" / "backup.json").read_text())
+    content = json.loads((tmp_path / "standby" / "standby.json").read_text())
     for number, wrong in enumerate(variants(content, 1, 0.1)):
         path = copy_tree(tmp_path / "standby", tmp_path / str(number) / "standby")
-        (path / "backup.json").write_text(json.dumps(wrong))
+        (path / "standby.json").write_text(json.dumps(wrong))
         look(path, lambda: timerstore.verify(path))  # noqa: B023
         look(path, lambda: promote(path, fenced=False))  # noqa: B023
         assert {each.name for each in (tmp_path / str(number)).iterdir()} == {"standby"}, wrong

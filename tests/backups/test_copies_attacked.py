@@ -12,16 +12,14 @@ from tests.backups.test_remote import AHEAD_MS, TINY
 from tests.backups.test_standby import Pair, count
 from tests.rigs.objects import watched_filesystem
 from tests.watched import Ended, EndingDisk
-from timerstore import CorruptStoreError, InvalidArgumentError, StoreFullError, StoreLockedError
+from timerstore import InvalidArgumentError, StoreFullError, StoreLockedError
 from timerstore.backups.catalog import Catalog, read_catalog
 from timerstore.backups.chains import read_chains
 from timerstore.backups.destination import find_destination
-from timerstore.backups.segmentcopies import crc_of_bytes
 from timerstore.backups.standby import Standby
 from timerstore.backups.thinning import keep_newest, remove_needless
 from timerstore.offline.restore import restore_point
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.files.names import segment_name
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -32,15 +30,6 @@ def consume_all(kept: Followed) -> None:
     for delivery in kept.store.consume("t", timeout=0):
         delivery.ack()
     kept.store.flush()
-
-
-def test_a_segment_that_ends_too_soon_is_named(tmp_path: Path) -> None:
-    """Reading it on for ever would hang a standby."""
-    path = tmp_path / segment_name(4096)
-    path.write_bytes(bytes(100))
-    with path.open("rb") as file, pytest.raises(CorruptStoreError) as caught:
-        crc_of_bytes(file, 101, 0)
-    assert (caught.value.file, caught.value.offset) == (path.name, 4196)
 
 
 @pytest.mark.parametrize("spelling", ["file://{}/objects/", "{}/objects", "file://{}/./objects"])

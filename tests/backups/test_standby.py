@@ -1,6 +1,7 @@
 """A standby, which becomes the store: the one before is refused, whatever ends where."""
 
 import json
+import os
 import signal
 from collections.abc import Iterator
 from datetime import timedelta
@@ -13,14 +14,18 @@ import timerstore
 from tests.backups.test_follow import Followed
 from tests.backups.test_remote import AHEAD_MS, TINY
 from tests.cli.shell import SMALL, Run, finish, process
+from tests.rigs.damaging import flip_bit
 from tests.rigs.waiting import wait_until
+from tests.sparse_copy import copy_tree
 from tests.watched import Ended, EndingDisk
 from timerstore import InvalidArgumentError, NotAStoreError, StoreLockedError
 from timerstore.backups.catalog import read_catalog
 from timerstore.backups.chains import claim_chain, newest_claim
 from timerstore.backups.destination import find_destination
 from timerstore.backups.promote import PromoteReport, promote
-from timerstore.backups.standby import STANDBY_FILE, Standby
+from timerstore.backups.standby import Standby
+from timerstore.core.directory import STANDBY_FILE
+from timerstore.timelog.files.names import segment_name
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -143,7 +148,7 @@ def test_wherever_a_step_ends(tmp_path: Path) -> None:
     pair = Pair(tmp_path, f"file://{tmp_path}/objects")
     pair.ship(40)
     pair.fetch()
-    total, left, ended = 40, 0, 0
+    total, held, left, ended = 40, 40, 0, 0
     while True:
         pair.ship(40)
         total += 40
@@ -156,8 +161,98 @@ def test_wherever_a_step_ends(tmp_path: Path) -> None:
         report = timerstore.verify(pair.local)
         assert report.ok, (left, report.problems)
         assert 40 <= count(pair.local) <= total  # what was fetched behind the point is a prefix
+        assert promoted_alone(pair, tmp_path / f"promoted{left}") in (held, total), left
+        if ended % 2:
+            pair.fetch()
+            held = total
+            assert count(pair.local) == held and holds_last_point(pair), left
         left += 1 + left // 6
-    assert ended > 8 and count(pair.local) == total
+    assert ended > 8 and count(pair.local) == total and holds_last_point(pair)
+    pair.close()
+
+
+def promoted_alone(pair: Pair, path: Path) -> int:
+    """Return how many timers are pending in what becomes of the folder without its destination."""
+    copy_tree(pair.local, path)
+    return promote(path, config=TINY, clock=pair.kept.clock, fenced=False).pending_count
+
+
+def holds_last_point(pair: Pair) -> bool:
+    """Tell whether the folder holds the last point's small files, and no others."""
+    catalog = read_catalog(find_destination(pair.place))
+    (point,) = timerstore.backup_points(pair.local)
+    folders = [pair.local, pair.local / "config"]
+    found = {
+        str(each.relative_to(pair.local)): each.read_bytes()
+        for folder in folders
+        for each in folder.iterdir()
+        if each.is_file() and each.name != STANDBY_FILE
+    }
+    return point == catalog.points[-1] and found == catalog.read_files(point)
+
+
+def test_wherever_a_step_over_a_gap_ends(tmp_path: Path) -> None:
+    """The log before the gap stays until the one behind it is there as a whole."""
+    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
+    pair.ship(10)
+    pair.fetch()
+    make_gap(pair.kept)
+    pair.ship(4)
+    left, seen = 0, set[int]()
+    while True:
+        copy = Pair.__new__(Pair)
+        copy.kept, copy.place, copy.local = pair.kept, pair.place, tmp_path / f"copy{left}"
+        copy_tree(pair.local, copy.local)
+        try:
+            copy.fetch(disk=EndingDisk(left))
+        except Ended:
+            report = timerstore.verify(copy.local)
+            assert report.ok, (left, report.problems)
+            found = count(copy.local)
+            assert found in (4, 10) and promoted_alone(copy, tmp_path / f"promoted{left}") == found
+            seen.add(found)
+            copy.fetch()
+        else:
+            break
+        assert count(copy.local) == 4 and holds_last_point(copy)
+        left += 1
+    assert seen == {4, 10}
+    pair.close()
+
+
+def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
+    """Also in what no checksum of a message covers; behind the point's end nothing counts."""
+    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
+    pair.ship(5)
+    pair.fetch()
+    pair.ship(60)
+    pair.fetch()
+    (point,) = timerstore.backup_points(pair.local)
+    for offset in (60, 4_000, 8_192 + 60, point.log_end - 9):
+        copy = copy_tree(pair.local, tmp_path / str(offset))
+        flip_bit(copy / "commitlog" / segment_name(offset // 8_192 * 8_192), offset % 8_192, 2)
+        assert not timerstore.verify(copy).ok, offset
+    last = segment_name(point.log_end // 8_192 * 8_192)
+    for name in (segment_name(0), last):
+        copy = copy_tree(pair.local, tmp_path / f"missing{name}")
+        (copy / "commitlog" / name).unlink()
+        assert not timerstore.verify(copy).ok
+    copy = copy_tree(pair.local, tmp_path / "short")
+    os.truncate(copy / "commitlog" / last, 100)
+    assert not timerstore.verify(copy).ok
+    pair.close()
+
+
+def test_a_standby_without_a_point_is_no_store(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
+    pair.ship(40)
+    with pytest.raises(Ended):
+        pair.fetch(disk=EndingDisk(9))
+    for options in ({}, {"read_only": True}, {"create": True}):
+        with pytest.raises(NotAStoreError, match="no point yet"):
+            timerstore.open(pair.local, **options)
+    pair.fetch()
+    assert count(pair.local) == 40
     pair.close()
 
 
@@ -199,7 +294,7 @@ def test_one_of_two_is_promoted(tmp_path: Path) -> None:
         claim_chain(dest, 1, promoted=True)
     other.promote()
     plan = json.loads((pair.local / STANDBY_FILE).read_text())
-    if "claim" in plan:
+    if plan["claim"]:
         with pytest.raises(StoreLockedError, match="Another copy has taken over"):
             pair.promote()
     with timerstore.open(other.local, config=TINY, clock=pair.kept.clock) as store:
@@ -224,17 +319,21 @@ def test_without_its_destination(tmp_path: Path) -> None:
     pair.close()
 
 
-def test_a_gap_in_the_log_is_stepped_over(tmp_path: Path) -> None:
-    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
-    pair.ship(10)
-    pair.fetch()
-    kept = pair.kept
+def make_gap(kept: Followed) -> None:
+    """Have the store remove log that was not shipped, with all that waits in it."""
     for _ in range(6):
         kept.put(60)
         kept.clock.advance(timedelta(minutes=5))
         for delivery in kept.store.consume("t", timeout=0):
             delivery.ack()
         kept.store.flush()
+
+
+def test_a_gap_in_the_log_is_stepped_over(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
+    pair.ship(10)
+    pair.fetch()
+    make_gap(pair.kept)
     pair.ship(4)
     assert len(read_catalog(find_destination(pair.place)).known) == 2
     assert pair.fetch() > 0

@@ -3,9 +3,8 @@
 backup.py         taking a point of a store
 taking.py         what of a store goes into a backup
 taken.py          what taking one did
-points.py         the list of a backup's points, in a folder
+points.py         a point; the lock of a folder
 timeline.py       whether a store was restored to before a point
-segmentcopies.py  bytes of segments, with their checksums
 progress.py       how far a long work is
 building.py       a store that gets its name once it is whole
 report.py         what an audit found
@@ -27,5 +26,6 @@ followed.py       what a follower says of itself
 fetching.py       laying it down again
 laying.py         the same in a thread, while what is there is read
 standby.py        its last point, kept in a folder
+asfolder.py       a copy as a folder to read
 promote.py        that folder becomes the store
 """

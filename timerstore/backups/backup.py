@@ -20,7 +20,7 @@ from timerstore.backups.progress import Progress
 from timerstore.backups.ship import ship_once
 from timerstore.backups.taken import BackupReport
 from timerstore.backups.taking import check_whole, refuse_inside
-from timerstore.core.directory import is_backup
+from timerstore.core.directory import is_standby
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.config import Config
 from timerstore.ground.kinds import check_int, check_kind, check_path
@@ -79,7 +79,7 @@ def take_point(
     if dest.folder is not None:
         refuse_inside(path, dest.folder)
     store = store or hold_to_read(path)
-    if is_backup(path, store.at):
+    if is_standby(path, store.at):
         raise InvalidArgumentError(
             f"{path} is a standby, not a store. Take the backup of the store that it follows."
         )

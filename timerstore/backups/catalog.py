@@ -57,7 +57,7 @@ class Catalog:
         self._chains: dict[int, Chain] = {}
         self._names: dict[int, str] = {}
         self.points: list[BackupPoint] = []
-        """Those that are seen, the oldest one first; their `files` are not read yet."""
+        """Those that are seen, the oldest one first."""
         found: dict[int, list[tuple[BackupPoint, str]]] = {}
         for name in dest.names(POINTS_FOLDER):
             point = point_of(name)
@@ -190,9 +190,7 @@ def point_of(name: str) -> BackupPoint | None:
         return None
     if not start <= end <= INT64_MAX:
         return None
-    return BackupPoint(
-        number=number, time_ms=time_ms, chain=chain, log_start=start, log_end=end, files={}
-    )
+    return BackupPoint(number=number, time_ms=time_ms, chain=chain, log_start=start, log_end=end)
 
 
 def _in_order(found: tuple[BackupPoint, str]) -> tuple[int, int, int]:

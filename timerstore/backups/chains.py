@@ -21,7 +21,7 @@ import re
 import uuid
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -167,18 +167,7 @@ def is_promotion(dest: Destination, claim: tuple[int, str]) -> bool:
 
 def begin_chain(dest: Destination, chain: Chain) -> None:
     """Say what a chain is that was claimed."""
-    content: dict[str, Any] = {
-        "version": _VERSION,
-        "number": chain.number,
-        "name": chain.name,
-        "run": chain.run,
-        "store_tag": chain.store_tag,
-        "sizes": chain.sizes,
-        "base": chain.base,
-        "last_point": chain.last_point,
-        "restores": chain.restores,
-    }
-    text = json.dumps(sealed(content), indent=1)
+    text = json.dumps(sealed({"version": _VERSION} | asdict(chain)), indent=1)
     dest.put(_object(chain.number, chain.name, "json"), text.encode())
 
 
@@ -199,20 +188,28 @@ def _read(dest: Destination, number: int, name: str) -> Chain:
             f"reads version {_VERSION}. Use the timerstore that made the backup."
         )
     with understood(str(file)):
-        sizes = {
-            each: None if content["sizes"][each] is None else whole(content["sizes"][each], 1)
-            for each in SIZES
-        }
-        whole(sizes["commitlog_segment_bytes"], 1)
         if (content["number"], content["name"]) != (number, name):
             raise ValueError("it tells of another chain than its name")
-        return Chain(
-            number=number,
-            name=name,
-            run=whole(content["run"], 1, number),
-            store_tag=whole(content["store_tag"], -1),
-            sizes=sizes,
-            base=whole(content["base"]),
-            last_point=whole(content["last_point"], 0, INT32_MAX),
-            restores=check_restores(content["restores"]),
-        )
+        return chain_of(content)
+
+
+def chain_of(content: dict[str, Any]) -> Chain:
+    """Return the chain that a file tells of; raises what `understood` takes if it tells of none."""
+    sizes = {
+        each: None if content["sizes"][each] is None else whole(content["sizes"][each], 1)
+        for each in SIZES
+    }
+    whole(sizes["commitlog_segment_bytes"], 1)
+    number = whole(content["number"], 1, INT32_MAX)
+    if not isinstance(content["name"], str):
+        raise ValueError("the chain's name is no text")
+    return Chain(
+        number=number,
+        name=content["name"],
+        run=whole(content["run"], 1, number),
+        store_tag=whole(content["store_tag"], -1),
+        sizes=sizes,
+        base=whole(content["base"]),
+        last_point=whole(content["last_point"], 0, INT32_MAX),
+        restores=check_restores(content["restores"]),
+    )

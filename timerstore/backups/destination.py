@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 from timerstore.backups.points import BackupLock
-from timerstore.core.directory import CHAINS_FOLDER, holds_objects, is_backup
+from timerstore.core.directory import CHAINS_FOLDER, holds_objects, is_standby
 from timerstore.errors import (
     InvalidArgumentError,
     StoreAccessError,
@@ -212,7 +212,7 @@ def find_place(place: Place) -> Path | Destination:
     """
     if not is_address(place):
         path = check_path(place)
-        if is_backup(path) or not holds_objects(path):
+        if is_standby(path) or not holds_objects(path):
             return path
     return find_destination(place)
 
@@ -276,7 +276,7 @@ def _local(path: Path, shown: str | None = None) -> Destination:
     """Return the destination that is a folder of this machine."""
     from pyarrow.fs import LocalFileSystem
 
-    if is_backup(path):
+    if is_standby(path):
         raise InvalidArgumentError(
             f"{path} is a standby, not a backup: nothing is restored from it or written into it. "
             f"Run `timerstore promote {path}` to make it the store, or pass the place that it "

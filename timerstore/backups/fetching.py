@@ -1,31 +1,23 @@
-"""Laying down a backup: its log as segments, or all of it with a list of its points."""
+"""Laying down a backup: its log as segments, with the small files of its last point."""
 
 from __future__ import annotations
 
-import atexit
 import os
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from shutil import rmtree
-from tempfile import mkdtemp
 from typing import Final
 
 import numpy as np
 
 from timerstore.backups.building import write_files
-from timerstore.backups.catalog import Catalog, PointRemovedError, kept_from, read_catalog
-from timerstore.backups.destination import Destination, Place, find_place
+from timerstore.backups.catalog import Catalog, PointRemovedError, kept_from
 from timerstore.backups.pieces import Slice, cover, parts_of
-from timerstore.backups.points import EARLIER_FOLDER, BackupList, BackupPoint
-from timerstore.backups.progress import Progress, Summed, Told
-from timerstore.backups.segmentcopies import crc_of_bytes
-from timerstore.errors import CorruptStoreError, InvalidArgumentError
-from timerstore.timelog.files.disk import Disk, MappedFile
+from timerstore.backups.points import BackupPoint
+from timerstore.backups.progress import Told
+from timerstore.errors import CorruptStoreError
+from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import segment_name
 from timerstore.timelog.jit.guards import Lock
 from timerstore.timelog.reading.reader import Fault
@@ -192,16 +184,18 @@ def lay_backup(
     disk: Disk,
     told: Told,
     on_fault: OnFault | None = None,
-) -> None:
-    """Make a backup in a folder, as `backup` does, of some points of a remote one; durable.
+) -> BackupPoint:
+    """Lay down in an empty folder what some points of a backup need; return the last of them.
 
-    The folder must be empty. A point of which the object is damaged is told, and left out; one that
-    was removed since it was listed is left out. Raises PointRemovedError if none is left.
+    The folder looks like a store without indexes: the log that the last point is in, from the
+    first point's begin on, with the last point's small files. Logs before a gap are only looked at.
+    A point of which the object is damaged is told, and one that was removed since it was listed is
+    left out. Raises PointRemovedError if none is left.
     """
-    kept, laid = list[BackupPoint](), list[tuple[BackupPoint, dict[str, bytes]]]()
+    kept, files = list[BackupPoint](), dict[str, bytes]()
     for point in points:
         try:
-            laid.append((point, catalog.read_files(point)))
+            files = catalog.read_files(point)
         except PointRemovedError:
             if point is points[-1] and not kept:
                 raise
@@ -211,100 +205,13 @@ def lay_backup(
                 raise
             on_fault(Fault(e.file, e.offset, e.reason))
         kept.append(point)
-    chain = catalog.chain
-    assert chain is not None
-    last_run = catalog.run_of(kept[-1]) if kept else chain.number
-    listed = BackupList(folder, chain.store_tag, dict(chain.sizes), last_run)
+    last_run = catalog.run_of(kept[-1])
     for run in sorted({catalog.run_of(point) for point in kept}):
         own = [point for point in kept if catalog.run_of(point) == run]
-        first, end = min(p.log_start for p in own), max(p.log_end for p in own)
-        target = folder / "commitlog" if run == last_run else folder / EARLIER_FOLDER / str(run)
-        lay_log(catalog, run, first, end, target, disk=disk, told=told, on_fault=on_fault)
-        _mark(listed, run, sorted({p.log_end for p in own}), first, end)
-    for point, files in laid:
-        write_files(disk, listed.point_folder(point.number), files)
-        crcs = {name: zlib.crc32(data) for name, data in files.items()}
-        listed.points.append(replace(point, chain=catalog.run_of(point), files=crcs))
-    if laid:
-        write_files(disk, folder, laid[-1][1])
-    listed.write(disk)
-
-
-def _mark(listed: BackupList, run: int, ends: list[int], start: int, end: int) -> None:
-    """Note the checksums of segments that were laid down, up to each point's end in them."""
-    size = listed.segment_bytes
-    for number in range(start // size, -(-end // size)):
-        base = number * size
-        stops = sorted({min(each - base, size) for each in (*ends, end) if each > base})
-        marks, at, crc = listed.marks_of(run, number), 0, 0
-        with listed.segment_path(run, number).open("rb") as file:
-            for stop in stops:
-                at, crc = stop, crc_of_bytes(file, stop - at, crc)
-                marks.append((stop, crc))
-
-
-@contextmanager
-def as_folder(
-    place: Place,
-    *,
-    only_last: bool = False,
-    progress: Progress | None = None,
-    on_fault: OnFault | None = None,
-) -> Iterator[Path]:
-    """Yield a folder in which a store or a backup lies, for as long as the block runs.
-
-    A backup is laid down below TMPDIR, which takes as much room as its log has bytes; with
-    `only_last` only its last point. Else the folder is the one that was named.
-    """
-    found = find_place(place)
-    if isinstance(found, Path):
-        yield found
-        return
-    folder = Path(mkdtemp(prefix="timerstore-"))
-    remove = partial(_remove_own, folder, os.getpid())
-    atexit.register(remove)
-    try:
-        lay_destination(found, folder, only_last=only_last, progress=progress, on_fault=on_fault)
-        yield folder
-    finally:
-        atexit.unregister(remove)
-        remove()
-
-
-def _remove_own(folder: Path, pid: int) -> None:
-    """Remove a folder that this process made; a forked child leaves it to its parent."""
-    if os.getpid() == pid:
-        rmtree(folder, ignore_errors=True)
-
-
-def lay_destination(
-    dest: Destination,
-    folder: Path,
-    *,
-    only_last: bool = False,
-    progress: Progress | None = None,
-    on_fault: OnFault | None = None,
-) -> None:
-    """Make a backup in an empty folder of what a destination holds; nothing of it is durable."""
-    catalog = read_catalog(dest)
-    points = catalog.points[-1:] if only_last else catalog.points
-    if not points:
-        raise InvalidArgumentError(f"{dest} holds no point yet. Take a backup first.")
-    lay_backup(
-        catalog,
-        folder,
-        points,
-        disk=_Fleeting(),
-        told=Summed(progress, sum(point.bytes_count for point in points[-1:])),
-        on_fault=on_fault,
-    )
-
-
-class _Fleeting(Disk):
-    """A disk for what goes again soon: nothing is made durable."""
-
-    def sync(self, file: MappedFile | int, path: Path) -> None:
-        """Do nothing."""
-
-    def sync_folder(self, path: Path) -> None:
-        """Do nothing."""
+        span = min(p.log_start for p in own), max(p.log_end for p in own)
+        target = folder / ("commitlog" if run == last_run else "earlier")
+        lay_log(catalog, run, *span, target, disk=disk, told=told, on_fault=on_fault)
+        if run != last_run:
+            rmtree(target)
+    write_files(disk, folder, files)
+    return kept[-1]

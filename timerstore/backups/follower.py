@@ -26,7 +26,7 @@ from timerstore.backups.merging import merge_pieces
 from timerstore.backups.ship import Shipper
 from timerstore.backups.taking import check_whole, refuse_inside
 from timerstore.backups.thinning import remove_needless, thin_out
-from timerstore.core.directory import is_backup
+from timerstore.core.directory import is_standby
 from timerstore.errors import (
     InvalidArgumentError,
     NotAStoreError,
@@ -80,7 +80,7 @@ class Follower:
         """
         config = Config() if config is None else config
         self._disk = disk = Disk() if disk is None else disk
-        if is_backup(path, disk.at) or not is_there(path / "commitlog", disk.at, stat.S_ISDIR):
+        if is_standby(path, disk.at) or not is_there(path / "commitlog", disk.at, stat.S_ISDIR):
             raise NotAStoreError(f"{path} is no store. Pass the folder of a store.")
         self.path, self.every_s, self.keep_ms, self._find = path, every_s, keep_ms, find
         self._levels = np.array(config.delay_levels_ms(), np.int64)

@@ -2,37 +2,34 @@
 
 Order: a claim in the destination, from which on nobody else's points count but those that the next
 list shows; the last of these is fetched; then the new chain says behind which point it begins; then
-the folder becomes a store. Each part is noted in `standby.json` before the next one, so a promotion
-that was killed is taken up where it ended.
+the folder becomes a store, and recovery makes its indexes. Each part is noted in `standby.json`
+before the next one, so a promotion that was killed is taken up where it ended; `promoted.json` is
+what is left of it while the indexes are made.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Final
 
-from timerstore.backups.building import bring_to_life, cut_log, remove_tree
-from timerstore.backups.chains import (
-    Chain,
-    begin_chain,
-    claim_chain,
-    newest_claim,
-    read_chains,
-)
+from timerstore.backups.building import bring_to_life, cut_log
+from timerstore.backups.chains import begin_chain, claim_chain, newest_claim, read_chains
 from timerstore.backups.destination import find_destination
-from timerstore.backups.points import EARLIER_FOLDER, POINTS_FOLDER, BackupLock, read_list
+from timerstore.backups.points import BackupLock
 from timerstore.backups.report import Report
-from timerstore.backups.standby import STANDBY_FILE, Standby, read_plan
+from timerstore.backups.standby import Standby, StandbyState, read_standby, settle
 from timerstore.backups.timeline import RESTORED_FILE, Restores, read_restores
-from timerstore.core.directory import LIST_FILE, is_backup
+from timerstore.core.directory import STANDBY_FILE
 from timerstore.errors import NotAStoreError, StoreLockedError
 from timerstore.ground.config import Config
 from timerstore.services.world.clock import ManualClock
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import write_json
+
+PROMOTED_FILE: Final = "promoted.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,82 +70,82 @@ def promote(
     then the folder is a standby as before.
     """
     config, disk = Config() if config is None else config, Disk() if disk is None else disk
-    plan = read_plan(path)
-    if not plan:
-        raise NotAStoreError(f"{path} is no standby. Pass a folder that `timerstore standby` made.")
-    if not is_backup(path) and not (path / RESTORED_FILE).is_file():
-        raise NotAStoreError(
-            f"{path} holds no point yet. Run: timerstore standby {plan['dest']} {path} --once"
-        )
-    if fenced and is_backup(path):
-        _fence(path, plan, disk)
-        plan = read_plan(path)
-    if is_backup(path):
+    state = read_standby(path)
+    if state is not None:
+        if state.point is None:
+            raise NotAStoreError(
+                f"{path} holds no point yet. Run: timerstore standby {state.dest} {path} --once"
+            )
+        if fenced:
+            state = _fence(path, state, disk)
         lock = BackupLock(path)
         try:
-            restores = plan.get("restores") or [*read_restores(path), _restore_at(path)]
-            _become_store(path, restores, disk)
+            _become_store(path, state, disk)
         finally:
             lock.release()
+    else:
+        state = read_standby(path, PROMOTED_FILE)
+    if state is None:
+        raise NotAStoreError(f"{path} is no standby. Pass a folder that `timerstore standby` made.")
     findings, _ = bring_to_life(path, disk, config, clock)
-    disk.remove(path / STANDBY_FILE)
+    disk.remove(path / PROMOTED_FILE)
     return PromoteReport(
         path=os.fspath(path),
-        dest=plan["dest"],
+        dest=state.dest,
         pending_count=findings.pending_count,
         fenced=fenced,
     )
 
 
-def _fence(path: Path, plan: dict[str, Any], disk: Disk) -> None:
+def _fence(path: Path, state: StandbyState, disk: Disk) -> StandbyState:
     """Refuse the earlier writer; fetch what was written by then; begin a chain of our own."""
-    dest = find_destination(plan["dest"])
-    standby = Standby(path, dest, plan["dest"], disk)
+    dest = find_destination(state.dest)
+    standby = Standby(path, dest, state.dest, disk)
     try:
-        if "claim" not in plan:
+        claim = standby.state.claim
+        if claim is None:
             claim = claim_chain(dest, read_chains(dest).newest_claim[0], promoted=True)
-            plan = plan | {"claim": [*claim]}
-            write_json(disk, path / STANDBY_FILE, plan)
-        number, name = plan["claim"]
-        if newest_claim(dest) != (number, name):
+            standby.write(replace(standby.state, claim=claim))
+        if newest_claim(dest) != claim:
             raise StoreLockedError(
                 f"Another copy has taken over {dest} in the meantime, so {path} did not become "
                 "the store. Find out which copy was promoted, and remove this folder."
             )
-        if "restores" not in plan:
+        if standby.state.restores is None:
             standby.step()
-            plan = plan | {"restores": [*read_restores(path), _restore_at(path)]}
-            write_json(disk, path / STANDBY_FILE, plan)
-        point, listed = standby.last, standby.listed
-        assert point is not None and listed is not None
-        chain = Chain(
-            number=number,
-            name=name,
-            run=read_chains(dest).run_of(point.chain),
-            store_tag=listed.store_tag,
-            sizes=listed.sizes,
-            base=point.log_end,
-            last_point=point.number,
-            restores=plan["restores"],
+            standby.write(replace(standby.state, restores=_restores(path, standby.state)))
+        state = standby.state
+        assert state.point is not None and state.chain is not None
+        assert state.restores is not None
+        chain = replace(
+            state.chain,
+            number=claim[0],
+            name=claim[1],
+            run=read_chains(dest).run_of(state.point.chain),
+            base=state.point.log_end,
+            last_point=state.point.number,
+            restores=state.restores,
         )
         begin_chain(dest, chain)
+        return state
     finally:
         standby.close()
 
 
-def _restore_at(path: Path) -> dict[str, Any]:
-    """Return what says that a store goes on from the last point of a folder."""
-    return {"log_end": read_list(path).points[-1].log_end, "name": uuid.uuid4().hex}
+def _restores(path: Path, state: StandbyState) -> Restores:
+    """Return what says that a store goes on from the point of a folder."""
+    assert state.point is not None
+    if state.restores is not None:
+        return state.restores
+    return [*read_restores(path), {"log_end": state.point.log_end, "name": uuid.uuid4().hex}]
 
 
-def _become_store(path: Path, restores: Restores, disk: Disk) -> None:
-    """Make the folder a store; the list goes last, and with it the folder is no backup."""
-    listed = read_list(path)
-    cut_log(disk, path / "commitlog", listed.points[-1].log_end, listed.segment_bytes)
+def _become_store(path: Path, state: StandbyState, disk: Disk) -> None:
+    """Make the folder a store; `standby.json` gets another name last, and with it that is one."""
+    assert state.point is not None and state.chain is not None
+    settle(disk, path, state)
+    cut_log(disk, path / "commitlog", state.point.log_end, state.chain.segment_bytes)
     disk.sync_folder(path / "commitlog")
-    write_json(disk, path / RESTORED_FILE, {"restores": restores})
-    for name in (POINTS_FOLDER, EARLIER_FOLDER):
-        if (path / name).is_dir():
-            remove_tree(disk, path / name)
-    disk.remove(path / LIST_FILE)
+    write_json(disk, path / RESTORED_FILE, {"restores": _restores(path, state)})
+    (path / STANDBY_FILE).rename(path / PROMOTED_FILE)
     disk.sync_folder(path)

@@ -136,7 +136,6 @@ class Shipper:
             chain=chain.number,
             log_start=max(reader.commitlog.start, self._first_kept(chain)),
             log_end=end,
-            files={},
         )
         self.check_is_ours()
         name, data = point_object(point, files, chain.seed)

@@ -1,50 +1,127 @@
 """A standby: the last point of a backup, kept in a folder that can become the store.
 
-The folder looks like a store without indexes, with a list of one point (see `points.py`), so it
-can be looked at and verified, and nothing fires in it. Each step fetches only the new part of the
-log, then writes the point's files, then the list: wherever it ends, the point that the list names
-is whole. `standby.json` says where the backup lies, and how far a promotion has come.
+    standby.json     what the folder holds, up to where; where the backup lies; a promotion so far
+    commitlog/       the log up to the point's end; what stands behind that is not the point's
+    config/ …        the point's small files
+    point.N/         all that of point N, if its log does not go on from the one that is there
+
+So it looks like a store without indexes, can be looked at and verified, and nothing fires in it. A
+step fetches the new part of the log, then replaces `standby.json`, then the small files. A step
+that is killed leaves the log of the point that `standby.json` names; small files that are older
+than it are as after any kill of a store, and the next step replaces them.
+
+A log behind a gap is fetched beside the one that is there. Once `standby.json` names its point, it
+is what the folder holds, and takes the other's place: last of all by one renaming of its log.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import random
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from timerstore.backups.building import cut_log, remove_tree, write_files
 from timerstore.backups.catalog import Catalog, read_catalog
+from timerstore.backups.chains import Chain, chain_of
+from timerstore.backups.crcparts import crc_of
 from timerstore.backups.destination import Destination, find_destination
 from timerstore.backups.fetching import lay_log
-from timerstore.backups.points import (
-    EARLIER_FOLDER,
-    POINTS_FOLDER,
-    BackupList,
-    BackupLock,
-    BackupPoint,
-    Mark,
-    numbers_of,
-    read_list,
-)
-from timerstore.backups.segmentcopies import crc_of_bytes
-from timerstore.backups.timeline import check_restores
-from timerstore.core.directory import LIST_FILE, is_backup
-from timerstore.errors import InvalidArgumentError, MissingFileError, TimerStoreError
+from timerstore.backups.points import TIME_MS_MAX, BackupLock, BackupPoint
+from timerstore.backups.timeline import Restores, check_restores
+from timerstore.core.directory import STANDBY_FILE
+from timerstore.errors import CorruptStoreError, InvalidArgumentError, TimerStoreError
 from timerstore.ground.kinds import check_path
 from timerstore.services.world.background import Flag
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.files.jsonfile import read_json, understood, whole, write_json
-from timerstore.timelog.files.names import INT32_MAX, held_names, segment_name, segment_offset
-from timerstore.timelog.files.smallfile import read_small
+from timerstore.timelog.files.jsonfile import (
+    check_seal,
+    read_json,
+    sealed,
+    understood,
+    whole,
+    write_json,
+)
+from timerstore.timelog.files.names import (
+    INT32_MAX,
+    held_names,
+    is_small_file,
+    segment_name,
+    segment_offset,
+)
+from timerstore.timelog.files.smallfile import by_path, open_at, read_small
+from timerstore.timelog.reading.reader import Fault
 
 log = logging.getLogger("timerstore")
 
 WAIT_S_MAX: Final = 60.0
 """Between two tries while something fails."""
-STANDBY_FILE: Final = "standby.json"
+_LOG: Final = "commitlog"
+_READ_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandbyState:
+    """What `standby.json` says."""
+
+    dest: str
+    """The address that leads to the backup."""
+    chain: Chain | None = None
+    """The backup's newest one when the point was fetched."""
+    point: BackupPoint | None = None
+    """None: none was fetched yet."""
+    files: dict[str, int] = field(default_factory=dict)
+    """The point's small files, with the CRC-32 of each."""
+    crcs: dict[int, int] = field(default_factory=dict)
+    """By number of segment, the CRC-32 of its bytes up to the point's end."""
+    claim: tuple[int, str] | None = None
+    """The chain that a promotion claimed."""
+    restores: Restores | None = None
+    """How the store was restored that a promotion makes."""
+
+    def write(self, disk: Disk, path: Path) -> None:
+        """Replace the file; durable on return."""
+        crcs = {str(number): crc for number, crc in self.crcs.items()}
+        write_json(disk, path / STANDBY_FILE, sealed(asdict(self) | {"crcs": crcs}))
+
+
+def read_standby(path: Path, name: str = STANDBY_FILE) -> StandbyState | None:
+    """Return what `standby.json` says, None if there is none. Raises CorruptStoreError."""
+    content = read_json(path / name)
+    if content is None:
+        return None
+    check_seal(path / name, content)
+    with understood(name):
+        if not isinstance(content["dest"], str):
+            raise ValueError("dest is no text")
+        told: dict[str, Any] = {"dest": content["dest"]}
+        if content.get("claim") is not None:
+            number, claim = content["claim"]
+            if not isinstance(claim, str):
+                raise ValueError("the claim's name is no text")
+            told["claim"] = whole(number, 1, INT32_MAX), claim
+        if content.get("restores") is not None:
+            told["restores"] = check_restores(content["restores"])
+        if content.get("point") is not None:
+            told["chain"], told["point"] = chain_of(content["chain"]), _point(content["point"])
+            told["files"] = {file: whole(crc) for file, crc in content["files"].items()}
+            told["crcs"] = {whole(int(each)): whole(crc) for each, crc in content["crcs"].items()}
+            if not all(map(is_small_file, told["files"])):
+                raise ValueError("it names a file that no store has")
+        return StandbyState(**told)
+
+
+def _point(told: dict[str, Any]) -> BackupPoint:
+    return BackupPoint(
+        number=whole(told["number"], 1, INT32_MAX),
+        time_ms=whole(told["time_ms"], 0, TIME_MS_MAX),
+        chain=whole(told["chain"], 1, INT32_MAX),
+        log_start=whole(told["log_start"]),
+        log_end=whole(told["log_end"], told["log_start"]),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,21 +145,21 @@ class Standby:
         """
         self.path, self.dest, self.disk = check_path(path), dest, disk or Disk()
         self.disk.make_folder(path)
-        names = held_names(path) - {"commitlog", POINTS_FOLDER}
-        if names and not names & {LIST_FILE, STANDBY_FILE, f"{STANDBY_FILE}.tmp"}:
+        names = held_names(path)
+        if names and not names & {STANDBY_FILE, f"{STANDBY_FILE}.tmp"}:
             raise InvalidArgumentError(
                 f"{path} holds files that belong to no standby. Pass an empty folder."
             )
         self._lock = BackupLock(path)
         try:
-            plan = read_plan(path)
-            if plan and find_destination(plan["dest"]).shown != dest.shown:
+            known = read_standby(path)
+            if known and find_destination(known.dest).shown != dest.shown:
                 raise InvalidArgumentError(
-                    f"{path} is a standby of {plan['dest']}, not of {dest}. Pass another folder."
+                    f"{path} is a standby of {known.dest}, not of {dest}. Pass another folder."
                 )
-            if not plan:
-                write_json(self.disk, path / STANDBY_FILE, {"dest": address})
-            self.listed: BackupList | None = read_list(path) if is_backup(path) else None
+            self.state = known or StandbyState(dest=address)
+            if known is None:
+                self.write(self.state)
         except BaseException:
             self._lock.release()
             raise
@@ -111,10 +188,10 @@ class Standby:
         """Let the folder go; twice does nothing."""
         self._lock.release()
 
-    @property
-    def last(self) -> BackupPoint | None:
-        """The point that the folder holds, None if there is none yet."""
-        return self.listed.points[-1] if self.listed is not None else None
+    def write(self, state: StandbyState) -> None:
+        """Keep what the folder holds from now on; durable on return."""
+        state.write(self.disk, self.path)
+        self.state = state
 
     def step(self) -> StandbyStep:
         """Fetch the last point if it is a new one. O(bytes that are new). Durable on return.
@@ -122,33 +199,58 @@ class Standby:
         Raises NotAStoreError if there is no backup, InvalidArgumentError if it has no point,
         CorruptStoreError, StoreAccessError, StoreFullError: the point before stays.
         """
-        if "restores" in read_plan(self.path):
+        if self.state.restores is not None:
             raise InvalidArgumentError(
                 f"{self.path} is being promoted, which was interrupted. Run: timerstore promote "
                 f"{self.path}"
             )
-        catalog = read_catalog(self.dest)
+        catalog, copied_bytes = read_catalog(self.dest), 0
         if not catalog.points:
             raise InvalidArgumentError(f"{self.dest} holds no point yet. Take a backup first.")
         point = catalog.points[-1]
-        last, run = self.last, catalog.run_of(point)
-        if last is not None and replace(last, files={}) == point:
-            return StandbyStep(point=last, copied_bytes=0)
+        is_new = point != self.state.point
+        if is_new or _small_files(self.path) != self.state.files:
+            files = catalog.read_files(point)
+            if is_new:
+                copied_bytes = self._fetch(catalog, point, files)
+            settle(self.disk, self.path, self.state)
+            _write_files(self.disk, self.path, files)
+            self._prune(point, catalog.segment_bytes)
+        return StandbyStep(point=point, copied_bytes=copied_bytes)
+
+    def _fetch(self, catalog: Catalog, point: BackupPoint, files: dict[str, bytes]) -> int:
+        """Fetch what is new of the log, then name the point; return how many bytes were new."""
+        disk, size, run, state = self.disk, catalog.segment_bytes, catalog.run_of(point), self.state
         self._check_same(catalog)
-        start, marks = point.log_start, dict[int, list[Mark]]()
-        if self.listed is not None and last is not None:
-            if catalog.has_run(last.chain, run) and last.log_end >= start:
-                self._check_seen(catalog, last, point)
-                start, marks = last.log_end, self.listed.marks.get(self.listed.chain, {})
-            else:
-                self._move_aside(self.listed)
-        self._fetch(catalog, point, run, start, marks)
-        return StandbyStep(point=point, copied_bytes=point.log_end - start)
+        last, start, crcs = state.point, point.log_start, dict[int, tuple[int, int]]()
+        settle(disk, self.path, state)
+        if last is not None and catalog.has_run(last.chain, run) and last.log_end >= start:
+            self._check_seen(catalog, last, point)
+            folder, start = self.path / _LOG, last.log_end
+            crcs = {n: (min(start - n * size, size), crc) for n, crc in state.crcs.items()}
+            cut_log(disk, folder, start, size)  # what a step that ended midway left there
+        else:
+            folder = _aside(self.path, point) / _LOG
+            write_files(disk, folder.parent, files)
+        lay_log(catalog, run, start, point.log_end, folder, disk=disk, told=lambda count: None)
+        self.write(
+            replace(
+                state,
+                chain=catalog.chain,
+                point=point,
+                files={name: zlib.crc32(data) for name, data in files.items()},
+                crcs={
+                    number: _crc_of(folder, number, size, stop, *crcs.get(number, (0, 0)))
+                    for number, stop in _stops(point, size)
+                },
+            )
+        )
+        return point.log_end - start
 
     def _check_same(self, catalog: Catalog) -> None:
         """Refuse a destination that holds another store by now."""
-        assert catalog.chain is not None
-        if self.listed is not None and self.listed.store_tag != catalog.chain.store_tag:
+        known, chain = self.state.chain, catalog.chain
+        if known is not None and chain is not None and known.store_tag != chain.store_tag:
             raise InvalidArgumentError(
                 f"{self.dest} holds another store than {self.path} was made from. Pass another "
                 "folder for the standby."
@@ -164,97 +266,98 @@ class Standby:
                 "for the standby."
             )
 
-    def _move_aside(self, listed: BackupList) -> None:
-        """Move the log of the point before to a place in which the list still finds it."""
-        folder, aside = self.path / "commitlog", self.path / EARLIER_FOLDER / str(listed.chain)
-        if folder.is_dir() and not aside.is_dir():
-            self.disk.make_folder(aside.parent)
-            folder.rename(aside)
-            self.disk.sync_folder(aside.parent)
-            self.disk.sync_folder(self.path)
-
-    def _fetch(
-        self,
-        catalog: Catalog,
-        point: BackupPoint,
-        run: int,
-        start: int,
-        known: dict[int, list[Mark]],
-    ) -> None:
-        disk, chain, size = self.disk, catalog.chain, catalog.segment_bytes
-        assert chain is not None
-        folder = self.path / "commitlog"
-        files = catalog.read_files(point)
-        if folder.is_dir() and any(folder.iterdir()):
-            cut_log(disk, folder, start, size)  # what a step that ended midway left there
-        lay_log(catalog, run, start, point.log_end, folder, disk=disk, told=lambda count: None)
-        found = BackupList(self.path, chain.store_tag, dict(chain.sizes), point.chain)
-        for number in numbers_of(point, size, point.log_end):
-            stop = min(point.log_end - number * size, size)
-            at, crc = known.get(number, [(0, 0)])[-1]
-            if at > stop:
-                at, crc = 0, 0
-            crc = self._crc(found, number, at, stop, crc)
-            found.marks_of(point.chain, number).append((stop, crc))
-        write_files(disk, found.point_folder(point.number), files)
-        crcs = {name: zlib.crc32(data) for name, data in files.items()}
-        found.points.append(replace(point, files=crcs))
-        found.write(disk)
-        _write_top(disk, self.path, files)
-        self.listed = found
-        self._prune(point, size)
-
-    def _crc(self, found: BackupList, number: int, start: int, stop: int, crc: int) -> int:
-        name = segment_name(number * found.segment_bytes)
-        with (self.path / "commitlog" / name).open("rb") as file:
-            file.seek(start)
-            return crc_of_bytes(file, stop - start, crc)
-
     def _prune(self, point: BackupPoint, size: int) -> None:
-        for folder in sorted((self.path / POINTS_FOLDER).iterdir()):
-            if folder.name != str(point.number):
-                remove_tree(self.disk, folder)
-        if (self.path / EARLIER_FOLDER).is_dir():
-            remove_tree(self.disk, self.path / EARLIER_FOLDER)
-        kept = numbers_of(point, size, point.log_end)
-        for each in sorted((self.path / "commitlog").iterdir()):
+        """Remove segments that the point does not need."""
+        for each in sorted((self.path / _LOG).iterdir()):
             offset = segment_offset(each.name)
-            if offset is not None and offset // size not in kept:
+            if offset is not None and not point.log_start - size < offset < point.log_end:
                 self.disk.remove(each)
 
 
-def _write_top(disk: Disk, path: Path, files: dict[str, bytes]) -> None:
-    """Let a backup's folder look like the store at its last point; the cursors come last."""
-    for name in ("abort", "checkpoint", "timerstore.json"):
-        if name not in files and (path / name).exists():
-            disk.remove(path / name)
-    for each in sorted((path / "config").glob("*")):
-        if str(each.relative_to(path)) not in files and each.is_file():
-            disk.remove(each)
-    last = "config/timercheck"
-    for name in sorted(files, key=lambda each: each == last):
-        disk.make_folder((path / name).parent)
-        if _content(path / name) != files[name]:
-            disk.replace(path / name, files[name])
+def _stops(point: BackupPoint, size: int) -> list[tuple[int, int]]:
+    """Return the number of each segment of a point's log, with where the point ends in it."""
+    numbers = range(point.log_start // size, -(-point.log_end // size))
+    return [(number, min(point.log_end - number * size, size)) for number in numbers]
 
 
-def _content(path: Path) -> bytes | None:
+def _crc_of(folder: Path, number: int, size: int, stop: int, at: int, crc: int) -> int:
+    """Return the CRC-32 of a segment up to `stop`, which is `crc` up to `at`. O(bytes between)."""
+    name = segment_name(number * size)
+    with os.fdopen(open_at(folder / name, by_path), "rb") as file:
+        file.seek(at)
+        while at < stop:
+            data = file.read(min(_READ_BYTES, stop - at))
+            if not data:
+                raise CorruptStoreError(_LOG, number * size + at, "a segment ends at this offset")
+            at, crc = at + len(data), crc_of(data, crc)
+    return crc
+
+
+def standby_faults(path: Path) -> list[Fault]:
+    """Return what of a log is not as `standby.json` says; nothing if there is none. O(bytes)."""
     try:
-        return read_small(path)
-    except MissingFileError:
-        return None
+        state = read_standby(path)
+    except CorruptStoreError as e:
+        return [Fault(e.file, e.offset, e.reason)]
+    if state is None or state.point is None or state.chain is None:
+        return []
+    folder = held_folder(path, state) / _LOG
+    found, size = list[Fault](), state.chain.segment_bytes
+    for number, stop in _stops(state.point, size):
+        try:
+            if _crc_of(folder, number, size, stop, 0, 0) != state.crcs.get(number):
+                reason = "the segment's checksum is not what was fetched"
+                found.append(Fault(_LOG, number * size, reason))
+        except CorruptStoreError as e:
+            found.append(Fault(e.file, e.offset, e.reason))
+        except FileNotFoundError:
+            found.append(Fault(_LOG, number * size, "a segment is missing"))
+    if found and read_standby(path) != state:
+        return standby_faults(path)  # a step has brought another point meanwhile
+    return found
 
 
-def read_plan(path: Path) -> dict[str, Any]:
-    """Return what `standby.json` says; nothing if there is none. Raises CorruptStoreError."""
-    plan = read_json(path / STANDBY_FILE) or {}
-    with understood(STANDBY_FILE):
-        if plan and not isinstance(plan["dest"], str):
-            raise ValueError("dest is no text")
-        if "claim" in plan:
-            number, name = plan["claim"]
-            whole(number, 1, INT32_MAX)
-            if not isinstance(name, str):
-                raise ValueError("the claim's name is no text")
-        check_restores(plan.get("restores", []))
-    return plan
+def _aside(path: Path, point: BackupPoint) -> Path:
+    return path / f"point.{point.number}"
+
+
+def held_folder(path: Path, state: StandbyState | None) -> Path:
+    """Return where the point that a standby holds lies: in its folder, or beside what was there."""
+    if state is None or state.point is None:
+        return path
+    aside = _aside(path, state.point)
+    return aside if (aside / _LOG).is_dir() else path
+
+
+def settle(disk: Disk, path: Path, state: StandbyState) -> None:
+    """Have what lies beside take the place of what was there; remove what is left of others."""
+    aside, log_folder, before = held_folder(path, state), path / _LOG, path / "point.before"
+    if aside != path:
+        if log_folder.is_dir():
+            disk.make_folder(before)
+            log_folder.rename(before / _LOG)
+        _write_files(disk, path, {name: read_small(aside / name) for name in state.files})
+        (aside / _LOG).rename(log_folder)
+        disk.sync_folder(path)
+    for folder in sorted(path.glob("point.*")):
+        remove_tree(disk, folder)
+
+
+def _small_files(path: Path) -> dict[str, int]:
+    """Return the small files that a folder holds, with the CRC-32 of each."""
+    found = [path / name for name in ("abort", "checkpoint", "timerstore.json")]
+    found += sorted((path / "config").glob("*"))
+    return {
+        str(each.relative_to(path)): zlib.crc32(read_small(each)) for each in found if each.exists()
+    }
+
+
+def _write_files(disk: Disk, path: Path, files: dict[str, bytes]) -> None:
+    """Have a folder hold these small files and no others; the cursors come last."""
+    held = _small_files(path)
+    for name in sorted(held.keys() - files.keys()):
+        disk.remove(path / name)
+    for name in sorted(files, key=lambda each: each == "config/timercheck"):
+        if held.get(name) != zlib.crc32(files[name]):
+            disk.make_folder((path / name).parent)
+            disk.replace(path / name, files[name])

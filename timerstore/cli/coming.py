@@ -224,16 +224,17 @@ def looking(out: Output, path: str | Path, config_file: Path | None = None) -> I
 @contextmanager
 def _fetched(out: Output, address: str | Path) -> Iterator[Path]:
     """Lay down the last point of a backup, for as long as the block runs; say of when it is."""
+    from timerstore.backups.asfolder import as_folder
     from timerstore.backups.destination import shown_place
-    from timerstore.backups.fetching import as_folder
-    from timerstore.backups.points import read_list
 
     with ExitStack() as stack:
         with out.progress(f"fetching {address}", "bytes") as update:
-            folder = stack.enter_context(as_folder(address, only_last=True, progress=update))
-        seen = shown_time(read_list(folder).points[-1].time_ms)
+            found = stack.enter_context(as_folder(address, only_last=True, progress=update))
+        folder, point = found
+        assert point is not None
         out.note(
-            f"{shown_place(address)} is a backup. What follows is as of its last point, {seen}."
+            f"{shown_place(address)} is a backup. What follows is as of its last point, "
+            f"{shown_time(point.time_ms)}."
         )
         yield folder
 

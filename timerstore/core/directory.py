@@ -14,7 +14,7 @@ from timerstore.timelog.files.names import BUILDING_FOLDER, held_names
 from timerstore.timelog.files.rocksdb import refuse_rocksdb
 from timerstore.timelog.files.smallfile import At, by_path, is_there
 
-LIST_FILE: Final = "backup.json"
+STANDBY_FILE: Final = "standby.json"
 CHAINS_FOLDER: Final = "chains"
 
 
@@ -26,7 +26,7 @@ def lock_directory(disk: Disk, path: Path, create: bool) -> LockFile:
     disk.hold(path)
     check_is_store(path)
     refuse_batch_queues(path, disk.at)
-    if is_backup(path):
+    if is_standby(path):
         raise NotAStoreError(
             f"{path} is a standby, and an open store would change it. Make it the store with "
             "`timerstore promote`, or look at it with read_only=True."
@@ -36,9 +36,9 @@ def lock_directory(disk: Disk, path: Path, create: bool) -> LockFile:
     return LockFile(disk, path)
 
 
-def is_backup(path: Path, at: At = by_path) -> bool:
-    """Tell whether a folder is a backup that was laid down, or a standby."""
-    return is_there(path / LIST_FILE, at, stat.S_ISREG)
+def is_standby(path: Path, at: At = by_path) -> bool:
+    """Tell whether a folder is a standby."""
+    return is_there(path / STANDBY_FILE, at, stat.S_ISREG)
 
 
 def holds_objects(path: Path) -> bool:
@@ -60,6 +60,10 @@ def check_is_store(path: Path) -> None:
         raise NotAStoreError(
             f"{path} is a backup. Make a store from it with `timerstore restore`, or look at it "
             "with read_only=True."
+        )
+    if is_standby(path) and "commitlog" not in names:
+        raise NotAStoreError(
+            f"{path} is a standby that holds no point yet. Run `timerstore standby` until it does."
         )
     if names and not names & {"timerstore.json", "commitlog", "lock"}:
         raise NotAStoreError(

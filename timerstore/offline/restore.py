@@ -24,12 +24,12 @@ from timerstore.backups.catalog import Catalog, read_catalog
 from timerstore.backups.destination import Destination, Place, find_destination, find_place
 from timerstore.backups.fetching import Reached, lay_log
 from timerstore.backups.laying import laying
-from timerstore.backups.points import TIME_MS_MAX, BackupPoint, read_list
+from timerstore.backups.points import TIME_MS_MAX, BackupPoint
 from timerstore.backups.progress import Progress, Summed
 from timerstore.backups.report import Problem, Report, shown_problems
+from timerstore.backups.standby import read_standby
 from timerstore.backups.taking import refuse_inside
 from timerstore.backups.timeline import note_restore
-from timerstore.core.directory import is_backup
 from timerstore.core.offsets import ConsumerOffsets
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.arguments import given_instant
@@ -105,8 +105,9 @@ def backup_points(path: Place) -> list[BackupPoint]:
     Raises NotAStoreError, CorruptStoreError, StoreAccessError.
     """
     found = find_place(path)
-    if isinstance(found, Path) and is_backup(found):
-        return read_list(found).points
+    standby = read_standby(found) if isinstance(found, Path) else None
+    if standby is not None:
+        return [] if standby.point is None else [standby.point]
     return read_catalog(find_destination(path)).points
 
 

@@ -16,9 +16,9 @@ from typing import Final
 
 import numpy as np
 
+from timerstore.backups.asfolder import as_folder
 from timerstore.backups.building import bring_to_life, built_beside, write_files
-from timerstore.backups.destination import Place, find_place, shown_place
-from timerstore.backups.fetching import as_folder
+from timerstore.backups.destination import Place, shown_place
 from timerstore.backups.progress import Progress, Summed
 from timerstore.backups.report import Problem, Report, shown_problems
 from timerstore.backups.taking import refuse_inside
@@ -105,9 +105,9 @@ def salvage(
     0
     """
     target, faults = check_path(dest), list[Fault]()
-    with as_folder(path, on_fault=faults.append) as folder:
+    with as_folder(path, on_fault=faults.append) as (folder, point):
         report = salvage_to(folder, target, config=config, clock=clock, progress=progress)
-    if isinstance(find_place(path), Path):
+    if point is None:
         return report
     files = tuple(Problem(*fault) for fault in faults)
     return replace(report, path=shown_place(path), files=files + report.files)

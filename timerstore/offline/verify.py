@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
+from timerstore.backups.asfolder import as_folder
 from timerstore.backups.destination import Place, shown_place
-from timerstore.backups.fetching import as_folder
 from timerstore.backups.progress import Progress
 from timerstore.backups.report import PROBLEMS_MAX, Problem, VerifyReport
-from timerstore.core.directory import is_backup
+from timerstore.backups.standby import standby_faults
+from timerstore.core.directory import is_standby
 from timerstore.ground.config import Config
-from timerstore.ground.kinds import check_kind
-from timerstore.offline.auditbackup import backup_faults
+from timerstore.ground.kinds import check_kind, check_path
 from timerstore.tables.splits import LOG, UNITS, WHEEL, Range
 from timerstore.tables.timertable import count_pending
 from timerstore.tables.view import forget
@@ -59,30 +59,33 @@ def verify(
     config = Config() if config is None else config
     check_kind(config, Config, "config")
     faults = list[Fault]()
-    with as_folder(path, on_fault=faults.append) as folder:
-        return _verify(folder, shown_place(path), faults, config, progress)
+    with as_folder(path, on_fault=faults.append) as (folder, point):
+        is_copy = point is not None
+        if not is_copy and is_standby(check_path(path)):
+            is_copy, faults = True, standby_faults(check_path(path))
+        return _verify(folder, shown_place(path), is_copy, faults, config, progress)
 
 
 def _verify(
     folder: Path,
     shown: str,
+    is_copy: bool,
     faults: list[Fault],
     config: Config,
     progress: Progress | None,
 ) -> VerifyReport:
-    """Check a folder; `faults` were found on the way to it."""
-    of_backup = is_backup(folder)
+    """Check a folder; `is_copy`: without indexes; `faults` were found on the way to it."""
     plan = make_plan(
         folder,
         upto="end",
         delay_levels=config.delay_levels,
         only_bytes=True,
-        has_indexes=not of_backup,
+        has_indexes=not is_copy,
     )
     try:
         tally = run(plan, _stepper(plan, progress))
-        if of_backup:
-            for fault in (*faults, *backup_faults(folder)):
+        if is_copy:
+            for fault in faults:
                 tally.fail("files", 1, [Example(*fault)])
         elif not _failed(tally):
             tally.counts["pending"] = count_pending(plan.scope.view)

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, NoReturn, cast
 
+from timerstore.backups.asfolder import as_folder
 from timerstore.backups.destination import Place
-from timerstore.backups.fetching import as_folder
 from timerstore.core.core import Core
 from timerstore.core.readonlycore import REASON, ReadOnlyCore
 from timerstore.errors import ReadOnlyError
@@ -28,7 +28,7 @@ class ReadOnlyStore(TimerStore):
         """Open a store, a standby; or a backup, of which the last point is laid down first."""
         self._copied = ExitStack()
         try:
-            folder = self._copied.enter_context(as_folder(check_place(path), only_last=True))
+            folder, _ = self._copied.enter_context(as_folder(check_place(path), only_last=True))
             super().__init__(folder, **options)
         except BaseException:
             self._copied.close()
