@@ -2,7 +2,6 @@
 
     export.py       what is pending, fired, or all messages, as Parquet, Arrow or JSON
     verify.py       every byte: the rules of `validation/` about bytes, told shortly
-    auditbackup.py  a backup's points against its list
     restore.py      a store out of a point, or of a time between two
     salvage.py      a store out of what is left of one
     leftovers.py    its files, copied as far as they can be read
