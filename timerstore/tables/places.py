@@ -335,9 +335,10 @@ def read_messages(
     for at in range(0, len(places.message), max(1, chunk)):
         part = places.choose(slice(at, at + chunk))
         message, level_due_ms = map(np.ascontiguousarray, (part.message, part.level_due_ms))
-        log.open_count_max = max(
-            log.open_count_max, len(np.unique(message // log.segment_bytes)) + 1
-        )
+        segments = np.unique(message // log.segment_bytes)
+        log.open_count_max = max(log.open_count_max, len(segments) + 1)
+        for number in segments.tolist():  # those that are mapped already become the last to go
+            log.map_from(number * log.segment_bytes, 1)
         state[0] = 0
         while True:
             unmapped = read_places(log.table, message, level_due_ms, reading, into, found, state)
