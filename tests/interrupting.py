@@ -13,9 +13,11 @@ exception that is raised one step later is not.
 
 import builtins
 import dis
+import gc
 import os
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
@@ -33,17 +35,52 @@ _FOLDERS = tuple(
 )
 
 
-def is_importing(frame: FrameType | None) -> bool:
-    """Tell whether a module is being imported: ended there, Python keeps its lock for ever."""
-    while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
-        frame = frame.f_back
-    return False
-
-
 class Interrupt(BaseException):
     """What the handler raises."""
+
+
+@cache
+def _is_unfit(code: CodeType) -> bool:
+    """Tell whether an exception breaks what this belongs to, or gets lost in it.
+
+    An import that is ended keeps its lock. Python only reports what a callback of the garbage
+    collector, a weak reference's callback or a destructor raises, and goes on.
+    """
+    if code.co_name == "__del__" or code.co_filename.startswith("<frozen importlib"):
+        return True
+    if os.path.basename(code.co_filename) in ("weakref.py", "_weakrefset.py"):
+        return True
+    return any(code is getattr(each, "__code__", None) for each in gc.callbacks)
+
+
+@contextmanager
+def alarms(
+    error: BaseException | type[BaseException],
+    is_wanted: Callable[[FrameType | None], bool] = lambda _: True,
+) -> Iterator[None]:
+    """Have SIGALRM raise an error where it is wanted, a moment later where it would get lost."""
+    is_deaf = False
+
+    def ring(_: int, frame: FrameType | None) -> None:
+        nonlocal is_deaf
+        if is_deaf:  # the next signal may come before this one was dealt with
+            return
+        is_deaf, each = True, frame
+        while each is not None and not _is_unfit(each.f_code):
+            each = each.f_back
+        if each is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0.0005, signal.getitimer(signal.ITIMER_REAL)[1])
+        is_deaf = False
+        if each is None and is_wanted(frame):
+            raise error
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        yield
+    finally:
+        is_deaf = True
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @cache

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.interrupting import alarms
 from tests.loop_disk import mounted
 from tests.rigs.nursery import Nursery
 from tests.rigs.program import FILES, ended
-from tests.rigs.storm_worker import SEGMENTS_MAPPED, Alarm, alarm, in_reach
+from tests.rigs.storm_worker import SEGMENTS_MAPPED, Alarm, in_reach, is_in_reach
 from tests.test_kill import attack
 from tests.tiers import how_many
 
@@ -125,11 +126,8 @@ def test_alarms_end_a_call_and_nothing_that_deals_with_that() -> None:
                 raised += 1
         signal.raise_signal(signal.SIGALRM)
 
-    before = signal.signal(signal.SIGALRM, alarm)
-    try:
+    with alarms(Alarm, is_in_reach):
         with pytest.raises(Alarm):
             in_reach(call)
         signal.raise_signal(signal.SIGALRM)
-    finally:
-        signal.signal(signal.SIGALRM, before)
     assert raised == 2

@@ -8,13 +8,12 @@ import time
 import weakref
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 
 import timerstore
-from tests.interrupting import Interrupt, interrupted, is_importing
+from tests.interrupting import Interrupt, alarms, interrupted
 from tests.models.quiet_disk import QuietDisk
 from tests.rigs.program import FILES, python
 from tests.rigs.storm_taken import run_of
@@ -224,16 +223,10 @@ def running() -> list[str]:
     return names
 
 
-def _alarm(_: int, frame: FrameType | None) -> None:
-    if not is_importing(frame):
-        raise Alarm
-
-
 @pytest.mark.timeout(120)
 def test_closing_can_be_interrupted_and_goes_on(tmp_path: Path) -> None:
-    before = signal.signal(signal.SIGALRM, _alarm)
     count = interrupted = 0
-    try:
+    with alarms(Alarm):
         for i in range(ROUNDS * 2):
             store = TimerStore(tmp_path, config=SMALL)
             assert store.count() == count
@@ -252,9 +245,6 @@ def test_closing_can_be_interrupted_and_goes_on(tmp_path: Path) -> None:
                         with pytest.raises(StoreLockedError):
                             TimerStore(tmp_path)
             assert not running()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     assert interrupted
 
 
@@ -317,9 +307,8 @@ def test_each_descriptor_is_closed_once_wherever_a_closing_was_ended(tmp_path: P
 @pytest.mark.timeout(120)
 def test_opening_can_be_interrupted(tmp_path: Path) -> None:
     TimerStore(tmp_path, config=SMALL).close()
-    before = signal.signal(signal.SIGALRM, _alarm)
     opened = interrupted = 0
-    try:
+    with alarms(Alarm):
         for i in range(ROUNDS * 2):
             try:
                 signal.setitimer(signal.ITIMER_REAL, 0.0005 + 0.002 * i)
@@ -328,9 +317,6 @@ def test_opening_can_be_interrupted(tmp_path: Path) -> None:
                     opened += 1
             except Alarm:
                 interrupted += 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     assert interrupted
     assert not running()
     TimerStore(tmp_path).close()

@@ -31,7 +31,7 @@ from typing import Any
 
 import numba
 
-from tests.interrupting import is_importing
+from tests.interrupting import alarms
 from tests.loop_disk import fill
 from tests.rigs.storm_calls import Calls
 from tests.rigs.storm_ledger import LEVELS, TOPIC, Ledger, judge
@@ -57,14 +57,13 @@ def in_reach(call: Any, *args: Any) -> None:
     call(*args)
 
 
-def alarm(_: int, frame: FrameType | None) -> None:
-    """Raise, if the main thread is in reach; who catches it is not, nor what imports a module."""
-    if is_importing(frame):
-        return
+def is_in_reach(frame: FrameType | None) -> bool:
+    """Tell whether the main thread is in reach of alarms; who catches one is not."""
     while frame is not None:
         if frame.f_code is in_reach.__code__:
-            raise Alarm
+            return True
         frame = frame.f_back
+    return False
 
 
 class Heard(logging.Handler):
@@ -131,14 +130,14 @@ def storm(
     heard = Heard(ledger, fills=fills)
     logging.getLogger("timerstore").addHandler(heard)
     until = time.monotonic() + seconds
-    signal.signal(signal.SIGALRM, alarm)
     names = [each for each in play.calls if signals or each not in _SLOW_INTERPRETED]
     names, rounds_s = (list(only), [8.0]) if only else (names, [0.2, 1.0, 4.0])
     clean = True
     with TimerStore(folder, config=config(rng, open_segments_max)) as play.store:
         ledger.reopened(play.store)
         play.begin(rng)
-    with filled_again_and_again(folder.parent, rng.random(), ledger, begun=fills):
+    filling = filled_again_and_again(folder.parent, rng.random(), ledger, begun=fills)
+    with alarms(Alarm, is_in_reach), filling:
         while time.monotonic() < until and not ledger.failures:
             play.store = store = opened(folder, config(rng, open_segments_max), play)
             ledger.reopened(store, clean=clean)

@@ -15,6 +15,7 @@ import pytest
 
 import timerstore
 from tests.faulty_disk import FaultyDisk
+from tests.interrupting import alarms
 from tests.rigs.waiting import wait_until
 from timerstore import Config, Consumer, FlushFailedError, StoreFullError, TimerStore, Tuning
 from timerstore.services.running import runner as runner_module
@@ -192,18 +193,14 @@ def test_a_thread_tells_its_end() -> None:
 
 def test_an_interrupted_wait_does_not_take_it_for_ended() -> None:
     stop, told = threading.Event(), list[BaseException]()
-    before = signal.signal(signal.SIGALRM, raising(ENDS[-1]))
     thread = BackgroundThread("timerstore-test", lambda: stop.wait() and None, told.append)
-    try:
+    with alarms(ENDS[-1]):
         thread.start()
         for _ in range(5):
             signal.setitimer(signal.ITIMER_REAL, 0.02)
             with pytest.raises(AnyEnd):
                 thread.join()
             assert thread.is_alive
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     stop.set()
     thread.join()
     assert not thread.is_alive and not told
@@ -433,23 +430,19 @@ def test_a_flag_wakes_all_and_can_be_taken_back() -> None:
 
 @pytest.mark.timeout(60)
 def test_no_signal_breaks_a_flag() -> None:
-    before = signal.signal(signal.SIGALRM, raising(ENDS[-1]))
     flag, hits = Flag(), 0
     until = time.monotonic() + 1
-    try:
+    with alarms(ENDS[-1]):
         while time.monotonic() < until:
             try:
                 signal.setitimer(signal.ITIMER_REAL, 0.0003)
-                while time.monotonic() < until:  # one may fall into a destructor, and be dropped
+                while time.monotonic() < until:
                     flag.set()
                     flag.wait(0.01)
                     flag.clear()
                     flag.wait(0.00001)
             except AnyEnd:
                 hits += 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     thread = threading.Thread(target=flag.set)
     thread.start()
     while not flag.wait(0.1):

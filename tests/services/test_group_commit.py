@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from tests.interrupting import alarms
 from tests.models.commit_model import CHECKPOINT, PUTTER, WRONG, FoundError, play
 from tests.rigs.together import together
 from timerstore.services.durable.group_commit import (
@@ -139,12 +140,7 @@ def test_who_leads_waits_for_the_crowd_but_not_for_ever() -> None:
 @pytest.mark.timeout(60)
 def test_a_signals_exception_leaves_nobody_leading() -> None:
     commit = GroupCommit(0)
-
-    def raise_it(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, raise_it)
-    try:
+    with alarms(KeyboardInterrupt):
         until = time.monotonic() + 1
         while time.monotonic() < until:
             try:
@@ -156,7 +152,4 @@ def test_a_signals_exception_leaves_nobody_leading() -> None:
                         pass
             except KeyboardInterrupt:
                 assert not commit.leads
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     assert commit.wait(1) == MAY_LEAD

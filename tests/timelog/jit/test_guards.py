@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.interrupting import Interrupt, interrupted
+from tests.interrupting import Interrupt, alarms, interrupted
 from timerstore.services.durable.group_commit import GroupCommit
 from timerstore.timelog.jit.guards import Guarded, Lock, RLock
 from timerstore.timelog.jit.kernel import INTERPRETED
@@ -149,7 +149,7 @@ def test_who_waits_can_be_interrupted() -> None:
 
 
 class Interrupter:
-    """A signal's handler that raises once each time it is armed.
+    """What says whether a signal raises: once each time it is armed.
 
     A signal may still be on its way once its timer was stopped; it must not fall into what is
     looked at afterwards.
@@ -162,24 +162,19 @@ class Interrupter:
         self.armed = True
         fail(guarded, held)
 
-    def __call__(self, *_: Any) -> None:
-        """Raise, where it is armed."""
-        if self.armed:
-            self.armed = False
-            raise Interrupt
+    def is_wanted(self, _: Any) -> bool:
+        """Tell whether it is armed, and disarm it."""
+        armed, self.armed = self.armed, False
+        return armed
 
 
 @contextmanager
 def signals(every_s: float) -> Iterator[Interrupter]:
     """Have a signal come to the main thread again and again."""
     interrupter = Interrupter()
-    before = signal.signal(signal.SIGALRM, interrupter)
-    signal.setitimer(signal.ITIMER_REAL, every_s, every_s)
-    try:
+    with alarms(Interrupt, interrupter.is_wanted):
+        signal.setitimer(signal.ITIMER_REAL, every_s, every_s)
         yield interrupter
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.timeout(60)
@@ -192,7 +187,6 @@ def test_no_signal_leaves_it_held(make: Callable[[], tuple[Guarded, Held]]) -> N
         while time.monotonic() < until:
             try:
                 interrupter.armed = True
-                # A callback of the garbage collector swallows what is raised in it.
                 while interrupter.armed:
                     with guarded.guard():
                         for _ in range(3):
