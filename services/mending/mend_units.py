@@ -235,11 +235,15 @@ def _write_again(
 
 
 def _link(engine: Engine, units: _Units) -> None:
-    """Make each sound unit point to the one before it in its slot, and each slot to its last."""
+    """Make each sound unit point to the one before it in its slot, and each slot to its last.
+
+    A chain that led to a unit that retention has removed leads there still.
+    """
     order = np.lexsort((units.offset, units.slot))
     offset, slot, previous = units.offset[order], units.slot[order], units.previous[order]
     is_first = np.diff(slot, prepend=-1) != 0
-    expected = np.where(is_first, NO_UNIT, np.roll(offset, 1))
+    is_cut = is_first & (previous != NO_UNIT) & (previous < engine.timerlog.start)
+    expected = np.where(is_first, np.where(is_cut, previous, NO_UNIT), np.roll(offset, 1))
     for link in np.stack((offset, expected), axis=1)[previous != expected]:
         engine.timerlog.trim()
         with engine.timerlog.reading() as table:
@@ -253,6 +257,7 @@ def _link(engine: Engine, units: _Units) -> None:
         int(slot[low]): (int(offset[low]), int(offset[high]), int(change[high + 1] - change[low]))
         for low, high in zip(firsts.tolist(), lasts.tolist(), strict=True)
     }
+    cut = set(slot[is_cut].tolist())
     world, wheel = engine.world, engine.wheel.slots
     aside_stop = 0
     if engine.read_slot < world.dequeue_put.aside_stop:
@@ -263,8 +268,9 @@ def _link(engine: Engine, units: _Units) -> None:
     for each in sorted(held - heads.keys()):
         set_head(engine.world.wheel, each, NO_UNIT, NO_UNIT, 0)
     for each, head in heads.items():
-        at = each % len(wheel)
-        if (int(wheel["time"][at]), int(wheel["last"][at])) != (each, head[1]):
+        there = wheel[each % len(wheel)]
+        is_same = (int(there["time"]), int(there["last"])) == (each, head[1])
+        if not is_same or (each not in cut and int(there["first"]) != head[0]):
             set_head(engine.world.wheel, each, *head)
     for get in (world.dequeue_get, world.aside):
         if get.claim_offset != NO_UNIT:

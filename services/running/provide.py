@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timerstore.errors import StoreFullError
+from timerstore.errors import CorruptStoreError, StoreFullError
 from timerstore.services.engine.engine import CANCELLED_GROWTH, Engine
 from timerstore.services.mending.mend_entries import mend_timer_entry
 from timerstore.services.mending.mend_units import mend_units
@@ -40,12 +40,8 @@ def _provide(engine: Engine, service: int, need: int, offset: int) -> None:
         number = offset // engine.timerlog.segment_bytes
         if offset >= engine.timerlog.end:
             engine.make_unit_room()
-        elif offset < engine.timerlog.start:
-            pass  # it was removed meanwhile, because all in it is superseded
-        elif number in engine.timerlog.numbers:
-            engine.timerlog.existing(number)
         else:
-            mend_units(engine, offset)
+            _map_units(engine, number, offset)
     elif need == needs.COMMITLOG_READ:
         engine.trim(engine.commitlog)
         engine.commitlog.readable(offset // engine.commitlog.segment_bytes)
@@ -75,3 +71,14 @@ def _provide(engine: Engine, service: int, need: int, offset: int) -> None:
         pass_lost(engine, engine.services[service])
     elif need == needs.BAD_ENTRY:
         mend_timer_entry(engine, offset)
+
+
+def _map_units(engine: Engine, number: int, offset: int) -> None:
+    """Map a segment of units; one that retention removed meanwhile is needed no more."""
+    try:
+        engine.timerlog.existing(number)
+    except CorruptStoreError:
+        if number in engine.timerlog.numbers:
+            raise
+        if offset >= engine.world.cleaning.timerlog_start:
+            mend_units(engine, offset)

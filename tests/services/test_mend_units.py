@@ -6,8 +6,12 @@ from tests import naive
 from tests.services.alone import DEQUEUE_GET, PRECISION_MS, START_MS, START_SLOT, Alone, timer
 from timerstore.services.engine.rebuild import TIMERS, read_mark
 from timerstore.services.mending.mend_units import mend_units
+from timerstore.services.running.provide import provide
+from timerstore.services.world import needs
+from timerstore.services.world.state import CLEANING
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.disk import Disk, MappedFile
+from timerstore.timelog.jit.acting import acting_as
 
 
 def filled(alone: Alone, hops: int = 0) -> dict[int, naive.Unit]:
@@ -104,6 +108,40 @@ def test_plain_units_side_by_side_are_written_again() -> None:
             damage(alone, offset)
         mend_units(alone.engine, middle[0])
         assert alone.units().units == before
+
+
+def test_chains_lead_on_to_what_retention_removed() -> None:
+    """Else a slot's first unit and count are not those of its chain."""
+    with Alone(DEQUEUE_GET) as alone:
+        filled(alone)
+        log = alone.engine.timerlog
+        alone.engine.world.cleaning.timerlog_start = log.segment_bytes
+        log.detach_before(log.segment_bytes)
+        log.remove_detached()
+        before = alone.units().units, alone.slots()
+        mend_units(alone.engine, log.start)
+        assert (alone.units().units, alone.slots()) == before
+
+
+def test_a_segment_that_retention_removes_meanwhile_is_no_damage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was mapped no more when a chain led there, and is gone when it is to be mapped."""
+    with Alone(DEQUEUE_GET) as alone:
+        filled(alone)
+        log, thread = alone.engine.timerlog, alone.thread(DEQUEUE_GET)
+        existing = log.existing
+
+        def remove_first(number: int) -> MappedFile:
+            with acting_as(CLEANING):
+                alone.engine.world.cleaning.timerlog_start = log.segment_bytes
+            log.detach_before(log.segment_bytes)
+            return existing(number)
+
+        monkeypatch.setattr(log, "existing", remove_first)
+        thread.need, thread.need_offset = needs.TIMERLOG_SEGMENT, 52
+        provide(alone.engine, DEQUEUE_GET)
+        assert not alone.engine.damage.places and not alone.engine.rebuild_wanted
 
 
 def test_nothing_sound_is_left() -> None:
