@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from timerstore.backups.followthread import Following
     from timerstore.backups.points import BackupPoint
     from timerstore.backups.report import Problem, VerifyReport
+    from timerstore.backups.restore import RestoreReport, backup_points, restore
     from timerstore.backups.taken import BackupReport
     from timerstore.consumer.consumer import Consumer
     from timerstore.consumer.hooks import Hook
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     )
     from timerstore.ground.config import Config, Tuning
     from timerstore.ground.ids import TimerIds
-    from timerstore.offline.restore import RestoreReport, backup_points, restore
     from timerstore.offline.salvage import SalvageReport, salvage
     from timerstore.offline.verify import verify
     from timerstore.pending.listing import Horizon
@@ -102,7 +102,7 @@ _HOMES = {
     ),
     "ground.config": "Config Tuning",
     "ground.ids": "TimerIds",
-    "offline.restore": "RestoreReport backup_points restore",
+    "backups.restore": "RestoreReport backup_points restore",
     "offline.salvage": "SalvageReport salvage",
     "offline.verify": "verify",
     "pending.listing": "Horizon",

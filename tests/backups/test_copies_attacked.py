@@ -16,9 +16,9 @@ from timerstore import InvalidArgumentError, StoreFullError, StoreLockedError
 from timerstore.backups.catalog import Catalog, read_catalog
 from timerstore.backups.chains import read_chains
 from timerstore.backups.destination import find_destination
+from timerstore.backups.restore import restore_point
 from timerstore.backups.standby import Standby
 from timerstore.backups.thinning import keep_newest, remove_needless
-from timerstore.offline.restore import restore_point
 from timerstore.timelog.files.disk import Disk
 
 pytestmark = pytest.mark.timeout(120)

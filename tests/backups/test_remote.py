@@ -10,7 +10,7 @@ import pytest
 from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 
 import timerstore
-import timerstore.offline.restore as restore_module
+import timerstore.backups.restore as restore_module
 from tests.cli.shell import Run
 from tests.offline.test_backup import TINY
 from tests.rigs.objects import watched_filesystem

@@ -191,7 +191,7 @@ def test_lists_that_come_late(
             return found
 
         late.names = names  # type: ignore[method-assign]
-        monkeypatch.setattr("timerstore.offline.restore.find_destination", lambda path: late)  # noqa: B023
+        monkeypatch.setattr("timerstore.backups.restore.find_destination", lambda path: late)  # noqa: B023
         refused += copies.check(
             copies.folder / "objects", f"{number}: {sorted(hidden)}", may_be_earlier=True
         )
@@ -224,7 +224,7 @@ def test_pieces_that_are_merged_while_they_are_listed(
         return plain(folder)
 
     late.names = names  # type: ignore[method-assign]
-    monkeypatch.setattr("timerstore.offline.restore.find_destination", lambda path: late)
+    monkeypatch.setattr("timerstore.backups.restore.find_destination", lambda path: late)
     assert kept.restore().pending_count == 160
     kept.follower.close()
     kept.store.close()

@@ -24,7 +24,7 @@ from timerstore import BackupPoint, Config, InvalidArgumentError, ManualClock, T
 from timerstore.backups.backup import take_point
 from timerstore.backups.catalog import read_catalog
 from timerstore.backups.destination import find_destination
-from timerstore.offline.restore import restore_point
+from timerstore.backups.restore import restore_point
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.jit.kernel import INTERPRETED
 

@@ -32,8 +32,8 @@ from timerstore.ground.moments import shown_time
 
 if TYPE_CHECKING:
     from timerstore.backups.points import BackupPoint
+    from timerstore.backups.restore import RestoreReport
     from timerstore.backups.taken import BackupReport
-    from timerstore.offline.restore import RestoreReport
     from timerstore.offline.salvage import SalvageReport
 
 _NICE: Final = 10
@@ -217,8 +217,8 @@ def restore(
     Example: timerstore restore backup/ restored/ --at "yesterday 15:00"
     """
     with answering(as_json=as_json) as out:
-        from timerstore.offline.restore import backup_points
-        from timerstore.offline.restore import restore as run
+        from timerstore.backups.restore import backup_points
+        from timerstore.backups.restore import restore as run
 
         at_ms = read_instant(out, at, "--at")
         if dest is None:

@@ -1,8 +1,7 @@
-"""Stores that nobody has open, or somebody else: rows of them, whether all is right, backups.
+"""Stores that nobody has open, or somebody else: rows of them, whether all is right, what is left.
 
     export.py       what is pending, fired, or all messages, as Parquet, Arrow or JSON
     verify.py       every byte: the rules of `validation/` about bytes, told shortly
-    restore.py      a store out of a point, or of a time between two
     salvage.py      a store out of what is left of one
     leftovers.py    its files, copied as far as they can be read
     lostranges.py   what is lost of its log, covered with fillers
