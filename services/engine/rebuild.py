@@ -20,7 +20,7 @@ from timerstore.timelog.files.disk import Disk, WrongSizeError
 from timerstore.timelog.files.jsonfile import read_json, write_json
 from timerstore.timelog.files.names import segment_offset
 from timerstore.timelog.files.smallfile import is_there
-from timerstore.timelog.files.steady import list_names
+from timerstore.timelog.files.steady import Read, list_names
 
 log = logging.getLogger("timerstore")
 
@@ -38,10 +38,10 @@ def index_of(file: str) -> str | None:
     return _FOLDER_OF.get(file.partition("/")[0])
 
 
-def read_mark(disk: Disk, path: Path) -> frozenset[str]:
+def read_mark(read: Read, path: Path) -> frozenset[str]:
     """Return which indexes the store wants to be rebuilt."""
     try:
-        mark = read_json(path / MARK_FILE, disk.read)
+        mark = read_json(path / MARK_FILE, read)
     except CorruptStoreError:
         return frozenset((TIMERS, QUEUES))
     if mark is None:
@@ -53,7 +53,7 @@ def read_mark(disk: Disk, path: Path) -> frozenset[str]:
 
 def write_mark(disk: Disk, path: Path, wanted: frozenset[str]) -> None:
     """Say, durably, that these indexes must be rebuilt."""
-    before = read_mark(disk, path)
+    before = read_mark(disk.read, path)
     if not wanted <= before:
         write_json(disk, path / MARK_FILE, {"rebuild": sorted(wanted | before)})
 
@@ -89,7 +89,7 @@ def open_rebuilding(
     If an index turns out damaged, it is tried again without it. An attempt leaves nothing behind
     that the next one does not repeat.
     """
-    wanted, places = read_mark(disk, path) | find_missing(disk, path), list[Place]()
+    wanted, places = read_mark(disk.read, path) | find_missing(disk, path), list[Place]()
     while True:
         if wanted:
             write_mark(disk, path, wanted)

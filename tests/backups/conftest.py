@@ -7,8 +7,9 @@ import pytest
 
 from tests.cli.conftest import run
 from tests.rigs.objects import BUCKET, s3_server
+from tests.spark.conftest import spark
 
-__all__ = ["run"]
+__all__ = ["run", "spark"]
 
 
 @pytest.fixture(scope="session")

@@ -404,8 +404,6 @@ def test_what_takes_folders_alone_says_what_to_do(
     place = "s3://bucket/timers"
     calls: list[Callable[[Any], Any]] = [
         timerstore.open,
-        lambda path: timerstore.open(path, read_only=True),
-        timerstore.read,
         timerstore.connect,
         lambda path: timerstore.restore(tmp_path, path),
         lambda path: timerstore.backup(path, tmp_path / "backup"),
@@ -415,6 +413,9 @@ def test_what_takes_folders_alone_says_what_to_do(
         for path in (place, Path(place)):
             with pytest.raises(InvalidArgumentError, match="timerstore restore s3://bucket/timers"):
                 call(path)
+    for call in (timerstore.read, lambda path: timerstore.open(path, read_only=True)):
+        with pytest.raises(InvalidArgumentError, match="timerstore restore s3://bucket/timers"):
+            call(Path(place))  # they take an address, which is no path
     with pytest.raises(InvalidArgumentError, match="folder itself"):
         timerstore.open(f"file://{tmp_path}/store")
     for command in (("info", place), ("get", place, "x"), ("validate", place)):

@@ -61,7 +61,7 @@ def test_a_unit_whose_message_is_known_is_written_again(place: int) -> None:
         damage(alone, offset)
         mend_units(alone.engine, offset)
         assert alone.units().units == before
-        assert read_mark(Disk(), alone.path) == {TIMERS}
+        assert read_mark(Disk().read, alone.path) == {TIMERS}
         assert [(p.file, p.offset) for p in alone.engine.damage.places] == [("timerlog", offset)]
 
 
@@ -79,7 +79,7 @@ def test_units_of_hops_stand_in_no_order_of_the_queue(place: int) -> None:
             assert sorted(o for slot in slots for o in chain(alone, slot, before)) == sorted(before)
         else:
             assert alone.units().units == before
-        assert read_mark(Disk(), alone.path) == {TIMERS}
+        assert read_mark(Disk().read, alone.path) == {TIMERS}
 
 
 @pytest.mark.parametrize("run", [(5, 7), (4, 6), (4, 8), (8, 10)])

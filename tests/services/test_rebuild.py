@@ -56,13 +56,13 @@ def test_what_can_be_made_anew(file: str, index: str | None) -> None:
 def test_marks_join_until_they_are_removed(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     disk = QuietDisk()
-    assert read_mark(Disk(), tmp_path) == frozenset()
+    assert read_mark(Disk().read, tmp_path) == frozenset()
     write_mark(disk, tmp_path, frozenset((TIMERS,)))
     write_mark(disk, tmp_path, frozenset((QUEUES,)))
-    assert read_mark(Disk(), tmp_path) == BOTH
+    assert read_mark(Disk().read, tmp_path) == BOTH
     remove_mark(disk, tmp_path)
     remove_mark(disk, tmp_path)
-    assert read_mark(Disk(), tmp_path) == frozenset()
+    assert read_mark(Disk().read, tmp_path) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_marks_join_until_they_are_removed(tmp_path: Path) -> None:
 def test_a_mark_that_is_not_ours(tmp_path: Path, content: str, wanted: set[str]) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / MARK_FILE).write_text(content)
-    assert read_mark(Disk(), tmp_path) == wanted
+    assert read_mark(Disk().read, tmp_path) == wanted
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ def test_what_a_broker_has_fired_is_known_also_after_a_kill(
         store.abandon()
         store = timerstore.open(path, clock=clock)
         assert fired | {timer.id for timer in store.pending()} == set(expected)
-    assert read_mark(Disk(), path) == {TIMERS} or "timerlog" not in gone
+    assert read_mark(Disk().read, path) == {TIMERS} or "timerlog" not in gone
     clock.advance(timedelta(seconds=2))
     store.flush()
-    assert not read_mark(Disk(), path)
+    assert not read_mark(Disk().read, path)
     store.close()

@@ -11,13 +11,16 @@ from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 
+from timerstore.backups.building import bring_to_life
 from timerstore.backups.catalog import read_catalog
 from timerstore.backups.destination import Place, find_place
 from timerstore.backups.fetching import OnFault, lay_backup
 from timerstore.backups.points import BackupPoint
 from timerstore.backups.progress import Progress, Summed
-from timerstore.backups.standby import StandbyState, held_folder, read_standby
+from timerstore.backups.restore import restore_point
+from timerstore.backups.standby import StandbyState, copy_standby, held_folder, read_standby
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.ground.config import Config
 from timerstore.timelog.files.disk import Disk, MappedFile
 
 
@@ -39,10 +42,7 @@ def as_folder(
     if isinstance(found, Path):
         yield held_folder(found, _state(found)), None
         return
-    folder = Path(mkdtemp(prefix="timerstore-"))
-    remove = partial(_remove_own, folder, os.getpid())
-    atexit.register(remove)
-    try:
+    with _below_tmpdir() as folder:
         catalog = read_catalog(found)
         points = catalog.points[-1:] if only_last else catalog.points
         if not points:
@@ -50,6 +50,34 @@ def as_folder(
         told = Summed(progress, points[-1].bytes_count)
         disk = _Fleeting()
         yield folder, lay_backup(catalog, folder, points, disk=disk, told=told, on_fault=on_fault)
+
+
+@contextmanager
+def as_store(place: Place, delay_levels: str) -> Iterator[Path]:
+    """Yield a folder with the store that a backup or a standby would become, for the block's time.
+
+    It lies below TMPDIR, and takes as much room as the log has bytes, with its indexes. `place` is
+    only read. O(bytes). Raises CorruptStoreError, NotAStoreError, StoreAccessError, StoreFullError.
+    """
+    config, disk, found = Config(delay_levels=delay_levels), _Fleeting(), find_place(place)
+    with _below_tmpdir() as folder:
+        path = folder / "store"
+        if isinstance(found, Path):
+            chain = copy_standby(found, path, disk)
+            bring_to_life(path, disk, config, None, chain.sizes)
+        else:
+            restore_point(found, path, config=config, disk=disk)
+        yield path
+
+
+@contextmanager
+def _below_tmpdir() -> Iterator[Path]:
+    """Yield an empty folder that goes when the block ends, or the process."""
+    folder = Path(mkdtemp(prefix="timerstore-"))
+    remove = partial(_remove_own, folder, os.getpid())
+    atexit.register(remove)
+    try:
+        yield folder
     finally:
         atexit.unregister(remove)
         remove()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from timerstore.backups.points import BackupLock
@@ -15,6 +16,7 @@ from timerstore.ground.config import Config
 from timerstore.services.opening.recovery_findings import RecoveryFindings
 from timerstore.services.world.clock import ManualClock
 from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.identity import find_identity
 from timerstore.timelog.files.names import BUILDING_FOLDER, held_names, segment_offset
 
 
@@ -124,14 +126,21 @@ def cut_log(disk: Disk, folder: Path, log_end: int, segment_bytes: int) -> None:
 
 
 def bring_to_life(
-    path: Path, disk: Disk, config: Config, clock: ManualClock | None
+    path: Path,
+    disk: Disk,
+    config: Config,
+    clock: ManualClock | None,
+    sizes: Mapping[str, int | None] | None = None,
 ) -> tuple[RecoveryFindings, tuple[Problem, ...]]:
     """Recover a store whose indexes are missing, so that they are there; nothing fires.
 
     It is left as a kill would leave it: a clean close says that every message that has a copy was
-    claimed. Returns what was found, and what is damaged: each message of the log was checked by its
-    CRC.
+    claimed. `sizes`: what it was made with, if its files do not say that, as a broker's do not.
+    Returns what was found, and what is damaged: each message of the log was checked by its CRC.
     """
+    if sizes is not None and find_identity(path)[0] is None:
+        known = {name: size for name, size in sizes.items() if size is not None}
+        config = replace(config, **known)  # type: ignore[arg-type]
     core = Core(path, disk, clock)
     try:
         core.lock(create=False)

@@ -17,7 +17,6 @@ now, and no conditional write, which pyarrow does not have.
 from __future__ import annotations
 
 import json
-import re
 import uuid
 import zlib
 from contextlib import suppress
@@ -28,7 +27,7 @@ from typing import Any, Final
 
 from timerstore.backups.destination import Destination
 from timerstore.backups.timeline import Restores, check_restores
-from timerstore.core.directory import CHAINS_FOLDER
+from timerstore.core.directory import CHAIN_FILE, CHAINS_FOLDER
 from timerstore.errors import (
     CorruptStoreError,
     NotAStoreError,
@@ -41,7 +40,6 @@ from timerstore.timelog.files.names import INT32_MAX
 
 _VERSION: Final = 2
 _BEGUN, _PROMOTED = b'{"promoted": false}', b'{"promoted": true}'
-_NAME: Final = re.compile(r"([0-9]{8})-([0-9a-f]{32})\.(claim|json)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +117,7 @@ def newest_claim(dest: Destination) -> tuple[int, str]:
 def _listed(dest: Destination) -> tuple[set[tuple[int, str]], set[tuple[int, str]]]:
     claims, begun = set[tuple[int, str]](), set[tuple[int, str]]()
     for each in dest.names(CHAINS_FOLDER):
-        found = _NAME.fullmatch(each)
+        found = CHAIN_FILE.fullmatch(each)
         if found is not None and 0 < int(found[1]) <= INT32_MAX:
             (begun if found[3] == "json" else claims).add((int(found[1]), found[2]))
     return claims, begun

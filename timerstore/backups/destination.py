@@ -251,6 +251,11 @@ def find_destination(place: Place) -> Destination:
     return Destination(filesystem, root, shown)
 
 
+def is_copy(place: Place) -> bool:
+    """Tell whether a place is that of a backup or a standby, not of a store."""
+    return is_address(place) or is_standby(Path(place)) or holds_objects(Path(place))
+
+
 def is_address(place: object) -> bool:
     """Tell whether a place is named by an address, or is a file system.
 

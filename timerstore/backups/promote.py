@@ -87,7 +87,8 @@ def promote(
         state = read_standby(path, PROMOTED_FILE)
     if state is None:
         raise NotAStoreError(f"{path} is no standby. Pass a folder that `timerstore standby` made.")
-    findings, _ = bring_to_life(path, disk, config, clock)
+    sizes = None if state.chain is None else state.chain.sizes
+    findings, _ = bring_to_life(path, disk, config, clock, sizes)
     disk.remove(path / PROMOTED_FILE)
     return PromoteReport(
         path=os.fspath(path),

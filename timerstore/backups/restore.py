@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,6 @@ from timerstore.ground.kinds import check_int, check_kind, check_path
 from timerstore.ground.moments import moment, shown_time
 from timerstore.services.world.clock import ManualClock
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.files.identity import find_identity
 from timerstore.timelog.files.names import INT64_MAX
 from timerstore.timelog.files.oserrors import telling, told_of
 from timerstore.timelog.reading.pastdamage import sound_messages
@@ -269,10 +268,8 @@ class _Restoring:
         self, config: Config, clock: ManualClock | None, log_end: int, target: Path
     ) -> RestoreReport:
         """Recover what was laid down, which makes its indexes, and checks each message."""
-        if find_identity(self.path)[0] is None:  # a broker's: its files said the sizes
-            sizes = {name: size for name, size in self.catalog.sizes.items() if size is not None}
-            config = replace(config, **sizes)  # type: ignore[arg-type]
-        findings, problems = bring_to_life(self.path, self.disk, config, clock)
+        sizes = self.catalog.sizes
+        findings, problems = bring_to_life(self.path, self.disk, config, clock, sizes)
         offsets = ConsumerOffsets(self.disk, self.path / "config" / "consumerOffset.json")
         groups = {group for _, group in offsets.snapshot()}
         point, at_ms = self.chosen.point, self.chosen.at_ms

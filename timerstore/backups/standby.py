@@ -33,7 +33,13 @@ from timerstore.backups.fetching import lay_log
 from timerstore.backups.points import TIME_MS_MAX, BackupLock, BackupPoint
 from timerstore.backups.timeline import Restores, check_restores
 from timerstore.core.directory import STANDBY_FILE
-from timerstore.errors import CorruptStoreError, InvalidArgumentError, TimerStoreError
+from timerstore.errors import (
+    CorruptStoreError,
+    InvalidArgumentError,
+    MissingFileError,
+    NotAStoreError,
+    TimerStoreError,
+)
 from timerstore.ground.kinds import check_path
 from timerstore.services.world.background import Flag
 from timerstore.timelog.files.disk import Disk
@@ -341,6 +347,46 @@ def settle(disk: Disk, path: Path, state: StandbyState) -> None:
         disk.sync_folder(path)
     for folder in sorted(path.glob("point.*")):
         remove_tree(disk, folder)
+
+
+def copy_standby(path: Path, target: Path, disk: Disk) -> Chain:
+    """Copy what a standby holds into a new folder; return what says how its store was made.
+
+    A step may end meanwhile: then it is copied anew. O(bytes). Raises NotAStoreError if it holds
+    no point, CorruptStoreError, StoreFullError.
+    """
+    state = read_standby(path)
+    if state is None or state.point is None or state.chain is None:
+        raise NotAStoreError(f"{path} is a standby that holds no point yet.")
+    size, source = state.chain.segment_bytes, held_folder(path, state)
+    try:
+        disk.make_folder(target / _LOG)
+        for number, stop in _stops(state.point, size):
+            name = segment_name(number * size)
+            _copy(source / _LOG / name, target / _LOG / name, stop, size, disk)
+        write_files(disk, target, {name: read_small(source / name) for name in state.files})
+    except (FileNotFoundError, MissingFileError):
+        if read_standby(path) == state:
+            raise
+    if read_standby(path) == state:
+        return state.chain
+    remove_tree(disk, target)
+    return copy_standby(path, target, disk)
+
+
+def _copy(source: Path, target: Path, stop: int, size: int, disk: Disk) -> None:
+    """Copy the first `stop` bytes of a segment; zeros follow."""
+    fd, copy = open_at(source, by_path), disk.open_file(target, create=True)
+    try:
+        os.ftruncate(copy, size)
+        at = 0
+        while at < stop and (count := os.sendfile(copy, fd, at, stop - at)):
+            at += count
+    except OSError as e:
+        raise disk.full(e, target) from e
+    finally:
+        os.close(fd)
+        os.close(copy)
 
 
 def _small_files(path: Path) -> dict[str, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import stat
 from pathlib import Path
 from typing import Final
@@ -16,6 +18,8 @@ from timerstore.timelog.files.smallfile import At, by_path, is_there
 
 STANDBY_FILE: Final = "standby.json"
 CHAINS_FOLDER: Final = "chains"
+CHAIN_FILE: Final = re.compile(r"([0-9]{8})-([0-9a-f]{32})\.(claim|json)")
+"""The name of a file that says who may write into a backup."""
 
 
 def lock_directory(disk: Disk, path: Path, create: bool) -> LockFile:
@@ -42,8 +46,9 @@ def is_standby(path: Path, at: At = by_path) -> bool:
 
 
 def holds_objects(path: Path) -> bool:
-    """Tell whether a folder holds a backup, as objects."""
-    return (path / CHAINS_FOLDER).is_dir()
+    """Tell whether a folder holds a backup, as objects; one with a store named so does not."""
+    folder = path / CHAINS_FOLDER
+    return folder.is_dir() and any(map(CHAIN_FILE.fullmatch, os.listdir(folder)))
 
 
 def check_is_store(path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from timerstore.backups.destination import is_copy
 from timerstore.errors import InvalidArgumentError, NotAStoreError
 from timerstore.ground.kinds import check_kind, check_list, check_path
 from timerstore.pipeline.resulttables import readable
@@ -115,8 +116,10 @@ def _check_name(name: str) -> None:
 
 
 def size_of(path: str) -> int:
-    """Return how many bytes of disk the logs of a store take; 0 if they cannot be looked at."""
+    """Return how many bytes of disk the logs of a store take; 0 of a copy, or if nobody knows."""
     total = 0
+    if is_copy(path):
+        return total  # one task reads it
     for folder in _LOGS:
         try:
             with os.scandir(Path(path) / folder) as files:

@@ -58,11 +58,11 @@ def open(
     It is a context manager; `close` stops the services and flushes. A store that is dropped without
     `close` is not closed: its threads go on, and it holds its lock, until the process ends. One
     process at a time can have a store open. `read_only`: no file is changed and no lock is taken,
-    so you can look at a store that is in use, or at a copy; calls that would change it raise
-    ReadOnlyError. `share`: several processes of one user have it open; one owns it, the others are
-    its clients, and when it ends, another one takes over; see `SharedStore`. `clock`: time stands
-    still until you move it, for tests; a store with real timers refuses it, see `ManualClock`. The
-    directory may be a RocketMQ broker's.
+    so you can look at a store that is in use, or at a copy, such as a backup, by its folder or its
+    address; calls that would change it raise ReadOnlyError. `share`: several processes of one user
+    have it open; one owns it, the others are its clients, and when it ends, another one takes over;
+    see `SharedStore`. `clock`: time stands still until you move it, for tests; a store with real
+    timers refuses it, see `ManualClock`. The directory may be a RocketMQ broker's.
 
     Raises NotAStoreError, StoreLockedError, CorruptStoreError, InvalidArgumentError.
 

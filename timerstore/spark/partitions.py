@@ -8,12 +8,13 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from timerstore.backups.destination import is_copy
 from timerstore.spark.filters import bounds_of
 from timerstore.spark.options import ReadOptions
 from timerstore.spark.plainly import plainly, plainly_each
 from timerstore.spark.types import arrow_schema, check_schema
 from timerstore.tables.bounds import Bounds
-from timerstore.tables.reading import read_split
+from timerstore.tables.reading import read_split, read_store
 from timerstore.tables.schema import find_table
 from timerstore.tables.splits import Split, plan
 
@@ -26,6 +27,14 @@ class SplitPartition(InputPartition):
         self.split = split
 
 
+class CopyPartition(InputPartition):
+    """All of a backup or a standby: one task lays it down, and reads it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
 @plainly_each
 def read_partition(
     partition: InputPartition,
@@ -34,6 +43,18 @@ def read_partition(
     bounds: Bounds | None = None,
 ) -> Iterator[Any]:
     """Yield the record batches of a partition."""
+    if isinstance(partition, CopyPartition):
+        yield from read_store(
+            partition.path,
+            options.table,
+            schema.fieldNames(),
+            Bounds() if bounds is None else bounds,
+            failfast=options.failfast,
+            schema=arrow_schema(schema),
+            upto=options.upto,
+            delay_levels=options.delay_levels,
+        )
+        return
     assert isinstance(partition, SplitPartition)
     if partition.split is None:
         return
@@ -59,8 +80,10 @@ class PlainReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plan the splits; runs on the driver, at the moment at which the stores are looked at."""
         options = self.options
+        paths = options.stores().paths
+        copies = [each for each in paths if is_copy(each) and self.bounds.may_be("store", each)]
         splits = plan(
-            options.stores().paths,
+            [each for each in paths if each not in copies],
             options.table,
             self.bounds,
             upto=options.upto,
@@ -71,7 +94,8 @@ class PlainReader(DataSourceReader):
             failfast=options.failfast,
         )
         # Spark makes up a partition of its own if it gets none.
-        return [SplitPartition(split) for split in splits] or [SplitPartition(None)]
+        partitions = [*map(SplitPartition, splits), *map(CopyPartition, copies)]
+        return partitions or [SplitPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the record batches of a partition; runs in a task."""

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from timerstore.backups.destination import is_copy
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.spark.options import ReadOptions
 from timerstore.spark.partitions import SplitPartition, read_partition
@@ -46,11 +47,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _views(self) -> list[StoreView]:
         """Look at the stores now."""
-        options = self.options
-        return [
-            cut_store(path, upto=options.upto, delay_levels=options.delay_levels)
-            for path in options.stores().paths
-        ]
+        options, paths = self.options, self.options.stores().paths
+        for path in filter(is_copy, paths):
+            raise InvalidArgumentError(
+                f"{path} is a copy, to which nothing is appended. Stream the store, or read the "
+                "copy without a stream."
+            )
+        levels = options.delay_levels
+        return [cut_store(path, upto=options.upto, delay_levels=levels) for path in paths]
 
     @plainly
     def initialOffset(self) -> Offsets:  # noqa: N802

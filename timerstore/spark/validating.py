@@ -16,12 +16,14 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from timerstore.backups.destination import is_copy
 from timerstore.ground.config import DELAY_LEVELS
 from timerstore.tables.splits import Range
 from timerstore.timelog.jit.record import Words
 from timerstore.validation.evidence import Evidence
 from timerstore.validation.files import finish
 from timerstore.validation.notes import COLUMNS
+from timerstore.validation.plain import validate as plainly
 from timerstore.validation.plan import SPLIT_BYTES, Scope, make_plan
 from timerstore.validation.result import Validation
 from timerstore.validation.work import judge_bucket, look_at
@@ -56,6 +58,15 @@ def validate(
     >>> timerstore.spark.validate(spark, "timers/").ok
     True
     """
+    if is_copy(path):  # one process reads it
+        return plainly(
+            path,
+            upto=upto,
+            delay_levels=delay_levels,
+            roll_window_slots=roll_window_slots,
+            fire_rate_per_s=fire_rate_per_s,
+            split_bytes=split_bytes,
+        )
     plan = make_plan(
         path,
         upto=upto,

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NoReturn, cast
 
 from timerstore.backups.asfolder import as_folder
-from timerstore.backups.destination import Place
+from timerstore.backups.destination import Place, is_address
 from timerstore.core.core import Core
 from timerstore.core.readonlycore import REASON, ReadOnlyCore
 from timerstore.errors import ReadOnlyError
@@ -25,10 +25,11 @@ class ReadOnlyStore(TimerStore):
     _Core = ReadOnlyCore
 
     def __init__(self, path: Place, **options: Any) -> None:
-        """Open a store, a standby; or a backup, of which the last point is laid down first."""
+        """Open a store, a standby; or a backup, also by its address: its last point."""
         self._copied = ExitStack()
         try:
-            folder, _ = self._copied.enter_context(as_folder(check_place(path), only_last=True))
+            place = path if is_address(path) else check_place(path)
+            folder, _ = self._copied.enter_context(as_folder(place, only_last=True))
             super().__init__(folder, **options)
         except BaseException:
             self._copied.close()

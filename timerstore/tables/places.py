@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from timerstore.services.engine.rebuild import TIMERS, read_mark
 from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds, Flags, java_hash
 from timerstore.tables.commitlog import in_timer_topic, in_topic, read_log
 from timerstore.tables.levels import level_targets, read_level
@@ -196,7 +197,8 @@ def settled(view: StoreView) -> Settled:
     """Find what was fired, rolled or cancelled, once for each view. O(log since L + units).
 
     If a broker wrote last there is no L, so that all of the log is read; it does not say of what
-    its copies are; and its units may come twice.
+    its copies are; and its units may come twice. The first also holds while `config/rebuild.json`
+    asks for the timers: what a broker fired still waits in a slot to come.
     """
     if view.settled is None:
         view.settled = _find_settled(view)
@@ -207,10 +209,11 @@ def settled(view: StoreView) -> Settled:
 def _find_settled(view: StoreView) -> Settled:
     log, checkpoint = view.reader.commitlog, view.checkpoint
     start = log.start
-    if checkpoint is not None and view.ours:
+    is_settled = view.ours and TIMERS not in read_mark(view.reader.steady.read, view.reader.path)
+    if checkpoint is not None and is_settled:
         start = max(start, checkpoint.scan_from)
     done, who = [_NOTHING], [np.zeros((0, 2), np.int64)]
-    broker = None if view.ours else BrokerCopies()
+    broker = None if is_settled else BrokerCopies()
     for rows in read_log(view, start, view.log_stop):
         if isinstance(rows, Fault):
             continue

@@ -104,6 +104,26 @@ _ANY_COLUMN = {
 }
 
 
+def read_store(
+    path: str,
+    table: str,
+    columns: Sequence[str],
+    bounds: Bounds,
+    *,
+    failfast: bool = False,
+    schema: Any = None,
+    upto: str | None = None,
+    delay_levels: str = DELAY_LEVELS,
+    **options: Any,
+) -> Iterator[Any]:
+    """Yield the record batches of a whole table of one store or copy; see `read_split`, `plan`."""
+    with told_of(path):
+        view = look_at(path, upto=upto, delay_levels=delay_levels)
+        splits = plan_views([view], table, bounds, failfast=failfast, **options)
+    for split in splits:
+        yield from read_split(split, columns, bounds, failfast=failfast, schema=schema, view=view)
+
+
 def read_table(
     path: Any,
     table: str,
@@ -128,9 +148,14 @@ def read_table(
     batches: list[Any] = []
     for store in stores.paths:
         if bounds.may_be("store", store):
-            with told_of(store):
-                view = look_at(store, upto=upto, delay_levels=delay_levels)
-                splits = plan_views([view], table, bounds, failfast=failfast, **options)
-            for split in splits:
-                batches += read_split(split, schema.names, bounds, failfast=failfast, view=view)
+            batches += read_store(
+                store,
+                table,
+                schema.names,
+                bounds,
+                failfast=failfast,
+                upto=upto,
+                delay_levels=delay_levels,
+                **options,
+            )
     return pa.Table.from_batches(batches, schema)

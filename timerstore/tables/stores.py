@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from timerstore.backups.destination import is_address
+from timerstore.core.directory import holds_objects
 from timerstore.errors import NotAStoreError
 from timerstore.ground.kinds import check_list, check_path
 from timerstore.timelog.files.names import VOLUME_FOLDER, held_names
@@ -36,7 +38,8 @@ def find_stores(
     """Find the stores that are meant.
 
     A path is a store, a folder that holds stores (folders whose names begin with `.` or `_` do not
-    count), or a pattern with `*`, `?` or `[…]`. `file:` in front of a path is passed over.
+    count), or a pattern with `*`, `?` or `[…]`. `file:` in front of a path is passed over. A backup
+    and a standby count as stores; a backup may be an address.
     `refused_too`: a folder that may not be looked into counts as a store, so that opening it raises
     the error; else it is an error at once. Raises NotAStoreError, StoreAccessError.
     """
@@ -49,6 +52,9 @@ def _find_stores(paths: str | os.PathLike[str] | Iterable[str], refused_too: boo
     refused = f"path is {paths!r}. Pass a str, a Path, or a list of them."
     found: list[str] = []
     for path in [paths] if isinstance(paths, str | os.PathLike) else check_list(paths, refused):
+        if is_address(path) and not str(path).startswith("file:"):
+            found.append(str(path))
+            continue
         path = str(check_path(path))
         path = path.removeprefix("file://") if path.startswith("file:///") else path
         path = path.removeprefix("file:")
@@ -64,9 +70,7 @@ def _find_stores(paths: str | os.PathLike[str] | Iterable[str], refused_too: boo
             there = (
                 "holds no commit log" if matches and Path(matches[0]).exists() else "is not there"
             )
-            raise NotAStoreError(
-                f"{path} {there}. Pass the folder of a store; restore a backup before it is read."
-            )
+            raise NotAStoreError(f"{path} {there}. Pass the folder of a store, or of a backup.")
         found += within
     return Stores(tuple(dict.fromkeys(found)), several)
 
@@ -74,7 +78,7 @@ def _find_stores(paths: str | os.PathLike[str] | Iterable[str], refused_too: boo
 def _counts(path: Path, refused_too: bool) -> bool:
     """Tell whether a folder counts as a store."""
     try:
-        return is_store(path)
+        return is_store(path) or holds_objects(path)
     except OSError:
         if refused_too:
             return True

@@ -34,6 +34,9 @@ def read(
     a RocketMQ broker's. Of one in use it shows the last checkpoint, at most half a second old;
     after `store.flush()` all that was put before.
 
+    A backup, by its folder or its address, and a standby are read as the store that they would
+    become, which takes as much room below TMPDIR as the log has bytes.
+
     `path`: a store; or a list of stores, a folder of them, or a pattern such as "nightly/*", and
     then the column `store` says which a row is of. `table`: "timers" is what is pending, "fired"
     what has fired; also "messages", "queues", "units", "slots", "checkpoint", "problems". The page

@@ -17,6 +17,7 @@ import numpy as np
 from timerstore.ground.config import DELAY_LEVELS
 from timerstore.ground.kinds import check_positive
 from timerstore.tables.splits import Range
+from timerstore.tables.view import forget
 from timerstore.timelog.files.oserrors import telling
 from timerstore.timelog.jit.record import Words
 from timerstore.validation.evidence import Evidence
@@ -152,6 +153,9 @@ def validate(
         if progress is not None:
             progress(done, plan.step_count)
 
-    tally = run(plan, step)
-    finish(plan.scope, tally)
-    return Validation.make(plan.scope, tally, fire_rate_per_s)
+    try:
+        tally = run(plan, step)
+        finish(plan.scope, tally)
+        return Validation.make(plan.scope, tally, fire_rate_per_s)
+    finally:
+        forget(plan.scope.cut)

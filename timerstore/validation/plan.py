@@ -155,6 +155,7 @@ def make_plan(
         upto=upto,
         delay_levels=delay_levels,
         split_bytes=split_bytes,
+        as_is=not has_indexes,
     )
     view = open_view(table[0].cut)
     used = view.log_stop - view.reader.commitlog.start
