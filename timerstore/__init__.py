@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     )
     from timerstore.ground.config import Config, Tuning
     from timerstore.ground.ids import TimerIds
+    from timerstore.offline.read import read
     from timerstore.offline.salvage import SalvageReport, salvage
     from timerstore.offline.verify import verify
     from timerstore.pending.listing import Horizon
@@ -74,7 +75,6 @@ if TYPE_CHECKING:
     from timerstore.serving.server import Server, serve
     from timerstore.serving.shared import SharedStore
     from timerstore.store.store import TimerStore
-    from timerstore.tables.whole import read
     from timerstore.version import __version__ as __version__
     from timerstore.watching.anystore import AnyStore
     from timerstore.watching.find import Found, GroupFound
@@ -113,7 +113,7 @@ _HOMES = {
     "serving.server": "Server serve",
     "serving.shared": "SharedStore",
     "store.store": "TimerStore",
-    "tables.whole": "read",
+    "offline.read": "read",
     "version": "__version__",
     "watching.anystore": "AnyStore",
     "watching.find": "Found GroupFound",

@@ -27,6 +27,7 @@ fetching.py       laying it down again
 laying.py         the same in a thread, while what is there is read
 standby.py        its last point, kept in a folder
 restore.py        a store out of a point, or of a time between two
+lookat.py         a copy as the tables see it
 asfolder.py       a copy as a folder to read
 promote.py        that folder becomes the store
 """

@@ -25,7 +25,7 @@ from timerstore.errors import (
     StoreFullError,
     StoreLockedError,
 )
-from timerstore.ground.kinds import check_path
+from timerstore.ground.kinds import ADDRESS, check_path, is_url
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import held_names
 
@@ -34,7 +34,6 @@ Place: TypeAlias = "str | os.PathLike[str] | Any"
 
 LOG_FOLDER: Final = "log"
 POINTS_FOLDER: Final = "points"
-_ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*)://")
 _WHOLE_AT_ONCE: Final = frozenset(("s3", "gcs", "abfs"))
 """File systems that show a new object once all of it is there."""
 _FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
@@ -226,7 +225,7 @@ def find_destination(place: Place) -> Destination:
     if _is_filesystem(place):
         return Destination(place, "", shown_place(place))
     text = os.fspath(place) if isinstance(place, str | os.PathLike) else place
-    found = _ADDRESS.match(text) if isinstance(text, str) else None
+    found = ADDRESS.match(text) if isinstance(text, str) else None
     if found is None:
         return _local(check_path(place))
     scheme = found[1]
@@ -262,7 +261,7 @@ def is_address(place: object) -> bool:
     >>> is_address("s3://bucket/timers"), is_address("timers/")
     (True, False)
     """
-    return _is_filesystem(place) or (isinstance(place, str) and _ADDRESS.match(place) is not None)
+    return _is_filesystem(place) or is_url(place)
 
 
 def shown_place(place: Place) -> str:

@@ -11,13 +11,14 @@ from difflib import get_close_matches
 from numbers import Integral, Real
 from operator import index
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from timerstore.errors import InvalidArgumentError
 
 Duration = timedelta | float
 """A length of time: a timedelta, or seconds."""
 
+ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*)://")
 _NAMES_SHOWN: Final = 20
 _ELSEWHERE: Final = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://|(s3|gs|gcs|abfss?|hdfs):/")
 """Addresses; a Path has lost one of the two slashes."""
@@ -43,6 +44,11 @@ def check_path(path: Any) -> Path:
             f"there, make a store of it first: timerstore restore {text} FOLDER."
         )
     return Path(text)
+
+
+def is_url(place: object) -> TypeGuard[str]:
+    """Tell whether a place is named by an address, such as s3://bucket/timers."""
+    return isinstance(place, str) and ADDRESS.match(place) is not None
 
 
 def check_place(path: Any) -> Path:

@@ -19,6 +19,7 @@ from typing import IO, Any, Final, Literal, get_args
 
 import pyarrow as pa
 
+from timerstore.backups.lookat import look_at
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.ground.config import Config
 from timerstore.ground.kinds import check_choice, check_kind, check_path
@@ -26,7 +27,7 @@ from timerstore.tables.commitlog import BATCH_BYTES, MessageRows, pieces, read_l
 from timerstore.tables.exported import MAKERS, SCHEMAS, Table
 from timerstore.tables.places import settled
 from timerstore.tables.timertable import find_pending, read_timers
-from timerstore.tables.view import StoreView, UpTo, cut_store, view_whole
+from timerstore.tables.view import StoreView, UpTo, view_whole
 from timerstore.timelog.files.oserrors import told_of
 from timerstore.timelog.reading.reader import Fault
 
@@ -55,10 +56,11 @@ def _batches(
     check_choice(kind, "table", get_args(Table))
     config = Config() if config is None else config
     check_kind(config, Config, "config")
-    if upto is None:
-        view = view_whole(check_path(path), config.delay_levels)
-    else:
-        view = cut_store(os.fspath(check_path(path)), upto=upto, delay_levels=config.delay_levels)
+    with told_of(path):
+        place, levels = os.fspath(check_path(path)), config.delay_levels
+        view = look_at(place, upto=upto or "end", delay_levels=levels)
+        if upto is None:
+            view = view_whole(view)
     return _told(path, _read(view, kind, progress))
 
 

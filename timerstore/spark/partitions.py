@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from timerstore.backups.destination import is_copy
+from timerstore.backups.lookat import look_at
 from timerstore.spark.filters import bounds_of
 from timerstore.spark.options import ReadOptions
 from timerstore.spark.plainly import plainly, plainly_each
@@ -53,6 +54,7 @@ def read_partition(
             schema=arrow_schema(schema),
             upto=options.upto,
             delay_levels=options.delay_levels,
+            look=look_at,
         )
         return
     assert isinstance(partition, SplitPartition)

@@ -9,7 +9,6 @@
     splits.py      a table cut into splits, at exact record boundaries
     boundaries.py  where records begin
     reading.py     a split read into batches
-    whole.py       a table as one Arrow table: `timerstore.read`
     arrays.py      NumPy arrays and texts of the log as Arrow arrays
     commitlog.py   messages and fired
     timerlog.py    units

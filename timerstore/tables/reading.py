@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +20,9 @@ from timerstore.tables.stores import find_stores
 from timerstore.tables.view import StoreView, look_at, open_view
 from timerstore.timelog.files.oserrors import told_of
 from timerstore.timelog.reading.reader import Fault
+
+Look = Callable[..., StoreView]
+"""Looks at a store, as `look_at` does."""
 
 
 def read_split(
@@ -114,11 +117,12 @@ def read_store(
     schema: Any = None,
     upto: str | None = None,
     delay_levels: str = DELAY_LEVELS,
+    look: Look = look_at,
     **options: Any,
 ) -> Iterator[Any]:
-    """Yield the record batches of a whole table of one store or copy; see `read_split`, `plan`."""
+    """Yield the record batches of a whole table of one store; see `read_split`, `plan`."""
     with told_of(path):
-        view = look_at(path, upto=upto, delay_levels=delay_levels)
+        view = look(path, upto=upto, delay_levels=delay_levels)
         splits = plan_views([view], table, bounds, failfast=failfast, **options)
     for split in splits:
         yield from read_split(split, columns, bounds, failfast=failfast, schema=schema, view=view)
@@ -134,9 +138,12 @@ def read_table(
     failfast: bool = False,
     upto: str | None = None,
     delay_levels: str = DELAY_LEVELS,
+    look: Look = look_at,
     **options: Any,
 ) -> Any:
     """Return a whole table of one store, or of several, as an Arrow table; `options`: of `plan`.
+
+    `look`: how a store is looked at.
 
     One store after the other; nothing of them stays mapped.
     """
@@ -156,6 +163,7 @@ def read_table(
                 failfast=failfast,
                 upto=upto,
                 delay_levels=delay_levels,
+                look=look,
                 **options,
             )
     return pa.Table.from_batches(batches, schema)

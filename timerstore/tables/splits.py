@@ -77,9 +77,8 @@ def plan(
     split_bytes: int = SPLIT_BYTES,
     clock_slack_ms: int = CLOCK_SLACK_MS,
     failfast: bool = False,
-    as_is: bool = False,
 ) -> list[Split]:
-    """Cut a table of some stores into splits. `as_is`: see `look_at`.
+    """Cut a table of some stores into splits.
 
     `partitions`: about so many of them, else one for each `split_bytes` of a store. `upto`: see
     `cut_store`. `bounds`: leaves out what certainly has no row within them; times of messages are
@@ -89,7 +88,7 @@ def plan(
     find_table(table)
     bounds = Bounds() if bounds is None else bounds
     stores = [path for path in paths if bounds.may_be("store", path)]
-    views = [cut_store(path, upto=upto, delay_levels=delay_levels, as_is=as_is) for path in stores]
+    views = [cut_store(path, upto=upto, delay_levels=delay_levels) for path in stores]
     return plan_views(
         views,
         table,

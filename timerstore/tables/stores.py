@@ -8,10 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from timerstore.backups.destination import is_address
 from timerstore.core.directory import holds_objects
 from timerstore.errors import NotAStoreError
-from timerstore.ground.kinds import check_list, check_path
+from timerstore.ground.kinds import check_list, check_path, is_url
 from timerstore.timelog.files.names import VOLUME_FOLDER, held_names
 from timerstore.timelog.files.oserrors import told_of
 
@@ -52,8 +51,8 @@ def _find_stores(paths: str | os.PathLike[str] | Iterable[str], refused_too: boo
     refused = f"path is {paths!r}. Pass a str, a Path, or a list of them."
     found: list[str] = []
     for path in [paths] if isinstance(paths, str | os.PathLike) else check_list(paths, refused):
-        if is_address(path) and not str(path).startswith("file:"):
-            found.append(str(path))
+        if is_url(path) and not path.startswith("file:"):
+            found.append(path)
             continue
         path = str(check_path(path))
         path = path.removeprefix("file://") if path.startswith("file:///") else path

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import os
 import uuid
-import weakref
-from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from timerstore.backups.destination import is_copy
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, NotAStoreError
 from timerstore.ground.config import DELAY_LEVELS, Config
 from timerstore.tables.levels import level_offsets
@@ -77,22 +74,9 @@ class StoreView:
                 self.units_durable = checkpoint.timerlog_flushed
 
 
-def _reader(
-    path: str, delay_levels: str, precision_ms: int | None = None, *, as_is: bool = True
-) -> StoreReader:
-    """Return what reads a store, or unless it is read `as_is`, what a copy would become.
-
-    That lies in a temporary folder as long as the reader lives.
-    """
+def _reader(path: str, delay_levels: str, precision_ms: int | None = None) -> StoreReader:
     levels = np.array(Config(delay_levels=delay_levels).delay_levels_ms(), np.int64)
-    if as_is or not is_copy(path):
-        reader = StoreReader(Path(path), levels, precision_ms=precision_ms)
-    else:
-        from timerstore.backups.asfolder import as_store
-
-        with ExitStack() as stack:
-            reader = StoreReader(stack.enter_context(as_store(path, delay_levels)), levels)
-            weakref.finalize(reader, stack.pop_all().close)
+    reader = StoreReader(Path(path), levels, precision_ms=precision_ms)
     for log in (reader.commitlog, reader.timerlog):
         log.open_count_max = min(_OPEN_COUNT_MAX, max(2, MAPPED_BYTES_MAX // log.segment_bytes))
     return reader
@@ -105,35 +89,25 @@ def check_upto(upto: Any) -> None:
         raise InvalidArgumentError(f'upto is {upto!r}. Use "checkpoint" or "end".')
 
 
-def look_at(
-    path: str,
-    *,
-    upto: str | None = None,
-    delay_levels: str = DELAY_LEVELS,
-    as_is: bool = False,
-) -> StoreView:
+def look_at(path: str, *, upto: str | None = None, delay_levels: str = DELAY_LEVELS) -> StoreView:
     """Look at a store now; its segments stay mapped for as long as the view lives.
 
-    Of a backup or a standby it sees the store that it would become, unless that is read `as_is`.
 
     `upto`: "checkpoint", "end"; None: a closed store to its end, one that is open, or that was
     killed, to its last checkpoint. A broker's checkpoint does not say how much of the commit log
     was flushed; it is read to its end.
     """
     check_upto(upto)
-    reader = _reader(path, delay_levels, as_is=as_is)
-    return view_of(reader, upto=upto, delay_levels=delay_levels, path=path)
+    return view_of(_reader(path, delay_levels), upto=upto, delay_levels=delay_levels)
 
 
-def cut_store(
-    path: str,
-    *,
-    upto: str | None = None,
-    delay_levels: str = DELAY_LEVELS,
-    as_is: bool = False,
-) -> StoreView:
+def cut_store(path: str, *, upto: str | None = None, delay_levels: str = DELAY_LEVELS) -> StoreView:
     """Look at a store now, as `look_at` does, for splits that are read later."""
-    view = look_at(path, upto=upto, delay_levels=delay_levels, as_is=as_is)
+    return keep(look_at(path, upto=upto, delay_levels=delay_levels))
+
+
+def keep(view: StoreView) -> StoreView:
+    """Keep open what was looked at, for splits that are read later, until `forget`."""
     while len(_planned) >= _PLANNED_MAX:
         _planned.pop(next(iter(_planned)), None)
     _planned[view.cut.query] = view.reader
@@ -141,14 +115,9 @@ def cut_store(
 
 
 def view_of(
-    reader: StoreReader,
-    *,
-    upto: str | None,
-    delay_levels: str = DELAY_LEVELS,
-    path: str | None = None,
+    reader: StoreReader, *, upto: str | None, delay_levels: str = DELAY_LEVELS
 ) -> StoreView:
-    """Return a store that somebody reads as `cut_store` sees it; `path`: what people call it."""
-    is_laid = path is not None and Path(path) != reader.path
+    """Return a store that somebody reads as `cut_store` sees it."""
     checkpoint = reader.checkpoint
     ours = checkpoint is not None and not checkpoint.by_broker
     log_stop, units_stop = log_used_end(reader), reader.timerlog.used_end()
@@ -160,7 +129,7 @@ def view_of(
             log_stop, units_stop = log_flushed, units_flushed
         log_stop, units_stop = max(log_stop, log_flushed), max(units_stop, units_flushed)
     cut = Cut(
-        path=path if path is not None and is_laid else os.fspath(reader.path),
+        path=os.fspath(reader.path),
         query=uuid.uuid4().hex,
         checkpoint_data=reader.checkpoint_data,
         is_open=reader.is_open,
@@ -169,25 +138,22 @@ def view_of(
         precision_ms=reader.precision_ms,
         delay_levels=delay_levels,
         level_offsets=_level_offsets(reader, upto_checkpoint=ours and log_stop == log_flushed),
-        is_laid=is_laid,
     )
     return StoreView(cut, reader)
 
 
 @telling
-def view_whole(path: Path, delay_levels: str = DELAY_LEVELS) -> StoreView:
-    """Look at a store as opening would find it: up to the last message that is whole.
+def view_whole(view: StoreView) -> StoreView:
+    """Return a store as opening would find it: up to the last message that is whole.
 
-    Its segments stay mapped for as long as the view lives.
+    `view`: of it, up to the end.
     """
-    reader = _reader(os.fspath(path), delay_levels, as_is=False)
-    view = view_of(reader, upto="end", delay_levels=delay_levels, path=os.fspath(path))
-    if not reader.is_open:
+    if not view.reader.is_open:
         return view
-    scanned = reader.scan(view.durable if view.ours else None, verify=True)
+    scanned = view.reader.scan(view.durable if view.ours else None, verify=True)
     for _ in scanned:
         pass
-    return StoreView(view.cut._replace(log_stop=max(scanned.end, view.durable)), reader)
+    return StoreView(view.cut._replace(log_stop=max(scanned.end, view.durable)), view.reader)
 
 
 def forget(cut: Cut) -> None:

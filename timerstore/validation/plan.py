@@ -8,13 +8,16 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from timerstore.backups.lookat import look_at
 from timerstore.ground.config import DELAY_LEVELS, Config
 from timerstore.ground.kinds import check_int, check_kind, check_path
+from timerstore.tables.bounds import Bounds
 from timerstore.tables.places import timers_stop
-from timerstore.tables.splits import Range, Split
-from timerstore.tables.splits import plan as plan_table
-from timerstore.tables.view import Cut, StoreView, check_upto, open_view
+from timerstore.tables.splits import Range, plan_views
+from timerstore.tables.view import Cut, StoreView, check_upto, keep, open_view
+from timerstore.tables.view import look_at as look_as_it_is
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.oserrors import told_of
 from timerstore.timelog.jit.record import Words
 from timerstore.validation.evidence import EXAMPLES_MAX, PLACES_MAX, Evidence
 from timerstore.validation.measured import Measured
@@ -149,15 +152,10 @@ def make_plan(
     roll_window_slots, split_bytes = check_options(
         upto, delay_levels, roll_window_slots, split_bytes
     )
-    table: list[Split] = plan_table(
-        [str(check_path(path))],
-        "problems",
-        upto=upto,
-        delay_levels=delay_levels,
-        split_bytes=split_bytes,
-        as_is=not has_indexes,
-    )
-    view = open_view(table[0].cut)
+    look = look_at if has_indexes else look_as_it_is
+    with told_of(path):
+        view = keep(look(str(check_path(path)), upto=upto, delay_levels=delay_levels))
+        table = plan_views([view], "problems", Bounds(), split_bytes=split_bytes)
     used = view.log_stop - view.reader.commitlog.start
     used += view.units_stop - view.reader.timerlog.start
     scope = Scope(

@@ -8,6 +8,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from timerstore.backups.lookat import look_at
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.config import DELAY_LEVELS
 from timerstore.ground.kinds import check_bool, check_choice, check_kind, check_names
@@ -79,4 +80,5 @@ def read(
         failfast=mode == "failfast",
         upto=upto,
         delay_levels=delay_levels,
+        look=look_at,
     )
