@@ -25,6 +25,7 @@ from tests.tiers import (
     APART,
     PROVING,
     TOGETHER,
+    is_long,
     is_on_disk,
     is_promised,
     is_proved,
@@ -121,6 +122,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         name = _name_of(item)
         if is_proved(name):
             item.add_marker(pytest.mark.prove)
+        if is_long(name):
+            item.add_marker(pytest.mark.long)
         if is_whole(name):
             item.add_marker(pytest.mark.whole)
         if is_promised(name):

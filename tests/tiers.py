@@ -126,7 +126,42 @@ KEPT: Final = (
 )
 """Those among them that every change must pass."""
 
+LONG: Final = (
+    # Models of rules, and what storms and whole histories show too.
+    *("test_jump_model.py", "test_reuse_model.py", "test_handover_model.py"),
+    *("test_cleaning_model.py::test_history", "test_cleaning_model.py::test_it_cleans"),
+    "test_rules_model.py::test_the_model_itself",
+    "test_held.py::test_nothing_is_left_held",
+    "pending/test_overtaken.py",
+    *("pending/test_byid.py::test_many_threads", "pending/test_byid.py::test_both_ways_agree"),
+    *("pending/test_unlinked.py", "pending/test_keyed.py::test_many_at_once_make_one"),
+    *("test_interrupted.py", "test_interrupted_calls.py", "test_causes.py", "test_dropped.py"),
+    "test_no_descriptors.py::test_what_the_flush_thread_does_goes_on_later",
+    *("consumer/test_consumer_machine.py", "watching/test_groups.py::TestBacklogs"),
+    "consuming/test_ackput.py::test_puts_over_many_segments_of_a_queue",
+    "consuming/test_failures.py::test_shortened",
+    # Kernels, which three modes play.
+    "services/test_copying.py::test_copies_are_their_twins_over_all_segments",
+    *("services/test_due_order.py", "timelog/test_frame.py::test_a_copy_closes_the_last_value"),
+    *("timelog/test_epochs.py", "timelog/jit/test_mapping.py", "wheel/test_near.py"),
+    # Copies, and tables of any cut.
+    *("backups/test_after_a_takeover.py", "backups/test_crossed_copies.py"),
+    *("backups/test_wrong_objects.py", "backups/test_copies_attacked.py"),
+    *("offline/test_backup_machine.py", "offline/test_salvage.py"),
+    *("tables/test_plan.py::test_any_cut_gives_the_same_rows", "tables/test_timers.py"),
+    # Of the repository, the tests and the benches.
+    *("test_tidy.py", "test_tidy_objects.py", "test_together.py", "test_warmup.py"),
+    *("test_ahead.py", "test_typing.py", "test_interpreter.py", "bench/", "test_site.py"),
+    "test_operate.py::test_every_question_is_checked",
+    "test_public_face.py::test_examples_in_docstrings_run[timerstore.warmup]",
+)
+"""Seconds of a processor, of which quicker ones or `PROMISED` show the promise: marked `long`."""
+
 PROMISED: Final = (
+    "pending/test_overtaken.py::test_a_slow_listing_goes_on[1-60]",
+    "pending/test_overtaken.py::test_keys_without_an_index[held-get_key-False]",
+    "backups/test_after_a_takeover.py::test_promoted_while_it_is_followed",
+    "test_interrupted_calls.py::test_no_call_keeps_others_out_wherever_it_was_ended[put]",
     "spark/test_source.py::test_golden",
     "spark/test_writing.py::test_into_one_store",
     "spark/test_validating.py::test_golden_stores[fired]",
@@ -208,6 +243,11 @@ ON_DISK: Final = (
 def is_proved(name: str) -> bool:
     """Tell whether a test, named by its place below `tests/`, is one for `./run prove`."""
     return name.startswith(PROVED) and not name.startswith(KEPT)
+
+
+def is_long(name: str) -> bool:
+    """Tell whether `./run test` leaves a test out, unless it is promised."""
+    return name.startswith(LONG)
 
 
 def is_whole(name: str) -> bool:
