@@ -1,7 +1,5 @@
 """Where a group stands in a queue, beside a list of what became of each entry."""
 
-from typing import Any
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -19,7 +17,6 @@ class Cursors(RuleBasedStateMachine):
         self.first, self.end = first, first
         self.cursor = QueueCursor(0, first)
         self.state: dict[int, str] = {}
-        self.flights: dict[int, Any] = {}
 
     @rule(count=st.integers(1, 6))
     def append(self, count: int) -> None:
@@ -27,38 +24,50 @@ class Cursors(RuleBasedStateMachine):
             self.state[index] = NEW
         self.end += count
 
-    @rule(count=st.integers(1, 5))
+    @rule(count=st.one_of(st.integers(1, 5), st.integers(1_000, 3_000)))
     def hand_out(self, count: int) -> None:
-        start, stop, flight = self.cursor.hand_out(self.end, count)
+        start, stop = self.cursor.hand_out(self.end, count)
         assert (stop > start) == (NEW in self.state.values()) and stop - start <= count
         for index in range(start, stop):
             assert self.state[index] == NEW
-            self.state[index], self.flights[index] = OUT, flight
+            self.state[index] = OUT
+        if stop > start:  # the first that waits goes first
+            assert all(state != NEW for index, state in self.state.items() if index < start)
 
     @rule(at=st.integers(0, 40))
     def take(self, at: int) -> None:
         index = self.first + at
         if index < self.end:
-            flight = self.cursor.take(index)
-            assert (flight is not None) == (self.state[index] == NEW)
-            if flight is not None:
-                self.state[index], self.flights[index] = OUT, flight
+            assert self.cursor.take(index) == (self.state[index] == NEW)
+            if self.state[index] == NEW:
+                self.state[index] = OUT
 
-    def pick(self, at: int) -> int | None:
-        out = [index for index, state in self.state.items() if state == OUT]
-        return out[at % len(out)] if out else None
+    @rule(at=st.integers(-1, 40), count=st.integers(0, 6))
+    def settle(self, at: int, count: int) -> None:
+        start = self.first + at
+        stop = min(start + count, self.cursor.next)
+        open_ones = [i for i in range(start, stop) if self.state.get(i, DONE) != DONE]
+        assert self.cursor.settle(start, start + count) == len(open_ones)
+        self.state |= dict.fromkeys(open_ones, DONE)
 
     @rule(at=st.integers(0, 40))
-    def settle(self, at: int) -> None:
-        if (index := self.pick(at)) is not None:
-            self.cursor.settle(index)
+    def settle_anywhere(self, at: int) -> None:
+        index = self.first + at
+        if index < self.end:
+            assert self.cursor.settle_anywhere(index) == (self.state[index] != DONE)
             self.state[index] = DONE
 
-    @rule(at=st.integers(0, 40))
-    def give_back(self, at: int) -> None:
-        if (index := self.pick(at)) is not None:
-            self.cursor.take_back("t", self.flights[index], [index])
-            self.state[index] = NEW
+    @rule(at=st.integers(-1, 40), count=st.integers(0, 6))
+    def give_back(self, at: int, count: int) -> None:
+        start = self.first + at
+        self.cursor.take_back("t", start, start + count)
+        out = [i for i in range(start, start + count) if self.state.get(i) == OUT]
+        self.state |= dict.fromkeys(out, NEW)
+
+    @rule(count=st.integers(1_000, 3_000))
+    def append_many(self, count: int) -> None:
+        if self.end < 5_000:
+            self.append(count)
 
     @rule(by_ranges=st.booleans())
     def reopen(self, by_ranges: bool) -> None:
@@ -68,9 +77,8 @@ class Cursors(RuleBasedStateMachine):
             self.cursor.pass_done([*ranges, (0, self.cursor.next)])
         else:
             for index in done:
-                assert self.cursor.take(index) is not None
-                self.cursor.settle(index)
-        self.flights.clear()
+                assert self.cursor.take(index)
+                assert self.cursor.settle(index, index + 1) == 1
         self.state = {i: DONE if state == DONE else NEW for i, state in self.state.items()}
 
     @invariant()
@@ -82,6 +90,10 @@ class Cursors(RuleBasedStateMachine):
         assert self.cursor.committed == committed
         ahead = [i for i, state in sorted(self.state.items()) if state == DONE and i > committed]
         assert sorted(self.cursor.done_ahead()) == ahead
+        for index in (self.first, committed, self.end - 1):
+            if index in self.state:
+                said = {NEW: "waiting", OUT: "handed out", DONE: "done"}[self.state[index]]
+                assert self.cursor.state_of(index) == said
         states = list(self.state.values())
         assert self.cursor.in_flight_count == states.count(OUT)
         assert self.end - self.cursor.next + self.cursor.open_count == len(left)

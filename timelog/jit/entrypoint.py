@@ -7,9 +7,10 @@ given (`record_at` in record.py); the caller keeps that record.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
-from typing import Any
+from functools import cache, partial, wraps
+from typing import Any, Final
 
+from timerstore.timelog.jit.guards import RLock
 from timerstore.timelog.jit.kernel import INTERPRETED, kernel, kernel_with_gil, load_ahead
 
 
@@ -21,14 +22,30 @@ def entry_point(function: Callable[..., int], *, keeps_gil: bool = False) -> Cal
     somebody holds who needs the GIL.
     """
     if INTERPRETED:
-        return function
+        return _alone(function) if keeps_gil else function
     entry: Callable[..., int] = _dispatcher(function, keeps_gil).load()
     return entry
 
 
-def entry_on(function: Callable[..., int], place: Any) -> Callable[..., int]:
+def entry_on(
+    function: Callable[..., int], place: Any, *, keeps_gil: bool = False
+) -> Callable[..., int]:
     """Return what calls a kernel with a record's address first. The caller keeps the record."""
-    return partial(entry_point(function), place.block_address)
+    return partial(entry_point(function, keeps_gil=keeps_gil), place.block_address)
+
+
+_one_at_a_time: Final = RLock()
+
+
+def _alone(function: Callable[..., int]) -> Callable[..., int]:
+    """Return the twin of a kernel that keeps the GIL: none of them runs beside another one."""
+
+    @wraps(function)
+    def call(*args: int) -> int:
+        with _one_at_a_time.guard():
+            return function(*args)
+
+    return call
 
 
 def entry_ahead(function: Callable[..., int], *, keeps_gil: bool = False) -> None:

@@ -97,7 +97,8 @@ class LoopRun(Run):
 
     def __init__(self, side: LoopSide, run: Run) -> None:
         """Take over what a group has handed out."""
-        super().__init__(run.reader, run.cursor, run.flight, run.columns, len(run), run.pins)
+        entries = run.start, run.stop
+        super().__init__(run.reader, run.cursor, run.columns, *entries, len(run), run.pins)
         self._side = side
 
     async def send_back(self, i: int, delay: timedelta | None) -> None:

@@ -246,7 +246,7 @@ class LimitedSubscription(Subscription):
             # What waits there for another topic keeps its offset back: its span says nothing.
             if 2 * held.bytes > limits.bytes:
                 room = min(room, 1)
-        elif room > 0 and not cursor.given_back:
+        elif room > 0 and not cursor.waits_again:
             room = min(room, limits.span - (cursor.next - cursor.committed))
             room = self._room_in_bytes(cursor, min(room, visible_end - cursor.next), held)
         if held.bytes >= limits.bytes:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from timerstore.consuming.cursors import Flight
+from timerstore.consuming.cursors import QueueCursor
 from timerstore.consuming.groupreader import Place, Reader
 from timerstore.consuming.nextputs import NAMES, Put, checked
 from timerstore.core.inside import inside
@@ -51,7 +51,11 @@ from timerstore.timelog.writing.compose import Staged, stage_messages
 
 @inside
 def ack_and_put(
-    group: Reader, flight: Flight, place: Place, settle: Callable[[], None], puts: Sequence[Put]
+    group: Reader,
+    cursor: QueueCursor,
+    place: Place,
+    settle: Callable[[], None],
+    puts: Sequence[Put],
 ) -> list[str]:
     """Acknowledge a message that was handed out, and put; see `Delivery.ack_and_put_many`.
 
@@ -77,7 +81,7 @@ def ack_and_put(
     length = sum(len(entry.message) for entry in entries) + len(compose_record(record, now_ms))
     if length > STAGE_BYTES:
         raise InvalidArgumentError("All puts together take more than 4 MiB. Put fewer at once.")
-    if not group.claim(flight, place):
+    if not group.claim(cursor, place):
         raise TooLateError(
             "Nothing was put: the message was acknowledged or sent back before, perhaps because "
             "its handler took too long."

@@ -1,186 +1,142 @@
-"""Cursors: where a group stands in a queue, with what it handed out but has not settled."""
+"""Cursors: where a group stands in a queue, with what became of each entry in between."""
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Literal
+from typing import Final, Literal
 
-from timerstore.ground.ranges import Ranges, behind, merged
+import numpy as np
+
+from timerstore.consuming import window as win
+from timerstore.consuming.window import DONE, NO_ROOM, OUT, WAITING, Window
+from timerstore.ground.ranges import Ranges, merged
+from timerstore.timelog.jit.entrypoint import entry_on
+from timerstore.timelog.jit.lent import lend, new_lent
+from timerstore.timelog.jit.record import Bytes
 
 HandedState = Literal["waiting", "handed out", "done"]
-
-
-class Flight:
-    """A run of indexes of one queue that was handed out."""
-
-    __slots__ = ("done", "left", "start", "stop")
-
-    def __init__(self, start: int, stop: int) -> None:
-        self.start, self.stop, self.left = start, stop, stop - start
-        self.done: bytearray | None = None  # 1 for each index that is done
-
-    def settle(self, index: int) -> bool:
-        """Say that an index is done; tell whether it was not."""
-        done = self.done
-        if done is None:
-            done = self.done = bytearray(self.stop - self.start)
-        if done[index - self.start]:
-            return False
-        done[index - self.start] = 1
-        self.left -= 1
-        return True
-
-    def first_open(self) -> int:
-        """Return the smallest index that is not done, or the end."""
-        if self.left == 0:
-            return self.stop
-        return self.start if self.done is None else self.start + self.done.find(0)
-
-    def is_done(self, index: int) -> bool:
-        """Tell whether an index is done."""
-        return self.left == 0 or bool(self.done and self.done[index - self.start])
-
-    def done_ranges(self) -> Ranges:
-        """Return what is done."""
-        if self.left == 0:
-            return [(self.start, self.stop)]
-        found: Ranges = []
-        done = self.done or b""
-        at = done.find(1)
-        while at >= 0:
-            end = done.find(0, at)
-            end = len(done) if end < 0 else end
-            found.append((self.start + at, self.start + end))
-            at = done.find(1, end)
-        return found
+_STATES: Final[dict[int, HandedState]] = {WAITING: "waiting", OUT: "handed out", DONE: "done"}
+_LENGTH_MIN: Final = 1 << 10
 
 
 class QueueCursor:
-    """Where a group stands in one queue. All calls under the group's lock."""
+    """Where a group stands in one queue.
+
+    `settle` and looking need no lock; all other calls are under the group's.
+    """
 
     def __init__(self, row: int, committed: int) -> None:
         self.row = row
-        self.next = committed
-        self.flights: deque[Flight] = deque()
-        self.given_back: deque[int] = deque()
+        self._ring = np.zeros(_LENGTH_MIN, np.uint8)
+        self.window = window = Window(
+            new_lent(2), length=_LENGTH_MIN, first=committed, next=committed
+        )
+        lend(window.lent, win.RING, self._ring)
+        self._hand_out = entry_on(win._hand_out, window, keeps_gil=True)
+        self._mark = entry_on(win._mark, window, keeps_gil=True)
+        self._extend = entry_on(win._extend, window, keeps_gil=True)
+
+    @property
+    def next(self) -> int:
+        """The first index that was never handed out."""
+        return self.window.next
 
     @property
     def committed(self) -> int:
         """The smallest index that is not done."""
-        return self.flights[0].first_open() if self.flights else self.next
+        return self.window.first
 
     @property
     def open_count(self) -> int:
         """How many of those before `next` are not done."""
-        return sum(flight.left for flight in self.flights)
+        return self.window.waiting_count + self.window.out_count
 
     @property
     def in_flight_count(self) -> int:
         """How many were handed out, and are neither done nor given back."""
-        return self.open_count - len(self.given_back)
+        return self.window.out_count
+
+    @property
+    def waits_again(self) -> bool:
+        """Whether anything waits that was given back, or passed over."""
+        return self.window.waiting_count > 0
 
     def state_of(self, index: int) -> HandedState:
-        """Tell what became of one entry. O(entries in flight)."""
-        if index >= self.next or index in self.given_back:
+        """Tell what became of one entry. O(1)."""
+        if index < self.window.first:
+            return "done"
+        if index >= self.window.next:
             return "waiting"
-        for flight in self.flights:
-            if flight.start <= index < flight.stop:
-                return "done" if flight.is_done(index) else "handed out"
-        return "done"
+        return _STATES[int(self._ring[index & (len(self._ring) - 1)])]
 
     def has_more(self, topic: str, visible_end: int) -> bool:
         """Tell whether there is anything to hand out."""
-        return bool(self.given_back) or visible_end > self.next
+        return self.waits_again or visible_end > self.window.next
 
-    def hand_out(self, visible_end: int, count_max: int) -> tuple[int, int, Flight | None]:
-        """Return the next run (start, stop) and its flight; an empty run if nothing is new."""
-        if self.given_back:
-            start = self.given_back.popleft()
-            stop = start + 1
-            while self.given_back and self.given_back[0] == stop and stop - start < count_max:
-                stop = self.given_back.popleft() + 1
-            for flight in self.flights:
-                if flight.start <= start < flight.stop:
-                    stop_here = min(stop, flight.stop)
-                    self.given_back.extendleft(reversed(range(stop_here, stop)))
-                    return start, stop_here, flight
-        start, stop = self.next, min(visible_end, self.next + count_max)
-        if stop <= start:
-            return start, start, None
-        flight = Flight(start, stop)
-        self.flights.append(flight)
-        self.next = stop
-        return start, stop, flight
+    def hand_out(self, visible_end: int, count_max: int) -> tuple[int, int]:
+        """Return the next run (start, stop); an empty run if nothing is new. O(entries)."""
+        while (count := self._hand_out(visible_end, count_max)) == NO_ROOM:
+            self._grow(min(visible_end, self.next + count_max))
+        start = self.window.start
+        return start, start + count
 
-    def take(self, index: int) -> Flight | None:
-        """Hand out one entry, wherever it stands; None if it is done, or in flight.
+    def take(self, index: int) -> bool:
+        """Hand out one entry, wherever it stands; False if it is done, or in flight.
 
         O(entries before it that are not handed out).
         """
-        if index >= self.next:
-            flight = Flight(self.next, index + 1)
-            self.given_back.extend(range(self.next, index))
-            self.flights.append(flight)
-            self.next = index + 1
-            return flight
-        if index not in self.given_back:
-            return None
-        self.given_back.remove(index)
-        return next(each for each in self.flights if each.start <= index < each.stop)
+        self._pass_over(index + 1, WAITING)
+        return self._mark(index, index + 1, OUT) > 0
 
     def pass_done(self, ranges: Ranges) -> None:
         """Take entries that are not handed out yet for done. O(entries before them)."""
         for start, stop in merged(ranges):
-            start = max(start, self.next)
-            if start >= stop:
-                continue
-            if start > self.next:
-                self.flights.append(Flight(self.next, start))
-                self.given_back.extend(range(self.next, start))
-            flight = Flight(start, stop)
-            flight.left = 0
-            self.flights.append(flight)
-            self.next = stop
-        self.trim()
+            self._pass_over(start, WAITING)
+            self._pass_over(stop, DONE)
 
-    def settle(self, index: int) -> None:
-        """Say that an entry that was taken is done."""
-        next(each for each in self.flights if each.start <= index < each.stop).settle(index)
-        self.trim()
+    def _pass_over(self, stop: int, state: int) -> None:
+        """Have all before `stop` that was never handed out wait, or be done."""
+        while stop > self.next and self._extend(stop, state) == NO_ROOM:
+            self._grow(stop)
+
+    def settle(self, start: int, stop: int) -> int:
+        """Say that entries before `next` are done; return how many were not. O(entries)."""
+        return self._mark(start, stop, DONE)
 
     def settle_anywhere(self, index: int) -> bool:
         """Say that an entry is done, handed out or not; tell whether it was not done before.
 
         O(entries before it that are not handed out).
         """
-        if index < self.committed:
-            return False
-        flight = self.take(index)
-        if flight is None:
-            flight = next((each for each in self.flights if each.start <= index < each.stop), None)
-        if flight is None or flight.is_done(index):
-            return False
-        flight.settle(index)
-        self.trim()
-        return True
+        self._pass_over(index + 1, WAITING)
+        return self.settle(index, index + 1) > 0
 
     def done_ahead(self) -> list[int]:
         """Return the indexes behind the committed one that are done. O(entries in flight)."""
         return [index for start, stop in self.done_ranges() for index in range(start, stop)]
 
     def done_ranges(self) -> Ranges:
-        """Return what is done behind the committed index. O(flights and their entries)."""
-        found = [each for flight in self.flights for each in flight.done_ranges()]
-        return behind(merged(found), self.committed)
+        """Return what is done behind the committed index. O(entries from there)."""
+        window = self.window
+        copied = np.zeros(window.next - window.first, np.uint8)
+        lend(window.lent, win.OTHER, copied)
+        count = entry_on(win._copy, window, keeps_gil=True)(len(copied))
+        is_done = np.zeros(count + 2, np.int8)
+        is_done[1:-1] = copied[:count] == DONE
+        edges = window.start + np.flatnonzero(np.diff(is_done))
+        return [(start, stop) for start, stop in edges.reshape(-1, 2).tolist()]
 
-    def take_back(self, topic: str, flight: Flight, indexes: list[int]) -> None:
-        """Take back entries that were handed out, but not used; what comes first is first again."""
-        behind = bool(self.given_back) and bool(indexes) and self.given_back[-1] > min(indexes)
-        self.given_back.extend(indexes)
-        if behind:
-            self.given_back = deque(sorted(self.given_back))
+    def take_back(self, topic: str, start: int, stop: int) -> None:
+        """Take back entries that were handed out, but not used."""
+        self._mark(start, stop, WAITING)
 
-    def trim(self) -> None:
-        """Forget flights at the front that are done."""
-        while self.flights and self.flights[0].left == 0:
-            self.flights.popleft()
+    def _grow(self, stop: int) -> None:
+        """Make room for all entries before `stop`."""
+        window = self.window
+        length = 1 << (stop - window.first - 1).bit_length()
+        if length > window.length:
+            before: Bytes = self._ring
+            ring = np.zeros(length, np.uint8)
+            lend(window.lent, win.OTHER, ring)
+            entry_on(win._move, window, keeps_gil=True)(length)
+            self._ring = ring
+            del before  # kept until no kernel looks at it

@@ -160,21 +160,21 @@ def _settle_some(
             for row, index, message in chosen[start : start + _AT_ONCE]:
                 cursor = reader.cursors[row]
                 with reader.lock.guard():
-                    flight = cursor.take(index)
-                if flight is None:
+                    is_taken = cursor.take(index)
+                if not is_taken:
                     continue
                 try:
                     act(message)
                 except BaseException:
                     with reader.lock.guard():
-                        cursor.take_back(reader.topic, flight, [index])
+                        cursor.take_back(reader.topic, index, index + 1)
                     raise
                 done.append((cursor, index))
         finally:
             _make_durable(consuming)
             with reader.lock.guard():
                 for cursor, index in done:
-                    cursor.settle(index)
+                    cursor.settle(index, index + 1)
             consuming.write_offsets()
             consuming.write_tallies(at_once=True)
         count += len(done)

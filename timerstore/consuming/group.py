@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from timerstore.consuming.batchcolumns import BATCH_BYTES_MAX, ID_BYTES_USUAL
-from timerstore.consuming.cursors import Flight, QueueCursor
+from timerstore.consuming.cursors import QueueCursor
 from timerstore.consuming.groupreader import Reader
 from timerstore.consuming.grouptally import GroupTally
 from timerstore.consuming.lentblocks import LentBlocks
@@ -110,14 +110,14 @@ class Group(Reader):
         if core.switches.pauses and core.switches.find("consuming", now_ms, self.name):
             return None
         while found := self._hand_out(count_max, room):
-            cursor, flight, start, stop = found
+            cursor, start, stop = found
             try:
-                run = self._read(cursor, flight, start, stop)
+                run = self._read(cursor, start, stop)
             except CorruptStoreError:
                 raise  # it would be found again and again; what comes behind it goes on
             except BaseException:  # a signal's, say: nobody got them
                 with self.lock.guard():
-                    cursor.take_back(self.topic, flight, list(range(start, stop)))
+                    cursor.take_back(self.topic, start, stop)
                 raise
             if count := len(run):  # else all of it was passed by
                 self.pace.took(count, count_max, time.monotonic())
@@ -126,8 +126,8 @@ class Group(Reader):
 
     def _hand_out(
         self, count_max: int, room: Room | None
-    ) -> tuple[QueueCursor, Flight, int, int] | None:
-        """Return the next run of any queue: its cursor, its flight, its entries [start, stop)."""
+    ) -> tuple[QueueCursor, int, int] | None:
+        """Return the next run of any queue: its cursor, its entries [start, stop)."""
         with self.lock.guard():
             queues = self.core.engine.queues
             if self._known_count != queues.known_count:
@@ -143,13 +143,12 @@ class Group(Reader):
                     if count <= 0:
                         continue
                 if isinstance(cursor, RetryCursor):
-                    run = cursor.hand_out_of(self.topic, visible_end, count)
+                    start, stop = cursor.hand_out_of(self.topic, visible_end, count)
                 else:
-                    run = cursor.hand_out(visible_end, count)
-                start, stop, flight = run
-                if flight is not None and stop > start:
+                    start, stop = cursor.hand_out(visible_end, count)
+                if stop > start:
                     self._turn = (self._turn + i + 1) % len(cursors)
-                    return cursor, flight, start, stop
+                    return cursor, start, stop
         return None
 
     def _find_queues(self) -> None:
@@ -178,9 +177,8 @@ class Group(Reader):
         cursor = QueueCursor(row, max(first, min(committed, queues.next_index(row))))
         cursor.pass_done(self.core.offsets.get_ahead(topic, self.name, queue_id))
         for index in sorted(self._done_ahead.get(queue_id, ())):
-            if cursor.next <= index < queues.next_index(row) and (flight := cursor.take(index)):
-                flight.settle(index)
-        cursor.trim()
+            if cursor.next <= index < queues.next_index(row):
+                cursor.settle_anywhere(index)
         return cursor
 
     def _visible_end(self, cursor: QueueCursor) -> int:
@@ -205,24 +203,21 @@ class Group(Reader):
         self._pullers.append(puller)
         return max(first, end)
 
-    def _read(self, cursor: QueueCursor, flight: Flight, start: int, stop: int) -> Run:
+    def _read(self, cursor: QueueCursor, start: int, stop: int) -> Run:
         """Read entries [start, stop) into a run, from the first that is kept on."""
         try:
-            return self._read_kept(cursor, flight, start, stop)
+            return self._read_kept(cursor, start, stop)
         except CorruptStoreError:
             # Retention may have removed them just before it knew of this group.
             engine = self.core.engine
             first = engine.queues.first_kept(cursor.row, engine.commitlog.start)
             if first <= start:
                 raise
-        with self.lock.guard():
-            for index in range(start, min(first, stop)):
-                flight.settle(index)
-            cursor.trim()
-        return self._read(cursor, flight, first, stop) if first < stop else self.empty()
+        cursor.settle(start, min(first, stop))
+        return self._read(cursor, first, stop) if first < stop else self.empty()
 
     def _read_kept(
-        self, cursor: QueueCursor, flight: Flight, start: int, stop: int, *, may_mend: bool = True
+        self, cursor: QueueCursor, start: int, stop: int, *, may_mend: bool = True
     ) -> Run:
         """Read entries [start, stop) into a run; what cannot be read is settled and counted.
 
@@ -255,16 +250,16 @@ class Group(Reader):
         if sound < count and may_mend:
             unsound = (start + np.flatnonzero(columns.verdicts != PULL_SOUND)).tolist()
             if mend_entries(engine, cursor.row, unsound):
-                return self._read_kept(cursor, flight, start, stop, may_mend=False)
+                return self._read_kept(cursor, start, stop, may_mend=False)
         if start + count < stop:
             with self.lock.guard():
-                cursor.take_back(self.topic, flight, list(range(start + count, stop)))
+                cursor.take_back(self.topic, start + count, stop)
         del kept
         if sound < count:
-            self._pass_by_unsound(cursor, flight, start, columns.verdicts)
+            self._pass_by_unsound(cursor, start, columns.verdicts)
             if sound == 0:
                 return self.empty()
-        return Run(self, cursor, flight, columns, sound, pins)
+        return Run(self, cursor, columns, start, start + count, sound, pins)
 
     def _take_puller(self) -> Puller:
         """Return one that nobody uses; it is given back when it has read."""
@@ -276,23 +271,21 @@ class Group(Reader):
                 return Puller(table, engine.store_tag, engine.precision_ms)
 
     def _pass_by_unsound(
-        self, cursor: QueueCursor, flight: Flight, start: int, verdicts: Bytes
+        self, cursor: QueueCursor, start: int, verdicts: Bytes
     ) -> None:
         """Settle what could not be read of a run that begins at `start`."""
         count = len(verdicts)
         indexes = np.arange(start, start + count)
         damaged = verdicts == PULL_DAMAGED
-        self._pass_by(
-            cursor, flight, indexes[verdicts == PULL_WILD], "it does not point to a message"
-        )
-        self._pass_by(cursor, flight, indexes[verdicts == PULL_STRAY], NOT_ITS_MESSAGE)
-        self._pass_by(cursor, flight, indexes[damaged], None)
+        self._pass_by(cursor, indexes[verdicts == PULL_WILD], "it does not point to a message")
+        self._pass_by(cursor, indexes[verdicts == PULL_STRAY], NOT_ITS_MESSAGE)
+        self._pass_by(cursor, indexes[damaged], None)
         offsets = self.core.engine.queues.read(cursor.row, start, count)["offset"]
         for offset in offsets[damaged].tolist():
             self.core.engine.damage.note("commitlog", offset, "the message is damaged")
 
     def _pass_by(
-        self, cursor: QueueCursor, flight: Flight, indexes: Int64s, reason: str | None
+        self, cursor: QueueCursor, indexes: Int64s, reason: str | None
     ) -> None:
         """Settle entries that cannot be handed out, and count them; with a `reason` name them."""
         if len(indexes) == 0:
@@ -301,8 +294,7 @@ class Group(Reader):
         with self.lock.guard():
             self.unreadable_count += len(indexes)
             for index in indexes.tolist():
-                flight.settle(index)
-            cursor.trim()
+                cursor.settle(index, index + 1)
         if reason is not None:
             for index in indexes.tolist():
                 self.core.engine.damage.note(
@@ -328,7 +320,7 @@ class Group(Reader):
         """Return a run of nothing."""
         columns = Columns(self._blocks.lend, 0, 0, 0)
         columns.ends[:] = 0
-        return Run(self, QueueCursor(-1, 0), Flight(0, 0), columns, 0, [])
+        return Run(self, QueueCursor(-1, 0), columns, 0, 0, 0, [])
 
     def has_hidden(self) -> bool:
         """Tell whether something was fired for the group that is not durable yet."""

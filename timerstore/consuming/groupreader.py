@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from timerstore.consuming.cursors import Flight
+from timerstore.consuming.cursors import QueueCursor
 from timerstore.consuming.grouptally import GroupTally
 from timerstore.consuming.putacks import PutAcks
 from timerstore.consuming.retries import GroupRetries
@@ -38,14 +38,14 @@ class Reader:
         self.keeps_ahead = False
         """Whether the offsets file is to know what is done behind the committed indexes."""
 
-    def claim(self, flight: Flight, place: Place) -> bool:
+    def claim(self, cursor: QueueCursor, place: Place) -> bool:
         """Take a message for who appends what comes in its place; False: it is too late for that.
 
         Of several that try only one may; to settle it ends that, or `release`.
         """
         self.core.check_process()
         with self.lock.guard():
-            if flight.is_done(place[1]) or place in self.claimed:
+            if cursor.state_of(place[1]) == "done" or place in self.claimed:
                 return False
             self.claimed.add(place)
             return True
@@ -57,9 +57,9 @@ class Reader:
             self.claimed.discard(place)
 
     @contextmanager
-    def claiming(self, flight: Flight, place: Place) -> Iterator[None]:
+    def claiming(self, cursor: QueueCursor, place: Place) -> Iterator[None]:
         """Claim a message; if an exception comes out, it is released."""
-        if not self.claim(flight, place):
+        if not self.claim(cursor, place):
             raise TooLateError("The message was acknowledged or sent back before.")
         try:
             yield

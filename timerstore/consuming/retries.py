@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from typing import Final
 
-from timerstore.consuming.cursors import Flight, HandedState, QueueCursor
+from timerstore.consuming.cursors import HandedState, QueueCursor
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.bytes import format as fmt
@@ -29,7 +29,7 @@ class RetryCursor(QueueCursor):
         super().__init__(row, committed)
         self.core = core
         self.unreadable_count = 0
-        self._waiting: dict[str, deque[tuple[Flight, int]]] = defaultdict(deque)
+        self._waiting: dict[str, deque[int]] = defaultdict(deque)
 
     @property
     def in_flight_count(self) -> int:
@@ -39,9 +39,10 @@ class RetryCursor(QueueCursor):
 
     def state_of(self, index: int) -> HandedState:
         """Tell what became of one entry. O(entries in flight)."""
-        if any(index == waiting for each in list(self._waiting.values()) for _, waiting in each):
+        state = super().state_of(index)
+        if state == "handed out" and any(index in each for each in list(self._waiting.values())):
             return "waiting"
-        return super().state_of(index)
+        return state
 
     def has_more(self, topic: str, visible_end: int) -> bool:
         """Tell whether there may be retries of a topic; what is new is not routed yet."""
@@ -49,31 +50,39 @@ class RetryCursor(QueueCursor):
 
     def hand_out_of(
         self, topic: str, visible_end: int, count_max: int
-    ) -> tuple[int, int, Flight | None]:
+    ) -> tuple[int, int]:
         """Return the next run of one topic's retries; an empty run if there is none."""
         while not self._waiting[topic]:
-            start, stop, flight = super().hand_out(visible_end, _ROUTE_COUNT)
-            if flight is None or start == stop:
-                return start, start, None
-            self._route(flight, start, stop)
+            start, stop = super().hand_out(visible_end, _ROUTE_COUNT)
+            if start == stop:
+                return start, start
+            self._route(start, stop)
         waiting = self._waiting[topic]
-        flight, start = waiting.popleft()
+        start = waiting.popleft()
         stop = start + 1
-        while waiting and waiting[0] == (flight, stop) and stop - start < count_max:
+        while waiting and waiting[0] == stop and stop - start < count_max:
             waiting.popleft()
             stop += 1
-        return start, stop, flight
+        return start, stop
 
-    def take(self, index: int) -> Flight | None:
-        """Hand out one entry, wherever it stands; None if it is done, or in flight."""
+    def take(self, index: int) -> bool:
+        """Hand out one entry, wherever it stands; False if it is done, or in flight."""
         for waiting in self._waiting.values():
-            for each in waiting:
-                if each[1] == index:
-                    waiting.remove(each)
-                    return each[0]
+            if index in waiting:
+                waiting.remove(index)
+                return True
         return super().take(index)
 
-    def _route(self, flight: Flight, start: int, stop: int) -> None:
+    def settle(self, start: int, stop: int) -> int:
+        """Say that entries before `next` are done; return how many were not. O(entries)."""
+        for waiting in self._waiting.values():
+            if waiting and start <= waiting[-1] and waiting[0] < stop:
+                kept = [index for index in waiting if not start <= index < stop]
+                waiting.clear()
+                waiting.extend(kept)
+        return super().settle(start, stop)
+
+    def _route(self, start: int, stop: int) -> None:
         engine = self.core.engine
         queues, mine = engine.queues, text(engine.queues.topics[self.row])
         offsets = queues.read(self.row, start, stop - start)["offset"]
@@ -85,20 +94,19 @@ class RetryCursor(QueueCursor):
                     at = index * fmt.ENTRY_BYTES
                     raise CorruptStoreError(queues.name(self.row), at, NOT_ITS_MESSAGE)
             except CorruptStoreError as e:
-                flight.settle(index)
+                super().settle(index, index + 1)
                 self.unreadable_count += 1
                 engine.damage.note(e.file, e.offset, e.reason)
             else:
-                self._waiting[message.properties.get(_RETRY_TOPIC, "")].append((flight, index))
-        self.trim()
+                self._waiting[message.properties.get(_RETRY_TOPIC, "")].append(index)
 
-    def take_back(self, topic: str, flight: Flight, indexes: list[int]) -> None:
+    def take_back(self, topic: str, start: int, stop: int) -> None:
         """Take back entries that were handed out, but not used; what comes first is first again."""
         waiting = self._waiting[topic]
-        in_front = not waiting or not indexes or max(indexes) < waiting[0][1]
-        waiting.extendleft((flight, index) for index in reversed(indexes))
-        if not in_front:
-            self._waiting[topic] = deque(sorted(waiting, key=lambda each: each[1]))
+        state_of = super().state_of
+        known = sorted({*waiting, *(i for i in range(start, stop) if state_of(i) != "done")})
+        waiting.clear()
+        waiting.extend(known)
 
 
 class GroupRetries:

@@ -1,12 +1,11 @@
 """A run: entries of one queue that were handed out together, until each is done or given back.
 
-Ground rules: any thread may call anything. The flight and the cursor are changed only under the
-group's lock. Places count from 0 in the run, indexes in the queue.
+Ground rules: any thread may call anything. Places count from 0 in the run, indexes in the queue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 from timerstore.consuming.ackput import ack_and_put
 from timerstore.consuming.agreed import DEAD, Wait
 from timerstore.consuming.batchcolumns import arrow_bodies, arrow_ids
-from timerstore.consuming.cursors import Flight, QueueCursor
-from timerstore.consuming.delivery import Delivery, HandedOut
+from timerstore.consuming.cursors import QueueCursor
+from timerstore.consuming.delivery import HandedOut
 from timerstore.consuming.failures import Failure
 from timerstore.consuming.groupreader import Place, Reader
 from timerstore.consuming.nextputs import Put
@@ -23,6 +22,7 @@ from timerstore.consuming.retries import RetryCursor
 from timerstore.consuming.sendback import send_back, send_to_dead
 from timerstore.ground.ids import Int64s
 from timerstore.ground.kinds import check_int
+from timerstore.ground.ranges import Ranges, merged
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message
 from timerstore.timelog.reading import pull
@@ -32,28 +32,28 @@ class Run(HandedOut):
     """What `Group.pull` hands out."""
 
     __slots__ = (
-        *("_bodies", "_count", "_decoded", "_ids", "_index_of", "_pulled_ms"),
-        *("columns", "cursor", "flight", "pins", "reader", "topic"),
+        *("_bodies", "_count", "_decoded", "_ids", "_pulled_ms"),
+        *("columns", "cursor", "pins", "reader", "start", "stop", "topic"),
     )
 
     def __init__(
         self,
         reader: Reader,
         cursor: QueueCursor,
-        flight: Flight,
         columns: pull.Columns,
+        start: int,
+        stop: int,
         count: int,
         pins: list[Any],
     ) -> None:
-        """Hold the first `count` places of the columns."""
+        """Hold the first `count` places of the columns, read from entries [start, stop)."""
         self.reader, self.topic = reader, reader.topic
-        self.cursor, self.flight = cursor, flight
-        self.columns, self._count, self.pins = columns, count, pins
+        self.cursor, self.columns, self._count, self.pins = cursor, columns, count, pins
+        self.start, self.stop = start, stop
         self._pulled_ms = reader.core.steady_ms()
         self._bodies: Any = None
         self._ids: Any = None
         self._decoded: dict[int, Message] = {}
-        self._index_of: list[int] = []  # of each delivery, once there are any
 
     # --- looking
 
@@ -112,11 +112,6 @@ class Run(HandedOut):
         """Whether they were sent back before."""
         return isinstance(self.cursor, RetryCursor)
 
-    def __iter__(self) -> Iterator[Delivery]:
-        """Yield a `Delivery` for each."""
-        self._index_of = self.indexes.tolist()
-        return super().__iter__()
-
     def message(self, i: int) -> Message:
         """Return message `i` decoded, with all its properties."""
         i = check_int(i, "i", 0, self._count - 1)
@@ -126,7 +121,7 @@ class Run(HandedOut):
 
     def is_done(self, i: int) -> bool:
         """Tell whether one was acknowledged."""
-        return self.flight.is_done(int(self.indexes[i]))
+        return self.cursor.state_of(int(self.indexes[i])) == "done"
 
     def say_failed(self, i: int, attempt: int, first_ms: int) -> None:
         """Have a message in memory say how often it failed, and since when."""
@@ -137,24 +132,14 @@ class Run(HandedOut):
     # --- taking back
 
     def settle_all(self) -> None:
-        """Acknowledge all. O(1) for a whole run."""
-        reader, flight = self.reader, self.flight
+        """Acknowledge all. One kernel for a whole run."""
+        reader, count = self.reader, self._count
         core = reader.core
         core.check_open()
-        if self._count == 0:
+        if count == 0:
             return
         now_ms = core.steady_ms()
-        with reader.lock.guard():
-            before = flight.left
-            if flight.done is None and flight.left == self._count:
-                flight.left = 0
-            else:
-                for index in self.indexes.tolist():
-                    if flight.left:
-                        flight.settle(index)
-            done = before - flight.left
-            reader.tally.handled += done
-            self.cursor.trim()
+        done = self._settle(range(count))
         if done:
             reader.tally.respond(now_ms, now_ms - self._pulled_ms, done)
         if core.closed:  # its offset may be kept without them
@@ -162,59 +147,57 @@ class Run(HandedOut):
 
     def settle(self, i: int, *, handled: bool = True, held: bool = False) -> None:
         """Acknowledge one that was `handled`, or sent elsewhere; `held`: closing waits."""
-        reader, flight = self.reader, self.flight
-        core = reader.core
+        core = self.reader.core
         if core.closed and not held:
             core.check_open()
-        try:
-            index = self._index_of[i]
-        except IndexError:  # nobody has gone through them
-            index = int(self.indexes[i])
-        with reader.lock.guard():
-            if flight.left:
-                if flight.settle(index) and handled:
-                    reader.tally.handled += 1
-                if flight.left == 0:
-                    self.cursor.trim()
-            if reader.claimed:
-                reader.claimed.discard((self.cursor.row, index))
+        self._settle((i,), handled=handled)
         if core.closed and not held:  # its offset may be kept without it
             core.check_open()
 
     def settle_some(self, places: list[int], *, handled: bool = True) -> None:
         """Acknowledge some, which were `handled` or not."""
-        reader, flight, indexes = self.reader, self.flight, self.indexes
-        if reader.core.closed:
-            reader.core.check_open()
+        self.reader.core.check_open()
+        self._settle(places, handled=handled)
+        self.reader.core.check_open()
+
+    def _settle(self, places: Sequence[int], *, handled: bool = True) -> int:
+        """Have some be done; return how many were not."""
+        reader, cursor = self.reader, self.cursor
+        runs = self._runs(places)
         with reader.lock.guard():
-            before = flight.left
-            if flight.done is None and flight.left == len(places):
-                flight.left = 0
-            else:
-                for place in places:
-                    if flight.left:
-                        flight.settle(int(indexes[place]))
-            reader.tally.handled += before - flight.left if handled else 0
-            if flight.left == 0:
-                self.cursor.trim()
+            done = sum(cursor.settle(start, stop) for start, stop in runs)
+            if handled:
+                reader.tally.handled += done
             if reader.claimed:
                 reader.claimed.difference_update(
-                    (self.cursor.row, int(indexes[place])) for place in places
+                    (cursor.row, index) for start, stop in runs for index in range(start, stop)
                 )
-        reader.core.check_open()
+        return done
+
+    def _runs(self, places: Sequence[int]) -> Ranges:
+        """Return which entries of the queue stand at these places."""
+        count = self._count
+        if len(places) == count and self.stop - self.start == count:
+            return [(self.start, self.stop)]
+        if self.stop - self.start == count:  # none was passed by
+            start = self.start
+            if len(places) == 1:
+                return [(start + places[0], start + places[0] + 1)]
+            return merged([(start + i, start + i + 1) for i in places])
+        return merged([(i, i + 1) for i in self.indexes[list(places)].tolist()])
 
     def give_back(self, places: Sequence[int]) -> None:
         """Let some be handed out again, to any consumer of the group."""
         self.reader.core.check_process()
         with self.reader.lock.guard():
-            indexes = self.indexes[list(places)].tolist()
-            self.cursor.take_back(self.topic, self.flight, indexes)
+            for start, stop in self._runs(places):
+                self.cursor.take_back(self.topic, start, stop)
 
     # --- what is appended again, or has a put in its place
 
     def claiming(self, i: int) -> AbstractContextManager[None]:
         """Claim a message; if an exception comes out, it is released."""
-        return self.reader.claiming(self.flight, self._place(i))
+        return self.reader.claiming(self.cursor, self._place(i))
 
     def _place(self, i: int) -> Place:
         return self.cursor.row, int(self.indexes[i])
@@ -248,4 +231,4 @@ class Run(HandedOut):
         def settle() -> None:
             self.settle(i, held=True)
 
-        return ack_and_put(self.reader, self.flight, self._place(i), settle, puts)
+        return ack_and_put(self.reader, self.cursor, self._place(i), settle, puts)

@@ -20,12 +20,3 @@ def merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
         elif start < stop:
             found.append((start, stop))
     return found
-
-
-def behind(ranges: Iterable[tuple[int, int]], index: int) -> Ranges:
-    """Return what of ranges lies behind an index.
-
-    >>> behind([(1, 6), (8, 9)], 3)
-    [(4, 6), (8, 9)]
-    """
-    return [(max(start, index + 1), stop) for start, stop in ranges if stop > index + 1]
