@@ -163,6 +163,7 @@ def test_an_acknowledgement_that_no_flush_will_keep_is_refused(tmp_path: Path, h
     batch = store.pull("t", group="g")
     (delivery,) = batch
     run: Any = run_of(batch)
+    run.reader.claimed.add((-1, 0))  # so a batch goes the long way, too
     run.reader.lock = ClosesFirst(store, run.reader.lock)
     ways = {"one": delivery.ack, "some": lambda: run.settle_some([0]), "batch": batch.ack}
     with pytest.raises(StoreClosedError):

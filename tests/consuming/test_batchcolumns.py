@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from timerstore.consuming.batchcolumns import arrow_bodies, arrow_ids
 from timerstore.consuming.lentblocks import LentBlocks
-from timerstore.timelog.reading.pull import RUN_COLUMNS, Columns
+from timerstore.timelog.reading.pull import RUN_COLUMNS, Columns, columns_bytes
 
 TEXTS = st.lists(st.tuples(st.binary(max_size=9), st.text("0123ABC", max_size=9)), max_size=9)
 
@@ -15,7 +15,8 @@ def test_columns(rows: list[tuple[bytes, str]], more: int) -> None:
     count = len(rows) + more
     bodies = b"".join(body for body, _ in rows)
     ids = "".join(id for _, id in rows).encode()
-    columns = Columns(LentBlocks().lend, count, len(ids), len(bodies))
+    block = LentBlocks().lend(columns_bytes(count, len(ids), len(bodies)))
+    columns = Columns(block, count, len(ids))
     columns.numbers[:] = range(count)
     columns.verdicts[:] = 255
     columns.ends[:] = 0
@@ -31,6 +32,6 @@ def test_columns(rows: list[tuple[bytes, str]], more: int) -> None:
 
 
 def test_none() -> None:
-    columns = Columns(LentBlocks().lend, 0, 0, 0)
+    columns = Columns(LentBlocks().lend(columns_bytes(0, 0, 0)), 0, 0)
     columns.ends[:] = 0
     assert len(arrow_bodies(columns, 0)) == len(arrow_ids(columns, 0)) == 0

@@ -18,7 +18,7 @@ def file_of(path: Path) -> TallyFile:
 
 def counted(handled: int) -> GroupTally:
     tally = GroupTally()
-    tally.handled = handled
+    tally.counts.handled = handled
     return tally
 
 

@@ -27,6 +27,7 @@ from timerstore.timelog.reading.pull import (
     RUN_TAGS,
     Columns,
     Puller,
+    columns_bytes,
 )
 
 
@@ -73,7 +74,7 @@ def pull(
     puller, got, needed = Puller(table, TAG, precision_ms), PULL_NO_ROOM, 0
     ids_room = sum(max(0, size) for size in sizes) if ids_bytes is None else ids_bytes
     for _ in range(2):  # without room, then with all that it says
-        columns = Columns(_block, count, ids_room, needed)
+        columns = Columns(_block(columns_bytes(count, ids_room, needed)), count, ids_room)
         got = puller.pull(run, fmt.ENTRY_BYTES, start, topic, queue[1], columns)
         low, high, room = puller.found()
         if got != PULL_NO_ROOM or room <= needed:

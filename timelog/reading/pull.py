@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -79,10 +78,20 @@ assert len(fmt.PROPERTY_DUE) == 12 and len(fmt.PROPERTY_UNIQUE_KEY) == 8
 _ENTRIES: Final = 0
 _TOPIC: Final = 1
 _BLOCK: Final = 2
+READY_BLOCK: Final = 3  # the puller's own
+READY_BYTES: Final = 64 << 10
+"""Of that block."""
 # What is told of where the messages of a run lie.
-_LOW: Final = 0
-_HIGH: Final = 1
-_MESSAGE_BYTES: Final = 2
+TOLD_LOW: Final = 0
+TOLD_HIGH: Final = 1
+TOLD_BYTES: Final = 2
+# And of what the ready way of a pull did (`timerstore/consuming/ready.py`).
+TOLD_QUEUE: Final = 3
+TOLD_SEGMENT: Final = 4
+TOLD_START: Final = 5
+TOLD_PULLED_US: Final = 6
+TOLD_COUNT: Final = 7  # of what was handed out; its caller takes it back to 0
+_TOLD_WORDS: Final = 8
 
 
 @record
@@ -91,13 +100,18 @@ class PullPlace:
 
     commitlog: SegmentTable
     found: MessageParts  # scratch
-    lent: Lent  # 3 of them
-    told: Words  # int64[3], out: what `Puller.found` returns
+    lent: Lent  # 4 of them
+    told: Words  # int64[_TOLD_WORDS], out
     tag: int = 0
     precision_ms: int = 0
 
 
 _place_at = record_at(PullPlace)
+
+
+def columns_bytes(count: int, id_bytes: int, body_bytes: int) -> int:
+    """Return how long a block is for `count` messages with so many bytes of ids and bodies."""
+    return 8 * RUN_COLUMNS * count + 8 * (count + 1) + count + id_bytes + body_bytes
 
 
 class Columns:
@@ -109,19 +123,17 @@ class Columns:
 
     __slots__ = ("block", "bodies_at", "count", "ends_at", "ids_at", "verdicts_at")
 
-    def __init__(
-        self, lend_block: Callable[[int], Bytes], count: int, id_bytes: int, body_bytes: int
-    ) -> None:
-        """Make room for `count` messages with so many bytes of ids and bodies.
+    def __init__(self, block: Bytes, count: int, id_bytes: int) -> None:
+        """Lay out columns for `count` messages with so many bytes of ids; the rest is for bodies.
 
-        `lend_block`: returns so many bytes, aligned to 8.
+        `block`: aligned to 8, see `columns_bytes`.
         """
         self.count = count
         self.ends_at = ends_at = 8 * RUN_COLUMNS * count
         self.verdicts_at = verdicts_at = ends_at + 8 * (count + 1)
         self.ids_at = ids_at = verdicts_at + count
         self.bodies_at = ids_at + id_bytes
-        self.block = lend_block(ids_at + id_bytes + body_bytes)
+        self.block = block
 
     @property
     def numbers(self) -> Rows:
@@ -166,9 +178,9 @@ def _measure(place: PullPlace, entries: Bytes, at: int, count: int) -> None:
         stop = max(stop, offset + size)
         total += size
     told = place.told
-    told[_LOW] = low
-    told[_HIGH] = high
-    told[_MESSAGE_BYTES] = max(0, min(total, stop - low))  # those that are sound do not overlap
+    told[TOLD_LOW] = low
+    told[TOLD_HIGH] = high
+    told[TOLD_BYTES] = max(0, min(total, stop - low))  # those that are sound do not overlap
 
 
 @inlined
@@ -211,36 +223,42 @@ def _put_ends(block: Bytes, at: int, count: int, i: int, body_end: int, id_end: 
     put_half_word(block, at + 4 * (count + 1 + i), id_end)
 
 
-def _pull(
-    address: int,
-    at: int,
-    start: int,
-    count: int,
-    topic_bytes: int,
-    queue_id: int,
-    ends_at: int,
-    ids_at: int,
-    bodies_at: int,
-    block_bytes: int,
-) -> int:
+class QueueRun(NamedTuple):
+    """A run of queue entries."""
+
+    entries: Bytes
+    at: int  # where in `entries` the first stands
+    start: int  # its index
+    entry_count: int
+    topic: Bytes
+    queue_id: int
+
+
+class Room(NamedTuple):
+    """Where columns are, see `Columns`."""
+
+    block: Bytes
+    ends_at: int
+    ids_at: int
+    bodies_at: int
+
+
+@inlined
+def pull_run(place: PullPlace, run: QueueRun, room: Room) -> int:
     """Read the messages of a run of queue entries; return how many are sound. O(bytes).
 
     Or PULL_UNMAPPED, or PULL_NO_ROOM. In any case it is told where they lie.
-
-    `at`: where in the entries that are lent the first stands; `start`: its index.
 
     Each message's CRC is checked, and that it says of itself that it stands there: a queue's file
     in another one's place would hand out what is still pending. A message without a due time is
     due when it was stored.
     """
-    place = _place_at(address)
+    entries, at, start, count, topic, queue_id = run
+    block, ends_at, ids_at, bodies_at = room
     commitlog, found, tag = place.commitlog, place.found, place.tag
-    entries = lent_bytes(place.lent, _ENTRIES, at + count * fmt.ENTRY_BYTES)
-    topic = lent_bytes(place.lent, _TOPIC, topic_bytes)
-    block = lent_bytes(place.lent, _BLOCK, block_bytes)
     verdicts_at = ids_at - count
     _measure(place, entries, at, count)
-    if place.told[_MESSAGE_BYTES] > block_bytes - bodies_at:
+    if place.told[TOLD_BYTES] > len(block) - bodies_at:
         return PULL_NO_ROOM
     sound, body_end, id_end = 0, 0, 0
     _put_ends(block, ends_at, count, 0, 0, 0)
@@ -308,15 +326,35 @@ def _pull(
     return sound
 
 
+def _pull(
+    address: int,
+    at: int,
+    start: int,
+    count: int,
+    topic_bytes: int,
+    queue_id: int,
+    ends_at: int,
+    ids_at: int,
+    bodies_at: int,
+    block_bytes: int,
+) -> int:
+    place = _place_at(address)
+    entries = lent_bytes(place.lent, _ENTRIES, at + count * fmt.ENTRY_BYTES)
+    topic = lent_bytes(place.lent, _TOPIC, topic_bytes)
+    block = lent_bytes(place.lent, _BLOCK, block_bytes)
+    run = QueueRun(entries, at, start, count, topic, queue_id)
+    return pull_run(place, run, Room(block, ends_at, ids_at, bodies_at))
+
+
 entry_ahead(_pull)
 
 
-def _durable_count(address: int, at: int, count: int, durable_end: int) -> int:
+@inlined
+def durable_count(entries: Bytes, at: int, count: int, durable_end: int) -> int:
     """Return before which of some entries all messages are durable. O(log count).
 
-    `at`: where in the entries that are lent the first stands. They point ever further on.
+    `at`: where the first stands. They point ever further on.
     """
-    entries = lent_bytes(_place_at(address).lent, _ENTRIES, at + count * fmt.ENTRY_BYTES)
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
@@ -329,6 +367,11 @@ def _durable_count(address: int, at: int, count: int, durable_end: int) -> int:
     return low
 
 
+def _durable_count(address: int, at: int, count: int, durable_end: int) -> int:
+    entries = lent_bytes(_place_at(address).lent, _ENTRIES, at + count * fmt.ENTRY_BYTES)
+    return durable_count(entries, at, count, durable_end)
+
+
 entry_ahead(_durable_count)
 
 
@@ -337,13 +380,16 @@ class Puller:
 
     def __init__(self, commitlog: SegmentTable, tag: int, precision_ms: int) -> None:
         """`tag`: of the store. Each call is inside a block that borrows the table."""
-        told = np.zeros(3, np.int64)
-        self._place = PullPlace(
-            *(commitlog, MessageParts(), new_lent(3), told), tag=tag, precision_ms=precision_ms
+        told = np.zeros(_TOLD_WORDS, np.int64)
+        self.place = PullPlace(
+            *(commitlog, MessageParts(), new_lent(4), told), tag=tag, precision_ms=precision_ms
         )
-        self._told = told.data  # Python reads it faster
-        self._call = entry_on(_pull, self._place)
-        self._durable_count = entry_on(_durable_count, self._place)
+        self.number = -1
+        """In the ready way of a group; −1: it is not for that."""
+        self.told = told.data  # Python reads it faster
+        self.renew_block()
+        self._call = entry_on(_pull, self.place)
+        self._durable_count = entry_on(_durable_count, self.place)
         self._topic: Bytes | None = None  # that is lent
 
     def pull(
@@ -354,7 +400,7 @@ class Puller:
         `at`: where the first stands in `entries`; `start`: its index. Return how many are sound, or
         PULL_UNMAPPED, or PULL_NO_ROOM. The caller holds what it reads. O(bytes).
         """
-        lent, block = self._place.lent, into.block
+        lent, block = self.place.lent, into.block
         lend(lent, _ENTRIES, entries)
         if topic is not self._topic:
             lend(lent, _TOPIC, topic)
@@ -370,8 +416,13 @@ class Puller:
 
         The commit log is durable up to `durable_end`. O(log count).
         """
-        lend(self._place.lent, _ENTRIES, entries)
+        lend(self.place.lent, _ENTRIES, entries)
         return self._durable_count(at, count, durable_end)
+
+    def renew_block(self) -> None:
+        """Take another block for the ready way: somebody still refers to the one before."""
+        self.kept = [np.empty(READY_BYTES, np.uint8)]
+        lend(self.place.lent, READY_BLOCK, self.kept[0])
 
     def found(self) -> tuple[int, int, int]:
         """Return where the messages of the last run lie, and how many bytes they have at most.
@@ -379,5 +430,5 @@ class Puller:
         The lowest offset, and one more than the highest, which is not above it if there is no
         message.
         """
-        low, high, message_bytes = self._told
+        low, high, message_bytes = self.told[: TOLD_BYTES + 1]
         return low, high, message_bytes

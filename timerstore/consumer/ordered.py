@@ -156,7 +156,7 @@ class OrderedSubscription(LimitedSubscription):
     def _let_go(self) -> None:
         with self.lock.guard():
             if self.group.owner == self._room and not any(h.count for h in self._held.values()):
-                self.group.owner = None
+                self.group.belong_to_all()
 
 
 def _run_of(task: Task) -> Run:

@@ -8,6 +8,8 @@
     batchcolumns.py a run's columns
     lentblocks.py   the memory that they lie in
     cursors.py      how far one group has come in a queue
+    window.py       what became of each entry there: kernels
+    ready.py        what is there, handed out by one kernel; a whole run acknowledged by another
     starting.py     where a new group begins
     pace.py         waiting for more, if much is coming
     grouptally.py   what became of a group's messages

@@ -14,6 +14,7 @@ from timerstore.consuming.delivery import Batch, Delivery
 from timerstore.consuming.group import Group
 from timerstore.consuming.grouptally import GroupTally
 from timerstore.consuming.lentblocks import LentBlocks
+from timerstore.consuming.pace import FAST_PER_S, PER_S
 from timerstore.consuming.putacks import Keys, PutAcks
 from timerstore.consuming.retries import GroupRetries
 from timerstore.consuming.run import Run
@@ -37,6 +38,7 @@ from timerstore.timelog.jit.guards import Guard, Lock, RLock
 
 PULL_COUNT_MAX: Final = 1 << 16
 """Messages in one batch."""
+_AT_ONCE: Final = 0
 _POLL_MS: Final = 50
 """A waiting consumer looks up at least this often."""
 
@@ -142,10 +144,13 @@ class Consuming:
 
     def take(self, topic: str, group: str, max_count: int, timeout: float | None) -> Run:
         """Return what a batch shows."""
-        self.core.check_open()
+        core = self.core
+        if core.closed:
+            core.check_open()
         if type(max_count) is not int or not 1 <= max_count <= PULL_COUNT_MAX:
             max_count = check_int(max_count, "max_count", 1, PULL_COUNT_MAX)
-        timeout = check_timeout(timeout)
+        if timeout is not None and timeout is not _AT_ONCE:
+            timeout = check_timeout(timeout)
         reader = self.group(topic, group)
         run = self._wait_for_run(reader, max_count, timeout)
         return reader.empty() if run is None else run
@@ -174,11 +179,16 @@ class Consuming:
     def _wait_for_run(self, group: Group, count_max: int, timeout: float | None) -> Run | None:
         """Return what a group can hand out, waiting for it; None when the time is over."""
         core = self.core
-        core.check_open()
+        if core.closed:
+            core.check_open()
         if core.clock.manual:
             core.play_now()
             group.make_visible()
-        elif timeout != 0 and (wait_s := group.pace.wait_s(count_max, time.monotonic())):
+        elif (
+            timeout != 0
+            and group.pace.known[PER_S] >= FAST_PER_S
+            and (wait_s := group.pace.wait_s(count_max, time.monotonic()))
+        ):
             time.sleep(wait_s if timeout is None else min(wait_s, timeout))
         asks_later = group.is_idle and timeout != 0 and not core.clock.manual
         run = None if asks_later else group.pull(count_max)
@@ -231,6 +241,8 @@ class Consuming:
             for name, indexes in committed:
                 for (topic, queue_id), index in indexes.items():
                     offsets.set(topic, name, queue_id, index)
+            for group in groups:
+                group.let_go()
             if covered is not None:
                 self._put_acks.cover(covered)
         offsets.write()
@@ -249,6 +261,7 @@ class Consuming:
             reader = self._groups.pop((topic, name), None)
             if reader is not None:
                 reader.is_forgotten = True
+                reader.ready.ended = 1
             if topic == RETRY_PREFIX.decode() + name:
                 self._retries.pop(name, None)
             for known in (self.tallies, self._done_ahead, self._held_back, self._readers):

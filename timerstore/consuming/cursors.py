@@ -31,9 +31,11 @@ class QueueCursor:
             new_lent(2), length=_LENGTH_MIN, first=committed, next=committed
         )
         lend(window.lent, win.RING, self._ring)
-        self._hand_out = entry_on(win._hand_out, window, keeps_gil=True)
-        self._mark = entry_on(win._mark, window, keeps_gil=True)
-        self._extend = entry_on(win._extend, window, keeps_gil=True)
+        self.ready_place = -1
+        """Its place in the ready way of its group; −1: it has none."""
+        self._hand_out = entry_on(win.hand_out, window, keeps_gil=True)
+        self._mark = entry_on(win.mark, window, keeps_gil=True)
+        self._extend = entry_on(win.extend, window, keeps_gil=True)
 
     @property
     def next(self) -> int:
@@ -119,7 +121,7 @@ class QueueCursor:
         window = self.window
         copied = np.zeros(window.next - window.first, np.uint8)
         lend(window.lent, win.OTHER, copied)
-        count = entry_on(win._copy, window, keeps_gil=True)(len(copied))
+        count = entry_on(win.copy_states, window, keeps_gil=True)(len(copied))
         is_done = np.zeros(count + 2, np.int8)
         is_done[1:-1] = copied[:count] == DONE
         edges = window.start + np.flatnonzero(np.diff(is_done))
@@ -137,6 +139,6 @@ class QueueCursor:
             before: Bytes = self._ring
             ring = np.zeros(length, np.uint8)
             lend(window.lent, win.OTHER, ring)
-            entry_on(win._move, window, keeps_gil=True)(length)
+            entry_on(win.move, window, keeps_gil=True)(length)
             self._ring = ring
             del before  # kept until no kernel looks at it

@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from sys import getrefcount
+from typing import Final, Literal, TypeVar
 
 import numpy as np
 
@@ -16,9 +17,14 @@ from timerstore.consuming.batchcolumns import BATCH_BYTES_MAX, ID_BYTES_USUAL
 from timerstore.consuming.cursors import QueueCursor
 from timerstore.consuming.groupreader import Reader
 from timerstore.consuming.grouptally import GroupTally
-from timerstore.consuming.lentblocks import LentBlocks
-from timerstore.consuming.pace import Pace
+from timerstore.consuming.lentblocks import UNSHARED_REFERENCES, LentBlocks
 from timerstore.consuming.putacks import PutAcks
+from timerstore.consuming.ready import (
+    NEEDS_ENTRIES,
+    READY_ID_BYTES,
+    READY_PULLERS_MAX,
+    READY_QUEUES_MAX,
+)
 from timerstore.consuming.retries import NOT_ITS_MESSAGE, GroupRetries, RetryCursor
 from timerstore.consuming.run import Run
 from timerstore.core.inside import inside
@@ -29,7 +35,9 @@ from timerstore.putting.putting import Putting
 from timerstore.services.mending.mend_entries import mend_entries
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
+from timerstore.timelog.files.disk import MappedFile
 from timerstore.timelog.files.forked import Pinned
+from timerstore.timelog.jit.lent import lend
 from timerstore.timelog.jit.record import Bytes
 from timerstore.timelog.reading.pull import (
     PULL_DAMAGED,
@@ -37,14 +45,20 @@ from timerstore.timelog.reading.pull import (
     PULL_SOUND,
     PULL_STRAY,
     PULL_WILD,
+    TOLD_COUNT,
+    TOLD_QUEUE,
+    TOLD_SEGMENT,
+    TOLD_START,
     Columns,
     Puller,
+    columns_bytes,
 )
 
 Room = Callable[[QueueCursor, int, int], int]
 _D = TypeVar("_D")
 _DENSE_FACTOR: Final = 16
 """If the messages of a run lie in so many times their bytes, all of that is read in one go."""
+_NOTHING_PINNED: Final = 0, 0, Pinned()
 _ROOM_BYTES: Final = 16 << 10
 """What most runs need: four pages. Of what takes more, all is asked for before it is read."""
 
@@ -73,23 +87,29 @@ class Group(Reader):
         self._queues: dict[int, tuple[Bytes, int]] = {}  # by row: topic and queue id
         self.unreadable_count = self._turn = self._known_count = 0
         self._pullers: deque[Puller] = deque()  # which nobody uses
+        self._ready_pullers: list[Puller] = []  # that may take the ready way, by number
         self.is_idle = False
         """Whether nothing was there when somebody asked last; only a hint."""
         self.is_forgotten = False
         self.owner: Room | None = None  # an ordered consumer's, which is the only reader
-        self.pace = Pace()
-        self._topic_bytes = topic.encode("utf-8", "surrogateescape")
-        self._hides = self.core.is_group  # what is not durable yet
+        self._topic_bytes = self.ready.topic.tobytes()
+        self._ready_cursors: list[QueueCursor] = []
+        self._retry: RetryCursor | None = None
+        self._maps: dict[int, MappedFile] = {}  # of `_ready_cursors`, by place
+        self._pinned = _NOTHING_PINNED
+        self._nothing: Run | None = None
 
     # --- handing out
 
     def pull(self, count_max: int, room: Room | None = None) -> Run | None:
         """Hand out what is there, up to `count_max`; None if nothing is.
 
-        `room` tells, under the lock, how many a queue may give that has any. A thread that pulls
-        each millisecond finds Python's own code out of the processor's caches, so each call of a
-        function costs a microsecond or two: few are made.
+        `room` tells, under the lock, how many a queue may give that has any.
         """
+        if room is None:
+            run = self._pull_ready(count_max)
+            if run is not False:
+                return run
         with self.gate.guard():
             return self._pull(count_max, room)
 
@@ -101,7 +121,7 @@ class Group(Reader):
                 f"The group {self.name!r} was forgotten (forget_group) while it read the topic "
                 f"{self.topic!r}. Call again: it begins as a new group."
             )
-        now_ms = self.tally.read_ms = core.clock.now_ms
+        now_ms = self.tally.counts.read_ms = core.clock.now_ms
         if self.owner not in (None, room):
             raise InvalidArgumentError(
                 f"An ordered consumer of the group {self.name!r} reads this topic, and must be "
@@ -124,9 +144,96 @@ class Group(Reader):
                 return run
         return None
 
-    def _hand_out(
-        self, count_max: int, room: Room | None
-    ) -> tuple[QueueCursor, int, int] | None:
+    def _pull_ready(self, count_max: int) -> Run | Literal[False] | None:
+        """Hand out what is there in one kernel; None if nothing is, False: go the long way."""
+        core, retry = self.core, self._retry
+        if core.switches.pauses or (retry is not None and retry.routed.get(self.topic)):
+            return False
+        try:
+            puller = self._pullers.pop()
+        except IndexError:
+            puller = self._take_puller()
+        if puller.number < 0:
+            self._pullers.append(puller)
+            return False
+        if getrefcount(puller.kept[0]) != UNSHARED_REFERENCES:
+            puller.renew_block()
+        clock, told = core.clock, puller.told
+        given = (
+            *(puller.number, count_max, core.flusher.durable_end if core.is_group else 0),
+            clock.now_ms if clock.manual else 0,
+        )
+        try:
+            count = self.ready_calls.pull(*given)
+            if count == NEEDS_ENTRIES:
+                self._map_entries(told[TOLD_QUEUE], told[TOLD_SEGMENT])
+                count = self.ready_calls.pull(*given)
+            if count <= 0:
+                self._pullers.append(puller)
+                return None if count == 0 else False
+            low, high, _, i, _, start, pulled_us, _ = told
+            first, last, pins = self._pinned
+            if low < first or high > last:
+                pins = self._pin(low, high)
+            columns = Columns(puller.kept[0], count, READY_ID_BYTES * count)
+            stop, cursor = start + count, self._ready_cursors[i]
+            run = Run(self, cursor, columns, start, stop, count, pins, pulled_us)
+        except BaseException as e:  # a signal's, say: nobody got them
+            if told[TOLD_COUNT]:
+                start, cursor = told[TOLD_START], self._ready_cursors[told[TOLD_QUEUE]]
+                cursor.take_back(self.topic, start, start + told[TOLD_COUNT])
+            if isinstance(e, CorruptStoreError):  # a segment went meanwhile
+                return False
+            raise
+        told[TOLD_COUNT] = 0
+        self._pullers.append(puller)
+        return run
+
+    def _map_entries(self, i: int, number: int) -> None:
+        """Have the ready way find a segment of a queue."""
+        ready, row = self.ready, self._ready_cursors[i].row
+        file = self.core.engine.queues.existing(row, number)
+        with self.lock.guard():
+            ready.segments[i] = -1
+            self._maps[i] = file
+            lend(ready.lent, i, file.view)
+            ready.segments[i] = number
+
+    def _pin(self, low: int, high: int) -> Pinned:
+        """Keep the segments in which messages with offsets in [low, high) begin."""
+        commitlog = self.core.engine.commitlog
+        length, pins = commitlog.segment_bytes, commitlog.pin(low, high)
+        first = low // length * length
+        self._pinned = first, first + length * len(pins), pins
+        return pins
+
+    def let_go(self) -> None:
+        """Keep no maps for the next pull: their files may be removed."""
+        self.core.check_process()
+        with self.lock.guard():
+            self.ready.segments[:] = -1
+            self._maps.clear()
+            self._pinned = _NOTHING_PINNED
+
+    def _know_ready(self, retry: RetryCursor | None) -> None:
+        """Tell the ready way which queues there are."""
+        ready = self.ready
+        mine = [each for each in self._order if each is not retry]
+        ready.queue_count = 0
+        self._ready_cursors, self._retry = mine, retry
+        if len(mine) > READY_QUEUES_MAX:
+            ready.ended = 1
+            return
+        ready.segments[:] = -1
+        for i, each in enumerate(mine):
+            ready.rows[i], each.ready_place = each.row, i
+            lend(ready.windows, i, each.window.block)  # type: ignore[attr-defined]
+        if retry is not None:
+            lend(ready.windows, READY_QUEUES_MAX, retry.window.block)  # type: ignore[attr-defined]
+            ready.retry_row = retry.row
+        ready.queue_count = len(mine)
+
+    def _hand_out(self, count_max: int, room: Room | None) -> tuple[QueueCursor, int, int] | None:
         """Return the next run of any queue: its cursor, its entries [start, stop)."""
         with self.lock.guard():
             queues = self.core.engine.queues
@@ -167,7 +274,8 @@ class Group(Reader):
             topic = np.frombuffer(queues.topics[row], np.uint8)
             self._queues[row] = topic, int(queues.table.queue_id[row])
         self._order = list(self.cursors.values())
-        self._known_count = known_count
+        self._know_ready(retries)
+        self._known_count = self.ready.known_count = known_count
 
     def _cursor(self, row: int, topic: str) -> QueueCursor:
         queues = self.core.engine.queues
@@ -188,7 +296,7 @@ class Group(Reader):
         """
         queues, row = self.core.engine.queues, cursor.row
         end = queues.seen_index(row)
-        if not self._hides or end <= cursor.next:
+        if not self.ready.hides or end <= cursor.next:
             return end
         durable_end = self.core.flusher.durable_end
         first = max(cursor.next, queues.first_index(row))
@@ -230,7 +338,8 @@ class Group(Reader):
         puller, pins = self._take_puller(), Pinned()
         room, id_room = _ROOM_BYTES, ID_BYTES_USUAL * count
         while True:
-            columns = Columns(self._blocks.lend, count, id_room, room)
+            block = self._blocks.lend(columns_bytes(count, id_room, room))
+            columns = Columns(block, count, id_room)
             with commitlog.reading():
                 sound = puller.pull(entries, at, start, topic, queue_id, columns)
                 low, high, needed = puller.found()
@@ -259,7 +368,8 @@ class Group(Reader):
             self._pass_by_unsound(cursor, start, columns.verdicts)
             if sound == 0:
                 return self.empty()
-        return Run(self, cursor, columns, start, start + count, sound, pins)
+        pulled_us = round(self.core.steady_ms() * 1000)
+        return Run(self, cursor, columns, start, start + count, sound, pins, pulled_us)
 
     def _take_puller(self) -> Puller:
         """Return one that nobody uses; it is given back when it has read."""
@@ -268,11 +378,16 @@ class Group(Reader):
         except IndexError:
             engine = self.core.engine
             with engine.commitlog.reading() as table:  # its own: a pull borrows it in its turn
-                return Puller(table, engine.store_tag, engine.precision_ms)
+                puller = Puller(table, engine.store_tag, engine.precision_ms)
+            with self.lock.guard():
+                number = len(self._ready_pullers)
+                if number < READY_PULLERS_MAX:
+                    lend(self.ready.pullers, number, puller.place.block)  # type: ignore[attr-defined]
+                    self._ready_pullers.append(puller)
+                    puller.number = number
+            return puller
 
-    def _pass_by_unsound(
-        self, cursor: QueueCursor, start: int, verdicts: Bytes
-    ) -> None:
+    def _pass_by_unsound(self, cursor: QueueCursor, start: int, verdicts: Bytes) -> None:
         """Settle what could not be read of a run that begins at `start`."""
         count = len(verdicts)
         indexes = np.arange(start, start + count)
@@ -284,9 +399,7 @@ class Group(Reader):
         for offset in offsets[damaged].tolist():
             self.core.engine.damage.note("commitlog", offset, "the message is damaged")
 
-    def _pass_by(
-        self, cursor: QueueCursor, indexes: Int64s, reason: str | None
-    ) -> None:
+    def _pass_by(self, cursor: QueueCursor, indexes: Int64s, reason: str | None) -> None:
         """Settle entries that cannot be handed out, and count them; with a `reason` name them."""
         if len(indexes) == 0:
             return
@@ -306,21 +419,30 @@ class Group(Reader):
         self.core.check_process()
         with self.lock.guard():
             self._find_queues()
+            self.ready.ended = 1
             handed_out = sum(
                 cursor.in_flight_count
                 for cursor in self.cursors.values()
                 if not isinstance(cursor, RetryCursor)
             )
             if self.owner is not None or handed_out:
+                self.ready.ended = self.owner is not None
                 return handed_out
             self.owner, self.keeps_ahead = room, True
             return None
 
+    def belong_to_all(self) -> None:
+        """Let anybody read again. Under the lock."""
+        self.core.check_process()
+        self.owner = None
+        self.ready.ended = len(self._ready_cursors) > READY_QUEUES_MAX
+
     def empty(self) -> Run:
         """Return a run of nothing."""
-        columns = Columns(self._blocks.lend, 0, 0, 0)
-        columns.ends[:] = 0
-        return Run(self, QueueCursor(-1, 0), columns, 0, 0, 0, [])
+        if self._nothing is None:
+            columns = Columns(np.zeros(columns_bytes(0, 0, 0), np.uint8), 0, 0)
+            self._nothing = Run(self, QueueCursor(-1, 0), columns, 0, 0, 0, [], 0)
+        return self._nothing
 
     def has_hidden(self) -> bool:
         """Tell whether something was fired for the group that is not durable yet."""

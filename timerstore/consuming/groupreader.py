@@ -8,7 +8,9 @@ from typing import Any
 
 from timerstore.consuming.cursors import QueueCursor
 from timerstore.consuming.grouptally import GroupTally
+from timerstore.consuming.pace import Pace
 from timerstore.consuming.putacks import PutAcks
+from timerstore.consuming.ready import ReadyCalls, new_ready
 from timerstore.consuming.retries import GroupRetries
 from timerstore.errors import CorruptStoreError, TooLateError
 from timerstore.putting.putting import Putting
@@ -33,6 +35,14 @@ class Reader:
         self.core, self.topic, self.name = retries.core, topic, retries.name
         self.gate, self.putting, self.put_acks = retries.core.gate, putting, put_acks
         self.retries, self.lock, self.tally = retries, retries.lock, tally
+        tally.count_by_kernel()
+        self.pace = Pace()
+        topic_bytes = topic.encode("utf-8", "surrogateescape")
+        self.ready = new_ready(
+            *(self.core.engine, tally.counts, self.pace.words, topic_bytes),
+            hides=self.core.is_group,  # what is not durable yet
+        )
+        self.ready_calls = ReadyCalls(self.core.engine, self.ready)
         self.claimed: set[Place] = set()
         """What is being appended again."""
         self.keeps_ahead = False
@@ -71,9 +81,9 @@ class Reader:
         """Count what failed, and what became of it: sent back, or given up."""
         self.core.check_process()
         with self.lock.guard():
-            self.tally.failed += failed
-            self.tally.retried += retried
-            self.tally.dead += dead
+            self.tally.counts.failed += failed
+            self.tally.counts.retried += retried
+            self.tally.counts.dead += dead
 
     def decode(self, offset: int, pins: list[Any]) -> Message:
         """Decode a message whose segment is pinned."""

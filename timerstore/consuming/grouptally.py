@@ -1,19 +1,23 @@
 """Tallies: what became of the messages that one group read of one topic.
 
-Ground rules: `handled`, `failed`, `retried` and `dead` are changed under the lock of the group; who
-reads them for statistics takes none, and may see one without the other. Responses are only noted,
-without a lock; who wants to know of them counts them, under the tally's own.
+Ground rules: `failed`, `retried` and `dead` are changed under the lock of the group. `handled` and
+response times are changed by kernels that keep the GIL, or in a client, which has none, under the
+tally's own lock. Who reads for statistics takes none, and may see one without the other.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from timerstore.timelog.files.jsonfile import whole
+from timerstore.timelog.jit.entrypoint import entry_ahead, entry_on
 from timerstore.timelog.jit.guards import Lock
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.record import Words, record, record_at
 
 RESPONSE_BOUNDS_MS: Final = (
     *(1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000),
@@ -25,8 +29,6 @@ RATE_S: Final = 60
 """Rates are of the last so many seconds."""
 COUNTERS: Final = ("handled", "failed", "retried", "dead")
 """What is kept over a restart, with when the group read."""
-_NOTED_MAX: Final = 256
-"""So many responses at most are not counted yet."""
 READ_STEP_MS: Final = 3_600_000
 """That is kept to the hour, so that a group which only waits has no file written."""
 
@@ -49,79 +51,93 @@ class ResponseStats:
     bucket_counts: tuple[int, ...]
 
 
+@record
+class Counts:
+    """What a tally counts."""
+
+    buckets: Words  # int64[n + 1]: see ResponseStats.bucket_counts
+    bounds_us: Words  # int64[n]: RESPONSE_BOUNDS_MS
+    seconds: Words  # int64[3 * RATE_S]: which second it was, how many were done in it, or failed
+    handled: int = 0
+    failed: int = 0
+    retried: int = 0
+    dead: int = 0
+    read_ms: int = 0
+    sum_us: int = 0
+    max_us: int = 0
+
+
+_counts_at = record_at(Counts)
+
+
+def _count(counts: Counts, now_us: int, elapsed_us: int, done: int, failed: int) -> int:
+    """Count a call that took `elapsed_us` until now, with what became of its messages. O(1)."""
+    bounds_us, seconds, i = counts.bounds_us, counts.seconds, 0
+    while i < len(bounds_us) and elapsed_us > bounds_us[i]:
+        i += 1
+    counts.buckets[i] += done + failed
+    counts.sum_us += (done + failed) * elapsed_us
+    counts.max_us = max(counts.max_us, elapsed_us)
+    second = now_us // 1_000_000
+    at = 3 * (second % RATE_S)
+    if seconds[at] != second:
+        seconds[at] = second
+        seconds[at + 1] = seconds[at + 2] = 0
+    seconds[at + 1] += done
+    seconds[at + 2] += failed
+    return 0
+
+
+count_response = inlined(_count)
+
+
+def _respond(address: int, now_us: int, elapsed_us: int, done: int, failed: int) -> int:
+    return count_response(_counts_at(address), now_us, elapsed_us, done, failed)
+
+
+entry_ahead(_respond, keeps_gil=True)
+
+
 class GroupTally:
     """Counts for one group and one topic."""
 
-    __slots__ = (
-        *("_buckets", "_done", "_failed", "_lock", "_max_ms", "_noted", "_second_ms", "_seconds"),
-        "_sum_ms",
-        *("dead", "failed", "handled", "read_ms", "retried"),
-    )
-
     def __init__(self) -> None:
-        self.handled = self.failed = self.retried = self.dead = 0
-        self.read_ms = 0
-        """When the group asked for messages last, epoch ms; 0: not known."""
-        self._buckets = [0] * (len(RESPONSE_BOUNDS_MS) + 1)
-        self._sum_ms = self._max_ms = 0.0
-        self._second_ms = 0.0
-        self._done = self._failed = 0  # in this second
-        self._seconds = [(-1, 0, 0)] * RATE_S  # the second, how many were done in it, or failed
+        """Begin with nothing."""
+        bounds_us = 1_000 * np.array(RESPONSE_BOUNDS_MS, np.int64)
+        seconds = np.full(3 * RATE_S, -1, np.int64)
+        self.counts = Counts(np.zeros(len(bounds_us) + 1, np.int64), bounds_us, seconds)
         self._lock = Lock()
-        self._noted: deque[tuple[float, float, int, int]] = deque()
+        self._respond: Callable[..., int] | None = None
+
+    def count_by_kernel(self) -> None:
+        """Count by a kernel from now on: the store is open, so it is at hand."""
+        self._respond = entry_on(_respond, self.counts, keeps_gil=True)
 
     def respond(self, now_ms: float, elapsed_ms: float, done: int, failed: int = 0) -> None:
         """Note a call that took `elapsed_ms` until now, with what became of its messages."""
-        self._noted.append((now_ms, elapsed_ms, done, failed))
-        if len(self._noted) >= _NOTED_MAX:
-            with self._lock.guard():
-                self._count()
-
-    def _count(self) -> None:
-        """Count what was noted by now. Under the lock."""
-        noted = self._noted
-        for _ in range(len(noted)):
-            now_ms, elapsed_ms, done, failed = noted.popleft()
-            count = done + failed
-            self._buckets[bisect_left(RESPONSE_BOUNDS_MS, elapsed_ms)] += count
-            self._sum_ms += count * elapsed_ms
-            if elapsed_ms > self._max_ms:
-                self._max_ms = elapsed_ms
-            if not self._second_ms <= now_ms < self._second_ms + 1000:
-                self._put_away()
-                self._second_ms = now_ms // 1000 * 1000
-            self._done += done
-            self._failed += failed
-
-    def _put_away(self) -> None:
-        """Add this second's counts to what is known of it."""
-        second = int(self._second_ms) // 1000
-        last, done, failed = self._seconds[second % RATE_S]
-        if last != second:
-            done = failed = 0
-        self._seconds[second % RATE_S] = second, done + self._done, failed + self._failed
-        self._done = self._failed = 0
+        given = round(now_ms * 1000), round(elapsed_ms * 1000), done, failed
+        if self._respond is not None:
+            self._respond(*given)
+            return
+        with self._lock.guard():
+            _count(self.counts, *given)
 
     def per_s(self, now_ms: float) -> tuple[float, float]:
         """Return how many were done a second, and how many failed, over the last RATE_S."""
-        with self._lock.guard():
-            self._count()
-            self._put_away()
-            second = int(now_ms) // 1000
-            recent = [each for each in self._seconds if second - RATE_S < each[0] <= second]
-        return sum(each[1] for each in recent) / RATE_S, sum(each[2] for each in recent) / RATE_S
+        second, seconds = int(now_ms) // 1000, self.counts.seconds.reshape(RATE_S, 3)
+        recent = seconds[(second - RATE_S < seconds[:, 0]) & (seconds[:, 0] <= second)]
+        return float(recent[:, 1].sum()) / RATE_S, float(recent[:, 2].sum()) / RATE_S
 
     def response(self) -> ResponseStats:
         """Return the response times."""
-        with self._lock.guard():
-            self._count()
-            buckets, sum_ms, max_ms = tuple(self._buckets), self._sum_ms, self._max_ms
+        counts = self.counts
+        buckets, max_ms = tuple(counts.buckets.tolist()), counts.max_us / 1000
         return ResponseStats(
             sum(buckets),
             response_quantile_ms(buckets, 0.5, max_ms),
             response_quantile_ms(buckets, 0.99, max_ms),
             max_ms,
-            sum_ms,
+            counts.sum_us / 1000,
             buckets,
         )
 
@@ -129,15 +145,15 @@ class GroupTally:
 
     def counters(self) -> dict[str, int]:
         """Return what is kept over a restart."""
-        kept = {name: getattr(self, name) for name in COUNTERS}
-        read_ms = self.read_ms // READ_STEP_MS * READ_STEP_MS
+        kept = {name: getattr(self.counts, name) for name in COUNTERS}
+        read_ms = self.counts.read_ms // READ_STEP_MS * READ_STEP_MS
         return kept | ({"readMs": read_ms} if read_ms else {})
 
     def go_on_from(self, counters: dict[str, Any]) -> None:
         """Take what was kept; raises ValueError for what cannot have been."""
         for name in COUNTERS:
-            setattr(self, name, whole(counters.get(name, 0)))
-        self.read_ms = whole(counters.get("readMs", 0))
+            setattr(self.counts, name, whole(counters.get(name, 0)))
+        self.counts.read_ms = whole(counters.get("readMs", 0))
 
 
 def response_quantile_ms(buckets: tuple[int, ...], share: float, max_ms: float) -> float:

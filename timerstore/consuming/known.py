@@ -33,7 +33,7 @@ def ack_known(
         found = [(group.cursors.get(row), index) for row, index in filter(None, places)]
         count = sum(cursor.settle_anywhere(index) for cursor, index in found if cursor is not None)
         if handled:
-            group.tally.handled += count
+            group.ready_calls.add_handled(count)
     return count
 
 

@@ -10,6 +10,11 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
+from timerstore.timelog.jit.kernel import inlined
+from timerstore.timelog.jit.record import Words
+
 FAST_PER_S: Final = 250_000
 """Slower streams are never waited for: 50,000 a second are handed out within the millisecond."""
 WAIT_S_MAX: Final = 0.002
@@ -17,24 +22,41 @@ _WORTH_S: Final = 0.0002
 """A shorter sleep is not worth its wake-up."""
 
 
+# What is known of it: when messages were handed out last, how many come a second; 0: not known.
+LAST_NS: Final = 0
+PER_S: Final = 1
+
+
+def _note(words: Words, count: int, count_max: int, now_ns: int) -> int:
+    """Note that `count` messages were handed out, of `count_max` that were asked for."""
+    elapsed_ns = now_ns - words[LAST_NS]
+    words[PER_S] = 0  # who got all that was asked for has more to read already
+    if count < count_max and elapsed_ns > 0:
+        words[PER_S] = count * 1_000_000_000 // elapsed_ns
+    words[LAST_NS] = now_ns
+    return 0
+
+
+note_pace = inlined(_note)
+
+
 class Pace:
     """How fast messages come for one group; only hints, so any thread may call without a lock."""
 
     def __init__(self) -> None:
         """Begin with a stream that is not known yet."""
-        self._last_s = 0.0
-        self._per_s = 0.0
+        self.words = np.zeros(2, np.int64)
+        self.known = self.words.data
+        """The same; Python reads it faster."""
 
     def took(self, count: int, count_max: int, now_s: float) -> None:
         """Note that `count` messages were handed out, of `count_max` that were asked for."""
-        elapsed_s = now_s - self._last_s
-        # Who got all that was asked for has more to read already.
-        self._per_s = count / elapsed_s if count < count_max and elapsed_s > 0 else 0.0
-        self._last_s = now_s
+        _note(self.words, count, count_max, round(now_s * 1e9))
 
     def wait_s(self, count_max: int, now_s: float) -> float:
         """Return how long to wait before `count_max` are asked for again; mostly 0."""
-        if self._per_s < FAST_PER_S:
+        last_ns, per_s = self.known
+        if per_s < FAST_PER_S:
             return 0.0
-        enough_s = self._last_s + min(WAIT_S_MAX, count_max / self._per_s)
+        enough_s = last_ns / 1e9 + min(WAIT_S_MAX, count_max / per_s)
         return enough_s - now_s if enough_s - now_s >= _WORTH_S else 0.0

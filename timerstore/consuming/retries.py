@@ -29,35 +29,34 @@ class RetryCursor(QueueCursor):
         super().__init__(row, committed)
         self.core = core
         self.unreadable_count = 0
-        self._waiting: dict[str, deque[int]] = defaultdict(deque)
+        self.routed: dict[str, deque[int]] = defaultdict(deque)
+        """By topic, what waits for it."""
 
     @property
     def in_flight_count(self) -> int:
         """How many were handed out, and are neither done nor given back."""
-        waiting = sum(len(each) for each in list(self._waiting.values()))
+        waiting = sum(len(each) for each in list(self.routed.values()))
         return super().in_flight_count - waiting
 
     def state_of(self, index: int) -> HandedState:
         """Tell what became of one entry. O(entries in flight)."""
         state = super().state_of(index)
-        if state == "handed out" and any(index in each for each in list(self._waiting.values())):
+        if state == "handed out" and any(index in each for each in list(self.routed.values())):
             return "waiting"
         return state
 
     def has_more(self, topic: str, visible_end: int) -> bool:
         """Tell whether there may be retries of a topic; what is new is not routed yet."""
-        return bool(self._waiting.get(topic)) or super().has_more(topic, visible_end)
+        return bool(self.routed.get(topic)) or super().has_more(topic, visible_end)
 
-    def hand_out_of(
-        self, topic: str, visible_end: int, count_max: int
-    ) -> tuple[int, int]:
+    def hand_out_of(self, topic: str, visible_end: int, count_max: int) -> tuple[int, int]:
         """Return the next run of one topic's retries; an empty run if there is none."""
-        while not self._waiting[topic]:
+        while not self.routed[topic]:
             start, stop = super().hand_out(visible_end, _ROUTE_COUNT)
             if start == stop:
                 return start, start
             self._route(start, stop)
-        waiting = self._waiting[topic]
+        waiting = self.routed[topic]
         start = waiting.popleft()
         stop = start + 1
         while waiting and waiting[0] == stop and stop - start < count_max:
@@ -67,7 +66,7 @@ class RetryCursor(QueueCursor):
 
     def take(self, index: int) -> bool:
         """Hand out one entry, wherever it stands; False if it is done, or in flight."""
-        for waiting in self._waiting.values():
+        for waiting in self.routed.values():
             if index in waiting:
                 waiting.remove(index)
                 return True
@@ -75,7 +74,7 @@ class RetryCursor(QueueCursor):
 
     def settle(self, start: int, stop: int) -> int:
         """Say that entries before `next` are done; return how many were not. O(entries)."""
-        for waiting in self._waiting.values():
+        for waiting in self.routed.values():
             if waiting and start <= waiting[-1] and waiting[0] < stop:
                 kept = [index for index in waiting if not start <= index < stop]
                 waiting.clear()
@@ -98,11 +97,11 @@ class RetryCursor(QueueCursor):
                 self.unreadable_count += 1
                 engine.damage.note(e.file, e.offset, e.reason)
             else:
-                self._waiting[message.properties.get(_RETRY_TOPIC, "")].append(index)
+                self.routed[message.properties.get(_RETRY_TOPIC, "")].append(index)
 
     def take_back(self, topic: str, start: int, stop: int) -> None:
         """Take back entries that were handed out, but not used; what comes first is first again."""
-        waiting = self._waiting[topic]
+        waiting = self.routed[topic]
         state_of = super().state_of
         known = sorted({*waiting, *(i for i in range(start, stop) if state_of(i) != "done")})
         waiting.clear()

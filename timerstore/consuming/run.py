@@ -32,8 +32,8 @@ class Run(HandedOut):
     """What `Group.pull` hands out."""
 
     __slots__ = (
-        *("_bodies", "_count", "_decoded", "_ids", "_pulled_ms"),
-        *("columns", "cursor", "pins", "reader", "start", "stop", "topic"),
+        *("_bodies", "_count", "_decoded", "_ids"),
+        *("columns", "cursor", "pins", "pulled_us", "reader", "start", "stop", "topic"),
     )
 
     def __init__(
@@ -45,12 +45,13 @@ class Run(HandedOut):
         stop: int,
         count: int,
         pins: list[Any],
+        pulled_us: int,
     ) -> None:
         """Hold the first `count` places of the columns, read from entries [start, stop)."""
         self.reader, self.topic = reader, reader.topic
         self.cursor, self.columns, self._count, self.pins = cursor, columns, count, pins
         self.start, self.stop = start, stop
-        self._pulled_ms = reader.core.steady_ms()
+        self.pulled_us = pulled_us
         self._bodies: Any = None
         self._ids: Any = None
         self._decoded: dict[int, Message] = {}
@@ -133,15 +134,18 @@ class Run(HandedOut):
 
     def settle_all(self) -> None:
         """Acknowledge all. One kernel for a whole run."""
-        reader, count = self.reader, self._count
+        reader, count, cursor, clock = self.reader, self._count, self.cursor, self.reader.core.clock
+        if self.stop - self.start == count > 0 and cursor.ready_place >= 0 and not reader.claimed:
+            now_us = clock.now_ms * 1000 if clock.manual else 0
+            given = self.start, self.stop, self.pulled_us, now_us
+            if reader.ready_calls.ack(cursor.ready_place, *given) >= 0:
+                return
         core = reader.core
         core.check_open()
-        if count == 0:
-            return
         now_ms = core.steady_ms()
         done = self._settle(range(count))
         if done:
-            reader.tally.respond(now_ms, now_ms - self._pulled_ms, done)
+            reader.tally.respond(now_ms, now_ms - self.pulled_us / 1000, done)
         if core.closed:  # its offset may be kept without them
             core.check_open()
 
@@ -167,7 +171,7 @@ class Run(HandedOut):
         with reader.lock.guard():
             done = sum(cursor.settle(start, stop) for start, stop in runs)
             if handled:
-                reader.tally.handled += done
+                reader.ready_calls.add_handled(done)
             if reader.claimed:
                 reader.claimed.difference_update(
                     (cursor.row, index) for start, stop in runs for index in range(start, stop)

@@ -31,7 +31,7 @@ OTHER: Final = 1
 class Window:
     """A group's window of one queue."""
 
-    lent: Lent  # 2 of them: the ring; what `move` makes it, or `copy` fills
+    lent: Lent  # 2 of them: the ring; what `move` makes it, or `copy_states` fills
     length: int = 0  # of the ring, a power of two
     first: int = 0  # the first entry that is not done
     next: int = 0  # the first that was never handed out
@@ -112,15 +112,17 @@ def window_mark(window: Window, start: int, stop: int, state: int) -> int:
     return count
 
 
-def _hand_out(address: int, visible_end: int, count_max: int) -> int:
+def hand_out(address: int, visible_end: int, count_max: int) -> int:
+    """Hand out the next run, see `window_hand_out`."""
     return window_hand_out(_window_at(address), visible_end, count_max)
 
 
-def _mark(address: int, start: int, stop: int, state: int) -> int:
+def mark(address: int, start: int, stop: int, state: int) -> int:
+    """Have entries become WAITING, OUT or DONE, see `window_mark`."""
     return window_mark(_window_at(address), start, stop, state)
 
 
-def _extend(address: int, stop: int, state: int) -> int:
+def extend(address: int, stop: int, state: int) -> int:
     """Have what was never handed out before `stop` be WAITING or DONE; 0, or NO_ROOM."""
     window = _window_at(address)
     ring, mask, start = lent_bytes(window.lent, RING, window.length), window.length - 1, window.next
@@ -138,7 +140,7 @@ def _extend(address: int, stop: int, state: int) -> int:
     return 0
 
 
-def _move(address: int, length: int) -> int:
+def move(address: int, length: int) -> int:
     """Make the other array, which is longer, the ring. O(entries)."""
     window = _window_at(address)
     ring, mask = lent_bytes(window.lent, RING, window.length), window.length - 1
@@ -150,7 +152,7 @@ def _move(address: int, length: int) -> int:
     return 0
 
 
-def _copy(address: int, count: int) -> int:
+def copy_states(address: int, count: int) -> int:
     """Copy what became of up to `count` entries to the other array; return of how many.
 
     `window.start` tells where they begin.
@@ -164,5 +166,8 @@ def _copy(address: int, count: int) -> int:
     return count
 
 
-for _each in (_hand_out, _mark, _extend, _move, _copy):
-    entry_ahead(_each, keeps_gil=True)
+entry_ahead(hand_out, keeps_gil=True)
+entry_ahead(mark, keeps_gil=True)
+entry_ahead(extend, keeps_gil=True)
+entry_ahead(move, keeps_gil=True)
+entry_ahead(copy_states, keeps_gil=True)

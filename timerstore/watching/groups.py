@@ -111,7 +111,8 @@ def read_silent(core: Core, consuming: Consuming, silence_ms: int) -> tuple[Grou
         (topic, group)
         for topic, group in groups.pairs
         if topic not in (fmt.RETRY_PREFIX.decode() + group, dead_topic(group), text(ACKS_TOPIC))
-        and (groups.tallies.get((topic, group), _NOTHING).read_ms or core.opened_ms) <= until_ms
+        and (groups.tallies.get((topic, group), _NOTHING).counts.read_ms or core.opened_ms)
+        <= until_ms
     )
     return tuple(row for row in rows if row.lag_count)
 
@@ -178,6 +179,7 @@ class _Groups:
         backlog = self._backlog(topic, group)
         fired_ms = self._fired_ms(backlog.oldest)
         tally = self.tallies.get((topic, group), _NOTHING)
+        counts = tally.counts
         letters = self._backlog(dead_topic(group), group).lag_count if group != NOBODY else 0
         return GroupStats(
             topic=topic,
@@ -187,12 +189,12 @@ class _Groups:
             oldest_fired_ms=fired_ms,
             oldest_age_ms=0 if fired_ms is None else max(0, self.now_ms - fired_ms),
             dead_letter_count=letters,
-            handled_count=tally.handled,
-            failed_count=tally.failed,
-            retried_count=tally.retried,
-            dead_count=tally.dead,
+            handled_count=counts.handled,
+            failed_count=counts.failed,
+            retried_count=counts.retried,
+            dead_count=counts.dead,
             response=tally.response(),
-            read_ms=tally.read_ms or None,
+            read_ms=counts.read_ms or None,
         )
 
     def _backlog(self, topic: str, group: str) -> Backlog:

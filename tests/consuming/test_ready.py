@@ -1,0 +1,103 @@
+"""The ready way of a pull, beside the long way: the same messages in the same order."""
+
+import sys
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.rigs.storm_taken import run_of
+from timerstore import Batch, Config, ManualClock, TimerStore
+from timerstore.timelog.jit.kernel import INTERPRETED
+
+PUTS = st.lists(
+    st.tuples(
+        st.integers(0, 3),
+        st.sampled_from([1, 2, 90, 40_000]),
+        st.sampled_from([None, "a tag"]),
+    ),
+    max_size=12,
+)
+STEPS = st.lists(
+    st.tuples(
+        PUTS, st.sampled_from([1, 2, 5, 1 << 16]), st.sampled_from(["all", "one", "back", ""])
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def rows_of(batch: Batch) -> list[Any]:
+    columns = [batch.ids.to_pylist(), batch.bodies.to_pylist()]
+    numbers = [batch.due_ms, batch.fired_ms, batch.tags_codes]
+    decoded = [(d.tag, d.queue_index, d.offset) for d in batch]
+    return [*zip(*columns, *(each.tolist() for each in numbers), decoded, strict=True)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(steps=STEPS, durability=st.sampled_from(["group", "process"]))
+def test_it_hands_out_what_the_long_way_does(steps: Any, durability: Any) -> None:
+    clock, config = ManualClock(1_800_000_000_000), Config(durability=durability)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        TimerStore(Path(folder) / "s", config=config, clock=clock) as store,
+    ):
+        readers = [store.consuming.group("t", name) for name in ("ready", "long")]
+        readers[1].belong_to(lambda cursor, visible_end, count_max: count_max)
+        readers[1].owner = None  # it goes the long way, and belongs to nobody
+        for puts, count, how in steps:
+            for delay_ms, length, tag in puts:
+                store.put(bytes([length % 251]) * length, topic="t", delay_ms=delay_ms, tag=tag)
+            clock.advance(timedelta(milliseconds=2))
+            batches = [
+                store.pull("t", group=each.name, max_count=count, timeout=0) for each in readers
+            ]
+            # The ready way takes what its block holds, and the next pull the rest.
+            size = min(map(len, batches))
+            found, expected = (rows_of(each)[:size] for each in batches)
+            assert found == expected and (size > 0) == any(map(len, batches))
+            for batch in batches:
+                run = run_of(batch)
+                run.give_back(range(size, len(run)))
+                if how == "all" and len(run) == size:
+                    batch.ack()
+                elif how == "all":
+                    run.settle_some(list(range(size)))
+                elif how == "one" and size:
+                    next(iter(batch)).ack()
+                elif how == "back":
+                    run.give_back(range(size))
+            assert readers[0].committed() == readers[1].committed()
+            cursors = [next(iter(each.cursors.values()), None) for each in readers]
+            counts = [each and (each.open_count, each.in_flight_count) for each in cursors]
+            assert counts[0] == counts[1]
+        stats = {each.group: each.handled_count for each in store.stats().groups}
+        assert stats.get("ready") == stats.get("long")
+
+
+def test_a_pull_with_its_ack_calls_few_functions(tmp_path: Path) -> None:
+    """Each costs a thread that pulls each millisecond a microsecond or two."""
+    called = []
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            called.append(frame.f_code.co_qualname)
+
+    with TimerStore(tmp_path / "s", config=Config(durability="process")) as store:
+        for _ in range(3):  # the first one finds its queues
+            called.clear()
+            store.put(b"x", topic="t")
+            while store.count():
+                time.sleep(0.001)
+            time.sleep(0.01)
+            sys.setprofile(note)
+            batch = store.pull("t", timeout=0)
+            batch.ack()
+            sys.setprofile(None)
+            assert len(batch) == 1
+    assert INTERPRETED or len(called) <= 20, called
