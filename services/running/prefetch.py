@@ -14,6 +14,9 @@ the first gets most of it. All their pages may take half of the memory that is f
 in each control group; else what came first would be gone again when it is due. Of messages that are
 too far ahead for that, dequeue-put asks for the pages.
 
+Units of one slot are found one behind the other, each by a read of the disk. So after opening, if
+it fits into half of the free memory, the timer log is also read in order once, the newest first.
+
 It only asks: nothing depends on what it has done. It holds no lock, and reads a unit only if its
 page is in memory. While nothing has to be read from the disk it sleeps: it is woken by major page
 faults, which the system counts for the process, and works on as long as it finds pages missing.
@@ -23,10 +26,12 @@ from __future__ import annotations
 
 import resource
 import time
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 
+from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.engine import Engine
 from timerstore.services.world.background import Flag
 from timerstore.services.world.state import (
@@ -39,7 +44,8 @@ from timerstore.services.world.state import (
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.memory import available_bytes
-from timerstore.timelog.files.segmenttable import segment_at
+from timerstore.timelog.files.segments import SegmentedFile
+from timerstore.timelog.files.segmenttable import TABLE_LENGTH, segment_at
 from timerstore.timelog.jit.acting import act_as, acting_as
 from timerstore.timelog.jit.intrinsics import get_i32, get_i64
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
@@ -57,6 +63,10 @@ from timerstore.wheel.slots import NO_UNIT, slot_last
 
 _SHARE: Final = 2
 """Of the memory that is free it uses this part: one in so many."""
+_PIECE_BYTES: Final = 128 << 10
+"""The system reads no more at one asking, on a disk as Linux sets it."""
+_UNITS_BYTES: Final = 2 << 20
+"""So many bytes of units are asked for at once; more would hold up what is due next."""
 _CALL_NS: Final = 10_000_000
 _NAP_US: Final = 100
 _ACTIVE_S: Final = 5.0
@@ -76,7 +86,7 @@ def walk_ahead(world: World, limit_ns: int) -> bool:
     the units name are in `Prefetch.message`. O(units).
     """
     before, ahead = act_as(PREFETCH), world.prefetch
-    ahead.batch_count = 0
+    ahead.batch_count, ahead.unmapped = 0, NO_UNIT
     until_ns = steady_ns(ahead.clock) + limit_ns
     while True:
         _adapt(world)
@@ -93,6 +103,7 @@ def walk_ahead(world: World, limit_ns: int) -> bool:
             is_walked = ahead.unit[place] == NO_UNIT
             is_waiting = is_waiting or (not is_walked and asked_bytes < ahead.bytes_max)
         is_over = ahead.batch_count == AHEAD_BATCH or steady_ns(ahead.clock) >= until_ns
+        is_over = is_over or ahead.unmapped != NO_UNIT
         if is_over or not is_waiting:
             act_as(before)
             return is_waiting
@@ -127,8 +138,11 @@ def _walk(world: World, place: int, asked_bytes: int) -> None:
         if ahead.batch_count == AHEAD_BATCH:
             break
         buf = segment_at(log, offset)
-        if offset >= observe(log, "end") or len(buf) == 0:
-            offset = NO_UNIT  # dequeue-get has it mapped, or names it
+        if offset >= observe(log, "end"):
+            offset = NO_UNIT  # dequeue-get names it
+            break
+        if len(buf) == 0:
+            ahead.unmapped = offset
             break
         at = offset % log.segment_bytes
         if not _have(ahead, buf, at, fmt.UNIT_BYTES):
@@ -176,6 +190,40 @@ def ask_for_messages(world: World, messages: Words, sizes: Words) -> None:
     act_as(before)
 
 
+@kernel_ahead
+def ask_for_units(world: World, start: int, stop: int) -> bool:
+    """Have a range of the timer log read into memory; True if it is there already. O(pages)."""
+    before, ahead, log = act_as(PREFETCH), world.prefetch, world.timerlog
+    is_there = True
+    while start < stop:
+        buf = segment_at(log, start)
+        at = start % log.segment_bytes
+        count = min(_PIECE_BYTES, log.segment_bytes - at, stop - start)
+        if len(buf) > 0 and not _have(ahead, buf, at, count):
+            is_there = False
+        start += count
+    act_as(before)
+    return is_there
+
+
+def _map_segments(log: SegmentedFile, numbers: Iterable[int]) -> list[int]:
+    """Map those of these segments that are there, if no other map has to go; return the others."""
+    with log.reading() as table:
+        unmapped = [each for each in numbers if table.number[each % TABLE_LENGTH] != each]
+        room = log.open_count_max - int(np.count_nonzero(table.number >= 0)) if unmapped else 0
+    left = list[int]()
+    for number in unmapped:
+        if room <= 0 or number not in log.numbers:
+            left.append(number)
+            continue
+        room -= 1
+        try:
+            log.existing(number)
+        except (CorruptStoreError, OSError):  # who needs it says so
+            left.append(number)
+    return left
+
+
 class Prefetcher:
     """Runs prefetching for one engine."""
 
@@ -185,6 +233,8 @@ class Prefetcher:
         self._faults = -1  # unlike any count
         self._until_s = self._measured_s = 0.0
         self._measure(time.monotonic())
+        fits = engine.timerlog.end - engine.timerlog.start <= self.state.bytes_max
+        self._units_stop = engine.timerlog.end if fits else 0  # those before it are to be read
 
     def run(self, stop: Flag) -> None:
         """Look ahead until `stop` is set; the body of a thread."""
@@ -218,20 +268,42 @@ class Prefetcher:
         with acting_as(PREFETCH):
             self.state.bytes_max = available_bytes() // _SHARE
 
+    def _ask_for_units(self) -> None:
+        """Ask for the next units, of which the newest come first, once those before have come."""
+        log, stop = self.engine.timerlog, self._units_stop
+        start = max(log.start, stop - _UNITS_BYTES)
+        _map_segments(log, range(start // log.segment_bytes, -(-stop // log.segment_bytes)))
+        with log.reading():
+            if ask_for_units(self.engine.world, start, stop):
+                self._units_stop = start if start > log.start else 0
+
     def step(self) -> bool:
         """Look ahead for up to 10 ms; tell whether there is more to look at now."""
         engine, state = self.engine, self.state
+        if self._units_stop:
+            self._ask_for_units()
         with engine.timerlog.reading():
             more = bool(walk_ahead(engine.world, _CALL_NS))
+        if state.unmapped != NO_UNIT:
+            self._map_unit(int(state.unmapped))
         # Of each claimed timer a page waits already.
         waiting_bytes = PAGE_BYTES * (engine.near.count + int(state.batch_count))
         if waiting_bytes >= int(state.bytes_max):
             return more
         count = state.batch_count
         order = np.argsort(state.message[:count])
+        segments = np.unique(state.message[order] // engine.commitlog.segment_bytes)
+        _map_segments(engine.commitlog, segments.tolist())
         with engine.commitlog.reading():
             ask_for_messages(engine.world, state.message[order], state.size[order])
         return more
+
+    def _map_unit(self, offset: int) -> None:
+        """Map the segment of a unit, or end the walk that has come to it."""
+        log = self.engine.timerlog
+        if _map_segments(log, [offset // log.segment_bytes]):
+            with acting_as(PREFETCH):
+                self.state.unit[self.state.unit == offset] = NO_UNIT
 
 
 def _major_faults() -> int:

@@ -230,6 +230,7 @@ class Prefetch:
     slot_count: int = 4  # so many from there on are walked
     bytes_max: int = 64 << 20  # of pages that may be asked for ahead
     batch_count: int = 0
+    unmapped: int = NO_UNIT  # a unit that the last call came to, whose segment is not mapped
     walked_count: int = 0
     missing_count: int = 0  # pages that were not in memory, and were asked for
     is_active: int = 0  # 1: pages were missing lately

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timerstore
+from timerstore import Tuning
 from timerstore.services.engine.engine import Engine
+from timerstore.services.running import prefetch
 from timerstore.services.running.prefetch import Prefetcher, walk_ahead
 from timerstore.services.world.state import AHEAD_SLOTS_MIN, PREFETCH
 from timerstore.timelog.bytes import format as fmt
@@ -111,6 +113,71 @@ def test_it_brings_the_pages(tmp_path: Path) -> None:
             prefetcher.step()
         clock.advance(20)
         assert len(store.pull("default", group="g", max_count=1_000)) == 200
+
+
+def test_it_goes_on_in_segments_that_nobody_has_mapped(tmp_path: Path) -> None:
+    """Directly after opening, that is all of them."""
+    sizes = Tuning(timerlog_segment_bytes=10 * PAGE_BYTES, commitlog_segment_bytes=1 << 20)
+    config = timerstore.Config(durability="process", tuning=sizes)
+    clock = timerstore.ManualClock(START_MS)
+    with timerstore.open(tmp_path / "s", config=config, clock=clock) as store:
+        store.put_many([bytes(1_000)] * 4_000, delay_ms=np.arange(4_000) % 3_000 + 2_000)
+    with timerstore.open(tmp_path / "s", config=config, clock=clock) as store:
+        engine = store.core.engine
+        mapped, logs = engine.commitlog.shared_table.number, (engine.timerlog, engine.commitlog)
+        for log in logs:  # nothing else is in memory after the machine has begun anew
+            for number in log.numbers[:-1]:
+                log.drop(number)
+        state, prefetcher, messages = engine.world.prefetch, Prefetcher(engine), set[int]()
+        for _ in range(30):
+            prefetcher.step()
+            messages.update(state.message[: state.batch_count].tolist())
+        assert len(messages) == 4_000
+        last = max(messages) // engine.commitlog.segment_bytes
+        assert set(range(last + 1)) <= set(mapped[mapped >= 0].tolist())
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_all_units_are_read_once_if_they_fit_into_half_of_the_free_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: bool
+) -> None:
+    config = timerstore.Config(durability="process", tuning=Tuning(timerlog_segment_bytes=1 << 16))
+    clock = timerstore.ManualClock(START_MS)
+    with timerstore.open(tmp_path / "s", config=config, clock=clock) as store:
+        count = 8_000
+        store.put_many([b"x"] * count, delay_ms=np.arange(count) * 100 + 100_000)
+        clock.advance(1)  # then they have their units
+        log = store.core.engine.timerlog
+        forget(log)
+        assert not is_resident(log.existing(1).view, 0, PAGE_BYTES)
+        bytes_used = log.end - log.start
+        monkeypatch.setattr(prefetch, "available_bytes", lambda: 2 * bytes_used - (not fits))
+        prefetcher, until_s = Prefetcher(store.core.engine), time.monotonic() + 30
+        views = [log.existing(number).view for number in range(log.end // log.segment_bytes)]
+        assert len(views) > 4
+        steps = 0
+        while steps < 20 or (fits and not all(is_resident(each, 0, len(each)) for each in views)):
+            prefetcher.step()
+            steps += 1
+            assert time.monotonic() < until_s
+        assert fits or not any(is_resident(each, 0, len(each)) for each in views)
+
+
+def test_it_takes_no_map_from_others(tmp_path: Path) -> None:
+    sizes = Tuning(timerlog_segment_bytes=PAGE_BYTES, open_segments_max=8)
+    config = timerstore.Config(durability="process", tuning=sizes)
+    clock = timerstore.ManualClock(START_MS)
+    with timerstore.open(tmp_path / "s", config=config, clock=clock) as store:
+        store.put_many([b"x"] * 2_000, delay_ms=np.arange(2_000) + 1_000)
+    with timerstore.open(tmp_path / "s", config=config, clock=clock) as store:
+        engine = store.core.engine
+        mapped, prefetcher = engine.timerlog.shared_table.number, Prefetcher(engine)
+        count = max(8, np.count_nonzero(mapped >= 0))
+        while prefetcher.step():  # each chain ends where no map is to be had
+            pass
+        assert np.count_nonzero(mapped >= 0) == count < len(engine.timerlog.numbers)
+        clock.advance(10)
+        assert len(store.pull("default", group="g", max_count=2_000)) == 2_000
 
 
 def test_it_sleeps_while_nothing_is_missing(tmp_path: Path) -> None:
