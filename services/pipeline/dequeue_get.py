@@ -568,8 +568,14 @@ def _keep_deletes(world: World, now_ms: int, front: int) -> int:
 
 @inlined
 def _hand_on_kept(world: World, read: int) -> int:
-    """Hand on what was kept of the front's deletes, once nothing is left aside before them."""
+    """Hand on what was kept of the front's deletes, once nothing is left aside before them.
+
+    Nor in the front: what a roll hopped to late may be their target.
+    """
     last = world.dequeue_put.aside_stop - 1
+    late = max(world.dequeue_get.kept_slot, world.dequeue_get.straggler_slot)
+    if observe(world.dequeue_put, "front_slot") <= late:
+        return 0
     place = slot_place(last, 1)
     if read != last or world.aside.walked_slot <= last:
         return 0

@@ -16,8 +16,9 @@ from A on. R itself, which a checkpoint says, stays in what was put aside until 
 then jumps to the front. Until then, so that the next life after a crash finds everything:
 
 - the copies of slots that the front has passed keep L (`front_copy`);
-- a plain delete of the front is *kept*, in a place of its own, until nothing is left aside: its
-  target may be a roll that was put aside. Its slot does not wait for it; R does;
+- a plain delete of the front is *kept*, in a place of its own, until nothing is left aside, nor of
+  what hopped from there: its target may be a roll that was put aside. Its slot does not wait for
+  it; R does;
 - a timer whose slot the front has passed, but R has not, is a *straggler*: the front's slot stands
   in for it, and R waits until that is passed as well.
 

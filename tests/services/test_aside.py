@@ -22,7 +22,7 @@ from timerstore.services.running.provide import provide
 from timerstore.services.running.runner import Runner
 from timerstore.services.running.steps import step
 from timerstore.services.world.aside import FIRST_COUNT
-from timerstore.services.world.needs import NOTHING
+from timerstore.services.world.needs import NOTHING, TIMERLOG_SEGMENT
 from timerstore.services.world.state import (
     DEQUEUE_GET,
     DEQUEUE_PUT,
@@ -35,13 +35,14 @@ from timerstore.wheel.slots import NO_UNIT
 START_MS = 1_800_000_000_000
 SLOT_MS = 100
 STOP_SLOTS = 50
+ROLL_SLOTS = 60
 OPENED_MS = START_MS + STOP_SLOTS * SLOT_MS
 CONFIG = Config(
     durability="process",
     tuning=Tuning(
         precision_ms=SLOT_MS,
         wheel_slot_count=128,
-        roll_window_slots=40,
+        roll_window_slots=ROLL_SLOTS,
         commitlog_segment_bytes=1 << 16,
         consumequeue_segment_bytes=2_000,
         timerlog_segment_bytes=5_248,
@@ -53,8 +54,11 @@ CONFIG = Config(
 class Stopped:
     """A store in which one timer fell due in each slot while nobody had it open."""
 
-    def __init__(self, path: Path, patches: ExitStack, in_first: int) -> None:
-        """`patches` keep the services still; `in_first`: timers of the first of these slots."""
+    def __init__(self, path: Path, patches: ExitStack, in_first: int, ahead_slots: int) -> None:
+        """`patches` keep the services still; `in_first`: timers of the first of these slots.
+
+        `ahead_slots`: how far behind the opening the timer that rolls is due.
+        """
         self.patches = patches
         self.path, self.clock = path, ManualClock(START_MS)
         self.overdue: list[str] = []
@@ -62,10 +66,12 @@ class Stopped:
             due = [START_MS + SLOT_MS + 50] * in_first
             due += [START_MS + slot * SLOT_MS + 50 for slot in range(2, STOP_SLOTS)]
             # Far ahead: it rolls, and the roll falls due before the store is opened again.
-            self.roller = store.put(b"r", topic="t", at_ms=OPENED_MS + 15 * SLOT_MS)
+            self.roller = store.put(b"r", topic="t", at_ms=OPENED_MS + ahead_slots * SLOT_MS)
             self.overdue = [
                 str(id) for id in store.put_many([b"o"] * len(due), topic="t", at_ms=due)
             ]
+            self.engine = store.core.engine
+            self.link()  # before the stop: else nothing has rolled
         self.clock._now_ms = OPENED_MS
         self.store = TimerStore(path, config=CONFIG, clock=self.clock)
         self.engine, self.world = self.store.core.engine, self.store.core.engine.world
@@ -134,12 +140,14 @@ def judge(store: TimerStore, path: Path, now_ms: int) -> None:
 
 
 @contextmanager
-def stopped(path: Path, first_count: int = 0, in_first: int = 1) -> Iterator[Stopped]:
+def stopped(
+    path: Path, first_count: int = 0, in_first: int = 1, ahead_slots: int = 15
+) -> Iterator[Stopped]:
     """Open a store after a stop; no service runs but by hand."""
     with ExitStack() as patches:
         patches.enter_context(patch.object(engine_module, "FIRST_COUNT", first_count))
         patches.enter_context(patch.object(Runner, "play"))
-        made = Stopped(path, patches, in_first)
+        made = Stopped(path, patches, in_first, ahead_slots)
         yield made
         made.store.abandon()
 
@@ -231,6 +239,27 @@ def test_deletes_of_the_front_wait_for_rolls_that_were_put_aside(tmp_path: Path)
         after.round()
         assert after.put.front_slot > (OPENED_MS + 15 * SLOT_MS) // SLOT_MS and after.is_aside()
         assert after.store.core.engine.cancelled.set.count == 1  # still known
+        after.finish()
+        assert after.roller not in after.fired()
+        assert after.store.core.engine.cancelled.set.count == 0
+
+
+def test_deletes_of_the_front_wait_for_a_roll_that_is_read_last(tmp_path: Path) -> None:
+    """Its segment is not mapped while all else that was put aside is settled."""
+    with stopped(tmp_path / "s", in_first=300, ahead_slots=ROLL_SLOTS - 2) as after:
+        assert after.store.cancel(after.roller) is True
+        after.tick((ROLL_SLOTS + 5) * SLOT_MS)
+        last = int(after.put.aside_stop) - 1
+        while after.put.passed_slot <= START_MS // SLOT_MS + 1:
+            after.round()
+        after.engine.timerlog.drop(0)  # the roll's, and the first slot's, which is passed
+        for _ in range(100):
+            for service in (DEQUEUE_GET, DEQUEUE_PUT):
+                step(after.world, service, after.clock.now_ms)
+                if after.engine.need(service) != TIMERLOG_SEGMENT:
+                    provide(after.engine, service)
+        assert after.put.passed_slot == last and after.world.aside.walked_slot == last
+        assert after.store.core.engine.cancelled.set.count == 1
         after.finish()
         assert after.roller not in after.fired()
         assert after.store.core.engine.cancelled.set.count == 0
