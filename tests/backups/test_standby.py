@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from timerstore.backups.catalog import read_catalog
 from timerstore.backups.chains import claim_chain, newest_claim
 from timerstore.backups.destination import find_destination
 from timerstore.backups.promote import PromoteReport, promote
-from timerstore.backups.standby import Standby
+from timerstore.backups.standby import Standby, _aside, held_folder, read_standby
 from timerstore.core.directory import STANDBY_FILE
 from timerstore.timelog.files.names import segment_name
 
@@ -339,6 +340,40 @@ def test_a_gap_in_the_log_is_stepped_over(tmp_path: Path) -> None:
     assert pair.fetch() > 0
     assert count(pair.local) == 4 and timerstore.verify(pair.local).ok
     assert pair.promote().pending_count == 4
+    pair.close()
+
+
+def test_a_backup_made_anew_in_the_same_place_is_refused(tmp_path: Path) -> None:
+    """Its store may have been restored to an earlier time, so that its log differs."""
+    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
+    pair.ship(10)
+    pair.fetch()
+    pair.kept.follower.close()
+    pair.kept.store.close()
+    (tmp_path / "objects").rename(tmp_path / "gone")
+    pair.kept.follower, pair.kept.store = (
+        pair.kept.follow(),
+        timerstore.open(pair.kept.path, config=TINY, clock=pair.kept.clock),
+    )
+    for _ in range(2):
+        pair.ship(5)
+        with pytest.raises(InvalidArgumentError, match=r"lacks points .* Pass another folder"):
+            pair.fetch()
+    assert count(pair.local) == 10 and timerstore.verify(pair.local).ok
+    pair.close()
+
+
+def test_what_lies_beside_is_of_one_point_only(tmp_path: Path) -> None:
+    """Another chain may have a point of the same number: half of it must not pass for this one."""
+    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
+    pair.ship(1)
+    pair.fetch()
+    state = read_standby(pair.local)
+    assert state is not None and state.point is not None
+    later = replace(state.point, log_start=9_000, log_end=9_100)
+    (_aside(pair.local, later) / "commitlog").mkdir(parents=True)
+    assert held_folder(pair.local, state) == pair.local
+    assert count(pair.local) == 1 and timerstore.verify(pair.local).ok
     pair.close()
 
 

@@ -3,7 +3,7 @@
     standby.json     what the folder holds, up to where; where the backup lies; a promotion so far
     commitlog/       the log up to the point's end; what stands behind that is not the point's
     config/ …        the point's small files
-    point.N/         all that of point N, if its log does not go on from the one that is there
+    point.…/         all that of one point, if its log does not go on from the one that is there
 
 So it looks like a store without indexes, can be looked at and verified, and nothing fires in it. A
 step fetches the new part of the log, then replaces `standby.json`, then the small files. A step
@@ -261,16 +261,21 @@ class Standby:
                 f"{self.dest} holds another store than {self.path} was made from. Pass another "
                 "folder for the standby."
             )
+        if known is not None and known.name not in {each.name for each in catalog.known}:
+            raise self._lacking()  # it was made anew, maybe of a store that was restored
 
     def _check_seen(self, catalog: Catalog, last: BackupPoint, point: BackupPoint) -> None:
         """Refuse to go on behind a point that its writer added when it might not do so any more."""
         later = (chain for chain in catalog.known if chain.number > last.chain)
         is_behind = last.log_end > point.log_end or last.number > point.number
         if is_behind or any(each.last_point < last.number for each in later):
-            raise InvalidArgumentError(
-                f"{self.dest} lacks points that {self.path} was made from. Pass another folder "
-                "for the standby."
-            )
+            raise self._lacking()
+
+    def _lacking(self) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"{self.dest} lacks points that {self.path} was made from. Pass another folder for the "
+            "standby."
+        )
 
     def _prune(self, point: BackupPoint, size: int) -> None:
         """Remove segments that the point does not need."""
@@ -324,7 +329,8 @@ def standby_faults(path: Path) -> list[Fault]:
 
 
 def _aside(path: Path, point: BackupPoint) -> Path:
-    return path / f"point.{point.number}"
+    """Return where a point lies beside; two that have a number are at two places."""
+    return path / ".".join(("point", *map(str, asdict(point).values())))
 
 
 def held_folder(path: Path, state: StandbyState | None) -> Path:
