@@ -19,7 +19,7 @@ from tests.rigs.damaging import flip_bit
 from tests.rigs.waiting import wait_until
 from tests.sparse_copy import copy_tree
 from tests.watched import Ended, EndingDisk
-from timerstore import InvalidArgumentError, NotAStoreError, StoreLockedError
+from timerstore import CorruptStoreError, InvalidArgumentError, NotAStoreError, StoreLockedError
 from timerstore.backups.catalog import read_catalog
 from timerstore.backups.chains import claim_chain, newest_claim
 from timerstore.backups.destination import find_destination
@@ -233,6 +233,10 @@ def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
         copy = copy_tree(pair.local, tmp_path / str(offset))
         flip_bit(copy / "commitlog" / segment_name(offset // 8_192 * 8_192), offset % 8_192, 2)
         assert not timerstore.verify(copy).ok, offset
+        for fenced in (True, False):
+            with pytest.raises(CorruptStoreError, match="checksum is not what was fetched"):
+                promote(copy, config=TINY, clock=pair.kept.clock, fenced=fenced)
+    assert newest_claim(find_destination(pair.place))[0] == 1
     last = segment_name(point.log_end // 8_192 * 8_192)
     for name in (segment_name(0), last):
         copy = copy_tree(pair.local, tmp_path / f"missing{name}")

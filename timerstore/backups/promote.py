@@ -20,10 +20,16 @@ from timerstore.backups.chains import begin_chain, claim_chain, newest_claim, re
 from timerstore.backups.destination import find_destination
 from timerstore.backups.points import BackupLock
 from timerstore.backups.report import Report
-from timerstore.backups.standby import Standby, StandbyState, read_standby, settle
+from timerstore.backups.standby import (
+    Standby,
+    StandbyState,
+    read_standby,
+    settle,
+    standby_faults,
+)
 from timerstore.backups.timeline import RESTORED_FILE, Restores, read_restores
 from timerstore.core.directory import STANDBY_FILE
-from timerstore.errors import NotAStoreError, StoreLockedError
+from timerstore.errors import CorruptStoreError, NotAStoreError, StoreLockedError
 from timerstore.ground.config import Config
 from timerstore.services.world.clock import ManualClock
 from timerstore.timelog.files.disk import Disk
@@ -66,8 +72,8 @@ def promote(
     log), for its indexes. Durable on return.
 
     Raises NotAStoreError if the folder is no standby, or holds no point; StoreLockedError if
-    another copy is being promoted, or was; StoreAccessError if the destination cannot be reached:
-    then the folder is a standby as before.
+    another copy is being promoted, or was; CorruptStoreError if the log is not what was fetched;
+    StoreAccessError if the destination cannot be reached: then the folder is a standby as before.
     """
     config, disk = Config() if config is None else config, Disk() if disk is None else disk
     state = read_standby(path)
@@ -76,6 +82,8 @@ def promote(
             raise NotAStoreError(
                 f"{path} holds no point yet. Run: timerstore standby {state.dest} {path} --once"
             )
+        for fault in standby_faults(path):
+            raise CorruptStoreError(fault.file, fault.offset, fault.reason)
         if fenced:
             state = _fence(path, state, disk)
         lock = BackupLock(path)
