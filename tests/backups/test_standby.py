@@ -24,7 +24,7 @@ from timerstore.backups.catalog import read_catalog
 from timerstore.backups.chains import claim_chain, newest_claim
 from timerstore.backups.destination import find_destination
 from timerstore.backups.promote import PromoteReport, promote
-from timerstore.backups.standby import Standby, _aside, held_folder, read_standby
+from timerstore.backups.standby import Standby, folder_beside, held_folder, read_standby
 from timerstore.core.directory import STANDBY_FILE
 from timerstore.timelog.files.names import segment_name
 
@@ -375,7 +375,7 @@ def test_what_lies_beside_is_of_one_point_only(tmp_path: Path) -> None:
     state = read_standby(pair.local)
     assert state is not None and state.point is not None
     later = replace(state.point, log_start=9_000, log_end=9_100)
-    (_aside(pair.local, later) / "commitlog").mkdir(parents=True)
+    (folder_beside(pair.local, later) / "commitlog").mkdir(parents=True)
     assert held_folder(pair.local, state) == pair.local
     assert count(pair.local) == 1 and timerstore.verify(pair.local).ok
     pair.close()

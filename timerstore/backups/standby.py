@@ -236,7 +236,7 @@ class Standby:
             crcs = {n: (min(start - n * size, size), crc) for n, crc in state.crcs.items()}
             cut_log(disk, folder, start, size)  # what a step that ended midway left there
         else:
-            folder = _aside(self.path, point) / _LOG
+            folder = folder_beside(self.path, point) / _LOG
             write_files(disk, folder.parent, files)
         lay_log(catalog, run, start, point.log_end, folder, disk=disk, told=lambda count: None)
         self.write(
@@ -328,7 +328,7 @@ def standby_faults(path: Path) -> list[Fault]:
     return found
 
 
-def _aside(path: Path, point: BackupPoint) -> Path:
+def folder_beside(path: Path, point: BackupPoint) -> Path:
     """Return where a point lies beside; two that have a number are at two places."""
     return path / ".".join(("point", *map(str, asdict(point).values())))
 
@@ -337,7 +337,7 @@ def held_folder(path: Path, state: StandbyState | None) -> Path:
     """Return where the point that a standby holds lies: in its folder, or beside what was there."""
     if state is None or state.point is None:
         return path
-    aside = _aside(path, state.point)
+    aside = folder_beside(path, state.point)
     return aside if (aside / _LOG).is_dir() else path
 
 
