@@ -248,6 +248,22 @@ def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
     pair.close()
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_log_that_lacks_a_segment_is_fetched_anew(
+    tmp_path: Path, number: int, is_cut: bool
+) -> None:
+    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
+    pair.ship(65)
+    pair.fetch()
+    path = pair.local / "commitlog" / segment_name(number * 8_192)
+    os.truncate(path, 100) if is_cut else path.unlink()
+    pair.ship(1)
+    assert pair.fetch() > 8_192
+    assert timerstore.verify(pair.local).ok and count(pair.local) == 66
+    pair.close()
+
+
 def test_a_standby_without_a_point_is_no_store(tmp_path: Path) -> None:
     pair = Pair(tmp_path, f"file://{tmp_path}/objects")
     pair.ship(40)

@@ -230,7 +230,8 @@ class Standby:
         self._check_same(catalog)
         last, start, crcs = state.point, point.log_start, dict[int, tuple[int, int]]()
         settle(disk, self.path, state)
-        if last is not None and catalog.has_run(last.chain, run) and last.log_end >= start:
+        goes_on = last is not None and catalog.has_run(last.chain, run) and last.log_end >= start
+        if last is not None and goes_on and self._has_log(last, size):
             self._check_seen(catalog, last, point)
             folder, start = self.path / _LOG, last.log_end
             crcs = {n: (min(start - n * size, size), crc) for n, crc in state.crcs.items()}
@@ -252,6 +253,11 @@ class Standby:
             )
         )
         return point.log_end - start
+
+    def _has_log(self, point: BackupPoint, size: int) -> bool:
+        """Tell whether a point's segments are there, and of their length."""
+        paths = [self.path / _LOG / segment_name(n * size) for n, _ in _stops(point, size)]
+        return all(each.is_file() and each.stat().st_size == size for each in paths)
 
     def _check_same(self, catalog: Catalog) -> None:
         """Refuse a destination that holds another store by now."""
