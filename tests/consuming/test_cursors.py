@@ -1,9 +1,16 @@
 """Where a group stands in a queue, beside a list of what became of each entry."""
 
+import sys
+from contextlib import suppress
+from threading import Thread
+
+import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.interrupting import Interrupt, interrupted
+from timerstore.consuming import window as win
 from timerstore.consuming.cursors import QueueCursor
 
 NEW, OUT, DONE = "new", "out", "done"
@@ -101,3 +108,46 @@ class Cursors(RuleBasedStateMachine):
 
 TestCursors = Cursors.TestCase
 TestCursors.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+def test_its_ring_grows_whole_wherever_a_signal_comes() -> None:
+    at, raised = 0, True
+    while raised:
+        cursor = QueueCursor(0, 0)
+        assert cursor.hand_out(1_000, 1_000) == (0, 1_000) and cursor.settle(3, 500) == 497
+        with suppress(Interrupt), interrupted(at, "consuming/cursors.py") as count:
+            cursor.hand_out(5_000, 3_000)
+        others = [np.full(cursor.window.length, 7, np.uint8) for _ in range(64)]
+        del others[:]  # memory that was given back says something else
+        said = [cursor.state_of(index) for index in range(1_000)]
+        assert said == ["handed out"] * 3 + ["done"] * 497 + ["handed out"] * 500
+        cursor.hand_out(9_000, 5_000)
+        assert cursor.done_ranges() == [(3, 500)]
+        at, raised = at + 1, count.raised
+    assert at > 3
+
+
+def test_it_can_be_looked_at_while_others_go_on() -> None:
+    cursor, ended, errors = QueueCursor(0, 0), False, []
+
+    def look() -> None:
+        try:
+            while not ended:
+                assert cursor.done_ranges() == []
+                assert cursor.state_of(cursor.committed - 1) == "done"
+        except Exception as e:
+            errors.append(e)
+
+    before, looks = sys.getswitchinterval(), Thread(target=look)
+    sys.setswitchinterval(1e-6)
+    try:
+        looks.start()
+        for _ in range(30_000):
+            cursor._extend(cursor.next + 3, win.DONE)
+            if errors:
+                break
+    finally:
+        ended = True
+        looks.join()
+        sys.setswitchinterval(before)
+    assert not errors

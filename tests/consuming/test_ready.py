@@ -8,11 +8,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.rigs.storm_taken import run_of
-from timerstore import Batch, Config, ManualClock, TimerStore
+from timerstore import Batch, Config, InvalidArgumentError, ManualClock, TimerStore
+from timerstore.consuming.ready import READY_QUEUES_MAX
 from timerstore.timelog.jit.kernel import INTERPRETED
 
 PUTS = st.lists(
@@ -101,3 +103,58 @@ def test_a_pull_with_its_ack_calls_few_functions(tmp_path: Path) -> None:
             sys.setprofile(None)
             assert len(batch) == 1
     assert INTERPRETED or len(called) <= 20, called
+
+
+def fired(store: TimerStore, clock: ManualClock, count: int) -> None:
+    for _ in range(count):
+        store.put(b"x", topic="t")
+    clock.advance(timedelta(seconds=1))
+
+
+def test_both_ways_at_once_hand_out_each_message_once(tmp_path: Path) -> None:
+    """The long way has the lock, but the ready way takes none: it may come in between."""
+    clock = ManualClock(1_800_000_000_000)
+    with TimerStore(tmp_path / "s", clock=clock) as store:
+        group = store.consuming.group("t", "g")
+        fired(store, clock, 1)
+        store.pull("t", group="g", timeout=0).ack()
+        fired(store, clock, 5)
+        (cursor,) = group.cursors.values()
+        hand_out, taken = cursor._hand_out, []
+
+        def first(*given: int) -> int:
+            count = hand_out(*given)
+            taken.append(group.pull(2))
+            return count
+
+        cursor._hand_out = first
+        taken.append(group.pull(2, lambda cursor, visible_end, count_max: count_max))
+        assert sorted(index for run in taken for index in run.indexes.tolist()) == [1, 2, 3, 4]
+
+
+def test_a_group_of_many_queues_reads_on_after_an_ordered_consumer_was_refused(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock(1_800_000_000_000)
+    with TimerStore(tmp_path / "s", clock=clock) as store:
+        for queue_id in range(READY_QUEUES_MAX + 1):
+            store.core.engine.queues.row(b"t", queue_id)
+        group = store.consuming.group("t", "g")
+        fired(store, clock, 1)
+        batch = store.pull("t", group="g", timeout=0)
+        assert len(batch) == 1 and group.belong_to(lambda *_: 1) == 1
+        batch.ack()
+        fired(store, clock, 2)
+        assert len(store.pull("t", group="g", timeout=0)) == 2
+
+
+def test_a_forgotten_group_hands_out_nothing_after_an_ordered_consumer(tmp_path: Path) -> None:
+    clock = ManualClock(1_800_000_000_000)
+    with TimerStore(tmp_path / "s", clock=clock) as store:
+        group = store.consuming.group("t", "g")
+        fired(store, clock, 1)
+        assert group.belong_to(lambda *_: 1) is None
+        store.consuming.forget("t", "g")
+        group.belong_to_all()
+        with pytest.raises(InvalidArgumentError, match="was forgotten"):
+            group.pull(1)

@@ -11,7 +11,6 @@ from timerstore.consuming.window import DONE, NO_ROOM, OUT, WAITING, Window
 from timerstore.ground.ranges import Ranges, merged
 from timerstore.timelog.jit.entrypoint import entry_on
 from timerstore.timelog.jit.lent import lend, new_lent
-from timerstore.timelog.jit.record import Bytes
 
 HandedState = Literal["waiting", "handed out", "done"]
 _STATES: Final[dict[int, HandedState]] = {WAITING: "waiting", OUT: "handed out", DONE: "done"}
@@ -26,15 +25,16 @@ class QueueCursor:
 
     def __init__(self, row: int, committed: int) -> None:
         self.row = row
-        self._ring = np.zeros(_LENGTH_MIN, np.uint8)
+        self._rings = [np.zeros(_LENGTH_MIN, np.uint8)]
         self.window = window = Window(
             new_lent(2), length=_LENGTH_MIN, first=committed, next=committed
         )
-        lend(window.lent, win.RING, self._ring)
+        lend(window.lent, win.RING, self._rings[0])
         self.ready_place = -1
         """Its place in the ready way of its group; −1: it has none."""
         self._hand_out = entry_on(win.hand_out, window, keeps_gil=True)
         self._mark = entry_on(win.mark, window, keeps_gil=True)
+        self._state_at = entry_on(win.state_at, window, keeps_gil=True)
         self._extend = entry_on(win.extend, window, keeps_gil=True)
 
     @property
@@ -64,11 +64,7 @@ class QueueCursor:
 
     def state_of(self, index: int) -> HandedState:
         """Tell what became of one entry. O(1)."""
-        if index < self.window.first:
-            return "done"
-        if index >= self.window.next:
-            return "waiting"
-        return _STATES[int(self._ring[index & (len(self._ring) - 1)])]
+        return _STATES[self._state_at(index)]
 
     def has_more(self, topic: str, visible_end: int) -> bool:
         """Tell whether there is anything to hand out."""
@@ -78,7 +74,7 @@ class QueueCursor:
         """Return the next run (start, stop); an empty run if nothing is new. O(entries)."""
         while (count := self._hand_out(visible_end, count_max)) == NO_ROOM:
             self._grow(min(visible_end, self.next + count_max))
-        start = self.window.start
+        start = self.window.told_start  # others may have handed out since, in the ready way
         return start, start + count
 
     def take(self, index: int) -> bool:
@@ -118,13 +114,13 @@ class QueueCursor:
 
     def done_ranges(self) -> Ranges:
         """Return what is done behind the committed index. O(entries from there)."""
-        window = self.window
-        copied = np.zeros(window.next - window.first, np.uint8)
+        window, first = self.window, self.committed
+        copied = np.zeros(self.next - first, np.uint8)  # `next` is read later: it is not below
         lend(window.lent, win.OTHER, copied)
         count = entry_on(win.copy_states, window, keeps_gil=True)(len(copied))
         is_done = np.zeros(count + 2, np.int8)
         is_done[1:-1] = copied[:count] == DONE
-        edges = window.start + np.flatnonzero(np.diff(is_done))
+        edges = window.told_start + np.flatnonzero(np.diff(is_done))
         return [(start, stop) for start, stop in edges.reshape(-1, 2).tolist()]
 
     def take_back(self, topic: str, start: int, stop: int) -> None:
@@ -136,9 +132,7 @@ class QueueCursor:
         window = self.window
         length = 1 << (stop - window.first - 1).bit_length()
         if length > window.length:
-            before: Bytes = self._ring
-            ring = np.zeros(length, np.uint8)
-            lend(window.lent, win.OTHER, ring)
+            self._rings.append(np.zeros(length, np.uint8))
+            lend(window.lent, win.OTHER, self._rings[-1])
             entry_on(win.move, window, keeps_gil=True)(length)
-            self._ring = ring
-            del before  # kept until no kernel looks at it
+            del self._rings[:-1]  # if a signal comes before, both are kept

@@ -154,7 +154,7 @@ class Group(Reader):
         except IndexError:
             puller = self._take_puller()
         if puller.number < 0:
-            self._pullers.append(puller)
+            self._pullers.appendleft(puller)  # the next pull finds another one
             return False
         if getrefcount(puller.kept[0]) != UNSHARED_REFERENCES:
             puller.renew_block()
@@ -169,7 +169,6 @@ class Group(Reader):
                 self._map_entries(told[TOLD_QUEUE], told[TOLD_SEGMENT])
                 count = self.ready_calls.pull(*given)
             if count <= 0:
-                self._pullers.append(puller)
                 return None if count == 0 else False
             low, high, _, i, _, start, pulled_us, _ = told
             first, last, pins = self._pinned
@@ -185,8 +184,9 @@ class Group(Reader):
             if isinstance(e, CorruptStoreError):  # a segment went meanwhile
                 return False
             raise
-        told[TOLD_COUNT] = 0
-        self._pullers.append(puller)
+        finally:
+            told[TOLD_COUNT] = 0
+            self._pullers.append(puller)
         return run
 
     def _map_entries(self, i: int, number: int) -> None:
@@ -419,14 +419,14 @@ class Group(Reader):
         self.core.check_process()
         with self.lock.guard():
             self._find_queues()
-            self.ready.ended = 1
+            self.ready.owned = 1
             handed_out = sum(
                 cursor.in_flight_count
                 for cursor in self.cursors.values()
                 if not isinstance(cursor, RetryCursor)
             )
             if self.owner is not None or handed_out:
-                self.ready.ended = self.owner is not None
+                self.ready.owned = self.owner is not None
                 return handed_out
             self.owner, self.keeps_ahead = room, True
             return None
@@ -435,7 +435,7 @@ class Group(Reader):
         """Let anybody read again. Under the lock."""
         self.core.check_process()
         self.owner = None
-        self.ready.ended = len(self._ready_cursors) > READY_QUEUES_MAX
+        self.ready.owned = 0
 
     def empty(self) -> Run:
         """Return a run of nothing."""

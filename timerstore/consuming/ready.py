@@ -80,7 +80,8 @@ class Ready:
     known_count: int = 0  # of all queues in the store, when it was looked which are the topic's
     turn: int = 0
     retry_row: int = -1  # of the group's retry queue; −1: there is none
-    ended: int = 0  # 1: all go the long way
+    ended: int = 0  # 1: all go the long way, from now on
+    owned: int = 0  # 1: the same while an ordered consumer is the only reader
     hides: int = 0  # 1: what is not durable yet is not handed out
 
 
@@ -153,7 +154,7 @@ def _pull_ready(address: int, puller: int, count_max: int, durable_end: int, now
     behind it is hidden. `now_ms`: 0 if the kernel is to ask the clock.
     """
     ready = _ready_at(address)
-    if ready.callers.short_way_ended != 0 or ready.ended != 0:
+    if ready.callers.short_way_ended != 0 or ready.ended != 0 or ready.owned != 0:
         return NEEDS_LONG_WAY
     if ready.queues.count != ready.known_count or _retries_wait(ready):
         return NEEDS_LONG_WAY

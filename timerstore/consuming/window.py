@@ -38,7 +38,8 @@ class Window:
     waiting_count: int = 0
     waiting_from: int = 0  # none before it waits
     out_count: int = 0
-    start: int = 0  # out: of what was handed out, or copied
+    start: int = 0  # out: of what was handed out; only until the kernel returns
+    told_start: int = 0  # out: the same for who has the group's lock, or of what was copied
 
 
 _window_at = record_at(Window)
@@ -113,13 +114,27 @@ def window_mark(window: Window, start: int, stop: int, state: int) -> int:
 
 
 def hand_out(address: int, visible_end: int, count_max: int) -> int:
-    """Hand out the next run, see `window_hand_out`."""
-    return window_hand_out(_window_at(address), visible_end, count_max)
+    """Hand out the next run, see `window_hand_out`; `told_start` tells where it begins."""
+    window = _window_at(address)
+    count = window_hand_out(window, visible_end, count_max)
+    window.told_start = window.start
+    return count
 
 
 def mark(address: int, start: int, stop: int, state: int) -> int:
     """Have entries become WAITING, OUT or DONE, see `window_mark`."""
     return window_mark(_window_at(address), start, stop, state)
+
+
+def state_at(address: int, index: int) -> int:
+    """Tell what became of one entry."""
+    window = _window_at(address)
+    if index < window.first:
+        return DONE
+    if index >= window.next:
+        return WAITING
+    state: int = lent_bytes(window.lent, RING, window.length)[index & (window.length - 1)]
+    return state
 
 
 def extend(address: int, stop: int, state: int) -> int:
@@ -155,11 +170,11 @@ def move(address: int, length: int) -> int:
 def copy_states(address: int, count: int) -> int:
     """Copy what became of up to `count` entries to the other array; return of how many.
 
-    `window.start` tells where they begin.
+    `told_start` tells where they begin.
     """
     window = _window_at(address)
     ring, mask = lent_bytes(window.lent, RING, window.length), window.length - 1
-    other, window.start = lent_bytes(window.lent, OTHER, count), window.first
+    other, window.told_start = lent_bytes(window.lent, OTHER, count), window.first
     count = min(count, window.next - window.first)
     for i in range(count):
         put_u8(other, i, ring[(window.first + i) & mask])
@@ -168,6 +183,7 @@ def copy_states(address: int, count: int) -> int:
 
 entry_ahead(hand_out, keeps_gil=True)
 entry_ahead(mark, keeps_gil=True)
+entry_ahead(state_at, keeps_gil=True)
 entry_ahead(extend, keeps_gil=True)
 entry_ahead(move, keeps_gil=True)
 entry_ahead(copy_states, keeps_gil=True)
