@@ -13,7 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.rigs.storm_taken import run_of
-from timerstore import Batch, Config, InvalidArgumentError, ManualClock, TimerStore
+from timerstore import (
+    Batch,
+    Config,
+    InvalidArgumentError,
+    ManualClock,
+    StoreClosedError,
+    TimerStore,
+)
 from timerstore.consuming.ready import READY_QUEUES_MAX
 from timerstore.timelog.jit.kernel import INTERPRETED
 
@@ -158,3 +165,28 @@ def test_a_forgotten_group_hands_out_nothing_after_an_ordered_consumer(tmp_path:
         group.belong_to_all()
         with pytest.raises(InvalidArgumentError, match="was forgotten"):
             group.pull(1)
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_pull_maps_nothing_behind_a_close(tmp_path: Path, at: int) -> None:
+    """The store is closed when a kernel says what to map, or which messages it handed out."""
+    clock = ManualClock(1_800_000_000_000)
+    with TimerStore(tmp_path / "s", clock=clock) as store:
+        group = store.consuming.group("t", "g")
+        fired(store, clock, 1)
+        store.pull("t", group="g", timeout=0).ack()
+        fired(store, clock, 2)
+        group.let_go()
+        pull, calls = group.ready_calls.pull, []
+
+        def closes(*given: int) -> int:
+            calls.append(pull(*given))
+            if len(calls) == at:
+                store.close()
+            return calls[-1]
+
+        group.ready_calls.pull = closes
+        with pytest.raises(StoreClosedError):
+            group.pull(1)
+        mapped = (tmp_path / "s").as_posix() in Path("/proc/self/maps").read_text()
+        assert len(calls) == at and not mapped

@@ -166,14 +166,18 @@ class Group(Reader):
         try:
             count = self.ready_calls.pull(*given)
             if count == NEEDS_ENTRIES:
-                self._map_entries(told[TOLD_QUEUE], told[TOLD_SEGMENT])
+                with self.gate.guard():  # closing waits for it: nothing is mapped behind it
+                    core.check_open()
+                    self._map_entries(told[TOLD_QUEUE], told[TOLD_SEGMENT])
                 count = self.ready_calls.pull(*given)
             if count <= 0:
                 return None if count == 0 else False
             low, high, _, i, _, start, pulled_us, _ = told
             first, last, pins = self._pinned
             if low < first or high > last:
-                pins = self._pin(low, high)
+                with self.gate.guard():
+                    core.check_open()
+                    pins = self._pin(low, high)
             columns = Columns(puller.kept[0], count, READY_ID_BYTES * count)
             stop, cursor = start + count, self._ready_cursors[i]
             run = Run(self, cursor, columns, start, stop, count, pins, pulled_us)
