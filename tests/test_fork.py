@@ -198,6 +198,23 @@ def test_a_child_keeps_the_disk_of_no_file(store: timerstore.TimerStore) -> None
 
 
 @pytest.mark.timeout(60)
+def test_a_child_keeps_the_disk_of_nothing_that_is_kept_for_the_next_pull(
+    store: timerstore.TimerStore,
+) -> None:
+    for body in (b"the long way", b"the ready way"):
+        store.put(body, topic="t")
+        batch = store.pull("t", timeout=0)
+        assert batch.bodies.to_pylist() == [body]
+        batch.ack()
+    (group,) = store.consuming.known_groups()
+    assert group._maps and group._pinned[2]
+    pinned = {each.path.name for each in run_of(batch).pins}
+    assert maps_of_a_child(store.path) == pinned
+    del batch
+    assert maps_of_a_child(store.path) == set()
+
+
+@pytest.mark.timeout(60)
 def test_a_store_to_look_at_is_refused_too(store: timerstore.TimerStore) -> None:
     id = store.put(b"later", topic="t", delay=timedelta(hours=1))
     store.flush()

@@ -190,3 +190,18 @@ def test_a_pull_maps_nothing_behind_a_close(tmp_path: Path, at: int) -> None:
             group.pull(1)
         mapped = (tmp_path / "s").as_posix() in Path("/proc/self/maps").read_text()
         assert len(calls) == at and not mapped
+
+
+@pytest.mark.parametrize("start_ms", [10**11, 9_300_000_000_000, 253_402_300_000_000])
+def test_response_times_are_those_of_any_clock(tmp_path: Path, start_ms: int) -> None:
+    """Nanoseconds of the year 9999 do not fit in 64 bits."""
+    clock = ManualClock(start_ms)
+    with TimerStore(tmp_path / "s", clock=clock) as store:
+        for count in (1, 2):  # by the long way, and the ready one
+            fired(store, clock, 1)
+            batch = store.pull("t", group="g", timeout=0)
+            clock.advance(timedelta(seconds=3))
+            batch.ack()
+            (stats,) = store.stats().groups
+            response = stats.response
+            assert (response.count, response.max_ms, response.sum_ms) == (count, 3000, 3000 * count)

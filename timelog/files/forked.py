@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from timerstore.timelog.files.disk import MappedFile
 from timerstore.timelog.jit.mapping import leave_to_parent
@@ -26,7 +26,18 @@ def pin(files: Iterable[MappedFile]) -> Pinned:
     return pinned
 
 
+_forgets = set[weakref.WeakMethod[Callable[[], None]]]()
+
+
+def forget_in_child(forget: Callable[[], None]) -> None:
+    """Have a forked child call a method, by which its object keeps no maps for later any more."""
+    _forgets.add(weakref.WeakMethod(forget, _forgets.discard))
+
+
 def _after_fork() -> None:
+    for each in list(_forgets):
+        if forget := each():
+            forget()
     leave_to_parent({file.owner for pinned in _pinned for file in pinned})
 
 

@@ -36,7 +36,7 @@ from timerstore.services.mending.mend_entries import mend_entries
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.files.disk import MappedFile
-from timerstore.timelog.files.forked import Pinned
+from timerstore.timelog.files.forked import Pinned, forget_in_child
 from timerstore.timelog.jit.lent import lend
 from timerstore.timelog.jit.record import Bytes
 from timerstore.timelog.reading.pull import (
@@ -98,6 +98,7 @@ class Group(Reader):
         self._maps: dict[int, MappedFile] = {}  # of `_ready_cursors`, by place
         self._pinned = _NOTHING_PINNED
         self._nothing: Run | None = None
+        forget_in_child(self._forget_maps)
 
     # --- handing out
 
@@ -215,9 +216,13 @@ class Group(Reader):
         """Keep no maps for the next pull: their files may be removed."""
         self.core.check_process()
         with self.lock.guard():
-            self.ready.segments[:] = -1
-            self._maps.clear()
-            self._pinned = _NOTHING_PINNED
+            self._forget_maps()
+
+    def _forget_maps(self) -> None:
+        """Do so under the lock, or in a forked child."""
+        self.ready.segments[:] = -1
+        self._maps.clear()
+        self._pinned = _NOTHING_PINNED
 
     def _know_ready(self, retry: RetryCursor | None) -> None:
         """Tell the ready way which queues there are."""

@@ -158,10 +158,10 @@ def _pull_ready(address: int, puller: int, count_max: int, durable_end: int, now
         return NEEDS_LONG_WAY
     if ready.queues.count != ready.known_count or _retries_wait(ready):
         return NEEDS_LONG_WAY
-    pulled_ns = now_ms * 1_000_000
+    steady, pulled_us = 0, now_ms * 1000  # a clock that is moved by hand has no pace
     if now_ms == 0:
-        now_ms = clock_ms(ready.clock)
-        pulled_ns = steady_ns(ready.clock)
+        now_ms, steady = clock_ms(ready.clock), steady_ns(ready.clock)
+        pulled_us = steady // 1000
     ready.counts.read_ms = now_ms
     for k in range(ready.queue_count):
         i = (ready.turn + k) % ready.queue_count
@@ -176,11 +176,11 @@ def _pull_ready(address: int, puller: int, count_max: int, durable_end: int, now
         if count <= 0:
             return min(count, NEEDS_LONG_WAY)
         ready.turn = (i + 1) % ready.queue_count
-        note_pace(ready.pace, count, count_max, pulled_ns)
+        note_pace(ready.pace, count, count_max, steady)
         told = place.told
         told[TOLD_QUEUE] = i
         told[TOLD_START] = window.start
-        told[TOLD_PULLED_US] = pulled_ns // 1000
+        told[TOLD_PULLED_US] = pulled_us
         told[TOLD_COUNT] = count
         return count
     return 0
