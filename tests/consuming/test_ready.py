@@ -1,5 +1,6 @@
 """The ready way of a pull, beside the long way: the same messages in the same order."""
 
+import gc
 import sys
 import tempfile
 import time
@@ -205,3 +206,14 @@ def test_response_times_are_those_of_any_clock(tmp_path: Path, start_ms: int) ->
             (stats,) = store.stats().groups
             response = stats.response
             assert (response.count, response.max_ms, response.sum_ms) == (count, 3000, 3000 * count)
+
+
+def test_an_abandoned_store_maps_nothing(tmp_path: Path) -> None:
+    clock = ManualClock(1_800_000_000_000)
+    store = TimerStore(tmp_path / "s", clock=clock)
+    for _ in range(2):  # by the long way, and the ready one
+        fired(store, clock, 1)
+        store.pull("t", group="g", timeout=0).ack()
+    store.abandon()
+    gc.collect()
+    assert (tmp_path / "s").as_posix() not in Path("/proc/self/maps").read_text()

@@ -39,6 +39,8 @@ def close(core: Core, consuming: Consuming, *, flush: bool) -> None:
             each()
         while core.gate.others_inside():
             time.sleep(0.0005)
+        for group in consuming.known_groups():
+            group.let_go()
         if isinstance(core.clock, ManualClock):
             unlisten(core.clock, core.clock_moved)
         if flush and core.failure.error is None:
