@@ -217,3 +217,20 @@ def test_an_abandoned_store_maps_nothing(tmp_path: Path) -> None:
     store.abandon()
     gc.collect()
     assert (tmp_path / "s").as_posix() not in Path("/proc/self/maps").read_text()
+
+
+@pytest.mark.parametrize("pulled_count", [0, 1, 2])
+def test_an_entry_that_points_past_the_log_is_not_hidden(tmp_path: Path, pulled_count: int) -> None:
+    """It looked as if it was not durable yet, for as long as it was the last one."""
+    clock = ManualClock(1_800_000_000_000)
+    with TimerStore(tmp_path / "s", config=Config(durability="group"), clock=clock) as store:
+        for _ in range(pulled_count):  # the first pull goes the long way
+            fired(store, clock, 1)
+            store.pull("t", group="g", timeout=0).ack()
+        fired(store, clock, 2)
+        queue = tmp_path / "s" / "consumequeue" / "t" / "0" / f"{0:020}"
+        with queue.open("r+b") as file:
+            file.seek((pulled_count + 1) * 20)
+            file.write(b"\1")
+        assert sum(len(store.pull("t", group="g", timeout=0)) for _ in range(2)) == 2
+        assert store.consuming.unreadable_count == 0  # it was written again

@@ -318,6 +318,10 @@ class Group(Reader):
             if end > start:
                 break
         self._pullers.append(puller)
+        if end <= first:
+            entry = queues.read(row, first, 1)[0]
+            if int(entry["offset"]) + int(entry["size"]) > self.core.engine.commitlog.end:
+                return first + 1  # it is damaged, and will never be durable
         return max(first, end)
 
     def _read(self, cursor: QueueCursor, start: int, stop: int) -> Run:
