@@ -318,7 +318,7 @@ class Group(Reader):
             if end > start:
                 break
         self._pullers.append(puller)
-        if end <= first:
+        if end <= first < queues.next_index(row):
             entry = queues.read(row, first, 1)[0]
             if int(entry["offset"]) + int(entry["size"]) > self.core.engine.commitlog.end:
                 return first + 1  # it is damaged, and will never be durable
