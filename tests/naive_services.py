@@ -540,6 +540,8 @@ class DequeueGet:
 
     def _hand_on_kept(self) -> None:
         mine, last = self.ranges[1], self.aside_stop - 1
+        if self.front <= max(self.kept_slot, self.straggler):
+            return
         if self.read == last and mine.walked == self.aside_stop:
             if not mine.waiting[last] and not mine.deletes.get(last):
                 while self.kept and self.room > 0:

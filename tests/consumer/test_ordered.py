@@ -327,6 +327,11 @@ def test_in_threads(tmp_path: Path, ordered: Any, caplog: pytest.LogCaptureFixtu
     running: defaultdict[str, int] = defaultdict(int)
     wrong: list[str] = []
     together, lock, failed = [0, 0], threading.Lock(), set[bytes]()
+
+    def is_told() -> bool:
+        records = caplog.records.copy()
+        return any("the messages of its line wait" in each.getMessage() for each in records)
+
     with TimerStore(tmp_path, config=config) as store:
         consumer = Consumer(
             *(store, "g"), ordered=ordered, threads=8, timeout=timedelta(milliseconds=100)
@@ -343,7 +348,7 @@ def test_in_threads(tmp_path: Path, ordered: Any, caplog: pytest.LogCaptureFixtu
                     wrong.append(f"two of {line}")
             try:
                 if d.body == b"11":
-                    time.sleep(0.5)
+                    wait_until(is_told)
                 if int(d.body) % 200 == 7 and d.body not in failed:
                     failed.add(d.body)
                     raise OSError("no luck")
@@ -362,9 +367,7 @@ def test_in_threads(tmp_path: Path, ordered: Any, caplog: pytest.LogCaptureFixtu
         for line, found in seen.items():
             assert found == [each for i, each in enumerate(bodies) if line in ("", f"{i % 7}")]
         assert ordered is True or together[1] > 1
-        assert any(
-            "the messages of its line wait" in record.getMessage() for record in caplog.records
-        )
+        assert is_told()
         assert store.consuming.group("t", "g").committed() == {("t", 0): 200}
 
 
