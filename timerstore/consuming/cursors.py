@@ -20,7 +20,7 @@ _LENGTH_MIN: Final = 1 << 10
 class QueueCursor:
     """Where a group stands in one queue.
 
-    `settle` and looking need no lock; all other calls are under the group's.
+    `settle`, `state_of` and the counts need no lock; all other calls are under the group's.
     """
 
     def __init__(self, row: int, committed: int) -> None:

@@ -85,7 +85,7 @@ class Group(Reader):
         self.cursors: dict[int, QueueCursor] = {}
         self._order: list[QueueCursor] = []  # the same, in the order in which they take turns
         self._queues: dict[int, tuple[Bytes, int]] = {}  # by row: topic and queue id
-        self.unreadable_count = self._turn = self._known_count = 0
+        self.unreadable_count = self._turn = 0
         self._pullers: deque[Puller] = deque()  # which nobody uses
         self._ready_pullers: list[Puller] = []  # that may take the ready way, by number
         self.is_idle = False
@@ -245,9 +245,7 @@ class Group(Reader):
     def _hand_out(self, count_max: int, room: Room | None) -> tuple[QueueCursor, int, int] | None:
         """Return the next run of any queue: its cursor, its entries [start, stop)."""
         with self.lock.guard():
-            queues = self.core.engine.queues
-            if self._known_count != queues.known_count:
-                self._find_queues()
+            self._find_queues()
             cursors = self._order
             for i in range(len(cursors)):
                 cursor = cursors[(self._turn + i) % len(cursors)]
@@ -271,7 +269,7 @@ class Group(Reader):
         """Find what there is to read, if there are more queues than when it was looked."""
         queues = self.core.engine.queues
         known_count = queues.known_count  # a row, once given, stays
-        if known_count == self._known_count:
+        if known_count == self.ready.known_count:
             return
         rows, retries = queues.rows(self._topic_bytes), self.retries.cursor()
         for row in rows:
@@ -284,7 +282,7 @@ class Group(Reader):
             self._queues[row] = topic, int(queues.table.queue_id[row])
         self._order = list(self.cursors.values())
         self._know_ready(retries)
-        self._known_count = self.ready.known_count = known_count
+        self.ready.known_count = known_count
 
     def _cursor(self, row: int, topic: str) -> QueueCursor:
         queues = self.core.engine.queues
