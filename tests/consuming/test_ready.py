@@ -4,6 +4,7 @@ import gc
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -113,84 +114,83 @@ def test_a_pull_with_its_ack_calls_few_functions(tmp_path: Path) -> None:
     assert INTERPRETED or len(called) <= 20, called
 
 
-def fired(store: TimerStore, clock: ManualClock, count: int) -> None:
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[TimerStore]:
+    with TimerStore(tmp_path / "s", clock=ManualClock(1_800_000_000_000)) as made:
+        yield made
+
+
+def fired(store: TimerStore, count: int) -> None:
     for _ in range(count):
         store.put(b"x", topic="t")
-    clock.advance(timedelta(seconds=1))
+    assert isinstance(store.core.clock, ManualClock)
+    store.core.clock.advance(timedelta(seconds=1))
 
 
-def test_both_ways_at_once_hand_out_each_message_once(tmp_path: Path) -> None:
+def test_both_ways_at_once_hand_out_each_message_once(store: TimerStore) -> None:
     """The long way has the lock, but the ready way takes none: it may come in between."""
-    clock = ManualClock(1_800_000_000_000)
-    with TimerStore(tmp_path / "s", clock=clock) as store:
-        group = store.consuming.group("t", "g")
-        fired(store, clock, 1)
-        store.pull("t", group="g", timeout=0).ack()
-        fired(store, clock, 5)
-        (cursor,) = group.cursors.values()
-        hand_out, taken = cursor._hand_out, []
+    group = store.consuming.group("t", "g")
+    fired(store, 1)
+    store.pull("t", group="g", timeout=0).ack()
+    fired(store, 5)
+    (cursor,) = group.cursors.values()
+    hand_out, taken = cursor._hand_out, []
 
-        def first(*given: int) -> int:
-            count = hand_out(*given)
-            taken.append(group.pull(2))
-            return count
+    def first(*given: int) -> int:
+        count = hand_out(*given)
+        taken.append(group.pull(2))
+        return count
 
-        cursor._hand_out = first
-        taken.append(group.pull(2, lambda cursor, visible_end, count_max: count_max))
-        assert sorted(index for run in taken for index in run.indexes.tolist()) == [1, 2, 3, 4]
+    cursor._hand_out = first
+    taken.append(group.pull(2, lambda cursor, visible_end, count_max: count_max))
+    assert sorted(index for run in taken for index in run.indexes.tolist()) == [1, 2, 3, 4]
 
 
 def test_a_group_of_many_queues_reads_on_after_an_ordered_consumer_was_refused(
-    tmp_path: Path,
+    store: TimerStore,
 ) -> None:
-    clock = ManualClock(1_800_000_000_000)
-    with TimerStore(tmp_path / "s", clock=clock) as store:
-        for queue_id in range(READY_QUEUES_MAX + 1):
-            store.core.engine.queues.row(b"t", queue_id)
-        group = store.consuming.group("t", "g")
-        fired(store, clock, 1)
-        batch = store.pull("t", group="g", timeout=0)
-        assert len(batch) == 1 and group.belong_to(lambda *_: 1) == 1
-        batch.ack()
-        fired(store, clock, 2)
-        assert len(store.pull("t", group="g", timeout=0)) == 2
+    for queue_id in range(READY_QUEUES_MAX + 1):
+        store.core.engine.queues.row(b"t", queue_id)
+    group = store.consuming.group("t", "g")
+    fired(store, 1)
+    batch = store.pull("t", group="g", timeout=0)
+    assert len(batch) == 1 and group.belong_to(lambda *_: 1) == 1
+    batch.ack()
+    fired(store, 2)
+    assert len(store.pull("t", group="g", timeout=0)) == 2
 
 
-def test_a_forgotten_group_hands_out_nothing_after_an_ordered_consumer(tmp_path: Path) -> None:
-    clock = ManualClock(1_800_000_000_000)
-    with TimerStore(tmp_path / "s", clock=clock) as store:
-        group = store.consuming.group("t", "g")
-        fired(store, clock, 1)
-        assert group.belong_to(lambda *_: 1) is None
-        store.consuming.forget("t", "g")
-        group.belong_to_all()
-        with pytest.raises(InvalidArgumentError, match="was forgotten"):
-            group.pull(1)
+def test_a_forgotten_group_hands_out_nothing_after_an_ordered_consumer(store: TimerStore) -> None:
+    group = store.consuming.group("t", "g")
+    fired(store, 1)
+    assert group.belong_to(lambda *_: 1) is None
+    store.consuming.forget("t", "g")
+    group.belong_to_all()
+    with pytest.raises(InvalidArgumentError, match="was forgotten"):
+        group.pull(1)
 
 
 @pytest.mark.parametrize("at", [1, 2])
-def test_a_pull_maps_nothing_behind_a_close(tmp_path: Path, at: int) -> None:
+def test_a_pull_maps_nothing_behind_a_close(store: TimerStore, tmp_path: Path, at: int) -> None:
     """The store is closed when a kernel says what to map, or which messages it handed out."""
-    clock = ManualClock(1_800_000_000_000)
-    with TimerStore(tmp_path / "s", clock=clock) as store:
-        group = store.consuming.group("t", "g")
-        fired(store, clock, 1)
-        store.pull("t", group="g", timeout=0).ack()
-        fired(store, clock, 2)
-        group.let_go()
-        pull, calls = group.ready_calls.pull, []
+    group = store.consuming.group("t", "g")
+    fired(store, 1)
+    store.pull("t", group="g", timeout=0).ack()
+    fired(store, 2)
+    group.let_go()
+    pull, calls = group.ready_calls.pull, []
 
-        def closes(*given: int) -> int:
-            calls.append(pull(*given))
-            if len(calls) == at:
-                store.close()
-            return calls[-1]
+    def closes(*given: int) -> int:
+        calls.append(pull(*given))
+        if len(calls) == at:
+            store.close()
+        return calls[-1]
 
-        group.ready_calls.pull = closes
-        with pytest.raises(StoreClosedError):
-            group.pull(1)
-        mapped = (tmp_path / "s").as_posix() in Path("/proc/self/maps").read_text()
-        assert len(calls) == at and not mapped
+    group.ready_calls.pull = closes
+    with pytest.raises(StoreClosedError):
+        group.pull(1)
+    mapped = (tmp_path / "s").as_posix() in Path("/proc/self/maps").read_text()
+    assert len(calls) == at and not mapped
 
 
 @pytest.mark.parametrize("start_ms", [10**11, 9_300_000_000_000, 253_402_300_000_000])
@@ -199,7 +199,7 @@ def test_response_times_are_those_of_any_clock(tmp_path: Path, start_ms: int) ->
     clock = ManualClock(start_ms)
     with TimerStore(tmp_path / "s", clock=clock) as store:
         for count in (1, 2):  # by the long way, and the ready one
-            fired(store, clock, 1)
+            fired(store, 1)
             batch = store.pull("t", group="g", timeout=0)
             clock.advance(timedelta(seconds=3))
             batch.ack()
@@ -209,10 +209,9 @@ def test_response_times_are_those_of_any_clock(tmp_path: Path, start_ms: int) ->
 
 
 def test_an_abandoned_store_maps_nothing(tmp_path: Path) -> None:
-    clock = ManualClock(1_800_000_000_000)
-    store = TimerStore(tmp_path / "s", clock=clock)
+    store = TimerStore(tmp_path / "s", clock=ManualClock(1_800_000_000_000))
     for _ in range(2):  # by the long way, and the ready one
-        fired(store, clock, 1)
+        fired(store, 1)
         store.pull("t", group="g", timeout=0).ack()
     store.abandon()
     gc.collect()
@@ -222,12 +221,12 @@ def test_an_abandoned_store_maps_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pulled_count", [0, 1, 2])
 def test_an_entry_that_points_past_the_log_is_not_hidden(tmp_path: Path, pulled_count: int) -> None:
     """It looked as if it was not durable yet, for as long as it was the last one."""
-    clock = ManualClock(1_800_000_000_000)
-    with TimerStore(tmp_path / "s", config=Config(durability="group"), clock=clock) as store:
+    clock, config = ManualClock(1_800_000_000_000), Config(durability="group")
+    with TimerStore(tmp_path / "s", config=config, clock=clock) as store:
         for _ in range(pulled_count):  # the first pull goes the long way
-            fired(store, clock, 1)
+            fired(store, 1)
             store.pull("t", group="g", timeout=0).ack()
-        fired(store, clock, 2)
+        fired(store, 2)
         queue = tmp_path / "s" / "consumequeue" / "t" / "0" / f"{0:020}"
         with queue.open("r+b") as file:
             file.seek((pulled_count + 1) * 20)
