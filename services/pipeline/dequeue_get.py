@@ -31,7 +31,14 @@ from typing import Final
 from timerstore.services.pipeline.jump import jump
 from timerstore.services.pipeline.link_units import has_unit_room, write_unit
 from timerstore.services.world import needs
-from timerstore.services.world.aside import aside_of, base_slot, claim_limit, is_aside, near_slot
+from timerstore.services.world.aside import (
+    aside_of,
+    base_slot,
+    claim_limit,
+    is_aside,
+    last_straggler,
+    near_slot,
+)
 from timerstore.services.world.floor import find_in, is_superseded
 from timerstore.services.world.rings import RING_COUNT, place_of, waiting_count
 from timerstore.services.world.stages import READ_UNITS, count_stage
@@ -573,7 +580,7 @@ def _hand_on_kept(world: World, read: int) -> int:
     Nor in the front: what a roll hopped to late may be their target.
     """
     last = world.dequeue_put.aside_stop - 1
-    late = max(world.dequeue_get.kept_slot, world.dequeue_get.straggler_slot)
+    late = max(world.dequeue_get.kept_slot, last_straggler(world))
     if observe(world.dequeue_put, "front_slot") <= late:
         return 0
     place = slot_place(last, 1)

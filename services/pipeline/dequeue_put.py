@@ -25,7 +25,7 @@ from timerstore.services.pipeline.copying import (
     stage_is_full,
     touch_message,
 )
-from timerstore.services.world.aside import base_slot, is_aside
+from timerstore.services.world.aside import base_slot, is_aside, last_straggler
 from timerstore.services.world.needs import (
     FLUSHED,
     LOST,
@@ -321,9 +321,8 @@ def _is_settled(world: World, aside: int, now_ms: int) -> bool:
     if aside == 0 or slot + 1 < observe(world.dequeue_put, "aside_stop"):
         return True
     # R joins the front: only behind stragglers, and with the deletes that were kept.
-    straggler = observe(world.enqueue_put, "straggler_slot")
-    straggler = max(straggler, observe(world.dequeue_get, "straggler_slot"))
-    return _is_balanced(world, KEPT_PLACE) and observe(world.dequeue_put, "front_slot") > straggler
+    is_behind = observe(world.dequeue_put, "front_slot") > last_straggler(world)
+    return is_behind and _is_balanced(world, KEPT_PLACE)
 
 
 @inlined

@@ -64,6 +64,13 @@ def near_slot(world: World, slot: int) -> int:
 
 
 @inlined
+def last_straggler(world: World) -> int:
+    """Return the latest slot of the front that stood in for a straggler's; −1: none did."""
+    linked = observe(world.enqueue_put, "straggler_slot")
+    return max(linked, observe(world.dequeue_get, "straggler_slot"))
+
+
+@inlined
 def base_slot(world: World, aside: int) -> int:
     """Return the slot at which a range begins: R, or the front's."""
     if aside == 1:

@@ -187,6 +187,8 @@ def test_alone(
                     slots = [*range(twin.read, twin.ranges[1].claimed), *slots]
                 if slots:
                     slot = slots[place % len(slots)]
+                    if twin.aside_stop <= slot < twin.front:  # as enqueue-put says it
+                        alone.set_cursors(straggler=twin.front)
                     late.append(Late(slot, magic, number, 77, slot * PRECISION_MS + later_ms))
                     number += 1
             alone.push("late", late)
