@@ -27,6 +27,9 @@ from tests.rigs.baton import StuckError
 from tests.rigs.program import python
 from tests.services import test_aside
 from tests.services.test_aside import (
+    test_deletes_of_the_front_wait_for_a_roll_that_is_read_last as hopped_deletes,
+)
+from tests.services.test_aside import (
     test_deletes_of_the_front_wait_for_rolls_that_were_put_aside as aside_deletes,
 )
 from tests.services.test_aside import (
@@ -92,6 +95,7 @@ SHOWN_BY: dict[str, Callable[[Path], None]] = {
     "R leaves stragglers behind": test_aside.test_r_waits_for_a_straggler,
     "R leaves kept deletes behind": aside_deletes,
     "deletes go before what was put aside": aside_deletes,
+    "deletes go before what hopped": hopped_deletes,
     "R jumps over what was put aside": test_aside.test_r_jumps_over_nothing_that_was_put_aside,
     "L forgets what went before": test_aside.test_copies_of_the_front_keep_l_while_r_is_behind,
     "cancel passes what was put aside by": partial(aside_listing, in_first=1),

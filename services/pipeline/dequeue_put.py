@@ -321,8 +321,8 @@ def _is_settled(world: World, aside: int, now_ms: int) -> bool:
     if aside == 0 or slot + 1 < observe(world.dequeue_put, "aside_stop"):
         return True
     # R joins the front: only behind stragglers, and with the deletes that were kept.
-    is_behind = observe(world.dequeue_put, "front_slot") > last_straggler(world)
-    return is_behind and _is_balanced(world, KEPT_PLACE)
+    straggler = last_straggler(world)
+    return _is_balanced(world, KEPT_PLACE) and observe(world.dequeue_put, "front_slot") > straggler
 
 
 @inlined

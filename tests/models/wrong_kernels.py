@@ -34,7 +34,8 @@ The steps.
   slots by itself; R joins it once it has come to aside_stop. Until then the front's first copies
   count for L, its plain deletes are kept (their target may be a roll that was put aside), and a
   unit whose slot the front has passed, but R has not, is a straggler: the front's slot stands in
-  for its own, and R joins only behind that.
+  for its own, and R joins only behind that, as do the deletes that are kept: what hopped from there
+  to the front may be their target.
 - Deliver-levels copies in the order of arrival; its offset moves within the same hold of fire.
   A message that lies further ahead than a level and a second is due at once, for the clock went
   back. So the queue's end is read before the clock: what lies before that end was put at an earlier
@@ -440,6 +441,13 @@ _LOOKS: Final[dict[str, list[Change]]] = {
     ],
     "deletes go before what was put aside": [
         Change(*(GET, "dequeue_get"), "if aside == 0 and waits:", "if False:")
+    ],
+    "deletes go before what hopped": [
+        Change(
+            *(GET, "_hand_on_kept"),
+            'if observe(world.dequeue_put, "front_slot") <= late:',
+            "if False:",
+        )
     ],
 }
 

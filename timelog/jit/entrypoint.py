@@ -22,7 +22,7 @@ def entry_point(function: Callable[..., int], *, keeps_gil: bool = False) -> Cal
     somebody holds who needs the GIL.
     """
     if INTERPRETED:
-        return _alone(function) if keeps_gil else function
+        return function
     entry: Callable[..., int] = _dispatcher(function, keeps_gil).load()
     return entry
 
@@ -30,15 +30,21 @@ def entry_point(function: Callable[..., int], *, keeps_gil: bool = False) -> Cal
 def entry_on(
     function: Callable[..., int], place: Any, *, keeps_gil: bool = False
 ) -> Callable[..., int]:
-    """Return what calls a kernel with a record's address first. The caller keeps the record."""
-    return partial(entry_point(function, keeps_gil=keeps_gil), place.block_address)
+    """Return what calls a kernel with a record's address first. The caller keeps the record.
+
+    With `keeps_gil` none of these runs beside another one, interpreted neither.
+    """
+    entry = entry_point(function, keeps_gil=keeps_gil)
+    if INTERPRETED and keeps_gil:
+        entry = _alone(entry)
+    return partial(entry, place.block_address)
 
 
 _one_at_a_time: Final = RLock()
 
 
 def _alone(function: Callable[..., int]) -> Callable[..., int]:
-    """Return the twin of a kernel that keeps the GIL: none of them runs beside another one."""
+    """Return what is called by one thread at a time."""
 
     @wraps(function)
     def call(*args: int) -> int:
