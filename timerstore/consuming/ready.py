@@ -126,7 +126,8 @@ def _read(ready: Ready, place: PullPlace, i: int, count: int, durable_end: int) 
         place.told[TOLD_SEGMENT] = segment
         return NEEDS_ENTRIES
     at = (start - segment * segment_entries) * fmt.ENTRY_BYTES
-    count = min(count, (segment + 1) * segment_entries - start)
+    if start + count > (segment + 1) * segment_entries:
+        return NEEDS_LONG_WAY  # which reads on in the next segment
     entries = lent_bytes(ready.lent, i, segment_entries * fmt.ENTRY_BYTES)
     if ready.hides != 0:
         count = durable_count(entries, at, count, durable_end)
