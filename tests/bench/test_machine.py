@@ -55,7 +55,9 @@ def test_a_scratch_folder_goes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_scratch_folder_goes_with_its_process(tmp_path: Path, number: signal.Signals) -> None:
     code = (
-        "import sys, time; sys.path.insert(0, sys.argv[1]); import machine\n"
+        "import signal, sys, time; sys.path.insert(0, sys.argv[1]); import machine\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as if no parent ignored them\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "with machine.scratch_folder(sys.argv[2]) as folder, machine.scratch_folder(str(folder)):\n"
         "    print(1, flush=True); time.sleep(1_000)\n"
     )
@@ -65,7 +67,10 @@ def test_a_scratch_folder_goes_with_its_process(tmp_path: Path, number: signal.S
         assert process.stdout
         process.stdout.readline()
         process.send_signal(number)
-        assert process.wait(60)
+        try:
+            assert process.wait(60)
+        finally:
+            process.kill()
     assert list(tmp_path.iterdir()) == []
 
 
