@@ -208,6 +208,26 @@ def test_response_times_are_those_of_any_clock(tmp_path: Path, start_ms: int) ->
             assert (response.count, response.max_ms, response.sum_ms) == (count, 3000, 3000 * count)
 
 
+@pytest.mark.parametrize(("log", "call"), [("commitlog", "pin"), ("queues", "run")])
+def test_a_pull_that_fails_keeps_its_puller(
+    store: TimerStore, monkeypatch: pytest.MonkeyPatch, log: str, call: str
+) -> None:
+    """Few may take the ready way: once they were lost, all pulls of a group took the long one."""
+
+    def fail(*given: int) -> None:
+        raise KeyboardInterrupt
+
+    group = store.consuming.group("t", "g")
+    fired(store, 1)
+    store.core.play_now()
+    monkeypatch.setattr(getattr(store.core.engine, log), call, fail)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            group.pull(1, lambda *_: 1)
+    monkeypatch.undo()
+    assert len(store.pull("t", group="g", timeout=0)) == len(group._ready_pullers) == 1
+
+
 def test_an_abandoned_store_maps_nothing(tmp_path: Path) -> None:
     store = TimerStore(tmp_path / "s", clock=ManualClock(1_800_000_000_000))
     for _ in range(2):  # by the long way, and the ready one

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from sys import getrefcount
 from typing import Final, Literal, TypeVar
 
@@ -307,15 +308,14 @@ class Group(Reader):
             return end
         durable_end = self.core.flusher.durable_end
         first = max(cursor.next, queues.first_index(row))
-        puller = self._take_puller()
         while first < end:  # from behind: the first entry that is not durable is one of the last
             start = max(first, (end - 1) // queues.segment_entries * queues.segment_entries)
             entries, at, kept = queues.run(row, start, end - start)
-            end = start + puller.durable_count(entries, at, end - start, durable_end)
+            with self._puller() as puller:
+                end = start + puller.durable_count(entries, at, end - start, durable_end)
             del kept
             if end > start:
                 break
-        self._pullers.append(puller)
         if end <= first < queues.next_index(row):
             entry = queues.read(row, first, 1)[0]
             if int(entry["offset"]) + int(entry["size"]) > self.core.engine.commitlog.end:
@@ -332,7 +332,8 @@ class Group(Reader):
             first = engine.queues.first_kept(cursor.row, engine.commitlog.start)
             if first <= start:
                 raise
-        cursor.settle(start, min(first, stop))
+        with self.lock.guard():
+            cursor.settle(start, min(first, stop))
         return self._read(cursor, first, stop) if first < stop else self.empty()
 
     def _read_kept(
@@ -346,12 +347,11 @@ class Group(Reader):
         queues, commitlog = engine.queues, engine.commitlog
         entries, at, kept = queues.run(cursor.row, start, count)
         topic, queue_id = self._queues[cursor.row]
-        puller, pins = self._take_puller(), Pinned()
-        room, id_room = _ROOM_BYTES, ID_BYTES_USUAL * count
+        room, id_room, pins = _ROOM_BYTES, ID_BYTES_USUAL * count, Pinned()
         while True:
             block = self._blocks.lend(columns_bytes(count, id_room, room))
             columns = Columns(block, count, id_room)
-            with commitlog.reading():
+            with self._puller() as puller, commitlog.reading():
                 sound = puller.pull(entries, at, start, topic, queue_id, columns)
                 low, high, needed = puller.found()
                 if low < high:
@@ -366,7 +366,6 @@ class Group(Reader):
                 room = needed
                 if high - low <= _DENSE_FACTOR * needed:
                     commitlog.read_ahead(low, high)
-        self._pullers.append(puller)
         if sound < count and may_mend:
             unsound = (start + np.flatnonzero(columns.verdicts != PULL_SOUND)).tolist()
             if mend_entries(engine, cursor.row, unsound):
@@ -381,6 +380,15 @@ class Group(Reader):
                 return self.empty()
         pulled_us = round(self.core.steady_ms() * 1000)
         return Run(self, cursor, columns, start, start + count, sound, pins, pulled_us)
+
+    @contextmanager
+    def _puller(self) -> Iterator[Puller]:
+        """Take a puller while the block runs, however it ends: few may take the ready way."""
+        puller = self._take_puller()
+        try:
+            yield puller
+        finally:
+            self._pullers.append(puller)
 
     def _take_puller(self) -> Puller:
         """Return one that nobody uses; it is given back when it has read."""
