@@ -15,18 +15,28 @@ import timerstore
 from tests.backups.test_follow import Followed
 from tests.backups.test_remote import AHEAD_MS, TINY
 from tests.cli.shell import SMALL, Run, finish, process
+from tests.models.quiet_disk import QuietDisk
 from tests.rigs.damaging import flip_bit
 from tests.rigs.waiting import wait_until
 from tests.sparse_copy import copy_tree
 from tests.watched import Ended, EndingDisk
 from timerstore import CorruptStoreError, InvalidArgumentError, NotAStoreError, StoreLockedError
+from timerstore.backups import promote as promote_module
 from timerstore.backups.catalog import read_catalog
 from timerstore.backups.chains import claim_chain, newest_claim
 from timerstore.backups.destination import find_destination
 from timerstore.backups.promote import PromoteReport, promote
-from timerstore.backups.standby import Standby, folder_beside, held_folder, read_standby
+from timerstore.backups.standby import (
+    Standby,
+    copy_standby,
+    folder_beside,
+    held_folder,
+    read_standby,
+)
 from timerstore.core.directory import STANDBY_FILE
+from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import segment_name
+from timerstore.timelog.reading.reader import Fault
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -445,3 +455,115 @@ def test_the_commands(run: Run, tmp_path: Path) -> None:
             following.close = lambda: None  # type: ignore[method-assign]
     assert "taken over" in run("follow", path, place, exits=3).output
     assert json.loads(run("info", local, "--json").stdout)["pending_count"] == 2
+
+
+def test_each_small_file_is_looked_at(tmp_path: Path) -> None:
+    """A step heals it; without its destination nothing of it becomes a store."""
+    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
+    for number in range(2):
+        pair.ship(5)
+        pair.fetch()
+        state = read_standby(pair.local)
+        assert state is not None and len(state.files) > 4
+        for name in state.files:
+            copy = copy_tree(pair.local, tmp_path / f"{number}{name.replace('/', '-')}")
+            if size := (copy / name).stat().st_size:
+                flip_bit(copy / name, size // 2, 1)
+            else:
+                (copy / name).write_bytes(b"\0")
+            assert name in {each.file for each in timerstore.verify(copy).problems}, name
+            with pytest.raises(CorruptStoreError, match="not the one that was fetched"):
+                promote(copy, config=TINY, clock=pair.kept.clock, fenced=False)
+            (copy / name).unlink()
+            assert name in {each.file for each in timerstore.verify(copy).problems}, name
+            healed = Pair.__new__(Pair)
+            healed.place, healed.local = pair.place, copy
+            assert healed.fetch() == 0 and timerstore.verify(copy).ok
+    pair.close()
+
+
+def test_a_step_that_ends_before_a_new_small_file_is_there(tmp_path: Path) -> None:
+    """It is not missed, since the point before had none; the next step brings it."""
+    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
+    pair.ship(5)
+    pair.fetch()
+    state, name = read_standby(pair.local), "abort"
+    assert state is not None and name in state.files
+    before = {each: crc for each, crc in state.files.items() if each != name}
+    replace(state, before=before).write(Disk(), pair.local)
+    (pair.local / name).unlink()
+    assert timerstore.verify(pair.local).ok
+    pair.ship(5)
+    with pytest.raises(Ended):
+        pair.fetch(disk=EndingDisk(6))
+    for _ in range(2):
+        assert timerstore.verify(pair.local).ok
+        pair.fetch()
+    assert (pair.local / name).exists() and count(pair.local) == 10
+    pair.close()
+
+
+def test_a_cut_segment_is_not_read_as_zeros(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
+    pair.ship(65)
+    pair.fetch()
+    os.truncate(pair.local / "commitlog" / segment_name(8_192), 100)
+    with pytest.raises(CorruptStoreError, match="a segment ends at this offset") as raised:
+        copy_standby(pair.local, tmp_path / "copy", QuietDisk())
+    assert raised.value.offset == 8_292
+    pair.close()
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_what_became_the_store_meanwhile_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fenced: bool
+) -> None:
+    """Another promotion ends while this one looks at the log: then programs put into the store."""
+    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
+    pair.ship(10)
+    pair.fetch()
+
+    def look(path: Path) -> list[Fault]:
+        monkeypatch.undo()
+        pair.promote()
+        with timerstore.open(path, config=TINY, clock=pair.kept.clock) as store:
+            store.put_many([b"x" * 1_000] * 20, delay=timedelta(hours=1))
+        return []
+
+    monkeypatch.setattr(promote_module, "standby_faults", look)
+    with pytest.raises(timerstore.TimerStoreError, match="standby"):
+        pair.promote(fenced=fenced)
+    assert count(pair.local) == 30 and timerstore.verify(pair.local).ok
+    pair.close()
+
+
+def test_what_a_step_brings_before_a_promotion_has_the_folder_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
+    pair.ship(10)
+    pair.fetch()
+
+    def look(path: Path) -> list[Fault]:
+        pair.ship(65)
+        pair.fetch()
+        return []
+
+    monkeypatch.setattr(promote_module, "standby_faults", look)
+    assert pair.promote(fenced=False).pending_count == 75
+    pair.close()
+
+
+def test_a_store_is_no_standby_again(tmp_path: Path) -> None:
+    """A kill had left a temporary file: an empty folder has that, a standby, but no store."""
+    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
+    pair.local.mkdir()
+    (pair.local / f"{STANDBY_FILE}.tmp").write_text("{")
+    pair.ship(10)
+    pair.fetch()
+    (pair.local / f"{STANDBY_FILE}.tmp").write_text("{")
+    pair.promote(fenced=False)
+    with pytest.raises(InvalidArgumentError, match="files that belong to no standby"):
+        pair.fetch()
+    assert count(pair.local) == 10
+    pair.close()

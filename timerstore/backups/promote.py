@@ -34,6 +34,7 @@ from timerstore.ground.config import Config
 from timerstore.services.world.clock import ManualClock
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import write_json
+from timerstore.timelog.files.names import is_small_file
 
 PROMOTED_FILE: Final = "promoted.json"
 
@@ -72,7 +73,7 @@ def promote(
     log), for its indexes. Durable on return.
 
     Raises NotAStoreError if the folder is no standby, or holds no point; StoreLockedError if
-    another copy is being promoted, or was; CorruptStoreError if the log is not what was fetched;
+    another copy is being promoted, or was; CorruptStoreError if the folder is not what was fetched;
     StoreAccessError if the destination cannot be reached: then the folder is a standby as before.
     """
     config, disk = Config() if config is None else config, Disk() if disk is None else disk
@@ -83,15 +84,19 @@ def promote(
                 f"{path} holds no point yet. Run: timerstore standby {state.dest} {path} --once"
             )
         for fault in standby_faults(path):
-            raise CorruptStoreError(fault.file, fault.offset, fault.reason)
+            is_fetched_anew = fenced and state.restores is None and is_small_file(fault.file)
+            if not is_fetched_anew:
+                raise CorruptStoreError(fault.file, fault.offset, fault.reason)
         if fenced:
-            state = _fence(path, state, disk)
+            _fence(path, state, disk)
         lock = BackupLock(path)
         try:
-            _become_store(path, state, disk)
+            state = read_standby(path)  # meanwhile it may have become the store, or got a point
+            if state is not None:
+                _become_store(path, state, disk)
         finally:
             lock.release()
-    else:
+    if state is None:
         state = read_standby(path, PROMOTED_FILE)
     if state is None:
         raise NotAStoreError(f"{path} is no standby. Pass a folder that `timerstore standby` made.")
@@ -106,7 +111,7 @@ def promote(
     )
 
 
-def _fence(path: Path, state: StandbyState, disk: Disk) -> StandbyState:
+def _fence(path: Path, state: StandbyState, disk: Disk) -> None:
     """Refuse the earlier writer; fetch what was written by then; begin a chain of our own."""
     dest = find_destination(state.dest)
     standby = Standby(path, dest, state.dest, disk)
@@ -136,7 +141,6 @@ def _fence(path: Path, state: StandbyState, disk: Disk) -> StandbyState:
             restores=state.restores,
         )
         begin_chain(dest, chain)
-        return state
     finally:
         standby.close()
 

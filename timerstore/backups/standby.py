@@ -67,6 +67,7 @@ WAIT_S_MAX: Final = 60.0
 """Between two tries while something fails."""
 _LOG: Final = "commitlog"
 _READ_BYTES: Final = 1 << 20
+_ENDS_HERE: Final = "a segment ends at this offset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,8 @@ class StandbyState:
     """None: none was fetched yet."""
     files: dict[str, int] = field(default_factory=dict)
     """The point's small files, with the CRC-32 of each."""
+    before: dict[str, int] = field(default_factory=dict)
+    """The same of the point before; while they are replaced, each file is one or the other."""
     crcs: dict[int, int] = field(default_factory=dict)
     """By number of segment, the CRC-32 of its bytes up to the point's end."""
     claim: tuple[int, str] | None = None
@@ -113,9 +116,11 @@ def read_standby(path: Path, name: str = STANDBY_FILE) -> StandbyState | None:
             told["restores"] = check_restores(content["restores"])
         if content.get("point") is not None:
             told["chain"], told["point"] = chain_of(content["chain"]), _point(content["point"])
-            told["files"] = {file: whole(crc) for file, crc in content["files"].items()}
+            for each in ("files", "before"):
+                known = content.get(each, content["files"])
+                told[each] = {file: whole(crc) for file, crc in known.items()}
             told["crcs"] = {whole(int(each)): whole(crc) for each, crc in content["crcs"].items()}
-            if not all(map(is_small_file, told["files"])):
+            if not all(map(is_small_file, [*told["files"], *told["before"]])):
                 raise ValueError("it names a file that no store has")
         return StandbyState(**told)
 
@@ -152,7 +157,7 @@ class Standby:
         self.path, self.dest, self.disk = check_path(path), dest, disk or Disk()
         self.disk.make_folder(path)
         names = held_names(path)
-        if names and not names & {STANDBY_FILE, f"{STANDBY_FILE}.tmp"}:
+        if STANDBY_FILE not in names and names - {f"{STANDBY_FILE}.tmp"}:
             raise InvalidArgumentError(
                 f"{path} holds files that belong to no standby. Pass an empty folder."
             )
@@ -229,15 +234,17 @@ class Standby:
         disk, size, run, state = self.disk, catalog.segment_bytes, catalog.run_of(point), self.state
         self._check_same(catalog)
         last, start, crcs = state.point, point.log_start, dict[int, tuple[int, int]]()
+        new = {name: zlib.crc32(data) for name, data in files.items()}
         settle(disk, self.path, state)
         goes_on = last is not None and catalog.has_run(last.chain, run) and last.log_end >= start
         if last is not None and goes_on and self._has_log(last, size):
             self._check_seen(catalog, last, point)
-            folder, start = self.path / _LOG, last.log_end
+            folder, start, held = self.path / _LOG, last.log_end, _held_files(self.path, state)
+            before = {name: crc for name, crc in held.items() if crc is not None}
             crcs = {n: (min(start - n * size, size), crc) for n, crc in state.crcs.items()}
             cut_log(disk, folder, start, size)  # what a step that ended midway left there
         else:
-            folder = folder_beside(self.path, point) / _LOG
+            folder, before = folder_beside(self.path, point) / _LOG, new
             write_files(disk, folder.parent, files)
         lay_log(catalog, run, start, point.log_end, folder, disk=disk, told=lambda count: None)
         self.write(
@@ -245,7 +252,8 @@ class Standby:
                 state,
                 chain=catalog.chain,
                 point=point,
-                files={name: zlib.crc32(data) for name, data in files.items()},
+                files=new,
+                before=before,
                 crcs={
                     number: _crc_of(folder, number, size, stop, *crcs.get(number, (0, 0)))
                     for number, stop in _stops(point, size)
@@ -305,13 +313,31 @@ def _crc_of(folder: Path, number: int, size: int, stop: int, at: int, crc: int) 
         while at < stop:
             data = file.read(min(_READ_BYTES, stop - at))
             if not data:
-                raise CorruptStoreError(_LOG, number * size + at, "a segment ends at this offset")
+                raise CorruptStoreError(_LOG, number * size + at, _ENDS_HERE)
             at, crc = at + len(data), crc_of(data, crc)
     return crc
 
 
+def _held_files(folder: Path, state: StandbyState) -> dict[str, int | None]:
+    """Return the CRC-32 of each small file, if it is one of the point's or of the one before.
+
+    None: it is missing, as one of the two has it.
+    """
+    found, known = dict[str, int | None](), (state.files, state.before)
+    for name in sorted(state.files | state.before):
+        try:
+            crc = zlib.crc32(read_small(folder / name))
+        except MissingFileError:
+            crc = None
+        except CorruptStoreError:  # it is far too long
+            continue
+        if crc in [each.get(name) for each in known]:
+            found[name] = crc
+    return found
+
+
 def standby_faults(path: Path) -> list[Fault]:
-    """Return what of a log is not as `standby.json` says; nothing if there is none. O(bytes)."""
+    """Return what is not as `standby.json` says; nothing if there is none. O(bytes of the log)."""
     try:
         state = read_standby(path)
     except CorruptStoreError as e:
@@ -329,6 +355,9 @@ def standby_faults(path: Path) -> list[Fault]:
             found.append(Fault(e.file, e.offset, e.reason))
         except FileNotFoundError:
             found.append(Fault(_LOG, number * size, "a segment is missing"))
+    sound = _held_files(folder.parent, state)
+    for name in sorted((state.files | state.before).keys() - sound.keys()):
+        found.append(Fault(name, 0, "the file is not the one that was fetched"))
     if found and read_standby(path) != state:
         return standby_faults(path)  # a step has brought another point meanwhile
     return found
@@ -377,7 +406,7 @@ def copy_standby(path: Path, target: Path, disk: Disk) -> Chain:
             name = segment_name(number * size)
             _copy(source / _LOG / name, target / _LOG / name, stop, size, disk)
         write_files(disk, target, {name: read_small(source / name) for name in state.files})
-    except (FileNotFoundError, MissingFileError):
+    except (FileNotFoundError, MissingFileError, CorruptStoreError):
         if read_standby(path) == state:
             raise
     if read_standby(path) == state:
@@ -392,7 +421,10 @@ def _copy(source: Path, target: Path, stop: int, size: int, disk: Disk) -> None:
     try:
         os.ftruncate(copy, size)
         at = 0
-        while at < stop and (count := os.sendfile(copy, fd, at, stop - at)):
+        while at < stop:
+            count = os.sendfile(copy, fd, at, stop - at)
+            if count == 0:
+                raise CorruptStoreError(_LOG, int(source.name) + at, _ENDS_HERE)
             at += count
     except OSError as e:
         raise disk.full(e, target) from e
