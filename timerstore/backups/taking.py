@@ -20,9 +20,10 @@ from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reading.reader import StoreReader
 
 _LEFT_OUT: Final = frozenset(
-    f"config/{name}" for name in ("wheelsums", "timermetrics", "rebuild.json", "keyindex.json")
+    f"config/{name}"
+    for name in ("wheelsums", "timermetrics", "rebuild.json", "keyindex.json", "spare")
 )
-"""They belong to the indexes."""
+"""They belong to the indexes; the last holds nothing but room."""
 _LOOK_S: Final = 0.02
 """So often a checkpoint is read while it is waited for."""
 
