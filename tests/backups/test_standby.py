@@ -20,19 +20,20 @@ from tests.rigs.damaging import flip_bit
 from tests.rigs.waiting import wait_until
 from tests.sparse_copy import copy_tree
 from tests.watched import Ended, EndingDisk
-from timerstore import CorruptStoreError, InvalidArgumentError, NotAStoreError, StoreLockedError
+from timerstore import (
+    CorruptStoreError,
+    InvalidArgumentError,
+    NotAStoreError,
+    StoreFullError,
+    StoreLockedError,
+)
 from timerstore.backups import promote as promote_module
+from timerstore.backups import standby as standby_module
 from timerstore.backups.catalog import read_catalog
 from timerstore.backups.chains import claim_chain, newest_claim
 from timerstore.backups.destination import find_destination
 from timerstore.backups.promote import PromoteReport, promote
-from timerstore.backups.standby import (
-    Standby,
-    copy_standby,
-    folder_beside,
-    held_folder,
-    read_standby,
-)
+from timerstore.backups.standby import Standby, folder_beside, held_folder, read_standby
 from timerstore.core.directory import STANDBY_FILE
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import segment_name
@@ -504,13 +505,42 @@ def test_a_step_that_ends_before_a_new_small_file_is_there(tmp_path: Path) -> No
     pair.close()
 
 
+@pytest.mark.parametrize("has_point", [True, False])
+def test_a_full_disk_leaves_nothing_behind_the_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_point: bool
+) -> None:
+    """Half a message ends at a hole, and to read one of a full tmpfs is a SIGBUS."""
+    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
+    if has_point:
+        pair.ship(5)
+        pair.fetch()
+    pair.ship(65)
+    lay_log = standby_module.lay_log
+
+    def lay(*given: Any, **options: Any) -> None:
+        lay_log(*given, **options)
+        raise StoreFullError("full")
+
+    monkeypatch.setattr(standby_module, "lay_log", lay)
+    with pytest.raises(StoreFullError):
+        pair.fetch()
+    monkeypatch.undo()
+    if has_point:
+        assert count(pair.local) == 5 and timerstore.verify(pair.local).ok
+    else:
+        assert [each.name for each in pair.local.iterdir()] == [STANDBY_FILE]
+    pair.fetch()
+    assert count(pair.local) == 65 + 5 * has_point and timerstore.verify(pair.local).ok
+    pair.close()
+
+
 def test_a_cut_segment_is_not_read_as_zeros(tmp_path: Path) -> None:
     pair = Pair(tmp_path, f"file://{tmp_path}/objects")
     pair.ship(65)
     pair.fetch()
     os.truncate(pair.local / "commitlog" / segment_name(8_192), 100)
     with pytest.raises(CorruptStoreError, match="a segment ends at this offset") as raised:
-        copy_standby(pair.local, tmp_path / "copy", QuietDisk())
+        standby_module.copy_standby(pair.local, tmp_path / "copy", QuietDisk())
     assert raised.value.offset == 8_292
     pair.close()
 

@@ -38,6 +38,7 @@ from timerstore.errors import (
     InvalidArgumentError,
     MissingFileError,
     NotAStoreError,
+    StoreFullError,
     TimerStoreError,
 )
 from timerstore.ground.kinds import check_path
@@ -246,7 +247,14 @@ class Standby:
         else:
             folder, before = folder_beside(self.path, point) / _LOG, new
             write_files(disk, folder.parent, files)
-        lay_log(catalog, run, start, point.log_end, folder, disk=disk, told=lambda count: None)
+        try:
+            lay_log(catalog, run, start, point.log_end, folder, disk=disk, told=lambda count: None)
+        except StoreFullError:  # who reads half a message of a full tmpfs reads a hole behind it
+            if folder.parent == self.path:
+                cut_log(disk, folder, start, size)
+            else:
+                remove_tree(disk, folder.parent)
+            raise
         self.write(
             replace(
                 state,
