@@ -12,8 +12,8 @@ from fastapi import FastAPI, Request
 import timerstore
 from timerstore import recurring
 
-# A retry waits for the third level first, then for one more each time.
-CONFIG = timerstore.Config(delay_levels="1s 1s 1s 2s 30s 2m")
+# Seconds before each retry.
+BACKOFF = [1, 2, 30, 120]
 
 
 def remind(d: timerstore.Delivery) -> None:
@@ -29,8 +29,8 @@ def daily(d: timerstore.Delivery) -> None:
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Share the store with the other workers; at the end what is being sent may end."""
-    with timerstore.open("timers", share=True, config=CONFIG) as store:
-        consumer = timerstore.Consumer(store, "sender", threads=4, max_attempts=4)
+    with timerstore.open("timers", share=True) as store:
+        consumer = timerstore.Consumer(store, "sender", threads=4, backoff=BACKOFF, max_attempts=4)
         consumer.subscribe("reminders", remind)
         consumer.subscribe("daily", daily)
         with consumer, recurring.Schedules(store) as jobs:
