@@ -15,7 +15,7 @@ def log_used_end(reader: StoreReader) -> int:
     log, end = reader.commitlog, reader.commitlog.used_end()
     if reader.sealed_from >= end:
         return end
-    scanned = reader.scan(max(log.start, reader.sealed_from), end)
+    scanned = reader.scan(max(log.start, reader.sealed_from))
     for _ in scanned:
         pass
     at, quiet = scanned.end, apron_bytes(log.segment_bytes)
