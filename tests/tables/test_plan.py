@@ -52,6 +52,7 @@ def test_golden_cut_small(name: str, golden_unpacked: Callable[[str], Path]) -> 
 def test_boundaries_without_queues(found: list[naive.Message], piece: int) -> None:
     for message in found:
         message.has_crc = True
+        message.topic = message.topic[:120]  # a longer one can name no folder: it is damage
     end = place(found, 4_096)
     begins = {message.offset for message in found} | {4_096 * i for i in range(10)} | {end}
     with tempfile.TemporaryDirectory() as folder:
