@@ -6,7 +6,7 @@ something, reads the messages and notes that they are handed out. It keeps the G
 else hands out or acknowledges, nothing that it looks at is unmapped, and no signal comes. So it
 waits for nothing, and reads only what was appended lately, which is in memory. All that is out of
 the ordinary goes the long way (`group.py`, `run.py`): what was given back or sent back, damage,
-what a block does not hold, a store that is being closed.
+what a block does not hold, what lies in two segments of a queue, a store that is being closed.
 """
 
 from __future__ import annotations
