@@ -1,5 +1,6 @@
 """The data source, through Spark: every table, options, filters, several stores, damage."""
 
+import os
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -220,3 +221,28 @@ def test_refused_paths_and_schemas(spark: Any, closed: Path) -> None:
 def test_timerstore_alone_imports_no_spark() -> None:
     code = "import sys, timerstore, timerstore.tables; sys.exit('pyspark' in sys.modules)"
     python("-c", code, cwd=ROOT, PYTHONPATH="")
+
+
+def test_a_table_of_a_catalog(spark: Any, closed: Path) -> None:
+    name = f"timers_{os.getpid()}"
+    spark.sql(
+        f"CREATE TABLE {name} USING timerstore OPTIONS (table 'units', `columns` 'offset,due_ms') "
+        f"LOCATION '{closed}'"
+    )
+    try:
+        expected = read_table(closed, "units", ["offset", "due_ms"])
+        assert spark.table(name).columns == expected.column_names
+        rows = spark.sql(f"SELECT offset, due_ms FROM {name} WHERE due_ms > 0").collect()
+        assert sorted(map(tuple, rows)) == sorted(zip(*expected.to_pydict().values(), strict=True))
+        meant = {row.col_name: row.comment for row in spark.sql(f"DESCRIBE {name}").collect()}
+        assert meant["offset"] == TABLES["units"].find("offset").meaning
+        with pytest.raises(Exception, match="There is no option 'tabel'"):
+            spark.sql(f"CREATE TABLE x USING timerstore OPTIONS (tabel 'a') LOCATION '{closed}'")
+        columns = f"CREATE TABLE {name}_few (due_ms bigint) USING timerstore"
+        spark.sql(f"{columns} LOCATION '{closed}'")
+        with pytest.raises(Exception, match="LOCATION and without columns"):
+            spark.table(f"{name}_few").collect()
+    finally:
+        for each in (name, f"{name}_few"):
+            spark.sql(f"DROP TABLE IF EXISTS {each}")
+    assert (closed / "commitlog").is_dir()

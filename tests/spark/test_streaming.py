@@ -1,12 +1,13 @@
 """Streams: what is appended comes once, over restarts, in batches that end between messages."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import timerstore
-from tests.table_stores import EVENTFUL, MILLISECOND, live
+from tests.table_stores import EVENTFUL, MILLISECOND, SMALL, live
 from timerstore.tables import read_table
 
 pytestmark = pytest.mark.slow
@@ -74,3 +75,37 @@ def test_tables_that_do_not_only_grow(spark: Any, tmp_path: Path) -> None:
     live(tmp_path / "s", EVENTFUL).close()
     with pytest.raises(Exception, match="The table timers cannot be streamed"):
         follow(spark, tmp_path / "s", tmp_path / "out", "timers")
+
+
+def fire(path: Path, count: int, clock: timerstore.ManualClock) -> None:
+    """Open a store, let so many timers fire, close it."""
+    with timerstore.open(path, config=SMALL, clock=clock) as store:
+        for i in range(count):
+            store.put(b"timer %d" % i, delay_ms=1_000)
+        clock.advance(2_000 * MILLISECOND)
+
+
+def test_a_store_that_was_made_anew(spark: Any, tmp_path: Path) -> None:
+    path, out, clock = tmp_path / "s", tmp_path / "out", timerstore.ManualClock()
+    fire(path, 20, clock)
+    first = follow(spark, path, out)
+    assert len(first) == 20
+    shutil.rmtree(path)
+    fire(path, 30, clock)
+    assert follow(spark, path, out) == sorted(first + offsets(path, "fired"))
+
+
+def test_a_store_that_was_restored(spark: Any, tmp_path: Path) -> None:
+    path, out, clock = tmp_path / "s", tmp_path / "out", timerstore.ManualClock()
+    fire(path, 20, clock)
+    timerstore.backup(path, tmp_path / "backup")
+    fire(path, 10, clock)
+    before = follow(spark, path, out)
+    assert len(before) == 30
+    shutil.rmtree(path)
+    cut = timerstore.restore(tmp_path / "backup", path)
+    assert cut.pending_count == 0
+    fire(path, 5, clock)
+    assert follow(spark, path, out) == sorted(before + offsets(path, "fired")[20:])
+    fire(path, 3, clock)
+    assert len(follow(spark, path, out)) == 38

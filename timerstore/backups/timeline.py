@@ -6,7 +6,9 @@ What was restored goes on from the end that it was cut to, under the same tag. A
 
 from __future__ import annotations
 
+import sys
 import uuid
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,15 +44,25 @@ def note_restore(disk: Disk, path: Path, log_end: int) -> None:
     write_json(disk, path / RESTORED_FILE, {"restores": restores})
 
 
+def shared_end(before: Restores, since: Restores) -> int:
+    """Return up to which commit log offset a store has the log that it had.
+
+    `before`, `since`: how it had been restored then and by now. A store that was not restored since
+    has all of it.
+    """
+    pairs = zip(before, since, strict=False)
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return min((each["log_end"] for each in (*before[same:], *since[same:])), default=sys.maxsize)
+
+
 def find_divergence(reader: StoreReader, before: Restores, log_end: int, backup: object) -> None:
     """Raise InvalidArgumentError if the store is not what became of a point in `backup`.
 
     `before`, `log_end`: how the store had been restored by then, and where its log ended.
     """
     since = read_restores(reader.path, reader.steady.read)
-    if since[: len(before)] == before:
-        if all(each["log_end"] >= log_end for each in since[len(before) :]):
-            return
+    if since[: len(before)] == before and shared_end(before, since) >= log_end:
+        return
     raise InvalidArgumentError(
         f"{reader.path} was restored to a time before the last point in {backup}, so the two "
         "logs differ from there on. Pass a new folder."

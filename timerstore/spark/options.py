@@ -99,7 +99,10 @@ def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
     if "paths" in options:
         return tuple(json.loads(options["paths"]))
     if not options.get("path"):
-        raise InvalidArgumentError("No path was given. Pass the folder of a store to load().")
+        raise InvalidArgumentError(
+            "No path was given. Pass the folder of a store to load(), or make the table of a "
+            "catalog with LOCATION and without columns."
+        )
     return (options["path"],)
 
 

@@ -7,7 +7,7 @@ to read. So it loads what a step needs when that is called; only the last two ne
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from timerstore.spark.options import ReadOptions
 
 
+_OPTION: Final = "option."
+_OPTIONS: Final = "timerstore"
+"""Where the first column of a catalog's table keeps the options that the table was made with."""
+
+
 class TimerStoreDataSource(DataSource):
     """Stores as tables: messages, queues, units, slots, timers, fired, checkpoint, problems.
 
@@ -33,6 +38,15 @@ class TimerStoreDataSource(DataSource):
         """Take the options as Spark has them; they are checked when they are used."""
         super().__init__(options)
         self._options = {name.lower(): value for name, value in options.items()}
+        self._is_catalog_table = "provider" in self._options
+        if self._is_catalog_table:
+            # Spark adds properties of its own, such as owner; OPTIONS stand behind this word.
+            asked = {
+                name.removeprefix(_OPTION): value
+                for name, value in self._options.items()
+                if name.startswith(_OPTION)
+            }
+            self._options = {"path": self._options.get("path", ""), **asked}
 
     @classmethod
     def name(cls) -> str:
@@ -50,13 +64,18 @@ class TimerStoreDataSource(DataSource):
         from timerstore.spark.types import spark_schema
 
         options = self._read_options()
-        return spark_schema(options.table, options.column_names())
+        schema = spark_schema(options.table, options.column_names())
+        if self._is_catalog_table:
+            schema.fields[0].metadata[_OPTIONS] = self._options
+        return schema
 
     @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a table."""
         from timerstore.spark.partitions import FilteringReader, PlainReader
 
+        # Spark hands the reader of a catalog's table no options, but the columns as they were.
+        self._options = self._options or schema.fields[0].metadata.get(_OPTIONS, {})
         options = self._read_options()
         reads = FilteringReader if options.push_filters else PlainReader
         return reads(options, schema)

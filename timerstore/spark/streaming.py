@@ -1,13 +1,14 @@
 """A stream of what is appended: the messages, or the fired timers, of one store or several.
 
-The offset of the stream is the commit log's, for each store: `{"timers/": 1234}`. It always stands
-where a message begins, so a batch that Spark asks for again is the same batch.
+The offset of the stream is the commit log's, for each store, with what tells which log that is:
+`{"timers/": {"offset": 1234, "store_tag": 77, "restores": [...]}}`. It always stands where a
+message begins, so a batch that Spark asks for again is the same batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypedDict
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -19,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from timerstore.backups.destination import is_copy
+from timerstore.backups.timeline import Restores, read_restores, shared_end
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.spark.options import ReadOptions
 from timerstore.spark.partitions import SplitPartition, read_partition
@@ -29,7 +31,17 @@ from timerstore.tables.splits import plan_log
 from timerstore.tables.view import StoreView, cut_store
 
 STREAMED = ("messages", "fired")
-Offsets = dict[str, int]
+
+
+class Place(TypedDict):
+    """How far one store was read. `restores`: how it had been restored by then."""
+
+    offset: int
+    store_tag: int
+    restores: Restores
+
+
+Offsets = dict[str, Place]
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -61,7 +73,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where a new stream begins."""
         if self.options.starting == "latest":
             return self._ends({})
-        return {view.cut.path: view.reader.commitlog.start for view in self._views()}
+        return {view.cut.path: _place(view, view.reader.commitlog.start) for view in self._views()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return how much one batch takes at most."""
@@ -75,18 +87,21 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {}
         for view in self._views():
             path = view.cut.path
-            first = max(start.get(path, 0), view.reader.commitlog.start)
+            first = max(_offset(view, start), view.reader.commitlog.start)
             end = max(first, log_end(view, first))
             if most is not None and end - first > most:
                 end = message_from(view, first + most, end)
             if self._target is not None:
-                end = max(first, min(end, self._target.get(path, first)))
-            ends[path] = end
+                end = max(first, min(end, _offset(view, self._target)))
+            ends[path] = _place(view, end)
         # A store that is gone keeps its place, because it may come back.
         return {**start, **ends}
 
     def _ends(self, start: Offsets) -> Offsets:
-        return {view.cut.path: log_end(view, start.get(view.cut.path, 0)) for view in self._views()}
+        return {
+            view.cut.path: _place(view, log_end(view, _offset(view, start)))
+            for view in self._views()
+        }
 
     @plainly
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -98,8 +113,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Plan one batch."""
         found: list[InputPartition] = []
         for view in self._views():
-            log, path = view.reader.commitlog, view.cut.path
-            first, stop = start.get(path, log.start), end.get(path, 0)
+            log = view.reader.commitlog
+            first = _offset(view, start) if view.cut.path in start else log.start
+            stop = _offset(view, end)
             if stop <= first:
                 continue
             if self.options.failfast and first < log.start:
@@ -115,3 +131,22 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the record batches of a partition; runs in a task."""
         return read_partition(partition, self.options, self.schema, self.options.bounds)
+
+
+def _place(view: StoreView, offset: int) -> Place:
+    reader = view.reader
+    restores = read_restores(reader.path, reader.steady.read)
+    return {"offset": offset, "store_tag": reader.store_tag, "restores": restores}
+
+
+def _offset(view: StoreView, places: Offsets) -> int:
+    """Return how far the log that is there now was read.
+
+    A store that was made anew under the path was not read at all; what was restored since has
+    another log from where it was cut to.
+    """
+    known = places.get(view.cut.path)
+    if known is None or known["store_tag"] != view.reader.store_tag:
+        return 0
+    end = shared_end(known["restores"], _place(view, 0)["restores"])
+    return min(known["offset"], end)

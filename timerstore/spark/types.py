@@ -35,7 +35,12 @@ _TYPES: Final[dict[str, DataType]] = {
 def spark_schema(table: str, columns: Sequence[str]) -> StructType:
     """Return the Spark schema of some columns of a table."""
     found = [schema.find_table(table).find(name) for name in columns]
-    return StructType([StructField(each.name, _TYPES[each.kind]) for each in found])
+    return StructType(
+        [
+            StructField(each.name, _TYPES[each.kind], metadata={"comment": each.meaning})
+            for each in found
+        ]
+    )
 
 
 def check_schema(table: str, wanted: StructType) -> None:
