@@ -158,13 +158,12 @@ def ratio(figures: dict[str, Any], name: str) -> float:
 
 
 def measured(figures: dict[str, Any], peers: Sequence[Peer]) -> str:
-    """Return rates, ratios, bytes as a line."""
+    """Return rates and ratios as a line."""
     known = [peer.name for peer in peers if peer.name in figures["peers"]]
     words = ", ".join(f"{ratio(figures, name):.3g} × {name}" for name in known)
-    words += f": {short(figures['per_second'])}/s with {figures['bytes_each']} bytes each"
+    words += f": {short(figures['per_second'])}/s"
     for name in known:
-        f = figures["peers"][name]
-        words += f", {name} {short(f['per_second'])}/s with {f['bytes_each']}"
+        words += f", {name} {short(figures['peers'][name]['per_second'])}/s"
     missing = [peer.name for peer in peers if peer.name not in known]
     return words + "".join(f"; {name} {MISSING}" for name in missing)
 

@@ -176,8 +176,8 @@ class Bench:
         figures = {"per_second": through, "wheel_per_second": wheel, "bytes_each": sizes}
         figures["limit"] = disk.figures()
         measured = (
-            f"{through / wheel:.2f} ×: {_short(through)}/s with {sizes[0]} bytes each, "
-            f"the wheel's {_short(wheel)}/s with {sizes[1]}" + limit.words(disk.figures())
+            f"{through / wheel:.2f} ×: {_short(through)}/s, the wheel's {_short(wheel)}/s"
+            + limit.words(disk.figures())
         )
         what = f"whole life through a delay level of {ours.WAIT_MS} ms, beside the wheel's"
         return [Row(what, "≥ 0.5 ×", "", measured, through >= wheel / 2, figures)]
@@ -450,8 +450,8 @@ def _took(what: str, allowed: str, took: space.Space, copied_max: float) -> list
     """Return two rows: what a store took at most, what cleaning copied."""
     figures = asdict(took)
     disk, copied = took.told()
-    reach = f"≤ {space.FACTOR} × the bytes pending + {allowed} at any time"
-    copied_what = "bytes copied by cleaning for each byte put, the same"
+    reach = f"≤ {space.FACTOR} × pending + {allowed}"
+    copied_what = "copied by cleaning for each byte put"
     is_little = took.copied_share <= copied_max
     return [
         Row(f"disk: {what}", reach, "", disk, took.is_small, figures),

@@ -90,8 +90,6 @@ def words(figures: dict[str, Any] | None) -> str:
     if figures is None:
         return ""
     return (
-        f"; {figures['share']:.2f} × the disk's rate for the same bytes and syncs "
-        f"({figures['least_share']:.2f} to {figures['most_share']:.2f}): "
-        f"{figures['disk_bytes_per_second'] / 1e6:,.0f} MB/s; {figures['cpu_ns']:,.0f} ns of "
-        f"processor time each, beside {figures['plain_cpu_ns']:,.0f} for a plain write of its bytes"
+        f"; {figures['share']:.2f} × the disk's rate; {figures['cpu_ns']:,.0f} ns of "
+        f"processor time each, beside {figures['plain_cpu_ns']:,.0f} for a plain write"
     )

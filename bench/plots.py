@@ -54,8 +54,8 @@ def cell(text: str, row: str) -> str:
     """Return what a row of the tables of targets says was measured."""
     for line in text.splitlines():
         cells = [each.strip() for each in line.split("|")]
-        if len(cells) > 5 and cells[1] == row:
-            return cells[4]
+        if len(cells) > 4 and cells[1] == row:
+            return cells[3]
     raise LookupError(f"the page has no row {row!r}")
 
 

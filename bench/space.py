@@ -63,19 +63,12 @@ class Space:
 
     def told(self) -> tuple[str, str]:
         """Say what it took at most, and what cleaning copied."""
-        over = self.most_over_bytes / self.allowed_bytes
         pending = max(1, self.pending_at_most_bytes)
         disk = (
             f"{self.most_bytes / 1e6:,.1f} MB at most, {self.most_bytes / pending:.1f} × the "
-            f"{pending / 1e6:,.1f} MB pending then; {over:.2f} × what is allowed besides "
-            f"{FACTOR} × pending"
+            f"{pending / 1e6:,.1f} MB pending then"
         )
-        copied = (
-            f"{self.copied_share:.3f} × ({self.copied_bytes / 1e6:,.0f} of "
-            f"{self.put_bytes / 1e6:,.0f} MB put; "
-            f"{self.copied_bytes / self.appended_bytes:.3f} of all that was appended)"
-        )
-        return disk, copied
+        return disk, f"{self.copied_share:.3f} ×"
 
 
 class _Hasty(Disk):

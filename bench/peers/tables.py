@@ -11,8 +11,9 @@ from typing import Any
 import report
 from beside import short
 
-from peers.workloads import LATE, QUANTILES, RATES, Figures
+from peers.workloads import LATE, Figures
 
+_SHOWN_QUANTILES = ("p50", "p99", "max")
 MARKS = ("<!-- peers: begin -->", "<!-- peers: end -->")
 _NOTHING = "–"
 _HELD_SHARE = 0.95
@@ -21,12 +22,9 @@ _TITLES = {
     "singles": "one by one",
     "batches": "in lists",
     "due_now": "whole lives",
-    "bodies_16": "of 16 bytes",
-    "bodies_1000": "of 1,000",
-    "bodies_10000": "of 10,000",
-    "same_ms": "in one ms",
     "cancel_half": "cancels",
 }
+"""The rates that a page shows; a file keeps those of all workloads."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +39,6 @@ class Found:
     def median(self, name: str) -> float:
         """Return the median of a figure."""
         return statistics.median(each[name] for each in self.rounds)
-
-    def with_range(self, name: str) -> str:
-        """Return the median of a figure, with its range if there are rounds."""
-        values = [each[name] for each in self.rounds]
-        if len(values) == 1:
-            return short(values[0])
-        return f"{short(statistics.median(values))} ({short(min(values))}–{short(max(values))})"
 
 
 @dataclass(frozen=True)
@@ -106,15 +97,13 @@ def _rounds(played: Sequence[Played]) -> str:
     counts = sorted({len(found.rounds) for each in played for found in each.found})
     if counts == [1]:
         return "once"
-    words = " or ".join(str(count) for count in counts if count > 1) + " rounds"
-    return words + (", once if no range is shown" if 1 in counts else "")
+    return " or ".join(map(str, counts)) + " rounds"
 
 
 def _said(played: Sequence[Played]) -> str:
-    """Say when, where, how often, how busy the machine was."""
-    days = "; ".join(sorted({each.day for each in played}))
+    """Say how often it was played, and how busy the machine was."""
     loads = [each.load for each in played]
-    return f"{days}; {_rounds(played)}, load {min(loads):.1f} to {max(loads):.1f}."
+    return f"{_rounds(played).capitalize()}, load {min(loads):.1f} to {max(loads):.1f}."
 
 
 def _grid(
@@ -142,13 +131,11 @@ def _name(workload: str) -> str:
 
 
 def _rate(found: Found) -> str:
-    return found.with_range("per_second")
+    return short(found.median("per_second"))
 
 
 def _processor(found: Found) -> str:
-    values = [each["processor_us"] for each in found.rounds]
-    told = _us(statistics.median(values))
-    return told if len(values) == 1 else f"{told} ({_us(min(values))}–{_us(max(values))})"
+    return _us(found.median("processor_us"))
 
 
 def _us(value: float) -> str:
@@ -162,23 +149,24 @@ def _late(found: Found) -> str:
 
 
 def _quantiles(found: Found) -> str:
-    return " / ".join(f"{found.median(name):,.0f}" for name in QUANTILES)
+    return " / ".join(f"{found.median(name):,.0f}" for name in _SHOWN_QUANTILES)
 
 
 def tables(all_played: Sequence[Played], order: Sequence[str]) -> str:
-    """Return all tables in Markdown, each with where and how it was measured.
+    """Return all tables in Markdown, with where and how they were measured.
 
     `order`: the peers, as rows follow each other.
     """
-    parts = list[str]()
+    parts = ["; ".join(sorted({each.day for each in all_played})) + ".\n"]
     for synced, words in ((False, ""), (True, ", each put on the disk on return")):
-        if rates := _named(all_played, RATES, synced):
-            parts.append(_grid(f"Timers a second{words}: median (range).", rates, order, _rate))
-            title = f"Processor time of all processes, µs for each{words}: median (range)."
-            parts.append(_grid(title, rates, order, _processor))
+        if rates := _named(all_played, tuple(_TITLES), synced):
+            parts.append(_grid(f"Timers a second{words}: median.", rates, order, _rate))
+            if not synced:  # that is the disk's time, not the processor's
+                title = "Processor time of all processes, µs for each: median."
+                parts.append(_grid(title, rates, order, _processor))
         if late := _named(all_played, tuple(LATE), synced):
             seconds = sorted({each.seconds for each in late})
-            title = "Late by ms, median / p99 / p99.9 / most, while puts go on for "
+            title = "Late by ms, median / p99 / most, while puts go on for "
             title += f"{' or '.join(f'{each:g}' for each in seconds)} s{words}."
             parts.append(_grid(title, late, order, _late))
         if ten := _named(all_played, ("over_ten",), synced):
@@ -196,9 +184,8 @@ def _named(played: Sequence[Played], names: Sequence[str], synced: bool) -> list
 
 
 _TEN: dict[str, Callable[[Found], str]] = {
-    "timers": lambda found: short(found.count),
     "processor time each, µs": lambda found: _us(found.median("processor_us")),
-    "late by ms, median / p99 / p99.9 / most": _quantiles,
+    "late by ms, median / p99 / most": _quantiles,
 }
 _PENDING: dict[str, Callable[[Found], str]] = {
     "pending": lambda found: short(found.count),
@@ -206,7 +193,6 @@ _PENDING: dict[str, Callable[[Found], str]] = {
     "private memory": lambda found: f"{found.median('private_bytes') / 1e6:,.0f} MB",
     "disk": lambda found: f"{found.median('disk_bytes') / found.count:,.0f} bytes each",
     "opened in": lambda found: f"{found.median('open_s'):.2f} s",
-    "then puts in lists": lambda found: f"{short(found.median('batches_per_second'))}/s",
     "then whole lives": lambda found: f"{short(found.median('due_now_per_second'))}/s",
 }
 

@@ -300,10 +300,6 @@ def pending(timers: Timers, load: Load) -> Figures:
     return figures
 
 
-RATES = (
-    *("singles", "batches", "due_now", "bodies_16", "bodies_1000", "bodies_10000"),
-    *("same_ms", "cancel_half"),
-)
 LATE = {"late_1k": 1_000, "late_10k": 10_000, "late_50k": 50_000}
 WORKLOADS: dict[str, Callable[[Timers, Load], Figures]] = {
     "singles": singles,

@@ -16,8 +16,8 @@ from stress.watch import Sample
 
 MARKS = ("<!-- stress: begin -->", "<!-- stress: end -->")
 _NAMES = (
-    *("scenario", "minutes", "put", "cancelled", "fired", "kills", "private memory, MB"),
-    *("descriptors", "disk, MB at most", "load", "found"),
+    *("scenario", "minutes", "put", "fired", "kills", "private memory, MB"),
+    *("disk, MB at most", "load", "found"),
 )
 
 
@@ -97,16 +97,13 @@ def table(plays: Sequence[Played]) -> str:
 
 def _cells(play: Played) -> list[str]:
     memory = " → ".join(f"{value / 1e6:.0f}" for value in play.private_bytes)
-    descriptors = " → ".join(f"{value:.0f}" for value in play.descriptors)
     return [
         f"`{play.scenario}`",
         f"{play.seconds / 60:.1f}",
         short(play.put),
-        short(play.cancelled),
         short(play.fired),
         str(play.kills),
         memory,
-        descriptors,
         f"{play.disk_bytes / 1e6:,.0f}",
         f"{play.load:.1f}",
         "; ".join(play.faults) or "all agree",

@@ -260,7 +260,7 @@ def draw_what() -> None:
     d.save("what.svg")
 
 
-_ROW = re.compile(r"^\| lateness in the handler.*?\|[^|]*\|[^|]*\|(?P<measured>[^|]*)\|", re.M)
+_ROW = re.compile(r"^\| lateness in the handler.*?\|[^|]*\|(?P<measured>[^|]*)\|", re.M)
 _PEER = re.compile(r"(?P<name>\w+) (?P<median>[0-9.]+) / (?P<p99>[0-9.]+) ms")
 PEERS = {
     "Ours": ("timerstore", ""),

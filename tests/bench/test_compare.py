@@ -37,7 +37,7 @@ def test_a_ratio_reaches_what_is_asked_for() -> None:
 
 def test_what_is_missing_is_named() -> None:
     words = beside.measured(FIGURES, [beside.sqlite(1, 20), MISSING])
-    assert words.startswith("20 × SQLite: 3 M/s with 400 bytes each, SQLite 150 k/s with 2000")
+    assert words.startswith("20 × SQLite: 3 M/s, SQLite 150 k/s")
     assert "LMDB not measured" in words
 
 
@@ -96,8 +96,7 @@ def test_space_beyond_what_is_allowed() -> None:
     assert took.copied_share == 0.25
     disk, copied = took.told()
     assert "3.1 × the" in disk
-    assert "0.90 × what is allowed" in disk
-    assert copied.startswith("0.250 ×")
+    assert copied == "0.250 ×"
     assert not space.Space(100, most_over_bytes=101).is_small
 
 

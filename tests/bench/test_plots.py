@@ -22,15 +22,15 @@ PAGE = """
 | Redis | 1,234 |
 | a plain file | – |
 
-| what | reach | stretch | measured | |
-|---|---|---|---|---|
-| `put_many` from a list of bytes | | | 9 ×: 3.72 M/s, SQLite 162 k/s, LMDB 335 k/s | |
-| whole life, pulled by columns | | | 9 ×: 1.01 M/s, SQLite 78.9 k/s, LMDB 486 k/s | |
-| lateness in the handler, median / p99, 250 jobs a second | | | timerstore 0.3 / 0.8 ms | |
-| `put(at_ms=)` | | | 1.60 µs, SQLite 24.8 | |
-| `get` | | | 5.28 µs, SQLite 7.7 | |
-| `cancel` | | | 4.60 µs, SQLite 50.5 | |
-| `reschedule` | | | 9.04 µs, SQLite 61.9 | |
+| what | reach | measured | |
+|---|---|---|---|
+| `put_many` from a list of bytes | | 9 ×: 3.72 M/s, SQLite 162 k/s, LMDB 335 k/s | |
+| whole life, pulled by columns | | 9 ×: 1.01 M/s, SQLite 78.9 k/s, LMDB 486 k/s | |
+| lateness in the handler, median / p99, 250 jobs a second | | timerstore 0.3 / 0.8 ms | |
+| `put(at_ms=)` | | 1.60 µs, SQLite 24.8 | |
+| `get` | | 5.28 µs, SQLite 7.7 | |
+| `cancel` | | 4.60 µs, SQLite 50.5 | |
+| `reschedule` | | 9.04 µs, SQLite 61.9 | |
 """
 
 

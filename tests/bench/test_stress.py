@@ -341,7 +341,7 @@ def test_plays_are_kept_and_shown(tmp_path: Path) -> None:
     plays.fill(page, plays.kept(file))
     lines = page.read_text().splitlines()
     assert lines[2] == "a day."
-    row = "| `hops` | 60.0 | 2 M | 1 | 2 M | 2 | 105 → 105 | 20 → 20 | 0 | 1.5 | all agree |"
+    row = "| `hops` | 60.0 | 2 M | 2 M | 2 | 105 → 105 | 0 | 1.5 | all agree |"
     assert row in lines
     assert lines[lines.index(row) + 1].endswith("| 1 is missing |")
 
