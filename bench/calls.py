@@ -8,57 +8,53 @@ is durable on return is measured in `durable.py`.
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count as count_from
-from pathlib import Path
 from typing import Any
 
-import columns
 import durable
-import machine
+import harness
 import numpy as np
 import ours
-import report
-from peer import SqliteTimers
+from harness import sized
+from peers.embedded import Sqlite
+from peers.timers import now_ms
+from results import Row
 
 from timerstore import TimerStore
+from timerstore.offline.export import export
 
-FILL_BEGIN = "<!-- calls: begin -->"
-FILL_END = "<!-- calls: end -->"
-PARTS = ("put", "by_id", "by_key", "pending", "columns", "consume", "pull", "group")
 BODY = bytes(100)
+FAR_MS = now_ms() + 40 * 3_600_000
 
 
 @dataclass(frozen=True)
 class Sizes:
     """How much of each thing one round does."""
 
-    pending: int
-    count: int
-    rounds: int
+    rounds: int = sized(7, 3)
+    pending: int = sized(1_900_000, 200_000)
+    count: int = sized(10_000, 3_000)
 
 
-FULL = Sizes(pending=1_900_000, count=10_000, rounds=7)
-QUICK = Sizes(pending=200_000, count=3_000, rounds=3)
-
-Calls = dict[str, Callable[[int], None]]
+Ground = harness.Ground[Sizes]
+Calls = dict[str, Callable[[int], object]]
 """By name: what makes so many calls of a kind."""
 
 
-def in_turns(calls: Calls, sizes: Sizes) -> dict[str, float]:
-    """Return the median µs of each call."""
+def in_turns(calls: Calls, count: int, rounds: int) -> dict[str, float]:
+    """Return the median seconds of each call; the first round is left out."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
-    for round_number in range(sizes.rounds + 1):
+    for _ in range(rounds + 1):
         for name, call in calls.items():
             began_s = time.perf_counter()
-            call(sizes.count)
-            if round_number:
-                taken[name].append((time.perf_counter() - began_s) / sizes.count * 1e6)
-    return {name: statistics.median(each) for name, each in taken.items()}
+            call(count)
+            taken[name].append((time.perf_counter() - began_s) / count)
+    return {name: statistics.median(each[1:]) for name, each in taken.items()}
 
 
 class Ids:
@@ -77,17 +73,17 @@ class Ids:
         return [next(self._ids) for _ in range(count)]
 
 
-def put_calls(store: TimerStore, far_ms: int) -> Calls:
+def put_calls(store: TimerStore) -> Calls:
     """Return the ways of saying when, and what."""
-    at = datetime.fromtimestamp(far_ms / 1000, UTC)
+    at = datetime.fromtimestamp(FAR_MS / 1000, UTC)
     ways: dict[str, dict[str, Any]] = {
-        "at_ms=": {"at_ms": far_ms},
+        "at_ms=": {"at_ms": FAR_MS},
         "delay=": {"delay": timedelta(hours=1)},
         "at=": {"at": at},
-        "at_ms=, key=": {"at_ms": far_ms, "key": "user:1234"},
-        "at_ms=, tag=": {"at_ms": far_ms, "tag": "mail"},
+        "at_ms=, key=": {"at_ms": FAR_MS, "key": "user:1234"},
+        "at_ms=, tag=": {"at_ms": FAR_MS, "tag": "mail"},
         "at_ms=, key=, tag=, properties=": {
-            "at_ms": far_ms,
+            "at_ms": FAR_MS,
             "key": "user:1234",
             "tag": "mail",
             "properties": {"trace": "0123456789abcdef", "attempt": "1"},
@@ -105,7 +101,7 @@ def put_calls(store: TimerStore, far_ms: int) -> Calls:
     return {f"put({name})": way(given) for name, given in ways.items()}
 
 
-def id_calls(store: TimerStore, ids: Ids, far_ms: int) -> Calls:
+def id_calls(store: TimerStore, ids: Ids) -> Calls:
     """Return what is done to one timer by its id, and to many."""
 
     def get(count: int) -> None:
@@ -121,16 +117,16 @@ def id_calls(store: TimerStore, ids: Ids, far_ms: int) -> Calls:
 
     def reschedule(count: int) -> None:
         for id in ids.take(count):
-            store.reschedule(id, at_ms=far_ms)
+            store.reschedule(id, at_ms=FAR_MS)
 
     return {"get": get, "cancel": cancel, "cancel_many": cancel_many, "reschedule": reschedule}
 
 
-def key_calls(store: TimerStore, pending: int, far_ms: int) -> Calls:
+def key_calls(store: TimerStore, pending: int) -> Calls:
     """Return what is done by a key, of as many timers that have one."""
     for at in range(0, pending, ours.BATCH_COUNT):
         keys = [f"user:{i}" for i in range(at, min(at + ours.BATCH_COUNT, pending))]
-        store.put_many([BODY] * len(keys), topic="keyed", at_ms=far_ms, keys=keys)
+        store.put_many([BODY] * len(keys), topic="keyed", at_ms=FAR_MS, keys=keys)
     numbers, new = iter(np.random.default_rng(7).permutation(pending).tolist()), count_from(0)
 
     def get_key(count: int) -> None:
@@ -148,7 +144,7 @@ def key_calls(store: TimerStore, pending: int, far_ms: int) -> Calls:
     def put(key: Callable[[], str], **given: Any) -> Callable[[int], None]:
         def call(count: int) -> None:
             for _ in range(count):
-                store.put(BODY, topic="keyed", at_ms=far_ms, key=key(), **given)
+                store.put(BODY, topic="keyed", at_ms=FAR_MS, key=key(), **given)
 
         return call
 
@@ -162,12 +158,12 @@ def key_calls(store: TimerStore, pending: int, far_ms: int) -> Calls:
     }
 
 
-def peer_calls(peer: SqliteTimers, rows: Ids, far_ms: int) -> Calls:
+def peer_calls(peer: Sqlite, rows: Ids) -> Calls:
     """Return the same with SQLite."""
 
     def put(count: int) -> None:
         for _ in range(count):
-            peer.put_one(far_ms, BODY)
+            peer.put_one(FAR_MS, BODY)
 
     def get(count: int) -> None:
         for row in rows.take(count):
@@ -179,189 +175,153 @@ def peer_calls(peer: SqliteTimers, rows: Ids, far_ms: int) -> Calls:
 
     def update(count: int) -> None:
         for row in rows.take(count):
-            peer.update_one(int(row), far_ms)
+            peer.update_one(int(row), FAR_MS)
 
     return {"insert": put, "select": get, "delete": delete, "update": update}
 
 
-def list_pending(store: TimerStore, count: int) -> None:
-    """Look at all that is pending."""
-    assert sum(1 for _ in store.pending()) >= count
+# --- parts
+
+REACH_US = {"get": 6.0, "cancel": 4.0, "cancel_many": 0.5, "reschedule": 8.0, "pending": 2.0}
+REACH_US |= {"get_key": 10.0, "get_key, none": 10.0, "cancel_key": 10.0, "put(at_ms=)": 1.2}
+REACH_US |= {"put(if_absent=True), there is one": 20.0, "put(replace=True)": 40.0}
+REACH_US |= {"put(if_absent=True), there is none": 30.0}
+_TIMES_REACH = {"put(delay=)": 1.5, "put(at=)": 1.5, "put(delay_level=)": 1.5}
+_PEER = {"get": "select", "cancel": "delete", "reschedule": "update"}
 
 
-def consume_each(folder: Path, sizes: Sizes) -> report.Row:
+def filled(store: TimerStore, peer: Sqlite, count: int) -> list[str]:
+    """Put timers into both, in no order of due time; return the ids."""
+    ids, due_ms = [], FAR_MS + np.random.default_rng(1).integers(0, 1 << 22, count)
+    for at in range(0, count, ours.BATCH_COUNT):
+        part = due_ms[at : at + ours.BATCH_COUNT]
+        ids += list(store.put_many([BODY] * len(part), at_ms=part))
+        peer.fill(part.tolist(), [BODY] * len(part))
+    return ids
+
+
+def each_call(ground: Ground) -> list[Row]:
+    """Return what calls take for one timer, all in turns."""
+    s = ground.sizes
+    with (
+        ground.path() as path,
+        closing(Sqlite(path, False)) as peer,
+        ours.open_store(path / "store", "process") as store,
+    ):
+        ids = filled(store, peer, s.pending)
+        store.put(BODY, delay_level=16)
+        calls = put_calls(store) | id_calls(store, Ids(ids)) | key_calls(store, s.pending // 2)
+        calls |= peer_calls(peer, Ids([str(i + 1) for i in range(s.pending)]))
+        took_s = in_turns(calls, s.count, s.rounds)
+        count = store.count()
+
+        def pending(_: int) -> None:
+            assert sum(1 for _ in store.pending()) >= count
+
+        took_s |= in_turns({"pending": pending}, count, min(3, s.rounds))
+    return list(table({name: 1e6 * each_s for name, each_s in took_s.items()}))
+
+
+def table(us: dict[str, float]) -> Iterator[Row]:
+    """Turn µs a call into rows: a way of `put` beside the plainest, others beside what is asked."""
+    for name, value in us.items():
+        is_way = name.startswith("put(") and name not in REACH_US
+        peer = us.get(_PEER.get(name, "insert" if is_way or name == "put(at_ms=)" else ""))
+        told = f"{value:.2f} µs" + (f", SQLite {peer:.1f}" if peer is not None else "")
+        if is_way:
+            ratio, reach = value / us["put(at_ms=)"], _TIMES_REACH.get(name, 2.5)
+            told, words = f"{ratio:.2f} ×: {told}", f"≤ {reach} × `at_ms=`"
+            yield Row(f"`{name}`", words, told, ratio <= reach, figures=value)
+        elif name in REACH_US:
+            told += " each, the call included" if name == "pending" else ""
+            words, reached = f"≤ {REACH_US[name]:g} µs", value <= REACH_US[name]
+            yield Row(f"`{name}`", words, told, reached, value)
+
+
+def columns(ground: Ground) -> Iterator[Row]:
+    """Pending timers as columns: of an open store, exported from a closed one; SQLite's rows."""
+    count, rounds, took_s = ground.sizes.pending, min(3, ground.sizes.rounds), dict[str, float]()
+    with ground.path() as path, closing(Sqlite(path, False)) as peer:
+        with ours.open_store(path / "store", "process") as store:
+            filled(store, peer, count)
+            ours.settle(store)
+            looks: Calls = {"pending_columns()": lambda _: store.pending_columns()}
+            took_s |= in_turns(looks | {"SQLite": lambda _: peer.all_rows()}, count, rounds)
+        out = path / "pending.parquet"
+        takes: Calls = {"export": lambda _: export(path / "store", "pending", out, "parquet")}
+        took_s |= in_turns(takes, count, rounds)
+    rates = {name: 1e-6 / each_s for name, each_s in took_s.items()}
+    beside = f"SQLite, all rows as tuples, {rates['SQLite']:.2f}"
+    for name, what, reach in (
+        ("pending_columns()", "`pending_columns()`", 3),
+        ("export", "`export` to Parquet", 1),
+    ):
+        told, words = f"{rates[name]:.2f} million/s; {beside}", f"≥ {reach} million rows/s"
+        yield Row(what, words, told, rates[name] >= reach, figures=rates)
+
+
+def consume(ground: Ground) -> list[Row]:
     """Return how many a second are iterated and acknowledged, one by one; all of them are due."""
-    ours_rates, peer_rates, count = [], [], 20 * sizes.count
-    with tempfile.TemporaryDirectory(dir=folder) as path:
-        peer = SqliteTimers(Path(path) / "peer.sqlite", synchronous="NORMAL")
-        with ours.open_store(Path(path) / "store", "process") as store:
-            for i in range(sizes.rounds + 1):
-                now_ms = time.time_ns() // 1_000_000
-                store.put_many([BODY] * count, topic=f"round{i}", at_ms=now_ms)
-                peer.put_many([now_ms] * count, [BODY] * count)
-                while store.count():
-                    time.sleep(0.01)
-                time.sleep(0.3)
-                began_s, seen = time.perf_counter(), 0
-                for delivery in store.consume(f"round{i}", timeout=0):
-                    delivery.ack()
-                    seen += 1
-                ours_rates.append(seen / (time.perf_counter() - began_s))
-                assert seen == count
-                began_s = time.perf_counter()
-                while taken := peer.take_due(now_ms):
-                    for _ in taken:
-                        pass
-                peer_rates.append(count / (time.perf_counter() - began_s))
-        peer.close()
-    rate, beside = (statistics.median(each[1:]) for each in (ours_rates, peer_rates))
-    return report.Row(
-        "`for d in consume()`, `ack`",
-        "≥ 1.2 million/s",
-        "2",
-        f"{rate / 1e6:.2f} million/s, SQLite {beside / 1e6:.2f} (taken by a thousand)",
-        rate >= 1.2e6,
-        {"rates": ours_rates, "peer_rates": peer_rates},
-    )
+    count = 20 * ground.sizes.count
+    with (
+        ground.path() as path,
+        closing(Sqlite(path, False)) as peer,
+        ours.open_store(path / "store", "process") as store,
+    ):
+        took_s: dict[str, list[float]] = {"ours": [], "SQLite": []}
+        for turn in range(ground.sizes.rounds + 1):
+            due_ms, seen = now_ms(), 0
+            store.put_many([BODY] * count, topic=f"round{turn}", at_ms=due_ms)
+            peer.put_many([due_ms] * count, [BODY] * count)
+            while store.count():
+                time.sleep(0.01)
+            time.sleep(0.3)
+            began_s = time.perf_counter()
+            for delivery in store.consume(f"round{turn}", timeout=0):
+                delivery.ack()
+                seen += 1
+            took_s["ours"].append((time.perf_counter() - began_s) / count)
+            assert seen == count
+            began_s = time.perf_counter()
+            while taken := peer.take_due():
+                for _ in taken:
+                    pass
+            took_s["SQLite"].append((time.perf_counter() - began_s) / count)
+    rate, beside = (1e-6 / statistics.median(each[1:]) for each in took_s.values())
+    told = f"{rate:.2f} million/s, SQLite {beside:.2f} (taken by a thousand)"
+    what, reach = "`for d in consume()`, `ack`", "≥ 1.2 million/s"
+    return [Row(what, reach, told, rate >= 1.2, took_s)]
 
 
-def pull_each_ms(folder: Path, sizes: Sizes) -> report.Row:
+def pull(ground: Ground) -> list[Row]:
     """Return what a pull with its `ack` takes of the caller, who makes one each millisecond.
 
     A timer is due each millisecond. Processor time of the calling thread, which sleeps in between.
     """
-    median_us = {}
+    us, count = dict[str, float](), ground.sizes.count
     for durability in ("process", "group"):
         taken_us = []
-        with (
-            tempfile.TemporaryDirectory(dir=folder) as path,
-            ours.open_store(Path(path) / "store", durability) as store,
-        ):
-            begin_ms = time.time_ns() // 1_000_000 + 500
-            store.put_many([BODY] * sizes.count, at_ms=begin_ms + np.arange(sizes.count))
+        with ground.path() as path, ours.open_store(path / "store", durability) as store:
+            store.put_many([BODY] * count, at_ms=now_ms() + 500 + np.arange(count))
             time.sleep(0.6)
-            for _ in range(sizes.count // 2):
+            for _ in range(count // 2):
                 began_ns = time.thread_time_ns()
                 store.pull("default", timeout=0).ack()
                 taken_us.append((time.thread_time_ns() - began_ns) / 1_000)
                 time.sleep(0.001)
-        median_us[durability] = statistics.median(taken_us)
-    us, group_us = median_us["process"], median_us["group"]
-    return report.Row(
-        "`pull`, `ack`, once a millisecond",
-        "≤ 20 µs",
-        "",
-        f"{us:.0f} µs of the thread's processor time, {group_us:.0f} under `group`",
-        us <= 20,
-        {"us": us, "group_us": group_us},
-    )
+        us[durability] = statistics.median(taken_us)
+    told = f"{us['process']:.0f} µs of the thread's processor time, {us['group']:.0f} under `group`"
+    what, reached = "`pull`, `ack`, once a millisecond", us["process"] <= 20
+    return [Row(what, "≤ 20 µs", told, reached, figures=us)]
 
 
-# --- the table
-
-_PUT_REACH = {"delay=": 1.5, "at=": 1.5, "delay_level=": 1.5}
-_ID_REACH = {"get": 6.0, "cancel": 4.0, "cancel_many": 0.5, "reschedule": 8.0, "pending": 2.0}
-_KEY_REACH = {
-    "get_key": 10.0,
-    "get_key, none": 10.0,
-    "cancel_key": 10.0,
-    "put(if_absent=True), there is one": 20.0,
-    "put(if_absent=True), there is none": 30.0,
-    "put(replace=True)": 40.0,
+PARTS: dict[str, Callable[[Ground], Any]] = {
+    "calls": each_call,
+    "columns": columns,
+    "consume": consume,
+    "pull": pull,
+    "group": lambda ground: durable.rows(ground.folder, ground.sizes.count, ground.sizes.rounds),
 }
-_PEER = {"get": "select", "cancel": "delete", "reschedule": "update"}
-
-
-def table(us: dict[str, float]) -> Iterator[report.Row]:
-    """Turn figures into rows."""
-    plain = us.get("put(at_ms=)", 0.0)
-    for name, value in us.items():
-        peer = us.get(_PEER.get(name, "insert" if name.startswith("put") else ""))
-        beside = f", SQLite {peer:.1f}" if peer is not None else ""
-        figures = {"us": value, "peer_us": peer}
-        if name == "put(at_ms=)":
-            yield report.Row(
-                f"`{name}`", "≤ 1.2 µs", "0.9", f"{value:.2f} µs{beside}", value <= 1.2, figures
-            )
-        elif name in _KEY_REACH:
-            reach = _KEY_REACH[name]
-            yield report.Row(
-                f"`{name}`", f"≤ {reach:g} µs", "", f"{value:.2f} µs", value <= reach, figures
-            )
-        elif name.startswith("put("):
-            reach = _PUT_REACH.get(name[4:-1], 2.5)
-            ratio = value / plain
-            yield report.Row(
-                f"`{name}`",
-                f"≤ {reach} × `at_ms=`",
-                "",
-                f"{ratio:.2f} ×: {value:.2f} µs{beside}",
-                ratio <= reach,
-                figures,
-            )
-        elif name in _ID_REACH:
-            reach = _ID_REACH[name]
-            measured = f"{value:.2f} µs{beside}"
-            if name == "pending":
-                measured += " each, the call included"
-            yield report.Row(f"`{name}`", f"≤ {reach:g} µs", "", measured, value <= reach, figures)
-
-
-def measure(folder: Path, parts: list[str], sizes: Sizes) -> dict[str, float]:
-    """Measure the parts that were asked for; µs by call."""
-    far_ms = time.time_ns() // 1_000_000 + 40 * 3_600_000
-    calls: Calls = {}
-    with tempfile.TemporaryDirectory(dir=folder) as path:
-        peer = SqliteTimers(Path(path) / "peer.sqlite", synchronous="NORMAL")
-        with ours.open_store(Path(path) / "store", "process") as store:
-            ids, due_ms = [], far_ms + np.random.default_rng(1).integers(0, 1 << 22, sizes.pending)
-            for at in range(0, sizes.pending, ours.BATCH_COUNT):
-                part = due_ms[at : at + ours.BATCH_COUNT]
-                ids += list(store.put_many([BODY] * len(part), at_ms=part))
-                peer.fill(part.tolist(), [BODY] * len(part))
-            store.put(BODY, delay_level=16)
-            if "put" in parts:
-                calls |= put_calls(store, far_ms)
-            if "by_id" in parts:
-                calls |= id_calls(store, Ids(ids), far_ms)
-            if "by_key" in parts:
-                calls |= key_calls(store, sizes.pending // 2, far_ms)
-            if "put" in parts or "by_id" in parts:
-                calls |= peer_calls(peer, Ids([str(i + 1) for i in range(sizes.pending)]), far_ms)
-            us = in_turns(calls, sizes)
-            if "pending" in parts:
-                few = replace(sizes, count=store.count(), rounds=min(3, sizes.rounds))
-                us |= in_turns({"pending": lambda count: list_pending(store, count)}, few)
-        peer.close()
-    return us
-
-
-def main() -> None:
-    """Measure, show, and fill a table if that is asked for."""
-    parser = report.new_parser(
-        "./run bench --calls", __doc__, "small sizes: half a minute", "--parts", PARTS
-    )
-    arguments = parser.parse_args()
-    parts = report.chosen(parser, arguments.parts, PARTS)
-    report.check_files(parser, arguments, (FILL_BEGIN, FILL_END))
-    report.check_whole(parser, arguments, parts, PARTS)
-    sizes = report.sizes_of(arguments, FULL, QUICK)
-    header = machine.headline(f"{sizes.pending:,} pending")
-    with machine.scratch_folder(arguments.folder) as folder:
-        of_calls = {"put", "by_id", "by_key", "pending"} & {*parts}
-        us = measure(folder, parts, sizes) if of_calls else {}
-        rows = list(table(us))
-        if "columns" in parts:
-            rows += columns.rows(folder, sizes.pending, min(3, sizes.rounds))
-        if "consume" in parts:
-            rows.append(consume_each(folder, sizes))
-        if "pull" in parts:
-            rows.append(pull_each_ms(folder, sizes))
-        if "group" in parts:
-            rows += durable.rows(folder, sizes.count, sizes.rounds)
-    figures = {"sizes": asdict(sizes), "us": us, "rows": [asdict(row) for row in rows]}
-    report.deliver(arguments, header, rows, figures, (FILL_BEGIN, FILL_END))
-
 
 if __name__ == "__main__":
-    main()
+    harness.main("--calls", __doc__, Sizes, PARTS)

@@ -25,7 +25,7 @@ import machine
 import numpy as np
 from lateness import quantiles
 from peers import embedded
-from peers.timers import Timers
+from peers.timers import Timers, now_ms
 
 import timerstore
 
@@ -154,7 +154,7 @@ def watch_peer(timers: Timers, rounds: int) -> None:
         put_s = 0.0
         while not stop.is_set():
             if time.monotonic() - put_s > PROBE_S:
-                put_s, due_ms = time.monotonic(), embedded.now_ms() + PROBE_MS
+                put_s, due_ms = time.monotonic(), now_ms() + PROBE_MS
                 timers.put_one(due_ms, due_ms.to_bytes(8, "big"))
             bodies = timers.take_due()
             for topic, is_cold in zip(TOPICS, (True, False), strict=True):

@@ -65,12 +65,6 @@ def following(path: Path, dest: str) -> Iterator[subprocess.Popen[bytes]]:
         child.wait(120)
 
 
-def cpu_s(pid: int) -> float:
-    """Return a process's seconds of processor time."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def measure_following(folder: Path, dest: str, seconds: float, turns: int, *, random: bool) -> None:
     """Put beside a follower and beside one that stands still, in turns; say what that cost.
 
@@ -86,7 +80,7 @@ def measure_following(folder: Path, dest: str, seconds: float, turns: int, *, ra
             put_for(store, 1, block)
         wait_for_copy(store)
         start, before = store.stats().commitlog_end, read_statuses(path)[0]
-        used_s, began_s = cpu_s(child.pid), time.perf_counter()
+        used_s, began_s = machine.cpu_s(child.pid), time.perf_counter()
         for turn in range(turns):
             took_ms = dict[bool, tuple[float, float]]()
             for runs in (True, False) if turn % 2 else (False, True):
@@ -97,7 +91,7 @@ def measure_following(folder: Path, dest: str, seconds: float, turns: int, *, ra
         passed_s, appended = time.perf_counter() - began_s, store.stats().commitlog_end - start
         wait_for_copy(store)
         caught_up_s = time.perf_counter() - began_s - passed_s
-        used_s, after = cpu_s(child.pid) - used_s, read_statuses(path)[0]
+        used_s, after = machine.cpu_s(child.pid) - used_s, read_statuses(path)[0]
     beside, beside_cpu, alone, alone_cpu = np.array(found).T
     slower, slower_cpu = 100 * (beside / alone - 1), 100 * (beside_cpu / alone_cpu - 1)
     low, high = np.percentile(slower, (25, 75))

@@ -7,12 +7,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import ours
-import report
 from bare import BareFile
-from peer import SqliteTimers
+from peers.embedded import Sqlite
+from peers.timers import now_ms
+from results import Row
 
 from timerstore import TimerStore
 
@@ -36,7 +38,7 @@ def _median_us(calls: dict[str, Callable[[], object]], count: int) -> dict[str, 
 
 def _together(store: TimerStore, threads: int, seconds: float) -> tuple[float, float]:
     """Let threads put, each without a pause; return puts a second, and fsyncs a put."""
-    due_ms = time.time_ns() // 1_000_000 + _AHEAD_MS
+    due_ms = now_ms() + _AHEAD_MS
     counts, begin, stop = [0] * threads, threading.Event(), threading.Event()
 
     def put(i: int) -> None:
@@ -58,46 +60,36 @@ def _together(store: TimerStore, threads: int, seconds: float) -> tuple[float, f
     return count / elapsed_s, (store.stats().sync_count - syncs) / count
 
 
-def rows(folder: Path, count: int, rounds: int) -> list[report.Row]:
+def rows(folder: Path, count: int, rounds: int) -> list[Row]:
     """Measure so many puts alone, then rounds of one thread and of many, in turns."""
-    due_ms = time.time_ns() // 1_000_000 + _AHEAD_MS
-    with tempfile.TemporaryDirectory(dir=folder) as path:
-        bare = BareFile(Path(path) / "bare")
-        peer = SqliteTimers(Path(path) / "peer.sqlite", synchronous="FULL")
-        with ours.open_store(Path(path) / "store", "group") as store:
-            calls: dict[str, Callable[[], object]] = {
-                "bare": bare.append,
-                "put": lambda: store.put(_BODY, at_ms=due_ms),
-                "peer": lambda: peer.put_one(due_ms, _BODY),
-            }
-            _median_us(calls, _AT_ONCE)
-            us = _median_us(calls, count)
-            one, many = [], []
-            for _ in range(rounds):
-                one.append(_together(store, 1, 1.0))
-                many.append(_together(store, THREADS, 1.0))
-        peer.close()
-        bare.close()
+    due_ms = now_ms() + _AHEAD_MS
+    with (
+        tempfile.TemporaryDirectory(dir=folder) as name,
+        closing(BareFile(Path(name) / "bare")) as bare,
+        closing(Sqlite(Path(name), True)) as peer,
+        ours.open_store(Path(name) / "store", "group") as store,
+    ):
+        calls: dict[str, Callable[[], object]] = {
+            "bare": bare.append,
+            "put": lambda: store.put(_BODY, at_ms=due_ms),
+            "peer": lambda: peer.put_one(due_ms, _BODY),
+        }
+        _median_us(calls, _AT_ONCE)
+        us = _median_us(calls, count)
+        turns = [(_together(store, 1, 1.0), _together(store, THREADS, 1.0)) for _ in range(rounds)]
     ratio = us["put"] / us["bare"]
-    alone, per_second = (statistics.median(rate for rate, _ in each) for each in (one, many))
-    fsyncs = statistics.median(each for _, each in many)
+    alone = statistics.median(rate for (rate, _), _ in turns)
+    per_second, fsyncs = (
+        statistics.median(each) for each in zip(*(b for _, b in turns), strict=True)
+    )
+    told = (
+        f"{ratio:.2f} ×: {us['put']:.0f} µs beside {us['bare']:.0f}; SQLite `FULL` {us['peer']:.0f}"
+    )
+    reach, what = "≤ 1.2 × write and `fdatasync`", f"{THREADS} threads"
+    many_told = f"{per_second / alone:.1f} ×: {per_second:,.0f}/s beside {alone:,.0f}"
+    reached = per_second >= 10 * alone
     return [
-        report.Row(
-            "`put`, `group`, one thread",
-            "≤ 1.2 × write and `fdatasync`",
-            "",
-            f"{ratio:.2f} ×: {us['put']:.0f} µs beside {us['bare']:.0f}; "
-            f"SQLite `FULL` {us['peer']:.0f}",
-            ratio <= 1.2,
-            us,
-        ),
-        report.Row(
-            f"`put`, `group`, {THREADS} threads",
-            "≥ 10 × one thread",
-            "100,000/s",
-            f"{per_second / alone:.1f} ×: {per_second:,.0f}/s beside {alone:,.0f}",
-            per_second >= 10 * alone,
-            {"one": one, "many": many},
-        ),
-        report.Row(f"fsyncs a put, {THREADS} threads", "≤ 0.1", "", f"{fsyncs:.3f}", fsyncs <= 0.1),
+        Row("`put`, `group`, one thread", reach, told, ratio <= 1.2, figures=us),
+        Row(f"`put`, `group`, {what}", "≥ 10 × one thread", many_told, reached, turns),
+        Row(f"fsyncs a put, {what}", "≤ 0.1", f"{fsyncs:.3f}", fsyncs <= 0.1),
     ]

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -87,13 +87,74 @@ def thread_times() -> dict[str, ThreadTime]:
         try:
             name = (task / "comm").read_text().strip()
             ns = int((task / "schedstat").read_text().split()[0])
-            stat = (task / "stat").read_text().rpartition(")")[2].split()
+            stat = _stat(task)
             sleeps = int(_field(task / "status", "voluntary_ctxt_switches"))
         except OSError:  # it has ended
             continue
-        time = ThreadTime(ns, int(stat[11]), int(stat[12]), sleeps)
-        found[name] = found.get(name, ThreadTime()) + time
+        taken = ThreadTime(ns, int(stat[11]), int(stat[12]), sleeps)
+        found[name] = found.get(name, ThreadTime()) + taken
     return found
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What this process, and others with all their children, have taken."""
+
+    processor_s: float
+    """Since they began, that of children that have ended included."""
+    private_bytes: int
+    """With what a server's processes share."""
+
+
+def usage(pids: Sequence[int]) -> Usage:
+    """Look at this process, and at others with all their children."""
+    processor_s, private, shared = time.process_time(), private_bytes(), 0
+    for pid in with_children(pids):
+        try:
+            stat = _stat(Path(f"/proc/{pid}"))
+            status = Path(f"/proc/{pid}/status")
+            private += 1_024 * int(_field(status, "RssAnon"))
+            shared = max(shared, 1_024 * int(_field(status, "RssShmem")))
+        except (OSError, AssertionError):  # it has ended
+            continue
+        processor_s += sum(map(int, stat[11:15])) / os.sysconf("SC_CLK_TCK")
+    return Usage(processor_s, private + shared)
+
+
+def cpu_s(pid: int) -> float:
+    """Return a process's seconds of processor time."""
+    return sum(map(int, _stat(Path(f"/proc/{pid}"))[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def with_children(pids: Sequence[int]) -> list[int]:
+    """Return processes with all that they have started, directly or not."""
+    parents = dict[int, int]()
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(path.name)] = int(_stat(path)[1])
+        except OSError:
+            continue
+    found = list(pids)
+    for each in found:
+        found += [pid for pid, parent in parents.items() if parent == each]
+    return found
+
+
+def _stat(path: Path) -> list[str]:
+    """Return the fields of a process or thread behind its name."""
+    return (path / "stat").read_text().rpartition(")")[2].split()
+
+
+def disk_bytes(folder: Path) -> int:
+    """Return the blocks of all files below a folder."""
+    total = 0
+    for above, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(above, name)).st_blocks * 512
+            except OSError:  # it went meanwhile
+                continue
+    return total
 
 
 def fault_count() -> int:

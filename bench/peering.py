@@ -13,14 +13,14 @@ import gc
 import os
 import statistics
 import sys
-import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import harness
 import machine
-import report
+import results
 from peers import queues, tables
 from peers.beanstalkd import Beanstalkd
 from peers.celery import Celery
@@ -29,7 +29,6 @@ from peers.postgres import Postgres
 from peers.redis import Redis
 from peers.rocketmq import RocketMq
 from peers.server import none_left
-from peers.tables import Found
 from peers.timers import MissingError, Peer, Timers
 from peers.workloads import LATE, WORKLOADS, Figures, Load
 
@@ -46,8 +45,8 @@ PEERS = (
     Peer(
         "RocketMQ", RocketMq, "in its JVM, `ASYNC_FLUSH`, 100 ms; synced: `SYNC_FLUSH`", 25, 3_000
     ),
-    Peer("huey", queues.huey, "SQLite, 20 threads", 250, 250, _FAST_LATE),
-    Peer("APScheduler", queues.apscheduler, "SQLite, 20 threads", 250, 250, _FAST_LATE),
+    Peer("huey", queues.Huey, "SQLite, 20 threads", 250, 250, _FAST_LATE),
+    Peer("APScheduler", queues.ApScheduler, "SQLite, 20 threads", 250, 250, _FAST_LATE),
     Peer("Celery", Celery, "Redis, ETA, two processes", 250, 70, _FAST_LATE),
     Peer("a plain file", PlainFile, "as many bytes as timerstore's", leaves_out=_ONLY_PUTS),
 )
@@ -60,20 +59,6 @@ _SINGLES_SHARE = 10
 """Slow peers put a tenth as many one by one, not a 250th."""
 
 
-class Opened:
-    """The timers of a round, which may be opened again."""
-
-    def __init__(self, peer: Peer, folder: Path, synced: bool) -> None:
-        self._peer, self._folder, self._synced = peer, folder, synced
-        self.timers = peer.open(folder, synced)
-
-    def again(self, _: Timers) -> Timers:
-        """Close them, and open the same."""
-        self.timers.close()
-        self.timers = self._peer.open(self._folder, self._synced)
-        return self.timers
-
-
 def count_of(workload: str, peer: Peer, scale: float, *, synced: bool) -> int:
     """Return how many timers a peer plays."""
     count, share = COUNTS.get(workload, 0) * scale, peer.share
@@ -83,22 +68,36 @@ def count_of(workload: str, peer: Peer, scale: float, *, synced: bool) -> int:
     return max(_LEAST, round(count / share))
 
 
-def play_round(peer: Peer, workload: str, folder: Path, load: Load, *, synced: bool) -> Figures:
+def play_round(
+    peer: Peer, workload: str, folder: Path, count: int, lead_s: float, run: Run
+) -> Figures:
     """Play one round of one peer below an empty folder."""
-    opened = Opened(peer, folder, synced)
+    timers = peer.open(folder, run.synced)
+
+    def open_again(_: Timers) -> Timers:
+        nonlocal timers
+        timers.close()
+        timers = peer.open(folder, run.synced)
+        return timers
+
     gc.collect()
     try:
-        ready = Load(load.count, load.lead_s, load.seconds, opened.again, folder)
-        return WORKLOADS[workload](opened.timers, ready)
+        load = Load(count, lead_s + count / peer.per_second, run.seconds, open_again, folder)
+        return WORKLOADS[workload](timers, load)
     finally:
-        opened.timers.close()
+        timers.close()
 
 
 @dataclass
 class Run:
-    """What a workload has found so far, of each peer."""
+    """How workloads are played, and what one has found so far of each peer."""
 
-    found: dict[str, Found] = field(default_factory=dict)
+    synced: bool = False
+    scale: float = 1.0
+    seconds: float = 5.0
+    counts: dict[str, int] = field(default_factory=dict)
+    found: dict[str, list[Figures]] = field(default_factory=dict)
+    """The rounds of each."""
     gone: set[str] = field(default_factory=set)
     """Peers that are missing, or have failed."""
     failures: list[str] = field(default_factory=list)
@@ -110,10 +109,6 @@ def play(
     workload: str,
     peers: Sequence[Peer],
     rounds: int,
-    *,
-    synced: bool,
-    scale: float = 1.0,
-    seconds: float = 5.0,
     lead_s: float = 2.0,
 ) -> None:
     """Play a workload in rounds that take turns; `run` gets what each round has found.
@@ -125,12 +120,11 @@ def play(
         for peer in peers:
             if peer.name in run.gone or workload in peer.leaves_out:
                 continue
-            count = count_of(workload, peer, scale, synced=synced)
-            load = Load(count, lead_s + count / peer.per_second, seconds)
+            count = count_of(workload, peer, run.scale, synced=run.synced)
             with machine.scratch_folder(str(folder)) as path, none_left():
                 path.chmod(0o755)
                 try:
-                    figures = play_round(peer, workload, path, load, synced=synced)
+                    figures = play_round(peer, workload, path, count, lead_s, run)
                 except MissingError as e:
                     print(f"{peer.name} is not played: {e}", flush=True)
                     run.gone.add(peer.name)
@@ -144,91 +138,78 @@ def play(
                     run.found.pop(peer.name, None)
                     continue
             if number or rounds == 1:
-                found = run.found.setdefault(peer.name, Found(peer.name, count, []))
-                found.rounds.append(figures)
+                run.found.setdefault(peer.name, []).append(figures)
+                run.counts[peer.name] = count
 
 
-def told(found: Found) -> str:
+def told(peer: str, rounds: Sequence[Figures]) -> str:
     """Return the medians of a peer in words."""
     words = []
-    for name in found.rounds[0]:
-        values = [each[name] for each in found.rounds]
-        words.append(f"{name} {statistics.median(values):,.3g} ({min(values):,.3g} to ")
-        words[-1] += f"{max(values):,.3g})"
-    return f"  {found.peer:12} {', '.join(words)}"
+    for name in rounds[0]:
+        values = [each[name] for each in rounds]
+        median = statistics.median(values)
+        words.append(f"{name} {median:,.3g} ({min(values):,.3g} to {max(values):,.3g})")
+    return f"  {peer:12} {', '.join(words)}"
+
+
+def play_and_keep(workload: str, peers: Sequence[Peer], given: argparse.Namespace) -> list[str]:
+    """Play a workload, show what was found, keep it; if this is cut short, keep what there is.
+
+    A peer that has fewer rounds than were asked for takes no place of one that has more. Returns
+    which peers failed, with why.
+    """
+    run, loads = Run(given.synced, given.scale, given.seconds), [os.getloadavg()[0]]
+    try:
+        with machine.scratch_folder(given.folder) as folder:
+            folder.chmod(0o711)
+            play(run, folder, workload, peers, given.rounds)
+    finally:
+        loads.append(os.getloadavg()[0])
+        said = "; ".join(f"{each:.1f}" for each in loads)
+        print(f"{workload}{', synced' if given.synced else ''}; load {said}", flush=True)
+        print("\n".join(told(*each) for each in run.found.items()), flush=True)
+        seconds, records = given.seconds if workload in LATE else 0.0, results.read(given.json)
+        for peer, rounds in run.found.items():
+            name = f"{tables.KIND}/{tables.name_of(workload, given.synced, peer)}"
+            if len(rounds) == given.rounds or len(rounds) >= len(
+                records.get(name, {"rounds": []})["rounds"]
+            ):
+                records[name] = results.record(
+                    max(loads), seconds=seconds, count=run.counts[peer], rounds=rounds
+                )
+        if given.json:
+            results.write_json(given.json, records)
+    return run.failures
 
 
 def main() -> None:
-    """Do what the arguments say."""
     parser = argparse.ArgumentParser(prog="./run bench --peers", description=__doc__)
     names = [peer.name for peer in PEERS]
-    parser.add_argument(
-        "--workloads", default=",".join(WORKLOADS), help=f"of {', '.join(WORKLOADS)}"
-    )
-    parser.add_argument("--peers", default=",".join(names), help=f"of {', '.join(names)}")
-    parser.add_argument(
-        "--rounds", type=report.count_above_zero, default=5, help="rounds that count (default: 5)"
-    )
-    parser.add_argument(
-        "--scale", type=report.above_zero, default=1.0, help="so many times the timers (default: 1)"
-    )
-    parser.add_argument(
-        "--seconds",
-        type=report.above_zero,
-        default=60.0,
-        help=f"length of {', '.join(LATE)} (default: 60)",
-    )
-    parser.add_argument("--synced", action="store_true", help="each put is durable on return")
-    report.add_files(parser, adds=True)
-    arguments = parser.parse_args()
-    workloads = report.chosen(parser, arguments.workloads, tuple(WORKLOADS))
-    chosen = report.chosen(parser, arguments.peers, names)
-    report.check_files(parser, arguments, tables.MARKS, tables.kept)
-    if arguments.fill and not arguments.json:
-        parser.error("--fill needs --json")
-    if arguments.fill and not (workloads or tables.kept(arguments.json)):
-        parser.error(f"{arguments.json} has nothing to put into a page")
+    add, number = parser.add_argument, harness.above_zero
+    words = f"of {harness.listed(WORKLOADS)}"
+    add("--workloads", default=",".join(WORKLOADS), help=words)
+    add("--peers", default=",".join(names), help=f"of {harness.listed(names)}")
+    words = "rounds that count (default: 5)"
+    add("--rounds", type=harness.count_above_zero, default=5, help=words)
+    add("--scale", type=number, default=1.0, help="so many times the timers (default: 1)")
+    words = f"length of {harness.listed(LATE)} (default: 60)"
+    add("--seconds", type=number, default=60.0, help=words)
+    add("--synced", action="store_true", help="each put is durable on return")
+    harness.add_files(parser)
+    given = parser.parse_args()
+    workloads = harness.chosen(parser, given.workloads, WORKLOADS)
+    chosen = harness.chosen(parser, given.peers, names)
+    found = harness.check_files(parser, given, tables.KIND)
+    if given.fill and not (given.json and (workloads or found)):
+        parser.error("--fill needs --json, with something to put into a page")
     print(machine.headline())
     failures = list[str]()
     for workload in workloads:
-        failures += play_and_keep(workload, [p for p in PEERS if p.name in chosen], arguments)
-    if arguments.fill:
-        tables.fill(arguments.fill, tables.kept(arguments.json), names)
+        failures += play_and_keep(workload, [p for p in PEERS if p.name in chosen], given)
+    if given.fill:
+        found = results.of(results.read(given.json), tables.KIND)
+        results.fill(given.fill, tables.KIND, tables.tables(found, names))
     sys.exit("\n".join(failures) if failures else 0)
-
-
-def play_and_keep(workload: str, peers: Sequence[Peer], arguments: argparse.Namespace) -> list[str]:
-    """Play a workload, show what was found, keep it; if this is cut short, keep what there is.
-
-    Returns which peers failed, with why.
-    """
-    run, loads, cut = Run(), [os.getloadavg()[0]], True
-    try:
-        with machine.scratch_folder(arguments.folder) as folder:
-            folder.chmod(0o711)
-            play(
-                run,
-                folder,
-                workload,
-                peers,
-                arguments.rounds,
-                synced=arguments.synced,
-                scale=arguments.scale,
-                seconds=arguments.seconds,
-            )
-        cut = False
-    finally:
-        found = list(run.found.values())
-        loads.append(os.getloadavg()[0])
-        said = "; ".join(f"{each:.1f}" for each in loads)
-        print(f"{workload}{', synced' if arguments.synced else ''}; load {said}", flush=True)
-        print("\n".join(map(told, found)), flush=True)
-        if arguments.json and found:
-            day = f"{machine.describe()}; {time.strftime('%Y-%m-%d')}"
-            seconds = arguments.seconds if workload in LATE else 0.0
-            played = tables.Played(workload, arguments.synced, day, max(loads), seconds, found)
-            tables.keep(arguments.json, played, cut=cut)
-    return run.failures
 
 
 if __name__ == "__main__":

@@ -7,26 +7,41 @@ as the others. The owner's processor time says what all of them cost it.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
-import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
-import machine
+import harness
+from harness import sized
+from peers.timers import now_ms
+from results import Row
 
 import timerstore
 
 BODY = bytes(100)
 CLIENTS = 4
 BATCH_COUNT = 100
-DUE_MS = time.time_ns() // 1_000_000 + 86_400_000
+DUE_MS = now_ms() + 86_400_000
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is played."""
+
+    rounds: int = sized(3, 1)
+    count: int = sized(5_000, 500)
+    """Calls of one client; a tenth under `group`."""
+    seconds: float = sized(5.0, 1.0)
+    """Of the four together."""
+
 
 spawned = multiprocessing.get_context("spawn")
 
@@ -81,40 +96,39 @@ def together(path: Path, seconds: float) -> list[float]:
     return rates
 
 
-def main() -> None:
-    """Measure, and show."""
-    parser = argparse.ArgumentParser(prog="./run bench --serving", description=__doc__)
-    parser.add_argument("--durability", choices=("process", "group"), default="process")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of the four together")
-    parser.add_argument("--rounds", type=int, default=3)
-    arguments = parser.parse_args()
-    count = 5_000 if arguments.durability == "process" else 500
-    print(f"{os.cpu_count()} processors, durability {arguments.durability}")
+def play(durability: str, ground: harness.Ground[Sizes]) -> Iterator[Row]:
+    """Measure clients of a store of one durability."""
+    s, figures = ground.sizes, list[tuple[float, ...]]()
+    count = s.count if durability == "process" else s.count // 10
     with ExitStack() as stack:
-        folder = stack.enter_context(machine.scratch_folder(None))
-        path, (ours, theirs) = folder / "timers", spawned.Pipe()
-        owner = spawned.Process(target=own, args=(path, arguments.durability, theirs), daemon=True)
+        path, (ours, theirs) = stack.enter_context(ground.path()) / "timers", spawned.Pipe()
+        owner = spawned.Process(target=own, args=(path, durability, theirs), daemon=True)
         owner.start()
         stack.callback(owner.kill)
         ours.recv()
         with timerstore.connect(path) as store:
-            for _ in range(arguments.rounds):
+            for _ in range(s.rounds):
                 id = store.put(BODY, at_ms=DUE_MS)
                 put_us = median_us(lambda: store.put(BODY, at_ms=DUE_MS), count)
-                get_us = median_us(lambda id=id: store.get(id), count)  # type: ignore[misc]
+                get_us = median_us(partial(store.get, id), count)
                 ours.send(True)
                 ours.recv()
-                rates = together(path, arguments.seconds)
+                rates = together(path, s.seconds)
                 ours.send(True)
-                spent_us = ours.recv() * 1e6 / (sum(rates) * arguments.seconds)
-                print(
-                    f"put {put_us:.0f} µs, get {get_us:.0f} µs; {CLIENTS} clients in batches of "
-                    f"{BATCH_COUNT}: {sum(rates):,.0f} a second ({min(rates):,.0f} to "
-                    f"{max(rates):,.0f} each), {spent_us:.1f} µs of the owner's processor a timer"
-                )
+                spent_us = ours.recv() * 1e6 / (sum(rates) * s.seconds)
+                figures.append((put_us, get_us, sum(rates), spent_us))
         ours.send(False)
         owner.join()
+    of = [*zip(*figures, strict=True)]
+    put_us, get_us, per_second, spent_us = map(statistics.median, of)
+    what = f"`{durability}`, a client alone"
+    yield Row(what, "", f"put {put_us:.0f} µs, get {get_us:.0f} µs", figures=figures)
+    told = f"{per_second:,.0f} timers a second ({min(of[2]):,.0f} to {max(of[2]):,.0f}), "
+    told += f"{spent_us:.1f} µs of the owner's processor each"
+    yield Row(f"`{durability}`, {CLIENTS} clients in batches of {BATCH_COUNT}", "", told)
 
+
+PARTS = {each: partial(play, each) for each in ("process", "group")}
 
 if __name__ == "__main__":
-    main()
+    harness.main("--serving", __doc__, Sizes, PARTS)

@@ -1,92 +1,46 @@
-"""How much each row of the comparison measures."""
+"""How much each row of `./run bench` measures: in full, and with `--quick`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+import harness
+from harness import sized
 
 
 @dataclass(frozen=True)
 class Sizes:
     """How much of each thing one round does."""
 
-    many: int
-    single: int
-    life: int
-    objects: int
-    burst: int
-    sqlite: int
-    lmdb: int
-    standing: int
-    synced: int
-    rounds: int
-    lateness_s: float
-    disk: tuple[int, int]
+    rounds: int = sized(5, 2)
+    many: int = sized(2_000_000, 500_000)
+    single: int = sized(200_000, 50_000)
+    life: int = sized(2_000_000, 500_000)
+    objects: int = sized(500_000, 200_000)
+    burst: int = sized(1_000_000, 300_000)
+    sqlite: int = sized(50_000, 20_000)
+    lmdb: int = sized(200_000, 100_000)
+    standing: int = sized(500_000, 50_000)
+    synced: int = sized(2_000, 300)
+    lateness_s: float = sized(15, 4)
+    disk: tuple[int, int] = sized((10_000, 10_000_000), (1_000, 1_000_000))
     """Far timers, short timers."""
-    month: tuple[int, int, int]
+    month: tuple[int, int, int] = sized((128, 30, 240), (512, 3, 240))
     """1,000 timers a second over this; days; seconds between two checkpoints."""
-    full_month: tuple[int, int, int]
+    full_month: tuple[int, int, int] = sized((10, 30, 600), (10, 1, 600))
     """Timers a second, with files of the usual sizes; days; seconds between two checkpoints."""
-    year: int
+    year: int = sized(10_000_000, 100_000)
     """Timers due within a year."""
-    rescheduled: tuple[int, int]
+    rescheduled: tuple[int, int] = sized((1_000_000, 10), (20_000, 10))
     """Timers; how often each gets another due time."""
-    speed: tuple[int, int]
+    speed: tuple[int, int] = sized((10_000, 3_000_000), (10_000, 1_000_000))
     """Far timers, short timers."""
-    pending: tuple[int, int]
-    first_count: int
-    handled: int
-    jobs: int
-    steady_jobs: int
-    steady_ms: int
+    pending: tuple[int, int] = sized((1_000_000, 10_000_000), (100_000, 1_000_000))
+    first_count: int = sized(3, 1)
+    handled: int = sized(500_000, 200_000)
+    jobs: int = sized(10_000, 10_000)
+    steady_jobs: int = sized(10_000, 2_000)
+    steady_ms: int = sized(40_000, 8_000)
 
 
-FULL = Sizes(
-    many=2_000_000,
-    single=200_000,
-    life=2_000_000,
-    objects=500_000,
-    burst=1_000_000,
-    sqlite=50_000,
-    lmdb=200_000,
-    standing=500_000,
-    synced=2_000,
-    rounds=5,
-    lateness_s=15,
-    disk=(10_000, 10_000_000),
-    month=(128, 30, 240),
-    full_month=(10, 30, 600),
-    year=10_000_000,
-    rescheduled=(1_000_000, 10),
-    speed=(10_000, 3_000_000),
-    pending=(1_000_000, 10_000_000),
-    first_count=3,
-    handled=500_000,
-    jobs=10_000,
-    steady_jobs=10_000,
-    steady_ms=40_000,
-)
-QUICK = Sizes(
-    many=500_000,
-    single=50_000,
-    life=500_000,
-    objects=200_000,
-    burst=300_000,
-    sqlite=20_000,
-    lmdb=100_000,
-    standing=50_000,
-    synced=300,
-    rounds=2,
-    lateness_s=4,
-    disk=(1_000, 1_000_000),
-    month=(512, 3, 240),
-    full_month=(10, 1, 600),
-    year=100_000,
-    rescheduled=(20_000, 10),
-    speed=(10_000, 1_000_000),
-    pending=(100_000, 1_000_000),
-    first_count=1,
-    handled=200_000,
-    jobs=10_000,
-    steady_jobs=2_000,
-    steady_ms=8_000,
-)
+Ground = harness.Ground[Sizes]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import ours
+from results import Row, short
+from sizes import Ground
 
 import timerstore
 from timerstore import Config, ManualClock, TimerStore, Tuning
@@ -151,7 +153,7 @@ def _disk_bytes(store: TimerStore, scale: int) -> float:
     return taken
 
 
-def at_speed(path: Path, far_count: int, short_count: int) -> tuple[float, float]:
+def play_speed(path: Path, far_count: int, short_count: int) -> tuple[float, float]:
     """Put `far_count` timers due within 30 days, then others due within SOON_MS, on a real clock.
 
     Of the others FAST_PER_SECOND are put, while another thread consumes. Return the bytes on the
@@ -188,7 +190,7 @@ def at_speed(path: Path, far_count: int, short_count: int) -> tuple[float, float
     return most, short_count / took_s
 
 
-def beside_far(path: Path, far_count: int, short_count: int, checkpoint_count: int) -> Space:
+def play_disk(path: Path, far_count: int, short_count: int, checkpoint_count: int) -> Space:
     """Put `far_count` timers due within 30 days, then `short_count` due within a minute.
 
     There is a checkpoint for each `checkpoint_count`, which take their share of the time.
@@ -206,7 +208,7 @@ def beside_far(path: Path, far_count: int, short_count: int, checkpoint_count: i
     return watched.close()
 
 
-def month(path: Path, *, scale: int, per_second: float, days: int, step_s: int) -> Space:
+def play_month(path: Path, *, scale: int, per_second: float, days: int, step_s: int) -> Space:
     """Put so many timers a second for so many days, one in a hundred due within as many.
 
     The others are due within a minute. Segments, slack, and what the store may take besides, are
@@ -235,7 +237,7 @@ def month(path: Path, *, scale: int, per_second: float, days: int, step_s: int) 
     return watched.close()
 
 
-def year(path: Path, count: int) -> Space:
+def play_year(path: Path, count: int) -> Space:
     """Put `count` timers due within a year, as many an hour for a day; then let the year pass."""
     random = np.random.default_rng(1)
     bodies = ours.make_bodies(count // 24)
@@ -248,7 +250,7 @@ def year(path: Path, count: int) -> Space:
     return watched.close()
 
 
-def rescheduled(path: Path, count: int, times: int) -> Space:
+def play_rescheduled(path: Path, count: int, times: int) -> Space:
     """Put `count` timers due within 30 days, give each `times` another due time, let all pass.
 
     There is a checkpoint for each hundredth of them.
@@ -268,3 +270,73 @@ def rescheduled(path: Path, count: int, times: int) -> Space:
     for _ in range(31):
         watched.live_on(DAY_MS, before=True)
     return watched.close()
+
+
+# --- parts
+
+
+def disk(ground: Ground) -> list[Row]:
+    """Disk beside timers that are far ahead."""
+    far, short_count = ground.sizes.disk
+    with ground.path() as path:
+        took = play_disk(path / "store", far, short_count, 10_000)
+    what = f"{short(short_count)} short timers beside {short(far)} due within 30 days"
+    return _took(what, "300 MB", took, 0.05)
+
+
+def month(ground: Ground) -> list[Row]:
+    """Disk if some timers in each hundred are far ahead, with files small and of full size."""
+    small, small_days, small_step_s = ground.sizes.month
+    full, full_days, full_step_s = ground.sizes.full_month
+    said = f"1/{small} of 1,000 a second", f"{full} a second, files of full size"
+    rows = []
+    for rate, scale, per, days, step_s in (
+        (said[0], small, 1_000 / small, small_days, small_step_s),
+        (said[1], 1, full, full_days, full_step_s),
+    ):
+        with ground.path() as path:
+            took = play_month(path / "s", scale=scale, per_second=per, days=days, step_s=step_s)
+        what = f"one timer in a hundred within {days} days, the rest within a minute, {days} days"
+        what += f" of manual time, {rate} ({short(took.put_count)} in all)"
+        rows += _took(what, "300 MB" + (f" / {scale}" if scale > 1 else ""), took, 0.7)
+    return rows
+
+
+def year(ground: Ground) -> list[Row]:
+    """Disk while timers hop through a year."""
+    with ground.path() as path:
+        took = play_year(path / "store", ground.sizes.year)
+    return _took(f"{short(took.put_count)} due within a year", "300 MB", took, 1)
+
+
+def rescheduled(ground: Ground) -> list[Row]:
+    """Disk while each timer gets another due time again and again."""
+    count, times = ground.sizes.rescheduled
+    with ground.path() as path:
+        took = play_rescheduled(path / "store", count, times)
+    what = f"{short(count)} due within 30 days, each rescheduled {times} times"
+    return _took(what, "300 MB", took, 0.05)
+
+
+def speed(ground: Ground) -> list[Row]:
+    """Disk while many timers are put, fire and are consumed."""
+    far, count = ground.sizes.speed
+    with ground.path() as path:
+        most_bytes, per_second = play_speed(path / "store", far, count)
+    what = f"disk: {short(count)} timers due within {SOON_MS} ms, {short(FAST_PER_SECOND)} a second"
+    what += f", beside {short(far)} due within 30 days"
+    told = f"{most_bytes / 1e6:,.1f} MB at most, with {short(per_second)} fired a second"
+    reach = f"≤ {SPEED_BYTES / 1e6:,.0f} MB at any time"
+    return [Row(what, reach, told, most_bytes <= SPEED_BYTES, figures=most_bytes)]
+
+
+def _took(what: str, allowed: str, took: Space, copied_max: float) -> list[Row]:
+    """Return two rows: what a store took at most, what cleaning copied."""
+    figures, (told, copied) = asdict(took), took.told()
+    reach = f"≤ {FACTOR} × pending + {allowed}"
+    copied_what = "copied by cleaning for each byte put"
+    is_little = took.copied_share <= copied_max
+    return [
+        Row(f"disk: {what}", reach, told, took.is_small, figures=figures),
+        Row(copied_what, f"≤ {copied_max}", copied, is_little, figures=figures),
+    ]

@@ -16,11 +16,13 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import harness
 import machine
-import report
-from beside import short
-from stress import judge, plays, slow, watch
+import results
+from results import short
+from stress import judge, slow, watch
 from stress.clock import MISSING, MovedClock, compiler
 from stress.ledger import Ledger
 from stress.scenarios import SCENARIOS, Scenario
@@ -28,6 +30,11 @@ from stress.worker import LEDGER, STORE
 
 import timerstore
 
+KIND = "stress"
+COLUMNS = (
+    *("minutes", "put", "fired", "kills", "private memory, MB", "disk, MB at most", "load"),
+    "found",
+)
 WORKER = Path(__file__).with_name("stress") / "worker.py"
 _TICK_S = 0.1
 _STUCK_S = 120.0
@@ -249,13 +256,29 @@ def told(ended: Ended) -> str:
     return "\n".join(lines) + ("" if ended.faults else "\nEvery timer is accounted for.")
 
 
-def kept(name: str, ended: Ended) -> plays.Played:
-    """Return what is kept of a play."""
-    day = f"{machine.describe()}; {time.strftime('%Y-%m-%d')}"
-    counts, load = ended.counts, os.getloadavg()[1]
-    return plays.of(
-        name, day, ended.seconds, counts, ended.lives, ended.samples, load, ended.faults
-    )
+def kept(ended: Ended) -> dict[str, Any]:
+    """Return what is kept of a play: the cells of its row."""
+    counts, samples = ended.counts, watch.judged(ended.samples)
+    memory = watch.early_and_late(samples, "private_bytes")
+    load = os.getloadavg()[1]
+    cells = [
+        f"{ended.seconds / 60:.1f}",
+        short(counts.put + counts.unsure),
+        short(counts.came),
+        str(ended.lives - 1),
+        " → ".join(f"{value / 1e6:.0f}" for value in memory),
+        f"{max((each.disk_bytes for each in ended.samples), default=0) / 1e6:,.0f}",
+        f"{load:.1f}",
+        "; ".join(ended.faults) or "all agree",
+    ]
+    return results.record(load, cells=dict(zip(COLUMNS, cells, strict=True)))
+
+
+def table(records: results.Records) -> str:
+    """Return a row for each scenario that was played."""
+    rows = [[f"`{name}`", *each["cells"].values()] for name, each in records.items()]
+    table = results.markdown(["scenario", *COLUMNS], rows)
+    return f"{results.days(records.values())}.\n\n{table}"
 
 
 def main() -> None:
@@ -268,18 +291,18 @@ def main() -> None:
     )
     parser.add_argument("scenario", choices=(*SCENARIOS, "all"), metavar="SCENARIO")
     parser.add_argument(
-        "--minutes", type=report.above_zero, default=1.0, help="length of a play (default: 1)"
+        "--minutes", type=harness.above_zero, default=1.0, help="length of a play (default: 1)"
     )
     parser.add_argument("--seed", type=int, default=1, help="of what is drawn (default: 1)")
     parser.add_argument(
         "--progress",
-        type=report.above_zero,
+        type=harness.above_zero,
         default=5.0,
         help="seconds between two lines (default: 5)",
     )
-    report.add_files(parser, adds=True)
+    harness.add_files(parser)
     arguments = parser.parse_args()
-    report.check_files(parser, arguments, plays.MARKS, plays.kept)
+    harness.check_files(parser, arguments, KIND)
     if arguments.fill and not arguments.json:
         parser.error("--fill needs --json")
     failed = False
@@ -299,10 +322,11 @@ def main() -> None:
             continue
         print(told(ended), flush=True)
         if arguments.json:
-            plays.keep(arguments.json, kept(name, ended))
+            results.keep(arguments.json, {f"{KIND}/{name}": kept(ended)})
         failed = failed or bool(ended.faults)
     if arguments.fill:
-        plays.fill(arguments.fill, plays.kept(arguments.json))
+        records = results.of(results.read(arguments.json), KIND)
+        results.fill(arguments.fill, KIND, table(records))
     sys.exit(failed)
 
 

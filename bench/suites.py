@@ -22,8 +22,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import harness
 import machine
-import report
+import results
 
 SUITE = Path(__file__).with_name("suite")
 BASELINE = SUITE / "baseline.json"
@@ -123,15 +124,16 @@ def baseline_of(path: Path) -> tuple[str, dict[str, float]]:
 
     Raises ValueError if the file is broken.
     """
-
-    def read(document: Any) -> tuple[str, dict[str, float]]:
+    if not path.exists():
+        return "", {}
+    try:
+        document = json.loads(path.read_text())
         ratios = {name: float(ratio) for name, ratio in document["ratios"].items()}
         if not all(0 < ratio < math.inf for ratio in ratios.values()):
             raise ValueError("a ratio is not above 0")
         return str(document["kind"]), ratios
-
-    none: dict[str, float] = {}
-    return report.read_json(path, read, ("", none), "--store")
+    except (ValueError, LookupError, TypeError, AttributeError) as e:
+        raise ValueError(f"{path} is not a file that --store has written: {e!r}") from e
 
 
 def compare(
@@ -201,7 +203,7 @@ def store(runs: list[dict[str, Stage]], path: Path) -> None:
         name: float(f"{min(run[name].ratio for run in runs):.4g}") for name in sorted(runs[0])
     }
     document = {"machine": machine.headline(), "kind": machine.kind(), "ratios": ratios}
-    report.write_json(path, document)
+    results.write_json(path, document)
 
 
 def main() -> None:
@@ -213,7 +215,7 @@ def main() -> None:
     parser.add_argument("-k", dest="expression", default="", help="stages, as pytest chooses them")
     parser.add_argument(
         "--rounds",
-        type=report.count_above_zero,
+        type=harness.count_above_zero,
         help="rounds of each stage (default: 15, or 5 with --short)",
     )
     arguments = parser.parse_args()

@@ -7,25 +7,24 @@ that it moved between two readings of a store that is putting, firing and pullin
 from __future__ import annotations
 
 import statistics
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
+import harness
 import lateness
 import machine
 import numpy as np
 import ours
-import report
+from harness import sized
+from peers.timers import now_ms
+from results import Row
 
 import timerstore
 from timerstore import Config, ManualClock, Stats, TimerStore
 
-FILL_BEGIN = "<!-- threads: begin -->"
-FILL_END = "<!-- threads: end -->"
 SERVICES = ("enqueue-get", "enqueue-put", "dequeue-get", "dequeue-put", "deliver-levels")
 TOPIC = "steady"
 AHEAD_COUNT = 500_000
@@ -36,24 +35,26 @@ AHEAD_COUNT = 500_000
 class Sizes:
     """How much of each thing is done."""
 
-    rounds: int
-    steady_s: float
-    lateness_s: float
-    lonely: int
-    idle_s: float
-    overdue: int
+    rounds: int = sized(5, 3)
+    steady_s: float = sized(6, 2)
+    lateness_s: float = sized(15, 4)
+    lonely: int = sized(300, 100)
+    idle_s: float = sized(20, 5)
+    overdue: int = sized(2_300_000, 300_000)
 
 
-FULL = Sizes(rounds=5, steady_s=6, lateness_s=15, lonely=300, idle_s=20, overdue=2_300_000)
-QUICK = Sizes(rounds=3, steady_s=2, lateness_s=4, lonely=100, idle_s=5, overdue=300_000)
+Ground = harness.Ground[Sizes]
 
 
 @dataclass(frozen=True)
 class Cost:
     """Nanoseconds of processor time a timer."""
 
-    user: float
-    system: float
+    user: float = 0
+    system: float = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.user + other.user, self.system + other.system)
 
     @property
     def total(self) -> float:
@@ -180,26 +181,23 @@ def between(first: Reading, last: Reading) -> Steady:
 
 
 @contextmanager
-def _store(folder: Path) -> Iterator[TimerStore]:
+def _store(ground: Ground) -> Iterator[TimerStore]:
     """Open a store of its own, and remove it."""
-    with (
-        tempfile.TemporaryDirectory(dir=folder) as path,
-        ours.open_store(Path(path) / "store", "process") as store,
-    ):
+    with ground.path() as path, ours.open_store(path / "store", "process") as store:
         yield store
 
 
-def steady(folder: Path, sizes: Sizes, warm_bytes: int) -> list[Steady]:
+def steady(ground: Ground) -> list[Row]:
     """Play rounds of a steady store; the first one, which warms, is left out."""
     rounds = []
-    for _ in range(sizes.rounds + 1):
-        machine.warm_memory(warm_bytes)
-        with _store(folder) as store, Feeding(store) as feeding:
+    for _ in range(ground.sizes.rounds + 1):
+        ground.warm()
+        with _store(ground) as store, Feeding(store) as feeding:
             time.sleep(1)
             first = feeding.read()
-            time.sleep(sizes.steady_s)
+            time.sleep(ground.sizes.steady_s)
             rounds.append(between(first, feeding.read()))
-    return rounds[1:]
+    return steady_rows(rounds[1:])
 
 
 def _median_cost(costs: list[Cost]) -> Cost:
@@ -208,83 +206,56 @@ def _median_cost(costs: list[Cost]) -> Cost:
     return Cost(statistics.median(user), statistics.median(system))
 
 
-def steady_rows(rounds: list[Steady]) -> list[report.Row]:
+def steady_rows(rounds: list[Steady]) -> list[Row]:
     """Return a row for each thread, for the services together, and for the whole."""
     rows = []
-    for name, threads, reach, stretch in (
-        ("putter", ("putter",), 110, 90),
-        ("enqueue-get", SERVICES[:1], None, None),
-        ("enqueue-put", SERVICES[1:2], None, None),
-        ("enqueue-get and enqueue-put", SERVICES[:2], 90, 60),
-        ("dequeue-get", SERVICES[2:3], 50, 40),
-        ("dequeue-put", SERVICES[3:4], 190, 150),
-        ("deliver-levels", SERVICES[4:], None, None),
-        ("all services", SERVICES, 330, 250),
-        ("puller", ("puller",), 80, 50),
-        ("flush", ("flush",), 60, 40),
+    for name, threads, reach in (
+        ("putter", ("putter",), 110),
+        ("enqueue-get", SERVICES[:1], 0),
+        ("enqueue-put", SERVICES[1:2], 0),
+        ("enqueue-get and enqueue-put", SERVICES[:2], 90),
+        ("dequeue-get", SERVICES[2:3], 50),
+        ("dequeue-put", SERVICES[3:4], 190),
+        ("deliver-levels", SERVICES[4:], 0),
+        ("all services", SERVICES, 330),
+        ("puller", ("puller",), 80),
+        ("flush", ("flush",), 60),
     ):
-        costs = [
-            Cost(
-                sum(each.costs[thread].user for thread in threads),
-                sum(each.costs[thread].system for thread in threads),
-            )
-            for each in rounds
-        ]
+        costs = [sum((each.costs[thread] for thread in threads), Cost()) for each in rounds]
         cost = _median_cost(costs)
-        measured = f"{cost} ns"
+        told = f"{cost} ns"
         if threads[0] in SERVICES:
             busy = statistics.median(sum(r.busy[thread] for thread in threads) for r in rounds)
-            measured += f" (busy {busy:.0f})"
-        rows.append(
-            report.Row(
-                name,
-                "" if reach is None else f"≤ {reach} ns",
-                "" if stretch is None else f"≤ {stretch} ns",
-                measured,
-                None if reach is None else cost.total <= reach,
-                {"rounds": [asdict(each) for each in costs]},
-            )
-        )
-    rates = [each.per_second for each in rounds]
+            told += f" (busy {busy:.0f})"
+        reached = cost.total <= reach if reach else None
+        figures = [asdict(each) for each in costs]
+        rows.append(Row(name, f"≤ {reach} ns" if reach else "", told, reached, figures))
+    rates, faults = [each.per_second for each in rounds], [each.faults for each in rounds]
     batch_count = statistics.median(each.batch_count for each in rounds)
-    measured = f"{statistics.median(rates) / 1e6:.2f} M/s, {batch_count:.0f} a pull"
-    rows.append(report.Row("whole lives", "", "", measured, None, {"rounds": rates}))
-    faults = [each.faults for each in rounds]
-    median, measured = statistics.median(faults), f"{statistics.median(faults):.3f}"
-    figures = {"rounds": faults}
-    rows.append(report.Row("page faults a timer", "≤ 0.01", "", measured, median <= 0.01, figures))
+    told = f"{statistics.median(rates) / 1e6:.2f} M/s, {batch_count:.0f} a pull"
+    rows.append(Row("whole lives", "", told, figures=rates))
+    most = statistics.median(faults)
+    rows.append(Row("page faults a timer", "≤ 0.01", f"{most:.3f}", most <= 0.01, figures=faults))
     return rows
 
 
 # --- lateness
 
 
-def late_rows(folder: Path, sizes: Sizes) -> list[report.Row]:
+def late(ground: Ground) -> Iterator[Row]:
     """Return how late timers are beside a busy Python thread, into the log and at `pull`."""
-    rows = []
-    for at_pull, what in ((False, "into the log"), (True, "when `pull` returns")):
-        with _store(folder) as store:
-            ours.whole_life(store, ours.make_bodies(1_000))  # kernels are compiled
-            late = lateness.measure(
-                store,
-                per_second=50_000,
-                duration_s=sizes.lateness_s,
-                busy=True,
-                at_pull=at_pull,
-            )
-        measured = f"median {late.median:.2f}, p99 {late.p99:.2f}, max {late.maximum:.1f} ms"
-        name = f"lateness {what}, 50,000 a second, beside a busy Python thread"
-        row = report.Row(name, "p99 ≤ 1 ms", "", measured, late.p99 <= 1, asdict(late))
-        rows.append(row)
-    return rows
+    for at_pull in lateness.WHERE:
+        with ground.path() as path:
+            seconds = ground.sizes.lateness_s
+            yield lateness.row(path, seconds, at_pull=at_pull, busy=True, p99_ms=1)
 
 
-def lonely_row(folder: Path, sizes: Sizes) -> report.Row:
+def lonely(ground: Ground) -> list[Row]:
     """Return how late a single timer is handed out, put 5 ms ahead into an idle store."""
     late_ms = []
-    with _store(folder) as store:
-        for turn in range(sizes.lonely + 10):
-            at_ms = time.time_ns() // 1_000_000 + 5
+    with _store(ground) as store:
+        for turn in range(ground.sizes.lonely + 10):
+            at_ms = now_ms() + 5
             store.put(b"lonely", topic="lonely", at_ms=at_ms)
             batch = store.pull("lonely", timeout=10)
             if turn >= 10:
@@ -293,127 +264,76 @@ def lonely_row(folder: Path, sizes: Sizes) -> report.Row:
             batch.ack()
             time.sleep(0.005)
     median, p99 = np.percentile(late_ms, [50, 99])
-    return report.Row(
-        "a lonely timer, put 5 ms ahead into an idle store, at `pull`",
-        "median ≤ 0.3 ms",
-        "",
-        f"median {median:.3f}, p99 {p99:.2f}, max {max(late_ms):.2f} ms",
-        bool(median <= 0.3),
-        {"late_ms": late_ms},
-    )
+    what = "a lonely timer, put 5 ms ahead into an idle store, at `pull`"
+    told = f"median {median:.3f}, p99 {p99:.2f}, max {max(late_ms):.2f} ms"
+    return [Row(what, "median ≤ 0.3 ms", told, bool(median <= 0.3), figures=late_ms)]
 
 
-def idle_row(folder: Path, sizes: Sizes) -> report.Row:
+def idle(ground: Ground) -> list[Row]:
     """Return what an idle store costs."""
-    with _store(folder) as store:
+    with _store(ground) as store:
         ours.whole_life(store, ours.make_bodies(10_000))
         time.sleep(3)
         first, first_s = machine.thread_times(), time.perf_counter()
-        time.sleep(sizes.idle_s)
+        time.sleep(ground.sizes.idle_s)
         last, elapsed_s = machine.thread_times(), time.perf_counter() - first_s
-    wakes = {name: (last[name] - first[name]).sleeps / elapsed_s for name in last if name in first}
-    ns = sum((last[name] - first[name]).ns for name in last if name in first)
-    percent = 100 * ns / 1e9 / elapsed_s
-    most = ", ".join(
-        f"{name} {wakes[name]:.1f}" for name in sorted(wakes, key=lambda each: -wakes[each])[:3]
-    )
-    return report.Row(
-        "an idle store: wake-ups a second of all threads, share of a core",
-        "≤ 20, ≤ 0.3 %",
-        "",
-        f"{sum(wakes.values()):.1f} ({most}), {percent:.2f} %",
-        sum(wakes.values()) <= 20 and percent <= 0.3,
-        {"wakes": wakes, "percent": percent},
-    )
+    taken = {name: last[name] - first[name] for name in last if name in first}
+    wakes = {name: each.sleeps / elapsed_s for name, each in taken.items()}
+    percent = 100 * sum(each.ns for each in taken.values()) / 1e9 / elapsed_s
+    most = sorted(wakes, key=lambda each: -wakes[each])[:3]
+    told = f"{sum(wakes.values()):.1f} ({', '.join(f'{name} {wakes[name]:.1f}' for name in most)})"
+    what = "an idle store: wake-ups a second of all threads, share of a core"
+    reached = sum(wakes.values()) <= 20 and percent <= 0.3
+    return [Row(what, "≤ 20, ≤ 0.3 %", f"{told}, {percent:.2f} %", reached, figures=wakes)]
 
 
 # --- after a stop
 
 
-def overdue_row(folder: Path, sizes: Sizes) -> report.Row:
+def overdue(ground: Ground) -> list[Row]:
     """Return how soon one slot of overdue timers begins to fire, and what falls due meanwhile."""
-    due_ms = int(time.time()) * 1_000 - 60_000
-    with tempfile.TemporaryDirectory(dir=folder) as path:
-        where = Path(path) / "store"
-        config = Config(durability="process")
-        clock = ManualClock(due_ms - 3_600_000)
-        with timerstore.open(where, config=config, clock=clock) as store:
-            for bodies in ours.batches(ours.make_bodies(sizes.overdue)):
+    count, due_ms = ground.sizes.overdue, int(time.time()) * 1_000 - 60_000
+    with ground.path() as path:
+        config, clock = Config(durability="process"), ManualClock(due_ms - 3_600_000)
+        with timerstore.open(path / "store", config=config, clock=clock) as store:
+            for bodies in ours.batches(ours.make_bodies(count)):
                 at_ms = due_ms + np.random.randint(0, 1_000, len(bodies))
                 store.put_many(bodies, topic="overdue", at_ms=at_ms)
         begin_s = time.perf_counter()
-        with ours.open_store(where, "process") as store:
+        with ours.open_store(path / "store", "process") as store:
             opened_s = time.perf_counter()
             late_ms: list[float] = []
             done = threading.Event()
             prober = threading.Thread(target=_probe, args=(store, late_ms, done))
             prober.start()
             first_s, got = 0.0, 0
-            while got < sizes.overdue:
+            while got < count:
                 batch = store.pull("overdue", max_count=ours.BATCH_COUNT, timeout=60)
                 first_s = first_s or time.perf_counter()
-                assert len(batch), f"only {got} of {sizes.overdue} came"
+                assert len(batch), f"only {got} of {count} came"
                 batch.ack()
                 got += len(batch)
             all_s = time.perf_counter() - opened_s
             done.set()
             prober.join()
-    wait_s, open_s = first_s - opened_s, opened_s - begin_s
-    worst_ms = max(late_ms)
-    return report.Row(
-        f"after a stop, {sizes.overdue:,} overdue timers in one slot: the first one; what falls "
-        "due meanwhile",
-        "≤ 0.5 s; ≤ 50 ms late",
-        "",
-        f"{wait_s:.2f} s after opening ({open_s:.2f} s), all after {all_s:.1f}; "
-        f"{worst_ms:.0f} ms late at most",
-        wait_s <= 0.5 and worst_ms <= 50,
-        {"first_s": wait_s, "open_s": open_s, "all_s": all_s, "late_ms": late_ms},
-    )
+    wait_s, worst_ms = first_s - opened_s, max(late_ms)
+    told = f"{wait_s:.2f} s after opening ({opened_s - begin_s:.2f} s), all after {all_s:.1f}; "
+    told += f"{worst_ms:.0f} ms late at most"
+    what = f"after a stop, {count:,} overdue timers in one slot: the first one; what falls due "
+    reached = wait_s <= 0.5 and worst_ms <= 50
+    return [Row(what + "meanwhile", "≤ 0.5 s; ≤ 50 ms late", told, reached, figures=late_ms)]
 
 
 def _probe(store: TimerStore, late_ms: list[float], done: threading.Event) -> None:
     """Put a timer that is due soon, wait for it, and note how late it was fired; until `done`."""
     while not late_ms or not done.is_set():
-        store.put(b"meanwhile", topic="meanwhile", at_ms=time.time_ns() // 1_000_000 + 20)
+        store.put(b"meanwhile", topic="meanwhile", at_ms=now_ms() + 20)
         batch = store.pull("meanwhile", timeout=60)
         late_ms.extend((batch.fired_ms - batch.due_ms).tolist())
         batch.ack()
 
 
-# --- all of it
-
-PARTS = ("steady", "late", "lonely", "idle", "overdue")
-
-
-def main() -> None:
-    """Measure the parts that were asked for."""
-    parser = report.new_parser(
-        "./run bench --threads", __doc__, "small sizes: a minute", "--parts", PARTS
-    )
-    report.add_warm(parser)
-    arguments = parser.parse_args()
-    parts = report.chosen(parser, arguments.parts, PARTS)
-    report.check_files(parser, arguments, (FILL_BEGIN, FILL_END))
-    report.check_whole(parser, arguments, parts, PARTS)
-    sizes = report.sizes_of(arguments, FULL, QUICK)
-    header = machine.headline()
-    rows: list[report.Row] = []
-    with machine.scratch_folder(arguments.folder) as folder:
-        measure: dict[str, Callable[[], list[report.Row]]] = {
-            "steady": lambda: steady_rows(
-                steady(folder, sizes, int(arguments.warm_gib * (1 << 30)))
-            ),
-            "late": lambda: late_rows(folder, sizes),
-            "lonely": lambda: [lonely_row(folder, sizes)],
-            "idle": lambda: [idle_row(folder, sizes)],
-            "overdue": lambda: [overdue_row(folder, sizes)],
-        }
-        for part in parts:
-            rows += measure[part]()
-    figures = {"sizes": asdict(sizes), "rows": [asdict(row) for row in rows]}
-    report.deliver(arguments, header, rows, figures, (FILL_BEGIN, FILL_END))
-
+PARTS = {each.__name__: each for each in (steady, late, lonely, idle, overdue)}
 
 if __name__ == "__main__":
-    main()
+    harness.main("--threads", __doc__, Sizes, PARTS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
 import sys
@@ -15,9 +14,8 @@ if __name__ == "__main__":  # as a worker
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from peers import redis
-from peers.embedded import Borrowed
 from peers.server import Server
-from peers.timers import MissingError, Timers
+from peers.timers import Timers, load
 
 _TASK = "bench.came"
 _DATAGRAM_BYTES = 16_384
@@ -30,11 +28,7 @@ def application(folder: Path) -> Any:
 
     A task that waits for longer than the visibility timeout would be handed out again.
     """
-    try:
-        celery: Any = importlib.import_module("celery")
-        importlib.import_module("redis")
-    except ModuleNotFoundError as e:
-        raise MissingError(f"{e.name} is missing: pip install 'celery[redis]'") from e
+    celery, _ = load("celery", "'celery[redis]'"), load("redis", "'celery[redis]'")
     app = celery.Celery("bench", broker=f"redis+socket://{folder / 'redis.sock'}")
     app.conf.update(
         broker_transport_options={"visibility_timeout": _YEAR_S},
@@ -46,34 +40,24 @@ def application(folder: Path) -> Any:
     return app
 
 
-class Celery:
-    """Redis, a worker with two processes, the application."""
+class Celery(Timers):
+    """Redis, a worker with two processes, the application; tasks are sent one by one."""
 
     def __init__(self, folder: Path, synced: bool) -> None:
         """Start all; wait for the worker."""
-        self._app = application(folder)
-        self._redis = redis.start(folder, folder / "redis.sock", synced)
+        self._app = app = application(folder)
+        broker = redis.start(folder, synced)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         path = folder / "came.sock"
         path.unlink(missing_ok=True)
         self._socket.bind(str(path))
         self._socket.setblocking(False)
         command = [sys.executable, "-P", __file__, str(folder)]
-        self._worker = Server(command, self._is_ready)
+        worker = Server(command, lambda: bool(app.control.ping(timeout=0.2)))
+        self._servers = worker, broker
+        self.pids = [each.pid for each in self._servers]
 
-    def _is_ready(self) -> bool:
-        return bool(self._app.control.ping(timeout=0.2))
-
-    def put_one(self, due_ms: int, body: bytes) -> None:
-        """Send a task."""
-        self.put_known([due_ms], [body])
-
-    def put_many(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> None:
-        """Send tasks one by one, through one connection."""
-        self.put_known(due_ms, bodies)
-
-    def put_known(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> list[str]:
-        """Send tasks; return their ids."""
+    def put_rows(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> list[str]:
         ids = list[str]()
         with self._app.producer_pool.acquire(block=True) as producer:
             for due, body in zip(due_ms, bodies, strict=True):
@@ -95,19 +79,10 @@ class Celery:
         except BlockingIOError:
             return bodies
 
-    def another(self) -> Timers:
-        """Return the same for another thread; `close` of what this returns does nothing."""
-        return Borrowed(self)
-
-    def servers(self) -> Sequence[int]:
-        """Return Redis and the worker."""
-        return (self._redis.pid, self._worker.pid)
-
     def close(self) -> None:
-        """Stop all."""
         self._app.close()
-        self._worker.stop()
-        self._redis.stop()
+        for each in self._servers:
+            each.stop()
         self._socket.close()
 
 

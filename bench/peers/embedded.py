@@ -1,106 +1,64 @@
-"""timerstore, SQLite, LMDB, RocksDB, a plain file: within this process."""
+"""timerstore, SQLite, LMDB, RocksDB, a plain file: within this process.
+
+SQLite and LMDB are used as a careful program would: a write-ahead log, an index on the due time and
+many rows a transaction; keys that begin with the due time, and the file written, not mapped for
+writing, because there a full disk would be a SIGBUS.
+"""
 
 from __future__ import annotations
 
-import importlib
 import os
+import sqlite3
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from bare import MESSAGE_BYTES, BareFile
-from peer import SqliteTimers
-from peer_lmdb import LmdbTimers
 
 import timerstore
-from peers.timers import MissingError, Timers
+from peers.timers import Timers, load, now_ms
 from timerstore import Config
 
-_KEY = struct.Struct(">QQ")
 _PULL_S = 0.001
 AT_ONCE = 16_384
+BENCH = "'.[bench]'"
 
 
-def now_ms() -> int:
-    """Return the time, epoch milliseconds."""
-    return time.time_ns() // 1_000_000
-
-
-class InProcess:
-    """What keepers within this process have in common: threads share one, no server is there."""
-
-    def another(self) -> Timers:
-        """Return the same; `close` of what this returns does nothing."""
-        return Borrowed(self)  # type: ignore[arg-type]
-
-    def servers(self) -> Sequence[int]:
-        """Return none."""
-        return ()
-
-
-class Borrowed:
-    """Timers that somebody else closes."""
-
-    def __init__(self, timers: Timers) -> None:
-        self.put_one, self.put_many, self.put_known = (
-            timers.put_one,
-            timers.put_many,
-            timers.put_known,
-        )
-        self.cancel_many, self.take_due = timers.cancel_many, timers.take_due
-        self.another, self.servers = timers.another, timers.servers
-
-    def close(self) -> None:
-        """Leave it open."""
-
-
-class Ours(InProcess):
+class Ours(Timers):
     """timerstore."""
+
+    rows = AT_ONCE
 
     def __init__(self, folder: Path, synced: bool) -> None:
         config = Config(durability="group" if synced else "process")
         self._store = timerstore.open(folder / "store", config=config)
 
     def put_one(self, due_ms: int, body: bytes) -> None:
-        """Put a timer."""
         self._store.put(body, at_ms=due_ms)
 
-    def put_many(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> None:
-        """Put timers, lists of AT_ONCE."""
-        for at in range(0, len(bodies), AT_ONCE):
-            part = slice(at, at + AT_ONCE)
-            self._store.put_many(bodies[part], at_ms=np.array(due_ms[part], np.int64))
+    def put_rows(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> Sequence[str]:
+        return self._store.put_many(bodies, at_ms=np.array(due_ms, np.int64))
 
-    def put_known(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> list[str]:
-        """Put timers, lists of AT_ONCE; return their ids."""
-        ids = list[str]()
-        for at in range(0, len(bodies), AT_ONCE):
-            part = slice(at, at + AT_ONCE)
-            ids += self._store.put_many(bodies[part], at_ms=np.array(due_ms[part], np.int64))
-        return ids
-
-    def cancel_many(self, known: Sequence[str]) -> None:
-        """Cancel lists of AT_ONCE."""
-        for at in range(0, len(known), AT_ONCE):
-            assert np.all(self._store.cancel_many(known[at : at + AT_ONCE]))
+    def cancel_rows(self, known: Sequence[str]) -> None:
+        assert np.all(self._store.cancel_many(known))
 
     def take_due(self) -> list[bytes]:
-        """Pull and acknowledge."""
         batch = self._store.pull("default", max_count=AT_ONCE, timeout=_PULL_S)
         batch.ack()
         bodies: list[bytes] = batch.bodies.to_pylist()
         return bodies
 
     def close(self) -> None:
-        """Close the store."""
         self._store.close()
 
 
-class PlainFile(InProcess):
+class PlainFile(Timers):
     """No keeper: a file to which bodies are appended, which is what the disk allows."""
+
+    rows = AT_ONCE
 
     def __init__(self, folder: Path, synced: bool) -> None:
         self._synced, self._one = synced, BareFile(folder / "one")
@@ -110,87 +68,155 @@ class PlainFile(InProcess):
         """Append as many bytes as timerstore does for a body of 100."""
         self._one.append(synced=self._synced)
 
-    def put_many(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> None:
-        """Append as many for each, AT_ONCE in a write."""
-        for at in range(0, len(bodies), AT_ONCE):
-            part = bytes(MESSAGE_BYTES * len(bodies[at : at + AT_ONCE]))
-            assert os.write(self._fd, part) == len(part)
-            if self._synced:
-                os.fdatasync(self._fd)
-
-    def put_known(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> list[None]:
-        """Refuse: nothing can be cancelled."""
-        raise NotImplementedError
-
-    def cancel_many(self, known: Sequence[None]) -> None:
-        """Refuse."""
-        raise NotImplementedError
+    def put_rows(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> None:
+        """Append as many for each in one write."""
+        part = bytes(MESSAGE_BYTES * len(bodies))
+        assert os.write(self._fd, part) == len(part)
+        if self._synced:
+            os.fdatasync(self._fd)
 
     def take_due(self) -> list[bytes]:
-        """Return nothing."""
         return []
 
     def close(self) -> None:
-        """Close the files."""
         self._one.close()
         os.close(self._fd)
 
 
-class Sqlite:
+_TABLE = """
+CREATE TABLE IF NOT EXISTS timers (
+  id INTEGER PRIMARY KEY, topic TEXT NOT NULL, due_ms INTEGER NOT NULL, body BLOB NOT NULL)
+"""
+_PUT = "INSERT INTO timers (topic, due_ms, body) VALUES ('default', ?, ?)"
+_TAKE = f"""
+DELETE FROM timers WHERE id IN (
+  SELECT id FROM timers WHERE due_ms <= ? ORDER BY due_ms LIMIT {Timers.rows})
+RETURNING body
+"""
+
+
+class Sqlite(Timers):
     """A polled table."""
 
     def __init__(self, folder: Path, synced: bool) -> None:
-        self._use(SqliteTimers(folder / "db", synchronous="FULL" if synced else "NORMAL"))
+        self._folder, self._synced = folder, synced
+        self._db = sqlite3.connect(folder / "sqlite", isolation_level=None)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._sync("FULL" if synced else "NORMAL")
+        self._db.execute(_TABLE)
+        self._db.execute("CREATE INDEX IF NOT EXISTS by_due ON timers (due_ms)")
 
-    def _use(self, timers: SqliteTimers) -> None:
-        self._timers = timers
-        self.put_one, self.put_many = timers.put_one, timers.put_many
-        self.put_known, self.cancel_many = timers.put_known, timers.delete_many
-        self.close = timers.close
+    def _sync(self, how: str) -> None:
+        self._db.execute(f"PRAGMA synchronous = {how}")
 
-    def another(self) -> Timers:
-        """Connect once more."""
-        made = Sqlite.__new__(Sqlite)
-        made._use(self._timers.another())
-        return made
+    def another(self) -> AbstractContextManager[Timers]:
+        return closing(Sqlite(self._folder, self._synced))
 
-    def servers(self) -> Sequence[int]:
-        """Return none."""
-        return ()
-
-    def take_due(self) -> list[bytes]:
-        """Delete rows that are due."""
-        return [body for _, _, body in self._timers.take_due(now_ms())]
-
-
-class Lmdb(InProcess):
-    """An ordered map in one file."""
-
-    def __init__(self, folder: Path, synced: bool) -> None:
-        try:
-            self._timers = LmdbTimers(folder / "lmdb", synced=synced)
-        except ModuleNotFoundError as e:
-            raise MissingError("lmdb is missing: pip install '.[bench]'") from e
-        self.put_many, self.close = self._timers.put_many, self._timers.close
-        self.put_known, self.cancel_many = self._timers.put_known, self._timers.delete_many
+    def fill(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> None:
+        """Insert rows that stay, without waiting for the disk."""
+        self._sync("OFF")
+        self.put_many(due_ms, bodies)
+        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self._sync("FULL" if self._synced else "NORMAL")
 
     def put_one(self, due_ms: int, body: bytes) -> None:
-        """Put a timer in a transaction of its own."""
-        self._timers.put_many([due_ms], [body])
+        self._db.execute(_PUT, (due_ms, body))
+
+    def put_rows(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> None:
+        self._many(_PUT, zip(due_ms, bodies, strict=True))
+
+    def put_known(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> list[int]:
+        """Insert rows; their keys follow each other because nobody else inserts."""
+        self.put_many(due_ms, bodies)
+        last: int = self._db.execute("SELECT max(id) FROM timers").fetchone()[0]
+        return list(range(last + 1 - len(bodies), last + 1))
+
+    def cancel_rows(self, known: Sequence[int]) -> None:
+        self._many("DELETE FROM timers WHERE id = ?", ((row,) for row in known))
+
+    def _many(self, statement: str, rows: Iterable[tuple[object, ...]]) -> None:
+        self._db.execute("BEGIN")
+        self._db.executemany(statement, rows)
+        self._db.execute("COMMIT")
 
     def take_due(self) -> list[bytes]:
-        """Delete what is due."""
-        return [row.partition(b"\0")[2] for _, row in self._timers.take_due(now_ms())]
+        return [body for (body,) in self._db.execute(_TAKE, (now_ms(),))]
+
+    def get_one(self, row: int) -> tuple[int, bytes] | None:
+        """Return a row by its key."""
+        found: tuple[int, bytes] | None
+        found = self._db.execute("SELECT due_ms, body FROM timers WHERE id = ?", (row,)).fetchone()
+        return found
+
+    def delete_one(self, row: int) -> None:
+        """Delete a row by its key, in a transaction of its own."""
+        self._db.execute("DELETE FROM timers WHERE id = ?", (row,))
+
+    def update_one(self, row: int, due_ms: int) -> None:
+        """Change when a row is due, in a transaction of its own."""
+        self._db.execute("UPDATE timers SET due_ms = ? WHERE id = ?", (due_ms, row))
+
+    def all_rows(self) -> list[tuple[int, int, bytes]]:
+        """Return all rows, in the order in which they were inserted."""
+        return self._db.execute("SELECT id, due_ms, body FROM timers").fetchall()
+
+    def close(self) -> None:
+        self._db.close()
 
 
-class RocksDb(InProcess):
-    """A tree of sorted runs, by the package rocksdict; raw bytes, one batch a transaction."""
+_KEY = struct.Struct(">QQ")
+_TOPIC = b"default\0"
+_MAP_BYTES = 64 << 30  # an upper limit of the file, not its size
+
+
+class Lmdb(Timers):
+    """An ordered map in one file: ordered by due time, then number."""
+
+    rows = AT_ONCE  # twice as fast as a thousand
 
     def __init__(self, folder: Path, synced: bool) -> None:
-        try:
-            self._rocks: Any = importlib.import_module("rocksdict")
-        except ModuleNotFoundError as e:
-            raise MissingError("rocksdict is missing: pip install rocksdict") from e
+        lmdb = load("lmdb", BENCH)
+        self._env = lmdb.open(str(folder / "lmdb"), map_size=_MAP_BYTES, sync=synced)
+        self._count = time.time_ns()  # no number that was there when it was open before
+
+    def put_rows(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> list[bytes]:
+        keys = list(map(_KEY.pack, due_ms, range(self._count, self._count + len(bodies))))
+        self._count += len(bodies)
+        rows = [(key, _TOPIC + body) for key, body in zip(keys, bodies, strict=True)]
+        rows.sort()  # neighbours share pages of the tree
+        with self._env.begin(write=True) as transaction:
+            transaction.cursor().putmulti(rows)
+        return keys
+
+    def cancel_rows(self, known: Sequence[bytes]) -> None:
+        with self._env.begin(write=True) as transaction:
+            for key in known:
+                assert transaction.delete(key)
+
+    def take_due(self) -> list[bytes]:
+        limit, bodies = _KEY.pack(now_ms() + 1, 0), list[bytes]()
+        with self._env.begin(write=True) as transaction:
+            cursor = transaction.cursor()
+            there = cursor.first()
+            while there and len(bodies) < self.rows:
+                key, row = cursor.item()
+                if not key or key >= limit:  # behind the last one lies an empty row
+                    break
+                bodies.append(row[len(_TOPIC) :])
+                there = cursor.delete()
+        return bodies
+
+    def close(self) -> None:
+        self._env.close()
+
+
+class RocksDb(Timers):
+    """A tree of sorted runs, by the package rocksdict; raw bytes, one batch a transaction."""
+
+    rows = AT_ONCE
+
+    def __init__(self, folder: Path, synced: bool) -> None:
+        self._rocks = load("rocksdict", "rocksdict")
         self._db = self._rocks.Rdict(str(folder / "rocks"), self._rocks.Options(raw_mode=True))
         self._options = self._rocks.WriteOptions()
         self._options.sync = synced
@@ -199,35 +225,25 @@ class RocksDb(InProcess):
         self._first = b""
 
     def put_one(self, due_ms: int, body: bytes) -> None:
-        """Put a timer."""
         self._first = min(self._first, _KEY.pack(due_ms, 0))
         self._db[_KEY.pack(due_ms, self._count)] = body
         self._count += 1
 
-    def put_many(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> None:
-        """Put timers."""
-        self.put_known(due_ms, bodies)
-
-    def put_known(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> list[bytes]:
-        """Put timers, batches of AT_ONCE; return their keys."""
-        known = list[bytes]()
-        for at in range(0, len(bodies), AT_ONCE):
-            batch = self._rocks.WriteBatch(raw_mode=True)
-            for due, body in zip(due_ms[at : at + AT_ONCE], bodies[at : at + AT_ONCE], strict=True):
-                known.append(_KEY.pack(due, self._count))
-                batch.put(known[-1], body)
-                self._count += 1
-            self._first = min(self._first, _KEY.pack(min(due_ms[at : at + AT_ONCE]), 0))
-            self._db.write(batch, self._options)
+    def put_rows(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> list[bytes]:
+        known, batch = list[bytes](), self._rocks.WriteBatch(raw_mode=True)
+        for due, body in zip(due_ms, bodies, strict=True):
+            known.append(_KEY.pack(due, self._count))
+            batch.put(known[-1], body)
+            self._count += 1
+        self._first = min(self._first, _KEY.pack(min(due_ms), 0))
+        self._db.write(batch, self._options)
         return known
 
-    def cancel_many(self, known: Sequence[bytes]) -> None:
-        """Delete keys, batches of AT_ONCE."""
-        for at in range(0, len(known), AT_ONCE):
-            batch = self._rocks.WriteBatch(raw_mode=True)
-            for key in known[at : at + AT_ONCE]:
-                batch.delete(key)
-            self._db.write(batch, self._options)
+    def cancel_rows(self, known: Sequence[bytes]) -> None:
+        batch = self._rocks.WriteBatch(raw_mode=True)
+        for key in known:
+            batch.delete(key)
+        self._db.write(batch, self._options)
 
     def take_due(self) -> list[bytes]:
         """Read from the last place on; delete what is due in one batch."""
@@ -244,5 +260,4 @@ class RocksDb(InProcess):
         return bodies
 
     def close(self) -> None:
-        """Close it."""
         self._db.close()

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from peers.embedded import Borrowed, now_ms
-from peers.timers import ROWS, MissingError, Timers, body_of, number_of
+from peers.timers import MissingError, Timers, body_of, now_ms, number_of
 
 _TESTS = Path(__file__).resolve().parents[2] / "tests" / "interop"
 _TOPIC, _WARM_TOPIC = "bench", "warm"
@@ -24,8 +23,8 @@ _SETTINGS = {
     "mappedFileSizeCommitLog": 256 << 20,
     "timerPrecisionMs": 100,
     "timerMaxDelaySec": 31_536_000,
-    "maxTransferCountOnMessageInMemory": ROWS,
-    "maxTransferCountOnMessageInDisk": ROWS,
+    "maxTransferCountOnMessageInMemory": Timers.rows,
+    "maxTransferCountOnMessageInDisk": Timers.rows,
     "maxTransferBytesOnMessageInMemory": 32 << 20,
     "maxTransferBytesOnMessageInDisk": 32 << 20,
     "cleanFileForciblyEnable": "false",
@@ -40,8 +39,8 @@ def load_brokers() -> Any:
     return importlib.import_module("brokers")
 
 
-class RocketMq:
-    """A broker on a store of its own."""
+class RocketMq(Timers):
+    """A broker on a store of its own; there is one pipe to its JVM."""
 
     def __init__(self, folder: Path, synced: bool) -> None:
         """Start it; if its store is new, let it play some timers, so that the JVM compiles."""
@@ -54,6 +53,7 @@ class RocketMq:
             self._brokers = brokers.Brokers(home, _OPTIONS)
         except brokers.NoRocketMQError as e:
             raise MissingError(str(e)) from e
+        self.pids = [self._brokers.process.pid]
         try:
             flush = "SYNC_FLUSH" if synced else "ASYNC_FLUSH"
             self._brokers.start(self._store, flushDiskType=flush, **_SETTINGS)
@@ -65,8 +65,9 @@ class RocketMq:
 
     def _warm(self) -> None:
         at_ms, stop_s = now_ms() + 2_000, time.monotonic() + _PATIENCE_S
-        bodies = [body_of(number) for number in range(_WARM_COUNT)]
-        self._put([at_ms] * _WARM_COUNT, bodies, _WARM_TOPIC)
+        for first in range(0, _WARM_COUNT, self.rows):
+            bodies = [body_of(number) for number in range(first, first + self.rows)]
+            self._put([at_ms] * self.rows, bodies, _WARM_TOPIC)
         left = _WARM_COUNT
         while left:
             left -= len(self._due(_WARM_TOPIC))
@@ -77,49 +78,29 @@ class RocketMq:
             answer: list[str] = self._brokers.ask(*words)
         return answer
 
-    def put_one(self, due_ms: int, body: bytes) -> None:
-        """Put a timer."""
-        self._put([due_ms], [body])
+    def _put(self, due_ms: Sequence[int], bodies: Sequence[bytes], topic: str) -> None:
+        words = list[object]()
+        for due, body in zip(due_ms, bodies, strict=True):
+            words += (due, number_of(body), body.decode())
+        self._ask("timers", self._store, topic, *words)
 
-    def put_many(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> None:
-        """Put timers, ROWS before an answer is read."""
-        self._put(due_ms, bodies)
-
-    def _put(self, due_ms: Sequence[int], bodies: Sequence[bytes], topic: str = _TOPIC) -> None:
-        for at in range(0, len(bodies), ROWS):
-            words = list[object]()
-            for due, body in zip(due_ms[at : at + ROWS], bodies[at : at + ROWS], strict=True):
-                words += (due, number_of(body), body.decode())
-            self._ask("timers", self._store, topic, *words)
-
-    def put_known(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> list[tuple[int, int]]:
+    def put_rows(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> list[tuple[int, int]]:
         """Put timers; they are known by due times and keys."""
-        self._put(due_ms, bodies)
+        self._put(due_ms, bodies, _TOPIC)
         return list(zip(due_ms, map(number_of, bodies), strict=True))
 
-    def cancel_many(self, known: Sequence[tuple[int, int]]) -> None:
+    def cancel_rows(self, known: Sequence[tuple[int, int]]) -> None:
         """Put a delete for each, as RocketMQ's recall does: for the millisecond behind it."""
-        for at in range(0, len(known), ROWS):
-            words = list[object]()
-            for due_ms, key in known[at : at + ROWS]:
-                words += (due_ms + 1, key)
-            self._ask("deletes", self._store, _TOPIC, *words)
+        words = [word for due_ms, key in known for word in (due_ms + 1, key)]
+        self._ask("deletes", self._store, _TOPIC, *words)
 
     def take_due(self) -> list[bytes]:
         """Read on in the topic's queue."""
         return self._due(_TOPIC)
 
     def _due(self, topic: str) -> list[bytes]:
-        answer = self._ask("due", self._store, topic, ROWS)
+        answer = self._ask("due", self._store, topic, self.rows)
         return [body.encode() for body in answer if body]
-
-    def another(self) -> Timers:
-        """Return the same: there is one pipe to the JVM."""
-        return Borrowed(self)
-
-    def servers(self) -> Sequence[int]:
-        """Return the JVM."""
-        return (self._brokers.process.pid,)
 
     def close(self) -> None:
         """Kill the JVM: stopping the broker takes ten seconds and more."""

@@ -1,4 +1,4 @@
-"""A server that a peer starts on a socket in its own folder; it ends with the peer."""
+"""A server that a peer starts on a socket in its own folder, its clients; it ends with the peer."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
+from typing import Self
 
-from peers.timers import MissingError
+from peers.timers import MissingError, Timers
 
 _PATIENCE_S = 120.0
 _PR_SET_PDEATHSIG = 1
@@ -21,43 +22,10 @@ _LIBC = ctypes.CDLL(None)
 
 def program(name: str, package: str, *folders: str) -> str:
     """Return where a program is, or raise MissingError."""
-    found = shutil.which(name) or next(
-        (hit for folder in folders if (hit := shutil.which(name, path=folder))), None
-    )
-    if found is None:
-        raise MissingError(f"{name} is missing: apt install {package}")
-    return found
-
-
-def _end_with_parent() -> None:
-    """Have the kernel end this process when its parent has ended, however that came about."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-
-
-def run(command: Sequence[str], *, user: str | None = None) -> None:
-    """Run a command to its end; if that is cut short, let the command end tidily.
-
-    `subprocess.run` would kill it, and what it has started itself, or shares, would stay.
-    """
-    process = _start(command, user)
-    try:
-        process.wait()
-    except BaseException:
-        process.terminate()
-        process.wait(_PATIENCE_S)
-        raise
-    if process.returncode:
-        raise RuntimeError(f"{command[0]} ended with {process.returncode}: {' '.join(command)}")
-
-
-def _start(command: Sequence[str], user: str | None) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        user=user,
-        preexec_fn=_end_with_parent,
-    )
+    for path in (None, *folders):
+        if found := shutil.which(name, path=path):
+            return found
+    raise MissingError(f"{name} is missing: apt install {package}")
 
 
 class Server:
@@ -70,19 +38,22 @@ class Server:
         *,
         user: str | None = None,
     ) -> None:
-        """Start it; wait until it answers."""
-        self._process = _start(command, user)
+        """Start it; wait until it answers. The kernel ends it if this process ends."""
+        self._process = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            user=user,
+            preexec_fn=lambda: _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0),
+        )
+        self.pid = self._process.pid
+        """Its process, which may have children."""
         _running.add(self)
         stop_s = time.monotonic() + _PATIENCE_S
         while not is_ready():
             if self._process.poll() is not None or time.monotonic() > stop_s:
                 raise RuntimeError(f"{command[0]} did not start: {' '.join(command)}")
             time.sleep(0.02)
-
-    @property
-    def pid(self) -> int:
-        """Its process, which may have children."""
-        return self._process.pid
 
     def stop(self) -> None:
         """End it."""
@@ -108,6 +79,28 @@ def none_left() -> Iterator[None]:
             each.stop()
 
 
+class Client(Timers):
+    """A connection to a server's socket file; with `servers`, it stops them when it is closed."""
+
+    def __init__(self, path: Path, *servers: Server) -> None:
+        self._path, self._servers = path, servers
+        self.pids = [each.pid for each in servers]
+        self._socket = connect(path)
+        self._file = self._socket.makefile("rb")
+
+    def another(self) -> AbstractContextManager[Self]:
+        """Connect once more."""
+        made = type(self).__new__(type(self))
+        Client.__init__(made, self._path)
+        return closing(made)
+
+    def close(self) -> None:
+        self._file.close()
+        self._socket.close()
+        for each in self._servers:
+            each.stop()
+
+
 def connect(path: Path) -> socket.socket:
     """Connect to a socket file; who waits for an answer for too long gets TimeoutError."""
     made = socket.socket(socket.AF_UNIX)
@@ -120,14 +113,15 @@ def connect(path: Path) -> socket.socket:
     return made
 
 
-def answers(path: Path) -> Callable[[], bool]:
-    """Return what tells whether somebody listens on a socket file."""
+def says(path: Path, asked: bytes = b"", answer: bytes = b"") -> Callable[[], bool]:
+    """Return what tells whether somebody listens on a socket file, and answers if it is asked."""
 
     def look() -> bool:
         try:
-            connect(path).close()
+            with connect(path) as asking:
+                asking.sendall(asked)
+                return not asked or asking.recv(100).startswith(answer)
         except OSError:
             return False
-        return True
 
     return look

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from stress.watch import disk_bytes
+from machine import disk_bytes, usage
 
-from peers.embedded import AT_ONCE, now_ms
-from peers.timers import BODY_BYTES, Timers, body_of, check_all_came, number_of
-from peers.usage import usage
+from peers.embedded import AT_ONCE
+from peers.timers import BODY_BYTES, Timers, body_of, check_all_came, now_ms, number_of
 
 FAR_MS = 86_400_000
 PATIENCE_S = 120.0
@@ -99,13 +98,13 @@ class Meter:
     """A clock, and the processor time of all processes, from its making on."""
 
     def __init__(self, timers: Timers) -> None:
-        self._servers = timers.servers()
-        self._before_s, self._start_s = usage(self._servers).processor_s, time.perf_counter()
+        self._pids = timers.pids
+        self._before_s, self._start_s = usage(self._pids).processor_s, time.perf_counter()
 
     def figures(self, count: int, *, idle_s: float = 0) -> Figures:
         """Return what each of `count` took; `idle_s` of processor time is not counted."""
         elapsed_s = time.perf_counter() - self._start_s
-        spent_s = usage(self._servers).processor_s - self._before_s - idle_s
+        spent_s = usage(self._pids).processor_s - self._before_s - idle_s
         return {"per_second": count / elapsed_s, "processor_us": spent_s / count * 1e6}
 
 
@@ -235,21 +234,20 @@ def lateness(timers: Timers, load: Load, per_second: int) -> Figures:
     step = round(per_second * PERIOD_S)
 
     def put() -> None:
-        mine = timers.another()
         try:
-            next_s = time.monotonic()
-            end_s = next_s + load.seconds
-            while max(next_s, time.monotonic()) < end_s and not stop.is_set():
-                part = (now_ms() + AHEAD_MS + np.random.randint(0, OVER_MS, step)).tolist()
-                first = len(due_ms)
-                due_ms.extend(part)
-                mine.put_many(part, _bodies(step, first=first))
-                next_s += PERIOD_S
-                time.sleep(max(0.0, next_s - time.monotonic()))
+            with timers.another() as mine:
+                next_s = time.monotonic()
+                end_s = next_s + load.seconds
+                while max(next_s, time.monotonic()) < end_s and not stop.is_set():
+                    part = (now_ms() + AHEAD_MS + np.random.randint(0, OVER_MS, step)).tolist()
+                    first = len(due_ms)
+                    due_ms.extend(part)
+                    mine.put_many(part, _bodies(step, first=first))
+                    next_s += PERIOD_S
+                    time.sleep(max(0.0, next_s - time.monotonic()))
         except BaseException as e:
             failures.append(e)
         finally:
-            mine.close()
             over.set()
 
     taken, putter = Taken(due_ms), threading.Thread(target=put, name="bench-put")
@@ -280,14 +278,14 @@ def lateness(timers: Timers, load: Load, per_second: int) -> Figures:
 def pending(timers: Timers, load: Load) -> Figures:
     """Put many timers due in a day; what they take, how fast they are opened, the rates beside."""
     assert load.open_again and load.folder
-    before, start_s, count = usage(timers.servers()), time.perf_counter(), load.count
+    before, start_s, count = usage(timers.pids), time.perf_counter(), load.count
     for at in range(0, count, AT_ONCE):
         part = min(AT_ONCE, count - at)
         due_ms = (now_ms() + FAR_MS + np.random.randint(0, FAR_MS, part)).tolist()
         timers.put_many(due_ms, _bodies(part, first=count + at))
     figures = {"per_second": count / (time.perf_counter() - start_s)}
     gc.collect()
-    after = usage(timers.servers())
+    after = usage(timers.pids)
     figures["private_bytes"] = after.private_bytes - before.private_bytes
     figures["disk_bytes"] = disk_bytes(load.folder)
     start_s = time.perf_counter()

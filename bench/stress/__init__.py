@@ -9,7 +9,6 @@
     worker.py     the process with the store
     watch.py      its memory, descriptors, disk, as its parent sees them
     judge.py      whether all agrees at the end
-    plays.py      what plays have found, in a file, then in a page
 
 `stressing.py` plays one: it starts the worker, shows how it goes, kills it where that is the point.
 """

@@ -50,19 +50,7 @@ def look(pid: int, folder: Path, at_s: float, life: int, used_bytes: int) -> Sam
         private_bytes = machine.private_bytes(str(pid))
     except (OSError, AssertionError):
         return None
-    return Sample(at_s, life, private_bytes, used_bytes, descriptors, disk_bytes(folder))
-
-
-def disk_bytes(folder: Path) -> int:
-    """Return the blocks of all files below a folder."""
-    total = 0
-    for above, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(above, name)).st_blocks * 512
-            except OSError:  # it went meanwhile
-                continue
-    return total
+    return Sample(at_s, life, private_bytes, used_bytes, descriptors, machine.disk_bytes(folder))
 
 
 def judged(samples: list[Sample]) -> list[Sample]:

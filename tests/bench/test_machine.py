@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import machine
@@ -44,6 +45,18 @@ def test_memory_and_bytes_are_counted() -> None:
     assert machine.private_bytes() > 1 << 20
     assert machine.fault_count() > 0
     machine.warm_memory(1 << 20)
+
+
+def test_processes_are_counted_with_their_children() -> None:
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as parent:
+        stop_s = time.monotonic() + 30
+        while len(found := machine.with_children([parent.pid])) < 2:
+            assert time.monotonic() < stop_s
+        assert found[0] == parent.pid
+        assert machine.usage([parent.pid]).private_bytes > machine.usage(()).private_bytes
+        assert os.getpid() not in found
+        parent.communicate(b"\n")
 
 
 def test_a_scratch_folder_goes(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import stressing
-from stress import audit, clock, judge, load, plays, slow, watch
+from stress import audit, clock, judge, load, slow, watch
 from stress.ledger import Ledger, bodies_of, words_of
 from stress.scenarios import SCENARIOS
 
@@ -331,19 +331,14 @@ def test_what_the_allocator_keeps_is_not_in_use() -> None:
     assert leaked > used + 25
 
 
-def test_plays_are_kept_and_shown(tmp_path: Path) -> None:
-    file, page = tmp_path / "plays.json", tmp_path / "page.md"
-    page.write_text("before\n<!-- stress: begin -->\nold\n<!-- stress: end -->\n")
+def test_plays_are_kept_and_shown() -> None:
     counts = judge.Counts(put=2_000_000, cancelled=1, came=1_999_999)
-    for seconds in (60.0, 3_600.0):  # the later one counts
-        plays.keep(file, plays.of("hops", "a day", seconds, counts, 3, samples(), 1.5, []))
-    plays.keep(file, plays.of("days", "a day", 60, counts, 1, samples(), 1.5, ["1 is missing"]))
-    plays.fill(page, plays.kept(file))
-    lines = page.read_text().splitlines()
-    assert lines[2] == "a day."
-    row = "| `hops` | 60.0 | 2 M | 2 M | 2 | 105 → 105 | 0 | 1.5 | all agree |"
-    assert row in lines
-    assert lines[lines.index(row) + 1].endswith("| 1 is missing |")
+    ended = stressing.Ended(counts, [], 3_600, 3, 0, 0, 0, samples())
+    told = stressing.table({"hops": stressing.kept(ended) | {"day": "a day"}}).splitlines()
+    assert told[0] == "a day."
+    cells = [each.strip() for each in told[4].split("|")[1:-1]]
+    assert cells[:7] == ["`hops`", "60.0", "2 M", "2 M", "2", "105 → 105", "0"]
+    assert cells[8] == "all agree"
 
 
 def test_a_process_is_looked_at(tmp_path: Path) -> None:
@@ -466,10 +461,10 @@ def test_a_play_has_a_length(minutes: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert ended.value.code == 2
 
 
-def test_a_play_that_nobody_looked_at_is_kept(tmp_path: Path) -> None:
-    file = tmp_path / "plays.json"
-    plays.keep(file, plays.of("days", "a day", 0.1, judge.Counts(), 1, [], 1.5, ["why"]))
-    assert "| 0 → 0 | 0 → 0 | 0 | 1.5 | why |" in plays.table(plays.kept(file))
+def test_a_play_that_nobody_looked_at_is_kept() -> None:
+    ended = stressing.Ended(judge.Counts(), ["why"], 6, 1, 0, 0, 0, [])
+    cells = [*stressing.kept(ended)["cells"].values()]
+    assert cells[4:6] + cells[7:] == ["0 → 0", "0", "why"]
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

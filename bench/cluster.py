@@ -7,28 +7,25 @@ store, in rounds that take turns. A ratio is that of the rounds' medians.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
-import machine
+import harness
 import ours
-import report
+from harness import sized
 from peers.rocketmq import load_brokers
+from peers.timers import now_ms
+from results import Row
 
 import timerstore.rocketmq
 from timerstore.rocketmq import CommonCalls
 
 TOPIC = "bench"
-PARTS = ("group", "process")
-FILL_BEGIN = "<!-- sending: begin -->"
-FILL_END = "<!-- sending: end -->"
-_CLUSTER = "cluster"
+CLUSTER, STORES = "cluster", ("group", "process")
 _SETTINGS = {"brokerName": "broker-a", "timerWheelEnable": "true", "timerMaxDelaySec": 86_400}
 
 
@@ -36,15 +33,13 @@ _SETTINGS = {"brokerName": "broker-a", "timerWheelEnable": "true", "timerMaxDela
 class Sizes:
     """How much is put in a round."""
 
-    count: int
+    rounds: int = sized(5, 2)
+    count: int = sized(1_000, 200)
     """One by one."""
-    batch_count: int
+    batch_count: int = sized(5_000, 1_000)
     """By `put_many`."""
-    rounds: int
 
 
-FULL = Sizes(1_000, 5_000, 5)
-QUICK = Sizes(200, 1_000, 2)
 Puts = Callable[[int], object]
 Rates = dict[str, dict[str, list[float]]]
 """Timers a second of each round, by way and call."""
@@ -76,17 +71,15 @@ def rates_of(ways: dict[str, Way], sizes: Sizes) -> Rates:
     return found
 
 
-def rows_of(rates: Rates) -> list[report.Row]:
+def rows_of(rates: Rates) -> Iterator[Row]:
     """Return a row for each way and call; a store's says how many times the cluster's it is."""
-    rows = []
     for name, calls in rates.items():
         for call, each in calls.items():
             rate = statistics.median(each)
             told = f"{rate:,.0f} a second ({min(each):,.0f} to {max(each):,.0f})"
-            if name != _CLUSTER:
-                told += f", {rate / statistics.median(rates[_CLUSTER][call]):,.1f} × the cluster's"
-            rows.append(report.Row(f"`{call}`, {name}", "", "", told, figures={"rates": each}))
-    return rows
+            if name != CLUSTER:
+                told += f", {rate / statistics.median(rates[CLUSTER][call]):,.1f} × the cluster's"
+            yield Row(f"`{call}`, {name}", "", told, figures=each)
 
 
 def way_into(into: CommonCalls, due_ms: int) -> Way:
@@ -102,9 +95,9 @@ def way_into(into: CommonCalls, due_ms: int) -> Way:
     return Way(put_one, put_many)
 
 
-def measure(folder: Path, parts: list[str], sizes: Sizes) -> Rates:
-    """Start a cluster, open a store for each durability that was asked for, and measure."""
-    due_ms = time.time_ns() // 1_000_000 + ours.FAR_MS
+def puts(ground: harness.Ground[Sizes]) -> list[Row]:
+    """Start a cluster, open a store for each durability, and measure."""
+    due_ms, folder = now_ms() + ours.FAR_MS, ground.folder
     broker = folder / "broker"
     broker.mkdir()
     with ExitStack() as stack:
@@ -114,29 +107,12 @@ def measure(folder: Path, parts: list[str], sizes: Sizes) -> Rates:
         brokers.ask("topics", broker, TOPIC)
         os.environ["HOME"] = str(folder)  # RocketMQ's client writes its log there
         cluster = stack.enter_context(timerstore.rocketmq.connect(brokers.proxy()))
-        ways = {_CLUSTER: way_into(cluster, due_ms)}
-        for part in parts:
-            store = stack.enter_context(ours.open_store(folder / part, part))
-            ways[f"store, durability {part}"] = way_into(store, due_ms)
-        return rates_of(ways, sizes)
-
-
-def main() -> None:
-    """Measure, show, and fill a table if that is asked for."""
-    parser = report.new_parser(
-        "./run bench --cluster", __doc__, "small sizes: half a minute", "--durabilities", PARTS
-    )
-    arguments: argparse.Namespace = parser.parse_args()
-    parts = report.chosen(parser, arguments.durabilities, PARTS)
-    report.check_files(parser, arguments, (FILL_BEGIN, FILL_END))
-    report.check_whole(parser, arguments, parts, PARTS)
-    sizes = report.sizes_of(arguments, FULL, QUICK)
-    header = machine.headline(f"{ours.BODY_BYTES} bytes each, medians of {sizes.rounds} rounds")
-    with machine.scratch_folder(arguments.folder) as folder:
-        rates = measure(folder, parts, sizes)
-    figures = {"sizes": asdict(sizes), "rates": rates}
-    report.deliver(arguments, header, rows_of(rates), figures, (FILL_BEGIN, FILL_END))
+        ways = {CLUSTER: way_into(cluster, due_ms)}
+        for durability in STORES:
+            store = stack.enter_context(ours.open_store(folder / durability, durability))
+            ways[f"store, durability {durability}"] = way_into(store, due_ms)
+        return list(rows_of(rates_of(ways, ground.sizes)))
 
 
 if __name__ == "__main__":
-    main()
+    harness.main("--cluster", __doc__, Sizes, {"puts": puts})
