@@ -85,7 +85,7 @@ class NearWheel:
 def new_near_wheel(precision_ms: int, count_max: int) -> NearWheel:
     """Return an empty near wheel for some `count_max` timers; at the least a chunk each bucket.
 
-    For fewer, see `made_for`, where the process may not have any number of addresses.
+    For fewer where the process may not have any number of addresses.
     """
     ring = 1
     while ring < (SPAN + 2) * precision_ms:
@@ -107,11 +107,6 @@ def new_near_wheel(precision_ms: int, count_max: int) -> NearWheel:
         np.zeros(ENTRY_WORDS, np.int64),
         *columns,
     )
-
-
-def made_for(near: NearWheel) -> int:
-    """Return for how many timers it was made."""
-    return (len(near.chunks) // CHUNK_WORDS - len(near.head) - 2) * CHUNK_ENTRIES // 2
 
 
 @inlined
@@ -165,6 +160,11 @@ def near_room(near: NearWheel) -> int:
     if near.free != NONE:
         return 1
     return len(near.chunks) // CHUNK_WORDS - near.used
+
+
+def is_full(near: NearWheel) -> bool:
+    """Tell whether no chunk can be taken, for Python."""
+    return near.free == NONE and near.used == len(near.chunks) // CHUNK_WORDS
 
 
 @inlined
@@ -382,6 +382,20 @@ def near_drop_delete(near: NearWheel, place: int) -> None:
     if stop == 0:
         near.deletes[place] = near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT]
         _free_chunk(near, chunk)
+
+
+@inlined
+def near_has_room(near: NearWheel, place: int) -> bool:
+    """Tell whether a unit of a slot's place fits; one that does not waits. O(1).
+
+    What falls due makes room. If no timer is left, deletes have taken all of it: then a chunk of
+    the place's own, or of what is kept, is let go. Their targets stay in the cancelled set.
+    """
+    for held in (place, KEPT_PLACE):
+        while near_room(near) <= 0 and near.count == 0 and near.deletes[held] != NONE:
+            near_drop_delete(near, held)
+            near.chain[held] -= 1
+    return near_room(near) > 0
 
 
 @inlined

@@ -70,6 +70,7 @@ from timerstore.wheel.near import (
     NearTimer,
     bucket_at,
     near_drop_delete,
+    near_has_room,
     near_insert,
     near_insert_delete,
     near_keep_deletes,
@@ -131,7 +132,8 @@ def dequeue_get(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
         worked = claim(world, get, aside, limit, now_ms, ready)
         if is_timed and worked > 0:
             count_stage(world.stages, READ_UNITS, worked, steady_ns(clock) - began_ns)
-        if aside == 1 or not waits or world.aside.first_count <= 0 or _is_handed_on(world):
+        is_second = waits and aside == 0 and world.aside.first_count > 0
+        if not is_second or _is_handed_on(world) or near_room(world.near) <= 0:
             worked += take(world, get, aside, now_ms, base)
             if aside == 0 and waits:
                 worked += _keep_deletes(world, now_ms, base)
@@ -160,11 +162,10 @@ def _take_late(world: World) -> int:
     ring, head = world.late_ring, world.late_ring.ends.head
     count, done = min(waiting_count(ring.ends), CLAIM_UNITS), 0
     while done < count:
-        if near_room(world.near) <= 0:
-            world.dequeue_get.thread.need = needs.NEAR_FULL
-            break
         at = place_of(head + done)
         slot, aside = near_slot(world, ring.slot[at]), aside_of(world, ring.slot[at])
+        if not near_has_room(world.near, slot_place(slot, aside)):
+            break
         due_ms, message, size = ring.due_ms[at], ring.message[at], ring.size[at]
         near_take(world, NearTimer(due_ms, message, size, slot, ring.magic[at], aside), False)
         done += 1
@@ -319,8 +320,7 @@ def _claim_unit(world: World, slot: int, aside: int, offset: int) -> int:
     magic = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
     if magic & fmt.UNIT_ROLL != 0:
         return _IS_ROLL
-    if near_room(world.near) <= 0:
-        mine.need = needs.NEAR_FULL
+    if not near_has_room(world.near, slot_place(slot, aside)):
         return _NO_DUE
     message, due_ms = get_i64(buf, at + fmt.UNIT_MESSAGE_AT), said_due_ms(buf, at)
     if due_ms == NOT_SAID:
@@ -425,8 +425,7 @@ def _hop(world: World, slot: int, aside: int, offset: int, now_ms: int) -> int:
         claimed = world.aside.claimed_slot
     is_late = stands_in < claimed or stands_in > to
     if is_late:
-        if near_room(world.near) <= 0:
-            mine.need = needs.NEAR_FULL
+        if not near_has_room(world.near, slot_place(stands_in, to_aside)):
             return _NO_DUE
         if not is_said:
             due_ms = message_due_ms(world, message, due_ms)
@@ -477,7 +476,9 @@ def take(world: World, get: DequeueGet, aside: int, now_ms: int, read: int) -> i
     get.emptied_ms = max(get.emptied_ms, read * precision)
     if now_ms < world.callers.fire_from_ms:
         return 0
-    if get.claim_offset != NO_UNIT:  # the newest slot is only half claimed: not from it yet
+    # The newest slot is only half claimed: not from it yet, unless it holds more than there is room
+    # for. Then it fires in parts.
+    if get.claim_offset != NO_UNIT and near_room(near) > 0:
         limit = min(limit, (get.claimed_slot - 1) * precision - 1)
     if near.count == 0:
         get.emptied_ms = max(get.emptied_ms, limit + 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timerstore.errors import CorruptStoreError, StoreFullError
+from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.engine import CANCELLED_GROWTH, Engine
 from timerstore.services.mending.mend_entries import mend_timer_entry
 from timerstore.services.mending.mend_units import mend_units
@@ -10,7 +10,6 @@ from timerstore.services.mending.pass_lost import pass_lost
 from timerstore.services.world import needs
 from timerstore.services.world.state import CLEANING
 from timerstore.timelog.jit.acting import acting_as
-from timerstore.wheel.near import CHUNK_ENTRIES, made_for
 
 
 def provide(engine: Engine, service: int) -> int:
@@ -57,14 +56,6 @@ def _provide(engine: Engine, service: int, need: int, offset: int) -> None:
     elif need == needs.CANCELLED_ROOM:
         with engine.locks.fire.guard():
             engine.cancelled.reserve(CANCELLED_GROWTH)
-    elif need == needs.NEAR_FULL:
-        count, wanted = made_for(engine.near), engine.config.near_count_max
-        is_limited = count + CHUNK_ENTRIES <= wanted
-        larger = "address space (`ulimit -v`)" if is_limited else "near_count_max"
-        raise StoreFullError(
-            f"More timers fall due at about the same time than there is room for: {count}, of the "
-            f"{wanted} that near_count_max says. Open the store again with a larger {larger}."
-        )
     elif need == needs.DAMAGED_TIMERLOG:
         mend_units(engine, offset)
     elif need == needs.LOST:

@@ -80,8 +80,6 @@ class Runner:
         try:
             provide(self.engine, service)
         except StoreFullError as e:
-            if need == needs.NEAR_FULL:
-                raise  # no matter of the disk: waiting does not help
             self.waiting_since_ms = self.waiting_since_ms or self.engine.clock.now_ms
             self.waiting_for_space = e
             if level >= 0:  # it waits longer each time, and no other level waits for it

@@ -56,6 +56,7 @@ from timerstore.wheel.near import (
     bucket_at,
     near_first_due,
     near_last_delete,
+    near_room,
     ring_buckets,
 )
 from timerstore.wheel.slots import next_used_slot
@@ -313,6 +314,8 @@ def _sleep(world: World, own: int, now_ms: int, clock: Words) -> None:
         waits = False
     if own == DEQUEUE_GET and not blocked and can_claim(world, now_ms):
         waits = False  # R has moved while it stepped
+    if own == DEQUEUE_GET and near_room(world.near) <= 0:
+        waits = True  # what it holds makes room once it is due, and nobody else
     stopped = observe(world.callers, "stop") != 0 or observe(me, "need") != NOTHING
     if waits and not stopped:
         if observe(me, "sleeping_until_ms") != 0:

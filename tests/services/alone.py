@@ -95,14 +95,13 @@ NEEDS = {
     needs.TIMER_QUEUE_READ: "timer queue read",
     needs.TOPIC: "topic",
     needs.CANCELLED_ROOM: "cancelled room",
-    needs.NEAR_FULL: "near full",
     needs.DAMAGED_TIMERLOG: "damaged timerlog",
     needs.FLUSHED: "flushed",
     needs.LOST: "lost",
     needs.BAD_ENTRY: "bad entry",
     needs.LEVEL_READ: "level read",
 }
-WITHOUT_PLACE = {"cancelled room", "near full", "flushed", "lost"}
+WITHOUT_PLACE = {"cancelled room", "flushed", "lost"}
 WITHOUT_PLACE |= {"commitlog segment", "queue segment"}
 
 
@@ -235,11 +234,6 @@ class Alone:
         near.check(self.engine.near)
         due_ms, messages = near.near_entries(self.engine.near)
         return sorted(zip(due_ms.tolist(), messages.tolist(), strict=True))
-
-    def fill_near(self) -> None:
-        """Leave no chunk of the near wheel free."""
-        wheel = self.engine.near
-        wheel.used = len(wheel.chunks) // near.CHUNK_WORDS
 
     # --- rings
 

@@ -251,19 +251,6 @@ def test_a_unit_in_a_slot_that_is_not_its_own_is_damage() -> None:
         assert alone.need == ("damaged timerlog", 0)
 
 
-def test_a_full_near_wheel_stops_it() -> None:
-    with Alone(DEQUEUE_GET) as alone:
-        log = Log(alone.tag, PRECISION_MS, alone.engine.commitlog.segment_bytes)
-        link(alone, log, 0, PLAIN, (0, 0), 0)
-        alone.fill_near()
-        alone.step(START_MS)
-        assert alone.need == ("near full", 0)
-        alone.clear_need()
-        alone.push("late", [Late(START_SLOT, PLAIN, 5, 77, START_MS)])
-        alone.step(START_MS)
-        assert (alone.need, alone.waiting("late")) == (("near full", 0), 1)
-
-
 def test_a_handover_takes_nothing_behind_its_limit() -> None:
     with Alone(DEQUEUE_GET) as alone:
         log = Log(alone.tag, PRECISION_MS, alone.engine.commitlog.segment_bytes)

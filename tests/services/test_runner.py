@@ -20,7 +20,6 @@ from tests.services.alone import (
 from timerstore.errors import StoreFullError
 from timerstore.services.durable.flush import Flusher
 from timerstore.services.running.runner import Runner
-from timerstore.services.world import needs
 from timerstore.services.world.waking import WAKE_COUNT
 
 
@@ -79,16 +78,6 @@ def test_a_need_that_cannot_be_met_is_met_later_and_told_meanwhile() -> None:
         runner._meet(ENQUEUE_PUT)
         assert runner.waiting_for_space is None
         assert alone.step(START_MS) == 1
-
-
-def test_a_near_wheel_that_is_full_is_no_matter_of_waiting() -> None:
-    with Alone(DEQUEUE_PUT) as alone:
-        runner = runner_of(alone)
-        alone.thread(DEQUEUE_PUT).need = needs.NEAR_FULL
-        with pytest.raises(StoreFullError, match="near_count_max"):
-            runner._meet(DEQUEUE_PUT)
-        # Else its thread would find it again, before anybody could do something.
-        assert alone.thread(DEQUEUE_PUT).need == needs.NOTHING
 
 
 def test_it_plays_a_timers_way_at_its_time() -> None:

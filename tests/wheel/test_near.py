@@ -27,7 +27,6 @@ from timerstore.wheel.near import (
     check,
     info_place,
     info_size,
-    made_for,
     near_drop_delete,
     near_entries,
     near_first_due,
@@ -258,6 +257,10 @@ def test_room_runs_out_and_comes_back() -> None:
 
 def test_a_limit_of_addresses_leaves_room_for_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     count_max = 1 << 26
+
+    def made_for(near: NearWheel) -> int:
+        return (len(near.chunks) // CHUNK_WORDS - len(near.head) - 2) * CHUNK_ENTRIES // 2
+
     assert count_max - CHUNK_ENTRIES < made_for(new_near_wheel(PRECISION_MS, count_max))
     monkeypatch.setattr("resource.getrlimit", lambda _: (4 << 30, resource.RLIM_INFINITY))
     assert 10_000_000 < made_for(new_near_wheel(PRECISION_MS, count_max)) < 11_000_000

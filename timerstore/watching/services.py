@@ -20,6 +20,7 @@ from timerstore.services.world.state import (
     ENQUEUE_PUT,
     SERVICE_NAMES,
 )
+from timerstore.wheel.near import is_full
 
 log = logging.getLogger("timerstore")
 
@@ -42,7 +43,6 @@ WAITED_FOR: Final = {
     needs.TIMER_QUEUE_READ: "a segment of the timer topic's queue",
     needs.TOPIC: "a topic's queue",
     needs.CANCELLED_ROOM: "room in the set of cancelled timers",
-    needs.NEAR_FULL: "room in the near wheel",
     needs.DAMAGED_TIMERLOG: "a damaged unit to be mended",
     needs.FLUSHED: _CHECKPOINT,
     needs.LEVEL_READ: "a segment of a delay level's queue",
@@ -139,6 +139,8 @@ def _waits_for(core: Core, service: int) -> str | None:
         return _ROOM if has_no_room else WAITED_FOR.get(need, "an answer of its own thread")
     if thread.blocked:
         return _NEXT.get(service)
+    if service == DEQUEUE_GET and is_full(engine.near):
+        return "room in the near wheel"
     if service == DEQUEUE_PUT and world.dequeue_put.flush_wanted:
         return _CHECKPOINT
     if service in (DEQUEUE_GET, DELIVER_LEVELS) and now_ms < world.callers.fire_from_ms:
