@@ -134,7 +134,7 @@ def commands(path: Path, ids: list[str], when: str) -> Iterator[Row]:
         ["get", "--", ids[8]],
         ["horizon"],
         ["health"],
-        ["trace", "--", ids[8]],
+        ["find", "--", ids[8]],
     ):
         began_s = time.perf_counter()
         run = [command, words[0], str(path), *words[1:]]

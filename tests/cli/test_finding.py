@@ -55,17 +55,17 @@ def test_get_by_key(path: Path, run: Run, ids: list[str]) -> None:
     [("ann", [0]), ("USER:7", [0, 1]), ("berlin", [2]), ("vip", [1]), ("\ufffd", [2])],
 )
 def test_find(path: Path, run: Run, ids: list[str], text: str, places: list[int]) -> None:
-    assert listed(run("find", path, text).output) == {ids[i] for i in places}
-    assert listed(run("find", path, ids[0].lower()).output) == {ids[0]}
-    assert "No pending timer contains" in run("find", path, "nowhere", exits=1).output
-    assert run("find", path, text, "--limit", "0").output == ""
+    assert listed(run("search", path, text).output) == {ids[i] for i in places}
+    assert listed(run("search", path, ids[0].lower()).output) == {ids[0]}
+    assert "No pending timer contains" in run("search", path, "nowhere", exits=1).output
+    assert run("search", path, text, "--limit", "0").output == ""
 
 
 @pytest.mark.parametrize(
     "command",
     [
         *(["pending", "-t"], ["count", "-t"], ["horizon", "-t"], ["horizon", "--bucket=1h", "-t"]),
-        *(["pending", "--key=k", "-t"], ["get", "--key=k", "-t"], ["find", "x", "-t"]),
+        *(["pending", "--key=k", "-t"], ["get", "--key=k", "-t"], ["search", "x", "-t"]),
         *(["cancel", "--key=k", "-t"], ["cancel", "--key-prefix=k", "-t"]),
     ],
 )
@@ -121,7 +121,7 @@ def test_another_users_store(path: Path, run: Run, monkeypatch: pytest.MonkeyPat
         return asked(place)
 
     monkeypatch.setattr(os, "listdir", refuse)
-    for command in (["info"], ["pending"], ["health"], ["find", "x"], ["put", "x", "--topic=t"]):
+    for command in (["info"], ["pending"], ["health"], ["search", "x"], ["put", "x", "--topic=t"]):
         name, *options = command
         said = run(name, path, *options, exits=3).output
         assert f"{path} may not be used by this user. Change its rights" in said, name

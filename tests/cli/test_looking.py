@@ -93,7 +93,7 @@ def test_what_does_not_ask_for_all_is_asked_of_the_owner(
         assert sum(json.loads(line)["count"] for line in lines.splitlines()) == 1_300
         for command in (
             ["get", path, last],
-            ["trace", path, last],
+            ["find", path, last],
             ["info", path],
             ["groups", path],
         ):
@@ -253,24 +253,24 @@ def test_an_owner_that_is_silent_hinders_no_look(
         assert run("horizon", path, "--bucket", "1d", "--end", "+2h").stdout
         assert "mail" in run("groups", path).stdout
         assert "It does not answer" in run("put", path, "x", exits=3).stderr
-    monkeypatch.setattr("timerstore.control.asking.find_owner", silent)
+    monkeypatch.setattr("timerstore.cli.coming.find_owner", silent)
     assert run("count", path, "--topic", "mail").stdout == "100\n"
 
 
-def test_trace_says_what_became_of_a_timer(run: Run, path: Path) -> None:
+def test_find_says_what_became_of_a_timer(run: Run, path: Path) -> None:
     with timerstore.open(path, config=SMALL) as store:
         id = store.put(b"x", topic="t", key="k")
         other = store.put(b"x", topic="t", delay=timedelta(hours=1))
         moved = store.reschedule(other, delay=timedelta(hours=2))
         store.pull("t", timeout=30).ack()
-        asked = json.loads(run("trace", path, id, "--json").stdout)  # of the process that has it
+        asked = json.loads(run("find", path, id, "--json").stdout)  # of the process that has it
         assert asked == asdict(store.find(id)) | {"groups": asked["groups"]}
-    told = json.loads(run("trace", path, id, "--json").stdout)
+    told = json.loads(run("find", path, id, "--json").stdout)
     assert told == asked and told["state"] == "fired"
     assert told["groups"] == [{"group": "default", "state": "done", "attempt": 0}]
-    rows = dict(line.split("\t", 1) for line in run("trace", path, id).stdout.splitlines())
+    rows = dict(line.split("\t", 1) for line in run("find", path, id).stdout.splitlines())
     assert (rows["state"], rows["key"], rows["group default"]) == ("fired", "k", "done, attempt 0")
-    rows = dict(line.split("\t", 1) for line in run("trace", path, other).stdout.splitlines())
+    rows = dict(line.split("\t", 1) for line in run("find", path, other).stdout.splitlines())
     assert (rows["state"], rows["moved to"]) == ("moved", moved)
-    told = json.loads(run("trace", path, "of-a-broker", "--json", exits=1).stdout)
+    told = json.loads(run("find", path, "of-a-broker", "--json", exits=1).stdout)
     assert (told["state"], told["due_ms"]) == ("unknown", None)

@@ -95,8 +95,7 @@ def test_a_timer_is_put_moved_and_cancelled(store: TimerStore, owner: Owner) -> 
     assert (timer.body, timer.properties, timer.due_ms) == (b"\xfe", {"c": "d"}, FAR_MS + 5)
     many = owner.call("put_many", bodies=[b"x", b"y"], at_ms=[FAR_MS] * 2, keys=["k", "l"])
     assert owner.call("count", topic="t") == 1
-    _, (verdicts,) = owner.ask("cancel_many", ids=[moved, *many])
-    assert [*verdicts] == [1, 1, 1]
+    assert owner.call("cancel_many", ids=[moved, *many]) == [True] * 3
     assert owner.call("count") == 0
 
 

@@ -4,8 +4,8 @@ main           the entry point              here
 app.py          the options that commands share, and what becomes of an error
 status.py       what an end means to the shell
 commands.py     all commands, in the order of --help
-looking.py      info, pending, get, count, horizon
-trace.py        trace
+looking.py      info, pending, search, get, count, horizon
+find.py         find
 operating.py    health, pause, resume
 top.py          top
 topview.py      what top draws
@@ -27,7 +27,6 @@ clustermove.py  move
 trying.py       warmup, demo
 coming.py       a store that is looked at, or changed
 ending.py       until a signal says to end
-owner.py        changing through the process that has a store open
 output.py       tables on a terminal, plain lines in a pipe, JSON, bars
 texts.py        values as text for people
 times.py        the times that a person types

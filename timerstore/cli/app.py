@@ -228,8 +228,3 @@ def tell_instant(out: Output, instant: Instant, what: str) -> None:
     if not instant.is_exact:
         seen = shown_from(instant.ms, now_ms())
         out.note(f"{what}: {shown_here(instant.ms)}, {seen}")
-
-
-def as_rows(values: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return names with values, for a table of two columns; what is None is left out."""
-    return [(name, str(value)) for name, value in values.items() if value is not None]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -17,8 +18,8 @@ from timerstore.cli.app import (
     answering,
     app,
 )
-from timerstore.cli.coming import check_known, looking
-from timerstore.cli.owner import changing
+from timerstore.cli.coming import changing, check_known, looking
+from timerstore.cli.output import Columns
 from timerstore.cli.texts import shown_span
 from timerstore.ground.moments import shown_time
 
@@ -28,10 +29,6 @@ _COUNTS = (
     *("lag_count", "in_flight_count", "dead_letter_count", "handled_count"),
     *("failed_count", "retried_count", "dead_count"),
 )
-GROUP_COLUMNS = [
-    *("topic", "group", ">waiting", ">oldest", ">in flight", ">dead"),
-    *(">handled", ">failed", ">retried", ">read"),
-]
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
 
 
@@ -42,21 +39,10 @@ def groups(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) 
     Example: timerstore groups timers/
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
+        seen = {"as_of_ms": look.as_of_ms}
         found = look.stats()["groups"]
-        if as_json:
-            for each in found:
-                out.json(each | {"as_of_ms": look.as_of_ms})
-        elif out.on_terminal:
-            out.table(GROUP_COLUMNS, list(group_rows(found, look.as_of_ms)))
-        else:
-            names = (name.removesuffix("_count").replace("_", " ") for name in _COUNTS)
-            out.line("topic", "group", "oldest", *names, "read")
-            for each in found:
-                oldest_ms = each["oldest_fired_ms"]
-                since = "" if oldest_ms is None else shown_time(oldest_ms)
-                counts = (each[name] for name in _COUNTS)
-                read = "" if each["read_ms"] is None else shown_time(each["read_ms"])
-                out.line(each["topic"], each["group"] or NOBODY, since, *counts, read)
+        human = _human(look.as_of_ms)
+        out.records(found, lambda each: each | seen, _PLAIN, human, has_head=True)
 
 
 @app.command("forget-group", rich_help_panel=OPERATE)
@@ -77,21 +63,49 @@ def forget_group(
         count = changer.call("forget_group", group=group, topic=topic)
         if not count:
             check_known("group", group, changer.call("stats"))
-        if as_json:
-            out.json({"group": group, "topics": count})
-        else:
-            out.line(count)
+        out.result({"group": group, "topics": count}, count)
 
 
-def group_rows(found: Iterable[dict[str, Any]], now_ms: int) -> Iterable[tuple[str, ...]]:
-    """Yield groups for a table; what is 0 is left empty, so that a column of zeros goes."""
-    for each in found:
-        oldest = "" if each["oldest_fired_ms"] is None else shown_span(each["oldest_age_ms"])
+# --- the columns of `groups`
+
+
+def _time(name: str) -> Callable[[dict[str, Any]], str]:
+    return lambda each: "" if each[name] is None else shown_time(each[name])
+
+
+def _count(name: str) -> Callable[[dict[str, Any]], str]:
+    """Leave empty what is 0, so that a column of zeros goes."""
+    return lambda each: f"{each[name]:,}" if each[name] else ""
+
+
+_WHOSE: Final[Columns[dict[str, Any]]] = {
+    "topic": itemgetter("topic"),
+    "group": lambda each: each["group"] or NOBODY,
+}
+_PLAIN: Final[Columns[dict[str, Any]]] = {
+    **_WHOSE,
+    "oldest": _time("oldest_fired_ms"),
+    **{name.removesuffix("_count").replace("_", " "): itemgetter(name) for name in _COUNTS},
+    "read": _time("read_ms"),
+}
+
+
+def _human(now_ms: int) -> Columns[dict[str, Any]]:
+    def oldest(each: dict[str, Any]) -> str:
+        return "" if each["oldest_fired_ms"] is None else shown_span(each["oldest_age_ms"])
+
+    def read(each: dict[str, Any]) -> str:
         read_ms = each["read_ms"]
-        read = "" if read_ms is None else f"{shown_span(max(0, now_ms - read_ms))} ago"
-        counts = {name: f"{each[name]:,}" if each[name] else "" for name in _COUNTS}
-        yield (
-            *(each["topic"], each["group"] or NOBODY, f"{each['lag_count']:,}", oldest),
-            *(counts["in_flight_count"], counts["dead_letter_count"], counts["handled_count"]),
-            *(counts["failed_count"], counts["retried_count"], read),
-        )
+        return "" if read_ms is None else f"{shown_span(max(0, now_ms - read_ms))} ago"
+
+    return {
+        **_WHOSE,
+        ">waiting": lambda each: f"{each['lag_count']:,}",
+        ">oldest": oldest,
+        ">in flight": _count("in_flight_count"),
+        ">dead": _count("dead_letter_count"),
+        ">handled": _count("handled_count"),
+        ">failed": _count("failed_count"),
+        ">retried": _count("retried_count"),
+        ">read": read,
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,14 +23,14 @@ from timerstore.cli.app import (
     tell_instant,
     topics_of,
 )
-from timerstore.cli.coming import check_is_there, check_known
+from timerstore.cli.coming import Changer, Opened, changing, check_is_there, check_known
 from timerstore.cli.output import Output
-from timerstore.cli.owner import Changer, changing
 from timerstore.cli.status import TOO_LATE
 from timerstore.cli.times import Instant, now_ms, parse_delay
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.moments import shown_time
 
+_VERDICTS = {True: "cancelled", False: "too late"}
 LINES_AT_ONCE = 10_000
 """Lines of standard input that `put --lines` puts together."""
 NOTHING_FIRES = (
@@ -98,17 +99,16 @@ def put(
             else:
                 described = {"key": key, "tag": tag, "properties": pairs or None}
                 show_ids(out, [changer.call("put", body=data, topic=topic, **described, **times)])
-            is_owner = changer.is_owner
-        tell_made(out, path, is_new=is_new, is_owner=is_owner)
+        tell_made(out, path, changer, is_new=is_new)
 
 
-def tell_made(out: Output, path: Path, *, is_new: bool, is_owner: bool) -> None:
+def tell_made(out: Output, path: Path, changer: Changer, *, is_new: bool) -> None:
     """Say on standard error what somebody who put something may not expect."""
     if out.as_json:
         return
     if is_new:
         out.note(f"There was no store in {path}: a new one was made.")
-    if not is_owner:
+    if isinstance(changer, Opened):
         out.note(NOTHING_FIRES)
 
 
@@ -222,22 +222,19 @@ def cancel(
         if topic is not None:
             count = cancel_keys(path, config, topic, key, key_prefix)
             out.status = out.status if count else TOO_LATE
-            if as_json:
-                out.json({"topic": topic, "key": key, "prefix": key_prefix, "cancelled": count})
-            else:
-                out.line(str(count))
+            told = {"topic": topic, "key": key, "prefix": key_prefix, "cancelled": count}
+            out.result(told, count)
             return
         ids = sys.stdin.read().split() if ids == ["-"] else ids or []
         with changing(path, config) as changer:
             verdicts = changer.call("cancel_many", ids=ids)
         if not all(verdicts):
             out.status = TOO_LATE
-        if as_json:
-            for id, worked in zip(ids, verdicts, strict=True):
-                out.json({"id": id, "cancelled": worked})
-            return
-        words = ["cancelled" if worked else "too late" for worked in verdicts]
-        out.table(["id", "verdict"], list(zip(ids, words, strict=True)))
+        out.records(
+            zip(ids, verdicts, strict=True),
+            lambda each: {"id": each[0], "cancelled": each[1]},
+            {"id": itemgetter(0), "verdict": lambda each: _VERDICTS[each[1]]},
+        )
 
 
 def cancel_keys(

@@ -1,7 +1,9 @@
 """How a command comes to a store: to look, or to change it.
 
 Looking takes no lock and fires nothing, so it works beside the process that has the store open.
-Changing is asked of that process if there is one (`owner.py`), else the store is opened.
+Changing is asked of that process if there is one, else the store is opened. A command names a call
+of `AnyStore`, with its arguments by name, and is not to know who made it: what comes back is what
+JSON says of the result.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from timerstore.cli.app import settings
 from timerstore.cli.output import Output
 from timerstore.cli.times import now_ms
+from timerstore.control.asking import Owner, find_owner
 from timerstore.control.wire import from_json, to_json
 from timerstore.errors import (
     InvalidArgumentError,
@@ -30,13 +33,27 @@ from timerstore.ground.kinds import check_path, unknown_name
 from timerstore.ground.moments import shown_time
 
 if TYPE_CHECKING:
-    from timerstore.control.asking import Owner
     from timerstore.pending.timers import Timer
     from timerstore.store.store import TimerStore
 
 
 _BOUNDS: Final = ("end_ms", "limit", "key")
 """What a listing may say so that it does not read all that is pending."""
+
+
+class Opened:
+    """A store that the command itself has opened; it answers as its owner does."""
+
+    def __init__(self, store: TimerStore) -> None:
+        self._store = store
+
+    def call(self, name: str, **arguments: Any) -> Any:
+        """Make a call; return its result as JSON says it."""
+        return from_json(to_json(getattr(self._store, name)(**arguments)))
+
+
+Changer = Owner | Opened
+"""Who changes a store for a command."""
 
 
 class Look:
@@ -77,46 +94,24 @@ class Look:
 
     def stats(self) -> dict[str, Any]:
         """Return the statistics: the owner's own, if there is one."""
-        told: dict[str, Any] = self._ask("stats")
+        told: dict[str, Any] = self.call("stats")
         return told
 
     def count(self, topic: str | None) -> int:
         """Return how many timers are pending."""
-        number: int = self._ask("count", topic=topic)
+        number: int = self.call("count", topic=topic)
         if not number:
-            self.check_topic(topic)
+            self.check("topic", topic)
         return number
 
-    def check_topic(self, topic: str | None) -> None:
-        """Refuse a topic of which nothing was found, if the store has never seen it."""
-        self._check_name("topic", topic)
-
-    def check_group(self, group: str) -> None:
-        """Refuse a group of which nothing was found, if the store has never seen it."""
-        self._check_name("group", group)
-
-    def _check_name(self, what: str, name: str | None) -> None:
+    def check(self, what: str, name: str | None) -> None:
+        """Refuse a topic or group of which nothing was found, if the store has never seen it."""
         if name is not None:
             check_known(what, name, self.stats())
 
-    def get(self, id: str) -> Timer | None:
-        """Return a pending timer."""
-        told = self._ask("get", id=id)
-        return None if told is None else _timer(told)
-
-    def find(self, id: str) -> dict[str, Any]:
-        """Return what became of a timer."""
-        told: dict[str, Any] = self._ask("find", id=id)
-        return told
-
-    def dead_letters(self, group: str, limit: int | None) -> list[dict[str, Any]]:
-        """Return a group's dead letters."""
-        told: list[dict[str, Any]] = self._ask("dead_letters", group=group, limit=limit)
-        return told
-
-    def get_key(self, topic: str, key: str) -> Timer | None:
-        """Return the pending timer with a key."""
-        told = self._ask("get_key", topic=topic, key=key)
+    def timer(self, name: str, **arguments: Any) -> Timer | None:
+        """Return a pending timer, by `get` or `get_key`."""
+        told = self.call(name, **arguments)
         return None if told is None else _timer(told)
 
     def pending(self, **given: Any) -> Iterator[Timer]:
@@ -150,14 +145,14 @@ class Look:
                 self._leave_owner(e)
         return self.store.pending_columns(**given)["due_ms"].to_numpy()
 
-    def _ask(self, name: str, **arguments: Any) -> Any:
+    def call(self, name: str, **arguments: Any) -> Any:
         """Ask the owner; look at the files if it does not answer any more."""
         if self.owner is not None:
             try:
                 return self.owner.call(name, **arguments)
             except (StoreAccessError, StoreClosedError) as e:
                 self._leave_owner(e)
-        return make_here(self.store, name, arguments)
+        return Opened(self.store).call(name, **arguments)
 
     def _leave_owner(self, error: TimerStoreError) -> None:
         self._out.note(f"{error} This command reads the store's files instead.")
@@ -173,11 +168,6 @@ def _timer(told: dict[str, Any]) -> Timer:
     from timerstore.pending.timers import Timer
 
     return Timer(**told)
-
-
-def make_here(store: Any, name: str, arguments: dict[str, Any]) -> Any:
-    """Make a call of an open store; return its result as its owner would say it, from JSON."""
-    return from_json(to_json(getattr(store, name)(**arguments)))
 
 
 def never_seen(what: str, name: str, stats: dict[str, Any]) -> str | None:
@@ -239,6 +229,24 @@ def _fetched(out: Output, address: str | Path) -> Iterator[Path]:
         yield folder
 
 
+@contextmanager
+def changing(
+    path: Path, config_file: Path | None, *, create: bool = False, is_bulk: bool = False
+) -> Iterator[Changer]:
+    """Yield who changes the store at `path`, which is made if there is none and `create`.
+
+    `is_bulk`: the command calls `flush` if something must be durable.
+    """
+    if not create:
+        check_is_there(path)
+    owner = find_owner(path)
+    if owner is not None:
+        yield owner
+        return
+    with open_to_change(path, config_file, create=create, is_bulk=is_bulk) as store:
+        yield Opened(store)
+
+
 def open_to_change(
     path: Path, config_file: Path | None, *, create: bool = False, is_bulk: bool = False
 ) -> TimerStore:
@@ -285,10 +293,3 @@ def held_by(path: Path) -> str | None:
     finally:
         os.close(fd)
     return None
-
-
-def find_owner(path: Path) -> Owner | None:
-    """Return the process that has a store open, if it can be asked."""
-    from timerstore.control.asking import find_owner as find
-
-    return find(path)

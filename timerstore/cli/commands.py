@@ -2,7 +2,7 @@
 
 from timerstore.cli import (  # isort: skip
     looking,
-    trace,
+    find,
     operating,
     top,
     tail,
@@ -31,6 +31,7 @@ __all__ = [
     "consume",
     "dead",
     "exporting",
+    "find",
     "importing",
     "keeping",
     "looking",
@@ -39,7 +40,6 @@ __all__ = [
     "serving",
     "tail",
     "top",
-    "trace",
     "trying",
     "upkeep",
 ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -14,11 +16,10 @@ from timerstore.cli.app import (
     StorePath,
     answering,
     app,
-    as_rows,
 )
 from timerstore.cli.backlog import GroupName
-from timerstore.cli.coming import check_known, looking
-from timerstore.cli.owner import changing
+from timerstore.cli.coming import changing, check_known, looking
+from timerstore.cli.output import Columns
 from timerstore.cli.status import TOO_LATE
 from timerstore.cli.texts import (
     body_field,
@@ -81,31 +82,13 @@ def list_(
     Example: timerstore dead list timers/ mailer
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
-        letters = look.dead_letters(group, out.rows_max if limit is None else limit)
+        shown_limit = out.rows_max if limit is None else limit
+        letters = look.call("dead_letters", group=group, limit=shown_limit)
         if not letters and limit != 0:
-            look.check_group(group)
+            look.check("group", group)
             out.note(f"The group {group} has no dead letters.")
-        if as_json:
-            for each in letters:
-                out.json(letter_fields(each))
-        elif out.on_terminal:
-            width, wide = out.console.width, out.console.width >= WIDE
-            columns = ["died", "topic", "id", ">tries", "error"]
-            rows = []
-            for each in letters:
-                died = shown_from(each["died_ms"], look.as_of_ms)
-                short = each | {"error_type": each["error_type"].rpartition(".")[2]}
-                row = [died, each["topic"], each["id"], each["attempts"], error_text(short)]
-                more = [each["key"] or "", each["tag"] or "", shown_body(each["body"], width)]
-                rows.append(row + more if wide else row)
-            out.table([*columns, "key", "tag", "body"] if wide else columns, rows)
-        else:
-            names = ("topic", "id", "key", "tag", "tries")
-            out.line("died", *names, "body", "error")
-            for each in letters:
-                described = (each[name] or "" for name in ("topic", "id", "key", "tag", "attempts"))
-                died, body = shown_time(each["died_ms"]), whole_text(each["body"])
-                out.line(died, *described, body, error_text(each))
+        human = _human(look.as_of_ms, out.console.width)
+        out.records(letters, letter_fields, _PLAIN, human, has_head=True)
 
 
 @dead.command()
@@ -121,7 +104,8 @@ def show(
     Example: timerstore dead show timers/ mailer 019C0F3A5B7C00000000000051C4D1E0
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
-        found = [each for each in look.dead_letters(group, None) if each["id"] == id]
+        letters = look.call("dead_letters", group=group, limit=None)
+        found = [each for each in letters if each["id"] == id]
         if not found:
             out.status = TOO_LATE
             out.note(
@@ -130,9 +114,6 @@ def show(
             )
             return
         letter = found[-1]
-        if as_json:
-            out.json(letter_fields(letter))
-            return
         told = {name: letter[name] for name in ("id", "topic", "key", "tag")}
         told["attempts"] = letter["attempts"]
         for name, ms in (("first failed", letter["first_failed_ms"]), ("died", letter["died_ms"])):
@@ -142,7 +123,7 @@ def show(
                     told[name] = f"{shown_here(ms)}, {shown_from(ms, look.as_of_ms)}"
         told |= {"error": error_text(letter) or None, "trace": letter["trace_id"]}
         told |= {f"property {name}": value for name, value in letter["properties"].items()}
-        out.table(["what", "value"], as_rows(told | {"body": whole_text(letter["body"])}))
+        out.values(letter_fields(letter), told | {"body": whole_text(letter["body"])})
 
 
 @dead.command()
@@ -163,10 +144,7 @@ def retry(
         count = changer.call("retry_dead_letters", group=group, limit=limit, ids=ids or None)
         if not count:
             check_known("group", group, stats)
-        if as_json:
-            out.json({"group": group, "retried": count})
-        else:
-            out.line(count)
+        out.result({"group": group, "retried": count}, count)
 
 
 @dead.command()
@@ -198,10 +176,7 @@ def drop(
             count = changer.call("drop_dead_letters", group=group, ids=ids or None)
             if not count:
                 check_known("group", group, stats)
-        if as_json:
-            out.json({"group": group, "dropped": count})
-        else:
-            out.line(count)
+        out.result({"group": group, "dropped": count}, count)
 
 
 app.add_typer(dead, name="dead", rich_help_panel=LOOK)
@@ -215,3 +190,36 @@ def letter_fields(letter: dict[str, Any]) -> dict[str, Any]:
 def error_text(letter: dict[str, Any]) -> str:
     """Return what it died of, in one line."""
     return ": ".join(filter(None, (letter["error_type"], letter["error_text"])))
+
+
+def _text(name: str) -> Callable[[dict[str, Any]], object]:
+    return lambda letter: letter[name] or ""
+
+
+_PLAIN: Final[Columns[dict[str, Any]]] = {
+    "died": lambda letter: shown_time(letter["died_ms"]),
+    "topic": itemgetter("topic"),
+    "id": itemgetter("id"),
+    "key": _text("key"),
+    "tag": _text("tag"),
+    "tries": _text("attempts"),
+    "body": lambda letter: whole_text(letter["body"]),
+    "error": error_text,
+}
+
+
+def _human(now_ms: int, width: int) -> Columns[dict[str, Any]]:
+    def error(letter: dict[str, Any]) -> str:
+        return error_text(letter | {"error_type": letter["error_type"].rpartition(".")[2]})
+
+    columns: Columns[dict[str, Any]] = {
+        "died": lambda letter: shown_from(letter["died_ms"], now_ms),
+        "topic": itemgetter("topic"),
+        "id": itemgetter("id"),
+        ">tries": itemgetter("attempts"),
+        "error": error,
+    }
+    if width < WIDE:
+        return columns
+    body: Columns[dict[str, Any]] = {"body": lambda letter: shown_body(letter["body"], width)}
+    return {**columns, "key": _text("key"), "tag": _text("tag"), **body}

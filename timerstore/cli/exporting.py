@@ -54,11 +54,8 @@ def export(
             count = export_to(path, table, target, form, **options)
         if str(target) == "-":
             return
-        if as_json:
-            told = {"file": str(target), "table": table, "format": form, "count": count}
-            out.json(told | {"as_of_ms": as_of_ms})
-        else:
-            out.say(f"{count:,} rows written to {target}")
+        told = {"file": str(target), "table": table, "format": form, "count": count}
+        out.tell(told | {"as_of_ms": as_of_ms}, f"{count:,} rows written to {target}")
 
 
 def format_of(target: Path) -> FormatName:

@@ -12,9 +12,9 @@ import typer
 
 from timerstore.cli.app import CHANGE, AsJson, ConfigFile, StorePath, answering, app
 from timerstore.cli.changes import TopicToPut, tell_made
+from timerstore.cli.coming import Changer, Opened, changing
 from timerstore.cli.exporting import FormatName, format_of
 from timerstore.cli.output import Output
-from timerstore.cli.owner import Changer, changing
 from timerstore.cli.progressfile import (
     Progress,
     count_put,
@@ -87,7 +87,6 @@ def import_file(
                 put_count = 0
                 if not progress.is_whole:
                     put_count = put_chunks(out, path, changer, file, progress, where)
-                is_owner = changer.is_owner
         if as_json:
             out.json({"file": str(file), "rows": progress.row_count, "put": put_count})
             return
@@ -102,7 +101,7 @@ def import_file(
                 f"Nothing was put, because all {before:,} rows had been put before. --again puts "
                 "them again."
             )
-        tell_made(out, path, is_new=is_new, is_owner=is_owner)
+        tell_made(out, path, changer, is_new=is_new)
 
 
 def chunks_of(file: Path, progress: Progress) -> Iterator[list[Row]]:
@@ -160,7 +159,7 @@ def put_chunks(
 def count_settled(path: Path, changer: Changer, log_end: int, rows: list[Row]) -> int:
     """Return how many rows the last chunk has put, once an owner that was asked has done it."""
     count = count_put(path, log_end, rows)
-    while changer.is_owner:
+    while not isinstance(changer, Opened):
         time.sleep(_LOOKS_APART_S)
         before, count = count, count_put(path, log_end, rows)
         if count == before:

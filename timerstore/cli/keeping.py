@@ -183,10 +183,7 @@ def promote(
 
         with out.progress(f"promoting {local}"):
             report = run(local, fenced=not no_fence, config=settings(config))
-        if as_json:
-            out.json(report.to_dict())
-        else:
-            out.say(str(report))
+        out.tell(report.to_dict(), report)
 
 
 @app.command(rich_help_panel=CHECK)
@@ -262,20 +259,17 @@ def finish(out: Output, report: BackupReport | RestoreReport | SalvageReport) ->
     """Write what was done; damage that was met is the command's status."""
     if not report.ok:
         out.status = DAMAGED
-    if out.as_json:
-        out.json(report.to_dict())
-    else:
-        out.say(str(report))
+    out.tell(report.to_dict(), report)
 
 
 def show_points(out: Output, points: list[BackupPoint]) -> None:
     """Write a row for each point."""
-    if out.as_json:
-        for point in points:
-            out.json(point.to_dict())
-        return
-    rows = [
-        (point.number, shown_time(point.time_ms), shown_bytes(point.bytes_count))
-        for point in points
-    ]
-    out.table([">point", "time", ">log"], rows)
+    out.records(
+        points,
+        lambda point: point.to_dict(),
+        {
+            ">point": lambda point: point.number,
+            "time": lambda point: shown_time(point.time_ms),
+            ">log": lambda point: shown_bytes(point.bytes_count),
+        },
+    )

@@ -1,11 +1,12 @@
-"""Commands that only look at a store: info, pending, find, get, count, horizon."""
+"""Commands that only look at a store: info, pending, search, get, count, horizon."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -20,11 +21,10 @@ from timerstore.cli.app import (
     StorePath,
     answering,
     app,
-    as_rows,
     read_instant,
 )
 from timerstore.cli.coming import Look, looking
-from timerstore.cli.output import Output
+from timerstore.cli.output import Columns, Output
 from timerstore.cli.status import TOO_LATE
 from timerstore.cli.texts import (
     body_field,
@@ -73,12 +73,12 @@ def info(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) ->
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
         stats = look.stats()
-        if as_json:
-            out.json({"path": str(path), "as_of_ms": look.as_of_ms} | stats)
-            return
-        if not out.on_terminal:
+        told = {"path": str(path), "as_of_ms": look.as_of_ms} | stats
+        if not out.on_terminal and not as_json:
             out.line("what", "value")
-        out.table(["what", "value"], info_rows(path, look.as_of_ms, stats))
+        out.values(told, info_of(path, look.as_of_ms, stats))
+        if as_json:
+            return
         show_topics(out, stats["topics"], look.as_of_ms)
         show_levels(out, stats["levels"])
         if look.owner is not None:
@@ -91,11 +91,18 @@ def show_services(out: Output, services: Iterable[dict[str, Any]]) -> None:
         (f"service {each['name']}", f"{each['busy_share']:.1%}", f"{each['queue_count']:,}")
         for each in services
     ]
+    show_section(out, ["", ">busy", ">waiting"], rows, ["service", "busy", "waiting"])
+
+
+def show_section(
+    out: Output, columns: list[str], rows: list[tuple[Any, ...]], names: list[str]
+) -> None:
+    """Show a table below others; `names`: those of its columns in a pipe."""
     if out.on_terminal:
         out.say()
     else:
-        out.line("service", "busy", "waiting")
-    out.table(["", ">busy", ">waiting"], rows)
+        out.line(*names)
+    out.table(columns, rows)
 
 
 def show_topics(out: Output, topics: list[dict[str, Any]], as_of_ms: int) -> None:
@@ -145,57 +152,53 @@ def show_levels(out: Output, levels: Iterable[dict[str, Any]]) -> None:
         for each in levels
         if each["end"]
     ]
-    if not rows:
-        return
-    if out.on_terminal:
-        out.say()
-    else:
-        out.line("level", "delay", "offset", "end", "lag", "overdue")
-    out.table(["", ">delay", ">offset", ">end", ">lag", ">overdue"], rows)
+    if rows:
+        columns = ["", ">delay", ">offset", ">end", ">lag", ">overdue"]
+        show_section(out, columns, rows, ["level", *(name[1:] for name in columns[1:])])
 
 
-def info_rows(path: Path, as_of_ms: int, stats: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return what a person wants to know of a store, as names and values."""
+def info_of(path: Path, as_of_ms: int, stats: dict[str, Any]) -> dict[str, str]:
+    """Return what a person wants to know of a store."""
     recovery = stats["recovery"]
     found = "closed cleanly"
     if not recovery["clean"]:
         found = (
             f"the store had not been closed; {recovery['scanned_count']:,} messages were read again"
         )
-    return [
-        ("path", str(path)),
-        ("as of", shown_time(as_of_ms)),
-        ("pending", str(stats["pending_count"])),
-        *waiting_rows(stats),
-        ("fired up to", shown_time(stats["read_ms"])),
-        ("commit log", f"{shown_bytes(stats['commitlog_end'] - stats['commitlog_start'])}"),
-        ("timer log", shown_bytes(stats["timerlog_end"])),
-        *space_rows(stats),
-        ("unreadable", str(stats["unreadable_count"])),
-        ("last time", found),
-    ]
+    return {
+        "path": str(path),
+        "as of": shown_time(as_of_ms),
+        "pending": str(stats["pending_count"]),
+        **waiting_in(stats),
+        "fired up to": shown_time(stats["read_ms"]),
+        "commit log": shown_bytes(stats["commitlog_end"] - stats["commitlog_start"]),
+        "timer log": shown_bytes(stats["timerlog_end"]),
+        **space_of(stats),
+        "unreadable": str(stats["unreadable_count"]),
+        "last time": found,
+    }
 
 
-def waiting_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
+def waiting_in(stats: dict[str, Any]) -> dict[str, str]:
     """Return what was fired and is not handled; whose it is `groups` shows."""
     waiting = sum(each["lag_count"] for each in stats["groups"])
     dead = {each["group"]: each["dead_letter_count"] for each in stats["groups"]}
-    rows = [("fired, not handled", str(waiting)), ("dead letters", str(sum(dead.values())))]
-    return [(name, number) for name, number in rows if number != "0"]
+    counts = {"fired, not handled": waiting, "dead letters": sum(dead.values())}
+    return {name: str(count) for name, count in counts.items() if count}
 
 
-def space_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
+def space_of(stats: dict[str, Any]) -> dict[str, str]:
     """Return how much disk a store takes, with what keeps it."""
     cleaning = stats["cleaning"]
-    rows = [("on disk", shown_bytes(stats["disk_bytes"]))]
+    told = {"on disk": shown_bytes(stats["disk_bytes"])}
     bodies_bytes = sum(each["pending_bytes"] for each in stats["topics"])
     if cleaning["pending_bytes"] is not None:
-        rows.append(("pending take", shown_bytes(cleaning["pending_bytes"])))
+        told["pending take"] = shown_bytes(cleaning["pending_bytes"])
     elif bodies_bytes:
-        rows.append(("pending take", f"more than their bodies' {shown_bytes(bodies_bytes)}"))
+        told["pending take"] = f"more than their bodies' {shown_bytes(bodies_bytes)}"
     if cleaning["kept_by"] != "nothing":
-        rows.append(("the rest is kept by", cleaning["kept_by"]))
-    return rows
+        told["the rest is kept by"] = cleaning["kept_by"]
+    return told
 
 
 # --- pending
@@ -232,7 +235,7 @@ def pending(
                 timers = look.pending(**bounds, limit=shown_limit, key=key)
             count = show_timers(out, look, timers)
             if not count and limit != 0:
-                look.check_topic(topic)
+                look.check("topic", topic)
             if limit is None and key is None and count == out.rows_max:
                 total = look.count(topic)
                 out.note(
@@ -241,7 +244,7 @@ def pending(
 
 
 @app.command(rich_help_panel=LOOK)
-def find(
+def search(
     path: StorePath,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The text to look for.")],
     topic: OfTopic = None,
@@ -253,7 +256,7 @@ def find(
 
     Upper and lower case do not matter. It reads every pending timer. Exit status 1: none was found.
 
-    Example: timerstore find timers/ ann@example.org
+    Example: timerstore search timers/ ann@example.org
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
         every = look.pending(topic=topic)
@@ -262,7 +265,7 @@ def find(
         shown_limit = out.rows_max if limit is None else limit
         if show_timers(out, look, islice(found, shown_limit)) or limit == 0:
             return
-        look.check_topic(topic)
+        look.check("topic", topic)
         out.status = TOO_LATE
         out.note(f"No pending timer contains {text!r}.")
 
@@ -277,31 +280,27 @@ def parts_of(timer: Timer) -> Iterator[str]:
 
 def show_timers(out: Output, look: Look, timers: Iterable[Timer]) -> int:
     """List timers; return how many they were."""
-    rows = []
-    count = 0
-    for timer in timers:
-        count += 1
-        if out.as_json:
-            out.json(timer_fields(timer))
-        elif not out.on_terminal:
-            out.line(*timer_row(timer, shown_time(timer.due_ms), whole_text(timer.body)))
-        else:
-            due = shown_from(timer.due_ms, look.as_of_ms)
-            rows.append(timer_row(timer, due, shown_body(timer.body, out.console.width)))
-    if out.on_terminal:
-        out.table(["due", "topic", "id", "key", "tag", "body"], rows)
-    return count
+    human: Columns[Timer] = {
+        "due": lambda timer: shown_from(timer.due_ms, look.as_of_ms),
+        "body": lambda timer: shown_body(timer.body, out.console.width),
+    }
+    return out.records(timers, timer_fields, _COLUMNS, {**_COLUMNS, **human})
+
+
+_COLUMNS: Final[Columns[Timer]] = {
+    "due": lambda timer: shown_time(timer.due_ms),
+    "topic": attrgetter("topic"),
+    "id": attrgetter("id"),
+    "key": lambda timer: timer.key or "",
+    "tag": lambda timer: timer.tag or "",
+    "body": lambda timer: whole_text(timer.body),
+}
 
 
 def timer_fields(timer: Timer) -> dict[str, Any]:
     """Return a timer for JSON."""
     names = ("id", "topic", "key", "tag", "properties", "due_ms", "put_ms", "roll_count")
     return {name: getattr(timer, name) for name in names} | body_field(timer.body)
-
-
-def timer_row(timer: Timer, due: str, body: str) -> tuple[str, ...]:
-    """Return a timer for a table."""
-    return due, timer.topic, timer.id, timer.key or "", timer.tag or "", body
 
 
 # --- get, count
@@ -326,7 +325,7 @@ def get(
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
         if (id is None) == (key is None) or (topic is not None and key is None):
             raise InvalidArgumentError("Pass an id, or --key. Pass --topic too if you know it.")
-        timer = look.get(id) if id is not None else get_key(look, topic, key or "")
+        timer = look.timer("get", id=id) if id is not None else get_key(look, topic, key or "")
         id = id or f"A timer of the key {key}"
         if timer is None:
             out.status = TOO_LATE
@@ -339,9 +338,6 @@ def get(
                 )
             return
         fields = {"pending": True} | timer_fields(timer) | {"offset": offset_of(timer.id)}
-        if as_json:
-            out.json(fields)
-            return
         shown = {name: fields[name] for name in ("id", "topic", "key", "tag")}
         shown |= {"due": shown_time(timer.due_ms), "put": shown_time(timer.put_ms)}
         if out.on_terminal:
@@ -350,15 +346,15 @@ def get(
                 shown[name] = f"{shown_here(ms)}, {shown_from(ms, seen)}"
         shown |= {"rolled": f"{timer.roll_count} times", "offset": fields["offset"]}
         shown |= {f"property {name}": value for name, value in timer.properties.items()}
-        out.table(["what", "value"], as_rows(shown | {"body": whole_text(timer.body)}))
+        out.values(fields, shown | {"body": whole_text(timer.body)})
 
 
 def get_key(look: Look, topic: str | None, key: str) -> Timer | None:
     """Return the timer that has a key, of a topic or of any; None if there is none."""
     if topic is not None:
-        found = look.get_key(topic, key)
+        found = look.timer("get_key", topic=topic, key=key)
         if found is None:
-            look.check_topic(topic)
+            look.check("topic", topic)
         return found
     every = list(islice((each for each in look.pending() if each.key == key), 2))
     if len(every) > 1:
@@ -387,10 +383,7 @@ def count(
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
         number = look.count(topic)
-        if as_json:
-            out.json({"count": number, "topic": topic, "as_of_ms": look.as_of_ms})
-        else:
-            out.line(number)
+        out.result({"count": number, "topic": topic, "as_of_ms": look.as_of_ms}, number)
 
 
 # --- horizon
@@ -434,27 +427,27 @@ def horizon(
             else:
                 due_ms = look.due_times(topic=topic, start_ms=start_ms, end_ms=end_ms)
                 rows = by_distance(due_ms, look.as_of_ms)
-        if bucket_ms is None:
-            if as_json:
-                out.json({"as_of_ms": look.as_of_ms} | rows)
-            else:
-                out.table(
-                    ["due", ">timers"], [(name, f"{count:,}") for name, count in rows.items()]
-                )
-            return
-        buckets = by_bucket(due_ms, bucket_ms)
-        if as_json:
-            for begin_ms, number in buckets:
-                out.json({"start_ms": begin_ms, "count": number})
-        elif not out.on_terminal:
-            for begin_ms, number in buckets:
-                out.line(shown_time(begin_ms), number)
+        if bucket_ms is not None:
+            show_buckets(out, by_bucket(due_ms, bucket_ms))
+        elif as_json:
+            out.json({"as_of_ms": look.as_of_ms} | rows)
         else:
-            most = max((number for _, number in buckets), default=1)
-            out.table(
-                ["from", ">timers", ""],
-                [(shown_here(a), f"{n:,}", "█" * -(-n * _BAR_WIDTH // most)) for a, n in buckets],
-            )
+            out.table(["due", ">timers"], [(name, f"{count:,}") for name, count in rows.items()])
+
+
+def show_buckets(out: Output, buckets: list[tuple[int, int]]) -> None:
+    """Show when each begins and how many it holds; on a terminal as a chart too."""
+    most = max((count for _, count in buckets), default=1)
+    out.records(
+        buckets,
+        lambda bucket: {"start_ms": bucket[0], "count": bucket[1]},
+        {"from": lambda bucket: shown_time(bucket[0]), "timers": itemgetter(1)},
+        {
+            "from": lambda bucket: shown_here(bucket[0]),
+            ">timers": lambda bucket: f"{bucket[1]:,}",
+            "": lambda bucket: "█" * -(-bucket[1] * _BAR_WIDTH // most),
+        },
+    )
 
 
 def by_distance(due_ms: Any, from_ms: int) -> dict[str, int]:

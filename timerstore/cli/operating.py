@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,11 +13,9 @@ from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED, WARNED, Status
 from timerstore.cli.texts import shown_from, shown_here
 from timerstore.cli.times import now_ms, parse_delay, parse_instant
+from timerstore.control.asking import Owner, find_owner
 from timerstore.errors import InvalidArgumentError, StoreLockedError
 from timerstore.ground.moments import shown_time
-
-if TYPE_CHECKING:
-    from timerstore.control.asking import Owner
 
 What = Annotated[
     str, typer.Argument(metavar="WHAT", help="firing, putting or consuming.", show_default=False)
@@ -34,8 +32,6 @@ _REFUSED = ("waiting for space", "flush failed", "stopped")
 
 def owner_of(path: Path) -> Owner | None:
     """Return the process that has a store open, None if none has; raise if it does not answer."""
-    from timerstore.control.asking import find_owner
-
     check_is_there(path)
     owner = find_owner(path)
     if owner is None and (who := held_by(path)) is not None:
@@ -67,10 +63,8 @@ def health(
         owner = owner_of(path)
         if owner is None:
             out.status = Status.NO_STORE
-            if as_json:
-                out.json({"path": str(path), "state": "not open", "ok": False, "cure": _NOBODY})
-            else:
-                out.say(f"{path}: not open. {_NOBODY}")
+            told = {"path": str(path), "state": "not open", "ok": False, "cure": _NOBODY}
+            out.tell(told, f"{path}: not open. {_NOBODY}")
             return
         found = owner.call("health")
         if found["state"] == "damaged":
@@ -129,13 +123,10 @@ def pause(
             options = {"group": group, "duration_s": seconds, "keep": keep}
             owner.call("pause", what=what, **options)
         until_ms = None if seconds is None else now_ms() + round(seconds * 1_000)
-        if as_json:
-            told = {"paused": what, "group": group, "until_ms": until_ms, "kept": keep}
-            out.json({"path": str(path), **told})
-            return
+        told = {"path": str(path), "paused": what, "group": group, "until_ms": until_ms}
         end = "until it is resumed" if until_ms is None else f"until {shown_here(until_ms)}"
-        out.say(f"{_named(what, group)} is paused {end}.")
-        if owner is None:
+        out.tell(told | {"kept": keep}, f"{_named(what, group)} is paused {end}.")
+        if owner is None and not as_json:
             out.note(f"{_NOBODY} That process will find it paused.")
 
 
@@ -151,10 +142,8 @@ def resume(path: StorePath, what: What, group: OfGroup = None, as_json: AsJson =
             _switch_closed(path, what, group, None, paused=False)
         else:
             owner.call("resume", what=what, group=group)
-        if as_json:
-            out.json({"path": str(path), "resumed": what, "group": group})
-        else:
-            out.say(f"{_named(what, group)} goes on.")
+        told = {"path": str(path), "resumed": what, "group": group}
+        out.tell(told, f"{_named(what, group)} goes on.")
 
 
 def _named(what: str, group: str | None) -> str:

@@ -6,9 +6,9 @@ import errno
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -30,6 +30,11 @@ from timerstore.ground.amounts import shown_bytes
 _GAP = 2
 _SHORTENED = (("error", 8), ("body", 8), ("key", 8), ("properties", 8), ("id", 9), ("topic", 8))
 """Columns that give way on a narrow terminal, in this order, each down to so many characters."""
+
+
+Row = TypeVar("Row")
+Columns = Mapping[str, Callable[[Row], object]]
+"""What stands in each column of a row. A name with ">": numbers, which stand to the right."""
 
 
 class _Console(Console):
@@ -104,6 +109,58 @@ class Output:
     def json(self, value: Any) -> None:
         """Write one line of JSON."""
         sys.stdout.write(json.dumps(value) + "\n")
+
+    def result(self, fields: dict[str, Any], plain: object) -> None:
+        """Write the one result of a command: as JSON, or on a line."""
+        if self.as_json:
+            self.json(fields)
+        else:
+            self.line(plain)
+
+    def tell(self, fields: dict[str, Any], text: object) -> None:
+        """Tell what was done: as JSON, or in sentences."""
+        if self.as_json:
+            self.json(fields)
+        else:
+            self.say(str(text))
+
+    def values(self, fields: dict[str, Any], told: Mapping[str, object]) -> None:
+        """Show one thing: as JSON, or what is told of it, value by value, without what is None."""
+        if self.as_json:
+            self.json(fields)
+        else:
+            named = [(name, value) for name, value in told.items() if value is not None]
+            self.table(["what", "value"], named)
+
+    def records(
+        self,
+        rows: Iterable[Row],
+        fields: Callable[[Row], dict[str, Any]],
+        plain: Columns[Row],
+        human: Columns[Row] | None = None,
+        *,
+        has_head: bool = False,
+    ) -> int:
+        """Show rows, in a pipe and as JSON one by one; return how many they were.
+
+        `fields`: a row for JSON; `plain`: the columns in a pipe, with their names above if
+        `has_head`; `human`: those on a terminal, if they are others.
+        """
+        if self.on_terminal:
+            columns = plain if human is None else human
+            cells = [[cell(row) for cell in columns.values()] for row in rows]
+            self.table(list(columns), cells)
+            return len(cells)
+        if has_head and not self.as_json:
+            self.line(*plain)
+        count = 0
+        for row in rows:
+            count += 1
+            if self.as_json:
+                self.json(fields(row))
+            else:
+                self.line(*(cell(row) for cell in plain.values()))
+        return count
 
     def table(
         self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, aligned: bool = False

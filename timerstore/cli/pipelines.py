@@ -121,10 +121,7 @@ def report(
 
         with out_.progress(f"reading {out}"):
             path = write(out, page, run=run)
-        if as_json:
-            out_.json({"page": str(path)})
-        else:
-            out_.line(str(path))
+        out_.result({"page": str(path)}, path)
 
 
 @pipeline.command()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from contextlib import suppress
 
 from timerstore.cli.app import OPERATE, AsJson, ConfigFile, StorePath, answering, app
@@ -32,11 +31,9 @@ def serve(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) -
         from timerstore.serving.server import serve as let_others_use
 
         with let_others_use(store) as server:
-            if as_json:
-                out.json({"path": str(path), "state": "serving", "pid": os.getpid()})
-            else:
-                out.say(f"{path}: serving, pid {os.getpid()}")
-            sys.stdout.flush()
+            told = {"path": str(path), "state": "serving", "pid": os.getpid()}
+            out.tell(told, f"{path}: serving, pid {os.getpid()}")
+            out.flush()
             _tell_systemd("READY=1")
             while not came.wait(_LOOK_S) and store.core.failure.error is None:
                 _tell_systemd(f"STATUS={server.client_count} clients")

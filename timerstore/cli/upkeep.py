@@ -6,9 +6,8 @@ import shlex
 from pathlib import Path
 
 from timerstore.cli.app import CHECK, AsJson, ConfigFile, StorePath, answering, app
-from timerstore.cli.coming import open_to_change
-from timerstore.cli.looking import space_rows
-from timerstore.cli.owner import changing
+from timerstore.cli.coming import changing, open_to_change
+from timerstore.cli.looking import space_of
 from timerstore.ground.amounts import shown_bytes
 from timerstore.ground.moments import shown_time
 
@@ -25,11 +24,9 @@ def clean(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) -
         with out.progress("cleaning"):
             freed = changer.call("clean")
         stats = changer.call("stats")
-        if as_json:
-            kept_by, on_disk = stats["cleaning"]["kept_by"], stats["disk_bytes"]
-            out.json({"path": str(path), "freed": freed, "disk_bytes": on_disk, "kept_by": kept_by})
-        else:
-            out.table(["what", "value"], [("freed", shown_bytes(freed)), *space_rows(stats)])
+        kept_by, on_disk = stats["cleaning"]["kept_by"], stats["disk_bytes"]
+        told = {"path": str(path), "freed": freed, "disk_bytes": on_disk, "kept_by": kept_by}
+        out.values(told, {"freed": shown_bytes(freed)} | space_of(stats))
 
 
 @app.command(rich_help_panel=CHECK)

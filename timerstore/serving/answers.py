@@ -186,7 +186,10 @@ class Answers:
         return tag, write_ids(joined([done, ids]))
 
     def _cancel_many(self, asked: Asked, ids: Any) -> Answer:
-        return None, [self._store.cancel_many(ids).tobytes()]
+        verdicts = self._store.cancel_many(ids)
+        if asked.put_by is None:  # who has no columns
+            return verdicts.tolist(), ()
+        return None, [verdicts.tobytes()]
 
     def _reschedule(self, asked: Asked, id: Any, **given: Any) -> Answer:
         try:

@@ -1,4 +1,4 @@
-"""The command that says what became of a timer: trace."""
+"""The command that says what became of a timer: find."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from timerstore.cli.app import LOOK, AsJson, ConfigFile, StorePath, answering, app, as_rows
+from timerstore.cli.app import LOOK, AsJson, ConfigFile, StorePath, answering, app
 from timerstore.cli.coming import looking
 from timerstore.cli.status import TOO_LATE
 from timerstore.ground.moments import shown_time
 
 
 @app.command(rich_help_panel=LOOK)
-def trace(
+def find(
     path: StorePath,
     id: Annotated[str, typer.Argument(metavar="ID", help="The id that put wrote.")],
     as_json: AsJson = False,
@@ -24,16 +24,13 @@ def trace(
 
     It sees as far back as the log is kept. Exit status 1: the timer is unknown.
 
-    Example: timerstore trace timers/ 019C0F3A5B7C00000000000051C4D1E0
+    Example: timerstore find timers/ 019C0F3A5B7C00000000000051C4D1E0
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
-        found = look.find(id)
+        found = look.call("find", id=id)
         if found["state"] == "unknown":
             out.status = TOO_LATE
-        if as_json:
-            out.json(found)
-            return
-        out.table(["what", "value"], as_rows(dict(_rows(found))))
+        out.values(found, dict(_rows(found)))
 
 
 def _rows(found: dict[str, Any]) -> Iterator[tuple[str, object]]:
