@@ -19,6 +19,9 @@ from timerstore.pipeline import DISTRIBUTION_RULES, TABLES
 from timerstore.pipeline.thresholds import DEFAULTS, NEVER
 from timerstore.tables import TABLES as STORE_TABLES
 from timerstore.validation.rules import RULES
+from timerstore.watching.groupmetrics import GROUP_METRICS
+from timerstore.watching.storemetrics import STORE_METRICS
+from timerstore.watching.topicmetrics import TOPIC_METRICS
 
 MARK = re.compile(r"^<!-- made: (?P<name>[a-z-]+)(?: (?P<of>\w+))? -->$", re.MULTILINE)
 
@@ -77,6 +80,15 @@ def columns(name: str) -> str:
     return "\n".join(lines)
 
 
+def metrics(of: str) -> str:
+    """Write a table of the metrics of a store, of its topics, or of its groups."""
+    rows = ["| metric | type | labels | meaning |\n|---|---|---|---|"]
+    for each in {"store": STORE_METRICS, "topic": TOPIC_METRICS, "group": GROUP_METRICS}[of]:
+        name = f"timerstore_{each.name}" + ("_total" if each.kind == "counter" else "")
+        rows.append(f"| `{name}` | {each.kind} | {', '.join(each.labels)} | {each.text} |")
+    return "\n".join(rows)
+
+
 def _number(value: float) -> str:
     return "never" if value == NEVER else f"{value:,g}"
 
@@ -84,6 +96,7 @@ def _number(value: float) -> str:
 MAKERS: dict[str, Callable[..., str]] = {
     "columns": columns,
     "commands": commands.sections,
+    "metrics": metrics,
     "validation-rules": validation_rules,
     "distribution-rules": distribution_rules,
     "result-tables": result_tables,

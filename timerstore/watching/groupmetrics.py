@@ -78,7 +78,7 @@ GROUP_METRICS: Final = (
     ),
     Metric(
         *("counter", "group_failed", "{message}"),
-        "Messages whose handler failed, kept over a restart",
+        "Messages whose handler failed, took too long or asked for a retry, kept over a restart",
         *(_BOTH, _each("failed_count")),
     ),
     Metric(
@@ -90,7 +90,8 @@ GROUP_METRICS: Final = (
         *(_BOTH, _each("dead_count")),
     ),
     Metric(
-        *("histogram", "group_response_seconds", "s", "How long handlers took, since opening"),
+        *("histogram", "group_response_seconds", "s"),
+        "How long handlers took, or a batch from `pull` to `ack`, since opening",
         *(_BOTH, _response),
     ),
     Metric(
@@ -99,7 +100,7 @@ GROUP_METRICS: Final = (
     ),
     Metric(
         *("gauge", "unread_messages", "{message}"),
-        "Messages of a topic that no group has ever read",
+        "Messages of a topic that no group has ever read: they keep the log",
         *(("topic",), _unread),
     ),
     Metric(

@@ -19,7 +19,7 @@ COUNTERS: Final = {
     "dropped_count": "Cancelled timers that were reached",
     "unreadable_count": "Messages that could not be read",
     "damage_count": "Places of the store that could not be read",
-    "sync_count": "Group commits",
+    "sync_count": "Fsyncs for those who wait for their put",
     "checkpoint_count": "Checkpoints",
 }
 GAUGES: Final = {
@@ -34,7 +34,7 @@ GAUGES: Final = {
     "commitlog_end": "Bytes that were appended to the commit log",
     "durable_end": "Bytes of the commit log that are durable",
     "timerlog_end": "Bytes that were appended to the timer log",
-    "disk_bytes": "Bytes on disk",
+    "disk_bytes": "Bytes that files take of the disk, as `du` counts them",
 }
 STATES: Final = {
     "waiting_for_space": "1 while something waits for room on the disk",
@@ -46,7 +46,7 @@ TIMES_MS: Final = {
     "claimed_ms": "All slots before it are in memory (C), in seconds since 1970",
 }
 AGES_MS: Final = {
-    "unlinked_age_ms": "How long ago the oldest timer without a unit was stored",
+    "unlinked_age_ms": "How long ago the oldest timer without a unit was stored; 0 if all have one",
 }
 QUANTILES: Final = {"0.5": "lateness_p50_ms", "0.99": "lateness_p99_ms", "1": "lateness_max_ms"}
 _BYTES: Final = ("_bytes", "log_start", "log_end", "durable_end")
@@ -120,7 +120,7 @@ STORE_METRICS: Final = (
     ),
     Metric(
         *("gauge", "lateness_seconds", "s"),
-        "How long after their due time timers were fired, since opening",
+        "How long after their due time timers were fired, since opening; quantile 1 is the most",
         *(("quantile",), _lateness),
     ),
     Metric(
@@ -138,7 +138,8 @@ STORE_METRICS: Final = (
         *(("service",), _part("services", "done_count")),
     ),
     Metric(
-        *("gauge", "service_state", "1", "1 for what a service does just now, else 0"),
+        *("gauge", "service_state", "1"),
+        f"1 for what a service does just now ({', '.join(SERVICE_STATES)}), else 0",
         *(("service", "state"), _states),
     ),
     Metric(
@@ -186,7 +187,8 @@ STORE_METRICS: Final = (
         *((), _cleaning("removed_count")),
     ),
     Metric(
-        *("gauge", "cleaning_pending_bytes", "By", "Bytes of pending messages, about"),
+        *("gauge", "cleaning_pending_bytes", "By"),
+        "Bytes of pending messages, about; missing until cleaning has counted them",
         *((), _cleaning("pending_bytes")),
     ),
     Metric(
@@ -194,7 +196,8 @@ STORE_METRICS: Final = (
         *((), _cleaning("could_go_bytes")),
     ),
     Metric(
-        *("gauge", "copy_lag_seconds", "s", "How long something has waited to be in a copy"),
+        *("gauge", "copy_lag_seconds", "s"),
+        "How long something has waited to be in a copy elsewhere; 0 if all is there",
         *(("dest",), _copy("lag_ms", 1_000)),
     ),
     Metric(

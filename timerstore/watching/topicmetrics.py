@@ -94,7 +94,7 @@ TOPIC_METRICS: Final = (
     ),
     Metric(
         *("gauge", "topic_upcoming", "{timer}"),
-        "Pending timers of a topic due within so many seconds",
+        "Pending timers of a topic due within so many seconds, overdue ones left out",
         *(("topic", "within"), _upcoming),
     ),
     Metric(
