@@ -10,27 +10,29 @@ disk brings at random: a store that is behind cannot fire faster than its pages 
 
 from __future__ import annotations
 
-import argparse
 import mmap
 import os
 import random
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+import harness
 import machine
 import numpy as np
+import ours
+from harness import sized
 from lateness import quantiles
-from peers import embedded
+from peers.embedded import Lmdb, RocksDb
 from peers.timers import Timers, now_ms
+from results import Row
 
 import timerstore
 
-PEERS: dict[str, Any] = {"lmdb": embedded.Lmdb, "rocksdb": embedded.RocksDb}
-CONFIG = timerstore.Config(durability="process")
 TOPICS = ("cold", "probe")
 ROUND_S = 5.0
 PROBE_S, PROBE_MS = 0.05, 100
@@ -38,6 +40,20 @@ DEPTH, READ_S = 16, 2.0
 PEER_PUTS = 40_000
 """So many are put into a peer in a second, about; else the first ones are late."""
 CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is pending, and falls due."""
+
+    rounds: int = sized(8, 2)
+    """Of five seconds each."""
+    count: int = sized(8_000_000, 200_000)
+    rate: int = sized(5_000, 5_000)
+    memory_mib: int = sized(1_200, 1_200)
+
+
+Ground = harness.Ground[Sizes]
 
 
 @contextmanager
@@ -69,7 +85,7 @@ def due_times(count: int, per_second: int, lead_s: float) -> Iterator[np.ndarray
 def fill(path: Path, due_ms: Iterator[np.ndarray]) -> None:
     """Put timers into a new store."""
     body = np.random.default_rng(1).integers(0, 255, (1 << 16, 100), np.uint8)
-    with timerstore.open(path, config=CONFIG) as store:
+    with ours.open_store(path, "process") as store:
         for at_ms in due_ms:
             store.put_many(body[: len(at_ms)], topic=TOPICS[0], at_ms=at_ms)
 
@@ -91,14 +107,8 @@ def drop_pages(path: Path) -> None:
         os.close(fd)
 
 
-def read_bytes() -> int:
-    """Return what this process has had read from disks."""
-    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
-    return int(fields["read_bytes"])
-
-
-def random_reads(path: Path) -> float:
-    """Return how many pages of the largest file a disk brings in a second, DEPTH at a time."""
+def random_reads(path: Path) -> Row:
+    """Say how many pages of the largest file a disk brings in a second, DEPTH at a time."""
     file = max(filter(Path.is_file, path.rglob("*")), key=lambda each: each.stat().st_size)
     fd = os.open(file, os.O_RDONLY | os.O_DIRECT)
     pages, stop_s, counts = file.stat().st_size // mmap.PAGESIZE, time.monotonic() + READ_S, []
@@ -116,111 +126,114 @@ def random_reads(path: Path) -> float:
     for thread in threads:
         thread.join()
     os.close(fd)
-    return sum(counts) / READ_S
+    told = f"{sum(counts) / READ_S:,.0f} random pages a second, {DEPTH} at a time"
+    return Row("the disk", "", told)
 
 
 Late = dict[str, list[np.ndarray]]
 
 
-def watch(path: Path, rounds: int) -> None:
-    """Open the store, and print how late its timers are."""
-    late: Late = {topic: [] for topic in TOPICS}
-    stop = threading.Event()
-    began_s = time.time()
-    with timerstore.open(path) as store:
-        print(f"opened in {time.time() - began_s:.2f} s")
+def watch(store: timerstore.TimerStore, rounds: int) -> Iterator[Row]:
+    """Tell how late a store's timers are."""
 
-        def put() -> None:
-            while not stop.wait(PROBE_S):
-                store.put(b"x", topic=TOPICS[1], delay_ms=PROBE_MS)
+    def put(_: Late) -> None:
+        store.put(b"x", topic=TOPICS[1], delay_ms=PROBE_MS)
+        time.sleep(PROBE_S)
 
-        def pull(topic: str) -> None:
-            while not stop.is_set():
-                batch = store.pull(topic, group="g", max_count=65_536, timeout=0.5)
-                late[topic].append(time.time() * 1_000 - np.asarray(batch.due_ms))
-                batch.ack()
+    def pull(topic: str, late: Late) -> None:
+        batch = store.pull(topic, group="g", max_count=65_536, timeout=0.5)
+        late[topic].append(time.time() * 1_000 - np.asarray(batch.due_ms))
+        batch.ack()
 
-        threads = [threading.Thread(target=put)]
-        threads += [threading.Thread(target=pull, args=(topic,)) for topic in TOPICS]
-        tell(late, rounds, threads, stop)
+    yield from told("timerstore", rounds, [put, *(partial(pull, topic) for topic in TOPICS)])
 
 
-def watch_peer(timers: Timers, rounds: int) -> None:
-    """Print how late the timers of a peer are."""
-    late: Late = {topic: [] for topic in TOPICS}
-    stop = threading.Event()
+def watch_peer(name: str, timers: Timers, rounds: int) -> Iterator[Row]:
+    """Tell how late the timers of a peer are."""
+    put_s = 0.0
 
-    def play() -> None:
-        put_s = 0.0
+    def play(late: Late) -> None:
+        nonlocal put_s
+        if time.monotonic() - put_s > PROBE_S:
+            put_s, due_ms = time.monotonic(), now_ms() + PROBE_MS
+            timers.put_one(due_ms, due_ms.to_bytes(8, "big"))
+        bodies = timers.take_due()
+        for topic, is_cold in zip(TOPICS, (True, False), strict=True):
+            due = b"".join(each[:8] for each in bodies if (len(each) > 8) is is_cold)
+            late[topic].append(time.time() * 1_000 - np.frombuffer(due, ">i8"))
+        if not bodies:
+            time.sleep(0.001)
+
+    yield from told(name, rounds, [play])
+
+
+def told(name: str, rounds: int, acts: list[Callable[[Late], None]]) -> Iterator[Row]:
+    """Repeat each act in a thread of its own; tell of each round how late timers were."""
+    late, stop = Late({topic: [] for topic in TOPICS}), threading.Event()
+
+    def repeat(act: Callable[[Late], None]) -> None:
         while not stop.is_set():
-            if time.monotonic() - put_s > PROBE_S:
-                put_s, due_ms = time.monotonic(), now_ms() + PROBE_MS
-                timers.put_one(due_ms, due_ms.to_bytes(8, "big"))
-            bodies = timers.take_due()
-            for topic, is_cold in zip(TOPICS, (True, False), strict=True):
-                due = b"".join(each[:8] for each in bodies if (len(each) > 8) is is_cold)
-                late[topic].append(time.time() * 1_000 - np.frombuffer(due, ">i8"))
-            if not bodies:
-                time.sleep(0.001)
+            act(late)
 
-    tell(late, rounds, [threading.Thread(target=play)], stop)
-
-
-def tell(late: Late, rounds: int, threads: list[threading.Thread], stop: threading.Event) -> None:
-    """Run the threads; print of each round how late timers were."""
+    threads = [threading.Thread(target=repeat, args=(act,)) for act in acts]
     for thread in threads:
         thread.start()
-    before = read_bytes()
-    for number in range(rounds):
-        time.sleep(ROUND_S)
-        after = read_bytes()
-        read_pages = (after - before) / ROUND_S / mmap.PAGESIZE
-        row = f"{(number + 1) * ROUND_S:4.0f} s  {read_pages:7,.0f} pages/s"
-        before = after
-        for topic in TOPICS:
-            parts, late[topic] = [each for each in late[topic] if len(each)], []
-            said = "none came"
-            if parts:
-                of = quantiles(parts)
-                said = f"{of.count / ROUND_S:,.0f}/s p50 {of.median:.0f} p99 {of.p99:.0f}"
-                said += f" most {of.maximum:.0f} ms"
-            row += f"  {topic}: {said}"
-        print(row, flush=True)
-    stop.set()
-    for thread in threads:
-        thread.join()
+    try:
+        for number in range(rounds):
+            before = machine.read_bytes()
+            time.sleep(ROUND_S)
+            words = [
+                f"{(machine.read_bytes() - before) / ROUND_S / mmap.PAGESIZE:,.0f} pages a second"
+            ]
+            for topic in TOPICS:
+                parts, late[topic] = [each for each in late[topic] if len(each)], []
+                words.append(f"{topic}: none came")
+                if parts:
+                    of = quantiles(parts)
+                    words[-1] = f"{topic}: {of.count / ROUND_S:,.0f} a second, {of}"
+            yield Row(f"{name}, {(number + 1) * ROUND_S:.0f} s", "", "; ".join(words))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
 
 
-def main() -> None:
+# --- parts
+
+
+def ours_cold(ground: Ground) -> Iterator[Row]:
     """Fill a store, limit the memory, watch."""
-    parser = argparse.ArgumentParser(prog="./run bench --cold", description=__doc__.split("\n")[0])
-    parser.add_argument("--count", type=int, default=8_000_000, help="pending timers")
-    parser.add_argument("--rate", type=int, default=5_000, help="timers due in a second")
-    parser.add_argument("--memory-mib", type=int, default=1_200, help="limit of the cgroup")
-    parser.add_argument("--rounds", type=int, default=8, help="of five seconds each")
-    parser.add_argument("--peer", choices=PEERS, help="instead of timerstore")
-    parser.add_argument("--path", help="folder for the store, on a disk")
-    options = parser.parse_args()
-    print(machine.headline())
-    limit_bytes, lead_s = options.memory_mib << 20, options.count / 500_000
-    with machine.scratch_folder(options.path) as folder, limited_memory(limit_bytes):
-        began_s = time.time()
-        if options.peer is None:
-            fill(folder / "s", due_times(options.count, options.rate, lead_s))
-            drop_pages(folder)
-            print(f"disk: {random_reads(folder):,.0f} random pages/s, {DEPTH} at a time")
-            watch(folder / "s", options.rounds)
-            return
-        timers = PEERS[options.peer](folder, synced=False)
-        lead_s = options.count / PEER_PUTS
-        fill_peer(timers, due_times(options.count, options.rate, lead_s))
-        print(f"filled in {time.time() - began_s:.0f} s; the first is due after {lead_s:.0f}")
-        drop_pages(folder)
-        print(f"disk: {random_reads(folder):,.0f} random pages/s, {DEPTH} at a time")
-        time.sleep(max(0.0, began_s + lead_s - time.time()))
-        watch_peer(timers, options.rounds)
-        timers.close()
+    s = ground.sizes
+    with ground.path() as path, limited_memory(s.memory_mib << 20):
+        fill(path / "s", due_times(s.count, s.rate, s.count / 500_000))
+        drop_pages(path)
+        yield random_reads(path)
+        with timerstore.open(path / "s") as store:
+            yield from watch(store, s.rounds)
 
+
+def peer_cold(open_peer: Callable[[Path, bool], Timers], ground: Ground) -> Iterator[Row]:
+    """Do the same with a peer."""
+    s, begin_s, lead_s = ground.sizes, time.time(), ground.sizes.count / PEER_PUTS
+    with (
+        ground.path() as path,
+        limited_memory(s.memory_mib << 20),
+        closing(open_peer(path, False)) as timers,
+    ):
+        fill_peer(timers, due_times(s.count, s.rate, lead_s))
+        words = f"{time.time() - begin_s:.0f} s; the first is due after {lead_s:.0f}"
+        yield Row("filled", "", words)
+        drop_pages(path)
+        yield random_reads(path)
+        time.sleep(max(0.0, begin_s + lead_s - time.time()))
+        yield from watch_peer(type(timers).__name__, timers, s.rounds)
+
+
+PARTS: dict[str, Callable[[Ground], Iterator[Row]]] = {
+    "timerstore": ours_cold,
+    "lmdb": partial(peer_cold, Lmdb),
+    "rocksdb": partial(peer_cold, RocksDb),
+}
 
 if __name__ == "__main__":
-    main()
+    harness.main("--cold", __doc__, Sizes, PARTS, default=["timerstore"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import shutil
@@ -12,10 +11,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import harness
 import machine
 import numpy as np
+import ours
+from harness import sized
+from results import Row
 
 import timerstore
 from timerstore.backups.followed import read_statuses
@@ -26,6 +30,31 @@ CALL = 2_000
 """So many timers one call puts at that rate, and each of these calls is timed."""
 RATE = 200_000
 HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is copied."""
+
+    rounds: int = sized(5, 1)
+    """Of restoring."""
+    turns: int = sized(25, 2)
+    """With a follower, and without."""
+    seconds: float = sized(2.0, 1.0)
+    """Of a turn."""
+    idle_s: float = sized(60.0, 5.0)
+    timers: int = sized(10_000_000, 100_000)
+    """To restore."""
+    dest: str = sized("", "")
+    """An address; else a folder beside the stores."""
+
+
+Ground = harness.Ground[Sizes]
+
+
+def dest_of(ground: Ground, name: str) -> str:
+    """Return the address of a copy."""
+    return f"{ground.sizes.dest or f'file://{ground.folder}/objects'}-{name}"
 
 
 def bodies(count: int, *, random: bool) -> np.ndarray:
@@ -65,48 +94,56 @@ def following(path: Path, dest: str) -> Iterator[subprocess.Popen[bytes]]:
         child.wait(120)
 
 
-def measure_following(folder: Path, dest: str, seconds: float, turns: int, *, random: bool) -> None:
+def following_of(ground: Ground, kind: str) -> Iterator[Row]:
     """Put beside a follower and beside one that stands still, in turns; say what that cost.
 
     The follower's turns have more work than they would: it ships what was put in the others, too.
     """
-    path, block = folder / "store", bodies(CALL, random=random)
-    found = list[tuple[float, ...]]()
+    block, found = bodies(CALL, random=kind == "noise"), list[tuple[float, ...]]()
     with (
-        timerstore.open(path, config=timerstore.Config(durability="process")) as store,
-        following(path, dest) as child,
+        ground.path() as path,
+        ours.open_store(path / "s", "process") as store,
+        following(path / "s", dest_of(ground, kind)) as child,
     ):
-        while not read_statuses(path):
+        while not read_statuses(path / "s"):
             put_for(store, 1, block)
         wait_for_copy(store)
-        start, before = store.stats().commitlog_end, read_statuses(path)[0]
+        start, before = store.stats().commitlog_end, read_statuses(path / "s")[0]
         used_s, began_s = machine.cpu_s(child.pid), time.perf_counter()
-        for turn in range(turns):
+        for turn in range(ground.sizes.turns):
             took_ms = dict[bool, tuple[float, float]]()
             for runs in (True, False) if turn % 2 else (False, True):
                 child.send_signal(signal.SIGCONT if runs else signal.SIGSTOP)
-                took_ms[runs] = put_for(store, seconds, block)
+                took_ms[runs] = put_for(store, ground.sizes.seconds, block)
             found.append((*took_ms[True], *took_ms[False]))
         child.send_signal(signal.SIGCONT)
         passed_s, appended = time.perf_counter() - began_s, store.stats().commitlog_end - start
         wait_for_copy(store)
         caught_up_s = time.perf_counter() - began_s - passed_s
-        used_s, after = machine.cpu_s(child.pid) - used_s, read_statuses(path)[0]
+        used_s, after = machine.cpu_s(child.pid) - used_s, read_statuses(path / "s")[0]
     beside, beside_cpu, alone, alone_cpu = np.array(found).T
     slower, slower_cpu = 100 * (beside / alone - 1), 100 * (beside_cpu / alone_cpu - 1)
     low, high = np.percentile(slower, (25, 75))
-    sent = after.sent_bytes - before.sent_bytes
-    calls = after.request_count - before.request_count
-    print(f"{'noise' if random else 'text'}: {appended / passed_s / 1e6:.0f} MB/s appended")
-    print(f"  follower      {used_s / passed_s:.2f} of a core")
-    print(f"  sent          {sent / appended:.3f} of what was appended")
-    print(f"  calls         {calls / passed_s:.1f} a second")
-    print(f"  all is there  {caught_up_s:.1f} s after the last put")
-    print(
-        f"  {CALL:,} a call  {np.median(beside):.2f} ms beside it, {np.median(alone):.2f} alone: "
-        f"{np.median(slower):+.1f} % (half of the turns: {low:+.0f} to {high:+.0f}); "
-        f"processor time {np.median(slower_cpu):+.1f} %"
+    sent = (after.sent_bytes - before.sent_bytes) / appended
+    calls = (after.request_count - before.request_count) / passed_s
+    cores, more = used_s / passed_s, float(np.median(slower))
+    told = (
+        f"{np.median(beside):.2f} ms beside it, {np.median(alone):.2f} alone: {more:+.1f} % (half "
     )
+    told += (
+        f"of the turns: {low:+.0f} to {high:+.0f}); processor time {np.median(slower_cpu):+.1f} %"
+    )
+    yield Row(f"a `put_many` of {CALL:,}, {kind}", "< + 5 %", told, more < 5)
+    yield Row(f"the follower, {kind}", "≤ 0.5 of a core", f"{cores:.2f}", cores <= 0.5)
+    told = f"{sent:.3f} of {appended / passed_s / 1e6:.0f} MB/s, {calls:.1f} calls a second"
+    yield Row(f"sent, {kind}", "≤ 0.5 of what was appended", told, sent <= 0.5)
+    yield Row(f"all is there, {kind}", "", f"{caught_up_s:.1f} s after the last put")
+
+
+def following_rows(ground: Ground) -> Iterator[Row]:
+    """Follow a store of text, then one of noise."""
+    for kind in ("text", "noise"):
+        yield from following_of(ground, kind)
 
 
 def wait_for_copy(store: timerstore.TimerStore) -> None:
@@ -115,58 +152,61 @@ def wait_for_copy(store: timerstore.TimerStore) -> None:
         time.sleep(0.1)
 
 
-def measure_idle(folder: Path, dest: str, seconds: float) -> None:
+def idle(ground: Ground) -> Iterator[Row]:
     """Let a store idle; say how often its follower asked for something."""
-    path = folder / "idle"
-    with timerstore.open(path) as store, following(path, dest):
+    seconds = ground.sizes.idle_s
+    with (
+        ground.path() as path,
+        timerstore.open(path / "s") as store,
+        following(path / "s", dest_of(ground, "idle")),
+    ):
         store.put_many([b"x"] * 100, topic="t", delay_ms=[HOUR_MS] * 100)
-        while not read_statuses(path):
+        while not read_statuses(path / "s"):
             time.sleep(0.1)
         wait_for_copy(store)
-        time.sleep(70)
-        before = read_statuses(path)[0].request_count
-        time.sleep(seconds)
-        time.sleep(11)  # it says so every ten seconds
-        (status,) = read_statuses(path)
-        print(f"idle: {status.request_count - before} calls in {seconds:.0f} s")
+        time.sleep(seconds + 10)
+        before = read_statuses(path / "s")[0].request_count
+        time.sleep(seconds + 11)  # it says so every ten seconds
+        (status,) = read_statuses(path / "s")
+    count = status.request_count - before
+    yield Row("requests while nothing is put", "≤ 1 a minute", f"{count} in {seconds:.0f} s")
 
 
-def measure_restore(folder: Path, dest: str, count: int, rounds: int) -> None:
+def restore(ground: Ground) -> Iterator[Row]:
     """Back up many pending timers; copy their log, lay it down, restore them, in turns."""
-    path, block = folder / "many", bodies(BATCH, random=False)
-    with timerstore.open(path, config=timerstore.Config(durability="process")) as store:
-        for _ in range(count // BATCH):
-            delays = np.random.default_rng(1).integers(HOUR_MS, 24 * HOUR_MS, BATCH)
-            store.put_many(block, topic="copies", delay_ms=delays)
-        began_s = time.perf_counter()
-        report = store.backup(dest)
-        print(
-            f"backup of {report.point.bytes_count / 1e9:.2f} GB: "
-            f"{time.perf_counter() - began_s:.1f} s"
-        )
-    found = None
-    ways: dict[str, Callable[[Path], object]] = {
-        "copied": lambda target: copy_durably(path / "commitlog", target),
-        "laid": lambda target: lay_down(dest, target),
-        "restored": lambda target: timerstore.restore(dest, target),
-    }
-    took_s: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, way in ways.items():
-            os.sync()
+    count, dest = ground.sizes.timers, dest_of(ground, "many")
+    block, found = bodies(BATCH, random=False), None
+    with ground.path() as folder:
+        path = folder / "many"
+        with ours.open_store(path, "process") as store:
+            for _ in range(count // BATCH):
+                delays = np.random.default_rng(1).integers(HOUR_MS, 24 * HOUR_MS, BATCH)
+                store.put_many(block, topic="copies", delay_ms=delays)
             began_s = time.perf_counter()
-            found = way(folder / name)
-            took_s[name].append(time.perf_counter() - began_s)
-            shutil.rmtree(folder / name)
+            report = store.backup(dest)
+            took_s = time.perf_counter() - began_s
+            yield Row(f"backup of {report.point.bytes_count / 1e9:.2f} GB", "", f"{took_s:.1f} s")
+        ways: dict[str, Callable[[Path], object]] = {
+            "its log is copied": lambda target: copy_durably(path / "commitlog", target),
+            "its log is laid down, each byte checked": lambda target: lay_down(dest, target),
+            "it is a store again": lambda target: timerstore.restore(dest, target),
+        }
+        taken_s: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(ground.sizes.rounds):
+            for name, way in ways.items():
+                os.sync()
+                began_s = time.perf_counter()
+                found = way(folder / "laid")
+                taken_s[name].append(time.perf_counter() - began_s)
+                shutil.rmtree(folder / "laid")
     assert isinstance(found, timerstore.RestoreReport) and found.pending_count >= count
-    copied_s = np.array(took_s["copied"])
-    for name, said in (
-        ("copied", "its log is copied"),
-        ("laid", "its log is laid down, each byte checked"),
-        ("restored", "it is a store again, with indexes"),
-    ):
-        ratio = np.median(np.array(took_s[name]) / copied_s)
-        print(f"{np.median(took_s[name]):6.1f} s, {ratio:.2f} of a copy: {said}")
+    copied_s = np.array(taken_s["its log is copied"])
+    for name, each in taken_s.items():
+        ratio = float(np.median(np.array(each) / copied_s))
+        reach, reached = ("≤ 1.5 × copying", ratio <= 1.5) if "store" in name else ("", None)
+        yield Row(name, reach, f"{ratio:.2f} ×: {np.median(each):.1f} s", reached, each)
+    most_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    yield Row("most memory of this process", "", f"{most_bytes / 1e9:.1f} GB")
 
 
 def copy_durably(path: Path, target: Path) -> None:
@@ -192,33 +232,7 @@ def lay_down(dest: str, target: Path) -> None:
     lay_log(catalog, *span, target, disk=Disk(), told=Summed(None, 1))
 
 
-def main() -> None:
-    """Measure what was asked for."""
-    parser = argparse.ArgumentParser(prog="./run bench --copies", description=__doc__)
-    parser.add_argument("--dest", help="an address; else a folder beside the stores")
-    parser.add_argument("--seconds", type=float, default=2, help="of a turn")
-    parser.add_argument("--turns", type=int, default=25, help="with a follower, and without")
-    parser.add_argument("--timers", type=int, default=10_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", choices=["following", "idle", "restore"])
-    given = parser.parse_args()
-    with machine.scratch_folder(None) as folder:
-        dest = given.dest or f"file://{folder}/objects"
-        if given.only in (None, "following"):
-            for random in (False, True):
-                where = folder / ("noise" if random else "text")
-                where.mkdir()
-                measure_following(
-                    where, f"{dest}-{where.name}", given.seconds, given.turns, random=random
-                )
-                shutil.rmtree(where)
-        if given.only in (None, "idle"):
-            measure_idle(folder, f"{dest}-idle", 60.0)
-        if given.only in (None, "restore"):
-            measure_restore(folder, f"{dest}-many", given.timers, given.rounds)
-    most_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-    print(f"most memory of this process: {most_bytes / 1e9:.1f} GB")
-
+PARTS = {"following": following_rows, "idle": idle, "restore": restore}
 
 if __name__ == "__main__":
-    main()
+    harness.main("--copies", __doc__, Sizes, PARTS)

@@ -7,40 +7,51 @@ shows here, and nowhere else. 45 GB of disk, half an hour.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import harness
 import machine
 import numpy as np
+import ours
 from cold import drop_pages
+from harness import sized
+from results import Row
 
 import timerstore
 
-CONFIG = timerstore.Config(durability="process")
 DAYS = 60
 STEP = 1 << 16
-TIMES = 5
 SLOW_S = 20.0
 """A call that takes longer is made once."""
 COMMAND_S = 120
 """A command that takes longer is ended."""
-Row = tuple[str, float]
+Took = tuple[str, float]
 HOUR = timedelta(hours=1)
 
 
-def fill(path: Path, count: int) -> Iterator[Row]:
+@dataclass(frozen=True)
+class Sizes:
+    """How many timers are pending."""
+
+    rounds: int = sized(5, 5)
+    count: int = sized(100_000_000, 200_000)
+    beside: int = sized(1_000_000, 50_000)
+
+
+def fill(path: Path, count: int) -> Iterator[Took]:
     """Put timers due at random within DAYS; every thousandth has a key."""
     rng = np.random.default_rng(1)
     body = rng.integers(0, 255, (STEP, 100), np.uint8)
     began_s = time.perf_counter()
-    store = timerstore.open(path, config=CONFIG)
+    store = ours.open_store(path, "process")
     for first in range(0, count, STEP):
         delay_ms = rng.integers(0, DAYS * 86_400_000, STEP)
         store.put_many(body, topic=f"t{first // STEP % 4}", delay_ms=delay_ms)
@@ -97,16 +108,16 @@ def calls(store: timerstore.TimerStore, ids: list[str]) -> dict[str, Callable[[i
     }
 
 
-def play(path: Path) -> Iterator[Row]:
-    """Open the store, and make each call TIMES times; the median."""
+def play(path: Path, times: int) -> Iterator[Took]:
+    """Open the store, and make each call so many times; the median."""
     ids = (path.parent / "ids").read_text().split()
     drop_pages(path)
     began_s = time.perf_counter()
-    store = timerstore.open(path, config=CONFIG)
+    store = ours.open_store(path, "process")
     yield "open, nothing of it in memory", time.perf_counter() - began_s
     for name, call in calls(store, ids).items():
         took_s = []
-        for i in range(TIMES):
+        for i in range(times):
             began_s = time.perf_counter()
             with suppress(timerstore.TimerStoreError):
                 call(i)
@@ -124,7 +135,7 @@ def play(path: Path) -> Iterator[Row]:
     yield "open(read_only=True)", time.perf_counter() - began_s
 
 
-def commands(path: Path, ids: list[str], when: str) -> Iterator[Row]:
+def commands(path: Path, ids: list[str], when: str) -> Iterator[Took]:
     """Run commands, each in a process of its own."""
     command = str(Path(sys.executable).parent / "timerstore")
     for words in (
@@ -143,32 +154,24 @@ def commands(path: Path, ids: list[str], when: str) -> Iterator[Row]:
         yield f"timerstore {words[0]}, {when}", time.perf_counter() - began_s
 
 
-def main() -> None:
-    """Play a small store and a large one; print the table."""
-    parser = argparse.ArgumentParser(
-        prog="./run bench --hundred-million", description=__doc__.split("\n")[0]
-    )
-    parser.add_argument("--count", type=int, default=100_000_000, help="pending timers")
-    parser.add_argument("--beside", type=int, default=1_000_000, help="of the store beside it")
-    parser.add_argument("--path", help="folder for the store, on a disk")
-    options = parser.parse_args()
-    print(machine.headline())
-    small = dict[str, float]()
-    for count in (options.beside, options.count):
-        with machine.scratch_folder(options.path) as folder:
-            for rows in (fill(folder / "s", count), play(folder / "s")):
-                for name, took_s in rows:
-                    if count == options.beside:
-                        small[name] = took_s
-                    else:
-                        print(f"{name:58} {shown(small[name]):>10} {shown(took_s):>10}", flush=True)
-
-
 def shown(seconds: float) -> str:
     """Return a duration with three digits and its unit."""
     factor, unit = (1.0, "s") if seconds >= 1 else (1e3, "ms") if seconds >= 0.001 else (1e6, "µs")
     return f"{seconds * factor:.3g} {unit}"
 
 
+def calls_and_commands(ground: harness.Ground[Sizes]) -> Iterator[Row]:
+    """Play a small store, and a large one."""
+    s, small = ground.sizes, dict[str, float]()
+    for count in (s.beside, s.count):
+        with ground.path() as path:
+            for took in (fill(path / "s", count), play(path / "s", s.rounds)):
+                for name, took_s in took:
+                    if count == s.count:
+                        told = f"{shown(small[name])}, {shown(took_s)}"
+                        yield Row(name, "", told, figures=[small[name], took_s])
+                    small[name] = took_s
+
+
 if __name__ == "__main__":
-    main()
+    harness.main("--hundred-million", __doc__, Sizes, {"calls": calls_and_commands})

@@ -45,6 +45,11 @@ def written_bytes() -> int:
     return int(_field(Path("/proc/self/io"), "wchar"))
 
 
+def read_bytes() -> int:
+    """Return what this process has had read from disks."""
+    return int(_field(Path("/proc/self/io"), "read_bytes"))
+
+
 def private_bytes(process: str = "self") -> int:
     """Return a process's private memory: RssAnon."""
     return 1_024 * int(_field(Path("/proc") / process / "status", "RssAnon"))

@@ -1,8 +1,10 @@
-"""Services one by one, then opening after a kill."""
+"""Services one by one, opening after a kill; what has fired, handed to a program."""
 
 from __future__ import annotations
 
 import shutil
+import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from itertools import count as counter
@@ -12,8 +14,8 @@ from typing import Any
 import pytest
 
 import timerstore
-from suite.rig import BODIES, COUNT, START_MS, drive, play, put
-from timerstore import Config, ManualClock, TimerStore, Tuning
+from suite.rig import BODIES, COUNT, PYTHON, START_MS, drive, play, put
+from timerstore import Config, Consumer, ManualClock, TimerStore, Tuning
 from timerstore.services.cleaning.cleaning import Cleaner
 from timerstore.services.world.state import (
     DELIVER_LEVELS,
@@ -147,3 +149,78 @@ def bench_recovery(killed: Path, benchmark: Any, folder: Path) -> None:
         timerstore.open(path, clock=ManualClock(START_MS)).abandon()
 
     play(benchmark, stage, prepare, count=COUNT)
+
+
+def pull_all(store: TimerStore) -> int:
+    """Pull and acknowledge what is there by columns; return how many."""
+    got = 0
+    while batch := store.pull("default", max_count=16_384, timeout=0):
+        batch.ack()
+        got += len(batch)
+    return got
+
+
+def fire_all(store: TimerStore) -> None:
+    """Put COUNT timers and let them fire."""
+    before = store.stats().fired_count
+    store.put_many(BODIES)
+    while store.stats().fired_count < before + COUNT:
+        time.sleep(0.001)
+    time.sleep(0.02)  # the puller has looked
+
+
+def bench_pull(running: TimerStore, benchmark: Any) -> None:
+    """From the log into Arrow columns, acknowledged."""
+
+    def stage() -> None:
+        assert pull_all(running) == COUNT
+
+    play(benchmark, stage, lambda: fire_all(running))
+
+
+def bench_bodies(running: TimerStore, benchmark: Any) -> None:
+    """From the log into a list of bytes."""
+
+    def stage() -> None:
+        got = 0
+        while batch := running.pull("default", max_count=16_384, timeout=0):
+            got += len(batch.bodies)
+            batch.ack()
+        assert got == COUNT
+
+    play(benchmark, stage, lambda: fire_all(running))
+
+
+def bench_consume(running: TimerStore, benchmark: Any) -> None:
+    """From the log into objects, each acknowledged by itself."""
+
+    def stage() -> None:
+        for delivery in running.consume("default", timeout=0):
+            delivery.ack()
+
+    play(benchmark, stage, lambda: fire_all(running), beside=PYTHON)
+
+
+@pytest.mark.parametrize("batch_count", [1, 32])
+def bench_handle(running: TimerStore, benchmark: Any, batch_count: int) -> None:
+    """From the log through a consumer's empty handler, one by one or in lists."""
+    left, done = [0], threading.Event()
+
+    def handle(taken: Any) -> None:
+        left[0] -= len(taken) if batch_count > 1 else 1
+        if left[0] == 0:
+            done.set()
+
+    consumer = Consumer(running, "handlers", threads=1, batch_count=batch_count)
+    consumer.subscribe("handled", handle)
+
+    def prepare() -> None:
+        left[0] = COUNT
+        done.clear()
+
+    def stage() -> None:
+        running.put_many(BODIES, topic="handled")
+        assert done.wait(60)
+
+    with consumer:
+        play(benchmark, stage, prepare, beside=PYTHON)

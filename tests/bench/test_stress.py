@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -278,36 +279,28 @@ def samples(**values: Any) -> list[watch.Sample]:
     ]
 
 
-def test_growth_is_found() -> None:
-    assert watch.growth(samples()) == []
-    (found,) = watch.growth(samples(used_bytes=(100 << 20, 200 << 20)))
+def lives(samples: list[watch.Sample]) -> list[watch.Sample]:
+    """Return them as of lives of five seconds."""
+    return [replace(each, life=1 + round(each.at_s) // 5) for each in samples]
+
+
+def peaks(samples: list[watch.Sample]) -> list[watch.Sample]:
+    """Return them with memory that is needed for a moment, now and then."""
+    return [
+        replace(each, used_bytes=each.used_bytes + (60 << 20 if each.at_s > 60 and i % 4 else 0))
+        for i, each in enumerate(samples)
+    ]
+
+
+@pytest.mark.parametrize("of", [lambda samples: samples, lives, peaks])
+def test_growth_is_found(of: Callable[[list[watch.Sample]], list[watch.Sample]]) -> None:
+    """What the allocator keeps, and what is needed for a moment, is no growth."""
+    assert watch.growth(of(samples(private_bytes=(283 << 20, 349 << 20)))) == []
+    (found,) = watch.growth(of(samples(used_bytes=(110 << 20, 180 << 20))))
     assert found.startswith("used_bytes grew")
-    (found,) = watch.growth(samples(descriptors=(20, 80)))
+    (found,) = watch.growth(of(samples(descriptors=(20, 80))))
     assert found.startswith("descriptors grew")
-    assert watch.growth(samples(descriptors=(20, 80))[:50]) == []  # too short a life
-
-
-def test_growth_over_many_short_lives_is_found() -> None:
-    def short_lives(*last_mib: int) -> list[watch.Sample]:
-        grown = samples(used_bytes=(100 << 20, last_mib[0] << 20))
-        return [replace(each, life=1 + round(each.at_s) // 5) for each in grown]
-
-    assert watch.growth(short_lives(100)) == []
-    (found,) = watch.growth(short_lives(200))
-    assert found.startswith("used_bytes grew")
-
-
-def test_memory_that_is_free_or_needed_for_a_moment_is_no_growth() -> None:
-    """As `hops` has it on a slow machine: what the allocator keeps grows late; a leak is found."""
-    kept = samples(private_bytes=(283 << 20, 349 << 20))
-    assert watch.growth(kept) == []
-    leaking = samples(used_bytes=(110 << 20, 180 << 20))
-    for each, found in ((kept, 0), (leaking, 1)):
-        peaks = [
-            replace(one, used_bytes=one.used_bytes + (60 << 20 if one.at_s > 60 and i % 4 else 0))
-            for i, one in enumerate(each)
-        ]
-        assert len(watch.growth(peaks)) == found
+    assert watch.growth(of(samples(descriptors=(20, 80)))[:50]) == []  # too short a play
 
 
 def test_what_the_allocator_keeps_is_not_in_use() -> None:
@@ -333,21 +326,13 @@ def test_what_the_allocator_keeps_is_not_in_use() -> None:
 
 def test_plays_are_kept_and_shown() -> None:
     counts = judge.Counts(put=2_000_000, cancelled=1, came=1_999_999)
-    ended = stressing.Ended(counts, [], 3_600, 3, 0, 0, 0, samples())
-    told = stressing.table({"hops": stressing.kept(ended) | {"day": "a day"}}).splitlines()
+    for each in ([], samples()):
+        ended = stressing.Ended(counts, [], 3_600, 3, 0, 0, 0, each)
+        told = stressing.table({"hops": stressing.kept(ended) | {"day": "a day"}}).splitlines()
     assert told[0] == "a day."
     cells = [each.strip() for each in told[4].split("|")[1:-1]]
     assert cells[:7] == ["`hops`", "60.0", "2 M", "2 M", "2", "105 → 105", "0"]
     assert cells[8] == "all agree"
-
-
-def test_a_process_is_looked_at(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(bytes(100_000))
-    found = watch.look(os.getpid(), tmp_path, 1.0, 1, 5)
-    assert found is not None
-    assert found.descriptors > 2
-    assert found.disk_bytes >= 100_000
-    assert watch.look(1 << 30, tmp_path, 1.0, 1, 5) is None
 
 
 def test_each_scenario_is_whole() -> None:
@@ -369,17 +354,6 @@ def test_a_scenario_for_some_seconds(name: str, tmp_path: Path) -> None:
     assert ended.counts.came > 1_000
     assert (ended.lives > 1) == (SCENARIOS[name].kill_s is not None)
     assert "Every timer is accounted for." in stressing.told(ended)
-
-
-@pytest.mark.slow
-@pytest.mark.prove
-def test_a_worker_ends_when_it_is_asked_to(tmp_path: Path) -> None:
-    play = stressing.Play("small", SCENARIOS["small"], tmp_path, seconds=60, seed=1)
-    worker = play.start()
-    while not play.ledger["ready"]:
-        assert worker.poll() is None
-    play.ledger["stop"] = 1
-    assert worker.wait(120) == 0
 
 
 @pytest.mark.parametrize("is_ready", [False, True])
@@ -451,20 +425,6 @@ def test_a_play_in_which_nothing_comes_any_more_ends(
     with pytest.raises(stressing.PlayError, match=said):
         play.run()
     assert started[0].returncode == -signal.SIGKILL
-
-
-@pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf"])
-def test_a_play_has_a_length(minutes: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["stressing.py", "small", "--minutes", minutes])
-    with pytest.raises(SystemExit) as ended:
-        stressing.main()
-    assert ended.value.code == 2
-
-
-def test_a_play_that_nobody_looked_at_is_kept() -> None:
-    ended = stressing.Ended(judge.Counts(), ["why"], 6, 1, 0, 0, 0, [])
-    cells = [*stressing.kept(ended)["cells"].values()]
-    assert cells[4:6] + cells[7:] == ["0 → 0", "0", "why"]
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import suites
-from suites import Stage, Verdict
+from suites import Stage
 
 BASELINE = {"a": 1.0, "b": 2.0, "c": 3.0}
 
@@ -32,13 +32,6 @@ def test_a_ratio_is_the_median_of_its_rounds() -> None:
     assert found == {name: Stage(name, 2.0, pytest.approx(2_000), "python")}
 
 
-def test_nothing_is_slower() -> None:
-    verdict = suites.compare({"a": 1.09, "b": 2.0, "c": 2.6}, BASELINE, 0.1, never)
-    assert verdict.is_good
-    assert list(verdict.faster) == ["c"]
-    assert "faster by 15%: c" in suites.told(verdict, 0.1)
-
-
 def test_what_is_slow_once_is_measured_again() -> None:
     asked = []
 
@@ -53,15 +46,12 @@ def test_what_is_slow_once_is_measured_again() -> None:
     assert suites.told(verdict, 0.2) == "slower by 30%: a"
 
 
-def test_a_stage_that_is_new_or_gone_is_named() -> None:
-    verdict = suites.compare({"a": 1.0, "b": 2.0, "d": 1.0}, BASELINE, 0.1, never)
-    assert verdict == Verdict({}, {}, ["d"], ["c"])
-    assert not verdict.is_good
+def test_what_is_faster_new_or_gone_is_named(tmp_path: Path) -> None:
+    """The lowest of several runs is what is stored."""
+    verdict = suites.compare({"a": 1.09, "b": 1.6, "d": 1.0}, BASELINE, 0.1, never)
+    assert (verdict.slower, verdict.new, verdict.gone, verdict.is_good) == ({}, ["d"], ["c"], False)
     told = suites.told(verdict, 0.1)
-    assert "not in the baseline: d\nin the baseline alone: c\nStore the baseline again" in told
-
-
-def test_the_lowest_of_several_runs_is_stored(tmp_path: Path) -> None:
+    assert "faster by 25%: b\nnot in the baseline: d\nin the baseline alone: c\nStore the" in told
     runs = [{"a": Stage("a", ratio, 1, "python")} for ratio in (3.0, 1.23456, 2.0)]
     suites.store(runs, tmp_path / "baseline.json")
     assert json.loads((tmp_path / "baseline.json").read_text())["ratios"] == {"a": 1.235}
@@ -87,10 +77,8 @@ def end_with(monkeypatch: pytest.MonkeyPatch, *words: str) -> object:
     ("text", "said"),
     [
         (None, "there is no baseline in"),
-        ("", "is not a file that --store has written"),
         ('{"kind": "a"}', "is not a file that --store has written"),
         ('{"kind": "a", "ratios": {"a": 0}}', "a ratio is not above 0"),
-        ('{"kind": "a", "ratios": {"a": "x"}}', "is not a file that --store has written"),
         ('{"kind": "a", "ratios": {}}', "there is no baseline in"),
     ],
 )
@@ -150,10 +138,3 @@ def test_a_run_that_is_cut_leaves_no_process_and_no_folder(
         suites.run_tidily([sys.executable, "-c", code, str(tmp_path)], dict(os.environ))
     assert ended.value.code == 128 + signal.SIGTERM
     assert list(tmp_path.iterdir()) == []
-
-
-def test_where_slower_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suites.os, "cpu_count", lambda: 2)
-    assert suites.excuse("a", "a", load=3.9) is None
-    assert "load is 4.1" in (suites.excuse("a", "a", load=4.1) or "")
-    assert "stored on a. On b" in (suites.excuse("a", "b", load=0) or "")
