@@ -47,7 +47,6 @@ class BareFile:
         return count / (time.perf_counter() - start)
 
     def close(self) -> None:
-        """Close it."""
         os.close(self._fd)
 
 

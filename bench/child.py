@@ -35,7 +35,6 @@ def pending(path: str, count: int) -> dict[str, float]:
 
 
 def reopen(path: str) -> dict[str, float]:
-    """Open and close a store."""
     import timerstore
 
     imported = time.perf_counter()
@@ -76,7 +75,6 @@ def first(path: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Do what the arguments say."""
     what, path, *rest = sys.argv[1:]
     if what == "pending":
         result = pending(path, int(rest[0]))

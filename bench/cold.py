@@ -83,7 +83,6 @@ def due_times(count: int, per_second: int, lead_s: float) -> Iterator[np.ndarray
 
 
 def fill(path: Path, due_ms: Iterator[np.ndarray]) -> None:
-    """Put timers into a new store."""
     body = np.random.default_rng(1).integers(0, 255, (1 << 16, 100), np.uint8)
     with ours.open_store(path, "process") as store:
         for at_ms in due_ms:

@@ -66,7 +66,6 @@ def first(ground: Ground) -> list[Row]:
 
 
 def _child(*arguments: str, cache: Path | None = None) -> dict[str, Any]:
-    """Run child.py and return what it prints."""
     more = {} if cache is None else {"NUMBA_CACHE_DIR": str(cache)}
     command = [sys.executable, str(Path(__file__).with_name("child.py")), *arguments]
     done = subprocess.run(

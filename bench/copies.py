@@ -53,7 +53,6 @@ Ground = harness.Ground[Sizes]
 
 
 def dest_of(ground: Ground, name: str) -> str:
-    """Return the address of a copy."""
     return f"{ground.sizes.dest or f'file://{ground.folder}/objects'}-{name}"
 
 

@@ -105,7 +105,6 @@ def main(
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names in words."""
     return ", ".join(names)
 
 

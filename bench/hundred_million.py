@@ -161,7 +161,6 @@ def shown(seconds: float) -> str:
 
 
 def calls_and_commands(ground: harness.Ground[Sizes]) -> Iterator[Row]:
-    """Play a small store, and a large one."""
     s, small = ground.sizes, dict[str, float]()
     for count in (s.beside, s.count):
         with ground.path() as path:

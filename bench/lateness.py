@@ -48,7 +48,6 @@ class Lateness:
 
 
 def quantiles(parts: list[np.ndarray]) -> Lateness:
-    """Return the quantiles of all parts together."""
     late = np.concatenate(parts)
     median, p99 = np.percentile(late, [50, 99])
     return Lateness(float(median), float(p99), float(late.max()), len(late))
@@ -132,7 +131,6 @@ def row(folder: Path, seconds: float, *, at_pull: bool, busy: bool, p99_ms: floa
 
 
 def late_log(ground: Ground) -> list[Row]:
-    """Lateness into the log."""
     ground.warm()
     with ground.path() as path:
         seconds = ground.sizes.lateness_s
@@ -140,7 +138,6 @@ def late_log(ground: Ground) -> list[Row]:
 
 
 def late_pull(ground: Ground) -> list[Row]:
-    """Lateness when `pull` returns."""
     ground.warm()
     with ground.path() as path:
         seconds = ground.sizes.lateness_s

@@ -32,7 +32,6 @@ class Beside:
 
     @property
     def share(self) -> float:
-        """Which part of the disk's rate it is."""
         return self.lives_per_second * self.bytes_each / self.disk_bytes_per_second
 
 
@@ -46,7 +45,6 @@ class Limited:
         self.rounds = list[Beside]()
 
     def play(self, store: TimerStore, bodies: list[bytes]) -> ours.Rate:
-        """Play a round; return its rate."""
         before, begun_s = store.stats().sync_count, bare.cpu_s()
         rate = self._play(store, bodies)
         cpu_ns = (bare.cpu_s() - begun_s) * 1e9 / len(bodies)

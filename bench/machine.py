@@ -151,7 +151,6 @@ def _stat(path: Path) -> list[str]:
 
 
 def disk_bytes(folder: Path) -> int:
-    """Return the blocks of all files below a folder."""
     total = 0
     for above, _, names in os.walk(folder):
         for name in names:

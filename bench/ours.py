@@ -44,7 +44,6 @@ def open_store(path: Path, durability: str) -> TimerStore:
 
 
 def batches(bodies: list[bytes]) -> list[list[bytes]]:
-    """Cut bodies into lists of BATCH_COUNT."""
     return [bodies[i : i + BATCH_COUNT] for i in range(0, len(bodies), BATCH_COUNT)]
 
 

@@ -143,7 +143,6 @@ def play(
 
 
 def told(peer: str, rounds: Sequence[Figures]) -> str:
-    """Return the medians of a peer in words."""
     words = []
     for name in rounds[0]:
         values = [each[name] for each in rounds]

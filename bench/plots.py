@@ -17,34 +17,30 @@ _OURS = "timerstore"
 _UNITS = {"k": 1e3, "M": 1e6, "": 1.0}
 _NUMBER = r"([\d.,]+)"
 _DPI = 110
+_COLOURS = "#00796b", "#9e9e9e"
+"""Of ours, and of others; on white, because the site turns pictures over in the dark."""
+_TEXTS = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+_GROUNDS = ("axes.facecolor", "figure.facecolor", "savefig.facecolor")
+_SETTINGS = dict.fromkeys(_TEXTS, "#26323a") | dict.fromkeys(_GROUNDS, "#ffffff")
 
 
-class Sheet:
-    """Colours, on white: the site turns pictures over in the dark. And where plots go."""
+@contextmanager
+def figure(path: Path, height: float, *titles: str) -> Iterator[Any]:
+    """Yield the axes of a plot, one above the other, each with its title; then save it."""
+    import matplotlib.pyplot as plt
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._ground = folder, "#ffffff"
-        self.ours, self.theirs = "#00796b", "#9e9e9e"
-        names = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-        self.settings = dict.fromkeys(names, "#26323a") | {
-            "axes.facecolor": self._ground,
-            "figure.facecolor": self._ground,
-            "savefig.facecolor": self._ground,
-        }
+    size = (7, height)
+    fig, axes = plt.subplots(len(titles), 1, figsize=size, layout="constrained", squeeze=False)
+    for ax, title in zip(axes[:, 0], titles, strict=True):
+        ax.set_title(title, loc="left", fontsize=10)
+        ax.spines[["top", "right"]].set_visible(False)
+    yield axes[:, 0]
+    fig.savefig(path, dpi=_DPI)
+    plt.close(fig)
 
-    def colour(self, name: str) -> str:
-        """Return the colour of a keeper of timers."""
-        return self.ours if name.startswith(_OURS) else self.theirs
 
-    @contextmanager
-    def figure(self, name: str, height: float, rows: int = 1) -> Iterator[Any]:
-        """Yield the axes of a plot, one above the other; then save it."""
-        import matplotlib.pyplot as plt
-
-        fig, axes = plt.subplots(rows, 1, figsize=(7, height), layout="constrained", squeeze=False)
-        yield [ax[0] for ax in axes]
-        fig.savefig(self._folder / f"{name}.png", dpi=_DPI)
-        plt.close(fig)
+def _colour(name: str) -> str:
+    return _COLOURS[not name.startswith(_OURS)]
 
 
 # --- what the page says
@@ -95,18 +91,14 @@ def rates(text: str, row: str) -> dict[str, float]:
 # --- the plots
 
 
-def bars(
-    ax: Any, sheet: Sheet, values: dict[str, float], told: Callable[[float], str], *, unit: str = ""
-) -> None:
+def bars(ax: Any, values: dict[str, float], told: Callable[[float], str], unit: str = "") -> None:
     """Draw a bar for each name, the first one on top, each with its number.
 
     With a `unit` the bars are on a scale of tens, whose steps are named.
     """
     names = list(values)[::-1]
-    colours = [sheet.colour(name) for name in names]
-    drawn = ax.barh(names, [values[name] for name in names], color=colours)
+    drawn = ax.barh(names, [values[name] for name in names], color=[*map(_colour, names)])
     ax.bar_label(drawn, labels=[told(values[name]) for name in names], padding=4)
-    ax.spines[["top", "right"]].set_visible(False)
     most = max(values.values())
     if unit:
         low = math.floor(math.log10(min(values.values())))
@@ -124,40 +116,39 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def draw_rates(text: str, sheet: Sheet) -> None:
+def draw_rates(text: str, folder: Path) -> None:
     """Draw timers a second: put alone, then a whole life."""
     rows = {
         "put from a list, timers a second": "`put_many` from a list of bytes",
         "whole life, timers a second": "whole life, pulled by columns",
     }
-    found = {title: rates(text, row) for title, row in rows.items()}
-    with sheet.figure("bench-rates", 3.4, rows=2) as axes:
-        for ax, (title, values) in zip(axes, found.items(), strict=True):
-            order = (_OURS, "LMDB", "SQLite")
-            bars(ax, sheet, {name: values[name] for name in order}, lambda value: f"{value:,.0f}")
-            ax.set_title(title, loc="left", fontsize=10)
+    found = [rates(text, row) for row in rows.values()]
+    with figure(folder / "bench-rates.png", 3.4, *rows) as axes:
+        for ax, values in zip(axes, found, strict=True):
+            order = {name: values[name] for name in (_OURS, "LMDB", "SQLite")}
+            bars(ax, order, lambda value: f"{value:,.0f}")
 
 
-def draw_peers(text: str, sheet: Sheet) -> None:
+def draw_peers(text: str, folder: Path) -> None:
     """Draw the processor time of a whole life through each keeper of timers."""
     cells = column(text, "Processor time of all processes, µs for each: median", "whole lives")
     values = {name: number(each) for name, each in cells.items() if each[0].isdigit()}
     values = dict(sorted(values.items(), key=lambda each: each[1]))
-    with sheet.figure("bench-peers", 0.9 + 0.32 * len(values)) as (ax,):
-        bars(ax, sheet, values, lambda value: f"{_short(value)} µs", unit="µs")
-        words = "processor time of a whole life, all processes, on a scale of tens"
-        ax.set_title(words, loc="left", fontsize=10)
+    title = "processor time of a whole life, all processes, on a scale of tens"
+    with figure(folder / "bench-peers.png", 0.9 + 0.32 * len(values), title) as (ax,):
+        bars(ax, values, lambda value: f"{_short(value)} µs", "µs")
 
 
-def draw_lateness(text: str, sheet: Sheet) -> None:
+def draw_lateness(text: str, folder: Path) -> None:
     """Draw how late a job's handler began, the median and 99 of 100, on a scale of tens."""
     said = cell(text, "lateness in the handler, median / p99, 250 jobs a second")
     found = re.findall(r"(timerstore|huey|APScheduler) ([\d.]+) / ([\d.]+) ms", said)
     order = sorted(found, key=lambda each: -float(each[1]))
-    with sheet.figure("bench-lateness", 2.4) as (ax,):
+    title = "lateness in the handler, median to p99, 250 jobs a second"
+    with figure(folder / "bench-lateness.png", 2.4, title) as (ax,):
         for y, (who, median, p99) in enumerate(order):
-            ends, colour = [float(median), float(p99)], sheet.colour(who)
-            ax.plot(ends, [y, y], color=colour, linewidth=7, solid_capstyle="round")
+            ends = [float(median), float(p99)]
+            ax.plot(ends, [y, y], color=_colour(who), linewidth=7, solid_capstyle="round")
             place = {"xytext": (10, 0), "textcoords": "offset points", "va": "center"}
             ax.annotate(f"{_short(ends[0])} / {_short(ends[1])} ms", (ends[1], y), **place)
         ax.set_yticks(range(len(order)), [who for who, _, _ in order])
@@ -165,34 +156,22 @@ def draw_lateness(text: str, sheet: Sheet) -> None:
         ticks = {0.1: "0.1 ms", 1: "1 ms", 10: "10 ms", 100: "100 ms", 1_000: "1 s"}
         ax.set_xticks(list(ticks), list(ticks.values()))
         ax.minorticks_off()
-        words = "lateness in the handler, median to p99, 250 jobs a second"
-        ax.set_title(words, loc="left", fontsize=10)
-        ax.spines[["top", "right"]].set_visible(False)
 
 
-def draw_calls(text: str, sheet: Sheet) -> None:
+def draw_calls(text: str, folder: Path) -> None:
     """Draw microseconds a call beside SQLite."""
-    rows = {
-        "put": "`put(at_ms=)`",
-        **{each: f"`{each}`" for each in ("get", "cancel", "reschedule")},
-    }
     values = dict[str, float]()
-    for name, row in rows.items():
-        found = re.search(r"([\d.]+) µs, SQLite ([\d.]+)", cell(text, row))
+    for name in ("put(at_ms=)", "get", "cancel", "reschedule"):
+        found = re.search(r"([\d.]+) µs, SQLite ([\d.]+)", cell(text, f"`{name}`"))
         if found is None:
-            raise LookupError(f"the row {row!r} has no SQLite beside it")
-        values |= {f"{_OURS} {name}": float(found[1]), f"SQLite {name}": float(found[2])}
-    with sheet.figure("bench-calls", 2.8) as (ax,):
-        bars(ax, sheet, values, lambda value: f"{value:.1f} µs")
-        ax.set_title("microseconds a call", loc="left", fontsize=10)
+            raise LookupError(f"the row {name!r} has no SQLite beside it")
+        call = name.partition("(")[0]
+        values |= {f"{_OURS} {call}": float(found[1]), f"SQLite {call}": float(found[2])}
+    with figure(folder / "bench-calls.png", 2.8, "microseconds a call") as (ax,):
+        bars(ax, values, lambda value: f"{value:.1f} µs")
 
 
-PLOTS: tuple[Callable[[str, Sheet], None], ...] = (
-    draw_rates,
-    draw_peers,
-    draw_lateness,
-    draw_calls,
-)
+PLOTS = (draw_rates, draw_peers, draw_lateness, draw_calls)
 
 
 def draw(page: Path, folder: Path) -> None:
@@ -204,11 +183,10 @@ def draw(page: Path, folder: Path) -> None:
         return
     mpl.use("Agg")
     text = page.read_text()
-    sheet = Sheet(folder)
-    with mpl.rc_context(sheet.settings):  # type: ignore[arg-type]
+    with mpl.rc_context(_SETTINGS):  # type: ignore[arg-type]
         for plot in PLOTS:
             try:
-                plot(text, sheet)
+                plot(text, folder)
             except LookupError as e:
                 print(f"{plot.__name__}: {e}")
 

@@ -59,12 +59,10 @@ def far_due_ms(count: int) -> list[int]:
 
 
 def put_lists(peer: Timers, bodies: list[bytes]) -> None:
-    """Put timers in batches."""
     peer.put_many(far_due_ms(len(bodies)), bodies)
 
 
 def put_singles(peer: Timers, bodies: list[bytes]) -> None:
-    """Put timers, a transaction each."""
     for due_ms, body in zip(far_due_ms(len(bodies)), bodies, strict=True):
         peer.put_one(due_ms, body)
 
@@ -151,7 +149,6 @@ def row(
 
 
 def played_figures(played: dict[str, list[Rate]]) -> dict[str, list[int]]:
-    """Return timers a second of each round, to be kept."""
     return {name: [round(rate.per_second) for rate in each] for name, each in played.items()}
 
 
@@ -219,7 +216,6 @@ def _lives(
 
 
 def life(ground: Ground) -> list[Row]:
-    """Whole lives by columns."""
     s, what = ground.sizes, "whole life, pulled by columns"
     peers, synced = [sqlite(s.sqlite, 20), lmdb(s.lmdb, 3)], _synced(ground)
     return [
@@ -229,7 +225,6 @@ def life(ground: Ground) -> list[Row]:
 
 
 def objects(ground: Ground) -> list[Row]:
-    """Whole lives, an object each."""
     s, what = ground.sizes, "whole life through `for d in consume()` with `ack`"
     peers = [sqlite(s.sqlite, 20)]
     return [_lives(ground, what, ours.whole_life_objects, s.objects, peers)]

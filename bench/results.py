@@ -55,7 +55,6 @@ def read(path: Path | None) -> Records:
 
 
 def keep(path: Path, new: Records) -> None:
-    """Add records to a file."""
     write_json(path, read(path) | new)
 
 
@@ -91,7 +90,6 @@ def tell(row: Row) -> None:
 
 
 def short(number: float) -> str:
-    """Return a number with three digits."""
     if number >= 1e6:
         return f"{number / 1e6:.3g} M"
     return f"{number / 1e3:.3g} k" if number >= 1e4 else f"{number:,.0f}"
@@ -109,7 +107,6 @@ def loads(records: Iterable[dict[str, Any]]) -> str:
 
 
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
 

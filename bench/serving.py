@@ -59,7 +59,6 @@ def own(path: Path, durability: Any, told: Connection) -> None:
 
 
 def median_us(call: Callable[[], object], count: int) -> float:
-    """Return the median microseconds of a call."""
     taken = []
     for _ in range(count):
         began = time.perf_counter_ns()
@@ -82,7 +81,6 @@ def put_batches(path: Path, seconds: float, barrier: Barrier, told: Connection) 
 
 
 def together(path: Path, seconds: float) -> list[float]:
-    """Return each client's timers a second."""
     barrier, ends = spawned.Barrier(CLIENTS), [spawned.Pipe() for _ in range(CLIENTS)]
     clients = [
         spawned.Process(target=put_batches, args=(path, seconds, barrier, mine), daemon=True)

@@ -276,7 +276,6 @@ def play_rescheduled(path: Path, count: int, times: int) -> Space:
 
 
 def disk(ground: Ground) -> list[Row]:
-    """Disk beside timers that are far ahead."""
     far, short_count = ground.sizes.disk
     with ground.path() as path:
         took = play_disk(path / "store", far, short_count, 10_000)

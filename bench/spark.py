@@ -64,7 +64,6 @@ def make_store(path: Path, count: int) -> int:
 
 
 def every(frame: Any) -> None:
-    """Read every column of every row into nothing."""
     frame.write.format("noop").mode("overwrite").save()
 
 
@@ -223,7 +222,6 @@ def programs(what: str, code: str, path: Path, rounds: int) -> Iterator[Row]:
 
 
 def validate(ground: Ground) -> Iterator[Row]:
-    """Validate a large store."""
     with ground.path() as path:
         fill(path / "store", ground.sizes.count)
         what = f"validating {short(ground.sizes.count)} timers"

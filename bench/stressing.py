@@ -46,7 +46,6 @@ class PlayError(Exception):
 
 
 def _ending(code: int) -> str:
-    """Say in words how a process ended."""
     if code >= 0:
         return str(code)
     more = ", as if the disk were full" if -code == signal.SIGBUS else ""
@@ -91,16 +90,13 @@ class Play:
 
     @property
     def store_path(self) -> Path:
-        """Where the store is."""
         return Path(self.environment.get("STRESS_STORE", str(self.folder))) / STORE
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the beginning."""
         return time.monotonic() - self._start_s
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Start a worker."""
         self.lives += 1
         # A short play ends, too: nothing is due beyond half of it.
         ahead_ms = min(self.scenario.ahead_ms, max(100, round(self.seconds * 500)))
@@ -237,7 +233,6 @@ def missing(name: str) -> str | None:
 
 
 def told(ended: Ended) -> str:
-    """Say how a play ended."""
     counts, samples = ended.counts, ended.samples
     lines = [
         f"{counts.put:,} put, {counts.cancelled:,} cancelled, {counts.came:,} came, in "
@@ -282,7 +277,6 @@ def table(records: results.Records) -> str:
 
 
 def main() -> None:
-    """Do what the arguments say."""
     listed = "".join(f"\n  {name:12} {each.what}" for name, each in SCENARIOS.items())
     parser = argparse.ArgumentParser(
         prog="./run stress",

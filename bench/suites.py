@@ -190,7 +190,6 @@ def excuse(stored_kind: str, kind: str, load: float) -> str | None:
 
 
 def show(stages: dict[str, Stage], baseline: dict[str, float]) -> None:
-    """Print a line for each stage."""
     print(f"{'stage':58} {'ns each':>10} {'ratio':>8} {'baseline':>9}")
     for name, stage in stages.items():
         before = f"{baseline[name]:9.3f}" if name in baseline else f"{'':9}"
@@ -207,7 +206,6 @@ def store(runs: list[dict[str, Stage]], path: Path) -> None:
 
 
 def main() -> None:
-    """Do what the arguments say."""
     parser = argparse.ArgumentParser(prog="./run bench --suite", description=__doc__)
     parser.add_argument("--compare", action="store_true", help="fail if a stage is slower by 10 %%")
     parser.add_argument("--short", action="store_true", help="few rounds; fail at 50 %% (for CI)")

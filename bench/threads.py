@@ -58,7 +58,6 @@ class Cost:
 
     @property
     def total(self) -> float:
-        """Both together."""
         return self.user + self.system
 
     def __str__(self) -> str:
@@ -182,7 +181,6 @@ def between(first: Reading, last: Reading) -> Steady:
 
 @contextmanager
 def _store(ground: Ground) -> Iterator[TimerStore]:
-    """Open a store of its own, and remove it."""
     with ground.path() as path, ours.open_store(path / "store", "process") as store:
         yield store
 
@@ -201,7 +199,6 @@ def steady(ground: Ground) -> list[Row]:
 
 
 def _median_cost(costs: list[Cost]) -> Cost:
-    """Return the medians of both parts."""
     user, system = ([getattr(cost, part) for cost in costs] for part in ("user", "system"))
     return Cost(statistics.median(user), statistics.median(system))
 

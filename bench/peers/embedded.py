@@ -143,13 +143,11 @@ class Sqlite(Timers):
         return [body for (body,) in self._db.execute(_TAKE, (now_ms(),))]
 
     def get_one(self, row: int) -> tuple[int, bytes] | None:
-        """Return a row by its key."""
         found: tuple[int, bytes] | None
         found = self._db.execute("SELECT due_ms, body FROM timers WHERE id = ?", (row,)).fetchone()
         return found
 
     def delete_one(self, row: int) -> None:
-        """Delete a row by its key, in a transaction of its own."""
         self._db.execute("DELETE FROM timers WHERE id = ?", (row,))
 
     def update_one(self, row: int, due_ms: int) -> None:

@@ -37,7 +37,6 @@ class Postgres(Timers):
         self._cursor = self._db.cursor()
 
     def another(self) -> AbstractContextManager[Timers]:
-        """Connect once more."""
         made = Postgres.__new__(Postgres)
         made._connect(self._folder)
         return closing(made)
@@ -46,7 +45,6 @@ class Postgres(Timers):
         self._cursor.execute("INSERT INTO timers (due_ms, body) VALUES (%s, %s)", (due_ms, body))
 
     def put_rows(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> None:
-        """Copy rows in."""
         with self._cursor.copy("COPY timers (due_ms, body) FROM STDIN (FORMAT BINARY)") as copy:
             copy.set_types(["int8", "bytea"])
             for row in zip(due_ms, bodies, strict=True):

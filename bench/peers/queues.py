@@ -38,13 +38,11 @@ class Notes:
         self.all = threading.Event()
 
     def expect(self, count: int) -> None:
-        """Begin anew."""
         self.late_ms, self.wanted = [], count
         self.bodies.clear()
         self.all.clear()
 
     def take(self, due_ms: float, body: bytes) -> None:
-        """Note one job."""
         self.late_ms.append(time.time() * 1_000 - due_ms)
         self.bodies.append(body)
         if len(self.late_ms) == self.wanted:

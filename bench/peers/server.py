@@ -56,7 +56,6 @@ class Server:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """End it."""
         self._process.terminate()
         try:
             self._process.wait(_PATIENCE_S)
@@ -89,7 +88,6 @@ class Client(Timers):
         self._file = self._socket.makefile("rb")
 
     def another(self) -> AbstractContextManager[Self]:
-        """Connect once more."""
         made = type(self).__new__(type(self))
         Client.__init__(made, self._path)
         return closing(made)

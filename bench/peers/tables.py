@@ -38,7 +38,6 @@ class Found:
     rounds: list[Figures]
 
     def median(self, name: str) -> float:
-        """Return the median of a figure."""
         return statistics.median(each[name] for each in self.rounds)
 
     def short(self, name: str) -> str:
@@ -47,7 +46,6 @@ class Found:
 
 
 def name_of(workload: str, synced: bool, peer: str) -> str:
-    """Return the name of a record."""
     return f"{workload}{', synced' if synced else ''}/{peer}"
 
 

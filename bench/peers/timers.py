@@ -100,17 +100,14 @@ def load(module: str, install: str) -> Any:
 
 
 def now_ms() -> int:
-    """Return the time, epoch milliseconds."""
     return time.time_ns() // 1_000_000
 
 
 def body_of(number: int, size: int = BODY_BYTES) -> bytes:
-    """Return a body that says its number."""
     return b"%016x" % number + b"." * (size - 16)
 
 
 def number_of(body: bytes) -> int:
-    """Return the number of a body."""
     return int(body[:16], 16)
 
 

@@ -64,7 +64,6 @@ class Taken:
     _parts: list[tuple[int, Sequence[bytes]]] = field(default_factory=list)
 
     def note(self, bodies: Sequence[bytes]) -> None:
-        """Note that some bodies came now."""
         self._parts.append((now_ms(), bodies))
         self.count += len(bodies)
 
@@ -89,7 +88,6 @@ class Taken:
         )
 
     def quantiles(self) -> Figures:
-        """Return how late they were, ms."""
         values = np.percentile(self.late_ms(), list(QUANTILES.values())).tolist()
         return dict(zip(QUANTILES, values, strict=True))
 
@@ -152,7 +150,6 @@ def _is_put_in_time(start_ms: int) -> None:
 
 
 def singles(timers: Timers, load: Load) -> Figures:
-    """Put one by one, due in a day."""
     due_ms, bodies = now_ms() + FAR_MS, _bodies(load.count)
     meter = Meter(timers)
     for body in bodies:
@@ -163,7 +160,6 @@ def singles(timers: Timers, load: Load) -> Figures:
 
 
 def batches(timers: Timers, load: Load, first: int = 0) -> Figures:
-    """Put lists, due in a day."""
     due_ms = (now_ms() + FAR_MS + np.random.randint(0, FAR_MS, load.count)).tolist()
     bodies = _bodies(load.count, first=first)
     meter = Meter(timers)

@@ -36,7 +36,6 @@ class Counts:
 
 
 def count(ledger: Ledger) -> Counts:
-    """Count all timers."""
     total = Counts()
     for first, states in ledger.parts():
         is_put = ledger.is_put(np.arange(first, first + len(states)))

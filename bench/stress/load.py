@@ -90,7 +90,6 @@ class Work:
         return ids
 
     def draw(self, count: int, low_ms: int = 1) -> Any:
-        """Draw delays up to the longest."""
         return self.random.integers(low_ms, max(low_ms + 1, self.ahead_ms), count)
 
     def took(self, numbers: Any, earliest_ms: Any, due_ms: Any, fired_ms: Any) -> None:
@@ -114,7 +113,6 @@ class Work:
 
 
 def lists(work: Work, putter: int) -> None:
-    """Put long lists."""
     while not work.is_over:
         if work.has_room():
             numbers = work.ledger.begin(putter, LIST_COUNT)
@@ -122,7 +120,6 @@ def lists(work: Work, putter: int) -> None:
 
 
 def singles(work: Work, putter: int) -> None:
-    """Put one after the other."""
     while not work.is_over:
         if not work.has_room():
             continue
@@ -156,7 +153,6 @@ def cancelling(work: Work, putter: int) -> None:
 
 
 def columns(work: Work, consumer: int) -> None:
-    """Pull by columns."""
     while True:
         if work.ledger["stalled"]:
             time.sleep(_WAIT_S)
