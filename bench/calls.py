@@ -2,12 +2,13 @@
 
 Every figure is µs a call, the median of its rounds. The calls take turns within a round, so that a
 machine that slows down slows all of them; the first round, which warms caches, is left out. What
-is durable on return is measured in `durable.py`.
+is durable on return is measured alone beside the bare disk, and of many threads.
 """
 
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -16,10 +17,10 @@ from datetime import UTC, datetime, timedelta
 from itertools import count as count_from
 from typing import Any
 
-import durable
 import harness
 import numpy as np
 import ours
+from bare import BareFile
 from harness import sized
 from peers.embedded import Sqlite
 from peers.timers import now_ms
@@ -29,6 +30,8 @@ from timerstore import TimerStore
 from timerstore.offline.export import export
 
 BODY = bytes(100)
+THREADS = 32
+_AT_ONCE = 50
 FAR_MS = now_ms() + 40 * 3_600_000
 
 
@@ -315,12 +318,85 @@ def pull(ground: Ground) -> list[Row]:
     return [Row(what, "≤ 20 µs", told, reached, figures=us)]
 
 
+# --- durable on return
+
+
+def _median_us(calls: dict[str, Callable[[], object]], count: int) -> dict[str, float]:
+    """Return the median µs of each call; they take turns, `_AT_ONCE` at a time."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(max(1, count // _AT_ONCE)):
+        for name, call in calls.items():
+            for _ in range(_AT_ONCE):
+                began_s = time.perf_counter()
+                call()
+                taken[name].append((time.perf_counter() - began_s) * 1e6)
+    return {name: statistics.median(each) for name, each in taken.items()}
+
+
+def _together(store: TimerStore, threads: int, seconds: float) -> tuple[float, float]:
+    """Let threads put, each without a pause; return puts a second, and fsyncs a put."""
+    counts, begin, stop = [0] * threads, threading.Event(), threading.Event()
+
+    def put(i: int) -> None:
+        begin.wait()
+        while not stop.is_set():
+            store.put(BODY, at_ms=FAR_MS)
+            counts[i] += 1
+
+    workers = [threading.Thread(target=put, args=(i,)) for i in range(threads)]
+    for worker in workers:
+        worker.start()
+    syncs, began_s = store.stats().sync_count, time.perf_counter()
+    begin.set()
+    time.sleep(seconds)
+    stop.set()
+    for worker in workers:
+        worker.join()
+    elapsed_s, count = time.perf_counter() - began_s, sum(counts)
+    return count / elapsed_s, (store.stats().sync_count - syncs) / count
+
+
+def group(ground: Ground) -> list[Row]:
+    """Measure puts that are durable on return: alone, then of one thread and of many, in turns."""
+    count, rounds = ground.sizes.count, ground.sizes.rounds
+    with (
+        ground.path() as path,
+        closing(BareFile(path / "bare")) as bare,
+        closing(Sqlite(path, True)) as peer,
+        ours.open_store(path / "store", "group") as store,
+    ):
+        calls: dict[str, Callable[[], object]] = {
+            "bare": bare.append,
+            "put": lambda: store.put(BODY, at_ms=FAR_MS),
+            "peer": lambda: peer.put_one(FAR_MS, BODY),
+        }
+        _median_us(calls, _AT_ONCE)
+        us = _median_us(calls, count)
+        turns = [(_together(store, 1, 1.0), _together(store, THREADS, 1.0)) for _ in range(rounds)]
+    ratio = us["put"] / us["bare"]
+    alone = statistics.median(rate for (rate, _), _ in turns)
+    per_second, fsyncs = (
+        statistics.median(each) for each in zip(*(b for _, b in turns), strict=True)
+    )
+    told = (
+        f"{ratio:.2f} ×: {us['put']:.0f} µs beside {us['bare']:.0f}; SQLite `FULL` {us['peer']:.0f}"
+    )
+    reach, what = "≤ 1.2 × write and `fdatasync`", f"{THREADS} threads"
+    many_told = f"{per_second / alone:.1f} ×: {per_second:,.0f}/s beside {alone:,.0f}"
+    reached = per_second >= 10 * alone
+    return [
+        Row("`put`, `group`, one thread", reach, told, ratio <= 1.2, figures=us),
+        Row(f"`put`, `group`, {what}", "≥ 10 × one thread", many_told, reached, turns),
+        Row(f"fsyncs a put, {what}", "≤ 0.1", f"{fsyncs:.3f}", fsyncs <= 0.1),
+    ]
+
+
 PARTS: dict[str, Callable[[Ground], Any]] = {
     "calls": each_call,
     "columns": columns,
     "consume": consume,
     "pull": pull,
-    "group": lambda ground: durable.rows(ground.folder, ground.sizes.count, ground.sizes.rounds),
+    "group": group,
 }
 
 if __name__ == "__main__":

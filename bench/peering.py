@@ -35,20 +35,18 @@ from peers.workloads import LATE, WORKLOADS, Figures, Load
 _FAST_LATE = ("late_10k", "late_50k", "pending")
 _ONLY_PUTS = tuple(name for name in WORKLOADS if name not in ("singles", "batches"))
 PEERS = (
-    Peer("timerstore", Ours, "`process`; synced: `group`", per_second=300_000),
-    Peer("SQLite", Sqlite, "write-ahead log, `synchronous=NORMAL`; synced: `FULL`", 5),
-    Peer("LMDB", Lmdb, "`sync=False`; synced: `sync=True`", per_second=80_000),
-    Peer("RocksDB", RocksDb, "by rocksdict, write-ahead log; synced: `sync`", 2, 80_000),
-    Peer("Redis", Redis, "a sorted set, append-only file each second; synced: `always`", 2),
-    Peer("PostgreSQL", Postgres, "`synchronous_commit=off`; synced: `on`", 5),
-    Peer("beanstalkd", Beanstalkd, "binlog synced each second; synced: each write", 25, 2_000),
-    Peer(
-        "RocketMQ", RocketMq, "in its JVM, `ASYNC_FLUSH`, 100 ms; synced: `SYNC_FLUSH`", 25, 3_000
-    ),
-    Peer("huey", queues.Huey, "SQLite, 20 threads", 250, 250, _FAST_LATE),
-    Peer("APScheduler", queues.ApScheduler, "SQLite, 20 threads", 250, 250, _FAST_LATE),
-    Peer("Celery", Celery, "Redis, ETA, two processes", 250, 70, _FAST_LATE),
-    Peer("a plain file", PlainFile, "as many bytes as timerstore's", leaves_out=_ONLY_PUTS),
+    Peer("timerstore", Ours, per_second=300_000),
+    Peer("SQLite", Sqlite, 5),
+    Peer("LMDB", Lmdb, per_second=80_000),
+    Peer("RocksDB", RocksDb, 2, 80_000),
+    Peer("Redis", Redis, 2),
+    Peer("PostgreSQL", Postgres, 5),
+    Peer("beanstalkd", Beanstalkd, 25, 2_000),
+    Peer("RocketMQ", RocketMq, 25, 3_000),
+    Peer("huey", queues.Huey, 250, 250, _FAST_LATE),
+    Peer("APScheduler", queues.ApScheduler, 250, 250, _FAST_LATE),
+    Peer("Celery", Celery, 250, 70, _FAST_LATE),
+    Peer("a plain file", PlainFile, leaves_out=_ONLY_PUTS),
 )
 COUNTS = {"singles": 20_000, "batches": 500_000, "due_now": 500_000, "same_ms": 1_000_000}
 COUNTS |= {"bodies_16": 500_000, "bodies_1000": 500_000, "bodies_10000": 500_000}

@@ -17,8 +17,7 @@ from pathlib import Path
 import machine
 import numpy as np
 import ours
-from bare import BareFile
-from limit import Limited
+from bare import BareFile, Limited
 from ours import Rate
 from peers.embedded import Lmdb, Sqlite
 from peers.timers import MissingError, Timers, now_ms

@@ -81,8 +81,6 @@ class Peer:
 
     name: str
     open: Callable[[Path, bool], Timers]
-    told: str
-    """With which settings."""
     share: int = 1
     """It plays one timer for so many of ours, for else a round would take too long."""
     per_second: int = 20_000

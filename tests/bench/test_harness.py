@@ -13,7 +13,6 @@ import bare
 import cluster
 import harness
 import lateness
-import limit
 import machine
 import numpy as np
 import ours
@@ -190,11 +189,11 @@ def test_rounds_of_ours_and_of_peers(tmp_path: Path) -> None:
 
 def test_the_disks_share() -> None:
     rounds = [
-        limit.Beside(1e6, 800, 1e9, 1_200, 400),
-        limit.Beside(5e5, 800, 1e9, 1_500, 500),
-        limit.Beside(7.5e5, 800, 1e9, 1_400, 450),
+        bare.Beside(1e6, 800, 1e9, 1_200, 400),
+        bare.Beside(5e5, 800, 1e9, 1_500, 500),
+        bare.Beside(7.5e5, 800, 1e9, 1_400, 450),
     ]
-    words, figures = limit.told(rounds)
+    words, figures = bare.told(rounds)
     assert figures["share"] == 0.6
     assert "0.60 × the disk's rate; 1,400 ns of processor time each, beside 450" in words
 

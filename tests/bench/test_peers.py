@@ -122,7 +122,7 @@ def end_with(monkeypatch: pytest.MonkeyPatch, peers: Sequence[Peer], *words: str
 
 
 def peer(name: str, fault: str = "") -> Peer:
-    return Peer(name, lambda *_: InMemory(fault), "")
+    return Peer(name, lambda *_: InMemory(fault))
 
 
 def rounds_in(file: Path) -> dict[str, int]:
@@ -139,7 +139,7 @@ def test_a_peer_that_fails_or_is_missing_is_named(
         raise AssertionError
 
     file = tmp_path / "found.json"
-    peers = [peer("wrong", "again"), Peer("Nobody", none, ""), peer("memory")]
+    peers = [peer("wrong", "again"), Peer("Nobody", none), peer("memory")]
     words = ("--workloads", "due_now", "--json", str(file))
     said = end_with(monkeypatch, peers, *words)
     assert str(said).startswith("wrong fails in due_now: AssertionError: of 100 timers")
@@ -164,7 +164,7 @@ def test_what_a_run_has_found_outlives_ctrl_c(
 
     file = tmp_path / "found.json"
     words = ("--workloads", "due_now", "--json", str(file), "--folder", str(tmp_path))
-    peers = [peer("memory"), Peer("cut", cut, "")]
+    peers = [peer("memory"), Peer("cut", cut)]
     assert end_with(monkeypatch, peers, *words) is KeyboardInterrupt
     assert rounds_in(file) == {"memory": 2, "cut": 1}
     assert end_with(monkeypatch, peers, "--rounds", "3", *words) is KeyboardInterrupt
