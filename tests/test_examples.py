@@ -25,6 +25,7 @@ TRIED = {
     "reminders_fastapi.py",
     "from_apscheduler.py",
     "from_celery.py",
+    "demo.py",
 }
 START = datetime(2027, 1, 15, 8, tzinfo=UTC)
 

@@ -176,7 +176,7 @@ PROMISED: Final = (
     "test_full_disk.py::test_a_store_on_a_full_disk_makes_room[ext4]",
     "consuming/test_ackput_kill.py::test_killed_again_and_again[process]",
     "serving/test_shared.py",
-    "demo/test_demo.py::test_demo",
+    "examples/test_demo.py::test_demo",
 )
 """Slow ones that `./run test` plays too, since nothing quicker shows what they do."""
 
@@ -233,7 +233,7 @@ ON_DISK: Final = (
     # What waits for an fsync, and processes that are killed.
     *("services/test_flush.py", "services/test_group_commit.py", "test_storm.py", "test_kill.py"),
     *("backups/test_follow_kill.py", "consuming/test_ackput_kill.py", "aio/test_kill.py"),
-    *("serving/test_share_kill.py", "demo/"),
+    *("serving/test_share_kill.py", "examples/test_demo.py"),
     # Servers, whose sockets have short names alone.
     "bench/test_peers.py::test_each_peer_that_is_there",
 )

@@ -327,7 +327,6 @@ def test_help_names_every_command(run: Run) -> None:
         "verify",
         "export",
         "handover",
-        "demo",
     ]:
         assert name in told
         assert "--json" in run(name, "--help", env={"COLUMNS": "200"}).stdout

@@ -24,15 +24,12 @@ progressfile.py how far an import has come
 keeping.py      backup, follow, standby, promote, restore, salvage
 upkeep.py       clean, handover
 clustermove.py  move
-trying.py       warmup, demo
+warmup.py       warmup
 coming.py       a store that is looked at, or changed
 ending.py       until a signal says to end
 output.py       tables on a terminal, plain lines in a pipe, JSON, bars
 texts.py        values as text for people
 times.py        the times that a person types
-demo.py         what `timerstore demo` does
-demochild.py    the process that it kills
-ledger.py       what that process put, what has come
 
 No file here loads the store's kernels when it is imported: `--help` waits for nothing.
 """

@@ -18,7 +18,7 @@ from timerstore.cli import (  # isort: skip
     keeping,
     upkeep,
     clustermove,
-    trying,
+    warmup,
 )
 from timerstore.cli.app import Command, app
 
@@ -40,8 +40,8 @@ __all__ = [
     "serving",
     "tail",
     "top",
-    "trying",
     "upkeep",
+    "warmup",
 ]
 
 for group in (app, dead.dead, pipelines.pipeline):

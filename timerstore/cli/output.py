@@ -162,31 +162,17 @@ class Output:
                 self.line(*(cell(row) for cell in plain.values()))
         return count
 
-    def table(
-        self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, aligned: bool = False
-    ) -> None:
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Show rows; in a pipe as lines of values with tabs between them.
-
-        `aligned`: in a pipe too they are for people, with spaces, under the columns' names.
 
         Columns whose name begins with ">" are numbers, and stand to the right. On a terminal a
         column in which nothing stands is left out, and those of `_SHORTENED` make room.
         """
-        names = [name.removeprefix(">") for name in columns]
-        if not self.on_terminal and aligned:
-            cells = [names] + [[shown(str(value)) for value in row] for row in rows]
-            lengths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-            for line in cells:
-                padded = [
-                    cell.rjust(width) if name.startswith(">") else cell.ljust(width)
-                    for cell, width, name in zip(line, lengths, columns, strict=True)
-                ]
-                sys.stdout.write("  ".join(padded).rstrip() + "\n")
-            return
         if not self.on_terminal:
             for row in rows:
                 self.line(*row)
             return
+        names = [name.removeprefix(">") for name in columns]
         texts = [[shown(str(value)) for value in row] for row in rows]
         used = [i for i in range(len(names)) if any(row[i] for row in texts)]
         widths = {i: max(cell_len(row[i]) for row in [names, *texts]) for i in used}

@@ -1,4 +1,4 @@
-"""Commands that need no store: warmup, demo."""
+"""The command `warmup`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from timerstore.cli.app import OTHER, AsJson, answering, app
-from timerstore.cli.status import DAMAGED
+from timerstore.cli.app import OTHER, answering, app
 
 
 @app.command(rich_help_panel=OTHER)
@@ -40,26 +39,3 @@ def warmup(
             from timerstore.spark.sessions import JAVA_OPTIONS
 
             make_classes(JAVA_OPTIONS)
-
-
-@app.command(rich_help_panel=OTHER)
-def demo(
-    path: Annotated[
-        Path | None, typer.Argument(metavar="PATH", help="A new folder. It is kept afterwards.")
-    ] = None,
-    timers: Annotated[
-        int, typer.Option(min=160, help="How many timers the child puts if it is not killed.")
-    ] = 400_000,
-    seconds: Annotated[float, typer.Option(min=2, help="How far ahead they are due.")] = 20.0,
-    as_json: AsJson = False,
-) -> None:
-    """Kill a process that puts timers, then show that none was lost, fired twice or early.
-
-    Example: timerstore demo --timers 100000 --seconds 5
-    """
-    from timerstore.cli.demo import demonstrate
-
-    with answering(as_json=as_json) as out:
-        outcome = demonstrate(out, path, timer_count=timers, span_s=seconds)
-        if not outcome.ok:
-            out.status = DAMAGED
