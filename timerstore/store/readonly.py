@@ -39,7 +39,7 @@ class ReadOnlyStore(TimerStore):
         """Take any clock, because nothing fires."""
 
     def _make_calls(self) -> Calls:
-        """Return who makes the calls; those that would change the store are refused."""
+        """Return what does the work of each call; what would change the store is refused."""
         calls, refused = super()._make_calls(), cast(Any, partial(_refuse, self.core))
         calls.flush = calls.clean = calls.consume = calls.pull = refused
         return calls

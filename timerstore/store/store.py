@@ -123,7 +123,7 @@ class TimerStore(Stays, AnyStore):
             raise
 
     def _make_calls(self) -> Calls:
-        """Return who makes the calls."""
+        """Return what does the work of each call."""
         return Calls(self.core, self.putting, self.timers, self.consuming)
 
     def _check_clock(self, config: Config) -> None:
@@ -203,8 +203,8 @@ class TimerStore(Stays, AnyStore):
     def handover(self) -> int | None:
         """Prepare the store for a RocketMQ broker, and close it.
 
-        It fires what is overdue, and the rest of the slot that has begun, which takes about one
-        `precision_ms`. After a plain `close` a broker would fire that slot again. The broker's
+        It fires what is overdue. Then it waits for the end of the slot that has begun, for about one
+        `precision_ms`, and fires the rest of it: a broker would fire that slot again. The broker's
         settings are in `config/broker.conf`. Returns until when a broker must open the store, in
         epoch ms, because later it skips timers; None if nothing is pending. Raises TimerStoreError
         if the clock was set back, if a broker would refuse the wheel, or if it would lose timers

@@ -61,8 +61,8 @@ class GroupFound:
 
     `state`: "waiting", it was not handed out yet, or not again since the store was opened; "handed
     out"; "sent back", it waits to come again; "dead", it is or was a dead letter; "done", it was
-    acknowledged. `attempt` counts from 0. If more came since than is looked at, "done" may also
-    be sent back.
+    acknowledged. `attempt` counts from 0. A limited number of later messages is looked at: if
+    the retry lies behind these, a message that was sent back is shown as "done".
     """
 
     group: str

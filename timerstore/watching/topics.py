@@ -57,9 +57,9 @@ class Upcoming:
 
     `within`: pairs of a time from now in ms, and how many are due until then, for 1 s, 10 s, a
     minute, 10 minutes, an hour, a day and 7 days; `later_count` are due after that. A timer's due
-    time is known to a 56th of the delay that it was put with (a retry's, of the time since it was
-    first put), or a second: if that span contains now or an end, a share counts on either side. All
-    of them together are exactly what is pending.
+    time is known to a second, or to a 56th of the delay that it was put with if that is more (of a
+    retry: of the time since the first put). If now or one of these times lies within that span, a
+    share of the timer counts before it, and the rest after it. The sum is exactly what is pending.
     """
 
     overdue_count: int
