@@ -203,7 +203,7 @@ class TimerStore(Stays, AnyStore):
     def handover(self) -> int | None:
         """Prepare the store for a RocketMQ broker, and close it.
 
-        It fires what is overdue. Then it waits for the end of the slot that has begun, for about one
+        It fires what is overdue. Then it waits for the end of the slot that has begun, about one
         `precision_ms`, and fires the rest of it: a broker would fire that slot again. The broker's
         settings are in `config/broker.conf`. Returns until when a broker must open the store, in
         epoch ms, because later it skips timers; None if nothing is pending. Raises TimerStoreError
