@@ -7,7 +7,7 @@ From the bottom up; a room imports only from those that stand before it:
     engine    the files, arrays, locks of one open store
     looking   what is pending, at one instant
     calls     what calls do in one kernel
-    mending   damage in an open store
+    damage    what an open store does about it
     durable   flush, group commit, checkpoints
     running   the kernel that is a service's thread, their threads, what Python does for them
     opening   from what is on disk to a store that can be served

@@ -16,10 +16,10 @@ from tests.services.test_damage import TIMER_QUEUE
 from tests.services.test_scrub import scrub
 from tests.small_store import SMALL
 from timerstore.core import readonlycore
+from timerstore.services.damage.mend_entries import mend_entry
+from timerstore.services.damage.slot_scan import leave_slot, scan_slots
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.log_units import all_units
-from timerstore.services.mending.mend_entries import mend_entry
-from timerstore.services.mending.mend_units import mend_units
 from timerstore.timelog.files.smallfile import At
 from timerstore.timelog.files.steady import Steady
 from timerstore.timelog.reading import reader as reader_module
@@ -69,9 +69,10 @@ def mends_an_entry(moved: Moved) -> None:
     assert moved.engine.queues.read(0, 5, 1) == entry
 
 
-def mends_units(moved: Moved) -> None:
+def scans_units(moved: Moved) -> None:
     flip_bit(moved.moved / "timerlog" / f"{0:020d}", 30)
-    mend_units(moved.engine, 0)
+    leave_slot(moved.engine, 0)
+    scan_slots(moved.engine, lambda: False)
     assert (moved.moved / "config" / "rebuild.json").exists()
 
 
@@ -111,7 +112,7 @@ def is_followed(moved: Moved) -> None:
 
 @pytest.mark.parametrize(
     "act",
-    [scrubs, mends_an_entry, mends_units, reads_units, cleans, lists, backs_up, is_followed],
+    [scrubs, mends_an_entry, scans_units, reads_units, cleans, lists, backs_up, is_followed],
 )
 def test_nothing_of_the_other_is_touched(act: Callable[[Moved], None], tmp_path: Path) -> None:
     moved = Moved(tmp_path)

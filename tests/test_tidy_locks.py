@@ -16,13 +16,12 @@ WHERE_PYTHON_TAKES_THEM = {
     "timerstore/pending/reschedule.py reschedule",
     "timerstore/pending/verdict.py judge",
     "services/running/provide.py _provide",
-    "services/mending/mend_units.py mend_units",
     "services/cleaning/retention.py _remove",
     # some words
     "services/cleaning/cleaning.py _learn",
     "services/cleaning/pass_units.py __init__",
     "services/engine/engine.py map_level",
-    "services/mending/pass_lost.py _uncount",
+    "services/damage/pass_lost.py _uncount",
     "timerstore/pending/target.py is_cancelled",
     "timerstore/watching/stats.py read_bytes",
     # a manual clock leaps, or the store is handed over

@@ -11,8 +11,8 @@ import shlex
 from typing import Final
 
 from timerstore.errors import TimerStoreError
+from timerstore.services.damage.scrub import Scrub
 from timerstore.services.engine.engine import Engine
-from timerstore.services.mending.scrub import Scrub
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.reading.pastdamage import Damage
@@ -25,8 +25,7 @@ _TRIES: Final = 8
 def check_whole(engine: Engine) -> None:
     """Read everything once; raise TimerStoreError if a broker would lose a part of it. O(bytes).
 
-    Services may run. What can be mended is mended: queue entries at once, pages of the wheel with
-    the next flush, the timer index by the next opening.
+    Services may run. Nor is a store handed over of which the next opening makes an index anew.
     """
     damaged = list[tuple[Damage, int]]()
     scrub = Scrub(engine, lambda damage: damaged.append((damage, scrub.message_count)))
@@ -43,10 +42,12 @@ def check_whole(engine: Engine) -> None:
     lost = [(damage, count) for damage, count in damaged if not _is_passed(engine, damage)]
     if lost:
         _refuse_damaged(engine, [damage for damage, _ in lost], scrub.message_count - lost[0][1])
-    if engine.rebuild_wanted:
+    if engine.wanted.indexes:
+        names = " and ".join(f"the {name}" for name in sorted(engine.wanted.indexes))
         raise TimerStoreError(
-            "The store was not handed over: its timer index is damaged, and a broker would lose "
-            "timers. The next opening makes it anew. Close the store, open it, and hand it over."
+            f"The store was not handed over: damage was found in {names}, and a broker would lose "
+            "timers or messages. The next opening makes that anew. Close the store, open it, and "
+            "hand it over."
         )
 
 

@@ -35,8 +35,8 @@ import numpy as np
 from timerstore.errors import CorruptStoreError, TimerStoreError
 from timerstore.services.cleaning.forgetting import NO_TARGET, forget_targets, live_bytes
 from timerstore.services.cleaning.pass_units import Pass, Round, UnitRanges, Walk
+from timerstore.services.damage.pass_lost import pass_lost
 from timerstore.services.looking.log_units import CHUNK_UNITS, all_units
-from timerstore.services.mending.pass_lost import pass_lost
 from timerstore.services.pipeline.copying import (
     Counted,
     append_staged,
@@ -378,7 +378,7 @@ class Cleaner:
         return live_bytes(self.engine, waits_bytes, dropped_count)
 
     def _step(self, until: int) -> bool:
-        if self.stopped or self.error is not None or self.engine.rebuild_wanted:
+        if self.stopped or self.error is not None or self.engine.wanted.indexes:
             return False
         if self._walk is not None:
             self._enter(self._walk)

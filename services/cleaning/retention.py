@@ -83,7 +83,7 @@ class Retention:
 
     def _run(self) -> int:
         checkpoint = self._flusher.last
-        if checkpoint is None or self.error is not None or self.engine.rebuild_wanted:
+        if checkpoint is None or self.error is not None or self.engine.wanted.indexes:
             return 0
         self.engine.commitlog.ahead_max = self._wanted_ahead()
         self._drop_ahead()

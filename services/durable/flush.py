@@ -24,14 +24,14 @@ from timerstore.errors import (
     TimerStoreError,
 )
 from timerstore.ground.inloop import note_blocking
+from timerstore.services.damage.scrub import Scrub
 from timerstore.services.durable.ahead_file import write_ahead
 from timerstore.services.durable.cancelled_file import write_cancelled
 from timerstore.services.durable.capture import Captured, capture, written
 from timerstore.services.durable.group_commit import IS_DURABLE, LEADS, MAY_LEAD, GroupCommit
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.level_file import LevelOffsetFile
-from timerstore.services.engine.rebuild import remove_mark, write_mark
-from timerstore.services.mending.scrub import Scrub
+from timerstore.services.engine.rebuild import remove_mark
 from timerstore.services.world.background import BackgroundThread, Flag
 from timerstore.services.world.state import FLUSH
 from timerstore.timelog.bytes import format as fmt
@@ -203,8 +203,7 @@ class Flusher:
             ):
                 engine.keeps_mark = False
                 remove_mark(engine.disk, engine.path)
-                if engine.rebuild_wanted:
-                    write_mark(engine.disk, engine.path, engine.rebuild_wanted)
+                engine.wanted.write()
             written(world)
             # One word, which the services only read: no lock is needed.
             with acting_as(FLUSH):

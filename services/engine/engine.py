@@ -18,7 +18,7 @@ from timerstore.ground.config import Config
 from timerstore.services.engine.counter_file import CounterFile
 from timerstore.services.engine.holds import Holds
 from timerstore.services.engine.key_files import KeyFiles
-from timerstore.services.engine.rebuild import QUEUES, TIMERS
+from timerstore.services.engine.rebuild import QUEUES, TIMERS, Wanted
 from timerstore.services.engine.sizes import find_sizes
 from timerstore.services.world import needs
 from timerstore.services.world.aside import FIRST_COUNT
@@ -100,8 +100,8 @@ class Engine:
         self.path, self.clock, self.disk, self.rebuild = path, clock, disk, rebuild
         self.damage = Damage(path)
         self._disk_bytes = -1, 0  # `Disk.change_count` when they were counted, and how many
-        self.rebuild_wanted = frozenset[str]()
-        """The indexes in which damage was found: the next opening makes them anew."""
+        self.wanted = Wanted(disk, path)
+        self.damaged_units = list[int]()  # that claims have met, and nobody has named yet
         # Lost messages are counted once recovery has counted what is pending without them.
         self.count_lost, self.uncounted, self.unattributed_count = True, set[int](), 0
         made = find_sizes(path, config, disk)
@@ -284,6 +284,13 @@ class Engine:
     def need(self, service: int) -> int:
         """Return what a service waits for, see needs.py."""
         return self.services[service].need
+
+    def wake(self, service: int) -> None:
+        """Wake a service's thread if it sleeps."""
+        thread = self.services[service]
+        if thread.sleeping_until_ms and self.eventfds:
+            thread.sleeping_until_ms = 0
+            os.eventfd_write(self.eventfds[service], 1)
 
     def needing(self) -> int:
         """Return a service that waits for something, or −1."""

@@ -1,9 +1,9 @@
 """Rebuilding: what is damaged of the indexes is made anew from the commit log.
 
-An index is never mended in place while a store opens: its files are removed, and recovery makes
+An index is never mended in place: its files are removed, and recovery makes
 them anew. `config/rebuild.json` says which, durably, from before the first of them is touched until
 the checkpoint of the finished rebuild; so a process that is killed on the way begins again, and a
-store that found the damage while it was open has it rebuilt by the next opening.
+store that found the damage while it was open has it rebuilt by the next opening (`Wanted`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from timerstore.timelog.files.jsonfile import read_json, write_json
 from timerstore.timelog.files.names import segment_offset
 from timerstore.timelog.files.smallfile import is_there
 from timerstore.timelog.files.steady import Read, list_names
+from timerstore.timelog.jit.guards import Lock
 
 log = logging.getLogger("timerstore")
 
@@ -56,6 +57,28 @@ def write_mark(disk: Disk, path: Path, wanted: frozenset[str]) -> None:
     before = read_mark(disk.read, path)
     if not wanted <= before:
         write_json(disk, path / MARK_FILE, {"rebuild": sorted(wanted | before)})
+
+
+class Wanted:
+    """The indexes of an open store that the next opening makes anew. Any thread may ask.
+
+    While there is one, nothing is cleaned, and retention removes nothing.
+    """
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self.disk, self.path, self.indexes = disk, path, frozenset[str]()
+        self._lock = Lock()
+
+    def add(self, *indexes: str) -> None:
+        """Want indexes to be made anew; durable on return."""
+        with self._lock.guard():
+            self.indexes |= frozenset(indexes)
+            self.write()
+
+    def write(self) -> None:
+        """Write the mark again, if anything is wanted: it may have been removed meanwhile."""
+        if self.indexes:
+            write_mark(self.disk, self.path, self.indexes)
 
 
 def remove_mark(disk: Disk, path: Path) -> None:

@@ -10,11 +10,11 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.services.damage.pass_lost import leave_uncounted
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.level_file import LevelOffsetFile
 from timerstore.services.looking.instant import capture_instant
 from timerstore.services.looking.level_timers import find_waiting
-from timerstore.services.mending.pass_lost import leave_uncounted
 from timerstore.services.opening.recovery_findings import RecoveryFindings
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.checkpoint import Checkpoint

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.services.damage.pass_lost import pass_lost
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.log_units import live_units
 from timerstore.services.looking.read_pending import map_alone, read_timers, reading_of
-from timerstore.services.mending.pass_lost import pass_lost
 from timerstore.services.opening.progress import OpeningProgress
 from timerstore.services.opening.recover_removed import count_removed
 from timerstore.services.world.state import LOST_COUNT_MAX

@@ -7,8 +7,9 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.services.damage.mend_entries import is_sound
 from timerstore.services.engine.engine import Engine
-from timerstore.services.mending.mend_entries import is_sound
+from timerstore.services.world.damage import WRONG_ENTRY_REASON
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.jit.record import Words
@@ -111,8 +112,8 @@ def check_entries(engine: Engine, part: LoggedMessages, queue_rows: Words, index
             # Of two messages with one index, which an older version may have written, one counts.
             is_removed, number = int(entry["offset"][0]) < log_start, int(index[i])
             if is_removed or not is_sound(engine, row, number, entry):
-                reason = "the entry is not that of the message with this index"
-                raise CorruptStoreError(queues.files[row].name, number * fmt.ENTRY_BYTES, reason)
+                place = number * fmt.ENTRY_BYTES
+                raise CorruptStoreError(queues.files[row].name, place, WRONG_ENTRY_REASON)
 
 
 def extend_queue(engine: Engine, row: int, end: int, lost_starts: Words) -> None:

@@ -42,7 +42,7 @@ from timerstore.services.world.aside import (
 from timerstore.services.world.floor import find_in, is_superseded
 from timerstore.services.world.rings import RING_COUNT, place_of, waiting_count
 from timerstore.services.world.stages import READ_UNITS, count_stage
-from timerstore.services.world.state import DequeueGet, tell_need
+from timerstore.services.world.state import DequeueGet, note_walked, tell_need
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, exact_due_ms, read_message
@@ -95,9 +95,9 @@ _KEEP_CHUNKS: Final = 64
 HOP_COUNT: Final = 64
 """Units that hop in one hold of wheel: some 15 µs."""
 # What reading a unit, or its message, comes to.
-_NO_DUE: Final = -2
+NO_DUE: Final = -2
 _DAMAGED: Final = -3
-_IS_ROLL: Final = -4
+IS_ROLL: Final = -4
 _OVER: Final = -5
 _COUNTS: Final = 0
 
@@ -239,29 +239,30 @@ def claim(world: World, get: DequeueGet, aside: int, last: int, now_ms: int, rea
             # and what it links afterwards comes as a late arrival.
             lock_acquire(world.wheel_lock)
             get.claim_offset = slot_last(world.wheel, slot)
+            get.claim_below = world.timerlog.end
             publish(get, "claimed_slot", slot + 1)
             lock_release(world.wheel_lock)
             if get.claim_offset == NO_UNIT:
-                publish(get, "walked_slot", slot + 1)
+                note_walked(get)
             walked += 1
             continue
         if ready <= 0:
             break
-        previous = _claim_unit(world, get.claimed_slot - 1, aside, offset)
-        if previous == _NO_DUE:
+        previous = claim_unit(world, get.claimed_slot - 1, aside, offset)
+        if previous == NO_DUE:
             break
-        if previous == _IS_ROLL:
+        if previous == IS_ROLL:
             hopped = _hop_on(world, get, aside, now_ms, ready)
             walked += hopped
             ready -= hopped
             if hopped == 0:
                 break
         else:
-            get.claim_offset = previous
+            get.claim_offset, get.claim_below = previous, offset
             walked += 1
             ready -= 1
         if get.claim_offset == NO_UNIT:
-            publish(get, "walked_slot", get.claimed_slot)
+            note_walked(get)
     return walked
 
 
@@ -273,12 +274,12 @@ def _is_there(world: World, offset: int) -> bool:
 
 @inlined
 def _look_at_unit(world: World, buf: Bytes, at: int, slot: int, offset: int) -> int:
-    """Tell whether a slot's unit counts: _COUNTS, _OVER, or _NO_DUE with a need."""
+    """Tell whether a slot's unit counts: _COUNTS, _OVER, or NO_DUE with a need."""
     mine, precision = world.dequeue_get.thread, world.settings.precision_ms
     sound = check_unit(buf, at, offset) == UNIT_GOOD
     if not sound or unit_ms(buf, at) // precision != slot:
         tell_need(mine, needs.DAMAGED_TIMERLOG, offset)
-        return _NO_DUE
+        return NO_DUE
     message = get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
     lead = leads_to(buf, at, precision, world.settings.hop_slots * precision)
     # Asked first: its message may be gone. A source that an earlier life copied is not counted:
@@ -287,8 +288,8 @@ def _look_at_unit(world: World, buf: Bytes, at: int, slot: int, offset: int) -> 
         return _OVER
     if lead == NOT_SAID and world.cleaning.pass_count > 0:
         due_ms = message_due_ms(world, message, _DAMAGED)
-        if due_ms == _NO_DUE:
-            return _NO_DUE
+        if due_ms == NO_DUE:
+            return NO_DUE
         lead = mine.found.due_ms // precision
         if due_ms != _DAMAGED and is_superseded(world, message, lead, offset):
             return _OVER
@@ -296,37 +297,37 @@ def _look_at_unit(world: World, buf: Bytes, at: int, slot: int, offset: int) -> 
 
 
 @inlined
-def _claim_unit(world: World, slot: int, aside: int, offset: int) -> int:
-    """Take one unit into the near wheel; return the one before it, or _NO_DUE with a need.
+def claim_unit(world: World, slot: int, aside: int, offset: int) -> int:
+    """Take one unit into the near wheel; return the one before it, or NO_DUE with a need.
 
-    _IS_ROLL, and nothing done, of one that is to hop.
+    IS_ROLL, and nothing done, of one that is to hop.
     """
     mine = world.dequeue_get.thread
     if 0 <= offset < world.cleaning.timerlog_start:  # it was removed, and all before it
         return NO_UNIT
     if not _is_there(world, offset):
         tell_need(mine, needs.DAMAGED_TIMERLOG, offset)
-        return _NO_DUE
+        return NO_DUE
     buf = segment_at(world.timerlog, offset)
     at = offset % world.timerlog.segment_bytes
     if len(buf) == 0:
         tell_need(world.dequeue_get.thread, needs.TIMERLOG_SEGMENT, offset)
-        return _NO_DUE
+        return NO_DUE
     found = _look_at_unit(world, buf, at, slot, offset)
-    if found == _NO_DUE:
-        return _NO_DUE
+    if found == NO_DUE:
+        return NO_DUE
     if found == _OVER:
         return get_i64(buf, at + fmt.UNIT_PREV_AT)
     magic = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
     if magic & fmt.UNIT_ROLL != 0:
-        return _IS_ROLL
+        return IS_ROLL
     if not near_has_room(world.near, slot_place(slot, aside)):
-        return _NO_DUE
+        return NO_DUE
     message, due_ms = get_i64(buf, at + fmt.UNIT_MESSAGE_AT), said_due_ms(buf, at)
     if due_ms == NOT_SAID:
         due_ms = message_due_ms(world, message, unit_ms(buf, at))
-        if due_ms == _NO_DUE:
-            return _NO_DUE
+        if due_ms == NO_DUE:
+            return NO_DUE
     size = get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT)
     near_take(world, NearTimer(due_ms, message, size, slot, magic, aside), True)
     world.near.chain[slot_place(slot, aside)] += 1
@@ -335,14 +336,14 @@ def _claim_unit(world: World, slot: int, aside: int, offset: int) -> int:
 
 @inlined
 def message_due_ms(world: World, message: int, otherwise_ms: int) -> int:
-    """Read a timer's exact due time from its message; _NO_DUE with a need if unmapped."""
+    """Read a timer's exact due time from its message; NO_DUE with a need if unmapped."""
     mine, found = world.dequeue_get.thread, world.dequeue_get.thread.found
     if message < 0 or message >= world.commitlog.end:
         return otherwise_ms
     buf = segment_at(world.commitlog, message)
     if len(buf) == 0:
         tell_need(mine, needs.COMMITLOG_READ, message)
-        return _NO_DUE
+        return NO_DUE
     position = message % world.commitlog.segment_bytes
     if read_message(buf, position, found, False) != GOOD or found.due_ms < 0:
         return otherwise_ms  # named when it is taken
@@ -362,20 +363,20 @@ def _hop_on(world: World, get: DequeueGet, aside: int, now_ms: int, ready: int) 
     # Each is linked in the hold in which the claim passes it, and before its slot is walked.
     lock_acquire(world.wheel_lock)
     while done < min(HOP_COUNT, ready) and _is_there(world, get.claim_offset):
-        previous = _hop(world, get.claimed_slot - 1, aside, get.claim_offset, now_ms)
-        if previous == _NO_DUE:
+        previous = hop(world, get.claimed_slot - 1, aside, get.claim_offset, now_ms)
+        if previous == NO_DUE:
             break
-        get.claim_offset = previous
+        get.claim_offset, get.claim_below = previous, get.claim_offset
         done += 1
     lock_release(world.wheel_lock)
     return done
 
 
 @inlined
-def _hop(world: World, slot: int, aside: int, offset: int, now_ms: int) -> int:
+def hop(world: World, slot: int, aside: int, offset: int, now_ms: int) -> int:
     """Link one more unit for a roll; return the one before it in its chain. O(1).
 
-    _NO_DUE if it is no roll, or with a need. It does so at any time of the clock: what is due fires
+    NO_DUE if it is no roll, or with a need. It does so at any time of the clock: what is due fires
     from the slot to which it hops.
     """
     mine, settings = world.dequeue_get.thread, world.settings
@@ -383,15 +384,15 @@ def _hop(world: World, slot: int, aside: int, offset: int, now_ms: int) -> int:
     at = offset % world.timerlog.segment_bytes
     if len(buf) == 0:
         tell_need(world.dequeue_get.thread, needs.TIMERLOG_SEGMENT, offset)
-        return _NO_DUE
+        return NO_DUE
     found = _look_at_unit(world, buf, at, slot, offset)
-    if found == _NO_DUE:
-        return _NO_DUE
+    if found == NO_DUE:
+        return NO_DUE
     if found == _OVER:
         return get_i64(buf, at + fmt.UNIT_PREV_AT)
     magic = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
     if magic & fmt.UNIT_ROLL == 0:
-        return _NO_DUE
+        return NO_DUE
     precision, hop_ms = settings.precision_ms, settings.hop_slots * settings.precision_ms
     message = get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
     size = get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT)
@@ -403,8 +404,8 @@ def _hop(world: World, slot: int, aside: int, offset: int, now_ms: int) -> int:
     is_said = lead != NOT_SAID and out_ms % precision != 0
     if lead == NOT_SAID:
         due_ms = message_due_ms(world, message, _DAMAGED)
-        if due_ms == _NO_DUE:
-            return _NO_DUE
+        if due_ms == NO_DUE:
+            return NO_DUE
         out_ms, is_said = mine.found.due_ms, True
         if due_ms == _DAMAGED:
             out_ms = due_ms = 0
@@ -415,22 +416,22 @@ def _hop(world: World, slot: int, aside: int, offset: int, now_ms: int) -> int:
     if to <= slot and hops == 0:
         to = slot  # damaged, or a broker's that leads nowhere: it is named, or fires, from here
     elif not has_unit_room(world, mine):
-        return _NO_DUE
+        return NO_DUE
     if hops > 0 and to < claimed:  # the ring has no room ahead: R's checkpoint makes it
         publish(world.dequeue_put, "flush_wanted", 1)
         mine.need = needs.FLUSHED
-        return _NO_DUE
+        return NO_DUE
     to_aside, stands_in = aside_of(world, to), near_slot(world, to)
     if to_aside == 1:
         claimed = world.aside.claimed_slot
     is_late = stands_in < claimed or stands_in > to
     if is_late:
         if not near_has_room(world.near, slot_place(stands_in, to_aside)):
-            return _NO_DUE
+            return NO_DUE
         if not is_said:
             due_ms = message_due_ms(world, message, due_ms)
-            if due_ms == _NO_DUE:
-                return _NO_DUE
+            if due_ms == NO_DUE:
+                return NO_DUE
             is_said = True
     new_magic = fmt.UNIT_PLAIN | (magic & fmt.UNIT_DELETE)
     if to > slot:

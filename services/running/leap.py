@@ -45,6 +45,8 @@ def _waits(engine: Engine) -> bool:
     put, count = world.dequeue_put, engine.queues.table.count
     if put.passed_slot < put.aside_stop or world.dequeue_get.claim_offset != NO_UNIT:
         return True
+    if world.dequeue_get.cut.any():
+        return True
     if engine.queues.table.pending.reshape(2, -1)[:, :count].any():
         return True
     if world.enqueue_put.linked_index != engine.queues.next_index(0):

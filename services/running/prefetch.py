@@ -32,6 +32,7 @@ from typing import Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.services.damage.slot_scan import scan_slots
 from timerstore.services.engine.engine import Engine
 from timerstore.services.world.background import Flag
 from timerstore.services.world.state import (
@@ -76,6 +77,7 @@ _WARM_COUNT: Final = 2_048
 _MEASURE_S: Final = 1.0
 _IDLE_S: Final = 0.1
 _LOOK_S: Final = 0.02
+_RETRY_S: Final = 0.001
 
 
 @kernel_ahead
@@ -237,11 +239,17 @@ class Prefetcher:
         self._units_stop = engine.timerlog.end if fits else 0  # those before it are to be read
 
     def run(self, stop: Flag) -> None:
-        """Look ahead until `stop` is set; the body of a thread."""
+        """Look ahead until `stop` is set, and for what damage hides; the body of a thread."""
         set_thread_name("prefetch")
         set_timer_slack_us(1)
         self._until_s = time.monotonic() + _ACTIVE_S
+
+        def waits() -> bool:
+            stop.wait(_RETRY_S)
+            return not stop.is_set()
+
         while not stop.is_set():
+            scan_slots(self.engine, waits)
             if not self.looks():
                 stop.wait(_IDLE_S)
             elif not self.step():

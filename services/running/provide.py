@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from timerstore.errors import CorruptStoreError
+from timerstore.services.damage.mend_entries import mend_timer_entry
+from timerstore.services.damage.pass_lost import pass_lost
+from timerstore.services.damage.slot_scan import leave_slot
 from timerstore.services.engine.engine import CANCELLED_GROWTH, Engine
-from timerstore.services.mending.mend_entries import mend_timer_entry
-from timerstore.services.mending.mend_units import mend_units
-from timerstore.services.mending.pass_lost import pass_lost
 from timerstore.services.world import needs
 from timerstore.services.world.state import CLEANING
 from timerstore.timelog.jit.acting import acting_as
@@ -57,7 +57,7 @@ def _provide(engine: Engine, service: int, need: int, offset: int) -> None:
         with engine.locks.fire.guard():
             engine.cancelled.reserve(CANCELLED_GROWTH)
     elif need == needs.DAMAGED_TIMERLOG:
-        mend_units(engine, offset)
+        leave_slot(engine, offset)
     elif need == needs.LOST:
         pass_lost(engine, engine.services[service])
     elif need == needs.BAD_ENTRY:
@@ -72,4 +72,4 @@ def _map_units(engine: Engine, number: int, offset: int) -> None:
         if number in engine.timerlog.numbers:
             raise
         if offset >= engine.world.cleaning.timerlog_start:
-            mend_units(engine, offset)
+            leave_slot(engine, offset)

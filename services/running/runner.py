@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from timerstore.errors import StoreFullError
+from timerstore.services.damage.slot_scan import scan_slots
 from timerstore.services.durable.flush import Flusher
 from timerstore.services.engine.engine import Engine
 from timerstore.services.running.leap import leap
@@ -21,7 +22,13 @@ from timerstore.services.running.provide import provide
 from timerstore.services.running.steps import WALL_CLOCK, run
 from timerstore.services.world import needs
 from timerstore.services.world.background import BackgroundThread, Flag
-from timerstore.services.world.state import DELIVER_LEVELS, DEQUEUE_PUT, ENQUEUE_GET, SERVICE_NAMES
+from timerstore.services.world.state import (
+    DELIVER_LEVELS,
+    DEQUEUE_GET,
+    DEQUEUE_PUT,
+    ENQUEUE_GET,
+    SERVICE_NAMES,
+)
 from timerstore.services.world.waking import WAKE_COUNT
 from timerstore.timelog.jit.acting import acting_as
 from timerstore.timelog.jit.guards import Lock
@@ -48,7 +55,7 @@ class Runner:
 
     def start(self) -> None:
         """Start the threads."""
-        self.flusher.on_checkpoint = lambda: self.wake(DEQUEUE_PUT)
+        self.flusher.on_checkpoint = lambda: self.engine.wake(DEQUEUE_PUT)
         for log in (self.engine.commitlog, self.engine.timerlog):
             log.expect_random_reads()  # opening reads them in order
         for service, name in enumerate(SERVICE_NAMES):
@@ -105,20 +112,13 @@ class Runner:
         self._stop.wait(self.engine.precision_ms / 2000)
         self.engine.forget_need(service)
 
-    def wake(self, service: int) -> None:
-        """Wake a service's thread if it sleeps."""
-        thread = self.engine.services[service]
-        if thread.sleeping_until_ms and self.engine.eventfds:
-            thread.sleeping_until_ms = 0
-            os.eventfd_write(self.engine.eventfds[service], 1)
-
     def wake_for(self, due_ms: int) -> None:
         """Wake who sleeps too long for what was put, due at `due_ms`."""
         services, queues = self.engine.services, self.engine.queues
         behind = queues.table.next_index[0] - self.engine.world.enqueue_get.fetched_index
         until_ms = services[ENQUEUE_GET].sleeping_until_ms
         if until_ms and (due_ms < until_ms or behind >= WAKE_COUNT):
-            self.wake(ENQUEUE_GET)
+            self.engine.wake(ENQUEUE_GET)
 
     def link_all(self, patience_s: float) -> None:
         """Wait until each timer message has its unit, or none gets one for so long.
@@ -133,7 +133,7 @@ class Runner:
                 last, since_s = linked, now_s
             elif now_s - since_s > patience_s:
                 return
-            self.wake(ENQUEUE_GET)
+            self.engine.wake(ENQUEUE_GET)
             time.sleep(_LOOK_S)
 
     def _is_behind(self) -> bool:
@@ -165,6 +165,13 @@ class Runner:
 
     # --- on a manual clock
 
+    def _provide_alone(self, service: int) -> bool:
+        """Answer a service's need; False if it has none, or if a flush answers it."""
+        if self.engine.need(service) in (needs.NOTHING, needs.FLUSHED):
+            return False
+        provide(self.engine, service)
+        return True
+
     def play(self, start_ms: int, stop_ms: int) -> None:
         """Play all that happens in (start_ms, stop_ms], each event at its own time."""
         engine, now_ms = self.engine, start_ms
@@ -172,14 +179,14 @@ class Runner:
             if stop_ms < now_ms:
                 now_ms = stop_ms  # the clock was moved back
             with self._playing.guard():
+                scan_slots(engine, lambda: self._provide_alone(DEQUEUE_GET))
                 now_ms = run(engine.world, ENQUEUE_GET, DEQUEUE_PUT, now_ms, stop_ms)
                 service = engine.needing()
                 if service < 0:
                     if now_ms >= stop_ms:
                         return
                     continue
-                if engine.need(service) != needs.FLUSHED:
-                    provide(engine, service)
+                if self._provide_alone(service):
                     continue
                 engine.forget_need(service)
                 if leap(engine, stop_ms):

@@ -17,6 +17,7 @@ from timerstore.timelog.jit.guards import Lock
 
 log = logging.getLogger("timerstore")
 
+WRONG_ENTRY_REASON: Final = "the entry is not that of the message with this index"
 WRITTEN_AGAIN: Final = "it did not fit its message; it was written again"
 PLACES_MAX: Final = 1_000
 """Places that are named one by one, in the log and in `stats()`; all are counted."""

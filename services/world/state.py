@@ -23,8 +23,8 @@ all three to look for a timer that may have been taken):
 | prefetch | `Prefetch` | none | |
 | who calls the store | `Callers` | none | |
 
-Before any service runs, recovery writes them all. Who mends damaged units holds all three locks,
-and writes dequeue-get's.
+Before any service runs, recovery writes them all. Who scans for what damage hides plays dequeue-get
+with its token, see slot_scan.py.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from timerstore.timelog.jit.lent import Lent
 from timerstore.timelog.jit.mapping import PAGE_BYTES
 from timerstore.timelog.jit.record import LINE, SHARED, Bytes, Words, own, publish, record
 from timerstore.timelog.jit.system import poll_words
-from timerstore.wheel.near import NO_COPY
+from timerstore.wheel.near import NO_COPY, SPAN
 from timerstore.wheel.slots import NO_UNIT
 
 # The services, in the order in which one thread plays them; with the others, who can own words.
@@ -155,14 +155,28 @@ class DequeueGet:
     """Dequeue-get's own, under near: of the front, or of what was put aside, see aside.py."""
 
     thread: ServiceThread  # one for both
+    # int64[SPAN], by the place of a slot whose chain is cut by damage: like `claim_below`; else 0.
+    cut: Words
     claimed_slot: int = 0  # C: slots in [R, C) are claimed. Under wheel too
     walked_slot: int = 0  # slots before it were walked whole
     claim_offset: int = NO_UNIT  # the unit at which a claim goes on
+    claim_below: int = 0  # units of its slot before this offset were not met yet
     emptied_ms: int = 0  # the near wheel's buckets before it are empty
     first_count: int = 0  # of what was put aside: work that is still done before all else
     kept_slot: int = 0  # of the front: the latest slot whose deletes were kept
     straggler_slot: int = -1  # of the front: as enqueue-put's, of what hopped. Under wheel
     hop_count: int = 0  # of the front: units that hops linked
+
+
+@inlined
+def note_walked(get: DequeueGet) -> None:
+    """Say which slots were walked whole: those before the claim, and before any that is cut."""
+    slot, stop = get.walked_slot, get.claimed_slot
+    if get.claim_offset != NO_UNIT:
+        stop -= 1
+    while slot < stop and get.cut[slot & (SPAN - 1)] == 0:
+        slot += 1
+    publish(get, "walked_slot", slot)
 
 
 @record

@@ -68,7 +68,7 @@ from timerstore.timelog.jit.locks import ServiceLocks
 from timerstore.timelog.jit.record import Words, own, record
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, QueueTable, Stage, new_stage
 from timerstore.wheel.cancelled import CancelledSet
-from timerstore.wheel.near import NearWheel
+from timerstore.wheel.near import SPAN, NearWheel
 from timerstore.wheel.settings import Settings
 from timerstore.wheel.slots import SlotArray
 
@@ -163,8 +163,8 @@ def new_world(
         settings=own(settings),
         enqueue_get=own(EnqueueGet(threads[ENQUEUE_GET]), ENQUEUE_GET),
         enqueue_put=own(EnqueuePut(threads[ENQUEUE_PUT]), ENQUEUE_PUT),
-        dequeue_get=own(DequeueGet(threads[DEQUEUE_GET]), DEQUEUE_GET),
-        aside=own(DequeueGet(threads[DEQUEUE_GET]), DEQUEUE_GET),
+        dequeue_get=own(DequeueGet(threads[DEQUEUE_GET], np.zeros(SPAN, np.int64)), DEQUEUE_GET),
+        aside=own(DequeueGet(threads[DEQUEUE_GET], np.zeros(SPAN, np.int64)), DEQUEUE_GET),
         deliver_levels=own(
             DeliverLevels(threads[DELIVER_LEVELS], own(CopyCounts(), DELIVER_LEVELS)),
             DELIVER_LEVELS,

@@ -12,7 +12,7 @@ import pytest
 import timerstore
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore
-from timerstore.services.mending import mend_entries
+from timerstore.services.damage import mend_entries
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.reading.pastdamage import sound_messages

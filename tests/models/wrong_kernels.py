@@ -119,6 +119,7 @@ _LOCKS: Final[dict[str, list[Change]]] = {
             *(GET, "claim"),
             """            lock_acquire(world.wheel_lock)
             get.claim_offset = slot_last(world.wheel, slot)
+            get.claim_below = world.timerlog.end
             publish(get, "claimed_slot", slot + 1)
             lock_release(world.wheel_lock)
 """,
@@ -126,6 +127,7 @@ _LOCKS: Final[dict[str, list[Change]]] = {
             pause()
             lock_acquire(world.wheel_lock)
             get.claim_offset = slot_last(world.wheel, slot)
+            get.claim_below = world.timerlog.end
             lock_release(world.wheel_lock)
 """,
         )
@@ -364,7 +366,7 @@ _CRASHES: Final[dict[str, list[Change]]] = {
     ],
     "T forgets what hopped": [
         Change(
-            *(GET, "_hop"),
+            *(GET, "hop"),
             "min(world.near.first_hop[from_place], linked)",
             "world.near.first_hop[from_place]",
         )

@@ -36,7 +36,7 @@ from tests.loop_disk import fill
 from tests.rigs.storm_calls import Calls
 from tests.rigs.storm_ledger import LEVELS, TOPIC, Ledger, judge
 from timerstore import Config, Consumer, StoreClosedError, StoreFullError, TimerStore, Tuning
-from timerstore.services.mending import scrub
+from timerstore.services.damage import scrub
 from timerstore.warmup import compile_kernels
 
 SEGMENTS_MAPPED = (2, 4, 8, 64)

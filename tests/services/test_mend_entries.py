@@ -4,9 +4,9 @@ import pytest
 
 from tests import naive
 from tests.services.alone import ENQUEUE_GET, START_MS, Alone, timer
+from timerstore.services.damage import mend_entries
+from timerstore.services.damage.mend_entries import is_sound, mend_entry, mend_timer_entry
 from timerstore.services.engine.engine import Engine
-from timerstore.services.mending import mend_entries
-from timerstore.services.mending.mend_entries import is_sound, mend_entry, mend_timer_entry
 from timerstore.timelog.bytes import format as fmt
 
 

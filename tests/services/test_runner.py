@@ -38,12 +38,12 @@ def woken(alone: Alone, service: int) -> bool:
 
 def test_who_is_awake_is_not_woken() -> None:
     with Alone(ENQUEUE_GET) as alone:
-        runner, mine = runner_of(alone), alone.thread(ENQUEUE_GET)
-        runner.wake(ENQUEUE_GET)
+        engine, mine = alone.engine, alone.thread(ENQUEUE_GET)
+        engine.wake(ENQUEUE_GET)
         assert not woken(alone, ENQUEUE_GET)
         mine.sleeping_until_ms = START_MS
-        runner.wake(ENQUEUE_GET)
-        runner.wake(ENQUEUE_GET)
+        engine.wake(ENQUEUE_GET)
+        engine.wake(ENQUEUE_GET)
         assert woken(alone, ENQUEUE_GET) and not woken(alone, ENQUEUE_GET)
         assert mine.sleeping_until_ms == 0
 

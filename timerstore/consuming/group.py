@@ -33,7 +33,7 @@ from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.ground.ids import Int64s
 from timerstore.ground.ranges import Ranges
 from timerstore.putting.putting import Putting
-from timerstore.services.mending.mend_entries import mend_entries
+from timerstore.services.damage.mend_entries import mend_entries
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.files.disk import MappedFile

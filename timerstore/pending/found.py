@@ -10,6 +10,7 @@ import numpy as np
 from timerstore.core.core import Core
 from timerstore.ground.ids import Int64s
 from timerstore.ground.kinds import check_name
+from timerstore.services.damage.pass_lost import name_lost
 from timerstore.services.engine.holds import Hold, while_held
 from timerstore.services.looking.due_order import (
     NEVER_MS,
@@ -20,7 +21,6 @@ from timerstore.services.looking.due_order import (
 from timerstore.services.looking.instant import Instant, Snapshot, capture_instant
 from timerstore.services.looking.level_timers import read_waiting
 from timerstore.services.looking.read_pending import reading_of
-from timerstore.services.mending.pass_lost import name_lost
 from timerstore.services.world.floor import read_floor
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.files.pinned import PinnedLog

@@ -113,7 +113,7 @@ class Admission:
                     f"{self._timeout_ms} ms. Put more slowly, or raise admission_count_max "
                     f"({self.count_max}) or admission_timeout_ms."
                 )
-        self.core.runner.wake(ENQUEUE_GET)
+        self.core.engine.wake(ENQUEUE_GET)
         return wait_ms
 
     def _check_space(self) -> None:

@@ -97,8 +97,8 @@ def resume(core: Core, consuming: Consuming, what: Paused, group: str | None) ->
     if core.clock.manual:
         core.play_now()
     else:
-        core.runner.wake(DEQUEUE_GET)
-        core.runner.wake(DELIVER_LEVELS)
+        core.engine.wake(DEQUEUE_GET)
+        core.engine.wake(DELIVER_LEVELS)
 
 
 def _check(what: str, group: str | None) -> None:

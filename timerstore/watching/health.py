@@ -40,7 +40,7 @@ _DAMAGE = (
     "Keep a copy of the folder and run `timerstore verify` on it. Damaged messages are skipped; "
     "all others fire."
 )
-_REBUILD = "Close the store and open it again: that rebuilds the timer index."
+_REBUILD = "Close the store and open it again: that makes damaged indexes anew."
 _REMOVED = (
     "Files are not removed from the disk any more. Run `timerstore verify`, then close the store "
     "and open it again."
@@ -263,8 +263,8 @@ def _damaged(core: Core) -> list[Condition]:
         found.append(
             Condition("damaged", engine.damage.since_ms, _places(engine), _DAMAGE),
         )
-    if engine.rebuild_wanted:
-        names = ", ".join(sorted(engine.rebuild_wanted))
+    if engine.wanted.indexes:
+        names = ", ".join(sorted(engine.wanted.indexes))
         what = f"Damage was found in an index ({names}), so some timers may not fire."
         found.append(Condition("damaged", engine.damage.since_ms, what, _REBUILD))
     error = core.retention.error or core.cleaner.error

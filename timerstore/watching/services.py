@@ -43,7 +43,7 @@ WAITED_FOR: Final = {
     needs.TIMER_QUEUE_READ: "a segment of the timer topic's queue",
     needs.TOPIC: "a topic's queue",
     needs.CANCELLED_ROOM: "room in the set of cancelled timers",
-    needs.DAMAGED_TIMERLOG: "a damaged unit to be mended",
+    needs.DAMAGED_TIMERLOG: "a damaged unit to be named",
     needs.FLUSHED: _CHECKPOINT,
     needs.LEVEL_READ: "a segment of a delay level's queue",
     needs.LOST: "a lost range to be named",

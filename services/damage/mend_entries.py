@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.services.damage.pass_lost import pass_lost
 from timerstore.services.engine.engine import Engine
-from timerstore.services.mending.pass_lost import pass_lost
 from timerstore.services.world.damage import WRITTEN_AGAIN
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts

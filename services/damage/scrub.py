@@ -1,11 +1,10 @@
 """Scrubbing: reads all of an open store again, slowly, so that damage is found before it is met.
 
 One pass goes over the wheel's file, the timer log, then the commit log with the queue entries of
-its messages; a step reads STEP_BYTES, or STEP_MESSAGES. What differs from memory, or from the
-commit log, is written again: a page of the wheel with the next flush, an entry at once. A damaged
-unit marks the timer index to be rebuilt, a damaged message is named. Nothing is taken off any count
-here: the services do that when they come upon it. It reads through maps of its own, and holds no
-lock.
+its messages; a step reads STEP_BYTES, or STEP_MESSAGES. It only reads: what is damaged is named,
+and an index of which that is a part is made anew by the next opening. Nothing is taken off any
+count here: the services do that when they come upon it. It reads through maps of its own, and holds
+no lock.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.services.damage.mend_entries import is_sound
 from timerstore.services.engine.engine import Engine
-from timerstore.services.engine.rebuild import TIMERS, write_mark
-from timerstore.services.mending.mend_entries import write_entries
+from timerstore.services.engine.rebuild import QUEUES, TIMERS
+from timerstore.services.world.damage import WRONG_ENTRY_REASON
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import UNIT_GOOD, WRONG_UNIT_REASON
 from timerstore.timelog.reading import scan, units
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reading.reader import ReadSegments, StoreReader
 from timerstore.wheel.checksums import PAGE_BYTES, page_sums
-from timerstore.wheel.slots import PAGE_CHANGED
 
 STEP_BYTES: Final = 256 << 10
 STEP_MESSAGES: Final = 512
@@ -104,22 +103,9 @@ class Scrub:
                 for place in wrong.tolist():
                     if wheel.sums.either() is not known:
                         break  # it was written meanwhile
-                    self._mend_page(first + place, int(after[place]))
+                    reason = "the checksum of this page does not match"
+                    self._name(TIMERS, "timerwheel", (first + place) * PAGE_BYTES, reason)
             yield STEP_BYTES
-
-    def _mend_page(self, page: int, sum: int) -> None:
-        """Write a page of the wheel again, if it is sound in memory: an untouched one is not."""
-        engine, at = self.engine, page * PAGE_BYTES
-        slots = engine.wheel.array.slots[at : at + PAGE_BYTES]
-        engine.damage.note("timerwheel", at, "the checksum of this page does not match")
-        if int(page_sums(slots)[0]) == sum or engine.wheel.array.dirty[page]:
-            engine.wheel.array.dirty[page] = PAGE_CHANGED
-        else:
-            self._want_rebuild()
-
-    def _want_rebuild(self) -> None:
-        self.engine.rebuild_wanted |= {TIMERS}
-        write_mark(self.engine.disk, self.engine.path, self.engine.rebuild_wanted)
 
     # --- the timer log
 
@@ -134,9 +120,7 @@ class Scrub:
         for part in units.walk_units(reader, log.start, stop, chunk=STEP_BYTES // fmt.UNIT_BYTES):
             damaged = part.offset[part.status != UNIT_GOOD]
             for offset in damaged.tolist():
-                engine.damage.note("timerlog", offset, WRONG_UNIT_REASON)
-            if len(damaged):
-                self._want_rebuild()
+                self._name(TIMERS, "timerlog", offset, WRONG_UNIT_REASON)
             if len(part):
                 self.offset = int(part.offset[-1]) + fmt.UNIT_BYTES
             yield STEP_BYTES
@@ -185,6 +169,16 @@ class Scrub:
             first, last = int(mine.queue_index[0]), int(mine.queue_index[-1])
             entries = queues.read(number, first, last - first + 1)
             entries = entries[mine.queue_index - first]
-            wrong = entries["offset"] != mine.offset
-            wrong |= entries["size"] != mine.size
-            write_entries(self.engine, number, mine[np.flatnonzero(wrong)])
+            wrong = (entries["offset"] != mine.offset) | (entries["size"] != mine.size)
+            for i in np.flatnonzero(wrong).tolist():
+                # Of two messages with one index, which older versions may write, one counts.
+                at, entry = int(mine.queue_index[i]), entries[i : i + 1]
+                if not is_sound(self.engine, number, at, entry):
+                    place = at * fmt.ENTRY_BYTES
+                    self._name(QUEUES, queues.files[number].name, place, WRONG_ENTRY_REASON)
+
+    def _name(self, index: str, file: str, offset: int, reason: str) -> None:
+        """Name a place of an index, which the next opening makes anew."""
+        self.engine.damage.note(file, offset, reason)
+        if index not in self.engine.wanted.indexes:
+            self.engine.wanted.add(index)
