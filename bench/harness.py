@@ -1,4 +1,14 @@
-"""Runs the parts of a bench, each of which measures some rows; the options of all benches."""
+"""Runs the parts of a bench, each of which measures some rows; the options of all benches.
+
+./run bench          compare.py, of rates.py, lateness.py, space.py, child.py; sizes.py
+./run bench --calls, --threads, --aio, --serving, --cluster, --copies, --cold, --spark,
+--hundred-million    a file of that name
+./run bench --peers  peering.py, of peers/; rates.py and calls.py use SQLite and LMDB of it
+./run bench --suite  suites.py, of suite/
+./run stress         stressing.py, of stress/
+all of them          harness.py, results.py: kept, shown, put into a page, whose plots are
+                     plots.py's; machine.py; ours.py, bare.py: what a store, a disk does
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 
+import machine
 import numpy as np
 import ours
 from results import Row, short
@@ -49,7 +50,6 @@ class Space:
     pending_at_most_bytes: int = 0
     """What was pending when the disk was fullest."""
     put_bytes: int = 0
-    appended_bytes: int = 0
     copied_bytes: int = 0
     put_count: int = 0
 
@@ -133,24 +133,15 @@ class _Watched:
         space.most_over_bytes = max(space.most_over_bytes, taken - FACTOR * space.pending_bytes)
 
     def close(self) -> Space:
-        stats = self.store.stats()
-        self.space.appended_bytes = stats.commitlog_end
-        self.space.copied_bytes = stats.cleaning.copied_bytes
+        self.space.copied_bytes = self.store.stats().cleaning.copied_bytes
         self.store.close()
         return self.space
 
 
 def _disk_bytes(store: TimerStore, scale: int) -> float:
     """Return the blocks of all files; the wheel, which is as large in any store, to scale."""
-    taken = 0.0
-    for folder, _, names in os.walk(store.path):
-        for name in names:
-            try:
-                blocks = os.stat(os.path.join(folder, name)).st_blocks * 512
-            except FileNotFoundError:  # it goes while the folder is walked
-                continue
-            taken += blocks / scale if name == _WHEEL else blocks
-    return taken
+    wheel_bytes = os.stat(store.path / _WHEEL).st_blocks * 512
+    return machine.disk_bytes(store.path) - wheel_bytes * (1 - 1 / scale)
 
 
 def play_speed(path: Path, far_count: int, short_count: int) -> tuple[float, float]:
