@@ -20,7 +20,7 @@ from timerstore.cli.app import (
 )
 from timerstore.cli.coming import changing, check_known, looking
 from timerstore.cli.output import Columns
-from timerstore.cli.texts import shown_span
+from timerstore.ground.amounts import shown_span
 from timerstore.ground.moments import shown_time
 
 NOBODY = "(nobody)"

@@ -29,14 +29,13 @@ from timerstore.cli.status import TOO_LATE
 from timerstore.cli.texts import (
     body_field,
     shown_body,
-    shown_delay,
     shown_from,
     shown_here,
     whole_text,
 )
 from timerstore.cli.times import parse_delay
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.amounts import shown_bytes
+from timerstore.ground.amounts import exact_span, shown_bytes
 from timerstore.ground.moments import shown_time
 
 if TYPE_CHECKING:
@@ -146,7 +145,7 @@ def show_levels(out: Output, levels: Iterable[dict[str, Any]]) -> None:
     """Show what each delay level does that was ever used."""
     rows = [
         (
-            *(f"level {each['level']}", shown_delay(each["delay_ms"]), each["offset"]),
+            *(f"level {each['level']}", exact_span(each["delay_ms"]), each["offset"]),
             *(each["end"], each["lag_count"], f"{each['overdue_ms'] / 1000:.3f} s"),
         )
         for each in levels

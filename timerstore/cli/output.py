@@ -24,8 +24,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from timerstore.cli.status import Status
-from timerstore.cli.texts import shown
-from timerstore.ground.amounts import shown_bytes
+from timerstore.ground.amounts import shown, shown_bytes
 
 _GAP = 2
 _SHORTENED = (("error", 8), ("body", 8), ("key", 8), ("properties", 8), ("id", 9), ("topic", 8))
@@ -175,6 +174,8 @@ class Output:
         names = [name.removeprefix(">") for name in columns]
         texts = [[shown(str(value)) for value in row] for row in rows]
         used = [i for i in range(len(names)) if any(row[i] for row in texts)]
+        if not used:
+            return
         widths = {i: max(cell_len(row[i]) for row in [names, *texts]) for i in used}
         fit(widths, {names[i]: i for i in used}, self.console.width)
         table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))

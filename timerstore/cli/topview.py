@@ -11,8 +11,7 @@ from typing import Any, Final
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from timerstore.cli.texts import shown, shown_span
-from timerstore.ground.amounts import shown_bytes
+from timerstore.ground.amounts import short_count, shown, shown_bytes, shown_span
 from timerstore.ground.moments import shown_time
 
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
@@ -106,18 +105,18 @@ def _head(now: Look, before: Look, width: int) -> list[Text]:
     dead = {each["group"]: each["dead_letter_count"] for each in stats["groups"]}
     pending_bytes = sum(each["pending_bytes"] for each in stats["topics"])
     first = _fields(
-        ("put", f"{_short(rate['put'])}/s"),
-        ("fired", f"{_short(rate['fired'])}/s"),
-        ("handled", f"{_short(rate['handled'])}/s"),
+        ("put", f"{short_count(rate['put'])}/s"),
+        ("fired", f"{short_count(rate['fired'])}/s"),
+        ("handled", f"{short_count(rate['handled'])}/s"),
         ("late p50", f"{p50_ms:,} ms"),
         ("p99", f"{p99_ms:,} ms"),
         ("max", f"{max_ms:,} ms"),
     )
     second = _fields(
-        ("pending", f"{_short(stats['pending_count'])}, {shown_bytes(pending_bytes)}"),
-        ("overdue", _short(overdue)),
-        ("lag", _short(lag)),
-        ("dead", _short(sum(dead.values()))),
+        ("pending", f"{short_count(stats['pending_count'])}, {shown_bytes(pending_bytes)}"),
+        ("overdue", short_count(overdue)),
+        ("lag", short_count(lag)),
+        ("dead", short_count(sum(dead.values()))),
         ("disk", shown_bytes(stats["disk_bytes"])),
     )
     appended = _fields(
@@ -131,7 +130,8 @@ def _head(now: Look, before: Look, width: int) -> list[Text]:
             )
         )
     )
-    due = f" {_short(sum(now.seconds))} due, {_short(max(now.seconds, default=0))}/s at most"
+    most = short_count(max(now.seconds, default=0))
+    due = f" {short_count(sum(now.seconds))} due, {most}/s at most"
     name = "next minute "
     spark = Text.assemble(
         (name, "dim"),
@@ -177,9 +177,9 @@ def _services(now: Look, before: Look, width: int) -> list[Text]:
         line.append(_bar(busy, wide), style="green")
         line.append(f"{busy:>5.0%} ")
         line.append(" ").append(_bar(full, wide), style=style)
-        line.append(f"{_short(each['queue_count']):>8}")
+        line.append(f"{short_count(each['queue_count']):>8}")
         rate = (each["done_count"] - was["done_count"]) / passed_s
-        line.append(f"{_short(rate) + '/s':>11}")
+        line.append(f"{short_count(rate) + '/s':>11}")
         lines.append(line)
     return lines
 
@@ -194,11 +194,11 @@ def _topics(now: Look, before: Look, width: int) -> list[Text]:
         rows.append(
             (
                 shown(each["topic"]),
-                _short(each["pending_count"]),
+                short_count(each["pending_count"]),
                 "" if next_ms is None else (shown_span(next_ms - now_ms) or "now"),
                 "" if oldest_ms is None else (shown_span(now_ms - oldest_ms) or "now"),
-                _short((each["put_count"] - old["put_count"]) / passed_s),
-                _short((each["fired_count"] - old["fired_count"]) / passed_s),
+                short_count((each["put_count"] - old["put_count"]) / passed_s),
+                short_count((each["fired_count"] - old["fired_count"]) / passed_s),
                 f"{each['lateness_p99_ms']:,}",
             )
         )
@@ -222,11 +222,11 @@ def _groups(now: Look, before: Look, width: int) -> list[Text]:
             (
                 shown(each["group"]) or "(nobody)",
                 shown(each["topic"]),
-                _short(each["lag_count"]),
+                short_count(each["lag_count"]),
                 (shown_span(each["oldest_age_ms"]) or "now") if each["lag_count"] else "",
-                _short((each["handled_count"] - old["handled_count"]) / passed_s),
-                _short(each["failed_count"]),
-                _short(each["dead_letter_count"]),
+                short_count((each["handled_count"] - old["handled_count"]) / passed_s),
+                short_count(each["failed_count"]),
+                short_count(each["dead_letter_count"]),
             )
         )
     names = ("group", "of topic", "lag", "oldest", "handled/s", "failed", "dead")
@@ -283,20 +283,6 @@ def _bar(share: float, width: int) -> str:
     eighths = round(share * width * 8)
     text = "█" * (eighths // 8) + (_PARTS[eighths % 8] if eighths % 8 else "")
     return text.ljust(width, "·")
-
-
-def _short(count: float) -> str:
-    """Return a count in at most seven characters.
-
-    >>> [_short(n) for n in (0, 7, 12_345, 123_456, 1_234_567, 12_345_678_901)]
-    ['0', '7', '12,345', '123,456', '1.23 M', '12.3 G']
-    """
-    if count < 999_999.5:
-        return f"{count:,.0f}"
-    for unit, size in (("M", 1e6), ("G", 1e9), ("T", 1e12)):
-        if count < 999.5 * size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count:.0e}"
 
 
 def _fields(*pairs: tuple[str, str]) -> Text:

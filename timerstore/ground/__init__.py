@@ -9,7 +9,7 @@
     durably.py    a file that appears once it is whole
     tomlfile.py   a TOML file that a person wrote
     ids.py        ids of timers, as text or as columns
-    amounts.py    amounts as text for people
+    amounts.py    amounts and names as text for people
     moments.py    epoch milliseconds as datetimes, or as text
     html.py       values as a notebook shows them
     inloop.py     a call that blocks an event loop is logged

@@ -1,9 +1,11 @@
-"""Amounts as text for people, wherever they are shown; loads nothing."""
+"""Amounts and names as text for people, wherever they are shown; loads nothing."""
 
 from __future__ import annotations
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
-_SPANS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+_SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
+_SPANS = ((_DAY_MS, "d"), (_HOUR_MS, "h"), (_MINUTE_MS, "min"), (_SECOND_MS, "s"))
+_ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 
 def shown_bytes(count: int) -> str:
@@ -28,3 +30,57 @@ def exact_span(ms: int) -> str:
         if ms % unit_ms == 0:
             return f"{ms // unit_ms:,} {name}"
     return f"{ms:,} ms"
+
+
+def rough_span(ms: float) -> str:
+    """Return a time span in one unit, to a tenth of it.
+
+    >>> [rough_span(each) for each in (0.25, 17, 1_500, 90_000, 5_400_000, 172_800_000)]
+    ['0.2 ms', '17 ms', '1.5 s', '1.5 min', '1.5 h', '2 d']
+    """
+    for unit_ms, unit in _SPANS:
+        if ms >= unit_ms:
+            return f"{ms / unit_ms:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{ms:.1f}".removesuffix(".0") + " ms"
+
+
+def shown_span(ms: int) -> str:
+    """Return a duration in one unit, or two, cut off to the smaller one; nothing below a second.
+
+    >>> shown_span(90_061_000)
+    '25 h 1 min'
+    """
+    if ms < _MINUTE_MS:
+        return f"{ms // _SECOND_MS} s" if ms >= _SECOND_MS else ""
+    if ms < _HOUR_MS:
+        return f"{ms // _MINUTE_MS} min"
+    large, large_ms, small, small_ms = "h", _HOUR_MS, "min", _MINUTE_MS
+    if ms >= 2 * _DAY_MS:
+        large, large_ms, small, small_ms = "d", _DAY_MS, "h", _HOUR_MS
+    count, rest = divmod(ms, large_ms)
+    return f"{count:,} {large}" + (f" {rest // small_ms} {small}" if rest >= small_ms else "")
+
+
+def short_count(count: float) -> str:
+    """Return a count in at most seven characters.
+
+    >>> [short_count(n) for n in (0, 7, 12_345, 123_456, 1_234_567, 12_345_678_901)]
+    ['0', '7', '12,345', '123,456', '1.23 M', '12.3 G']
+    """
+    if count < 999_999.5:
+        return f"{count:,.0f}"
+    for unit, size in (("M", 1e6), ("G", 1e9), ("T", 1e12)):
+        if count < 999.5 * size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0e}"
+
+
+def shown(text: str) -> str:
+    r"""Return text that cannot break a line, nor steer a terminal.
+
+    >>> print(shown("a\tb\x1b[2J"))
+    a\tb\x1b[2J
+    """
+    if text.isprintable() and "\\" not in text:
+        return text
+    return "".join(_ESCAPES.get(c, c if c.isprintable() else ascii(c)[1:-1]) for c in text)

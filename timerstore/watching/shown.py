@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from timerstore.ground.amounts import shown_bytes
+from timerstore.ground.amounts import rough_span, shown, shown_bytes
 from timerstore.watching.groups import GroupStats
 
 Stats = Any
@@ -15,7 +15,6 @@ ROWS_MAX: Final = 10
 """Rows of one section; a line then says how many more there are."""
 _NAME_WIDTH_MIN: Final = 8
 _BAR: Final = 10
-_TIMES: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 _ALL_DONE: Final = "nothing"
 
 Rows = Sequence[Sequence[str]]
@@ -36,11 +35,11 @@ def shown_stats(stats: Stats) -> str:
 def _store(stats: Stats) -> Iterator[str]:
     yield (
         f"store      {stats.pending_count:,} pending, {stats.fired_count:,} fired in "
-        f"{shown_ms(1000 * stats.uptime_s)} since opening; {stats.cancelled_count:,} cancelled"
+        f"{rough_span(1000 * stats.uptime_s)} since opening; {stats.cancelled_count:,} cancelled"
     )
     yield (
-        f"           late by {shown_ms(stats.lateness_p50_ms)} (median), "
-        f"{shown_ms(stats.lateness_p99_ms)} (99 %), {shown_ms(stats.lateness_max_ms)} at most"
+        f"           late by {rough_span(stats.lateness_p50_ms)} (median), "
+        f"{rough_span(stats.lateness_p99_ms)} (99 %), {rough_span(stats.lateness_max_ms)} at most"
     )
     yield (
         f"           {shown_bytes(stats.disk_bytes)} on disk, {stats.checkpoint_count:,} "
@@ -53,15 +52,15 @@ def _store(stats: Stats) -> Iterator[str]:
     )
     for each in stats.copies:
         lag = f"{shown_bytes(each.lag_bytes)} behind" if each.lag_bytes else "all is there"
-        lag += f", for {shown_ms(each.lag_ms)}" if each.lag_ms else ""
-        yield f"           copy in {plain(each.dest)}: {lag}"
+        lag += f", for {rough_span(each.lag_ms)}" if each.lag_ms else ""
+        yield f"           copy in {shown(each.dest)}: {lag}"
     for what, said in (
         ("has stopped", stats.stopped_by),
         ("waits for space", stats.waiting_for_space),
         ("removes nothing any more", stats.retention_stopped_by),
     ):
         if said is not None:
-            yield f"           it {what}: {plain(said)}"
+            yield f"           it {what}: {shown(said)}"
     if stats.damage_count or stats.unreadable_count:
         yield (
             f"           {stats.damage_count:,} damaged places, "
@@ -88,11 +87,11 @@ def _topics(stats: Stats) -> Iterator[str]:
     most = sorted(stats.topics, key=lambda each: (-each.pending_count, -each.put_count))
     rows = [
         (
-            plain(each.topic),
+            shown(each.topic),
             *_counts(each.pending_count, each.upcoming.overdue_count),
             *_counts(dict(each.upcoming.within)[60_000], each.put_count),
             *_counts(each.fired_count, each.cancelled_count),
-            shown_ms(each.lateness_p99_ms) if each.fired_count else "",
+            rough_span(each.lateness_p99_ms) if each.fired_count else "",
         )
         for each in most
     ]
@@ -104,13 +103,13 @@ def _groups(stats: Stats) -> Iterator[str]:
     worst = sorted(stats.groups, key=_urgency, reverse=True)
     rows = [
         (
-            plain(each.group) or "(nobody)",
-            plain(each.topic),
+            shown(each.group) or "(nobody)",
+            shown(each.topic),
             f"{each.lag_count:,}",
-            shown_ms(each.oldest_age_ms) if each.lag_count else "",
+            rough_span(each.oldest_age_ms) if each.lag_count else "",
             *_counts(each.in_flight_count, each.handled_count, each.failed_count),
             *_counts(each.retried_count, each.dead_letter_count),
-            shown_ms(each.response.p99_ms) if each.response.count else "",
+            rough_span(each.response.p99_ms) if each.response.count else "",
         )
         for each in worst
     ]
@@ -126,9 +125,9 @@ def _levels(stats: Stats) -> Iterator[str]:
     rows = [
         (
             f"level {each.level}",
-            shown_ms(each.delay_ms),
+            rough_span(each.delay_ms),
             f"{each.lag_count:,}",
-            shown_ms(each.overdue_ms) if each.overdue_ms else "",
+            rough_span(each.overdue_ms) if each.overdue_ms else "",
         )
         for each in stats.levels
         if each.end
@@ -151,7 +150,7 @@ def _cleaning(stats: Stats) -> Iterator[str]:
         f"{found.removed_count:,} files removed"
     )
     if found.kept_by != _ALL_DONE:
-        yield from _wrapped(f"kept by {plain(found.kept_by)}", 11)
+        yield from _wrapped(f"kept by {shown(found.kept_by)}", 11)
 
 
 # --- parts
@@ -167,19 +166,19 @@ def _table(title: str, columns: Sequence[str], rows: Rows) -> Iterator[str]:
     used = [i for i in range(len(columns)) if any(row[i] for row in rows)]
     columns = [columns[i] for i in used]
     names = [title, *(name.removeprefix(">") for name in columns[1:])]
-    shown = [["  " + row[0], *(row[i] for i in used[1:])] for row in rows[:ROWS_MAX]]
-    widths = [max(map(len, column)) for column in zip(names, *shown, strict=True)]
+    cells = [["  " + row[0], *(row[i] for i in used[1:])] for row in rows[:ROWS_MAX]]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
     texts = [i for i, name in enumerate(columns) if not name.startswith(">")]
     while sum(widths) + 2 * (len(widths) - 1) > WIDTH:
         widest = max(texts, key=lambda i: widths[i])
         if widths[widest] <= _NAME_WIDTH_MIN:
             break
         widths[widest] -= 1
-    for line in (names, *shown):
-        cells = [_cut(cell, width) for cell, width in zip(line, widths, strict=True)]
+    for line in (names, *cells):
+        fitted = [_cut(cell, width) for cell, width in zip(line, widths, strict=True)]
         yield "  ".join(
             cell.rjust(width) if name.startswith(">") else cell.ljust(width)
-            for cell, width, name in zip(cells, widths, columns, strict=True)
+            for cell, width, name in zip(fitted, widths, columns, strict=True)
         )
     if len(rows) > ROWS_MAX:
         yield f"  … {len(rows) - ROWS_MAX:,} more"
@@ -203,26 +202,3 @@ def _wrapped(text: str, indent: int) -> Iterator[str]:
         else:
             line = f"{line} {word}" if line else word
     yield " " * indent + line
-
-
-def plain(text: str) -> str:
-    r"""Return a text that cannot break a line, nor steer a terminal.
-
-    >>> print(plain("a\x1b[2J"))
-    a\x1b[2J
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def shown_ms(ms: float) -> str:
-    """Return a duration for people.
-
-    >>> [shown_ms(each) for each in (0.25, 17, 1_500, 90_000, 5_400_000, 172_800_000)]
-    ['0.2 ms', '17 ms', '1.5 s', '1.5 min', '1.5 h', '2 d']
-    """
-    for unit, unit_ms in _TIMES:
-        if ms >= unit_ms:
-            return f"{ms / unit_ms:.1f}".removesuffix(".0") + f" {unit}"
-    return f"{ms:.1f}".removesuffix(".0") + " ms"
