@@ -122,7 +122,7 @@ KEPT: Final = (
     "cli/test_interrupted_commands.py::test_while_it_imports[Ctrl-C",
     "cli/test_interrupted_commands.py::test_while_it_imports[SIGTERM-typer]",
     "closing/test_close.py::test_threads_that_put_do_not_freeze_the_process[process",
-    "bench/test_peers.py::test_those_in_this_process[same_ms]",
+    "bench/test_peers.py::test_those_in_this_process[pending]",
 )
 """Those among them that every change must pass."""
 
