@@ -3,11 +3,11 @@
     python .ci/installed.py [--wheel FILE] [PYTHON …]
 
 For each Python (or one of each version that pyproject.toml names, if it is there) it makes an empty
-environment: no compiler on the path, no home, no folder for caches that can be written, and
-site-packages whose folders for bytecode are files. Numba and LLVM cannot be imported, and Python
-looks for writes behind its objects (PYTHONMALLOC=debug). What is played is a life whose ids are
-stored and read again, then `tests/rigs/rare_life.py`: openings after crashes, mending, tables,
-backups, what a broker left. A line says so for each version that was not played.
+environment: no compiler on the path, no home. Numba and LLVM cannot be imported, so no kernel can
+be compiled or loaded from a cache, and Python looks for writes behind its objects
+(PYTHONMALLOC=debug). What is played is a life whose ids are stored and read again, then
+`tests/rigs/rare_life.py`: openings after crashes, mending, tables, backups, what a broker left. A
+line says so for each version that was not played.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -110,10 +109,6 @@ def installed(python: str, wheel: Path, folder: Path) -> str:
     pip = [sys.executable, "-m", "pip", "--python", own]
     subprocess.run([*pip, "install", "--quiet", "--no-compile", str(wheel)], check=True)
     (site,) = (folder / "venv").glob("lib/python*/site-packages")
-    for each in [site / "timerstore", *(site / "timerstore").rglob("*")]:
-        if each.is_dir() and each.name != "__pycache__":
-            shutil.rmtree(each / "__pycache__", ignore_errors=True)
-            (each / "__pycache__").touch()  # not even root can cache a kernel there
     nowhere = "/dev/null/nowhere"
     places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), nowhere)
     environment = {"PATH": str(folder / "venv" / "bin"), "PYTHONDONTWRITEBYTECODE": "1"} | places

@@ -82,7 +82,6 @@ PROVED: Final = (
     "spark/test_pipeline_on_spark.py::test_spark_reads_what_was_written",
     "spark/test_pipeline_on_spark.py::test_stores_in_a_dataframe",
     # What is built from the repository.
-    "timelog/jit/test_compilers.py::test_some_tests_pass_with_numbas_own_linking",
     "timelog/jit/test_packing.py::test_nothing_else_is_run",
     "test_tidy.py::test_the_source_distribution_can_be_installed",
     "test_site.py::test_notebooks_have_their_pictures",

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
 import zipfile
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -18,6 +15,9 @@ from timerstore.core.ahead import compile_all
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.kinds import check_place
 from timerstore.timelog.files.oserrors import told_of
+from timerstore.timelog.jit.cachefolder import FOLDER
+from timerstore.timelog.jit.kernel import AHEAD, LATER
+from timerstore.timelog.jit.loading import file_in_cache
 from timerstore.version import __version__
 
 _PACKAGES: Final = (
@@ -28,53 +28,39 @@ _PACKAGES: Final = (
     "pyspark_timerstore",
 )
 """A clone has some of them elsewhere."""
-_PROGRAM: Final = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from timerstore.warmup import compile_kernels
-compile_kernels()
-"""
 
 
 def compile_kernels() -> None:
-    """Have all kernels in the cache, as opening a machine's first store does. Else a second."""
+    """Have all kernels in the cache, as opening a machine's first store does; quick if they are."""
     compile_all()
 
 
 def pack(path: str | os.PathLike[str]) -> None:
     """Write this package, with the machine code of its kernels, as a zip file.
 
-    A process that imports it from there, on this kind of processor and with this Numba, compiles
+    A process that imports it from there, on this kind of processor and with this Python, compiles
     nothing: Spark's workers, say, for which it is `spark.submit.pyFiles`. It takes some seconds, or
-    as long as `compile_kernels` if the package's folder has no machine code. Raises
-    InvalidArgumentError, StoreAccessError.
+    as long as `compile_kernels` if kernels have to be compiled. Raises InvalidArgumentError,
+    StoreAccessError.
 
     >>> timerstore.warmup.pack("timerstore.zip")
     """
     target = check_place(path)
-    with tempfile.TemporaryDirectory() as folder, told_of(str(target)):
-        _copy(Path(folder))
-        # As if it had been installed there, because that is where kernels are looked for.
-        environment = {name: os.environ[name] for name in os.environ if name != "NUMBA_CACHE_DIR"}
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", _PROGRAM, folder],
-            env=environment | {"PYTHONDONTWRITEBYTECODE": "1"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-        )
-        if done.returncode != 0:
-            raise InvalidArgumentError(f"Kernels could not be compiled: {done.stderr.strip()}")
+    about = f"Metadata-Version: 2.1\nName: timerstore\nVersion: {__version__}\n"
+    with told_of(str(target)):
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-            for file in sorted(each for each in Path(folder).rglob("*") if each.is_file()):
-                archive.write(file, file.relative_to(folder))
+            for place, file in sorted(_files().items()):
+                archive.write(file, place)
+            archive.writestr(f"timerstore-{__version__}.dist-info/METADATA", about)
+            for name, content in _compiled():
+                archive.writestr(f"timerstore/{FOLDER}/{name}", content)
         target.write_bytes(packed.getvalue())
 
 
-def _copy(folder: Path) -> None:
-    """Copy the package, with what machine code there is of it."""
+def _files() -> dict[Path, Path]:
+    """Return the package's files by their places in an archive."""
+    files = {}
     for name in _PACKAGES:
         spec = find_spec(name)
         place = Path(next(iter((spec and spec.submodule_search_locations) or [""])))
@@ -83,10 +69,15 @@ def _copy(folder: Path) -> None:
                 f"{name} lies in {place}, which is no folder. Install it in a folder first."
             )
         for file in place.rglob("*.*"):
-            if file.is_file() and file.suffix != ".pyc":
-                copy = folder / name.replace(".", os.sep) / file.relative_to(place)
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, copy)
-    about = folder / f"timerstore-{__version__}.dist-info" / "METADATA"
-    about.parent.mkdir()
-    about.write_text(f"Metadata-Version: 2.1\nName: timerstore\nVersion: {__version__}\n")
+            if file.is_file() and file.suffix not in (".pyc", ".o"):
+                files[Path(name.replace(".", os.sep), file.relative_to(place))] = file
+    return files
+
+
+def _compiled() -> Iterator[tuple[str, bytes]]:
+    """Yield what the cache has of kernels, by the names of its files."""
+    compile_all()
+    for each in [*AHEAD, *LATER]:
+        found = file_in_cache(each.kernel) if each.kernel else None
+        if found is not None:
+            yield found

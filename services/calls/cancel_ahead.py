@@ -22,7 +22,6 @@ from timerstore.services.world.world import World
 from timerstore.timelog.bytes.idtext import put_id
 from timerstore.timelog.bytes.message import IDENTITY_OURS
 from timerstore.timelog.jit.acting import act_as
-from timerstore.timelog.jit.arraytypes import known_tuple
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
 from timerstore.timelog.jit.locks import lock_acquire, lock_release
 from timerstore.timelog.jit.record import Bytes, Int8s, Words, observe
@@ -55,7 +54,6 @@ _PLACES_AHEAD: Final = 8
 """So many places of the cancelled set are asked for before they are looked at."""
 
 
-@known_tuple
 class Targets(NamedTuple):
     """Timers that are cancelled, all of one topic."""
 
@@ -63,7 +61,6 @@ class Targets(NamedTuple):
     judged: bool  # the caller holds the locks, and knows that none of them was taken
 
 
-@known_tuple
 class Became(NamedTuple):
     """What a batch writes."""
 

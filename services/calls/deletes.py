@@ -14,7 +14,7 @@ import numpy as np
 from timerstore.services.engine.engine import Engine
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.segmenttable import SegmentTable
-from timerstore.timelog.jit.arraytypes import known_tuple, read_only
+from timerstore.timelog.jit.arraytypes import read_only
 from timerstore.timelog.jit.kernel import kernel_ahead
 from timerstore.timelog.jit.record import ReadByteRows, Words
 from timerstore.timelog.writing.append import QueueTable, Stage, append
@@ -31,7 +31,6 @@ from timerstore.timelog.writing.frame import (
 DELETE_BODY = np.frombuffer(b"\x01", np.uint8).copy()
 
 
-@known_tuple
 class Deleted(NamedTuple):
     """Timers that deletes name: all of one topic."""
 

@@ -21,7 +21,6 @@ from timerstore.timelog.files.segmenttable import (
     prefetch_message,
     segment_at,
 )
-from timerstore.timelog.jit.arraytypes import known_tuple
 from timerstore.timelog.jit.intrinsics import get_i32, get_i64
 from timerstore.timelog.jit.kernel import inlined, kernel_ahead
 from timerstore.timelog.jit.record import Bytes, Words
@@ -36,7 +35,6 @@ NO_ROW: Final = -4  # nothing was put to that topic or fired since the store was
 DAMAGED: Final = -5  # a message begins there that cannot be read
 
 
-@known_tuple
 class FirstPuts(NamedTuple):
     """Where the first puts of some of this store's timers lie; int64[n] each."""
 

@@ -25,7 +25,6 @@ from timerstore.services.world.world import World
 from timerstore.timelog.bytes.unit import UNIT_GOOD, WRONG_UNIT_REASON
 from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.jit.acting import step_as
-from timerstore.timelog.jit.arraytypes import known_tuple
 from timerstore.timelog.jit.intrinsics import touch_to_read
 from timerstore.timelog.jit.kernel import inlined, kernel_later
 from timerstore.timelog.jit.locks import lock_acquire, lock_release
@@ -47,7 +46,6 @@ class Cut(NamedTuple):
     below: int  # its units before this offset were not met
 
 
-@known_tuple
 class FoundUnits(NamedTuple):
     """Units of a slot that is cut."""
 

@@ -2,10 +2,9 @@
 
 import sys
 from collections.abc import Iterator
-from typing import Any
 
-from timerstore.timelog.jit.kernel import AHEAD, LATER
-from timerstore.timelog.jit.later import Kernel, compiler
+from timerstore.timelog.jit.kernel import Kernel
+from timerstore.timelog.jit.loading import COMPILED
 
 
 def kernels() -> Iterator[Kernel]:
@@ -15,33 +14,16 @@ def kernels() -> Iterator[Kernel]:
             yield from (each for each in vars(module).values() if isinstance(each, Kernel))
 
 
-def dispatchers() -> dict[str, Any]:
-    """Return what Numba made of those that it was asked for."""
-    return {each.name: each.made for each in kernels() if "_made" in vars(each)}
-
-
 def compiled() -> list[str]:
     """Return which were neither in a cache nor packaged."""
-    made = dispatchers().items()
-    return [name for name, each in made if sum(each.stats.cache_misses.values())]
+    return list(COMPILED)
 
 
 def called() -> set[str]:
-    """Return which were called."""
-    packaged = {each.name for each in kernels() if vars(each)["_entry"] is not None}
-    return packaged | {name for name, each in dispatchers().items() if each.overloads}
+    """Return which were loaded."""
+    return {each.name for each in kernels() if each.entries}
 
 
 def not_said_ahead() -> list[str]:
-    """Return what was compiled for other types: a program would wait for that too."""
-    made = dispatchers()
-    if not made:
-        return []
-    signature_of = compiler("signatures").signature_of
-    said = {each.name: signature_of(each.function) for each in [*AHEAD, *LATER] if each.dispatcher}
-    return [
-        f"{name}{types}"
-        for name, each in made.items()
-        for types in each.overloads
-        if types != said.get(name)
-    ]
+    """Return what has types that its annotations do not say: a program would wait for that too."""
+    return [each.name for each in kernels() if set(each.entries) - {None}]

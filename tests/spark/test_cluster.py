@@ -39,9 +39,9 @@ def look(batches):
     from timerstore.timelog.jit.kernel import AHEAD, LATER
     from timerstore.validation import validate
     assert validate(stores + "/store").ok
-    made = [each.dispatcher.made.stats for each in AHEAD + LATER if each.dispatcher is not None]
-    hits, misses = (sum(sum(getattr(each, name).values()) for each in made)
-                    for name in ("cache_hits", "cache_misses"))
+    from timerstore.timelog.jit.loading import COMPILED
+    misses = len(COMPILED)
+    hits = sum(bool(each.kernel.entries) for each in AHEAD + LATER) - misses
     yield pyarrow.record_batch(
         [[timerstore.__file__], [hits], [misses]], ["file", "hits", "misses"])
 where = spark.range(0, 4, 1, 4).mapInArrow(look, "file string, hits long, misses long").collect()

@@ -1,28 +1,27 @@
 """The compiler's corner: all that touches Numba or LLVM, what kernels are made with.
 
 No other folder imports either, and here only the modules that are marked (n), which are imported
-when something has to be compiled. What is taken of their internals may be missing in
-another version: then kernels are compiled more slowly, see `compilers.py`.
+when something has to be compiled, or loaded from a cache.
 
     kernel.py       the decorator that compiles one
+    loading.py      how Python comes to call it: from a wheel, a cache, or compiled
     later.py        what stands for what Numba makes until it is needed
-    dispatchers.py  what Numba makes of it (n)
+    stamp.py        the digest of what it sees
+    cachefolder.py  where its machine code is cached
+    engine.py       LLVM, which brings that into memory (n)
+    building.py     how it is compiled to an object file (n)
+    dispatchers.py  what Numba makes of helpers (n)
+    linking.py      how helpers become part of it (n)
+    packedentry.py  what calls it from Python (n)
     signatures.py   its types, read off its annotations (n)
     arraytypes.py   the arrays that annotations name
-    compilers.py    which of two ways of linking is taken (n)
-    linking.py      ours: how helpers become part of it (n)
-    trial.py        a trial of it, for a Numba that is new (n)
-    packaged.py     what a wheel brings: machine code that needs no Numba
+    packaged.py     what a wheel brings: a library of all
+    packing.py      how that is made (n)
     processor.py    the levels of processors for which it does
-    packing.py      how it is made (n)
-    packedentry.py  what calls it from Python (n)
     numpylayout.py  how NumPy lays out what it is called with
     apart.py        work that no exception of its caller reaches
-    stamp.py        the digest of what it sees
-    cachefile.py    the file in which it is cached (n)
-    cachefolder.py  where that is if nothing of ours can be written (n)
     installed.py    where the package is
-    entrypoint.py   calling it by its bare entry point
+    entrypoint.py   kernels of integers, which find a record by its address
     record.py       groups of fields that it receives as one pointer
     recordtype.py   their type for Numba (n)
     table.py        such groups whose fields are columns

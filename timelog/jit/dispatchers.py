@@ -1,4 +1,4 @@
-"""What Numba makes of kernels: dispatchers, which hold their machine code."""
+"""What Numba makes of helpers: dispatchers, which hold the code of each set of types."""
 
 from __future__ import annotations
 
@@ -7,34 +7,22 @@ from typing import Any
 
 import numba
 from numba import types
-from numba.core.caching import NullCache
 from numba.core.registry import cpu_target
 
-from timerstore.timelog.jit.apart import apart
-from timerstore.timelog.jit.cachefile import use_stamp
-from timerstore.timelog.jit.compilers import HelperCompiler, KernelCompiler
-from timerstore.timelog.jit.later import Kernel
-from timerstore.timelog.jit.recordtype import announce_records
-from timerstore.timelog.jit.signatures import announce_tuples, signature_of
+from timerstore.timelog.jit.linking import HelperCompiler
 
 # Kernels divide by sizes that are never 0, and allocate nothing: no checks, no reference counts.
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
-
-
-def kernel(function: Callable[..., Any], *, keeps_gil: bool) -> Any:
-    """Return the dispatcher of a kernel that Python calls. Its machine code is cached."""
-    options = _OPTIONS | {"nogil": not keeps_gil}
-    made = numba.njit(cache=True, pipeline_class=KernelCompiler, **options)(function)
-    compile_for = made._compile_for_args  # what a dispatcher calls if it has no code yet
-    made._compile_for_args = lambda *args, **kws: apart(lambda: compile_for(*args, **kws))
-    use_stamp(made, function)
-    return made
+_OPTIONS: dict[str, Any] = {
+    "error_model": "numpy",
+    "_nrt": False,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
 
 
 def helper(function: Callable[..., Any], **options: Any) -> Any:
     """Return the dispatcher of a helper that only kernels call."""
-    options = _OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True} | options
-    made = numba.njit(pipeline_class=HelperCompiler, **options)(function)
+    made = numba.njit(pipeline_class=HelperCompiler, **(_OPTIONS | options))(function)
     return _without_literals(made)
 
 
@@ -56,16 +44,6 @@ def _without_literals(dispatcher: Any) -> Any:
     return dispatcher
 
 
-def load(kernel: Kernel) -> Any:
-    """Have a kernel's machine code for the types that its annotations say, or compile it.
-
-    Return what calls it: the bare entry point if there is one.
-    """
-    made = kernel.made
-    entry = apart(lambda: made.compile(signature_of(kernel.py_func)))
-    return entry if callable(entry) else made
-
-
 def external(symbol: str, result: str, *arguments: str) -> Any:
     """Return a function in C, by the names that Numba has for its types."""
     kinds = [getattr(types, name) for name in arguments]
@@ -77,23 +55,3 @@ def type_of(made: Any) -> Any:
     context = cpu_target.typing_context
     context.refresh()  # an instruction may be a moment old
     return context.resolve_value_type(made)
-
-
-def is_cached(kernel: Kernel) -> bool:
-    """Tell whether a kernel's machine code need not be compiled; True if nobody can tell."""
-    # These are internals of Numba; without them kernels are compiled without a word.
-    cache: Any = getattr(kernel.made, "_cache", None)
-    cache_file: Any = getattr(cache, "_cache_file", None)
-    if not hasattr(cache_file, "_load_index"):
-        return not isinstance(cache, NullCache)
-    codegen = kernel.made.targetctx.codegen()
-    return cache._index_key(signature_of(kernel.py_func), codegen) in cache_file._load_index()
-
-
-def may_be_cached(kernel: Kernel) -> bool:
-    """Tell whether there is a folder to keep a kernel's machine code in."""
-    return kernel.made._cache.cache_path is not None
-
-
-announce_records()
-announce_tuples()

@@ -1,4 +1,4 @@
-"""Kernels that are called by their bare entry point: Numba's dispatcher costs 400 ns a call.
+"""Kernels of integers, which find what they work on by its address.
 
 Such a kernel takes and returns only integers. What it works on is a record, whose address it is
 given (`record_at` in record.py); the caller keeps that record.
@@ -23,7 +23,7 @@ def entry_point(function: Callable[..., int], *, keeps_gil: bool = False) -> Cal
     """
     if INTERPRETED:
         return function
-    entry: Callable[..., int] = _dispatcher(function, keeps_gil).load()
+    entry: Callable[..., int] = _kernel_of(function, keeps_gil).load()
     return entry
 
 
@@ -57,9 +57,9 @@ def _alone(function: Callable[..., int]) -> Callable[..., int]:
 def entry_ahead(function: Callable[..., int], *, keeps_gil: bool = False) -> None:
     """Have `entry_point` find it compiled."""
     if not INTERPRETED:
-        load_ahead(function, _dispatcher(function, keeps_gil))
+        load_ahead(function, _kernel_of(function, keeps_gil))
 
 
 @cache
-def _dispatcher(function: Callable[..., int], keeps_gil: bool) -> Any:
+def _kernel_of(function: Callable[..., int], keeps_gil: bool) -> Any:
     return kernel_with_gil(function) if keeps_gil else kernel(function)

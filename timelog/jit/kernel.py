@@ -1,23 +1,96 @@
 """The decorator that compiles a kernel.
 
-A kernel is a function of arrays and integers that Numba compiles; it runs without the GIL and its
-machine code is cached on disk, under a digest of what the kernel sees (`timelog/jit/stamp.py`). So
-each byte layout can be declared once, in `format.py`, and be used everywhere; an edit compiles anew
-what depends on it, and a comment nothing. Nothing here imports Numba, see `later.py`.
+A kernel is a function of arrays and integers that is compiled with Numba; it runs without the GIL.
+So each byte layout can be declared once, in `format.py`, and be used everywhere. Its machine code
+comes from a wheel, or from a cache on disk, under a digest of what the kernel sees
+(`timelog/jit/stamp.py`): an edit compiles anew what depends on it, and a comment nothing. Nothing
+here imports Numba, see `later.py`.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
-from timerstore.timelog.jit.later import Function, Kernel, compiler
+import numpy as np
+
+from timerstore.timelog.jit.later import Helper, compiler
+from timerstore.timelog.jit.loading import entry_of, is_compiled, is_packaged
+from timerstore.timelog.jit.stamp import says_types
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 INTERPRETED: Final = os.environ.get("NUMBA_DISABLE_JIT", "0").strip() not in ("", "0")
 """True under NUMBA_DISABLE_JIT=1: kernels and intrinsics run as plain Python."""
+
+
+class Kernel:
+    """A function that Python calls. To another kernel it is a helper like any."""
+
+    def __init__(self, function: Callable[..., Any], *, keeps_gil: bool = False) -> None:
+        """`keeps_gil`: whether no other thread of Python runs meanwhile."""
+        functools.update_wrapper(self, function)
+        self.py_func = function
+        self.name = f"{function.__module__}.{function.__qualname__}"
+        self.keeps_gil = keeps_gil
+        self.helper = Helper(function)
+        self.entries: dict[Any, Any] = {}
+        """What calls its machine code, by Numba's types; by None for those that it says."""
+        self._call: Any = self._call_first
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: Any) -> Any:
+            """Call it."""
+
+    else:
+        __call__ = property(attrgetter("_call"))  # a third of a method's cost
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What Numba asks if another kernel names this."""
+        return self.helper._numba_type_
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether it can be called without importing LLVM first."""
+        return bool(self.entries) or is_packaged(self)
+
+    def load(self) -> Any:
+        """Have its machine code for the types that its annotations say; return what calls it."""
+        if None not in self.entries:
+            self._call = self.entries[None] = entry_of(self, None, self._refuse)
+        return self.entries[None]
+
+    def _call_first(self, *args: Any) -> Any:
+        if says_types(self.py_func):
+            return self.load()(*args)
+        return self._call_by_values(*args)
+
+    def _call_by_values(self, *args: Any) -> Any:
+        """Call a kernel whose annotations say no types, as tests have: its arguments say them."""
+        types = compiler("signatures").types_of_values(args)
+        if types not in self.entries:
+            self.entries[types] = entry_of(self, types, self._call_by_values)
+        elif self._call is self.entries[types]:  # which has just refused them
+            self._refuse(*args)
+        self._call = self.entries[types]
+        return self._call(*args)
+
+    def _refuse(self, *args: Any, **named: Any) -> Any:
+        """Raise: these arguments are of other types than it was compiled for."""
+        given = ", ".join(map(_kind_of, [*args, *named.values()]))
+        raise TypeError(f"{self.name} was called with ({given}), which its annotations do not say.")
+
+
+def _kind_of(value: Any) -> str:
+    if not isinstance(value, np.ndarray):
+        return type(value).__name__
+    odd = "" if value.flags.carray else ", sealed or with gaps"
+    return f"{value.dtype}{list(value.shape)}{odd}"
 
 
 class Ahead(NamedTuple):
@@ -27,7 +100,7 @@ class Ahead(NamedTuple):
     function: Callable[..., Any]
     load: Callable[[], object]
     """Loads its machine code from the cache, or compiles it; does nothing the second time."""
-    dispatcher: Kernel | None = None
+    kernel: Kernel | None = None
 
 
 AHEAD: Final[list[Ahead]] = []
@@ -37,16 +110,9 @@ LATER: Final[list[Ahead]] = []
 """Those that few programs call: compiled with the others, loaded when one is first called."""
 
 
-def is_cached(kernel: Ahead) -> bool:
+def is_cached(ahead: Ahead) -> bool:
     """Tell whether a kernel's machine code need not be compiled; True if nobody can tell."""
-    known = kernel.dispatcher
-    return known is None or known.is_packaged or bool(compiler("dispatchers").is_cached(known))
-
-
-def may_be_cached(kernel: Ahead) -> bool:
-    """Tell whether there is a folder to keep a kernel's machine code in."""
-    known = kernel.dispatcher
-    return known is None or known.is_packaged or bool(compiler("dispatchers").may_be_cached(known))
+    return ahead.kernel is None or is_compiled(ahead.kernel)
 
 
 def kernel(function: F) -> F:
@@ -77,18 +143,16 @@ def kernel_with_gil(function: F) -> F:
     return function if INTERPRETED else cast(F, Kernel(function, keeps_gil=True))
 
 
-def load_ahead(function: Callable[..., Any], dispatcher: Any, kernels: list[Ahead] = AHEAD) -> None:
+def load_ahead(function: Callable[..., Any], made: Any, kernels: list[Ahead] = AHEAD) -> None:
     """Have the machine code of `function` at hand before anyone needs it."""
     if not INTERPRETED:
         name = f"{function.__module__}.{function.__qualname__}"
-        kernels.append(Ahead(name, function, dispatcher.load, dispatcher))
+        kernels.append(Ahead(name, function, made.load, made))
 
 
 def inlined(function: F, **options: Any) -> F:
     """Compile a helper that only kernels call; it is part of their machine code."""
-    if INTERPRETED:
-        return function
-    return cast(F, Function("dispatchers.helper", function, **options))
+    return function if INTERPRETED else cast(F, Helper(function, **options))
 
 
 def inlined_always(function: F) -> F:

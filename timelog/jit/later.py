@@ -1,9 +1,8 @@
 """What Numba makes when it is first needed: these stand for it until then.
 
-Importing Numba with LLVM takes as long, and as much memory, as all of timerstore. So kernels,
-helpers, instructions and records are described without it. Who compiles one imports it, and so does
-who calls one whose machine code is not in memory yet. The modules of this folder that import Numba
-are named here only as text.
+Importing Numba with LLVM takes as long, and as much memory, as all of timerstore. So helpers,
+instructions and records are described without it, and only who compiles a kernel imports it. The
+modules of this folder that import Numba or LLVM are named here only as text.
 """
 
 from __future__ import annotations
@@ -12,18 +11,16 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from timerstore.errors import TimerStoreError
 from timerstore.timelog.jit.apart import apart
-from timerstore.timelog.jit.packaged import packaged, tell_compiled
 
 _FOLDER: Final = __name__.rpartition(".")[0]
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def told() -> Iterator[None]:
     """Tell what keeps machine code from being loaded as that, not as a fault of a store's files."""
     try:
         yield
@@ -36,8 +33,11 @@ def _told() -> Iterator[None]:
 
 
 def compiler(module: str) -> Any:
-    """Import a module of this folder that needs Numba; TimerStoreError says why it cannot be."""
-    with _told():
+    """Import a module of this folder that needs Numba or LLVM.
+
+    TimerStoreError says why it cannot be.
+    """
+    with told():
         return import_module(f"{_FOLDER}.{module}")
 
 
@@ -53,17 +53,16 @@ class Later:
         """What was made; it is made once."""
         found = self.__dict__.get("_made")
         if found is None:  # of two threads that make it at once one made it in vain
-            with _told():
+            with told():
                 found = self.__dict__.setdefault("_made", apart(self._make))
         return found
 
     def _make(self) -> Any:
-        return getattr(*self._place())(*self._arguments, **self._options)
+        return self._maker_itself()(*self._arguments, **self._options)
 
-    def _place(self) -> tuple[Any, str]:
+    def _maker_itself(self) -> Any:
         module, name = self._maker.split(".")
-        compiler("dispatchers")  # it tells Numba of records before anything is made
-        return compiler(module), name
+        return getattr(compiler(module), name)
 
     @property
     def _numba_type_(self) -> Any:
@@ -80,7 +79,7 @@ class Instruction(Later):
 
     def _make(self) -> Any:
         # Without arguments it is what stands there.
-        return super()._make() if self._arguments else getattr(*self._place())
+        return super()._make() if self._arguments else self._maker_itself()
 
     def __repr__(self) -> str:
         """Return what a kernel's digest knows of it: who makes it from what."""
@@ -88,93 +87,15 @@ class Instruction(Later):
         return f"{self._maker}({', '.join(map(str, named))})"
 
 
-class Function(Later):
-    """A function of Python that Numba compiles; called, it is compiled first."""
+class Helper(Later):
+    """A function of Python that becomes part of the kernels that call it."""
 
-    def __init__(self, maker: str, function: Callable[..., Any], **options: Any) -> None:
-        """`maker`: what makes the dispatcher of `function`."""
-        super().__init__(maker, function, **options)
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        """`options`: those of Numba's decorator."""
+        super().__init__("dispatchers.helper", function, **options)
         functools.update_wrapper(self, function)
         self.py_func = function
-        self._call: Any = self._call_first
 
-    if TYPE_CHECKING:
-
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            """Call it."""
-
-    else:
-        __call__ = property(attrgetter("_call"))  # a third of a method's cost
-
-    def _call_first(self, *args: Any, **kwargs: Any) -> Any:
-        self._call = self.made
-        return self._call(*args, **kwargs)
-
-
-class Kernel(Function):
-    """A function that Python calls. To another kernel it is a helper like any."""
-
-    def __init__(self, function: Callable[..., Any], *, keeps_gil: bool = False) -> None:
-        """`keeps_gil`: whether no other thread of Python runs meanwhile."""
-        super().__init__("dispatchers.kernel", function, keeps_gil=keeps_gil)
-        self.name = f"{function.__module__}.{function.__qualname__}"
-        self.keeps_gil = keeps_gil
-        self._entry: Any = None
-        """What calls its packaged machine code."""
-        self._helper = Function("dispatchers.helper", function)
-
-    @property
-    def _numba_type_(self) -> Any:
-        """What Numba asks if another kernel names this."""
-        return self._helper._numba_type_
-
-    @property
-    def is_at_hand(self) -> bool:
-        """Whether it can be called without importing Numba first."""
-        return "_made" in self.__dict__ or self.is_packaged
-
-    @property
-    def is_packaged(self) -> bool:
-        """Whether this package brings its machine code."""
-        library = packaged()
-        return library is not None and self.name in library
-
-    def load(self) -> Any:
-        """Have its machine code for the types that its annotations say; return what calls it."""
-        with _told():
-            library = packaged()
-            if library is None or self.name not in library:
-                return compiler("dispatchers").load(self)
-            if self._entry is None:
-                self._call = self._entry = library.callable(self.name, self._call_other)
-            return self._entry
-
-    def _call_first(self, *args: Any, **kwargs: Any) -> Any:
-        if self.is_packaged:
-            return self.load()(*args, **kwargs)
-        return super()._call_first(*args, **kwargs)
-
-    def _call_other(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it with other types than it was packaged for: these are compiled."""
-        tell_compiled(self.name)
-        return self.made(*args, **kwargs)
-
-
-class Announced:
-    """Classes that Numba has to know: who imports it asks for them."""
-
-    def __init__(self) -> None:
-        self._classes: list[type] = []
-        self._told: list[Callable[[Any], None]] = []
-
-    def add(self, cls: type) -> None:
-        """Announce one."""
-        self._classes.append(cls)
-        for tell in self._told:
-            tell(cls)
-
-    def tell(self, tell: Callable[[Any], None]) -> None:
-        """Have `tell` called with each: those there are, and those to come; some twice."""
-        self._told.append(tell)
-        for cls in list(self._classes):
-            tell(cls)
+    def __call__(self, *args: Any) -> Any:
+        """Refuse: it has no machine code of its own."""
+        raise NotImplementedError(f"{self.py_func.__qualname__} is called by kernels alone.")

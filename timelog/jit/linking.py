@@ -10,14 +10,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from llvmlite import ir
-from llvmlite.binding import Linkage, parse_assembly
 from numba._dynfunc import make_function
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.compiler_machinery import PassManager
 
-_SEEN: Final = Linkage.external
 _ENVIRONMENT: Final = "_ZN08NumbaEnv"
 """Where Numba keeps Python objects that a function names. Helpers name none, so LLVM drops it."""
 
@@ -34,18 +31,17 @@ class HelperLibrary(JITCodeLibrary):  # type: ignore[misc]
 
 
 class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """A kernel with all helpers that it reaches."""
+    """What calls a kernel from Python, with all helpers that it reaches."""
 
     def finalize(self) -> None:
-        """Link what the helpers call too, then optimise and emit all.
+        """Link what the helpers call too, then optimise all.
 
-        What is not the kernel itself is made private: nobody else calls this copy, so LLVM may fit
+        What is not the entry itself is made private: nobody else calls this copy, so LLVM may fit
         it to its callers here, and it leaves no symbol. A symbol would be found by other modules
         that bring a function of that name, and be called in its place.
         """
         module = self._final_module
-        own = self._own = {each.name for each in _defined(module) if each.linkage is _SEEN}
-        own_globals = {each.name for each in module.global_variables}
+        own = {each.name for each in _defined(module)}
         helpers: dict[HelperLibrary, None] = {}
         others: dict[Any, None] = {}
         waiting = self._linking_libraries
@@ -57,37 +53,22 @@ class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
                 helpers[library] = None
                 waiting += library._linking_libraries
         for library in [*helpers, *others]:  # of the others only what is called by now is taken
-            if hasattr(self, "_reload_init"):  # Numba 0.62 and later
-                self._reload_init.update(library._reload_init)
             module.link_in(_module_of(library), preserve=True)
         for function in _defined(module):
             if function.name not in own:
                 function.linkage = "private"
         for helper in helpers:
             for each in helper._final_module.global_variables:
-                if each.name.startswith(_ENVIRONMENT) and each.name not in own_globals:
+                if each.name.startswith(_ENVIRONMENT):
                     module.get_global_variable(each.name).linkage = "private"
         super().finalize()
 
-    def serialize_using_object_code(self) -> Any:
-        """Return what the cache keeps: the machine code, and which symbols it has.
-
-        Numba keeps the bitcode of all as well, for others to link, and parses it when it loads the
-        kernel: longer than all else takes. No other code links a kernel, see `kernel.py`.
-        """
-        self._ensure_finalized()
-        symbols = self._codegen._create_empty_module(self.name)
-        for name in self._own:
-            kind = ir.FunctionType(ir.VoidType(), ())
-            ir.IRBuilder(ir.Function(symbols, kind, name).append_basic_block()).unreachable()
-        return self.name, "object", (self._get_compiled_object(), _bitcode(symbols))
+    def _finalize_final_module(self) -> None:
+        """Leave it there: who made this library has machine code emitted for it."""
+        self._finalized = True
 
     def _get_module_for_linking(self) -> Any:
         raise RuntimeError(f"{self.name}: a kernel is linked by nobody")
-
-
-def _bitcode(module: Any) -> Any:
-    return parse_assembly(str(module)).as_bitcode()
 
 
 def _module_of(library: Any) -> Any:
@@ -105,7 +86,9 @@ _NEEDLESS: Final = ("inline_closure_likes", "nopython_rewrites")
 tenth of the time."""
 
 
-class _ShortCompiler(Compiler):  # type: ignore[misc]
+class HelperCompiler(Compiler):  # type: ignore[misc]
+    """Compiles a helper as far as its callers need it: no machine code."""
+
     def define_pipelines(self) -> list[Any]:
         """Return Numba's own passes, without those that find nothing here."""
         (passes,) = super().define_pipelines()
@@ -113,10 +96,6 @@ class _ShortCompiler(Compiler):  # type: ignore[misc]
         short.passes = [each for each in passes.passes if each[0].name() not in _NEEDLESS]
         short.finalize()
         return [short]
-
-
-class HelperCompiler(_ShortCompiler):
-    """Compiles a helper as far as its callers need it: no machine code."""
 
     def compile_extra(self, func: Any) -> Any:
         """Compile a helper."""
@@ -129,14 +108,3 @@ class HelperCompiler(_ShortCompiler):
         entry = make_function(module, func.__name__, "", 0, made.environment, keeps)
         state.targetctx.insert_user_function(entry, made.fndesc, [made.library])
         return made._replace(entry_point=entry)
-
-
-class KernelCompiler(_ShortCompiler):
-    """Compiles a kernel with its helpers."""
-
-    def compile_extra(self, func: Any) -> Any:
-        """Compile a kernel."""
-        state = self.state
-        state.library = KernelLibrary(state.targetctx.codegen(), func.__qualname__)
-        state.library.enable_object_caching()
-        return super().compile_extra(func)

@@ -1,7 +1,7 @@
 """How NumPy lays out an array in memory, for code that takes arguments without Numba.
 
 NumPy promises these fields to extensions, in its versions 1 and 2. They are looked at here all the
-same, with arrays whose fields are known: if anything is in another place, Numba takes arguments.
+same, with arrays whose fields are known: if anything is in another place, no kernel is called.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from timerstore.timelog.jit.arraytypes import known_tuple
 from timerstore.timelog.jit.intrinsics import get_u8, get_word, prefetch, view_bytes, view_words
 from timerstore.timelog.jit.kernel import INTERPRETED, inlined_view, kernel_ahead
 from timerstore.timelog.jit.record import Bytes, Words
@@ -33,7 +32,6 @@ _TUPLE_ITEMS_AT: Final = tuple.__basicsize__
 _OBJECTS_AHEAD: Final = 8
 
 
-@known_tuple
 class Pieces(NamedTuple):
     """Byte strings, n of them, that lie anywhere. Who has this keeps what owns their memory."""
 

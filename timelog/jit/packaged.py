@@ -13,38 +13,25 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
+from timerstore.timelog.jit.cachefolder import FOLDER
 from timerstore.timelog.jit.installed import IN_ARCHIVE, PACKAGE, content_of
-from timerstore.timelog.jit.numpylayout import NDARRAY_SYMBOL, layout_holds
+from timerstore.timelog.jit.numpylayout import NDARRAY_SYMBOL
 from timerstore.timelog.jit.processor import LEVELS, best_level
 
 log = logging.getLogger("timerstore")
 
 SWITCH: Final = "KERNEL_LEVEL"
 """The environment variable that names a level, or `none`, which takes no packaged kernel."""
-FOLDER: Final = "kernels"
 MANIFEST: Final = "manifest.json"
 _ROOMS: Final = ("timelog", "wheel", "services", "putting")
 """The folders whose sources kernels are made of."""
 _OFF: Final = ("", "0")
-_FAST_CALL: Final = 0x80 | 0x2  # METH_FASTCALL | METH_KEYWORDS
-
-
-class _Method(ctypes.Structure):
-    """CPython's PyMethodDef."""
-
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    )
 
 
 class Packaged:
@@ -53,24 +40,16 @@ class Packaged:
     def __init__(self, library: ctypes.CDLL, kernels: frozenset[str]) -> None:
         """Hold a library and the names of its kernels."""
         self._library, self._kernels = library, kernels
-        self._methods: list[_Method] = []
-        """CPython keeps the addresses of these."""
         ctypes.c_void_p.in_dll(library, NDARRAY_SYMBOL).value = id(np.ndarray)
 
     def __contains__(self, name: str) -> bool:
         return name in self._kernels
 
-    def callable(self, name: str, otherwise: Callable[..., Any]) -> Any:
-        """Return what calls a kernel; arguments of other types go to `otherwise`."""
-        address = ctypes.cast(getattr(self._library, name), ctypes.c_void_p)
-        method = _Method(name.encode(), address, _FAST_CALL, None)
-        self._methods.append(method)
-        make: Any = ctypes.pythonapi.PyCFunction_NewEx
-        make.restype, make.argtypes = (
-            ctypes.py_object,
-            [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p],
-        )
-        return make(ctypes.addressof(method), otherwise, None)
+    def address_of(self, name: str) -> int:
+        """Return where a kernel's entry is."""
+        found = ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value
+        assert found is not None
+        return found
 
 
 class _UnusableError(Exception):
@@ -109,8 +88,6 @@ def _usable(manifest: bytes) -> Packaged:
     name = os.environ.get(SWITCH) or (best.name if best else "none")
     if name not in about["levels"] or not _may_run(name):
         raise _UnusableError(f"the wheel has none for this processor ({name})")
-    if not layout_holds():
-        raise _UnusableError("this Python or NumPy has another layout of objects")
     if source_digest(about["source_files"]) != about["sources"]:
         raise _UnusableError("they were made from other sources")
     made = about["levels"][name]
@@ -126,18 +103,6 @@ def _may_run(name: str) -> bool:
     best = best_level()
     names = [each.name for each in LEVELS]
     return best is not None and name in names[names.index(best.name) :]
-
-
-def tell_compiled(name: str) -> None:
-    """Log, once, that a kernel is compiled although some are packaged."""
-    if packaged() is not None and not _told:
-        _told.append(name)
-        log.warning(
-            ("the kernel %s is compiled, because the wheel does not have it for these types."), name
-        )
-
-
-_told: Final[list[str]] = []
 
 
 def _loaded(path: str, content: bytes) -> ctypes.CDLL:

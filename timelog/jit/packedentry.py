@@ -1,10 +1,9 @@
-"""The LLVM code by which Python calls a kernel of a packed library, without Numba.
+"""The LLVM code by which Python calls a kernel, without Numba.
 
-It does what Numba's own wrapper does: takes the arguments out of Python's objects, lets go of the
-GIL if the kernel needs none, calls, and returns an object. It knows only arguments of the kernel's
-own types. If others come, or arguments by name, it hands them to `self`, an object of Python,
-which has Numba compile the kernel for them. It stands on CPython's stable functions, and on how
-NumPy lays out an array (`numpylayout.py`), which NumPy promises to extensions.
+It takes the arguments out of Python's objects, lets go of the GIL if the kernel needs none, calls,
+and returns an object. It knows only arguments of the kernel's own types. If others come, or
+arguments by name, it hands them to `self`, an object of Python. It stands on CPython's stable
+functions, and on how NumPy lays out an array, which it promises to extensions (`numpylayout.py`).
 """
 
 from __future__ import annotations
@@ -105,12 +104,12 @@ class Entry:
 
     def take_record(self, value: Any) -> Any:
         """Take the address of a record."""
-        name = self.module.globals.get("block_address") or cgutils.global_constant(
-            self.module, "block_address", cgutils.make_bytearray(b"block_address\0")
-        )
-        text = self.builder.bitcast(name, _POINTER)
+        text = self.text("block_address")
         found = self.call("PyObject_GetAttrString", _POINTER, value, text)
-        self.need(self.builder.icmp_unsigned("!=", found, _NULL))
+        # A table makes it in Python, where a signal's exception may fall: that is the caller's.
+        lacks = self.builder.icmp_unsigned("==", found, _NULL)
+        with self.builder.if_then(lacks, likely=False):
+            self.builder.ret(_NULL)
         address = self.call("PyLong_AsLongLong", _I64, found)
         self.call("Py_DecRef", _VOID, found)
         self.need(self.builder.icmp_signed("!=", address, _I64(-1)))
@@ -194,12 +193,20 @@ class Entry:
         return known or ir.GlobalVariable(self.module, kind, name)
 
     def fail(self, described: Any) -> None:
-        """Raise; no kernel of ours does."""
-        text = f"{described.qualname} failed\0".encode()
-        message = cgutils.global_constant(self.module, "failed", cgutils.make_bytearray(text))
-        error = self.builder.load(self.outside("PyExc_RuntimeError", _POINTER))
-        self.call("PyErr_SetString", _VOID, error, self.builder.bitcast(message, _POINTER))
+        """Raise: no kernel of ours does, but for an index that is checked."""
+        builtins = self.call("PyEval_GetBuiltins", _POINTER)
+        error = self.call("PyDict_GetItemString", _POINTER, builtins, self.text("IndexError"))
+        message = self.text(f"{described.qualname}: an index is out of bounds")
+        self.call("PyErr_SetString", _VOID, error, message)
         self.builder.ret(_NULL)
+
+    def text(self, value: str) -> Any:
+        """Return the address of a text."""
+        content = cgutils.make_bytearray(value.encode() + b"\0")
+        known = self.module.globals.get(value) or cgutils.global_constant(
+            self.module, value, content
+        )
+        return self.builder.bitcast(known, _POINTER)
 
     def hand_over(self) -> None:
         """Emit the block that has `self` called with arguments that fit no type here."""

@@ -22,17 +22,13 @@ from typing import Any, Final
 import llvmlite.binding as llvm
 import numba
 from llvmlite import ir
-from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
-from timerstore.timelog.jit import linking
-from timerstore.timelog.jit.kernel import AHEAD, LATER, Ahead
-from timerstore.timelog.jit.later import compiler
+from timerstore.timelog.jit.building import compiled
+from timerstore.timelog.jit.kernel import AHEAD, LATER, Kernel
 from timerstore.timelog.jit.numpylayout import NDARRAY_SYMBOL
 from timerstore.timelog.jit.packaged import MANIFEST, digest_of, source_digest, sources
-from timerstore.timelog.jit.packedentry import Entry
 from timerstore.timelog.jit.processor import LEVELS, Level
-from timerstore.timelog.jit.signatures import signature_of
 
 _APART: Final = ("cli", "demo", "otel", "recurring", "spark")
 """Rooms that have no kernel, and import what need not be installed."""
@@ -82,10 +78,10 @@ def pack_level(name: str, folder: str) -> None:
     code = Path(folder, f"{name}.so")
     with tempfile.TemporaryDirectory() as objects:
         paths = [Path(objects, f"{i}.o") for i in range(len(kernels) + 1)]
-        paths[0].write_bytes(_emitted(_variables(), level))
-        with global_compiler_lock:
-            for path, each in zip(paths[1:], kernels, strict=True):
-                path.write_bytes(_emitted(_linked(each), level))
+        machine = _machine(level)
+        paths[0].write_bytes(machine.emit_object(_variables()))
+        for path, each in zip(paths[1:], kernels, strict=True):
+            path.write_bytes(compiled(each, None, each.name, machine))
         subprocess.run([*_LINK, "-o", str(code), *map(str, paths)], check=True)
     listed = {
         "file": code.name,
@@ -95,21 +91,14 @@ def pack_level(name: str, folder: str) -> None:
     code.with_suffix(".json").write_text(json.dumps(listed))
 
 
-def all_kernels() -> list[Ahead]:
+def all_kernels() -> list[Kernel]:
     """Return the kernels of all modules."""
     whole = import_module(__name__.partition(".")[0])
     for module in pkgutil.walk_packages(whole.__path__, f"{whole.__name__}."):
         room = module.name.split(".")[1]
-        if room not in _APART and not module.name.startswith(f"{__package__}.trial"):
+        if room not in _APART:
             import_module(module.name)
-    return [*AHEAD, *LATER]
-
-
-class _PackedLibrary(linking.KernelLibrary):
-    """A kernel with all that it reaches, optimised, and not loaded."""
-
-    def _finalize_final_module(self) -> None:
-        self._finalized = True
+    return [each.kernel for each in [*AHEAD, *LATER] if each.kernel is not None]
 
 
 def _variables() -> Any:
@@ -120,30 +109,11 @@ def _variables() -> Any:
     return llvm.parse_assembly(str(module))
 
 
-def _linked(kernel: Ahead) -> Any:
-    """Return the optimised module of a kernel with what calls it."""
-    helper = compiler("dispatchers").helper(kernel.function)
-    signature = signature_of(kernel.function)
-    helper.compile(signature)
-    (compiled,) = helper.overloads.values()
-    library = _PackedLibrary(cpu_target.target_context.codegen(), kernel.name)
-    module = library.create_ir_module(f"entry of {kernel.name}")
-    assert kernel.dispatcher is not None
-    entry = Entry(module, kernel.name)
-    entry.emit(compiled.fndesc, keeps_gil=kernel.dispatcher.keeps_gil)
-    library.add_ir_module(module)
-    library.add_linking_library(compiled.library)
-    library.finalize()
-    return library._final_module
-
-
-def _emitted(module: Any, level: Level) -> bytes:
-    """Return the object file of a module, whose code may be loaded anywhere."""
-    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
+def _machine(level: Level) -> Any:
+    """Return what emits code of a level that may be loaded anywhere."""
+    return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
         cpu=level.name, features=level.text, opt=3, reloc="pic", codemodel="default"
     )
-    code: bytes = machine.emit_object(module)
-    return code
 
 
 if __name__ == "__main__":

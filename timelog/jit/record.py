@@ -45,7 +45,7 @@ from timerstore.timelog.jit.acting import actor, may_write
 from timerstore.timelog.jit.arraytypes import READ_ONLY, TWO_AXES
 from timerstore.timelog.jit.guards import Lock
 from timerstore.timelog.jit.kernel import INTERPRETED
-from timerstore.timelog.jit.later import Announced, Instruction
+from timerstore.timelog.jit.later import Instruction
 
 T = TypeVar("T")
 
@@ -67,10 +67,6 @@ _LINE_WORDS: Final = 8
 _by_address: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """All records, if kernels are interpreted and an address has to lead to the Python object."""
 _RESERVED: Final = frozenset({"block", "block_address", "cells", "owners"})
-
-
-RECORDS: Final = Announced()
-"""All record classes, for the code that makes Numba's types of them."""
 
 
 class NotTheOwnerError(AssertionError):
@@ -154,7 +150,6 @@ def record(cls: type[T]) -> type[T]:
     cls.layout = kind  # type: ignore[attr-defined]
     for name, word in kind.words.items():
         setattr(cls, name, _word_property(f"{cls.__name__}.{name}", word))
-    RECORDS.add(cls)
     return cls
 
 

@@ -10,13 +10,13 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.core.extending import NativeValue, intrinsic, models, register_model, unbox
+from numba.core.extending import intrinsic, models, register_model
 from numba.core.imputils import lower_getattr_generic, lower_setattr_generic
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.np.arrayobj import make_array, populate_array
 from numba.np.numpy_support import from_dtype
 
-from timerstore.timelog.jit.record import RECORDS, Layout
+from timerstore.timelog.jit.record import Layout
 
 _I64 = ir.IntType(64)
 _made: dict[Layout, RecordType] = {}
@@ -40,15 +40,6 @@ def record_type(layout: Layout) -> RecordType:
     """Return the type of a layout; it is made once."""
     found = _made.get(layout)
     return _made.setdefault(layout, RecordType(layout)) if found is None else found
-
-
-def announce_records() -> None:
-    """Let Numba know all record classes, those to come as well."""
-    RECORDS.tell(_announce)
-
-
-def _announce(cls: Any) -> None:
-    cls._numba_type_ = record_type(cls.layout)
 
 
 @register_model(RecordType)
@@ -114,18 +105,6 @@ def _lower_set(context: Any, builder: Any, sig: Any, args: Any, name: str) -> No
     if name not in record.words or record.words[name].shared:
         raise TypeError(f"{record.name}.{name} is no word that a kernel may assign to")
     builder.store(args[1], _word_pointer(builder, record, args[0], name), align=8)
-
-
-@unbox(RecordType)
-def _unbox_record(kind: Any, value: Any, c: Any) -> Any:
-    # A table makes it in Python, where a signal's exception may fall.
-    builder, found = c.builder, c.pyapi.object_getattr_string(value, "block_address")
-    is_error = cgutils.is_null(builder, found)
-    address = cgutils.alloca_once_value(builder, _I64(0))
-    with builder.if_then(builder.not_(is_error)):
-        builder.store(c.pyapi.long_as_longlong(found), address)
-        c.pyapi.decref(found)
-    return NativeValue(builder.load(address), is_error=is_error)
 
 
 def _is_word(record: Any, name: Any) -> bool:

@@ -11,11 +11,10 @@ from functools import cache
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 import numpy as np
-from numba import types
-from numba.core.extending import typeof_impl
+from numba import typeof, types
 from numba.np.numpy_support import from_dtype
 
-from timerstore.timelog.jit.arraytypes import READ_ONLY, TUPLES, TWO_AXES
+from timerstore.timelog.jit.arraytypes import READ_ONLY, TWO_AXES
 from timerstore.timelog.jit.recordtype import record_type
 
 _SCALARS: Final = {int: types.int64, bool: types.boolean}
@@ -47,42 +46,10 @@ def _type_of(hint: Any, place: str) -> Any:
     raise TypeError(f"{place}: {hint} names no type of Numba's")
 
 
-_fits: Final[dict[type, Callable[[Any], bool]]] = {}
-
-
-def announce_tuples() -> None:
-    """Let Numba know all tuples that `known_tuple` was called with, those to come as well."""
-    TUPLES.tell(_announce)
-
-
-def _announce(cls: Any) -> None:
-    signature = signature_of(cls)
-    kind = types.BaseTuple.from_types(signature, cls)
-    arrays = [
-        (i, np.dtype(str(each.dtype)), each.ndim, each.mutable)
-        for i, each in enumerate(signature)
-        if isinstance(each, types.Array)
-    ]
-    inner = [
-        (i, _fits[each.instance_class])
-        for i, each in enumerate(signature)
-        if isinstance(each, types.BaseTuple)
-    ]
-
-    def fits(value: Any) -> bool:
-        for i, item, axes, is_written in arrays:
-            array = value[i]
-            if array.dtype is not item or array.ndim != axes:
-                return False
-            if not (array.flags.carray if is_written else array.flags.c_contiguous):
-                return False
-        for i, inside in inner:
-            if not inside(value[i]):
-                return False
-        return True
-
-    def type_of(value: Any, context: Any) -> Any:
-        return kind if fits(value) else typeof_impl.dispatch(tuple)(value, context)
-
-    _fits[cls] = fits
-    typeof_impl.register(cls)(type_of)
+def types_of_values(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the types of arguments, for a kernel whose annotations do not say them."""
+    kinds = [getattr(type(each), "layout", None) for each in values]
+    return tuple(
+        record_type(kind) if kind else typeof(each)
+        for kind, each in zip(kinds, values, strict=True)
+    )

@@ -1,7 +1,6 @@
 """The digest of what a kernel sees: when it changes, the kernel must be compiled anew.
 
-Numba's cache notices only a change in a kernel's own file, and any change there, also of a comment.
-A kernel's machine code depends on less and on more: on its own instructions, on the constants and
+A kernel's machine code depends on its types, on its own instructions, on the constants and
 helpers that these name, wherever they are declared, and so on down. That is what is walked here.
 Code generators (intrinsics, records, CRC) count with the whole text of their files.
 """
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 import numpy as np
 
@@ -22,12 +21,15 @@ from timerstore.timelog.jit.installed import content_of
 from timerstore.timelog.jit.later import Instruction
 
 _GENERATORS: Final = (
+    "building.py",
     "codegen.py",
     "crc.py",
     "crcfold.py",
     "dispatchers.py",
     "intrinsics.py",
     "linking.py",
+    "numpylayout.py",
+    "packedentry.py",
     "record.py",
     "recordtype.py",
 )
@@ -47,9 +49,28 @@ def generators_digest() -> str:
 def stamp_of(function: Callable[..., Any]) -> str:
     """Return the digest of what a compiled `function` depends on. O(code that it reaches)."""
     digest = hashlib.sha256(generators_digest().encode())
+    digest.update("".join(_said_types(function)).encode())
     for part in _parts(function):
         digest.update(part)
     return digest.hexdigest()
+
+
+def says_types(function: Callable[..., Any]) -> bool:
+    """Tell whether a kernel's annotations say the types of all its arguments."""
+    said = function.__annotations__
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    return all(said.get(name) not in (None, "Any", Any, "object", object) for name in names)
+
+
+def _said_types(function: Callable[..., Any]) -> Iterator[str]:
+    """Yield a text for each type that annotations say: a record's has a digest of its fields."""
+    for name, hint in get_type_hints(function, include_extras=True).items():
+        if hasattr(hint, "layout"):
+            yield f"{name}:{hint.layout};"
+        elif hasattr(hint, "_fields"):
+            yield from (f"{name}({hint.__qualname__}:", *_said_types(hint), ");")
+        else:
+            yield f"{name}:{hint!r};"
 
 
 def reach_bytes(function: Callable[..., Any]) -> int:

@@ -28,7 +28,6 @@ from timerstore.timelog.bytes.unit import (
     unit_ms,
 )
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
-from timerstore.timelog.jit.arraytypes import known_tuple
 from timerstore.timelog.jit.intrinsics import as_word, get_i32, get_i64, get_word
 from timerstore.timelog.jit.kernel import inlined, kernel_later
 from timerstore.timelog.jit.record import Bytes, ReadBytes, Words, record
@@ -74,7 +73,6 @@ VERDICTS: Final = (
 )
 
 
-@known_tuple
 class QueueRun(NamedTuple):
     """Entries of a queue that follow each other."""
 

@@ -23,7 +23,6 @@ from timerstore.timelog.bytes.text import (
     put_hex_8,
     put_hex_12,
 )
-from timerstore.timelog.jit.arraytypes import known_tuple
 from timerstore.timelog.jit.crc import crc32
 from timerstore.timelog.jit.intrinsics import (
     as_word,
@@ -357,7 +356,6 @@ def frame_new(stage: Stage, i: int, at: int, template: Template, says: NewSays, 
     return size
 
 
-@known_tuple
 class Puts(NamedTuple):
     """Messages that are put at once: what each has of its own."""
 

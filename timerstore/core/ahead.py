@@ -25,9 +25,9 @@ from typing import Final
 from timerstore import services, timelog, wheel
 from timerstore.errors import TimerStoreError
 from timerstore.timelog.jit.apart import apart, is_ending
+from timerstore.timelog.jit.cachefolder import folder_to_write, has_failed
 from timerstore.timelog.jit.guards import Lock
-from timerstore.timelog.jit.kernel import AHEAD, LATER, Ahead, is_cached, may_be_cached
-from timerstore.timelog.jit.later import compiler
+from timerstore.timelog.jit.kernel import AHEAD, LATER, Ahead, is_cached
 from timerstore.timelog.jit.stamp import reach_bytes
 
 log = logging.getLogger("timerstore")
@@ -124,7 +124,8 @@ def _missing_later() -> list[Ahead]:
     for package in (timelog, wheel, services):
         for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
             import_module(module.name)
-    return [each for each in LATER if may_be_cached(each) and not is_cached(each)]
+    missing = [each for each in LATER if not is_cached(each)]
+    return missing if missing and folder_to_write() else []
 
 
 def _compile(missing: list[Ahead], load: list[Ahead]) -> None:
@@ -150,7 +151,7 @@ def _may_start_workers(missing: list[Ahead]) -> bool:
         plain
         and not getattr(sys, "frozen", False)
         and _worker_count(missing) > 1
-        and all(may_be_cached(each) for each in missing)
+        and folder_to_write() is not None
     )
 
 
@@ -160,7 +161,7 @@ def _worker_count(missing: list[Ahead]) -> int:
 
 def _compile_side_by_side(missing: list[Ahead]) -> None:
     """Have workers fill the cache, the longest first. What they fail at is left to this process."""
-    small = [each for each in AHEAD if each.dispatcher is None]  # of which nobody can tell
+    small = [each for each in AHEAD if each.kernel is None]  # of which nobody can tell
     missing = sorted(missing + small, key=lambda each: -reach_bytes(each.function))
     names = [each.name for each in missing]
     command = [sys.executable, "-I", "-c", _PROGRAM, json.dumps(sys.path), json.dumps(names)]
@@ -173,7 +174,6 @@ def _compile_side_by_side(missing: list[Ahead]) -> None:
         for _ in range(_worker_count(missing)):
             worker = subprocess.Popen(
                 command,
-                env=os.environ | compiler("compilers").environment(),
                 stdin=numbers,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -199,5 +199,5 @@ def work(names: list[str]) -> None:
         name = names[number[0]]
         if name in kernels:
             kernels[name].load()
-        if compiler("cachefolder").unwritten_folders:
+        if has_failed():
             return

@@ -1,7 +1,6 @@
-"""Where kernels are cached when the folder of Numba's choice cannot be written."""
+"""The folders in which the machine code of kernels is cached."""
 
 import os
-import pickle
 import shutil
 import stat
 from pathlib import Path
@@ -11,23 +10,22 @@ import pytest
 import timerstore
 from tests.rigs.program import ended
 from tests.tiers import some
-from timerstore.timelog.jit.cachefolder import holds_file
+from timerstore.timelog.jit import cachefolder
 from timerstore.timelog.jit.kernel import INTERPRETED
 
 PACKAGE = Path(timerstore.__file__).parent
 USE = """
 import os, sys, tempfile
 tempfile.tempdir = sys.argv[1]
-if "READ_ONLY" in os.environ:
-    os.access = lambda path, mode: False
 if "TRACED" in os.environ:  # as coverage does
     sys.settrace(lambda *_: None)
 import timerstore
 assert timerstore.__file__.startswith(sys.argv[2]), timerstore.__file__
 import numpy as np
+from timerstore.timelog.jit.loading import COMPILED
 from timerstore.timelog.writing.consumequeue import load_acquire_word
 load_acquire_word(np.zeros(1, np.int64), 0)
-print(sum(load_acquire_word.made.stats.cache_hits.values()))
+print(1 - len(COMPILED))
 """
 
 
@@ -35,10 +33,12 @@ print(sum(load_acquire_word.made.stats.cache_hits.values()))
 def site(tmp_path: Path) -> Path:
     """A copy of the package in whose folders nothing can be cached, not even by root."""
     site = tmp_path / "site"
-    shutil.copytree(PACKAGE, site / "timerstore", ignore=shutil.ignore_patterns("__pycache__"))
-    folders = [folder for folder in (site / "timerstore").rglob("*") if folder.is_dir()]
-    for folder in [site / "timerstore", *folders]:
-        (folder / "__pycache__").touch()
+    shutil.copytree(
+        PACKAGE,
+        site / "timerstore",
+        ignore=shutil.ignore_patterns("__pycache__", cachefolder.FOLDER),
+    )
+    (site / "timerstore" / cachefolder.FOLDER).touch()
     (tmp_path / "temp").mkdir()
     return site
 
@@ -64,7 +64,7 @@ if not INTERPRETED:
         assert f"kernels are cached in {folder}" in told
         assert folder.name == f"timerstore-{os.geteuid()}"
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        assert [each for each in folder.rglob("*.nbi") if each.is_file()]
+        assert [each for each in folder.rglob("*.o") if each.is_file()]
         hits, _ = use(site, str(tmp_path / "temp"))
         assert hits > 0
 
@@ -85,14 +85,14 @@ if not INTERPRETED:
         assert hits == 0
         assert told.count("\n") == 1
         assert "each process compiles the kernels again" in told
-        assert not [*tmp_path.rglob("*.nbi")]
+        assert not [*tmp_path.rglob("*.o")]
 
     @pytest.mark.slow
     def test_the_user_s_choice_wins(site: Path, tmp_path: Path) -> None:
         temp, chosen = str(tmp_path / "temp"), tmp_path / "chosen"
         assert use(site, temp, NUMBA_CACHE_DIR=str(chosen)) == (0, "")
         assert use(site, temp, NUMBA_CACHE_DIR=str(chosen))[0] > 0
-        assert [*chosen.rglob("*.nbi")]
+        assert [*chosen.rglob("*.o")]
         assert not [*(tmp_path / "temp").iterdir()]
 
     @pytest.mark.slow
@@ -112,18 +112,56 @@ if not INTERPRETED:
 
     @pytest.mark.slow
     def test_what_was_compiled_for_an_image_is_used(site: Path, tmp_path: Path) -> None:
-        """Though it cannot be written, and though a folder that can be is at hand."""
+        """Nothing is written then, though a folder that can be written is at hand."""
         temp, home = str(tmp_path / "temp"), str(tmp_path / "home")
-        chosen = {"NUMBA_CACHE_DIR": str(tmp_path / "chosen"), "HOME": home}
-        assert use(site, temp, **chosen) == (0, "")
-        hits, told = use(site, temp, **chosen, READ_ONLY="1")
-        assert hits > 0 and told == "" and not (tmp_path / "home").exists()
-        others = use(site, temp, **chosen, READ_ONLY="1", NUMBA_CPU_NAME="generic")
+        (site / "timerstore" / cachefolder.FOLDER).unlink()
+        assert use(site, temp, HOME=home) == (0, "")
+        assert use(site, temp, HOME=home) == (1, "")
+        assert [*site.rglob("*.o")] and not (tmp_path / "home").exists()
+        others = use(site, temp, HOME=home, NUMBA_CPU_NAME="generic")
         assert others[0] == 0  # another processor's are none
 
 
-@pytest.mark.parametrize("content", [b"", b"no index", b"\x80\x05.", pickle.dumps("0.0") * 2])
-def test_an_index_that_is_none_is_passed_by(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "x.nbi").write_bytes(content)
-    assert not holds_file(str(tmp_path), "x.nbi")
-    assert not holds_file(str(tmp_path), "none.nbi")
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a process that has looked for none yet."""
+    monkeypatch.setattr(cachefolder, "_folders", lambda: [str(tmp_path)])
+    monkeypatch.setattr(cachefolder, "folder_to_write", lambda: str(tmp_path))
+    monkeypatch.setattr(cachefolder, "_told", [])
+    return tmp_path
+
+
+def test_what_is_kept_is_read(folder: Path) -> None:
+    cachefolder.keep("a.kernel-1", b"code")
+    cachefolder.keep("a.kernel-2", b"other")
+    assert cachefolder.read("a.kernel-1") == b"code" and cachefolder.read("a.kernel-3") is None
+    assert len([*folder.iterdir()]) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"short", bytes(40)])
+def test_what_is_not_whole_is_passed_by(folder: Path, content: bytes) -> None:
+    (folder / "a.kernel-1.o").write_bytes(content)
+    assert cachefolder.read("a.kernel-1") is None
+    cachefolder.keep("a.kernel-1", b"code")
+    (folder / "a.kernel-1.o").write_bytes((folder / "a.kernel-1.o").read_bytes()[:-1])
+    assert cachefolder.read("a.kernel-1") is None
+
+
+def test_what_nobody_needs_any_more_goes(folder: Path) -> None:
+    cachefolder.keep("a.kernel.of.another-1", b"code")
+    for i in range(20):
+        cachefolder.keep(f"a.kernel-{i}", b"code")
+        os.utime(folder / f"a.kernel-{i}.o", (i, i))
+    assert cachefolder.read("a.kernel-19") and cachefolder.read("a.kernel.of.another-1")
+    assert cachefolder.read("a.kernel-0") is None and len([*folder.iterdir()]) == 9
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cachefolder, "folder_to_write", lambda: "/dev/null/full")
+    for _ in range(2):
+        cachefolder.keep("a.kernel-1", b"code")
+    (record,) = caplog.records
+    assert "stored in /dev/null/full (Not a directory)" in record.getMessage()
+    assert cachefolder.has_failed()

@@ -3,7 +3,6 @@
 import zlib
 from typing import Any
 
-import numba
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,9 +15,9 @@ from timerstore.timelog.jit.crc import (
     register_by_table,
     register_of_i64,
 )
-from timerstore.timelog.jit.crcfold import FOLDINGS, new_fold
+from timerstore.timelog.jit.crcfold import FOLDINGS
 from timerstore.timelog.jit.kernel import INTERPRETED, kernel
-from timerstore.timelog.jit.linking import KernelCompiler
+from timerstore.timelog.jit.later import Instruction
 
 
 @kernel
@@ -43,9 +42,9 @@ def _of_i64(value: int, register: int) -> int:
 
 def _new_register(folding: Any) -> Any:
     """Return a kernel that folds in one way, slicing what is too short for it."""
-    fold = new_fold(folding)
+    fold = Instruction("crcfold.new_fold", folding)
 
-    @numba.njit(pipeline_class=KernelCompiler)  # type: ignore[untyped-decorator]
+    @kernel
     def register(buf: Any, at: int, count: int, before: int) -> int:
         if count >= 16:
             return fold(buf, at, count, before)

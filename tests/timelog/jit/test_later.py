@@ -9,8 +9,8 @@ import timerstore
 from tests.rigs.program import python
 from tests.rigs.together import together
 from timerstore.timelog.jit.intrinsics import get_u8
-from timerstore.timelog.jit.kernel import INTERPRETED, kernel
-from timerstore.timelog.jit.later import Announced, Instruction, Kernel
+from timerstore.timelog.jit.kernel import INTERPRETED, Kernel, kernel
+from timerstore.timelog.jit.later import Instruction
 from timerstore.timelog.jit.record import Bytes
 
 LOADED = "print(*sorted({'numba', 'llvmlite'} & set(sys.modules)))\n"
@@ -75,14 +75,6 @@ def test_a_client_that_puts_and_consumes_loads_no_engine(tmp_path: Path) -> None
         assert ran(PLAIN_CLIENT, str(tmp_path)) == "[]\n"
 
 
-def test_classes_are_announced_to_who_asks_first_and_to_who_asks_later() -> None:
-    announced, seen = Announced(), []
-    announced.add(int)
-    announced.tell(seen.append)
-    announced.add(str)
-    assert seen == [int, str]
-
-
 if not INTERPRETED:
 
     @kernel
@@ -92,7 +84,7 @@ if not INTERPRETED:
     def test_several_threads_make_one() -> None:
         data = np.array([7], np.uint8)
         assert together(_first, [data] * 4) == [7] * 4
-        assert isinstance(_first, Kernel) and len(_first.made.overloads) == 1
+        assert isinstance(_first, Kernel) and list(_first.entries) == [None]
 
     def test_python_cannot_say_what_kernels_say() -> None:
         assert isinstance(get_u8, Instruction)

@@ -5,7 +5,6 @@ from typing import Any
 import numba
 import numpy as np
 import pytest
-from numba import types
 
 from timerstore.timelog.jit.crc import START, crc32, crc_register
 from timerstore.timelog.jit.kernel import INTERPRETED, inlined, kernel
@@ -67,13 +66,9 @@ def test_a_function_that_a_helper_brings_is_not_taken_from_another_kernel() -> N
 
 if not INTERPRETED:
 
-    def test_a_helper_has_no_machine_code() -> None:
-        assert _of_one(1) == 2
-        _add.made.compile((types.int64, types.int64))
-        (helper,), (kernel,) = _add.made.overloads.values(), _of_one.made.overloads.values()
-        engine = kernel.library.codegen._engine
-        assert engine.is_symbol_defined(kernel.fndesc.mangled_name)
-        assert not engine.is_symbol_defined(helper.fndesc.mangled_name)
+    def test_python_is_refused_a_helper() -> None:
+        with pytest.raises(NotImplementedError, match="_add is called by kernels alone"):
+            _add(1, 2)
 
     def test_a_kernel_is_a_helper_to_another() -> None:
         assert _calls_a_kernel(5) == 16

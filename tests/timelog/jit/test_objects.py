@@ -171,7 +171,7 @@ def test_no_kernel_keeps_what_one_python_says_of_itself() -> None:
         return
     from timerstore.timelog.jit.packing import all_kernels
 
-    kept = {each for kernel in all_kernels() for each in _constants(kernel.function)}
+    kept = {each for kernel in all_kernels() for each in _constants(kernel.py_func)}
     assert ("timerstore.timelog.jit.objects", "_STATE_AT") in kept and len(kept) > 300
     assert SAID_BY_PYTHON.search(_told_by("timerstore.timelog.jit.objects", "TEXT_DATA_AT"))
     assert [each for each in sorted(kept) if SAID_BY_PYTHON.search(_told_by(*each))] == []

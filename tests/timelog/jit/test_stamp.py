@@ -1,16 +1,12 @@
 """What a kernel's digest notices."""
 
-import errno
 import importlib.util
 import itertools
 import sys
 from pathlib import Path
 from types import ModuleType
 
-import pytest
-
 from tests.rigs.program import python
-from timerstore.timelog.jit.cachefile import stamped_class
 from timerstore.timelog.jit.kernel import INTERPRETED
 from timerstore.timelog.jit.stamp import stamp_of
 
@@ -89,6 +85,29 @@ def test_the_order_of_a_tuple_s_fields_counts(tmp_path: Path) -> None:
     assert stamp(tmp_path, TUPLES) == stamp(tmp_path, TUPLES) != stamp(tmp_path, changed)
 
 
+TYPED = """
+from typing import NamedTuple
+from timerstore.timelog.jit.record import Bytes, Int32s, ReadBytes, Words
+
+class Pair(NamedTuple):
+    words: Words
+    count: int
+
+def kernel(pair: Pair, data: Bytes) -> int:
+    return len(data)
+"""
+
+
+def test_types_that_annotations_say_count(tmp_path: Path) -> None:
+    changed = [
+        TYPED.replace("data: Bytes", "data: ReadBytes"),
+        TYPED.replace("data: Bytes", "data: Words"),
+        TYPED.replace("    words: Words", "    words: Int32s"),
+    ]
+    assert stamp(tmp_path, TYPED) == stamp(tmp_path, TYPED)
+    assert len({stamp(tmp_path, each) for each in [TYPED, *changed]}) == 4
+
+
 RECORDS = """
 from timerstore.timelog.jit.record import record, record_at
 
@@ -123,26 +142,3 @@ def test_it_is_the_same_in_every_process() -> None:
     printed = [python("-c", code) for _ in range(2)]
     assert len(printed[0].strip()) == 64
     assert printed[0] == printed[1]
-
-
-@pytest.mark.parametrize("error", [ModuleNotFoundError("timerstore.was"), EOFError()])
-def test_a_list_that_an_earlier_version_wrote_holds_nothing(error: Exception) -> None:
-    class Unreadable:
-        def _load_index(self) -> object:
-            raise error
-
-    assert stamped_class(Unreadable)()._load_index() == {}
-
-
-def test_a_cache_that_cannot_be_written_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
-    class FullDisk:
-        _cache_path = "/full"
-
-        def save(self, key: object, data: object) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    file = stamped_class(FullDisk)()
-    file.save("key", b"machine code")
-    file.save("key", b"machine code")
-    (record,) = caplog.records
-    assert "/full (No space left on device)" in record.getMessage()

@@ -1,17 +1,12 @@
-"""What kernels receive of tables of columns, of tuples of arrays."""
-
-from typing import NamedTuple
+"""What kernels receive of tables of columns."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numba import typeof
 
-from timerstore.timelog.jit.arraytypes import known_tuple, read_only
 from timerstore.timelog.jit.kernel import INTERPRETED, kernel
-from timerstore.timelog.jit.record import Bytes, ReadBytes, Words, record
-from timerstore.timelog.jit.signatures import signature_of
+from timerstore.timelog.jit.record import Words, record
 from timerstore.timelog.jit.table import Table
 
 
@@ -106,41 +101,3 @@ def test_columns_share_no_place_of_a_cache() -> None:
     triples = Triples.room(1 << 16)
     places = [column.ctypes.data % 4096 // 64 for column in (triples.first, triples.second)]
     assert places[0] != places[1]
-
-
-class Plain(NamedTuple):
-    """Arrays that Numba looks at."""
-
-    words: Words
-    text: ReadBytes
-    count: int
-
-
-@known_tuple
-class Known(NamedTuple):
-    """The same, known."""
-
-    words: Words
-    text: ReadBytes
-    count: int
-
-
-@known_tuple
-class Outer(NamedTuple):
-    """One within another."""
-
-    known: Known
-    data: Bytes
-
-
-@pytest.mark.skipif(INTERPRETED, reason="interpreted kernels have no types")
-def test_a_known_tuple_has_the_type_that_it_says_or_that_it_has() -> None:
-    words, data = np.zeros((4, 3), np.int64), np.zeros(5, np.uint8)
-    text, declared = read_only(data), signature_of(Outer)[0]
-    assert typeof(Known(words[0], text, 1)) == declared
-    assert typeof(Outer(Known(words[0], text, 1), data)).types == signature_of(Outer)
-    for other in (words[:, 0], words, data, read_only(data)):
-        odd = Known(other, text, 1)
-        assert typeof(odd).types == typeof(Plain(*odd)).types != declared.types
-        assert typeof(Outer(odd, data)).types[0] == typeof(odd)
-    assert typeof(Outer(Known(words[0], text, 1), text)).types[1] == typeof(text)
