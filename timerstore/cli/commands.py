@@ -1,4 +1,5 @@
-"""All commands, in the order in which `--help` lists them."""
+"""All commands, in the order in which `--help` lists them: each file adds its own to `app`."""
+# ruff: noqa: F401
 
 from timerstore.cli import (  # isort: skip
     looking,
@@ -22,27 +23,7 @@ from timerstore.cli import (  # isort: skip
 )
 from timerstore.cli.app import Command, app
 
-__all__ = [
-    "app",
-    "backlog",
-    "changes",
-    "checking",
-    "clustermove",
-    "consume",
-    "dead",
-    "exporting",
-    "find",
-    "importing",
-    "keeping",
-    "looking",
-    "operating",
-    "pipelines",
-    "serving",
-    "tail",
-    "top",
-    "upkeep",
-    "warmup",
-]
+__all__ = ["app"]
 
 for group in (app, dead.dead, pipelines.pipeline):
     for command in group.registered_commands:
