@@ -20,6 +20,7 @@ TIMER, DELETE, UNREADABLE = 0, 1, 2  # kinds of entries between the two enqueue 
 PLAIN, ROLL, MARKS_DELETE, HOP = 1, 2, 4, 8  # a unit's magic
 NO_NEED = ("", 0)
 FAR = 1 << 62
+OVERDUE = -1  # the bucket of what was overdue when its slot had passed
 
 
 class Enqueued(NamedTuple):
@@ -336,7 +337,8 @@ class DequeueGet:
         for each in late:
             slot, aside = self._near_slot(each.slot)
             self._insert(
-                *(slot, aside, each.magic, each.message, each.size, each.due_ms), in_front=False
+                *(slot, aside, each.magic, each.message, each.size, each.due_ms, now_ms),
+                in_front=False,
             )
         waits = self.is_aside()
         order = (1, 0) if self.first > 0 else (0, 1)
@@ -384,6 +386,7 @@ class DequeueGet:
         message: int,
         size: int,
         due_ms: int,
+        now_ms: int,
         *,
         in_front: bool,
     ) -> None:
@@ -392,10 +395,10 @@ class DequeueGet:
             mine.deletes.setdefault(slot, []).append(message)
             return
         precision = self.log.precision_ms
-        at = slot * precision
-        if not magic & ROLL:  # in its own slot's time, or one later
-            at = min(max(due_ms, at), at + 2 * precision)
-        entry = Waiting(at if magic & ROLL else due_ms, message, size, slot, magic)
+        at = due_ms = min(due_ms, (slot + 2) * precision)  # its own slot, or one later
+        if due_ms < slot * precision and due_ms <= now_ms:
+            at = OVERDUE
+        entry = Waiting(due_ms, message, size, slot, magic)
         bucket = mine.buckets.setdefault(at, [])
         bucket.insert(0 if in_front else len(bucket), entry)
         mine.waiting[slot] += 1
@@ -443,7 +446,8 @@ class DequeueGet:
         if unit.message_offset not in self.done:
             size = unit.message_bytes
             self._insert(
-                *(slot, aside, unit.magic, unit.message_offset, size, due_ms), in_front=True
+                *(slot, aside, unit.magic, unit.message_offset, size, due_ms, now_ms),
+                in_front=True,
             )
             self.chained[slot % SPAN + SPAN * aside] += 1
         return True
@@ -467,7 +471,7 @@ class DequeueGet:
         place = naive.place(out_ms, now_ms, wheel)
         magic, size = unit.magic & MARKS_DELETE | PLAIN, unit.message_bytes
         if place.slot <= slot:  # it leads nowhere: it is taken from where it waits
-            self._insert(*(slot, aside, magic, message, size, due_ms or 0), in_front=False)
+            self._insert(*(slot, aside, magic, message, size, due_ms or 0, now_ms), in_front=False)
             self.chained[slot % SPAN + SPAN * aside] += 1
             return True
         to, to_aside = self._near_slot(place.slot)
@@ -493,7 +497,8 @@ class DequeueGet:
         self.last[place.slot], self.end = offset, offset + naive.UNIT_BYTES
         self.first_hop.setdefault(slot % SPAN + SPAN * aside, offset)
         if is_late:
-            self._insert(*(to, to_aside, magic, message, size, due_ms or 0), in_front=False)
+            late = to, to_aside, magic, message, size, due_ms or 0, now_ms
+            self._insert(*late, in_front=False)
             self.chained[to % SPAN + SPAN * to_aside] += 1
         return True
 
@@ -506,18 +511,23 @@ class DequeueGet:
     def _take(self, aside: int, now_ms: int) -> None:
         mine = self.ranges[aside]
         base_ms = (self.read if aside else self.front) * self.log.precision_ms
-        behind = now_ms < base_ms
-        limit = min(now_ms, self.take_limit)
-        if mine.offset >= 0:  # half a slot: an earlier one of it may still be to come
+        if self.take_limit < base_ms:
+            return
+        limit, is_half = min(now_ms, self.take_limit), mine.offset >= 0
+        if is_half:  # an earlier one of the slot may still be to come
             limit = min(limit, (mine.claimed - 1) * self.log.precision_ms - 1)
         for at in sorted(mine.buckets):
             for entry in list(mine.buckets[at]):
-                due = at == base_ms and entry.due_ms <= now_ms if behind else at <= limit
+                due = at <= limit
+                if at == OVERDUE:
+                    due = entry.due_ms <= now_ms and not is_half
                 if due and self.room > 0:
                     mine.buckets[at].remove(entry)
                     mine.waiting[entry.slot] -= 1
                     place = entry.slot % SPAN + SPAN * aside
-                    self._hand_on(Taken(entry.message, entry.size, place, entry.magic, at))
+                    self._hand_on(
+                        Taken(entry.message, entry.size, place, entry.magic, entry.due_ms)
+                    )
         mine.buckets = {at: bucket for at, bucket in mine.buckets.items() if bucket}
 
     def _hand_on_deletes(self, aside: int, now_ms: int, *, keep: bool) -> int:

@@ -70,7 +70,7 @@ FOUND_IN: dict[str, tuple[str, int] | int] = {
     "Q after ring B": ("cancel against taking", 1),
     "a level's clock is read before its end": ("put at a level against its clock", 3),
     "deletes at once": ("cancel at a slot's end", 0),
-    "R passes what is claimed, not walked": ("R against a walk", 0),
+    "R passes what is claimed, not walked": ("jumps", 0),
     "R outruns the checkpoint": ("R far behind", 0),
     "what was not appended is settled": ("cancel against taking", 0),
     "levels pass what was not appended": ("cancel against a level", 0),

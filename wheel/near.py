@@ -1,9 +1,10 @@
 """The near wheel: the timers of the claimed slots, in memory, by exact millisecond.
 
-A ring of buckets, one for each millisecond from the read cursor on. The ring spans SPAN slots, and
-the cursor C stays within R + SPAN, so a bucket belongs to only one millisecond. A timer whose own
-slot was passed is in the first bucket of R. A plain delete waits, beside the buckets, in its slot's
-list until R passes the slot.
+A ring of buckets, one for each millisecond. It spans SPAN slots, and the cursor C stays within
+R + SPAN, so a bucket belongs to only one millisecond from R's on. While the clock, set back, is
+behind R, what is due before R shares it with that millisecond; each stays there until its own time.
+What was overdue when its slot had passed is in a bucket of its own. A plain delete waits, beside
+the buckets, in its slot's list until R passes the slot.
 
 There are two such rings, for two ranges of slots: what was put aside when the store was opened has
 one of its own (`aside` is 1 for it, else 0), see `services/world/aside.py`.
@@ -61,8 +62,8 @@ _MAP_NORESERVE: Final = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python names i
 class NearWheel:
     """The near wheel as kernels see it."""
 
-    head: Words  # int64[2 * ring]: first chunk of each bucket, or NONE
-    tail: Words  # int64[2 * ring]
+    head: Words  # int64[2 * ring + 2]: first chunk of each bucket, or NONE
+    tail: Words  # int64[2 * ring + 2]
     chunks: Words  # int64[CHUNK_WORDS * limit]
     popped: Words  # int64[ENTRY_WORDS]: the entry that was taken out last
     # Of claimed slots, int64[PLACES] each. The three counts are of units that came since the store
@@ -90,7 +91,8 @@ def new_near_wheel(precision_ms: int, count_max: int) -> NearWheel:
     ring = 1
     while ring < (SPAN + 2) * precision_ms:
         ring *= 2
-    least_count, chunk_count = 2 * ring + 2, 2 * count_max // CHUNK_ENTRIES
+    bucket_count = 2 * ring + 2
+    least_count, chunk_count = bucket_count + 2, 2 * count_max // CHUNK_ENTRIES
     addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
     if addresses != resource.RLIM_INFINITY:
         chunk_count = min(chunk_count, addresses // _ADDRESSES_SHARE // (CHUNK_WORDS * 8))
@@ -101,8 +103,8 @@ def new_near_wheel(precision_ms: int, count_max: int) -> NearWheel:
     columns = np.zeros((7, PLACES), np.int64)
     columns[1], columns[5], columns[6] = NONE, NO_COPY, NO_COPY
     return NearWheel(
-        np.full(2 * ring, NONE, np.int64),
-        np.full(2 * ring, NONE, np.int64),
+        np.full(bucket_count, NONE, np.int64),
+        np.full(bucket_count, NONE, np.int64),
         np.frombuffer(pool, np.int64),
         np.zeros(ENTRY_WORDS, np.int64),
         *columns,
@@ -118,14 +120,20 @@ def slot_place(slot: int, aside: int) -> int:
 @inlined
 def ring_buckets(near: NearWheel) -> int:
     """Return how many buckets a ring has."""
-    return len(near.head) // 2
+    return len(near.head) // 2 - 1
 
 
 @inlined
 def bucket_at(near: NearWheel, ms: int, aside: int) -> int:
     """Return the index of a millisecond's bucket in `head` and `tail`."""
-    ring = len(near.head) // 2
+    ring = ring_buckets(near)
     return (ms & (ring - 1)) + ring * aside
+
+
+@inlined
+def overdue_bucket(near: NearWheel, aside: int) -> int:
+    """Return the index of the bucket of a range's timers that were overdue behind their slots."""
+    return len(near.head) - 2 + aside
 
 
 @inlined
@@ -226,7 +234,7 @@ def _pop_entry(near: NearWheel, at: int) -> None:
 
 
 class NearTimer(NamedTuple):
-    """A timer or a roll, as its unit says it."""
+    """A timer, as its unit says it."""
 
     due_ms: int
     message: int
@@ -239,15 +247,15 @@ class NearTimer(NamedTuple):
 @inlined
 def near_insert(
     near: NearWheel,
-    bucket_ms: int,
+    bucket: int,
     timer: NearTimer,
     in_front: bool,
 ) -> None:
-    """Put a timer or a roll into the bucket of `bucket_ms`; `near_room` must be positive. O(1).
+    """Put a timer into a bucket, see `bucket_at`; `near_room` must be positive. O(1).
 
     `in_front`: before all others of its bucket, as a chain is walked, newest first.
     """
-    bucket, place = bucket_at(near, bucket_ms, timer.aside), slot_place(timer.slot, timer.aside)
+    place = slot_place(timer.slot, timer.aside)
     info = pack_info(timer.size, place, timer.magic)
     chunk = near.head[bucket] if in_front else near.tail[bucket]
     if near.head[bucket] == NONE:
@@ -274,56 +282,21 @@ def near_insert(
 
 
 @inlined
-def near_pop(near: NearWheel, bucket: int) -> bool:
-    """Take the first entry out of a bucket, into `popped`; False if there is none. O(1).
+def near_pop(near: NearWheel, bucket: int, until_ms: int) -> bool:
+    """Take the first entry due by `until_ms` out of a bucket, into `popped`; False if none is.
 
-    `bucket`: see `bucket_at`.
-    """
-    chunk = near.head[bucket]
-    if chunk == NONE:
-        return False
-    start, stop = _start(near, chunk), _stop(near, chunk)
-    _pop_entry(near, _entry(chunk, start))
-    if start + 1 == stop:
-        near.head[bucket] = near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT]
-        _free_chunk(near, chunk)
-    else:
-        if start == 0:  # just begun: the chunk behind it will be wanted soon
-            behind = near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT]
-            for line in range(0, 8 * CHUNK_WORDS, 64):
-                prefetch(near.chunks, 8 * CHUNK_WORDS * behind + line)
-        _set_range(near, chunk, start + 1, stop)
-    _taken(near)
-    return True
-
-
-@inlined
-def _taken(near: NearWheel) -> None:
-    """Count the entry in `popped` as taken out."""
-    near.count -= 1
-    near.waiting[info_place(near.popped[ENTRY_INFO])] -= 1
-
-
-@inlined
-def near_pop_due(near: NearWheel, bucket: int, now_ms: int) -> bool:
-    """Take the first entry that is due out of a bucket; False if there is none. O(bucket).
-
-    For the bucket at R's start while the clock, set back, is behind R: timers that are due before
-    R share it.
+    O(1), and O(what stands before it) if the clock was set back, see above.
     """
     before = NONE
     chunk = near.head[bucket]
     while chunk != NONE:
         start, stop = _start(near, chunk), _stop(near, chunk)
+        behind = near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT]
         for i in range(start, stop):
-            if near.chunks[_entry(chunk, i) + ENTRY_DUE] > now_ms:
+            if near.chunks[_entry(chunk, i) + ENTRY_DUE] > until_ms:
                 continue
             _pop_entry(near, _entry(chunk, i))
-            for at in range(_entry(chunk, i), _entry(chunk, stop - 1)):
-                near.chunks[at] = near.chunks[at + ENTRY_WORDS]
-            _set_range(near, chunk, start, stop - 1)
-            if start == stop - 1:
-                behind = near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT]
+            if start + 1 == stop:
                 if before == NONE:
                     near.head[bucket] = behind
                 else:
@@ -331,18 +304,26 @@ def near_pop_due(near: NearWheel, bucket: int, now_ms: int) -> bool:
                     if behind == NONE:
                         near.tail[bucket] = before
                 _free_chunk(near, chunk)
-            _taken(near)
+            else:
+                if i == 0:  # just begun: the chunk behind it will be wanted soon
+                    for line in range(0, 8 * CHUNK_WORDS, 64):
+                        prefetch(near.chunks, 8 * CHUNK_WORDS * behind + line)
+                for at in range(_entry(chunk, i) - 1, _entry(chunk, start) - 1, -1):
+                    near.chunks[at + ENTRY_WORDS] = near.chunks[at]
+                _set_range(near, chunk, start + 1, stop)
+            near.count -= 1
+            near.waiting[info_place(near.popped[ENTRY_INFO])] -= 1
             return True
         before = chunk
-        chunk = near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT]
+        chunk = behind
     return False
 
 
 @inlined
-def near_first_due(near: NearWheel, bucket: int, stop_ms: int) -> int:
-    """Return the smallest due time in a bucket, or `stop_ms` if that is smaller. O(bucket)."""
+def near_first_due(near: NearWheel, bucket: int, now_ms: int, stop_ms: int) -> int:
+    """Return the smallest due time in a bucket, or any up to now, `stop_ms` at most. O(bucket)."""
     chunk = near.head[bucket]
-    while chunk != NONE:
+    while chunk != NONE and stop_ms > now_ms:
         for i in range(_start(near, chunk), _stop(near, chunk)):
             stop_ms = min(stop_ms, near.chunks[_entry(chunk, i) + ENTRY_DUE])
         chunk = near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT]

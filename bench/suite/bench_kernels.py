@@ -137,10 +137,11 @@ def _near_many(near: Any, start_ms: int, count: int) -> int:
     taken = 0
     for i in range(count):
         ms = start_ms + i * 7 % 997
-        near_insert(near, ms, NearTimer(ms, 329 * i, 329, ms // 1_000, 1, 0), False)
+        timer = NearTimer(ms, 329 * i, 329, ms // 1_000, 1, 0)
+        near_insert(near, bucket_at(near, ms, 0), timer, False)
     for ms in range(start_ms, start_ms + 1_000):
         bucket = bucket_at(near, ms, 0)
-        while near_pop(near, bucket):
+        while near_pop(near, bucket, ms):
             taken += 1
     return taken
 

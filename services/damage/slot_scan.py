@@ -170,7 +170,7 @@ def _claim_some(
     mine, slot, aside = world.dequeue_get.thread, units.slot, units.aside
     for i in range(start, stop):
         offset = units.offsets[i]
-        previous = claim_unit(world, slot, aside, offset)
+        previous = claim_unit(world, slot, aside, offset, now_ms)
         if previous == IS_ROLL:
             lock_acquire(world.wheel_lock)
             previous = hop(world, slot, aside, offset, now_ms)

@@ -62,6 +62,7 @@ from timerstore.timelog.jit.locks import lock_acquire, lock_release
 from timerstore.timelog.jit.record import Bytes, Words, observe, publish
 from timerstore.timelog.jit.system import steady_ns
 from timerstore.wheel.near import (
+    ENTRY_DUE,
     ENTRY_INFO,
     ENTRY_MESSAGE,
     KEPT_PLACE,
@@ -76,8 +77,8 @@ from timerstore.wheel.near import (
     near_keep_deletes,
     near_last_delete,
     near_pop,
-    near_pop_due,
     near_room,
+    overdue_bucket,
     pack_info,
     ring_buckets,
     slot_place,
@@ -113,7 +114,7 @@ def dequeue_get(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
     if is_aside(world):
         aside_ready = _touch_chain(world, world.aside, 1, now_ms, clock)
     lock_acquire(world.near_lock)
-    done = jumped + _take_late(world)
+    done = jumped + _take_late(world, now_ms)
     # An old R only makes it wait. R is read before slots are claimed: if the ring has wrapped, what
     # follows must not look at the buckets before R.
     front, read, waits = base_slot(world, 0), base_slot(world, 1), is_aside(world)
@@ -157,7 +158,7 @@ def _is_handed_on(world: World) -> bool:
 
 
 @inlined
-def _take_late(world: World) -> int:
+def _take_late(world: World, now_ms: int) -> int:
     """Take late arrivals into the near wheel; return how many."""
     ring, head = world.late_ring, world.late_ring.ends.head
     count, done = min(waiting_count(ring.ends), CLAIM_UNITS), 0
@@ -167,25 +168,29 @@ def _take_late(world: World) -> int:
         if not near_has_room(world.near, slot_place(slot, aside)):
             break
         due_ms, message, size = ring.due_ms[at], ring.message[at], ring.size[at]
-        near_take(world, NearTimer(due_ms, message, size, slot, ring.magic[at], aside), False)
+        timer = NearTimer(due_ms, message, size, slot, ring.magic[at], aside)
+        _take_in(world, timer, now_ms, False)
         done += 1
     publish(ring.ends, "head", head + done)
     return done
 
 
 @inlined
-def near_take(world: World, timer: NearTimer, in_front: bool) -> None:
+def _take_in(world: World, timer: NearTimer, now_ms: int, in_front: bool) -> None:
     """Take a unit of a claimed slot, no roll, into the near wheel. O(1)."""
     near, (due_ms, message, size, slot, magic, aside) = world.near, timer
     if magic & fmt.UNIT_DELETE != 0:
         near_insert_delete(near, message, size, slot_place(slot, aside), magic)
         return
     precision = world.settings.precision_ms
-    # Not before its slot, which may stand in for its own, and at most one later (a broker's).
-    bucket_ms = min(max(due_ms, slot * precision), (slot + 2) * precision)
-    near_insert(near, bucket_ms, timer, in_front)
+    if due_ms < slot * precision and due_ms <= now_ms:  # a later slot stands in for its own
+        near_insert(near, overdue_bucket(near, aside), timer, in_front)
+        return
+    due_ms = min(due_ms, (slot + 2) * precision)  # at most one slot later (a broker's)
+    timer = NearTimer(due_ms, message, size, slot, magic, aside)
+    near_insert(near, bucket_at(near, due_ms, aside), timer, in_front)
     get = world.aside if aside == 1 else world.dequeue_get
-    get.emptied_ms = min(get.emptied_ms, bucket_ms)
+    get.emptied_ms = min(get.emptied_ms, due_ms)
 
 
 @inlined
@@ -248,7 +253,7 @@ def claim(world: World, get: DequeueGet, aside: int, last: int, now_ms: int, rea
             continue
         if ready <= 0:
             break
-        previous = claim_unit(world, get.claimed_slot - 1, aside, offset)
+        previous = claim_unit(world, get.claimed_slot - 1, aside, offset, now_ms)
         if previous == NO_DUE:
             break
         if previous == IS_ROLL:
@@ -297,7 +302,7 @@ def _look_at_unit(world: World, buf: Bytes, at: int, slot: int, offset: int) -> 
 
 
 @inlined
-def claim_unit(world: World, slot: int, aside: int, offset: int) -> int:
+def claim_unit(world: World, slot: int, aside: int, offset: int, now_ms: int) -> int:
     """Take one unit into the near wheel; return the one before it, or NO_DUE with a need.
 
     IS_ROLL, and nothing done, of one that is to hop.
@@ -329,7 +334,7 @@ def claim_unit(world: World, slot: int, aside: int, offset: int) -> int:
         if due_ms == NO_DUE:
             return NO_DUE
     size = get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT)
-    near_take(world, NearTimer(due_ms, message, size, slot, magic, aside), True)
+    _take_in(world, NearTimer(due_ms, message, size, slot, magic, aside), now_ms, True)
     world.near.chain[slot_place(slot, aside)] += 1
     return get_i64(buf, at + fmt.UNIT_PREV_AT)
 
@@ -458,7 +463,8 @@ def hop(world: World, slot: int, aside: int, offset: int, now_ms: int) -> int:
         world.near.first_hop[from_place] = min(world.near.first_hop[from_place], linked)
         world.dequeue_get.hop_count += 1
     if is_late:
-        near_take(world, NearTimer(due_ms, message, size, stands_in, new_magic, to_aside), False)
+        timer = NearTimer(due_ms, message, size, stands_in, new_magic, to_aside)
+        _take_in(world, timer, now_ms, False)
         world.near.chain[slot_place(stands_in, to_aside)] += 1
         if stands_in > to:
             world.dequeue_get.straggler_slot = max(world.dequeue_get.straggler_slot, stands_in)
@@ -472,38 +478,31 @@ def take(world: World, get: DequeueGet, aside: int, now_ms: int, read: int) -> i
     `read`: where the range begins.
     """
     near, precision = world.near, world.settings.precision_ms
-    limit = min(now_ms, read * precision + ring_buckets(near) - 1)
-    limit = min(limit, world.callers.take_limit_ms)
-    get.emptied_ms = max(get.emptied_ms, read * precision)
-    if now_ms < world.callers.fire_from_ms:
-        return 0
+    popped, overdue, taken = near.popped, overdue_bucket(near, aside), 0
+    limit = min(now_ms, read * precision + ring_buckets(near) - 1, world.callers.take_limit_ms)
     # The newest slot is only half claimed: not from it yet, unless it holds more than there is room
     # for. Then it fires in parts.
-    if get.claim_offset != NO_UNIT and near_room(near) > 0:
+    waits = get.claim_offset != NO_UNIT and near_room(near) > 0
+    if waits:
         limit = min(limit, (get.claimed_slot - 1) * precision - 1)
     if near.count == 0:
         get.emptied_ms = max(get.emptied_ms, limit + 1)
         return 0
-    taken = 0
+    # Of a slot that a broker will read again nothing is taken.
+    if now_ms < world.callers.fire_from_ms or world.callers.take_limit_ms < read * precision:
+        return 0
     room = min(RING_COUNT - waiting_count(world.dequeue_ring.ends), TAKE_COUNT)
-    bucket_ms = get.emptied_ms
-    behind = now_ms < read * precision  # the clock was set back: firing looks only at the clock
-    if behind:
-        bucket_ms = read * precision
-        if bucket_ms > world.callers.take_limit_ms:  # a broker will read that slot again
-            return 0
-    while taken < room and (behind or bucket_ms <= limit):
-        bucket = bucket_at(near, bucket_ms, aside)
-        if behind:
-            if not near_pop_due(near, bucket, now_ms):
-                return taken
-        elif not near_pop(near, bucket):
-            bucket_ms += 1
-            continue
-        _hand_on(world, near.popped[ENTRY_MESSAGE], near.popped[ENTRY_INFO], bucket_ms)
+    while taken < room and not waits and near_pop(near, overdue, now_ms):
+        _hand_on(world, popped[ENTRY_MESSAGE], popped[ENTRY_INFO], popped[ENTRY_DUE])
         taken += 1
-    if not behind:
-        get.emptied_ms = bucket_ms
+    bucket_ms = get.emptied_ms
+    while taken < room and bucket_ms <= limit:
+        if near_pop(near, bucket_at(near, bucket_ms, aside), bucket_ms):
+            _hand_on(world, popped[ENTRY_MESSAGE], popped[ENTRY_INFO], bucket_ms)
+            taken += 1
+        else:
+            bucket_ms += 1
+    get.emptied_ms = bucket_ms
     return taken
 
 

@@ -42,6 +42,7 @@ def jump(world: World, now_ms: int) -> int:
         to = min(to, stop)
         publish(get, "claimed_slot", to)
         publish(get, "walked_slot", to)
+        get.emptied_ms = max(get.emptied_ms, to * precision)
         before = act_as(DEQUEUE_PUT)
         publish(put, "front_slot", to)
         publish(put, "passed_slot", to)

@@ -57,6 +57,7 @@ from timerstore.wheel.near import (
     near_first_due,
     near_last_delete,
     near_room,
+    overdue_bucket,
     ring_buckets,
 )
 from timerstore.wheel.slots import next_used_slot
@@ -375,19 +376,15 @@ def _near_event_ms(world: World, now_ms: int, stop_ms: int) -> int:
     """Return when the near wheel's next timer is due, `stop_ms` at the latest. Under near."""
     near, fire_from_ms = world.near, world.callers.fire_from_ms
     for aside in range(2):
-        if aside == 1 and not is_aside(world):
+        if near.count == 0 or (aside == 1 and not is_aside(world)):
             break
-        base_ms = base_slot(world, aside) * world.settings.precision_ms
-        if now_ms < base_ms:  # the clock was set back
-            first_ms = near_first_due(near, bucket_at(near, base_ms, aside), stop_ms)
-            stop_ms = min(stop_ms, max(first_ms, fire_from_ms))
-        if near.count > 0:
-            emptied_ms = world.aside.emptied_ms if aside == 1 else world.dequeue_get.emptied_ms
-            ms = emptied_ms  # not now: what is due may have found no room when it was tried
-            last = min(stop_ms, emptied_ms + ring_buckets(near) - 1)
-            while ms < last and near.head[bucket_at(near, ms, aside)] == NONE:
-                ms += 1
-            stop_ms = min(stop_ms, max(ms, fire_from_ms))
+        first_ms = near_first_due(near, overdue_bucket(near, aside), now_ms, stop_ms)
+        emptied_ms = world.aside.emptied_ms if aside == 1 else world.dequeue_get.emptied_ms
+        ms = emptied_ms  # not now: what is due may have found no room when it was tried
+        last = min(first_ms, emptied_ms + ring_buckets(near) - 1)
+        while ms < last and near.head[bucket_at(near, ms, aside)] == NONE:
+            ms += 1
+        stop_ms = min(stop_ms, max(min(first_ms, ms), fire_from_ms))
     return stop_ms
 
 

@@ -7,6 +7,7 @@ from tests import naive
 from tests.naive_services import (
     MARKS_DELETE,
     NO_NEED,
+    OVERDUE,
     PLACES,
     PLAIN,
     ROLL,
@@ -100,7 +101,7 @@ def compare(alone: Alone, twin: DequeueGet) -> None:
     for mine, names in ((front, FRONT), (aside, ASIDE)):
         found = [alone.cursor(name) for name in names]
         assert found[:3] == [mine.claimed, mine.walked, mine.offset]
-        assert found[3] <= min(mine.buckets, default=1 << 62)
+        assert found[3] <= min({*mine.buckets} - {OVERDUE}, default=1 << 62)
     assert alone.cursor("kept_slot") == twin.kept_slot
     assert not twin.is_aside() or alone.cursor("first_count") == twin.first
     held = [each for mine in twin.ranges for bucket in mine.buckets.values() for each in bucket]
@@ -264,7 +265,7 @@ def test_a_handover_takes_nothing_behind_its_limit() -> None:
 
 
 def test_a_handover_takes_nothing_behind_its_limit_while_the_clock_is_set_back() -> None:
-    """What is due before R shares R's first bucket, whose slot a broker will read again."""
+    """What is due before R waits in R's slot, which a broker will read again."""
     with Alone(DEQUEUE_GET) as alone:
         link(alone, Log(alone.tag, PRECISION_MS, 4_096), 0, PLAIN, (0, 0), 0)
         alone.step(START_MS - 1)
@@ -276,3 +277,37 @@ def test_a_handover_takes_nothing_behind_its_limit_while_the_clock_is_set_back()
         alone.set_cursors(take_limit=START_MS)
         alone.step(START_MS - 20)
         assert [taken(row).message for row in alone.since("dequeue", 0)] == [5]
+
+
+def test_what_is_due_before_r_fires_by_its_own_millisecond() -> None:
+    """While the clock, set back, is behind R: also if several share a place of the ring."""
+    with Alone(DEQUEUE_GET) as alone:
+        ring = (len(alone.engine.near.head) - 2) // 2
+        alone.step(START_MS)
+        began_ms = START_MS - 3 * ring
+        due = [began_ms + ms for ms in (5, ring + 5, 5, 2 * ring + 5, 3, -7, ring + 4)]
+        alone.push("late", [Late(START_SLOT, PLAIN, i, 77, ms) for i, ms in enumerate(due)])
+        taken_at = {}
+        for now_ms in [*range(began_ms, began_ms + 10), *range(began_ms + 10, START_MS, 7)]:
+            before = alone.tail("dequeue")
+            alone.step(now_ms)
+            taken_at |= {taken(row).message: now_ms for row in alone.since("dequeue", before)}
+        assert [*taken_at] == [5, 4, 0, 2, 6, 1, 3]
+        for i, now_ms in taken_at.items():
+            assert max(due[i], began_ms) <= now_ms < max(due[i] + 7, began_ms + 1)
+
+
+def test_what_was_overdue_and_is_not_any_more_waits_again() -> None:
+    with Alone(DEQUEUE_GET) as alone:
+        alone.begin_ring("dequeue", DEQUEUE_BEGIN)
+        alone.step(START_MS)
+        alone.push("late", [Late(START_SLOT, PLAIN, i, 77, START_MS - i) for i in (10, 20, 30)])
+        alone.leave_room("dequeue", 0)
+        alone.step(START_MS)
+        alone.leave_room("dequeue", 9)
+        found = []
+        for back_ms in (40, 30, 25, 15, 10):
+            alone.step(START_MS - back_ms)
+            rows = alone.since("dequeue", DEQUEUE_BEGIN)
+            found.append([taken(row).message for row in rows])
+        assert found == [[], [30], [30], [30, 20], [30, 20, 10]]

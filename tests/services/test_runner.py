@@ -1,11 +1,14 @@
 """The runner: whom it wakes, how it answers needs, what it plays on a manual clock."""
 
 import os
+import random
 import threading
+from pathlib import Path
 
 import pytest
 
 from tests.faulty_disk import FullDisk
+from tests.models.ledger import read_messages
 from tests.services.alone import (
     DELIVER_LEVELS,
     DEQUEUE_PUT,
@@ -17,6 +20,8 @@ from tests.services.alone import (
     Alone,
     timer,
 )
+from tests.small_store import SMALL
+from timerstore import ManualClock, TimerStore
 from timerstore.errors import StoreFullError
 from timerstore.services.durable.flush import Flusher
 from timerstore.services.running.runner import Runner
@@ -117,3 +122,32 @@ def test_threads_end_when_they_are_told_and_begin_again() -> None:
             names = {thread.name for thread in threading.enumerate()}
             assert "timerstore-enqueue-get" not in names
             assert len(runner._threads) == 0 and DELIVER_LEVELS in range(5)
+
+
+def test_each_fires_once_at_its_time(tmp_path: Path) -> None:
+    """With a clock that was set back an hour, and then moved in steps of any length."""
+    clock, rng = ManualClock(START_MS), random.Random(3)
+    due_ms, reached_ms = [], {}
+    with TimerStore(tmp_path / "s", config=SMALL, clock=clock) as store:
+
+        def move(step_s: float) -> None:
+            clock.advance(step_s)
+            messages = [m for m in read_messages(tmp_path / "s") if m.topic == "t"]
+            fired = {int(m.body) for m in messages}
+            assert len(fired) == len(messages)
+            for i, ms in enumerate(due_ms):
+                reached_ms[i] = max(reached_ms.get(i, 0), clock.now_ms)
+                assert i in fired or ms > clock.now_ms
+                assert i not in fired or ms <= reached_ms[i]
+
+        for step_s in (3_600, -3_600, 0.5, 700, 3, -1_000, 1_500, 900, 1_300, 60):
+            move(step_s)
+            for ahead_ms in (5, rng.choice([-5_000, 16_384 + 5, 900, 600_000, 2_500_000])):
+                due = [clock.now_ms + ahead_ms + rng.randrange(3) for _ in range(30)]
+                bodies = [b"%d" % (len(due_ms) + i) for i in range(30)]
+                store.put_many(bodies, topic="t", at_ms=due)
+                due_ms += due
+            for _ in range(9):
+                move(0.001)
+        move(7_200)
+        assert store.stats().fired_count == 600

@@ -35,37 +35,38 @@ from timerstore.wheel.near import (
     near_keep_deletes,
     near_last_delete,
     near_pop,
-    near_pop_due,
     near_room,
     new_near_wheel,
+    overdue_bucket,
 )
 
 START_MS = 1_700_000_000_000
 PRECISION_MS = 100
 ASIDE = 1_000  # buckets from here on are those of what was put aside
+OVERDUE = 2 * ASIDE  # and from here on, those of what was overdue
 Entry = tuple[int, int, int, int, int]  # due, message, size, slot's place, magic
 
 
 @kernel
 def _insert(near: Any, values: Any, in_front: bool) -> None:
-    bucket_ms, due_ms, message, size, slot, magic, aside = values
+    bucket, due_ms, message, size, slot, magic, aside = values
     timer = NearTimer(due_ms, message, size, slot, magic, aside)
-    near_insert(near, bucket_ms, timer, in_front)
+    near_insert(near, bucket, timer, in_front)
 
 
 @kernel
-def _pop(near: Any, ms: int, aside: int) -> bool:
-    return near_pop(near, bucket_at(near, ms, aside))
+def _bucket(near: Any, ms: int, range_: int) -> int:
+    return overdue_bucket(near, range_ - 2) if range_ >= 2 else bucket_at(near, ms, range_)
 
 
 @kernel
-def _pop_due(near: Any, ms: int, aside: int, now_ms: int) -> bool:
-    return near_pop_due(near, bucket_at(near, ms, aside), now_ms)
+def _pop(near: Any, bucket: int, until_ms: int) -> bool:
+    return near_pop(near, bucket, until_ms)
 
 
 @kernel
-def _first_due(near: Any, ms: int, aside: int, stop_ms: int) -> int:
-    return near_first_due(near, bucket_at(near, ms, aside), stop_ms)
+def _first_due(near: Any, bucket: int, now_ms: int, stop_ms: int) -> int:
+    return near_first_due(near, bucket, now_ms, stop_ms)
 
 
 @kernel
@@ -114,28 +115,24 @@ class Model:
         magic = int(popped[ENTRY_INFO]) & 0xFF
         return int(popped[ENTRY_DUE]), int(popped[ENTRY_MESSAGE]), int(out[0]), int(out[1]), magic
 
+    def at(self, bucket: int) -> int:
+        range_, within_ms = divmod(bucket, ASIDE)
+        return int(_bucket(self.near, START_MS + within_ms, range_))
+
     def insert(self, bucket: int, later_ms: int, in_front: bool) -> None:
-        aside, within_ms = divmod(bucket, ASIDE)
+        aside, within_ms = bucket // ASIDE % 2, bucket % ASIDE
         bucket_ms = START_MS + within_ms
         slot = bucket_ms // PRECISION_MS
         place = slot % SPAN + SPAN * aside
         entry = bucket_ms + later_ms, self.next_message, 91 + bucket, place, 1 + 2 * in_front
         self.next_message += 1
-        values = np.array([bucket_ms, *entry[:3], slot, entry[4], aside], np.int64)
+        values = np.array([self.at(bucket), *entry[:3], slot, entry[4], aside], np.int64)
         _insert(self.near, values, in_front)
         self.buckets[bucket].insert(0 if in_front else len(self.buckets[bucket]), entry)
 
-    def pop(self, bucket: int) -> None:
-        aside, within_ms = divmod(bucket, ASIDE)
-        got = _pop(self.near, START_MS + within_ms, aside)
-        assert bool(got) == bool(self.buckets[bucket])
-        if got:
-            assert self.popped() == self.buckets[bucket].pop(0)
-
-    def pop_due(self, bucket: int, later_ms: int) -> None:
-        aside, within_ms = divmod(bucket, ASIDE)
-        now_ms = START_MS + within_ms + later_ms
-        got = _pop_due(self.near, START_MS + within_ms, aside, now_ms)
+    def pop(self, bucket: int, later_ms: int = 9) -> None:
+        now_ms = START_MS + bucket % ASIDE + later_ms
+        got = _pop(self.near, self.at(bucket), now_ms)
         due = [entry for entry in self.buckets[bucket] if entry[0] <= now_ms]
         assert bool(got) == bool(due)
         if due:
@@ -169,21 +166,23 @@ class Model:
             entry[:2] for entry in entries
         )
         for bucket, held in self.buckets.items():
-            aside, within_ms = divmod(bucket, ASIDE)
-            stop_ms = START_MS + within_ms + 50
+            stop_ms = START_MS + bucket % ASIDE + 50
             first = min([entry[0] for entry in held] + [stop_ms])
-            assert _first_due(self.near, START_MS + within_ms, aside, stop_ms) == first
+            assert _first_due(self.near, self.at(bucket), 0, stop_ms) == first
+            found = _first_due(self.near, self.at(bucket), stop_ms - 50, stop_ms)
+            assert found == first or first <= found <= stop_ms - 50
         remaining = [sum(entry[3] == place for entry in entries) for place in range(PLACES)]
         assert self.near.waiting.tolist() == remaining
 
 
-BUCKETS = st.sampled_from([0, 0, 0, 1, 1, 99, 100, 799, ASIDE, ASIDE, ASIDE + 99])
+BUCKETS = [0, 0, 0, 1, 1, 99, 100, 799, ASIDE, ASIDE, ASIDE + 99, OVERDUE, OVERDUE + ASIDE]
+BUCKETS = st.sampled_from(BUCKETS)
 LATER = st.integers(-3, 3)
 ACTIONS = st.lists(
     st.tuples(st.just("insert"), BUCKETS, LATER, st.booleans())
     | st.tuples(st.just("insert"), BUCKETS, LATER, st.booleans())
     | st.tuples(st.just("pop"), BUCKETS)
-    | st.tuples(st.just("pop_due"), BUCKETS, LATER)
+    | st.tuples(st.just("pop"), BUCKETS, LATER)
     | st.tuples(st.just("insert_delete"), st.integers(0, KEPT_PLACE - 1))
     | st.tuples(st.just("drop_delete"), st.integers(0, KEPT_PLACE))
     | st.tuples(st.just("keep_deletes"), st.integers(0, SPAN - 1)),
@@ -233,7 +232,7 @@ def test_a_bucket_whose_last_chunk_went_is_appended_to_again() -> None:
     for i in range(2 * CHUNK_ENTRIES):
         model.insert(0, -1 if i >= CHUNK_ENTRIES else 1, False)
     for _ in range(CHUNK_ENTRIES):  # empties the second chunk, which is the tail
-        model.pop_due(0, 0)
+        model.pop(0, 0)
     model.check()
     model.insert(0, 2, False)
     model.check()
@@ -242,16 +241,14 @@ def test_a_bucket_whose_last_chunk_went_is_appended_to_again() -> None:
 
 def test_room_runs_out_and_comes_back() -> None:
     near = new_near_wheel(PRECISION_MS, 0)
-    ring = len(near.head) // 2
-    for bucket in range(2 * ring):
+    for bucket in range(len(near.head)):
         assert _room(near) > 0
-        ms, aside = bucket % ring, bucket // ring
-        _insert(near, np.array([ms, ms, 1, 91, 0, 1, aside], np.int64), False)
+        _insert(near, np.array([bucket, 7, 1, 91, 0, 1, 0], np.int64), False)
     while _room(near) > 0:
         _insert_delete(near, np.array([1, 91, 3, 5], np.int64))
     assert near.used == len(near.chunks) // CHUNK_WORDS
     check(near)
-    assert _pop(near, 5, 0)
+    assert _pop(near, 5, 7)
     assert _room(near) == 1
 
 
@@ -283,7 +280,7 @@ def test_check_notices() -> None:
         return model.near
 
     def bucket(near: NearWheel, later_ms: int) -> int:
-        return (START_MS + later_ms) % (len(near.head) // 2)
+        return (START_MS + later_ms) % (len(near.head) // 2 - 1)
 
     def lose(near: NearWheel) -> None:
         near.free = NONE
