@@ -42,13 +42,14 @@ def validation_rules() -> str:
 
 def distribution_rules() -> str:
     """Write a table of the pipeline's rules, with their limits."""
-    rows = ["| rule | measures | warns above | fails above | judged from | what to do |"]
+    rows = ["| rule | measures | warns above | fails above | judged from | it means; what to do |"]
     rows.append("|---|---|---|---|---|---|")
     for rule in DISTRIBUTION_RULES:
         limits = DEFAULTS[rule.name]
         least = _number(limits.least) if limits.least else ""
         cells = (f"`{rule.name}`", rule.measures, _number(limits.warn), _number(limits.fail), least)
-        rows.append(f"| {' | '.join((*cells, rule.advice))} |")
+        told = f"{rule.means} {rule.do}"
+        rows.append(f"| {' | '.join((*cells, told))} |")
     return "\n".join(rows)
 
 

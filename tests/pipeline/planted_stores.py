@@ -40,6 +40,7 @@ class Case:
 
     folder: Path
     options: dict[str, Any] = field(default_factory=dict)
+    start_ms: int = START_MS
 
     @property
     def path(self) -> Path:
@@ -51,7 +52,7 @@ class Case:
 
     @contextmanager
     def store(self, config: Config = CONFIG) -> Iterator[tuple[timerstore.TimerStore, ManualClock]]:
-        clock = ManualClock(START_MS)
+        clock = ManualClock(self.start_ms)
         with timerstore.open(self.path, config=config, clock=clock) as store:
             yield store, clock
             clock.advance(timedelta(0))  # what was put goes into the wheel
@@ -118,15 +119,15 @@ def _(case: Case, bad: bool) -> Limits:
 def _(case: Case, bad: bool) -> Limits:
     """Nine minutes of one timer, one of k: 0.9 (k − 1) / (k + 9)."""
     k = 12 if bad else 11
-    case.put([*(60 * i + 5 for i in range(1, 10)), *([605] * k)], topic="campaign")
+    case.put([*(3_600 + 60 * i for i in range(1, 10)), *([4_205] * k)], topic="campaign")
     return {"skew_gini": {"warn": 0.3, "fail": 0.46, "least": 10}}
 
 
 @planted("skew_heaviest")
 def _(case: Case, bad: bool) -> Limits:
     """A hundred minutes, of which one has half of all, or one timer more."""
-    singles = [60 * i + 5 for i in range(1, 100)]
-    case.put([*singles, *([6_005] * (100 if bad else 99))], topic="campaign")
+    singles = [3_600 + 60 * i for i in range(1, 100)]
+    case.put([*singles, *([9_605] * (100 if bad else 99))], topic="campaign")
     return {"skew_heaviest": {"warn": 0.4, "fail": 0.5, "least": 100}}
 
 
@@ -208,14 +209,14 @@ def _(case: Case, bad: bool) -> Limits:
     return {"drift_due": {"fail": 0.5}}
 
 
-def _fired(case: Case, on_time: int, late: int) -> None:
-    """Some fire when they are due, some five seconds later, while nobody had the store open."""
+def _fired(case: Case, on_time: int, late: int, down_ms: int = 8_000) -> None:
+    """Some fire when they are due, some seconds later, because nobody had the store open."""
     clock = ManualClock(START_MS)
     with timerstore.open(case.path, config=CONFIG, clock=clock) as store:
         store.put_many([b"x"] * on_time, delay_ms=[500] * on_time)
         store.put_many([b"x"] * late, delay_ms=[3_000] * late)
         clock.advance(SECOND)
-    clock = ManualClock(START_MS + 8_000)
+    clock = ManualClock(START_MS + down_ms)
     with timerstore.open(case.path, config=CONFIG, clock=clock):
         clock.advance(SECOND)
 
@@ -238,6 +239,27 @@ def _(case: Case, bad: bool) -> Limits:
     doubled = range(2_000, 3_000 - single)
     case.put([*range(100, 100 + single), *doubled, *doubled])
     return {"drift_load": {"fail": 0.5}}
+
+
+@planted("drift_trend")
+def _(case: Case, bad: bool) -> Limits:
+    """A hundred timers four weeks ago, then 200, or a timer more."""
+    for day in range(3):
+        case.start_ms = START_MS + day * 86_400_000
+        case.put([300 + i for i in range(100)])
+        now_ms = case.start_ms
+        pipeline.run({"store": str(case.path)}, case.out, run=f"before-{day}", now_ms=now_ms)
+        case.path.rename(case.folder / f"before-{day}")
+    case.start_ms = case.options["now_ms"] = START_MS + 28 * 86_400_000
+    case.put([300 + i for i in range(201 if bad else 200)])
+    return {"drift_trend": {"warn": 1.5, "fail": 2, "least": 10}}
+
+
+@planted("late_fired")
+def _(case: Case, bad: bool) -> Limits:
+    """Two of a hundred are five seconds late, or six."""
+    _fired(case, 98, 2, down_ms=8_000 + 1_000 * bad)
+    return {"late_fired": {"warn": 1, "fail": 5}}
 
 
 @planted("drift_pending")

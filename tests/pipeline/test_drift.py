@@ -1,20 +1,25 @@
 """Drift: what a run is compared with, what differs by chance alone."""
 
+import tempfile
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timerstore import pipeline
-from timerstore.pipeline.loadrules import robust_score
-from timerstore.pipeline.storetables import DUE_BINS, StoreTables
+from timerstore.audit import ask
+from timerstore.pipeline.finding import Finding
+from timerstore.pipeline.judging import Looked, judged, open_engine
+from timerstore.pipeline.storetables import DUE_BINS
+from timerstore.pipeline.tablefiles import TableFiles
 from timerstore.pipeline.thresholds import Thresholds
-from timerstore.pipeline.timerules import references, stability_index, time_findings
 
+pytestmark = pytest.mark.slow
 DAY_MS = 86_400_000
 BINS = st.lists(st.integers(0, 5_000), min_size=3, max_size=12)
+DRIFT = [rule for rule in pipeline.DISTRIBUTION_RULES if rule.name.startswith("drift")]
 
 
 def profile(*counts: int) -> list[int]:
@@ -23,20 +28,28 @@ def profile(*counts: int) -> list[int]:
 
 def row(day: int, due: list[int]) -> dict[str, Any]:
     told = dict.fromkeys(("due_profile", "late_profile", "load_profile"), due)
-    return {"at_ms": day * DAY_MS + 5, "pending": sum(due), "precision_ms": 1_000, **told}
+    return {"at_ms": day * DAY_MS + 5, "pending": sum(due)} | told
 
 
-def seen(today: dict[str, Any], history: list[dict[str, Any]]) -> StoreTables:
-    empty = {
-        name: pipeline.TABLES[name].schema.empty_table()
-        for name in ("due", "groups", "slot_load", "lateness")
-    }
-    return StoreTables(today, empty, history)
+def asked(
+    stores: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]], spark: Any = None
+) -> dict[tuple[str, str], Finding]:
+    """What the rules about drift say of stores with these rows: today's, earlier ones."""
+    looked = [Looked(name, today, history) for name, (today, history) in stores.items()]
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        files = TableFiles(folder, "one", "2027-01-04")
+        with open_engine(looked, files, Thresholds(), spark) as engine:
+            for rule in DRIFT:
+                rows = ask(engine, rule, rule.limits)
+                for name in stores:
+                    found[name, rule.name] = judged(rule, rule.limits, rows.get(name, []))
+    return found
 
 
 def drifted(today: dict[str, Any], history: list[dict[str, Any]]) -> set[str]:
-    found = time_findings(seen(today, history), Thresholds())
-    return {each.rule for each in found if each.verdict != "ok"}
+    found = asked({"store": (today, history)})
+    return {rule for (_, rule), each in found.items() if each.verdict != "ok"}
 
 
 WEEKDAY, SUNDAY = profile(900, 50, 50), profile(50, 50, 900)
@@ -52,12 +65,13 @@ def test_a_week_repeats() -> None:
     assert wrong == {"drift_due", "drift_lateness", "drift_load"}
 
 
-def test_references() -> None:
-    history = [row(day, WEEKDAY) for day in range(40)][::-1]
-    last, weekly = references(seen(row(40, WEEKDAY), history))
-    assert [each["at_ms"] // DAY_MS for each in last] == [39, 38, 37, 36, 35, 34, 33]
-    assert [each["at_ms"] // DAY_MS for each in weekly] == [33, 26, 19, 12]
-    assert references(seen(row(0, WEEKDAY), [])) == []
+def test_a_run_is_compared_with_seven_and_with_four_of_its_weekday() -> None:
+    near = [row(day, WEEKDAY) for day in range(33, 40)][::-1]
+    found = asked({"store": (row(40, WEEKDAY), [*near, row(32, SUNDAY)])})
+    assert "7 earlier runs" in found["store", "drift_due"].says
+    weekly = [row(day, SUNDAY if day in (12, 19, 26, 33) else WEEKDAY) for day in range(5, 40)]
+    found = asked({"store": (row(40, SUNDAY), weekly[::-1])})
+    assert "4 earlier runs" in found["store", "drift_due"].says
 
 
 def test_too_few_runs_or_timers_are_not_judged() -> None:
@@ -69,37 +83,49 @@ def test_too_few_runs_or_timers_are_not_judged() -> None:
     assert drifted(row(5, profile(1, 0, 20)), few) == set()
 
 
-@given(BINS)
-def test_the_same_does_not_drift(counts: list[int]) -> None:
-    assert stability_index(counts, counts) == 0
-    assert stability_index([10 * each for each in counts], counts) < 0.1 or sum(counts) < 1_000
+def test_growth_by_a_twentieth_a_day_is_told() -> None:
+    """No day differs much from the one before it."""
+    history = [row(day, profile(int(1_000 * 1.05**day))) for day in range(35)][::-1]
+    assert drifted(row(35, profile(int(1_000 * 1.05**35))), history) == {"drift_trend"}
+    steady = [row(day, profile(1_000 + 90 * (day % 7 == 3))) for day in range(35)][::-1]
+    assert drifted(row(35, profile(1_000)), steady) == set()
 
 
-@given(BINS, BINS)
-def test_both_ways_it_is_the_same(a: list[int], b: list[int]) -> None:
-    length = min(len(a), len(b))
-    there, back = stability_index(a[:length], b[:length]), stability_index(b[:length], a[:length])
-    assert there == pytest.approx(back) and there >= 0
+def stability_index(now: list[int], before: list[int]) -> float:
+    """As `drift.sql` works it out, step by step."""
+    pairs = [(a, b) for a, b in zip(now, before, strict=True) if a or b]
+    all_a, all_b = sum(a for a, _ in pairs), sum(b for _, b in pairs)
+    if not all_a or not all_b:
+        return 0.0
+    found = -(len(pairs) - 1) * (1 / all_a + 1 / all_b)
+    for a, b in pairs:
+        p, q = (a + 0.5) / (all_a + len(pairs) / 2), (b + 0.5) / (all_b + len(pairs) / 2)
+        found += (p - q) * float(np.log(p / q))
+    return max(0.0, found)
+
+
+@settings(max_examples=20)
+@given(st.lists(st.tuples(BINS, BINS), min_size=1, max_size=20))
+def test_the_index_is_worked_out(pairs: list[tuple[list[int], list[int]]]) -> None:
+    stores, expected = {}, {}
+    for number, (a, b) in enumerate(pairs):
+        history = [row(4, profile(*b)), row(3, profile(*b))]
+        stores[str(number)] = row(5, profile(*a)), history
+        is_judged = sum(a) >= 1_000
+        twice = [2 * each for each in profile(*b)]
+        expected[str(number)] = stability_index(profile(*a), twice) if is_judged else 0.0
+    found = asked(stores)
+    values = {name: found[name, "drift_due"].value for name in stores}
+    assert values == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
 def test_chance_is_no_drift() -> None:
-    """Of a hundred pairs of samples of one distribution nearly none is told."""
+    """Of a hundred pairs of samples of one distribution none is told."""
     rng = np.random.default_rng(5)
     weights = rng.dirichlet(np.ones(20))
-    pairs = rng.multinomial(1_000, weights, (100, 2))
-    found = [stability_index(a.tolist(), b.tolist()) for a, b in pairs]
-    assert sum(each > 0.1 for each in found) == 0
-
-
-@pytest.mark.parametrize(
-    ("load", "around", "empty", "score"),
-    [
-        (105, [4] * 600, 0, 50.5),
-        (9, [], 600, 9.0),
-        (9, [], 0, 0.0),
-        (1_000, [0, 10, 20, 30, 1_000_000], 0, 980 / (1.4826 * 10)),
-    ],
-)
-def test_robust_scores(load: int, around: list[int], empty: int, score: float) -> None:
-    """A peak nearby lifts neither the median nor the deviation."""
-    assert robust_score(load, np.array(around, np.int64), empty) == pytest.approx(score)
+    stores = {}
+    for number in range(100):
+        a, b, c = (profile(*map(int, rng.multinomial(1_000, weights))) for _ in range(3))
+        stores[str(number)] = row(5, a), [row(4, b), row(3, c)]
+    found = asked(stores)
+    assert all(found[name, "drift_due"].value < 0.1 for name in stores)

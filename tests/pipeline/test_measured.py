@@ -94,26 +94,31 @@ def check_slots(path: Path, measured: Measured) -> None:
     by_slot = {row[counted.SLOT_NUMBER]: row for row in measured.slot_rows()}
     assert set(by_slot) == {row["slot"] for row in ahead}
     latest = {row["message_offset"]: row["offset"] for row in ahead}
+
+    def is_superseded(row: dict[str, Any]) -> bool:
+        at = row["message_offset"]
+        return bool(at < cursors["floor"] or row["offset"] != latest[at])
+
     rolls = 0
     for slot, found in by_slot.items():
         units = [row for row in ahead if row["slot"] == slot]
-        living = [
-            row
-            for row in units
-            if not row["is_delete"] and row["message_offset"] >= cursors["floor"]
-            if row["offset"] == latest[row["message_offset"]]
-        ]
+        living = [row for row in units if not row["is_delete"] and not is_superseded(row)]
         pages = set[int]()
         for row in living:
             first, last = row["message_offset"], row["message_offset"] + row["message_size"] - 1
             pages.update(range(first // 4_096, last // 4_096 + 1))
         hashes = Counter(row["topic_hash"] & 0xFFFFFFFF for row in living)
-        rolls += sum(row["is_roll"] for row in living)
+        net = Counter[bool]()
+        for row in units:
+            if not is_superseded(row):
+                net[row["is_roll"]] += -1 if row["is_delete"] else 1
+        rolls += net[True]
+        assert found[counted.SLOT_FIRES] == max(0, net[False])
         assert found[counted.SLOT_UNITS] == found[counted.SLOT_DEPTH] == len(units)
         assert found[counted.SLOT_DELETES] == sum(row["is_delete"] for row in units)
         assert found[counted.SLOT_LIVE] == len(living)
         assert found[counted.SLOT_LIVE] - found[counted.SLOT_LATE] == found[counted.SLOT_EXPECTED]
-        assert found[counted.SLOT_ROLLS] == sum(row["is_roll"] for row in living)
+        assert found[counted.SLOT_ROLLS] == max(0, net[True])
         assert found[counted.SLOT_MESSAGE_BYTES] == sum(row["message_size"] for row in living)
         assert found[counted.SLOT_PAGES] == len(pages)
         assert found[counted.SLOT_INDEX] == indexes[slot]

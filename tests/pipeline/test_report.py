@@ -73,7 +73,7 @@ def test_a_page(case: Case) -> None:
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
     assert {f"#{each}" for each in page.ids} == set(page.links) and len(page.links) == 2
     assert "<gone>" in words and "NotAStoreError" in words and "<b>" not in text.split("</h1>")[0]
-    assert "1,201 timers, 1,201 of topic campaign" in words
+    assert "1,201 timers; 1,201 units of topic campaign" in words
     for title in ("When timers fall due", "Units in the wheel", "Pending, run by run", "Drift"):
         assert title in words
     assert '<h2 id="store-0">&lt;gone&gt;' in text  # the worst comes first

@@ -218,7 +218,10 @@ def _run(
 
     if not spark:
         with out.progress("reading stores"):
-            return run(stores, tables, **options)
+            try:
+                return run(stores, tables, **options)
+            except ImportError as e:
+                raise InvalidArgumentError(str(e)) from e
     with out.progress("reading stores on Spark"), _on_spark(master) as running:
         return run(stores, tables, spark=running, **options)
 

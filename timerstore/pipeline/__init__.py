@@ -10,10 +10,8 @@
     tablefiles.py    where they lie, how a run replaces what it wrote
     publishing.py    the same in a catalog of Iceberg or Delta
     runresult.py     what a run returns
-    judging.py       the rules of distribution
-    loadrules.py     … about load, skew
-    slotrules.py     … about slots, chains, rolls
-    timerules.py     … about drift, age
+    judging.py       asks the rules of distribution, which are in timerstore/audit
+    sentences.py     what they say, filled with numbers
     finding.py       what a rule says
     thresholds.py    from which value on it warns
     htmlreport.py    a page about a run
@@ -26,10 +24,10 @@ tables are made of. So each is read once, and what is there is judged by the sam
 
 from __future__ import annotations
 
+from timerstore.audit import DISTRIBUTION_RULES
 from timerstore.pipeline.finding import Finding
 from timerstore.pipeline.following import follow
 from timerstore.pipeline.htmlreport import write_report as report
-from timerstore.pipeline.judging import DISTRIBUTION_RULES
 from timerstore.pipeline.publishing import publish
 from timerstore.pipeline.resulttables import TABLES, VERSION
 from timerstore.pipeline.runresult import RunResult, StoreResult

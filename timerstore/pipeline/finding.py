@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from timerstore.pipeline.thresholds import NEVER, Limits
+from timerstore.audit import Limits
 from timerstore.validation.evidence import Example
 from timerstore.validation.result import RuleResult, Validation
 from timerstore.validation.words import counted
@@ -17,16 +17,6 @@ FAIL: Final = "fail"
 VERDICTS: Final = (OK, WARN, FAIL)
 CONSISTENCY: Final = "consistency"
 DISTRIBUTION: Final = "distribution"
-
-
-class DistributionRule(NamedTuple):
-    """One rule about how timers are distributed."""
-
-    name: str
-    measures: str
-    """What its value is, with its unit."""
-    advice: str
-    """What to do if it warns or fails."""
 
 
 @dataclass(frozen=True)
@@ -51,31 +41,13 @@ class Finding:
         return row | {"places": [each._asdict() for each in self.places]}
 
 
-def judged(
-    rule: DistributionRule,
-    limits: Limits,
-    value: float,
-    says: str,
-    *,
-    checked: int,
-    places: Iterable[Example] = (),
-) -> Finding:
-    """Return what a rule of distribution finds; of fewer than `least` it judges nothing."""
-    verdict = OK
-    if checked >= limits.least:
-        verdict = FAIL if value > limits.fail else WARN if value > limits.warn else OK
-    return Finding(
-        rule=rule.name,
-        kind=DISTRIBUTION,
-        verdict=verdict,
-        value=float(value),
-        says=says,
-        advice="" if verdict == OK else rule.advice,
-        warn=limits.warn,
-        fail=None if limits.fail == NEVER else limits.fail,
-        checked=int(checked),
-        places=tuple(places),
-    )
+def verdict_of(value: float, limits: Limits) -> str:
+    """Return what a value means.
+
+    >>> verdict_of(3, Limits(warn=1, fail=2)), verdict_of(1, Limits(warn=1))
+    ('fail', 'ok')
+    """
+    return FAIL if value > limits.fail else WARN if value > limits.warn else OK
 
 
 def of_validation(found: Validation) -> list[Finding]:

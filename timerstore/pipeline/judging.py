@@ -1,46 +1,181 @@
-"""All rules of distribution, over the tables of one store.
+"""The rules of distribution, asked of all stores of a run at once, and what they say.
 
-They need only the tables. So they judge in the place that makes the tables, a task of Spark or one
-process, and again when somebody reads the tables.
+They read the run's tables as they were written, and the rows of `stores` of this run and of earlier
+ones: on Spark if that made the tables, else with DuckDB.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from timerstore.pipeline import loadrules, slotrules, timerules
-from timerstore.pipeline.finding import DistributionRule, Finding
-from timerstore.pipeline.storetables import StoreTables
+import numpy as np
+import pyarrow as pa
+
+from timerstore.audit import DISTRIBUTION_RULES, DuckDB, Limits, OnSpark, Rule, ask
+from timerstore.pipeline.finding import DISTRIBUTION, OK, Finding, verdict_of, worst
+from timerstore.pipeline.resulttables import TABLES
+from timerstore.pipeline.runresult import StoreResult
+from timerstore.pipeline.sentences import filled
+from timerstore.pipeline.storetables import UNREADABLE
+from timerstore.pipeline.tablefiles import TableFiles
 from timerstore.pipeline.thresholds import Thresholds
+from timerstore.validation.evidence import Example
+from timerstore.validation.timeaxis import DAY_MS
 
-DISTRIBUTION_RULES: Final[tuple[DistributionRule, ...]] = (
-    loadrules.LOAD_SECOND,
-    loadrules.LOAD_MINUTE,
-    loadrules.LOAD_HOUR,
-    loadrules.SKEW_NEIGHBOURS,
-    loadrules.SKEW_GINI,
-    loadrules.SKEW_HEAVIEST,
-    slotrules.SLOTS_MAPPED,
-    slotrules.SLOTS_RING,
-    slotrules.CHAINS_DEPTH,
-    slotrules.CHAINS_SCATTER,
-    slotrules.CHAINS_DEAD,
-    slotrules.ROLLS_COST,
-    timerules.DRIFT_DUE,
-    timerules.DRIFT_LATENESS,
-    timerules.DRIFT_LOAD,
-    timerules.DRIFT_PENDING,
-    timerules.AGE_OVERDUE,
-    timerules.AGE_UNREAD,
-    timerules.AGE_DEAD,
-)
-"""In the order in which they are shown."""
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_READ: Final = ("slot_load", "due", "lateness", "groups", "growth")
+_PROFILES: Final = {"due": "due_profile", "late": "late_profile", "load": "load_profile"}
+_DIGITS: Final = 9
+"""Of a value that are kept: the last ones depend on the order in which an engine adds."""
 
 
-def judge(seen: StoreTables, thresholds: Thresholds) -> list[Finding]:
-    """Return what each rule of distribution finds, in their order. O(rows)."""
-    return [
-        *loadrules.load_findings(seen, thresholds),
-        *slotrules.slot_findings(seen, thresholds),
-        *timerules.time_findings(seen, thresholds),
+class Looked(NamedTuple):
+    """What was seen of a store, before the rules of distribution are asked."""
+
+    name: str
+    row: dict[str, Any]
+    """Its row of `stores`."""
+    history: Sequence[dict[str, Any]] = ()
+    """Rows of `stores` of earlier runs, the newest first; of each day the last one."""
+    consistency: Sequence[Finding] = ()
+    files: tuple[str, ...] = ()
+    """What was written."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it could be read."""
+        return bool(self.row["state"] != UNREADABLE)
+
+
+def judge_all(
+    looked: Sequence[Looked], files: TableFiles, thresholds: Thresholds, spark: SparkSession | None
+) -> list[StoreResult]:
+    """Ask each rule of all stores, and write `stores` and `findings`; return what was found."""
+    read = [each for each in looked if each.is_read]
+    found: dict[str, list[Finding]] = {each.name: list(each.consistency) for each in read}
+    if read:
+        with open_engine(read, files, thresholds, spark) as engine:
+            for rule in DISTRIBUTION_RULES:
+                limits = thresholds.limits[rule.name]
+                rows = ask(engine, rule, limits)
+                for each in read:
+                    found[each.name].append(judged(rule, limits, rows.get(each.name, [])))
+    return [_write(each, found.get(each.name), files) for each in looked]
+
+
+def judged(rule: Rule, limits: Limits, rows: Sequence[Mapping[str, Any]]) -> Finding:
+    """Return what a rule finds in one store; without a row there is nothing to judge."""
+    told: Mapping[str, Any] = rows[0] if rows else {"value": 0.0, "checked": 0}
+    value = float(f"{told['value']:.{_DIGITS}g}")
+    verdict = verdict_of(value, limits) if rows else OK
+    said = limits._asdict() | dict(told)
+    return Finding(
+        rule=rule.name,
+        kind=DISTRIBUTION,
+        verdict=verdict,
+        value=value,
+        says=filled(rule.says if rows else rule.none, said),
+        advice="" if verdict == OK else f"{rule.means} {rule.do}",
+        warn=limits.warn,
+        fail=limits.fail_or_none,
+        checked=int(told["checked"]),
+        places=tuple(
+            Example(row["file"], int(row["offset"]), filled(rule.place, row))
+            for row in rows
+            if row.get("file") is not None
+        ),
+    )
+
+
+def _write(looked: Looked, found: list[Finding] | None, files: TableFiles) -> StoreResult:
+    row, written = looked.row, [*looked.files]
+    if found is not None:
+        row = row | {"verdict": worst(each.verdict for each in found)}
+        rows = TABLES["findings"].rows([each.to_dict() for each in found])
+        written.append(files.write("findings", rows, looked.name))
+    written.append(files.write("stores", TABLES["stores"].rows([row]), looked.name))
+    return StoreResult(
+        name=looked.name,
+        path=row["path"],
+        state=row["state"],
+        verdict=row["verdict"],
+        error=row["error"],
+        findings=tuple(each for each in found or () if each.verdict != OK),
+        messages=row["messages"] or 0,
+        units=row["units"] or 0,
+        files=tuple(written),
+    )
+
+
+# --- what the rules read
+
+
+def open_engine(
+    read: Sequence[Looked],
+    files: TableFiles,
+    thresholds: Thresholds,
+    spark: SparkSession | None,
+) -> DuckDB | OnSpark:
+    """Return what runs the rules, with the tables that they read."""
+    few = {
+        "stores": _stores(read),
+        "history": pa.Table.from_pylist([row for each in read for row in _history(each)]),
+        "profiles": _profiles(read),
+        "limits": pa.Table.from_pylist(
+            [{"rule": name} | each._asdict() for name, each in thresholds.limits.items()]
+        ),
+        "machine": pa.table(
+            {"fire_rate_per_s": pa.array([thresholds.fire_rate_per_s], pa.float64())}
+        ),
+    }
+    if spark is None:
+        written = [file for each in read for file in each.files]
+        return DuckDB(few | {name: files.dataset(name, written) for name in _READ})
+    frames = {name: spark.createDataFrame(table) for name, table in few.items()}
+    return OnSpark(spark, frames | {name: files.frame(spark, name) for name in _READ})
+
+
+def _stores(read: Sequence[Looked]) -> Any:
+    table = TABLES["stores"].rows([each.row for each in read])
+    return table.append_column("store", pa.array([each.name for each in read]))
+
+
+def _runs(looked: Looked) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield this run, as 0, and those before it."""
+    yield from enumerate([looked.row, *looked.history])
+
+
+def _history(looked: Looked) -> Iterator[dict[str, Any]]:
+    for ago, row in _runs(looked):
+        yield {
+            "store": looked.name,
+            "ago": ago,
+            "day": row["at_ms"] // DAY_MS,
+            "pending": row["pending"],
+            "runs": len(looked.history),
+        }
+
+
+def _profiles(read: Sequence[Looked]) -> Any:
+    """Return the profiles of all runs, a row for each of their bins."""
+    rows = [
+        (each.name, ago, profile, row[column])
+        for each in read
+        for ago, row in _runs(each)
+        for profile, column in _PROFILES.items()
     ]
+    lengths = [len(bins) for *_, bins in rows]
+    names, ago, profiles, counts = zip(*rows, strict=True)
+    at = pa.array(np.repeat(np.arange(len(rows)), lengths))
+    return pa.table(
+        {
+            "store": pa.array(names).take(at),
+            "ago": pa.array(ago, pa.int64()).take(at),
+            "profile": pa.array(profiles).take(at),
+            "bin": np.concatenate([np.arange(each) for each in lengths]),
+            "timers": pa.array([count for bins in counts for count in bins], pa.int64()),
+        }
+    )

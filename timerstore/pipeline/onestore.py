@@ -1,4 +1,4 @@
-"""One store, from its bytes to its files: looked at, judged, written.
+"""One store, from its bytes to its tables: looked at, written; `judging.py` does what is left.
 
 A small store is done in one go, in one task. Of a large one many do the two rounds of a
 validation (`timerstore/validation/work.py`), and then one does what is left.
@@ -9,15 +9,12 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from timerstore.ground.config import DELAY_LEVELS
-from timerstore.pipeline.finding import Finding, of_validation, worst
+from timerstore.pipeline.finding import of_validation
 from timerstore.pipeline.fleet import Member
-from timerstore.pipeline.judging import judge
-from timerstore.pipeline.resulttables import TABLES
-from timerstore.pipeline.runresult import StoreResult
-from timerstore.pipeline.storetables import UNREADABLE, reason_of, tables_of, unreadable
+from timerstore.pipeline.judging import Looked
+from timerstore.pipeline.storetables import reason_of, tables_of, unreadable
 from timerstore.pipeline.tablefiles import TableFiles, history_of
 from timerstore.pipeline.thresholds import Thresholds
 from timerstore.tables.view import forget
@@ -52,10 +49,10 @@ def plan_store(member: Member, options: RunOptions) -> Plan:
     )
 
 
-def do_store(member: Member, options: RunOptions) -> StoreResult:
+def do_store(member: Member, options: RunOptions) -> Looked:
     """Do all of a store in this process; one that cannot be read is a row."""
 
-    def work() -> StoreResult:
+    def work() -> Looked:
         plan = plan_store(member, options)
         try:
             tally = run_plainly(plan, lambda _: None)
@@ -66,9 +63,7 @@ def do_store(member: Member, options: RunOptions) -> StoreResult:
     return or_unreadable(member, options, work)
 
 
-def or_unreadable(
-    member: Member, options: RunOptions, work: Callable[[], StoreResult]
-) -> StoreResult:
+def or_unreadable(member: Member, options: RunOptions, work: Callable[[], Looked]) -> Looked:
     """Do something about a store; if that fails, write that it could not be read.
 
     An error of one store must not keep the others from being looked at. What is wrong
@@ -82,40 +77,21 @@ def or_unreadable(
     return give_up(member, options, reason)
 
 
-def give_up(member: Member, options: RunOptions, reason: str) -> StoreResult:
-    """Write the row of a store that could not be read."""
-    row = unreadable(member.path, reason, options.now_ms)
-    file = options.files.write("stores", TABLES["stores"].rows([row]), member.name)
-    return StoreResult(
-        member.name, member.path, UNREADABLE, row["verdict"], row["error"], files=(file,)
-    )
+def give_up(member: Member, options: RunOptions, reason: str) -> Looked:
+    """Return a store that could not be read."""
+    return Looked(member.name, unreadable(member.path, reason, options.now_ms))
 
 
-def finish_store(member: Member, scope: Scope, tally: Evidence, options: RunOptions) -> StoreResult:
-    """Judge what both rounds found, and write the tables."""
+def finish_store(member: Member, scope: Scope, tally: Evidence, options: RunOptions) -> Looked:
+    """Write the tables of what both rounds found."""
     finish(scope, tally)
     seen, found = tables_of(scope, tally, options.now_ms)
     files = options.files
-    seen.history = history_of(files.out, member.name, files.run, files.day)
-    findings = [*of_validation(found), *judge(seen, options.thresholds)]
-    seen.store["verdict"] = worst(each.verdict for each in findings)
-    made: dict[str, Any] = {
-        "stores": TABLES["stores"].rows([seen.store]),
-        "findings": TABLES["findings"].rows([each.to_dict() for each in findings]),
-        **seen.tables,
-    }
-    written = tuple(files.write(name, rows, member.name) for name, rows in made.items())
-    return StoreResult(
+    written = [files.write(name, rows, member.name) for name, rows in seen.tables.items()]
+    return Looked(
         name=member.name,
-        path=member.path,
-        state=seen.store["state"],
-        verdict=seen.store["verdict"],
-        findings=_told(findings),
-        messages=found.counts["messages"],
-        units=found.counts["units"],
-        files=written,
+        row=seen.store,
+        history=history_of(files.out, member.name, files.run, files.day),
+        consistency=of_validation(found),
+        files=tuple(written),
     )
-
-
-def _told(findings: list[Finding]) -> tuple[Finding, ...]:
-    return tuple(each for each in findings if each.verdict != "ok")

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerstore.pipeline.fleet import Member, size_of
+from timerstore.pipeline.judging import Looked
 from timerstore.pipeline.onestore import (
     RunOptions,
     do_store,
@@ -25,7 +26,6 @@ from timerstore.pipeline.onestore import (
     or_unreadable,
     plan_store,
 )
-from timerstore.pipeline.runresult import StoreResult
 from timerstore.pipeline.storetables import reason_of
 from timerstore.tables.view import forget
 from timerstore.timelog.jit.record import Words
@@ -65,10 +65,8 @@ class _Work(NamedTuple):
     """A large store with the number of a split; or (−1, small stores …)."""
 
 
-def do_on_spark(
-    spark: SparkSession, members: list[Member], options: RunOptions
-) -> list[StoreResult]:
-    """Do all stores; return what was found in each, in their order."""
+def do_on_spark(spark: SparkSession, members: list[Member], options: RunOptions) -> list[Looked]:
+    """Look at all stores; return what was seen of each, in their order."""
     work, found = _plan(members, options, _task_count(spark))
     try:
         if work.tasks:
@@ -95,9 +93,9 @@ def _task_count(spark: SparkSession) -> int:
 
 def _plan(
     members: list[Member], options: RunOptions, task_count: int
-) -> tuple[_Work, dict[int, StoreResult]]:
+) -> tuple[_Work, dict[int, Looked]]:
     """Plan the large stores; put the small ones together; return also those that failed so soon."""
-    work, found = _Work(members, {}, options, []), dict[int, StoreResult]()
+    work, found = _Work(members, {}, options, []), dict[int, Looked]()
     sizes = [size_of(member.path) for member in members]
     small = sorted(range(len(members)), key=lambda number: -sizes[number])
     for number, member in enumerate(members):

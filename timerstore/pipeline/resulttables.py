@@ -166,9 +166,13 @@ _TABLES: Final = (
                 ("how many rolls they still need together; of a broker's store at least so many"),
             ),
             ("hop_bytes", _LONG, "the bytes that these rolls will write"),
-            ("due_profile", _LONGS, "pending by hours to come: 24 hours, 30 days, later, overdue"),
+            (
+                "due_profile",
+                _LONGS,
+                "pending: within a day by UTC hour, then by days ahead up to 30, later, overdue",
+            ),
             ("late_profile", _LONGS, "fired within a day, by lateness: 0 ms, 1, 2–3, 4–7, …"),
-            ("load_profile", _LONGS, "slots ahead by their units: 1, 2–3, 4–7, …"),
+            ("load_profile", _LONGS, "slots ahead by the timers that fire in them: 1, 2–3, 4–7, …"),
         ),
     ),
     ResultTable(
@@ -200,10 +204,19 @@ _TABLES: Final = (
             ("time_ms", _LONG, "the same, ms"),
             ("units", _LONG, "of the slot in the timer log, dead ones too"),
             ("live", _LONG, "of them neither deletes nor superseded"),
+            ("fires", _LONG, "timers that are due in it, those that are cancelled left out"),
             ("deletes", _LONG, "of them deletes; each has a dead unit beside it"),
             ("superseded", _LONG, "of them those that moved elsewhere, by cleaning or by a hop"),
-            ("rolls", _LONG, "of the live ones: on the way to a later slot"),
-            ("late", _LONG, "of the live ones: those put after their own slot had passed"),
+            (
+                "rolls",
+                _LONG,
+                "timers on the way to a later slot, those that are cancelled left out",
+            ),
+            (
+                "late",
+                _LONG,
+                "of the live ones: those put when their own slot was passed or claimed",
+            ),
             (
                 "expected",
                 _LONG,

@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from timerstore.audit.engines import import_duckdb
 from timerstore.ground.config import DELAY_LEVELS
 from timerstore.ground.kinds import check_int, check_place
 from timerstore.pipeline.fleet import Member, find_members
+from timerstore.pipeline.judging import Looked, judge_all
 from timerstore.pipeline.onestore import RunOptions, do_store
 from timerstore.pipeline.resulttables import TABLES, VERSION
-from timerstore.pipeline.runresult import RunResult, StoreResult
+from timerstore.pipeline.runresult import RunResult
 from timerstore.pipeline.storetables import UNREADABLE
 from timerstore.pipeline.tablefiles import RUNS, TableFiles, check_run, find_day
 from timerstore.pipeline.thresholds import Thresholds
@@ -45,12 +47,12 @@ def run(
     or a table with the columns name and path. Without names a store has that of its folder. One
     that is damaged, gone or refused is a row, with the verdict "fail". `spark`: a session, whose
     workers must see the stores and `out` under the same paths; None: all in this process, with the
-    same tables. `run`: its name; the same name again replaces what it wrote, under the day on which
-    it first did. None: the time. `thresholds`: a TOML file, or its content; docs/pipeline.md.
-    `now_ms`: as of when, for what is open. The other options are those of
+    same tables; that needs the extra `audit`. `run`: its name; the same name again replaces what it
+    wrote, under the day on which it first did. None: the time. `thresholds`: a TOML file, or its
+    content; docs/pipeline.md. `now_ms`: as of when, for what is open. The others are those of
     `timerstore.validation.validate`. What was written counts once its row is in the table `runs`,
     which comes last. Raises InvalidArgumentError, NotAStoreError for a pattern that matches
-    nothing, StoreAccessError for `out`. O(bytes).
+    nothing, StoreAccessError for `out`, ImportError. O(bytes).
 
     >>> timerstore.pipeline.run("timers/", "tables/").verdict
     'ok'
@@ -60,6 +62,8 @@ def run(
     roll_window_slots, split_bytes = check_options(
         upto, delay_levels, roll_window_slots, split_bytes
     )
+    if spark is None:
+        import_duckdb()  # before hours of reading
     members = find_members(stores)
     name = check_run(shown(now_ms, "%Y%m%dT%H%M%SZ") if run is None else run)
     day = find_day(check_place(out), name) or shown(now_ms, "%Y-%m-%d")
@@ -74,7 +78,8 @@ def run(
     )
     with told_of(out):
         options.files.begin()
-    found = _do_all(members, options, spark)
+    looked = _look_at_all(members, options, spark)
+    found = judge_all(looked, options.files, options.thresholds, spark)
     options.files.remove_others([file for each in found for file in each.files])
     result = RunResult(name, day, options.files.out, time.perf_counter() - began_s, tuple(found))
     _write_row(result, options, now)
@@ -89,9 +94,9 @@ def _thresholds(given: Any) -> Thresholds:
     return Thresholds.from_toml(given)
 
 
-def _do_all(
+def _look_at_all(
     members: list[Member], options: RunOptions, spark: SparkSession | None
-) -> list[StoreResult]:
+) -> list[Looked]:
     if spark is None:
         return [do_store(member, options) for member in members]
     from timerstore.pipeline.onspark import do_on_spark

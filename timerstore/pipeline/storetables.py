@@ -33,18 +33,11 @@ class StoreTables:
 
     store: dict[str, Any]
     tables: dict[str, Any] = field(default_factory=dict)
-    history: list[dict[str, Any]] = field(default_factory=list)
-    """Rows of `stores` of earlier runs, the newest first; of each day the last one."""
 
     def column(self, table: str, name: str) -> Words:
         """Return a column of numbers; null is −1."""
         column = self.tables[table].column(name).combine_chunks()
         found: Words = column.fill_null(-1).to_numpy(zero_copy_only=False)
-        return found
-
-    def texts(self, table: str, name: str) -> list[str]:
-        """Return a column of texts."""
-        found: list[str] = self.tables[table].column(name).to_pylist()
         return found
 
 
@@ -77,7 +70,7 @@ def tables_of(scope: Scope, tally: Evidence, now_ms: int) -> tuple[StoreTables, 
     at_ms = seen.store["at_ms"]
     seen.store["due_profile"] = _due_profile(seen, at_ms)
     seen.store["late_profile"] = _late_profile(seen)
-    seen.store["load_profile"] = _binned(seen.column("slot_load", "live"), LOAD_BINS)
+    seen.store["load_profile"] = _binned(seen.column("slot_load", "fires"), LOAD_BINS)
     return seen, found
 
 
@@ -132,7 +125,8 @@ def _slot_load(measured: Measured, topics: Iterable[str], precision_ms: int) -> 
         "bytes": rows[:, counted.SLOT_MESSAGE_BYTES],
         "top_units": rows[:, counted.SLOT_TOP],
     }
-    for name in ("units", "live", "deletes", "superseded", "rolls", "late", "expected", "depth"):
+    numbers = ("units", "live", "fires", "deletes", "superseded", "rolls", "late", "expected")
+    for name in (*numbers, "depth"):
         columns[name] = rows[:, getattr(counted, f"SLOT_{name.upper()}")]
     return TABLES["slot_load"].make(columns)
 
@@ -211,10 +205,14 @@ def _binned(values: Words, bins: int, weights: Words | None = None) -> list[int]
 
 
 def _due_profile(seen: StoreTables, at_ms: int) -> list[int]:
-    """Count pending timers by how far they lie ahead."""
-    left_ms = seen.column("due", "minute_ms") - at_ms // MINUTE_MS * MINUTE_MS
-    hours = left_ms // HOUR_MS
-    place = np.where(hours < HOURS, hours, HOURS + np.minimum(left_ms // DAY_MS - 1, DAYS))
+    """Count pending timers: those of the next day by the hour of the day, others by days ahead.
+
+    So what is due is the same whenever the run is.
+    """
+    minute_ms = seen.column("due", "minute_ms")
+    left_ms = minute_ms - at_ms // MINUTE_MS * MINUTE_MS
+    days = HOURS + np.minimum(left_ms // DAY_MS - 1, DAYS)
+    place = np.where(left_ms < DAY_MS, minute_ms // HOUR_MS % HOURS, days)
     place[left_ms < 0] = DUE_BINS - 1
     found = np.bincount(place, seen.column("due", "timers"), minlength=DUE_BINS)
     return [int(each) for each in found]

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -29,6 +29,9 @@ from timerstore.errors import InvalidArgumentError
 from timerstore.ground.kinds import check_kind, check_names, check_path
 from timerstore.pipeline.resulttables import TABLES, VERSION, find_result_table
 from timerstore.timelog.files.oserrors import telling, told_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 RUNS: Final = "runs"
 _UNFINISHED: Final = "_unfinished"
@@ -93,6 +96,31 @@ class TableFiles:
                 unfinished.unlink(missing_ok=True)
         return str(path)
 
+    def dataset(self, table: str, written: Collection[str]) -> Any:
+        """Return the rows of a table among files that this run wrote, as an Arrow data set."""
+        folder = Path(self.out, table)
+        mine = [path for path in written if Path(path).is_relative_to(folder)]
+        schema = TABLES[table].schema.append(pa.field("store", pa.string()))
+        if not mine:
+            return schema.empty_table()
+        parts = ds.partitioning(pa.schema([schema.field("store")]), flavor="hive")
+        base = str(folder / f"day={self.day}")
+        return ds.dataset(
+            mine, schema=schema, format="parquet", partitioning=parts, partition_base_dir=base
+        )
+
+    def frame(self, spark: SparkSession, table: str) -> Any:
+        """Return the rows of a table that this run wrote, as a DataFrame."""
+        columns = [f"`{each.name}` {each.kind_name}" for each in TABLES[table].columns]
+        folder = Path(self.out, table, f"day={self.day}")
+        folder.mkdir(parents=True, exist_ok=True)
+        return (
+            spark.read.schema(", ".join([*columns, "store string"]))
+            .option("pathGlobFilter", self.run + _SUFFIX)
+            .option("basePath", str(folder))
+            .parquet(str(folder))
+        )
+
     def begin(self) -> None:
         """Take the run's row away: what it wrote before does not count any more."""
         self.path(RUNS).unlink(missing_ok=True)
@@ -132,7 +160,7 @@ def remove_unfinished(out: str | os.PathLike[str]) -> None:
 
 def find_day(out: str | os.PathLike[str], run: str) -> str | None:
     """Return the day under which a run has written, None if it has not."""
-    for table in (RUNS, "stores"):
+    for table in (RUNS, "stores", "slot_load"):  # in the order of what is likely
         pattern = f"day=*/{run}.parquet" if table == RUNS else f"day=*/store=*/{run}.parquet"
         for path in Path(out, table).glob(pattern):
             return _day(path)

@@ -3,49 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from timerstore.audit import DISTRIBUTION_RULES, NEVER, Limits
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.kinds import check_path, meant
 from timerstore.ground.tomlfile import read_toml
 
-NEVER: Final = math.inf
-
-
-class Limits(NamedTuple):
-    """A value above `warn` warns, one above `fail` fails; below `least` nothing is judged."""
-
-    warn: float
-    fail: float = NEVER
-    least: float = 0
-
-
-DEFAULTS: Final = {
-    "load_second": Limits(warn=1.0, fail=10.0),
-    "load_minute": Limits(warn=0.5, fail=1.0),
-    "load_hour": Limits(warn=0.3, fail=0.8),
-    "skew_neighbours": Limits(warn=50.0, least=1_000),
-    "skew_gini": Limits(warn=0.95, least=10_000),
-    "skew_heaviest": Limits(warn=0.5, least=10_000),
-    "slots_mapped": Limits(warn=0.0, fail=0.001),
-    "slots_ring": Limits(warn=1.0, fail=10.0),
-    "chains_depth": Limits(warn=100_000, fail=1_000_000),
-    "chains_scatter": Limits(warn=64.0, fail=1_024.0),
-    "chains_dead": Limits(warn=0.5, fail=0.9, least=10_000),
-    "rolls_cost": Limits(warn=5.0, fail=50.0, least=1_000),
-    "drift_due": Limits(warn=0.25, fail=1.0, least=1_000),
-    "drift_lateness": Limits(warn=0.25, fail=1.0, least=1_000),
-    "drift_load": Limits(warn=0.25, fail=1.0, least=1_000),
-    "drift_pending": Limits(warn=2.0, fail=10.0, least=1_000),
-    "age_overdue": Limits(warn=60.0, fail=3_600.0),
-    "age_unread": Limits(warn=3_600.0, fail=86_400.0),
-    "age_dead": Limits(warn=0.0),
-}
+DEFAULTS: Final = {rule.name: rule.limits for rule in DISTRIBUTION_RULES}
 """By rule; docs/pipeline.md says what each is measured in."""
 _KEYS: Final = ("warn", "fail", "least")
 

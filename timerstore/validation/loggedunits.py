@@ -136,9 +136,11 @@ def _note(findings: Findings, part: AuditedUnits) -> None:
     sound = ~np.isin(verdicts, (UNIT_BROKEN, UNIT_BAD_CRC))
     slots = part.ms // view.reader.precision_ms
     is_delete = part.magic & fmt.UNIT_DELETE != 0
+    is_roll = part.magic & fmt.UNIT_ROLL != 0
     has_hopped = _has_hopped(view, part)
     superseded = (part.message < view.floor) | has_hopped
-    columns = slots, offsets, (part.prev << 2) | (superseded << 1) | is_delete
+    link = (part.prev << 3) | (is_roll.astype(np.int64) << 2) | (superseded << 1) | is_delete
+    columns = slots, offsets, link
     findings.note(notes.UNIT_NOTE, [column[sound] for column in columns])
 
     known = sound & (part.queue_index >= 0)
@@ -146,15 +148,16 @@ def _note(findings: Findings, part: AuditedUnits) -> None:
     # What is superseded is moved to a passed slot by a handover.
     early = (verdicts == kernels.TOO_EARLY) & ~superseded
     word |= np.where(early, notes.LINK_EARLY, 0)
-    word |= np.where(part.magic & fmt.UNIT_ROLL != 0, notes.LINK_ROLL, 0)
+    word |= np.where(is_roll, notes.LINK_ROLL, 0)
     word |= np.where(part.magic & fmt.UNIT_HOP != 0, notes.LINK_HOP, 0)
     word |= np.where(part.by_broker != 0, notes.LINK_BY_BROKER, 0)
     key = notes.fold_identity(part.high, part.low)
     columns = key, part.message, (offsets << notes.LINK_SHIFT) | word
     findings.note(notes.LINK_NOTE, [column[known] for column in columns])
     if findings.tally.measured is not None:
-        live = sound & (slots >= read_slot) & ~is_delete & ~superseded
-        _measure(findings, findings.tally.measured, part[live], read_slot)
+        ahead = sound & (slots >= read_slot) & ~superseded
+        _measure(findings, part[ahead & ~is_delete], read_slot)
+        _measure_rolls(findings, findings.tally.measured, part[ahead & is_roll])
 
 
 def _has_hopped(view: StoreView, part: AuditedUnits) -> Flags:
@@ -167,7 +170,7 @@ def _has_hopped(view: StoreView, part: AuditedUnits) -> Flags:
     return found
 
 
-def _measure(findings: Findings, measured: Measured, live: AuditedUnits, read_slot: int) -> None:
+def _measure(findings: Findings, live: AuditedUnits, read_slot: int) -> None:
     """Note what live units ahead weigh, and in which slot their messages say that they are."""
     reader = findings.scope.view.reader
     precision_ms = reader.precision_ms
@@ -178,17 +181,21 @@ def _measure(findings: Findings, measured: Measured, live: AuditedUnits, read_sl
     hop, window = reader.sizes.hop_ms // precision_ms, reader.sizes.roll_window_slots or 0
     ours = live.by_broker == 0
     if hop:
-        # R may have been a few slots ahead of the clock when the unit was written.
+        # The slot was chosen from max(now, R, C − 1). The unit says only when that was; R may have
+        # been ahead of the clock, which was set back, say: up to where it is now.
         base = np.maximum(live.write_ms // precision_ms, 0)
         most = np.maximum((own - base - window) // hop + 1, 0)
-        least = np.maximum((own - base - _LEAD_SLOTS - window) // hop + 1, 0)
+        last_base = np.maximum(base, read_slot) + _LEAD_SLOTS
+        least = np.maximum((own - last_base - window) // hop + 1, 0)
         hops, off_grid = np.divmod(own - slots, hop)
         fits = (off_grid == 0) & (hops >= least) & (hops <= most)
         expected = np.where(is_roll & ours, np.where(fits, slots, own - least * hop), own)
     # A hop's unit does not say from where it hopped: any slot on the grid is as good.
     unsaid = is_roll & ~(ours & (hop > 0) & (live.magic & fmt.UNIT_HOP == 0))
     expected[unsaid] = slots[unsaid]
-    late = ~is_roll & (own < read_slot)
+    # Of what came when its slot was claimed already, own and slot lie between R and C.
+    claimed = (np.maximum(own, slots) < read_slot + _LEAD_SLOTS) & (own != slots)
+    late = ~is_roll & ((own < read_slot) | claimed)
     size = live.size & ((1 << notes.LOAD_SIZE_BITS) - 1)
     topic_hash = live.topic_hash & 0xFFFFFFFF
     word = (size << notes.LOAD_SIZE_SHIFT) | (topic_hash << notes.LOAD_HASH_SHIFT)
@@ -197,11 +204,20 @@ def _measure(findings: Findings, measured: Measured, live: AuditedUnits, read_sl
     word |= elsewhere.astype(np.int64) << notes.LOAD_ELSEWHERE_SHIFT
     findings.note(notes.LOAD_NOTE, [slots, live.message, word])
     findings.note(notes.EXPECTED_NOTE, np.unique(expected[elsewhere], return_counts=True))
-    left = own[is_roll] - slots[is_roll]
+
+
+def _measure_rolls(findings: Findings, measured: Measured, rolls: AuditedUnits) -> None:
+    """Count what rolls have still to do; a cancelled timer rolls on too, and so does its delete."""
+    reader = findings.scope.view.reader
+    precision_ms = reader.precision_ms
+    hop, window = reader.sizes.hop_ms // precision_ms, reader.sizes.roll_window_slots or 0
+    own = np.where(rolls.message_due_ms >= 0, rolls.message_due_ms, rolls.ms) // precision_ms
+    left = np.maximum(own - rolls.ms // precision_ms, 0)
     count = hops_to_come(-(-left // hop), hop, window) if hop else np.ones(len(left), np.int64)
+    waits = np.where(rolls.magic & fmt.UNIT_DELETE != 0, -1, 1)
     # A broker appends the message again.
-    again = np.where(ours, 0, size + fmt.ENTRY_BYTES)[is_roll]
-    measured.add(ROLLS, count, np.ones(len(left), np.int64), again + fmt.UNIT_BYTES)
+    again = np.where(rolls.by_broker == 0, 0, rolls.size + fmt.ENTRY_BYTES)
+    measured.add(ROLLS, count, waits, again + fmt.UNIT_BYTES)
 
 
 def _judge_blanks(findings: Findings, start: int, stop: int) -> None:

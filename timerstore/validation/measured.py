@@ -20,7 +20,7 @@ SLOT_INDEX: Final = 1  # its place in the ring; −1: the wheel does not know it
 SLOT_UNITS: Final = 2  # all of them, dead ones and deletes too
 SLOT_DELETES: Final = 3
 SLOT_SUPERSEDED: Final = 4  # moved by cleaning, or hopped: their timers wait elsewhere
-SLOT_ROLLS: Final = 5  # live ones on their way to a later slot
+SLOT_ROLLS: Final = 5  # on their way to a later slot, and not cancelled
 SLOT_LATE: Final = 6  # live ones whose own slot had passed when they came
 SLOT_LIVE: Final = 7  # neither a delete nor superseded
 SLOT_EXPECTED: Final = 8  # live ones that belong here by what their messages say
@@ -29,13 +29,14 @@ SLOT_MESSAGE_BYTES: Final = 10  # of the live ones' messages
 SLOT_PAGES: Final = 11  # of the commit log that firing them reads
 SLOT_TOP_HASH: Final = 12  # of the topic that has most of them
 SLOT_TOP: Final = 13  # how many it has
-SLOT_COLUMNS: Final = 14
+SLOT_FIRES: Final = 14  # due in it, and not cancelled
+SLOT_COLUMNS: Final = 15
 
 # Tables of sums: so many columns say what is counted, the others how often.
 DUE: Final = "due"  # minute, topic; timers
 LATENESS: Final = "lateness"  # topic, hour, lateness in ms; fired
 GROWTH: Final = "growth"  # hour, kind; messages, bytes
-ROLLS: Final = "rolls"  # hops to come; timers, bytes of one hop
+ROLLS: Final = "rolls"  # hops to come; timers that are not cancelled, bytes of one hop of all
 _SHAPES: Final = {DUE: (2, 1), LATENESS: (3, 1), GROWTH: (2, 2), ROLLS: (1, 2)}
 _LOOSE_MAX: Final = 1 << 20
 """Rows that are kept before equal ones are added up."""

@@ -18,6 +18,7 @@ from timerstore.validation.measured import (
     SLOT_DELETES,
     SLOT_DEPTH,
     SLOT_EXPECTED,
+    SLOT_FIRES,
     SLOT_INDEX,
     SLOT_LATE,
     SLOT_LIVE,
@@ -56,7 +57,8 @@ class SlotMeeting:
             units = units[np.argsort(offset)]
         units = units[np.argsort(units[:, notes.UNIT_SLOT], kind="stable")]
         self.time, self.offset = units[:, notes.UNIT_SLOT], units[:, notes.UNIT_OFFSET]
-        self.prev = units[:, notes.UNIT_LINK] >> 2
+        self.prev = units[:, notes.UNIT_LINK] >> 3
+        self.is_roll = units[:, notes.UNIT_LINK] & 4 != 0
         self.is_superseded = units[:, notes.UNIT_LINK] & 2 != 0
         self.is_delete = units[:, notes.UNIT_LINK] & 1 != 0
         self.start = self.view.reader.timerlog.start
@@ -224,6 +226,10 @@ class SlotMeeting:
             (SLOT_DEPTH, self.reached[self.is_ahead]),
         ):
             rows[:, column] = np.bincount(at[chosen], minlength=len(slots))
+        counts = np.where(self.is_superseded, 0, np.where(self.is_delete, -1, 1))[self.is_ahead]
+        for column, chosen in ((SLOT_FIRES, ~self.is_roll), (SLOT_ROLLS, self.is_roll)):
+            left = np.bincount(at, counts * chosen[self.is_ahead], minlength=len(slots))
+            rows[:, column] = np.maximum(left, 0)  # a delete may have nothing left to cancel
         at = np.searchsorted(slots, known[:, notes.EXPECTED_SLOT])
         np.add.at(rows[:, SLOT_EXPECTED], at, known[:, notes.EXPECTED_COUNT])
         used = self.slots[np.isin(self.slots[:, notes.SLOT_TIME], slots)]
@@ -247,7 +253,6 @@ def _measure_loads(rows: Words, slots: Words, loads: Words) -> None:
     rows[:, SLOT_LIVE] = counts
     used = counts > 0
     for column, values in (
-        (SLOT_ROLLS, word & notes.LOAD_ROLL != 0),
         (SLOT_LATE, late),
         (SLOT_EXPECTED, ~late & ~elsewhere),
         (SLOT_MESSAGE_BYTES, size),

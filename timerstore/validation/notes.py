@@ -20,7 +20,7 @@ from timerstore.timelog.reading.rowsums import divided
 UNIT_NOTE: Final = 0  # by slot
 UNIT_SLOT: Final = 0
 UNIT_OFFSET: Final = 1
-UNIT_LINK: Final = 2  # prev_pos × 4, + 1 for a delete, + 2 if it is superseded
+UNIT_LINK: Final = 2  # prev_pos × 8, + 1 for a delete, + 2 if it is superseded, + 4 for a roll
 
 SLOT_NOTE: Final = 1  # by slot
 SLOT_TIME: Final = 0

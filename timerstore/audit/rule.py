@@ -1,0 +1,149 @@
+"""A rule of distribution: a query, whose head says what it means.
+
+    -- looks at: slot_load
+    -- measures: units in the longest chain
+    -- means: All units of a chain are read before its slot fires.
+    -- do: Spread the due times.
+    -- warn: 100000
+    -- says: The longest chain has {depth:unit}.
+    -- none: The wheel holds no unit ahead.
+    SELECT store, depth AS value, …
+
+The file's name is the rule's. A line of the head that begins with more spaces goes on with the one
+before it; a line `--` ends the head, and other comments may follow. The query returns `store`,
+`value`, which is compared with the limits, `checked`, how many were looked at, and what the
+sentences name. Of each store the row with the largest value speaks; if `file` is not null, rows
+name places by `file` and `offset`. A query uses what DuckDB and Spark share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Final, NamedTuple
+
+from timerstore.errors import InvalidArgumentError
+from timerstore.ground.kinds import meant
+
+NEVER: Final = math.inf
+_KEYS: Final = (
+    "looks at", "measures", "means", "do", "warn", "fail", "least", "says", "none", "place",
+)  # fmt: skip
+_NEEDED: Final = ("looks at", "measures", "means", "do", "warn", "says", "none")
+
+
+class Limits(NamedTuple):
+    """A value above `warn` warns, one above `fail` fails; below `least` nothing is judged."""
+
+    warn: float
+    fail: float = NEVER
+    least: float = 0
+
+    @property
+    def fail_or_none(self) -> float | None:
+        """From where it fails; None: never."""
+        return None if self.fail == NEVER else self.fail
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query over tables, by their names."""
+
+    name: str
+    looks_at: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class Rule(Query):
+    """A rule; docs/pipeline.md lists all."""
+
+    measures: str
+    """What its value is, with its unit."""
+    means: str
+    """What is so if it warns or fails."""
+    do: str
+    """What to do then."""
+    says: str
+    """A sentence, to be filled with a row."""
+    none: str
+    """The sentence if it returns no row about a store."""
+    place: str
+    limits: Limits
+
+
+def read_rule(path: Traversable) -> Rule:
+    """Read a rule's file. Raises InvalidArgumentError."""
+    name = path.name.removesuffix(".sql")
+    head, text = _divided(path)
+    for key in _NEEDED:
+        if key not in head:
+            raise InvalidArgumentError(f"{path.name} does not say {key!r}. Write -- {key}: …")
+    limits = Limits(**{key: _number(head[key], path) for key in Limits._fields if key in head})
+    rest = {key: head.get(key, "") for key in ("measures", "means", "do", "says", "none", "place")}
+    return Rule(name, _names(head["looks at"]), text, limits=limits, **rest)
+
+
+def _divided(path: Traversable) -> tuple[dict[str, str], str]:
+    """Return the head by its keys, and what follows."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    head: dict[str, str] = {}
+    key = ""
+    for number, line in enumerate(lines):
+        if line.startswith("--   ") and key:
+            head[key] += f" {line[2:].strip()}"
+            continue
+        if not line.startswith("-- "):
+            return head, "".join(lines[number:])
+        key, _, value = line.removeprefix("-- ").partition(": ")
+        if key not in _KEYS:
+            raise InvalidArgumentError(f"{path.name} says {key!r}. {meant(key, _KEYS)}")
+        head[key] = value.strip()
+    raise InvalidArgumentError(f"{path.name} has no query. Write one below its head.")
+
+
+def _number(text: str, path: Traversable) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidArgumentError(f"{path.name} has the limit {text!r}. Use a number.") from None
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(each.strip() for each in text.split(","))
+
+
+def _read_table(path: Traversable) -> Query:
+    head, text = _divided(path)
+    return Query(path.name.removesuffix(".sql"), _names(head["looks at"]), text)
+
+
+def _files(folder: str) -> list[Traversable]:
+    found = (files("timerstore.audit") / folder).iterdir()
+    return sorted(
+        (each for each in found if each.name.endswith(".sql")), key=lambda path: path.name
+    )
+
+
+DISTRIBUTION_RULES: Final = tuple(map(read_rule, _files("rules")))
+"""All of distribution, by name."""
+_TABLES: Final = {each.name: each for each in map(_read_table, _files("tables"))}
+"""Tables that are queries themselves."""
+
+
+def made_for(names: Iterable[str]) -> dict[str, Query]:
+    """Return the tables that must be made before a query that looks at these, in their order."""
+    found: dict[str, Query] = {}
+    for name in names:
+        if name in _TABLES:
+            found |= made_for(_TABLES[name].looks_at) | {name: _TABLES[name]}
+    return found
+
+
+def tables_of(rule: Rule) -> set[str]:
+    """Return the names of the tables that must be there for a rule."""
+    made = made_for(rule.looks_at)
+    return {each for query in (rule, *made.values()) for each in query.looks_at} - {*made}

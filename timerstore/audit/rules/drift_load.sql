@@ -1,0 +1,11 @@
+-- looks at: drift
+-- measures: the population stability index of timers in a slot
+-- means: Timers are put together in other numbers than before.
+-- do: Look in the report at what changed, and ask whoever puts these timers whether that was
+--   intended.
+-- warn: 0.25
+-- fail: 1
+-- least: 1000
+-- says: Against {runs:earlier run} the index of loads of slots is {value:.2f}.
+-- none: Too few earlier runs to compare with, or fewer than {least:timer}.
+SELECT store, value, timers AS checked, runs FROM drift WHERE profile = 'load'

@@ -1,0 +1,42 @@
+"""A rule's sentences, filled with the numbers of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from string import Formatter
+from typing import Any, Final
+
+from timerstore.ground.amounts import shown_bytes
+from timerstore.validation.timeaxis import shown
+from timerstore.validation.words import counted, duration, share, slot_name, slot_time
+
+_FORMS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "bytes": lambda count: shown_bytes(int(count)),
+    "minute": lambda ms: shown(int(ms), "%-d %b %Y %H:%M"),
+    "second": lambda ms: slot_time(int(ms), int(ms) % 1_000 or 1_000),
+    "share": share,
+    "slot": lambda ms: slot_name(int(ms)),
+    "span": duration,
+}
+
+
+class _Filler(Formatter):
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        if format_spec in _FORMS:
+            return _FORMS[format_spec](value)
+        if len(format_spec) > 1 and format_spec[0].isalpha():
+            return counted(value, format_spec)
+        return super().format_field(value, format_spec)
+
+
+def filled(sentence: str, row: Mapping[str, Any]) -> str:
+    """Return a sentence with the values of a row in it.
+
+    After the colon stands how a value is shown: `bytes`, `share`, `span` of ms, `minute` or
+    `second` of a time in ms, `slot` of its length in ms, a form of Python's, or the name of what
+    is counted.
+
+    >>> filled("{count:timer} in {ms:span}, {part:share}", {"count": 2, "ms": 1500, "part": 0.5})
+    '2 timers in 1.5 s, 50 %'
+    """
+    return _Filler().vformat(sentence, (), row)
