@@ -45,7 +45,7 @@ def test_a_warning_and_a_failure(stores: Path, tmp_path: Path) -> None:
     limits.write_text("[skew_neighbours]\nwarn = 5\nleast = 10\n")
     out = tmp_path / "tables"
     shown = run(out, stores / "a", "--thresholds", limits, exits=5).stdout
-    assert "12 timers, 12 of topic mail, 12 deviations above" in shown
+    assert "12 timers; 12 units of topic mail; 12 deviations above" in shown
     limits.write_text("[skew_neighbours]\nwarn = 5\nfail = 6\nleast = 10\n")
     told = json.loads(run(out, stores / "a", "--thresholds", limits, "--json", exits=1).stdout)
     assert told["verdict"] == "fail"
