@@ -56,6 +56,7 @@ READY_PULLERS_MAX: Final = 64
 NEEDS_LONG_WAY: Final = -1
 NEEDS_ENTRIES: Final = -2
 """A segment of a queue is to be mapped; it is told which."""
+NO_RESPONSE: Final = -1
 _LATELY_BYTES: Final = 64 << 20
 """So far back from the log's end messages count as appended lately."""
 
@@ -190,17 +191,18 @@ def _pull_ready(address: int, puller: int, count_max: int, durable_end: int, now
 def _ack(address: int, i: int, start: int, stop: int, pulled_us: int, now_us: int) -> int:
     """Acknowledge entries that were handed out together; return how many were not done.
 
-    Or NEEDS_LONG_WAY. `i`: the queue. `pulled_us`: when they were. `now_us`: 0 if the kernel is to
-    ask the clock.
+    Or NEEDS_LONG_WAY. `i`: the queue. `pulled_us`: when they were; NO_RESPONSE if that is not to be
+    counted. `now_us`: 0 if the kernel is to ask the clock.
     """
     ready = _ready_at(address)
     if ready.callers.short_way_ended != 0:
         return NEEDS_LONG_WAY
     done = window_mark(_window_at(ready.windows[i]), start, stop, DONE)
     if done > 0:
+        ready.counts.handled += done
+    if done > 0 and pulled_us != NO_RESPONSE:
         if now_us == 0:
             now_us = steady_ns(ready.clock) // 1000
-        ready.counts.handled += done
         count_response(ready.counts, now_us, now_us - pulled_us, done, 0)
     return done
 
