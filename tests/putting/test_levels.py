@@ -200,7 +200,7 @@ def test_stats_and_info(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["info", str(tmp_path / "s"), "--config", str(toml)])
     levels = [line for line in shown.output.splitlines() if line.startswith("level ")]
     assert len(levels) == 1 and levels[0].startswith(
-        "level 2\t5s\t3\t4\t1\t"
+        "level 2\t5 s\t3\t4\t1\t"
     )  # the one that was used
 
 

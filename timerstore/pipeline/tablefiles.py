@@ -24,6 +24,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from pyarrow import fs
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.kinds import check_kind, check_names, check_path
@@ -104,9 +105,12 @@ class TableFiles:
         if not mine:
             return schema.empty_table()
         parts = ds.partitioning(pa.schema([schema.field("store")]), flavor="hive")
-        base = str(folder / f"day={self.day}")
+        base = folder / f"day={self.day}"
+        # Arrow takes paths of Unicode alone, but for where a file system begins.
+        within = fs.SubTreeFileSystem(os.fsencode(base), fs.LocalFileSystem())
+        names = [str(Path(path).relative_to(base)) for path in mine]
         return ds.dataset(
-            mine, schema=schema, format="parquet", partitioning=parts, partition_base_dir=base
+            names, schema=schema, format="parquet", partitioning=parts, filesystem=within
         )
 
     def frame(self, spark: SparkSession, table: str) -> Any:
