@@ -30,6 +30,7 @@ from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
+import numpy.ma  # else np.unique imports it, which takes a descriptor
 
 from timerstore.errors import CorruptStoreError
 from timerstore.services.damage.slot_scan import scan_slots

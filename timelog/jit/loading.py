@@ -40,10 +40,6 @@ class _Method(ctypes.Structure):
     )
 
 
-_methods: Final[list[_Method]] = []
-"""CPython keeps the addresses of these."""
-
-
 def entry_of(kernel: Any, types: Any, otherwise: Callable[..., Any]) -> Any:
     """Return what calls a kernel with arguments of some types; others go to `otherwise`.
 
@@ -57,7 +53,8 @@ def entry_of(kernel: Any, types: Any, otherwise: Callable[..., Any]) -> Any:
         else:  # LLVM takes a lock in Python
             address = apart(partial(_address_of, kernel, types))
     method = _Method(kernel.name.encode(), address, _FAST_CALL, None)
-    _methods.append(method)
+    # CPython looks at it even when the function goes, which may be the last thing at exit.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(method))
     make: Any = ctypes.pythonapi.PyCFunction_NewEx
     make.restype, make.argtypes = (
         ctypes.py_object,
