@@ -134,6 +134,7 @@ class Brokers:
             ports["brokerIP1"] = "127.0.0.1"  # a handover has written it
         # Of two of its threads one never rests for so long, one reads the whole wheel so often.
         ports |= {"transactionMetricFlushInterval": 200, "timerFlushIntervalMs": 3_000}
+        ports["waitTimeMillsInSendQueue"] = 10_000  # 200 are too few on a busy machine
         given = {"storePathRootDir": path, "storePathCommitLog": path / "commitlog"}
         for name, value in (given | ports | {"bindAddress": "127.0.0.1"} | settings).items():
             lines.append(f"{name} = {value}")
