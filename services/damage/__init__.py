@@ -1,6 +1,6 @@
 """What an open store does about damage: it looks for it, names it, passes it by.
 
-Nothing is written again: an index of which a part is damaged is made anew by the next opening.
+Only queue entries are written again; of what else is damaged the next opening makes the index anew.
 
 scrub.py         reads everything again, slowly
 mend_entries.py  writes queue entries again

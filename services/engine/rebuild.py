@@ -1,6 +1,6 @@
 """Rebuilding: what is damaged of the indexes is made anew from the commit log.
 
-An index is never mended in place: its files are removed, and recovery makes
+An index is never mended in place while a store opens: its files are removed, and recovery makes
 them anew. `config/rebuild.json` says which, durably, from before the first of them is touched until
 the checkpoint of the finished rebuild; so a process that is killed on the way begins again, and a
 store that found the damage while it was open has it rebuilt by the next opening (`Wanted`).
