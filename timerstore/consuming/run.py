@@ -135,44 +135,53 @@ class Run(HandedOut):
 
     def settle_all(self) -> None:
         """Acknowledge all. One kernel for a whole run."""
-        reader, count, cursor, clock = self.reader, self._count, self.cursor, self.reader.core.clock
-        if self.stop - self.start == count > 0 and cursor.ready_place >= 0 and not reader.claimed:
-            now_us = clock.now_ms * 1000 if clock.manual else 0
-            given = self.start, self.stop, self.pulled_us, now_us
-            if reader.ready_calls.ack(cursor.ready_place, *given) >= 0:
-                return
-        core = reader.core
+        core, count = self.reader.core, self._count
+        now_us = core.clock.now_ms * 1000 if core.clock.manual else 0
+        if self._acked(range(count), self.pulled_us, now_us):
+            return
         core.check_open()
         now_ms = core.steady_ms()
         done = self._settle(range(count))
         if done:
-            reader.tally.respond(now_ms, now_ms - self.pulled_us / 1000, done)
+            self.reader.tally.respond(now_ms, now_ms - self.pulled_us / 1000, done)
         if core.closed:  # its offset may be kept without them
             core.check_open()
 
     def settle(self, i: int, *, handled: bool = True, held: bool = False) -> None:
         """Acknowledge one that was `handled`, or sent elsewhere; `held`: closing waits.
 
-        One kernel if none of the run was passed by.
+        One kernel and little else if none of the run was passed by.
         """
-        reader, cursor = self.reader, self.cursor
-        is_plain = handled and cursor.ready_place >= 0 and not reader.claimed
-        if is_plain and self.stop - self.start == self._count:
-            at = self.start + i
+        cursor, reader, at = self.cursor, self.reader, self.start + i
+        if handled and self._is_plain():
             if reader.ready_calls.ack(cursor.ready_place, at, at + 1, NO_RESPONSE, 0) >= 0:
                 return
-        core = reader.core
-        if core.closed and not held:
+        self.settle_some((i,), handled=handled, held=held)
+
+    def settle_some(
+        self, places: Sequence[int], *, handled: bool = True, held: bool = False
+    ) -> None:
+        """Acknowledge some, which were `handled` or not; `held`: closing waits."""
+        if handled and self._acked(places):
+            return
+        core = self.reader.core
+        if not held:
             core.check_open()
-        self._settle((i,), handled=handled)
-        if core.closed and not held:  # its offset may be kept without it
+        self._settle(places, handled=handled)
+        if not held:  # its offset may be kept without them
             core.check_open()
 
-    def settle_some(self, places: list[int], *, handled: bool = True) -> None:
-        """Acknowledge some, which were `handled` or not."""
-        self.reader.core.check_open()
-        self._settle(places, handled=handled)
-        self.reader.core.check_open()
+    def _is_plain(self) -> bool:
+        """Tell whether a kernel may acknowledge a part: none was passed by, none is claimed."""
+        plain = self.cursor.ready_place >= 0 and not self.reader.claimed
+        return plain and self.stop - self.start == self._count > 0
+
+    def _acked(self, places: Sequence[int], pulled_us: int = NO_RESPONSE, now_us: int = 0) -> bool:
+        """Acknowledge by one kernel, if that can be and `places` have no gap."""
+        if not self._is_plain() or len(runs := self._runs(places)) != 1:
+            return False
+        acked = self.reader.ready_calls.ack(self.cursor.ready_place, *runs[0], pulled_us, now_us)
+        return acked >= 0
 
     def _settle(self, places: Sequence[int], *, handled: bool = True) -> int:
         """Have some be done; return how many were not."""
