@@ -3,7 +3,7 @@
     .venv/bin/python -P .ci/wheel.py [DIST [LEVEL …]]
 
 They come into dist/ if no folder is named. Kernels are compiled for the levels of
-`timelog/jit/processor.py`, or those that are named, on any x86-64 Linux, and linked by `cc`. No
+`timerstore/jit/processor.py`, or those that are named, on any x86-64 Linux, and linked by `cc`. No
 code in them depends on a version of Python or of NumPy, and they ask nothing of the C library that
 is younger than the tag says, so one wheel serves all.
 """
@@ -57,7 +57,7 @@ def main() -> None:
                 sys.executable,
                 "-P",
                 "-m",
-                "timerstore.timelog.jit.packing",
+                "timerstore.jit.packing",
                 str(packed),
                 *sys.argv[2:],
             ],

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tests.models.quiet_disk import QuietDisk
 from timerstore.errors import StoreFullError
+from timerstore.jit.mapping import PAGE_BYTES
 from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.steady import ranges_of
-from timerstore.timelog.jit.mapping import PAGE_BYTES
 
 
 class FaultyDisk(Disk):

@@ -24,8 +24,8 @@ from itertools import pairwise
 from types import CodeType, FrameType
 from typing import Any
 
-from timerstore.timelog.jit import guards
-from timerstore.timelog.jit.installed import PACKAGE
+from timerstore.jit import guards
+from timerstore.jit.installed import PACKAGE
 
 _CALLS = {"CALL", "CALL_KW", "CALL_FUNCTION_EX", "RESUME"}
 _JUMP = "JUMP_BACKWARD"

@@ -10,8 +10,8 @@ import pytest
 from tests.rigs.program import ended, python
 from tests.rigs.together import together
 from timerstore.core import ahead
-from timerstore.timelog.jit.kernel import AHEAD, INTERPRETED, Ahead
-from timerstore.timelog.jit.signatures import signature_of
+from timerstore.jit.kernel import AHEAD, INTERPRETED, Ahead
+from timerstore.jit.signatures import signature_of
 
 LIFE = '''
 """All that a program calls on an open store; prints each kernel that came with a call."""
@@ -24,8 +24,8 @@ import pyarrow as pa
 
 import timerstore
 from timerstore import Config, Consumer, ManualClock, Retry, Tuning
-from timerstore.timelog.jit.kernel import Kernel
-from timerstore.timelog.jit.loading import COMPILED
+from timerstore.jit.kernel import Kernel
+from timerstore.jit.loading import COMPILED
 
 
 def in_memory():
@@ -187,7 +187,7 @@ def test_what_is_called_later_is_compiled_with_the_others(
 def test_the_end_of_a_program_waits_for_no_more_than_one(tmp_path: Path) -> None:
     program = (
         "import signal, time, timerstore\nfrom timerstore.core import ahead\n"
-        "from timerstore.timelog.jit.kernel import AHEAD, Ahead\n"
+        "from timerstore.jit.kernel import AHEAD, Ahead\n"
         "def load():\n    print('one', flush=True)\n    time.sleep(0.5)\n"
         "AHEAD[:] = [Ahead('slow', load, load)] * 40\n"
         "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
@@ -212,7 +212,7 @@ if not INTERPRETED:
         few = "services.engine.engine._step_count", "timelog.bytes.idtext.write_ids"
         program = (
             "import sys, timerstore.store.store\nfrom timerstore.core import ahead\n"
-            "from timerstore.timelog.jit.kernel import AHEAD, is_cached\n"
+            "from timerstore.jit.kernel import AHEAD, is_cached\n"
             f"few = [each for each in AHEAD if each.name[11:] in {few}]\n"
             "print(len(few), *map(is_cached, few))\n"
             "ahead._worker_count = lambda missing: 2\n"

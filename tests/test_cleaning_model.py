@@ -16,7 +16,7 @@ from tests.models.rules_model import found
 from tests.rigs.history import LEVELS, SLOT_MS, UNIT_MS, Act, Acts, History
 from tests.tiers import how_many
 from timerstore import Config, Tuning
-from timerstore.timelog.jit.kernel import INTERPRETED
+from timerstore.jit.kernel import INTERPRETED
 
 RUNS = how_many("CLEANING_RUNS", 4 if INTERPRETED else 9, 200)
 FIRST = int(os.environ.get("CLEANING_FIRST", "0"))

@@ -25,7 +25,7 @@ THREADS_OF_OURS = {
     "timerstore/serving/answers.py",
 }
 """No signal's exception falls into these: they are run by threads of ours."""
-OF_PYTHON = {"timelog/jit/guards.py", "services/world/background.py"}
+OF_PYTHON = {"timerstore/jit/guards.py", "services/world/background.py"}
 """They make what others use instead of a lock of Python's, or of its `Event`."""
 
 Finding = tuple[int, str]

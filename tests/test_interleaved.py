@@ -36,7 +36,7 @@ from tests.services.test_aside import (
     test_listing_cancelling_and_rescheduling_see_what_was_put_aside as aside_listing,
 )
 from tests.tiers import how_many
-from timerstore.timelog.jit.kernel import INTERPRETED
+from timerstore.jit.kernel import INTERPRETED
 
 RUNS = how_many("INTERLEAVED_RUNS", 6, 50)
 CUTS = how_many("INTERLEAVED_CUTS", 2, 40)

@@ -12,7 +12,7 @@ from tests.interrupting import Interrupt, interrupted
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore
-from timerstore.timelog.jit.kernel import INTERPRETED
+from timerstore.jit.kernel import INTERPRETED
 
 START_MS = 1_800_000_000_000
 CONFIG = replace(

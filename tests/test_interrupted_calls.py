@@ -12,7 +12,7 @@ from tests.interrupting import Interrupt, interrupted
 from tests.small_store import SMALL
 from tests.store_calls import ENDING, calls_of
 from timerstore import ManualClock, StoreClosedError, TimerStore, TimerStoreError
-from timerstore.timelog.jit.kernel import INTERPRETED
+from timerstore.jit.kernel import INTERPRETED
 
 START_MS = 1_800_000_000_000
 

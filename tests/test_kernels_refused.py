@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from timerstore.timelog.jit.later import compiler
+from timerstore.jit.later import compiler
 
 PROGRAM = """
 import ctypes, os, sys
@@ -46,7 +46,7 @@ def test_whatever_an_import_refuses_is_told_in_words(monkeypatch: pytest.MonkeyP
     def refuse(name: str) -> None:
         raise PermissionError(13, "no", name)
 
-    monkeypatch.setattr("timerstore.timelog.jit.later.import_module", refuse)
+    monkeypatch.setattr("timerstore.jit.later.import_module", refuse)
     with pytest.raises(Exception, match="machine code could not be loaded") as raised:
         compiler("engine")
     assert not isinstance(raised.value, OSError)

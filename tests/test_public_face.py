@@ -67,7 +67,7 @@ def modules() -> Iterator[str]:
     for path in sorted((ROOT / "timerstore").rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
         asks_spark = parts[1:] in {("pipeline", "following"), ("pipeline", "publishing")}
-        if parts[1] not in {"timelog", "wheel", "services", "spark"} and not asks_spark:
+        if parts[1] not in {"jit", "timelog", "wheel", "services", "spark"} and not asks_spark:
             yield ".".join(part for part in parts if part != "__init__")
     yield "timerstore.services.world.clock"
 

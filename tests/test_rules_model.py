@@ -16,7 +16,7 @@ from tests.models import rules_model
 from tests.models.rules_model import found
 from tests.rigs.history import History
 from tests.tiers import how_many
-from timerstore.timelog.jit.kernel import INTERPRETED
+from timerstore.jit.kernel import INTERPRETED
 
 RUNS = how_many("RULES_RUNS", 4 if INTERPRETED else 12, 200)
 MODEL_RUNS = how_many("MODEL_RUNS", 150, 3000)

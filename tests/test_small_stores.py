@@ -16,7 +16,7 @@ from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from tests.tiers import how_many
 from timerstore import ManualClock, StoreFullError, TimerStore
-from timerstore.timelog.jit.kernel import INTERPRETED
+from timerstore.jit.kernel import INTERPRETED
 
 START_MS = 1_800_000_000_000
 MB = 1_000_000

@@ -34,8 +34,8 @@ from timerstore import (
     UnknownTimerError,
 )
 from timerstore.consuming.sendback import send_back
+from timerstore.jit.kernel import INTERPRETED
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.jit.kernel import INTERPRETED
 
 YEAR_MS = 365 * 86_400_000
 GROUP = "workers"

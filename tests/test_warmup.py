@@ -12,7 +12,7 @@ from tests.rigs.program import python
 from timerstore import InvalidArgumentError
 from timerstore.cli.commands import app
 from timerstore.errors import StoreAccessError
-from timerstore.timelog.jit.kernel import INTERPRETED
+from timerstore.jit.kernel import INTERPRETED
 from timerstore.warmup import pack
 
 ROOT = Path(__file__).parents[1]

@@ -51,7 +51,7 @@ PROVED: Final = (
     "test_many_topics.py",
     "test_max_bytes.py::test_a_small_store_goes_on_within_its_limit",
     "tables/test_commitlog.py::test_splits_agree_about_damage",
-    "timelog/jit/test_mapping.py::test_each_array_over_a_map_keeps_it",
+    "jit/test_mapping.py::test_each_array_over_a_map_keeps_it",
     "services/test_aside.py::test_listing_cancelling_and_rescheduling_see_what_was_put_aside",
     "closing/test_close.py::test_threads_that_put_do_not_freeze_the_process",
     "test_burst.py::test_a_burst_fits_the_disk[keyed",
@@ -82,14 +82,14 @@ PROVED: Final = (
     "spark/test_pipeline_on_spark.py::test_spark_reads_what_was_written",
     "spark/test_pipeline_on_spark.py::test_stores_in_a_dataframe",
     # What is built from the repository.
-    "timelog/jit/test_packing.py::test_nothing_else_is_run",
+    "jit/test_packing.py::test_nothing_else_is_run",
     "test_tidy.py::test_the_source_distribution_can_be_installed",
     "test_site.py::test_notebooks_have_their_pictures",
-    "timelog/jit/test_packing.py::test_packed_kernels_do_what_kernels_do",
-    "timelog/jit/test_objects.py::test_no_kernel_keeps_what_one_python_says_of_itself",
-    "timelog/jit/test_cachefolder.py::test_starts_of_other_kinds_share_a_cache",
-    "timelog/jit/test_cachefolder.py::test_what_was_compiled_for_an_image_is_used",
-    "timelog/jit/test_cachefolder.py::test_a_temporary_folder_serves",
+    "jit/test_packing.py::test_packed_kernels_do_what_kernels_do",
+    "jit/test_objects.py::test_no_kernel_keeps_what_one_python_says_of_itself",
+    "jit/test_cachefolder.py::test_starts_of_other_kinds_share_a_cache",
+    "jit/test_cachefolder.py::test_what_was_compiled_for_an_image_is_used",
+    "jit/test_cachefolder.py::test_a_temporary_folder_serves",
     "test_ahead.py::test_no_call_on_an_open_store_compiles_anything[handover]",
 )
 """Where the names of such tests begin, below `tests/`."""
@@ -110,9 +110,9 @@ KEPT: Final = (
     "test_full_disk.py::test_a_folio_that_reaches_beyond_what_was_granted[xfs]",
     "test_golden_cleaned.py::test_what_comes_out_is_the_same[crashed-abandon]",
     "test_many_topics.py::test_more_topics_than_descriptors[process]",
-    "timelog/jit/test_packing.py::test_nothing_else_is_run[a byte",
-    "timelog/jit/test_packing.py::test_nothing_else_is_run[a source",
-    "timelog/jit/test_packing.py::test_nothing_else_is_run[bounds",
+    "jit/test_packing.py::test_nothing_else_is_run[a byte",
+    "jit/test_packing.py::test_nothing_else_is_run[a source",
+    "jit/test_packing.py::test_nothing_else_is_run[bounds",
     "cli/test_commands.py::test_no_reader_at_all_is_no_damage[pending]",
     "cli/test_commands.py::test_no_reader_at_all_is_no_damage[export]",
     "cli/test_commands.py::test_no_reader_at_all_is_no_damage[--help]",
@@ -142,7 +142,7 @@ LONG: Final = (
     # Kernels, which three modes play.
     "services/test_copying.py::test_copies_are_their_twins_over_all_segments",
     *("services/test_due_order.py", "timelog/test_frame.py::test_a_copy_closes_the_last_value"),
-    *("timelog/test_epochs.py", "timelog/jit/test_mapping.py", "wheel/test_near.py"),
+    *("timelog/test_epochs.py", "jit/test_mapping.py", "wheel/test_near.py"),
     # Copies, and tables of any cut.
     *("backups/test_after_a_takeover.py", "backups/test_crossed_copies.py"),
     *("backups/test_wrong_objects.py", "backups/test_copies_attacked.py"),
@@ -203,8 +203,8 @@ WHOLE: Final = (
     "services/test_cleaning.py::test_hops_alone_begin_no_copying",
     "services/test_jump.py::test_a_clock_that_was_set_ahead_by_years_costs_hops",
     # Programs in processes of their own, which run no kernel.
-    "timelog/jit/test_later.py::test_a_client_needs_no_compiler",
-    "timelog/jit/test_later.py::test_a_client_that_puts_and_consumes_loads_no_engine",
+    "jit/test_later.py::test_a_client_needs_no_compiler",
+    "jit/test_later.py::test_a_client_that_puts_and_consumes_loads_no_engine",
 )
 """Lives of whole stores that take long where kernels are interpreted, and show no more there."""
 

@@ -2,7 +2,6 @@
 
 From the bottom up; a room imports only from those that stand before it:
 
-    jit      what kernels are made with, and all that touches the compiler
     bytes    what the bytes mean: messages, units, texts, limits
     files    maps and files: how bytes reach a disk, which files there are
     reading  ranges of a log as rows, a store's directory for reading alone

@@ -16,13 +16,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from timerstore.jit.acting import ALONE, acting_as
+from timerstore.jit.intrinsics import copy_bytes, prefetch
+from timerstore.jit.kernel import inlined, inlined_view, kernel_ahead
+from timerstore.jit.lent import Lent, is_lent, lend, lent_bytes, lent_words, new_lent
+from timerstore.jit.record import Bytes, Flags, Words, record
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import IDENTITY_HELD, IDENTITY_OURS
-from timerstore.timelog.jit.acting import ALONE, acting_as
-from timerstore.timelog.jit.intrinsics import copy_bytes, prefetch
-from timerstore.timelog.jit.kernel import inlined, inlined_view, kernel_ahead
-from timerstore.timelog.jit.lent import Lent, is_lent, lend, lent_bytes, lent_words, new_lent
-from timerstore.timelog.jit.record import Bytes, Flags, Words, record
 from timerstore.wheel.sets import (
     ENTRY_WORDS,
     ROOM_WORDS,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from timerstore.jit.intrinsics import get_i32, get_i64, prefetch, put_i32, put_i64
+from timerstore.jit.kernel import inlined, kernel_ahead, kernel_later
+from timerstore.jit.record import Rows, Words
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import (
     UNIT_GOOD,
@@ -16,9 +19,6 @@ from timerstore.timelog.bytes.unit import (
     unit_ms,
 )
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
-from timerstore.timelog.jit.intrinsics import get_i32, get_i64, prefetch, put_i32, put_i64
-from timerstore.timelog.jit.kernel import inlined, kernel_ahead, kernel_later
-from timerstore.timelog.jit.record import Rows, Words
 from timerstore.wheel.checksums import PAGE_BYTES
 from timerstore.wheel.slots import NO_UNIT, PAGE_CHANGED, SlotArray, link_unit, slot_last
 

@@ -20,12 +20,12 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import MissingFileError
+from timerstore.jit.arraytypes import read_only
+from timerstore.jit.crc import crc32
+from timerstore.jit.kernel import kernel_ahead
+from timerstore.jit.record import Bytes, ReadBytes, Words
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.smallfile import read_head
-from timerstore.timelog.jit.arraytypes import read_only
-from timerstore.timelog.jit.crc import crc32
-from timerstore.timelog.jit.kernel import kernel_ahead
-from timerstore.timelog.jit.record import Bytes, ReadBytes, Words
 
 SUMS_FILE: Final = "wheelsums"
 PAGE_BYTES: Final = 4_096

@@ -17,6 +17,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from timerstore.jit.intrinsics import get_i64
+from timerstore.jit.kernel import inlined_always, kernel_ahead, kernel_later
+from timerstore.jit.record import Bytes, Words, record
+from timerstore.jit.table import Table
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import (
     BAD_PARTS,
@@ -35,10 +39,6 @@ from timerstore.timelog.files.segmenttable import (
     prefetch_message,
     segment_at,
 )
-from timerstore.timelog.jit.intrinsics import get_i64
-from timerstore.timelog.jit.kernel import inlined_always, kernel_ahead, kernel_later
-from timerstore.timelog.jit.record import Bytes, Words, record
-from timerstore.timelog.jit.table import Table
 from timerstore.timelog.reading.columns import LoggedParts, fill_parts
 from timerstore.timelog.reading.scan import LoggedMessages, ReadAs, fill_message, is_half_topic
 from timerstore.timelog.writing.append import QueueTable

@@ -29,9 +29,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from timerstore.timelog.jit.intrinsics import prefetch
-from timerstore.timelog.jit.kernel import inlined, kernel_ahead
-from timerstore.timelog.jit.record import Words, record
+from timerstore.jit.intrinsics import prefetch
+from timerstore.jit.kernel import inlined, kernel_ahead
+from timerstore.jit.record import Words, record
 
 SPAN: Final = 8
 """Slots of a range that can be claimed at once, a power of two; in normal running two are."""

@@ -13,8 +13,8 @@ needed twice, not even when R falls back in a crash.
 
 from __future__ import annotations
 
-from timerstore.timelog.jit.kernel import inlined, kernel_ahead
-from timerstore.timelog.jit.record import Words
+from timerstore.jit.kernel import inlined, kernel_ahead
+from timerstore.jit.record import Words
 from timerstore.wheel.settings import Settings
 
 

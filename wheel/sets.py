@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.timelog.jit.intrinsics import wrapping_multiply
-from timerstore.timelog.jit.kernel import inlined, kernel_ahead
-from timerstore.timelog.jit.record import Words
+from timerstore.jit.intrinsics import wrapping_multiply
+from timerstore.jit.kernel import inlined, kernel_ahead
+from timerstore.jit.record import Words
 
 ENTRY_WORDS: Final = 2
 ROOM_WORDS: Final = 2 * ENTRY_WORDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from timerstore.timelog.jit.record import record
+from timerstore.jit.record import record
 
 CHECKING: Final = 1
 CHECKED: Final = 2

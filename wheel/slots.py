@@ -17,14 +17,14 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.intrinsics import get_i32, get_i64, put_i32, put_i64
+from timerstore.jit.kernel import inlined, kernel_ahead, kernel_later
+from timerstore.jit.record import Bytes, Words, record
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.disk import Disk, WrongSizeError
 from timerstore.timelog.files.nonzero import nonzero_places
 from timerstore.timelog.files.ownedfile import OwnedFile
 from timerstore.timelog.files.steady import ranges_of
-from timerstore.timelog.jit.intrinsics import get_i32, get_i64, put_i32, put_i64
-from timerstore.timelog.jit.kernel import inlined, kernel_ahead, kernel_later
-from timerstore.timelog.jit.record import Bytes, Words, record
 from timerstore.wheel.checksums import PAGE_BYTES, SUMS_FILE, WheelSums
 
 # What `SlotArray.dirty` says of a page.

@@ -14,6 +14,9 @@ import timerstore
 from suite.rig import BODIES, COUNT, FAR_MS, PYTHON, START_MS, drive, play, put
 from timerstore import Config, ManualClock, TimerStore
 from timerstore.ground.arguments import Binaries
+from timerstore.jit.intrinsics import get_word
+from timerstore.jit.kernel import kernel
+from timerstore.jit.objects import NO_PIECES, rows_read
 from timerstore.services.looking.slot_units import chain_units
 from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT
 from timerstore.timelog.bytes.decode import decode_message
@@ -21,9 +24,6 @@ from timerstore.timelog.bytes.idtext import read_ids, write_ids
 from timerstore.timelog.bytes.message import MessageParts, read_message
 from timerstore.timelog.bytes.unit import Units
 from timerstore.timelog.files.segmenttable import segment_at
-from timerstore.timelog.jit.intrinsics import get_word
-from timerstore.timelog.jit.kernel import kernel
-from timerstore.timelog.jit.objects import NO_PIECES, rows_read
 from timerstore.timelog.writing.append import new_stage
 from timerstore.timelog.writing.frame import Puts, frame_batch, new_template
 from timerstore.wheel.chain import WALK_DONE, scan_units

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from suite.rig import COUNT, START_MS, play
+from timerstore.jit.crc import crc32
+from timerstore.jit.kernel import kernel
 from timerstore.timelog.bytes.message import java_hash
 from timerstore.timelog.bytes.text import get_decimal_13, get_hex_12, put_decimal_13, put_hex_12
-from timerstore.timelog.jit.crc import crc32
-from timerstore.timelog.jit.kernel import kernel
 from timerstore.wheel.near import NearTimer, bucket_at, near_insert, near_pop, new_near_wheel
 from timerstore.wheel.place import place_all
 from timerstore.wheel.sets import new_table, set_add, set_contains, set_remove

@@ -17,10 +17,10 @@ import numpy as np
 
 import timerstore
 from timerstore import TimerStore
+from timerstore.jit.kernel import kernel
 from timerstore.services.running.provide import provide
 from timerstore.services.running.steps import step
 from timerstore.services.world import needs
-from timerstore.timelog.jit.kernel import kernel
 
 COUNT = 20_000
 BODIES = [b"%0100d" % i for i in range(COUNT)]

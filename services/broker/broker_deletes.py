@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from timerstore.jit.kernel import kernel_ahead
 from timerstore.services.pipeline.link_units import find_unit_room, write_unit
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import NewUnit
-from timerstore.timelog.jit.kernel import kernel_ahead
 from timerstore.wheel.slots import slot_last
 
 

@@ -16,6 +16,9 @@ from typing import TypeVar
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.intrinsics import get_i32, get_i64
+from timerstore.jit.kernel import inlined, kernel_ahead
+from timerstore.jit.record import Rows, Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.log_units import all_units
 from timerstore.services.world.floor import find_in, is_superseded
@@ -32,9 +35,6 @@ from timerstore.timelog.bytes.unit import (
 )
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
-from timerstore.timelog.jit.intrinsics import get_i32, get_i64
-from timerstore.timelog.jit.kernel import inlined, kernel_ahead
-from timerstore.timelog.jit.record import Rows, Words
 from timerstore.wheel.chain import point_back
 from timerstore.wheel.slots import NO_UNIT, set_slot
 

@@ -16,6 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.intrinsics import get_i32, get_i64, get_u32
+from timerstore.jit.kernel import kernel_ahead
+from timerstore.jit.record import Rows, Words
 from timerstore.services.broker.cut_chains import change_units, passed_slot_ms, retire_unit
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.log_units import all_units, live_units
@@ -35,9 +38,6 @@ from timerstore.timelog.bytes.unit import (
 )
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
-from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u32
-from timerstore.timelog.jit.kernel import kernel_ahead
-from timerstore.timelog.jit.record import Rows, Words
 from timerstore.timelog.reading.reader import ReadSegments
 from timerstore.timelog.reading.units import walk_units
 from timerstore.wheel.chain import point_all_back

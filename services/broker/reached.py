@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import TimerStoreError
+from timerstore.jit.record import Words
 from timerstore.services.broker.cut_chains import used_chains
 from timerstore.services.broker.full_files import misleading_units
 from timerstore.services.engine.engine import Engine, read_at
@@ -21,7 +22,6 @@ from timerstore.services.looking.slot_units import chain_units
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, MessageParts
 from timerstore.timelog.bytes.unit import Units
-from timerstore.timelog.jit.record import Words
 from timerstore.wheel import judge as pending
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]

@@ -1,7 +1,7 @@
 """A call on one timer by its id, `get`, `cancel` or `reschedule`, in a kernel or two.
 
 A caller with many ids has arrays; one with a single id would pay for making them. So these kernels
-take only integers (`timelog/jit/entrypoint.py`), and read the id where Python has it. They
+take only integers (`timerstore/jit/entrypoint.py`), and read the id where Python has it. They
 go without the GIL, because they wait for fire, which Python may hold while it waits for the GIL.
 
 Each passes the store's gate by itself, and asks what a call asks that has passed it in Python:
@@ -15,6 +15,21 @@ from typing import Final
 
 import numpy as np
 
+from timerstore.jit.acting import act_as
+from timerstore.jit.entrypoint import entry_ahead, entry_point
+from timerstore.jit.intrinsics import copy_bytes, get_i64, put_u8, view_bytes
+from timerstore.jit.kernel import inlined
+from timerstore.jit.locks import (
+    Gate,
+    gate_enter,
+    gate_leave,
+    lock_acquire,
+    lock_is_mine,
+    lock_release,
+)
+from timerstore.jit.objects import TEXT_DATA_AT, ascii_at, bytes_at, object_at
+from timerstore.jit.record import Bytes, Words, observe, record, record_at
+from timerstore.jit.system import clock_ms
 from timerstore.services.calls.cancel_ahead import (
     CANCELLED_BEFORE,
     CANCELLED_NOW,
@@ -47,21 +62,6 @@ from timerstore.timelog.bytes.message import (
 )
 from timerstore.timelog.bytes.text import get_hex_12
 from timerstore.timelog.files.segmenttable import segment_at
-from timerstore.timelog.jit.acting import act_as
-from timerstore.timelog.jit.entrypoint import entry_ahead, entry_point
-from timerstore.timelog.jit.intrinsics import copy_bytes, get_i64, put_u8, view_bytes
-from timerstore.timelog.jit.kernel import inlined
-from timerstore.timelog.jit.locks import (
-    Gate,
-    gate_enter,
-    gate_leave,
-    lock_acquire,
-    lock_is_mine,
-    lock_release,
-)
-from timerstore.timelog.jit.objects import TEXT_DATA_AT, ascii_at, bytes_at, object_at
-from timerstore.timelog.jit.record import Bytes, Words, observe, record, record_at
-from timerstore.timelog.jit.system import clock_ms
 from timerstore.timelog.writing.append import Stage, append, new_stage
 from timerstore.timelog.writing.frame import NewSays, Template, frame_new
 from timerstore.wheel.cancelled import (

@@ -14,6 +14,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from timerstore.jit.acting import act_as
+from timerstore.jit.kernel import inlined, kernel_ahead
+from timerstore.jit.locks import lock_acquire, lock_release
+from timerstore.jit.record import Bytes, Int8s, Words, observe
 from timerstore.services.calls.deletes import DELETE_BODY, delete_template
 from timerstore.services.calls.first_puts import FirstPuts
 from timerstore.services.engine.engine import Engine
@@ -21,10 +25,6 @@ from timerstore.services.world.state import CANCEL
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes.idtext import put_id
 from timerstore.timelog.bytes.message import IDENTITY_OURS
-from timerstore.timelog.jit.acting import act_as
-from timerstore.timelog.jit.kernel import inlined, kernel_ahead
-from timerstore.timelog.jit.locks import lock_acquire, lock_release
-from timerstore.timelog.jit.record import Bytes, Int8s, Words, observe
 from timerstore.timelog.writing.append import Stage, append
 from timerstore.timelog.writing.frame import NewSays, Template, frame_new, new_message_bytes_max
 from timerstore.wheel.cancelled import (

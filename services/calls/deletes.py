@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from timerstore.jit.arraytypes import read_only
+from timerstore.jit.kernel import kernel_ahead
+from timerstore.jit.record import ReadByteRows, Words
 from timerstore.services.engine.engine import Engine
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.segmenttable import SegmentTable
-from timerstore.timelog.jit.arraytypes import read_only
-from timerstore.timelog.jit.kernel import kernel_ahead
-from timerstore.timelog.jit.record import ReadByteRows, Words
 from timerstore.timelog.writing.append import QueueTable, Stage, append
 from timerstore.timelog.writing.compose import compose
 from timerstore.timelog.writing.frame import (

@@ -8,6 +8,9 @@ from typing import Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.intrinsics import get_i64, get_u8
+from timerstore.jit.kernel import inlined, kernel_ahead
+from timerstore.jit.record import Bytes, Words
 from timerstore.services.engine.engine import Engine
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, MessageParts, read_message
@@ -17,9 +20,6 @@ from timerstore.timelog.files.segmenttable import (
     prefetch_message,
     segment_at,
 )
-from timerstore.timelog.jit.intrinsics import get_i64, get_u8
-from timerstore.timelog.jit.kernel import inlined, kernel_ahead
-from timerstore.timelog.jit.record import Bytes, Words
 
 _UNMAPPED: Final = -1
 

@@ -6,6 +6,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from timerstore.jit.intrinsics import get_i32, get_i64
+from timerstore.jit.kernel import inlined, kernel_ahead
+from timerstore.jit.record import Bytes, Words
 from timerstore.services.world.floor import find_in
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
@@ -21,9 +24,6 @@ from timerstore.timelog.files.segmenttable import (
     prefetch_message,
     segment_at,
 )
-from timerstore.timelog.jit.intrinsics import get_i32, get_i64
-from timerstore.timelog.jit.kernel import inlined, kernel_ahead
-from timerstore.timelog.jit.record import Bytes, Words
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX, QueueTable
 from timerstore.timelog.writing.consumequeue import find_row
 

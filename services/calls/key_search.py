@@ -21,12 +21,8 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.services.world.world import World
-from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.message import GOOD, read_message
-from timerstore.timelog.files.segmenttable import segment_at
-from timerstore.timelog.jit.entrypoint import entry_ahead, entry_point
-from timerstore.timelog.jit.intrinsics import (
+from timerstore.jit.entrypoint import entry_ahead, entry_point
+from timerstore.jit.intrinsics import (
     get_i32,
     get_i64,
     get_u8,
@@ -35,9 +31,13 @@ from timerstore.timelog.jit.intrinsics import (
     put_i32,
     view_bytes,
 )
-from timerstore.timelog.jit.kernel import inlined
-from timerstore.timelog.jit.objects import address_of
-from timerstore.timelog.jit.record import Bytes, Words, observe, record, record_at
+from timerstore.jit.kernel import inlined
+from timerstore.jit.objects import address_of
+from timerstore.jit.record import Bytes, Words, observe, record, record_at
+from timerstore.services.world.world import World
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.message import GOOD, read_message
+from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.writing.keyindex import (
     LEVELS_PREFIX,
     TIMERS_PREFIX,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from timerstore.jit.kernel import kernel_ahead
+from timerstore.jit.record import Words
 from timerstore.services.world.world import World
-from timerstore.timelog.jit.kernel import kernel_ahead
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.writing.append import Stage, append
 from timerstore.timelog.writing.frame import Puts, Template, frame_batch
 

@@ -33,6 +33,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError, TimerStoreError
+from timerstore.jit.acting import act_as, acting_as
+from timerstore.jit.guards import Guard
+from timerstore.jit.intrinsics import get_i64
+from timerstore.jit.kernel import inlined, kernel_ahead
+from timerstore.jit.locks import KernelLock, lock_acquire, lock_release
+from timerstore.jit.record import Words
 from timerstore.services.cleaning.forgetting import NO_TARGET, forget_targets, live_bytes
 from timerstore.services.cleaning.pass_units import Pass, Round, UnitRanges, Walk
 from timerstore.services.damage.pass_lost import pass_lost
@@ -55,12 +61,6 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import exact_due_ms, identify_timer, stored_at
 from timerstore.timelog.bytes.unit import NOT_SAID, Units
 from timerstore.timelog.files.segmenttable import TABLE_LENGTH, SegmentTable, segment_at
-from timerstore.timelog.jit.acting import act_as, acting_as
-from timerstore.timelog.jit.guards import Guard
-from timerstore.timelog.jit.intrinsics import get_i64
-from timerstore.timelog.jit.kernel import inlined, kernel_ahead
-from timerstore.timelog.jit.locks import KernelLock, lock_acquire, lock_release
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX
 from timerstore.timelog.writing.frame import ROLLED, CopySays
 from timerstore.wheel.cancelled import cancelled_contains

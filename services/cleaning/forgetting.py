@@ -16,6 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from timerstore.jit.acting import act_as
+from timerstore.jit.kernel import kernel_ahead
+from timerstore.jit.locks import lock_acquire, lock_release
+from timerstore.jit.record import Words
 from timerstore.services.pipeline.copying import read_source
 from timerstore.services.world.state import CANCEL, CLEANING
 from timerstore.services.world.world import World
@@ -23,10 +27,6 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import IDENTITY_OURS, identify_target
 from timerstore.timelog.bytes.unit import Units
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
-from timerstore.timelog.jit.acting import act_as
-from timerstore.timelog.jit.kernel import kernel_ahead
-from timerstore.timelog.jit.locks import lock_acquire, lock_release
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.writing.tally import PENDING_BYTES, TALLY_WORDS
 from timerstore.wheel.cancelled import cancelled_remove, is_our_timer
 

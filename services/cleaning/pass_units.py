@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from timerstore.jit.record import Words
 from timerstore.services.cleaning.forgetting import NO_TARGET, read_targets
 from timerstore.services.looking.log_units import read_units
 from timerstore.services.looking.unsaid_leads import say_leads
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import NOT_SAID, Units
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.reader import ReadSegments
 from timerstore.wheel import chain
 

@@ -32,6 +32,9 @@ from collections import deque
 from typing import Final
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.acting import acting_as
+from timerstore.jit.locks import KernelLock
+from timerstore.jit.mapping import PAGE_BYTES
 from timerstore.services.durable.flush import Flusher
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.log_units import all_units
@@ -39,9 +42,6 @@ from timerstore.services.world.state import CLEANING
 from timerstore.timelog.files.checkpoint import Checkpoint
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.segmenttable import TABLE_LENGTH, apron_bytes
-from timerstore.timelog.jit.acting import acting_as
-from timerstore.timelog.jit.locks import KernelLock
-from timerstore.timelog.jit.mapping import PAGE_BYTES
 from timerstore.timelog.writing.append import BATCH_BYTES, STAGE_BYTES
 
 log = logging.getLogger("timerstore")

@@ -7,13 +7,13 @@ from typing import Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.record import Words
 from timerstore.services.damage.pass_lost import pass_lost
 from timerstore.services.engine.engine import Engine
 from timerstore.services.world.damage import WRITTEN_AGAIN
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.files.disk import MappedFile
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.audit import (
     ENTRY_BLANK,
     ENTRY_GOOD,

@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.kernel import kernel_later
+from timerstore.jit.locks import lock_acquire, lock_release
+from timerstore.jit.record import Bytes, Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.slot_units import slot_units
 from timerstore.services.world.state import INFO_LEVEL, LOST_COLUMNS, ServiceThread
@@ -18,9 +21,6 @@ from timerstore.timelog.bytes.message import (
     read_message,
 )
 from timerstore.timelog.bytes.text import java_hash_of
-from timerstore.timelog.jit.kernel import kernel_later
-from timerstore.timelog.jit.locks import lock_acquire, lock_release
-from timerstore.timelog.jit.record import Bytes, Words
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
 from timerstore.timelog.writing.tally import LOST_COUNT, TALLY_WORDS
 from timerstore.wheel.near import SPAN, place_of

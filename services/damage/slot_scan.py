@@ -16,6 +16,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from timerstore.jit.acting import step_as
+from timerstore.jit.intrinsics import touch_to_read
+from timerstore.jit.kernel import inlined, kernel_later
+from timerstore.jit.locks import lock_acquire, lock_release
+from timerstore.jit.record import Words, exchange_word, publish
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import TIMERS
 from timerstore.services.pipeline.dequeue_get import IS_ROLL, NO_DUE, claim_unit, hop
@@ -24,11 +29,6 @@ from timerstore.services.world.state import DEQUEUE_GET, DequeueGet, note_walked
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes.unit import UNIT_GOOD, WRONG_UNIT_REASON
 from timerstore.timelog.files.segmenttable import segment_at
-from timerstore.timelog.jit.acting import step_as
-from timerstore.timelog.jit.intrinsics import touch_to_read
-from timerstore.timelog.jit.kernel import inlined, kernel_later
-from timerstore.timelog.jit.locks import lock_acquire, lock_release
-from timerstore.timelog.jit.record import Words, exchange_word, publish
 from timerstore.timelog.reading.reader import ReadSegments
 from timerstore.timelog.reading.units import walk_units
 from timerstore.wheel.near import SPAN

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError, TimerStoreError
+from timerstore.jit.record import Rows, Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.instant import used_slots
 from timerstore.services.looking.read_pending import map_alone, read_timers, reading_all
@@ -20,7 +21,6 @@ from timerstore.services.looking.slot_units import chain_units
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import IDENTITY_HELD
 from timerstore.timelog.files.checkpoint import Checkpoint
-from timerstore.timelog.jit.record import Rows, Words
 from timerstore.wheel import judge
 from timerstore.wheel.cancelled import are_of_level
 from timerstore.wheel.sets import ENTRY_WORDS

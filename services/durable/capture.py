@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from timerstore.jit.intrinsics import copy_bytes
+from timerstore.jit.kernel import kernel_ahead
+from timerstore.jit.locks import lock_acquire, lock_release
+from timerstore.jit.record import Bytes, Words
 from timerstore.services.world.state import PASS_COLUMNS, PASS_FIRST_COPY
 from timerstore.services.world.world import World
-from timerstore.timelog.jit.intrinsics import copy_bytes
-from timerstore.timelog.jit.kernel import kernel_ahead
-from timerstore.timelog.jit.locks import lock_acquire, lock_release
-from timerstore.timelog.jit.record import Bytes, Words
 from timerstore.wheel.checksums import PAGE_BYTES
 from timerstore.wheel.near import PLACES
 from timerstore.wheel.slots import PAGE_CAPTURED, PAGE_CLEAN

@@ -24,6 +24,9 @@ from timerstore.errors import (
     TimerStoreError,
 )
 from timerstore.ground.inloop import note_blocking
+from timerstore.jit.acting import acting_as
+from timerstore.jit.record import Words
+from timerstore.jit.system import set_thread_name
 from timerstore.services.damage.scrub import Scrub
 from timerstore.services.durable.ahead_file import write_ahead
 from timerstore.services.durable.cancelled_file import write_cancelled
@@ -40,9 +43,6 @@ from timerstore.timelog.files.checkpoint import Checkpoint, write_checkpoint, wr
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import sealed, write_json
 from timerstore.timelog.files.oserrors import store_error
-from timerstore.timelog.jit.acting import acting_as
-from timerstore.timelog.jit.record import Words
-from timerstore.timelog.jit.system import set_thread_name
 
 log = logging.getLogger("timerstore")
 

@@ -10,9 +10,9 @@ it let go included, who come back with their next bytes after some µs each. Wit
 of the crowd would take turns, and each fsync serve half as many. It ends once all are there, or
 nobody came for `_QUIET_NS`; a thread that is alone never waits.
 
-Who leads does so by a guard (`timelog/jit/guards.py`), so a signal's exception ends it. What that
-cannot exclude is that such an exception takes away the one thread that was about to lead; so nobody
-sleeps longer than `_LOOK_UP_NS` without looking.
+Who leads does so by a guard (`timerstore/jit/guards.py`), so a signal's exception ends it. What
+that cannot exclude is that such an exception takes away the one thread that was about to lead; so
+nobody sleeps longer than `_LOOK_UP_NS` without looking.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.timelog.jit.entrypoint import entry_ahead, entry_point
-from timerstore.timelog.jit.guards import Guarded
-from timerstore.timelog.jit.intrinsics import (
+from timerstore.jit.entrypoint import entry_ahead, entry_point
+from timerstore.jit.guards import Guarded
+from timerstore.jit.intrinsics import (
     compare_exchange,
     fetch_add,
     load_acquire,
     store_release,
 )
-from timerstore.timelog.jit.kernel import inlined
-from timerstore.timelog.jit.record import Words, record
-from timerstore.timelog.jit.system import sleep_while, thread_id, wake_sleepers
+from timerstore.jit.kernel import inlined
+from timerstore.jit.record import Words, record
+from timerstore.jit.system import sleep_while, thread_id, wake_sleepers
 
 # What `GroupCommit.wait` returns.
 IS_DURABLE: Final = 0

@@ -20,11 +20,11 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import TimerStoreError
+from timerstore.jit.kernel import kernel_ahead
+from timerstore.jit.locks import lock_acquire, lock_release
+from timerstore.jit.record import Rows, Words
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.segmenttable import SegmentTable
-from timerstore.timelog.jit.kernel import kernel_ahead
-from timerstore.timelog.jit.locks import lock_acquire, lock_release
-from timerstore.timelog.jit.record import Rows, Words
 from timerstore.timelog.writing.append import NAME_STRIDE, QUEUE_COUNT_MAX, QueueTable
 from timerstore.timelog.writing.consumequeue import ConsumeQueues
 from timerstore.timelog.writing.tally import COUNTERS, LOST_COUNT, TALLY_WORDS

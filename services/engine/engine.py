@@ -15,6 +15,11 @@ import numpy as np
 
 from timerstore.errors import InvalidArgumentError, NotAStoreError
 from timerstore.ground.config import Config
+from timerstore.jit.acting import ALONE, acting_as
+from timerstore.jit.kernel import kernel_ahead
+from timerstore.jit.lent import lend
+from timerstore.jit.locks import ServiceLocks, SpinLock
+from timerstore.jit.record import Bytes, Words, add_to_word
 from timerstore.services.engine.counter_file import CounterFile
 from timerstore.services.engine.holds import Holds
 from timerstore.services.engine.key_files import KeyFiles
@@ -34,11 +39,6 @@ from timerstore.timelog.bytes.unit import UNIT_ROOM_BYTES
 from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.ownedfile import EventFile
 from timerstore.timelog.files.segments import SegmentedFile
-from timerstore.timelog.jit.acting import ALONE, acting_as
-from timerstore.timelog.jit.kernel import kernel_ahead
-from timerstore.timelog.jit.lent import lend
-from timerstore.timelog.jit.locks import ServiceLocks, SpinLock
-from timerstore.timelog.jit.record import Bytes, Words, add_to_word
 from timerstore.timelog.reading.reader import StoreReader
 from timerstore.timelog.writing.append import (
     NEED_COMMITLOG,

@@ -29,6 +29,9 @@ from timerstore.errors import (
     StoreFullError,
     TimerStoreError,
 )
+from timerstore.jit.arraytypes import read_only
+from timerstore.jit.lent import lend
+from timerstore.jit.locks import KernelLock
 from timerstore.services.world.clock import Clock
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
@@ -45,9 +48,6 @@ from timerstore.timelog.files.names import INT64_MAX, is_index_file
 from timerstore.timelog.files.oserrors import kind_of, told_of
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.smallfile import is_there
-from timerstore.timelog.jit.arraytypes import read_only
-from timerstore.timelog.jit.lent import lend
-from timerstore.timelog.jit.locks import KernelLock
 from timerstore.timelog.writing.consumequeue import ConsumeQueues
 from timerstore.timelog.writing.keyindex import (
     FILE_COUNT_MAX,

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.guards import Lock
 from timerstore.services.world.damage import Place
 from timerstore.timelog.files.disk import Disk, WrongSizeError
 from timerstore.timelog.files.jsonfile import read_json, write_json
 from timerstore.timelog.files.names import segment_offset
 from timerstore.timelog.files.smallfile import is_there
 from timerstore.timelog.files.steady import Read, list_names
-from timerstore.timelog.jit.guards import Lock
 
 log = logging.getLogger("timerstore")
 

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from timerstore.jit.record import Flags, Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.instant import Instant
 from timerstore.services.looking.slot_units import chain_units
@@ -27,7 +28,6 @@ from timerstore.services.looking.timer_places import (
 )
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import NOT_SAID
-from timerstore.timelog.jit.record import Flags, Words
 from timerstore.wheel.judge import IN_MESSAGE
 
 NEVER_MS: Final = 1 << 62

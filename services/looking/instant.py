@@ -18,6 +18,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from timerstore.jit.intrinsics import load_acquire
+from timerstore.jit.kernel import inlined, kernel_ahead
+from timerstore.jit.locks import lock_acquire, lock_release
+from timerstore.jit.record import Bytes, Rows, Words, observe
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.holds import Hold
 from timerstore.services.world.aside import is_aside
@@ -26,10 +30,6 @@ from timerstore.services.world.rings import RING_COUNT, place_of, waiting_count
 from timerstore.services.world.state import PASS_COLUMNS, PASS_COUNT_MAX
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.jit.intrinsics import load_acquire
-from timerstore.timelog.jit.kernel import inlined, kernel_ahead
-from timerstore.timelog.jit.locks import lock_acquire, lock_release
-from timerstore.timelog.jit.record import Bytes, Rows, Words, observe
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
 from timerstore.wheel.cancelled import copy_cancelled
 from timerstore.wheel.near import list_entries

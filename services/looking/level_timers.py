@@ -8,6 +8,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.intrinsics import get_i32, get_i64
+from timerstore.jit.kernel import kernel_ahead
+from timerstore.jit.record import Flags, Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.holds import Hold
 from timerstore.services.looking.instant import Instant
@@ -15,9 +18,6 @@ from timerstore.services.looking.read_pending import kept_by, read_timers, readi
 from timerstore.services.world.level_arrays import LevelTable
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
-from timerstore.timelog.jit.intrinsics import get_i32, get_i64
-from timerstore.timelog.jit.kernel import kernel_ahead
-from timerstore.timelog.jit.record import Flags, Words
 from timerstore.wheel import judge as pending
 
 _CHUNK: Final = 65_536

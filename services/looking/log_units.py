@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.record import Words
 from timerstore.services.world.floor import read_floor
 from timerstore.timelog.bytes.unit import WRONG_UNIT_REASON, Units
 from timerstore.timelog.files.pinned import PinnedLog
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.reader import ReadSegments
 from timerstore.wheel import chain
 

@@ -7,12 +7,12 @@ from typing import Final
 
 import numpy as np
 
+from timerstore.jit.record import Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.instant import Instant
 from timerstore.services.looking.read_pending import reading_of
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.files.pinned import PinnedLog
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.columns import LoggedParts
 from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.wheel.judge import GONE, PENDING, PlacesRead, read_places

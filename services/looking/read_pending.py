@@ -8,11 +8,11 @@ from typing import TypeVar
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.record import Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.holds import Hold
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.files.segments import SegmentedFile
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.scan import ReadAs
 from timerstore.wheel import judge as pending
 from timerstore.wheel.judge import PendingRead, Reading, places_to_read

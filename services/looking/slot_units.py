@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.record import Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.holds import Hold
 from timerstore.timelog.bytes.unit import Units
-from timerstore.timelog.jit.record import Words
 from timerstore.wheel import chain
 from timerstore.wheel.slots import NO_UNIT
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from timerstore.jit.intrinsics import copy_bytes, get_i64
+from timerstore.jit.kernel import inlined, kernel_ahead
+from timerstore.jit.record import Bytes, Words
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, MessageParts, is_plain, read_message
 from timerstore.timelog.bytes.text import get_hex_8, get_hex_12
@@ -13,9 +16,6 @@ from timerstore.timelog.files.segmenttable import (
     prefetch_message,
     segment_at,
 )
-from timerstore.timelog.jit.intrinsics import copy_bytes, get_i64
-from timerstore.timelog.jit.kernel import inlined, kernel_ahead
-from timerstore.timelog.jit.record import Bytes, Words
 from timerstore.timelog.writing.append import QueueTable
 from timerstore.timelog.writing.consumequeue import find_row
 

@@ -10,13 +10,13 @@ from typing import Final
 
 import numpy as np
 
+from timerstore.jit.record import Flags, Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.instant import Instant, Snapshot
 from timerstore.services.looking.level_timers import level_entries, read_held
 from timerstore.services.looking.slot_units import slot_units
 from timerstore.services.looking.unsaid_leads import say_leads
 from timerstore.timelog.bytes.unit import Units
-from timerstore.timelog.jit.record import Flags, Words
 from timerstore.wheel.slots import NO_UNIT
 
 _NOTHING: Final = np.zeros(0, np.int64)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.kernel import kernel_ahead
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.holds import Hold
 from timerstore.timelog.bytes.message import GOOD, MessageParts, read_message
 from timerstore.timelog.bytes.unit import NOT_SAID, Units
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
-from timerstore.timelog.jit.kernel import kernel_ahead
 
 
 @kernel_ahead

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from timerstore.jit.record import Words
 from timerstore.services.engine.engine import Engine
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import IDENTITY_OURS
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.scan import LoggedMessages
 
 log = logging.getLogger("timerstore")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from timerstore.jit.kernel import kernel_later
+from timerstore.jit.record import Rows, Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.log_units import live_units
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes.unit import Units
-from timerstore.timelog.jit.kernel import kernel_later
-from timerstore.timelog.jit.record import Rows, Words
 from timerstore.wheel.sets import map_get
 
 

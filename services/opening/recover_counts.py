@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from timerstore.errors import TimerStoreError
+from timerstore.jit.kernel import kernel_later
+from timerstore.jit.record import Flags, Words
 from timerstore.timelog.files.nonzero import nonzero_places
-from timerstore.timelog.jit.kernel import kernel_later
-from timerstore.timelog.jit.record import Flags, Words
 from timerstore.timelog.reading.scan import LoggedMessages, QueueNames, destined_for
 from timerstore.timelog.writing.tally import (
     CANCELLED_COUNT,

@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
+from timerstore.jit.record import Words
 from timerstore.services.engine.engine import Engine
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.logranges import LogRanges
 from timerstore.timelog.reading.lostcopies import (
     NO_COPIES,

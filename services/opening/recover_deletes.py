@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from timerstore.jit.record import Words
 from timerstore.services.durable.cancelled_file import read_cancelled
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.level_timers import still_wait
 from timerstore.services.looking.log_units import live_units
 from timerstore.services.looking.read_pending import map_alone, read_timers, reading_all
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.wheel import judge as pending
 from timerstore.wheel.cancelled import are_of_level

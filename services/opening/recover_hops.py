@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from timerstore.jit.record import Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.log_units import all_units
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.checkpoint import Checkpoint
-from timerstore.timelog.jit.record import Words
 from timerstore.wheel.sets import map_put_all, new_table
 
 

@@ -7,13 +7,13 @@ from typing import Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.record import Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.opening.recover_log import ScannedLog
 from timerstore.services.opening.recovery_findings import RecoveryFindings
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import Units
 from timerstore.timelog.files.checkpoint import Checkpoint
-from timerstore.timelog.jit.record import Words
 from timerstore.wheel import chain
 
 CHUNK_ROWS: Final = 65_536

@@ -10,6 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.kernel import kernel_later
+from timerstore.jit.record import Words
 from timerstore.services.damage.pass_lost import leave_uncounted
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.level_file import LevelOffsetFile
@@ -18,8 +20,6 @@ from timerstore.services.looking.level_timers import find_waiting
 from timerstore.services.opening.recovery_findings import RecoveryFindings
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.checkpoint import Checkpoint
-from timerstore.timelog.jit.kernel import kernel_later
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX, QueueTable
 from timerstore.timelog.writing.tally import Counted, count_pending
 

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.record import Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import QUEUES
 from timerstore.services.opening.level_due_times import LevelDueTimes
@@ -29,7 +30,6 @@ from timerstore.services.opening.recovery_findings import RecoveryFindings
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import REASONS, MessageParts
 from timerstore.timelog.files.checkpoint import Checkpoint, sealed_from
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.copies import BrokerCopies
 from timerstore.timelog.reading.lostcopies import NO_SOURCE

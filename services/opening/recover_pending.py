@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.kernel import kernel_later
+from timerstore.jit.record import Words
 from timerstore.services.damage.pass_lost import pass_lost
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.log_units import live_units
@@ -19,8 +21,6 @@ from timerstore.services.world.world import World, note_lost
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.jsonfile import check_seal, read_json, understood, whole
 from timerstore.timelog.files.names import INT64_MAX
-from timerstore.timelog.jit.kernel import kernel_later
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.writing.tally import Counted, count_pending
 from timerstore.wheel.judge import (
     CANCELLED,

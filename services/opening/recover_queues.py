@@ -7,12 +7,12 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.record import Words
 from timerstore.services.damage.mend_entries import is_sound
 from timerstore.services.engine.engine import Engine
 from timerstore.services.world.damage import WRONG_ENTRY_REASON
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.segments import SegmentedFile
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.timelog.writing.consumequeue import is_gap
 

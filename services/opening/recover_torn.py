@@ -10,6 +10,7 @@ import os
 
 import numpy as np
 
+from timerstore.jit.record import Words
 from timerstore.services.calls.deletes import Deleted, append_deletes
 from timerstore.services.engine.engine import Engine
 from timerstore.services.opening.recover_deletes import find_timer
@@ -17,7 +18,6 @@ from timerstore.timelog.bytes.decode import decode_message
 from timerstore.timelog.bytes.timeridentity import identity_of
 from timerstore.timelog.files.nonzero import last_used
 from timerstore.timelog.files.segmenttable import apron_bytes
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.timelog.writing.ackrecord import ACKS_TOPIC, read_record
 from timerstore.timelog.writing.append import new_stage

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from timerstore.jit.acting import ALONE, acting_as
 from timerstore.services.durable.ahead_file import take_ahead
 from timerstore.services.durable.flush import write_abort
 from timerstore.services.engine.engine import Engine
@@ -45,7 +46,6 @@ from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.checkpoint import Checkpoint, read_checkpoint, standing
 from timerstore.timelog.files.segments import SegmentedFile
-from timerstore.timelog.jit.acting import ALONE, acting_as
 from timerstore.wheel.sets import map_put_all, new_table
 from timerstore.wheel.settings import CHECKED, CHECKING
 

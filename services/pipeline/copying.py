@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from timerstore.jit.intrinsics import get_i64, prefetch, touch_to_read
+from timerstore.jit.kernel import inlined, inlined_always
+from timerstore.jit.mapping import PAGE_BYTES
+from timerstore.jit.record import Bytes, observe
 from timerstore.services.world import needs
 from timerstore.services.world.state import CopyCounts, ServiceThread, tell_need
 from timerstore.services.world.world import World, lateness_bucket
@@ -16,10 +20,6 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.limits import fits_segment
 from timerstore.timelog.bytes.message import GOOD, MessageParts, java_hash, read_message
 from timerstore.timelog.files.segmenttable import segment_at
-from timerstore.timelog.jit.intrinsics import get_i64, prefetch, touch_to_read
-from timerstore.timelog.jit.kernel import inlined, inlined_always
-from timerstore.timelog.jit.mapping import PAGE_BYTES
-from timerstore.timelog.jit.record import Bytes, observe
 from timerstore.timelog.writing.append import NEED_COMMITLOG, NOT_TOLD, STAGE_BYTES, append
 from timerstore.timelog.writing.consumequeue import find_row
 from timerstore.timelog.writing.frame import (

@@ -20,6 +20,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from timerstore.jit.intrinsics import (
+    get_i32,
+    get_i64,
+    load_acquire,
+    view_bytes,
+)
+from timerstore.jit.kernel import inlined, inlined_view
+from timerstore.jit.lent import lent_bytes
+from timerstore.jit.locks import lock_acquire, lock_release
+from timerstore.jit.record import Bytes, observe
+from timerstore.jit.system import clock_ms
 from timerstore.services.pipeline.copying import (
     CANCELLED,
     FOUND,
@@ -53,17 +64,6 @@ from timerstore.services.world.world import World, note_lost
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import IDENTITY_OURS, identify_timer, is_ours, stored_at
 from timerstore.timelog.files.segmenttable import segment_at
-from timerstore.timelog.jit.intrinsics import (
-    get_i32,
-    get_i64,
-    load_acquire,
-    view_bytes,
-)
-from timerstore.timelog.jit.kernel import inlined, inlined_view
-from timerstore.timelog.jit.lent import lent_bytes
-from timerstore.timelog.jit.locks import lock_acquire, lock_release
-from timerstore.timelog.jit.record import Bytes, observe
-from timerstore.timelog.jit.system import clock_ms
 from timerstore.timelog.reading.scan import is_half_topic
 from timerstore.timelog.writing.append import BATCH_BYTES, QUEUE_COUNT_MAX, STAGE_COUNT_MAX
 from timerstore.timelog.writing.frame import DELIVERED, CopySays

@@ -28,6 +28,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from timerstore.jit.intrinsics import get_i32, get_i64, get_u32, touch_to_read
+from timerstore.jit.kernel import inlined
+from timerstore.jit.locks import lock_acquire, lock_release
+from timerstore.jit.record import Bytes, Words, observe, publish
+from timerstore.jit.system import steady_ns
 from timerstore.services.pipeline.jump import jump
 from timerstore.services.pipeline.link_units import has_unit_room, write_unit
 from timerstore.services.world import needs
@@ -56,11 +61,6 @@ from timerstore.timelog.bytes.unit import (
     unit_ms,
 )
 from timerstore.timelog.files.segmenttable import segment_at
-from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u32, touch_to_read
-from timerstore.timelog.jit.kernel import inlined
-from timerstore.timelog.jit.locks import lock_acquire, lock_release
-from timerstore.timelog.jit.record import Bytes, Words, observe, publish
-from timerstore.timelog.jit.system import steady_ns
 from timerstore.wheel.near import (
     ENTRY_DUE,
     ENTRY_INFO,

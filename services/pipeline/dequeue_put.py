@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from timerstore.jit.intrinsics import get_i64, load_acquire
+from timerstore.jit.kernel import inlined
+from timerstore.jit.locks import lock_acquire, lock_release
+from timerstore.jit.record import Bytes, Words, observe, publish
+from timerstore.jit.system import read_ahead, steady_ns
 from timerstore.services.pipeline.copying import (
     CANCELLED,
     FOUND,
@@ -43,11 +48,6 @@ from timerstore.timelog.bytes.message import (
     stored_at,
 )
 from timerstore.timelog.files.segmenttable import segment_at
-from timerstore.timelog.jit.intrinsics import get_i64, load_acquire
-from timerstore.timelog.jit.kernel import inlined
-from timerstore.timelog.jit.locks import lock_acquire, lock_release
-from timerstore.timelog.jit.record import Bytes, Words, observe, publish
-from timerstore.timelog.jit.system import read_ahead, steady_ns
 from timerstore.timelog.writing.append import (
     BATCH_BYTES,
     STAGE_COUNT_MAX,

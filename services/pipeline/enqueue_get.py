@@ -10,6 +10,9 @@ from typing import Final
 
 import numpy as np
 
+from timerstore.jit.intrinsics import get_i32, get_i64, get_u8, load_acquire
+from timerstore.jit.kernel import inlined
+from timerstore.jit.record import Bytes, publish
 from timerstore.services.world import needs
 from timerstore.services.world.rings import (
     KIND_DELETE,
@@ -32,9 +35,6 @@ from timerstore.timelog.bytes.message import (
     read_message,
 )
 from timerstore.timelog.files.segmenttable import segment_at
-from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u8, load_acquire
-from timerstore.timelog.jit.kernel import inlined
-from timerstore.timelog.jit.record import Bytes, publish
 from timerstore.timelog.writing.append import (
     TOLD_COLUMNS,
     TOLD_COUNT,

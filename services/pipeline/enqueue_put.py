@@ -9,6 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from timerstore.jit.acting import ALONE, act_as
+from timerstore.jit.intrinsics import get_i64, prefetch
+from timerstore.jit.kernel import inlined
+from timerstore.jit.locks import lock_acquire, lock_release
+from timerstore.jit.record import observe, publish
 from timerstore.services.pipeline.link_units import has_unit_room, write_unit
 from timerstore.services.world.aside import aside_of, near_slot
 from timerstore.services.world.floor import find_in
@@ -24,11 +29,6 @@ from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import NewUnit
 from timerstore.timelog.files.segmenttable import TABLE_LENGTH
-from timerstore.timelog.jit.acting import ALONE, act_as
-from timerstore.timelog.jit.intrinsics import get_i64, prefetch
-from timerstore.timelog.jit.kernel import inlined
-from timerstore.timelog.jit.locks import lock_acquire, lock_release
-from timerstore.timelog.jit.record import observe, publish
 from timerstore.wheel.cancelled import cancelled_add, cancelled_has_room, is_of_level
 from timerstore.wheel.near import slot_place
 from timerstore.wheel.place import place, ring_top

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from timerstore.jit.acting import act_as
+from timerstore.jit.kernel import inlined
+from timerstore.jit.locks import lock_acquire, lock_release
+from timerstore.jit.record import observe, publish
 from timerstore.services.world.aside import is_aside
 from timerstore.services.world.state import DEQUEUE_PUT
 from timerstore.services.world.world import World
-from timerstore.timelog.jit.acting import act_as
-from timerstore.timelog.jit.kernel import inlined
-from timerstore.timelog.jit.locks import lock_acquire, lock_release
-from timerstore.timelog.jit.record import observe, publish
 from timerstore.wheel.slots import next_used_slot
 
 JUMP_SLOTS: Final = 1 << 20

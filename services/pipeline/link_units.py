@@ -5,6 +5,7 @@ By enqueue-put, by dequeue-get for what hops, by a handover; under wheel.
 
 from __future__ import annotations
 
+from timerstore.jit.kernel import inlined, inlined_always
 from timerstore.services.world.needs import TIMERLOG_SEGMENT
 from timerstore.services.world.state import ServiceThread, tell_need
 from timerstore.services.world.world import World
@@ -18,7 +19,6 @@ from timerstore.timelog.bytes.unit import (
     unit_change,
 )
 from timerstore.timelog.files.segmenttable import can_close, can_write, segment_at
-from timerstore.timelog.jit.kernel import inlined, inlined_always
 from timerstore.wheel.slots import link_unit
 
 

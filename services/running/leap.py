@@ -6,8 +6,8 @@ checkpoint. For a wheel of 64 slots, ten days of seconds are 13,500 checkpoints.
 
 from __future__ import annotations
 
+from timerstore.jit.acting import ALONE, acting_as
 from timerstore.services.engine.engine import Engine
-from timerstore.timelog.jit.acting import ALONE, acting_as
 from timerstore.wheel.near import (
     NO_COPY,
     NONE,

@@ -33,6 +33,19 @@ import numpy as np
 import numpy.ma  # else np.unique imports it, which takes a descriptor
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.acting import act_as, acting_as
+from timerstore.jit.intrinsics import get_i32, get_i64
+from timerstore.jit.kernel import inlined, kernel_ahead
+from timerstore.jit.mapping import PAGE_BYTES
+from timerstore.jit.record import Bytes, Words, observe
+from timerstore.jit.system import (
+    is_resident,
+    nap_us,
+    read_ahead,
+    set_thread_name,
+    set_timer_slack_us,
+    steady_ns,
+)
 from timerstore.services.damage.slot_scan import scan_slots
 from timerstore.services.engine.engine import Engine
 from timerstore.services.world.background import Flag
@@ -48,19 +61,6 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.memory import available_bytes
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.segmenttable import TABLE_LENGTH, segment_at
-from timerstore.timelog.jit.acting import act_as, acting_as
-from timerstore.timelog.jit.intrinsics import get_i32, get_i64
-from timerstore.timelog.jit.kernel import inlined, kernel_ahead
-from timerstore.timelog.jit.mapping import PAGE_BYTES
-from timerstore.timelog.jit.record import Bytes, Words, observe
-from timerstore.timelog.jit.system import (
-    is_resident,
-    nap_us,
-    read_ahead,
-    set_thread_name,
-    set_timer_slack_us,
-    steady_ns,
-)
 from timerstore.wheel.slots import NO_UNIT, slot_last
 
 _SHARE: Final = 2

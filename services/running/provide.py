@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.acting import acting_as
 from timerstore.services.damage.mend_entries import mend_timer_entry
 from timerstore.services.damage.pass_lost import pass_lost
 from timerstore.services.damage.slot_scan import leave_slot
 from timerstore.services.engine.engine import CANCELLED_GROWTH, Engine
 from timerstore.services.world import needs
 from timerstore.services.world.state import CLEANING
-from timerstore.timelog.jit.acting import acting_as
 
 
 def provide(engine: Engine, service: int) -> int:

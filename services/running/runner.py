@@ -13,6 +13,9 @@ from collections.abc import Callable
 from typing import Final
 
 from timerstore.errors import StoreFullError
+from timerstore.jit.acting import acting_as
+from timerstore.jit.guards import Lock
+from timerstore.jit.system import set_thread_name, set_timer_slack_us
 from timerstore.services.damage.slot_scan import scan_slots
 from timerstore.services.durable.flush import Flusher
 from timerstore.services.engine.engine import Engine
@@ -30,9 +33,6 @@ from timerstore.services.world.state import (
     SERVICE_NAMES,
 )
 from timerstore.services.world.waking import WAKE_COUNT
-from timerstore.timelog.jit.acting import acting_as
-from timerstore.timelog.jit.guards import Lock
-from timerstore.timelog.jit.system import set_thread_name, set_timer_slack_us
 
 _LOOK_S: Final = 0.001
 

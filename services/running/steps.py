@@ -19,6 +19,19 @@ from __future__ import annotations
 
 from typing import Final
 
+from timerstore.jit.acting import step_as
+from timerstore.jit.intrinsics import exchange, load_acquire
+from timerstore.jit.kernel import inlined, kernel_ahead
+from timerstore.jit.locks import lock_acquire, lock_release
+from timerstore.jit.record import Words, add_to_word, exchange_word, observe, publish
+from timerstore.jit.system import (
+    clock_ms,
+    clock_ns,
+    steady_ns,
+    wait_readable,
+    wake,
+    yield_processor,
+)
 from timerstore.services.pipeline.deliver_levels import deliver_levels, level_event_ms
 from timerstore.services.pipeline.dequeue_get import dequeue_get
 from timerstore.services.pipeline.dequeue_put import dequeue_put, has_passable
@@ -36,19 +49,6 @@ from timerstore.services.world.state import (
     ENQUEUE_PUT,
 )
 from timerstore.services.world.world import PUTTERS_WOKEN_AT, WAITER_COUNT_MAX, World, service_of
-from timerstore.timelog.jit.acting import step_as
-from timerstore.timelog.jit.intrinsics import exchange, load_acquire
-from timerstore.timelog.jit.kernel import inlined, kernel_ahead
-from timerstore.timelog.jit.locks import lock_acquire, lock_release
-from timerstore.timelog.jit.record import Words, add_to_word, exchange_word, observe, publish
-from timerstore.timelog.jit.system import (
-    clock_ms,
-    clock_ns,
-    steady_ns,
-    wait_readable,
-    wake,
-    yield_processor,
-)
 from timerstore.wheel.near import (
     KEPT_PLACE,
     NONE,

@@ -29,9 +29,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from timerstore.jit.kernel import inlined
+from timerstore.jit.record import observe
 from timerstore.services.world.world import World
-from timerstore.timelog.jit.kernel import inlined
-from timerstore.timelog.jit.record import observe
 from timerstore.wheel.near import SPAN
 
 FIRST_COUNT: Final = 16_384

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.kinds import as_int, check_duration
-from timerstore.timelog.jit.guards import RLock
+from timerstore.jit.guards import RLock
 
 CLOCK_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
 

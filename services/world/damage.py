@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from timerstore.timelog.jit.guards import Lock
+from timerstore.jit.guards import Lock
 
 log = logging.getLogger("timerstore")
 

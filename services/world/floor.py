@@ -21,6 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from timerstore.jit.kernel import inlined, kernel_ahead
+from timerstore.jit.lent import lent_words
+from timerstore.jit.record import Words
 from timerstore.services.world.state import (
     PASS_COLUMNS,
     PASS_CURSOR,
@@ -30,9 +33,6 @@ from timerstore.services.world.state import (
 )
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes.unit import Units
-from timerstore.timelog.jit.kernel import inlined, kernel_ahead
-from timerstore.timelog.jit.lent import lent_words
-from timerstore.timelog.jit.record import Words
 from timerstore.wheel.sets import map_get
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from timerstore.jit.lent import Lent, new_lent
+from timerstore.jit.record import Words, record
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.jit.lent import Lent, new_lent
-from timerstore.timelog.jit.record import Words, record
 
 NO_HEAD: Final = -1
 CLAMP_SLACK_MS: Final = 1_000

@@ -10,9 +10,9 @@ from typing import Annotated, Final
 
 import numpy as np
 
+from timerstore.jit.kernel import inlined
+from timerstore.jit.record import LINE, Words, observe, own, record
 from timerstore.services.world.state import DEQUEUE_GET, DEQUEUE_PUT, ENQUEUE_GET, ENQUEUE_PUT
-from timerstore.timelog.jit.kernel import inlined
-from timerstore.timelog.jit.record import LINE, Words, observe, own, record
 
 RING_COUNT: Final = 4_096
 """Entries of each ring: about a millisecond's work at full speed."""

@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
+from timerstore.jit.kernel import inlined
+from timerstore.jit.record import Words
 from timerstore.services.world.state import SERVICE_NAMES
-from timerstore.timelog.jit.kernel import inlined
-from timerstore.timelog.jit.record import Words
 
 READ_UNITS: Final = len(SERVICE_NAMES)
 READ_MESSAGES: Final = READ_UNITS + 1

@@ -1,7 +1,7 @@
 """The services' state: a record for each, whose words only that service writes.
 
 A slot here is a time divided by the precision, not yet an index into the ring. What another thread
-reads without a common lock is published and observed, see `timelog/jit/record.py`. The locks,
+reads without a common lock is published and observed, see `timerstore/jit/record.py`. The locks,
 always taken in this order, each held for one bounded step by code that needs no GIL (Python takes
 all three to look for a timer that may have been taken):
 
@@ -33,13 +33,13 @@ from typing import Annotated, Final
 
 import numpy as np
 
+from timerstore.jit.kernel import inlined
+from timerstore.jit.lent import Lent
+from timerstore.jit.mapping import PAGE_BYTES
+from timerstore.jit.record import LINE, SHARED, Bytes, Words, own, publish, record
+from timerstore.jit.system import poll_words
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
-from timerstore.timelog.jit.kernel import inlined
-from timerstore.timelog.jit.lent import Lent
-from timerstore.timelog.jit.mapping import PAGE_BYTES
-from timerstore.timelog.jit.record import LINE, SHARED, Bytes, Words, own, publish, record
-from timerstore.timelog.jit.system import poll_words
 from timerstore.wheel.near import NO_COPY, SPAN
 from timerstore.wheel.slots import NO_UNIT
 

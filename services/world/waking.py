@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from timerstore.jit.kernel import inlined
+from timerstore.jit.record import Words, add_to_word, exchange_word
+from timerstore.jit.system import wake
 from timerstore.services.world.state import EnqueueGet
-from timerstore.timelog.jit.kernel import inlined
-from timerstore.timelog.jit.record import Words, add_to_word, exchange_word
-from timerstore.timelog.jit.system import wake
 from timerstore.timelog.writing.append import QueueTable
 
 WAKE_COUNT: Final = 1_024

@@ -18,6 +18,11 @@ from typing import Final
 
 import numpy as np
 
+from timerstore.jit.acting import CALLER
+from timerstore.jit.kernel import inlined
+from timerstore.jit.lent import new_lent
+from timerstore.jit.locks import ServiceLocks
+from timerstore.jit.record import Words, own, record
 from timerstore.services.world.level_arrays import LevelTable
 from timerstore.services.world.rings import (
     RING_COUNT,
@@ -61,11 +66,6 @@ from timerstore.services.world.state import (
     new_thread,
 )
 from timerstore.timelog.files.segmenttable import TABLE_LENGTH, SegmentTable
-from timerstore.timelog.jit.acting import CALLER
-from timerstore.timelog.jit.kernel import inlined
-from timerstore.timelog.jit.lent import new_lent
-from timerstore.timelog.jit.locks import ServiceLocks
-from timerstore.timelog.jit.record import Words, own, record
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, QueueTable, Stage, new_stage
 from timerstore.wheel.cancelled import CancelledSet
 from timerstore.wheel.near import SPAN, NearWheel

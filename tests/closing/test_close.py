@@ -29,9 +29,9 @@ from timerstore import (
 )
 from timerstore.closing import close as close_module
 from timerstore.consuming import ackput, sendback
+from timerstore.jit.guards import Guard
 from timerstore.services.calls.deletes import append_all
 from timerstore.services.running.runner import Runner
-from timerstore.timelog.jit.guards import Guard
 
 pytestmark = [
     pytest.mark.slow,

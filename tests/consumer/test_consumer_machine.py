@@ -34,7 +34,7 @@ from timerstore import (
 from timerstore.consumer.handling import AGAIN_MS
 from timerstore.consuming import run as run_module
 from timerstore.consuming.starting import begin_groups
-from timerstore.timelog.jit.kernel import INTERPRETED
+from timerstore.jit.kernel import INTERPRETED
 
 EXAMPLES = how_many("MACHINE_EXAMPLES", 10 if INTERPRETED else 15, 100)
 TIMEOUT_MS = 20_000

@@ -23,7 +23,7 @@ from timerstore.consumer.lines import Lines
 from timerstore.consumer.ordered import OrderedSubscription
 from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.starting import begin_groups
-from timerstore.timelog.jit.kernel import INTERPRETED
+from timerstore.jit.kernel import INTERPRETED
 
 PLAYS = how_many("ORDERED_PLAYS", 3 if INTERPRETED else 4, 40)
 STEPS = 40

@@ -24,7 +24,7 @@ from timerstore import (
     TimerStore,
 )
 from timerstore.consuming.ready import READY_QUEUES_MAX
-from timerstore.timelog.jit.kernel import INTERPRETED
+from timerstore.jit.kernel import INTERPRETED
 
 PUTS = st.lists(
     st.tuples(

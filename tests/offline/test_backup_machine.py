@@ -25,8 +25,8 @@ from timerstore.backups.backup import take_point
 from timerstore.backups.catalog import read_catalog
 from timerstore.backups.destination import find_destination
 from timerstore.backups.restore import restore_point
+from timerstore.jit.kernel import INTERPRETED
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.jit.kernel import INTERPRETED
 
 GROUP = "workers"
 EXAMPLES = how_many("MACHINE_EXAMPLES", 1 if INTERPRETED else 2, 30)

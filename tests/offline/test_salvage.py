@@ -24,10 +24,10 @@ from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
 from tests.tiers import how_many
 from timerstore import Config, InvalidArgumentError, ManualClock, NotAStoreError, TimerStore, Tuning
+from timerstore.jit.kernel import INTERPRETED
 from timerstore.offline import leftovers
 from timerstore.offline.leftovers import infer_size
 from timerstore.offline.salvage import salvage_to
-from timerstore.timelog.jit.kernel import INTERPRETED
 from timerstore.validation.plain import validate
 
 START_MS = 1_800_000_000_000

@@ -24,9 +24,9 @@ from timerstore import (
     TimerStore,
     Tuning,
 )
+from timerstore.jit.kernel import INTERPRETED
 from timerstore.putting import admission
 from timerstore.services.running import runner as runner_module
-from timerstore.timelog.jit.kernel import INTERPRETED
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -14,7 +14,7 @@ from tests.small_store import SMALL
 from timerstore import Config, InvalidArgumentError, TimerStore
 from timerstore.ground.instants import whole_ms
 from timerstore.ground.put import Put
-from timerstore.timelog.jit.kernel import INTERPRETED
+from timerstore.jit.kernel import INTERPRETED
 
 FAR_MS = 4_000_000_000_000
 TOKYO = timezone(timedelta(hours=9))

@@ -20,7 +20,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from timerstore.timelog.jit import intrinsics, locks, record, system
+from timerstore.jit import intrinsics, locks, record, system
 
 ATOMICS = ("load_acquire", "store_release", "fetch_add", "exchange", "compare_exchange")
 ATOMICS += ("observe", "publish", "exchange_word", "add_to_word")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from timerstore import TimerStore
+from timerstore.jit.acting import acting_as
+from timerstore.jit.kernel import kernel
 from timerstore.services.world.state import ENQUEUE_PUT
 from timerstore.services.world.world import World
 from timerstore.tables import read_table
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import NewUnit, next_unit_offset, put_timerlog_blank, put_unit
 from timerstore.timelog.files.segmenttable import segment_at
-from timerstore.timelog.jit.acting import acting_as
-from timerstore.timelog.jit.kernel import kernel
 from timerstore.wheel.slots import link_unit, slot_last
 
 UNIT_COLUMNS: Final = (

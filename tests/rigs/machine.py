@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine
 
 from timerstore import ManualClock, TimerStore
-from timerstore.timelog.jit.kernel import INTERPRETED
+from timerstore.jit.kernel import INTERPRETED
 
 START_MS = 1_800_000_000_000
 

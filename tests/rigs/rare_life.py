@@ -18,8 +18,8 @@ from tests.rigs.said_ahead import called, compiled, not_said_ahead
 from tests.small_store import SMALL
 from timerstore import Config, ManualClock, Tuning
 from timerstore.ground.ids import parse_id
+from timerstore.jit.kernel import LATER
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.jit.kernel import LATER
 from timerstore.validation import validate
 
 GOLDEN = Path(__file__).parents[1] / "golden"

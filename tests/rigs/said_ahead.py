@@ -3,8 +3,8 @@
 import sys
 from collections.abc import Iterator
 
-from timerstore.timelog.jit.kernel import Kernel
-from timerstore.timelog.jit.loading import COMPILED
+from timerstore.jit.kernel import Kernel
+from timerstore.jit.loading import COMPILED
 
 
 def kernels() -> Iterator[Kernel]:

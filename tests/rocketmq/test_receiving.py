@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from timerstore import ClusterError, StoreClosedError
+from timerstore.jit.guards import Lock
 from timerstore.rocketmq.receiving import Reader
-from timerstore.timelog.jit.guards import Lock
 
 
 def failed(text: str) -> "Future[Any]":

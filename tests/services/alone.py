@@ -15,6 +15,7 @@ import numpy as np
 from tests import naive
 from tests.models.quiet_disk import QuietDisk
 from timerstore import Config, ManualClock, Tuning
+from timerstore.jit.acting import ALONE, acting_as
 from timerstore.services.engine.engine import Engine
 from timerstore.services.running.provide import provide
 from timerstore.services.running.steps import step
@@ -22,7 +23,6 @@ from timerstore.services.world import needs, rings, state
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.segments import SegmentedFile
-from timerstore.timelog.jit.acting import ALONE, acting_as
 from timerstore.wheel import near, sets
 from timerstore.wheel.slots import set_head
 

@@ -11,6 +11,7 @@ from tests import naive
 from tests.services.alone import DEQUEUE_PUT, ENQUEUE_GET, START_MS, Alone, delete, timer
 from timerstore.ground.arguments import Binaries
 from timerstore.ground.ids import format_id
+from timerstore.jit.objects import NO_PIECES
 from timerstore.services.calls.deletes import Deleted, append_all, append_deletes
 from timerstore.services.calls.find_id import find_named
 from timerstore.services.calls.first_puts import (
@@ -22,7 +23,6 @@ from timerstore.services.calls.first_puts import (
 )
 from timerstore.services.calls.put_batch import put_batch
 from timerstore.timelog.bytes.message import MessageParts
-from timerstore.timelog.jit.objects import NO_PIECES
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, new_stage
 from timerstore.timelog.writing.compose import Staged, compose, stage_messages
 from timerstore.timelog.writing.frame import Puts, new_template

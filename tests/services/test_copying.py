@@ -12,6 +12,8 @@ import timerstore
 from tests import naive
 from tests.small_store import SMALL
 from tests.tiers import how_many
+from timerstore.jit.acting import acting_as
+from timerstore.jit.kernel import kernel
 from timerstore.services.pipeline.copying import (
     FOUND,
     UNREADABLE,
@@ -29,8 +31,6 @@ from timerstore.services.running.provide import provide
 from timerstore.services.world import needs
 from timerstore.services.world.state import DEQUEUE_PUT
 from timerstore.timelog.files.segmenttable import segment_at
-from timerstore.timelog.jit.acting import acting_as
-from timerstore.timelog.jit.kernel import kernel
 from timerstore.timelog.writing.append import STAGE_BYTES
 from timerstore.timelog.writing.frame import COPY_EXTRA_BYTES, FIRED, CopySays
 

@@ -19,15 +19,15 @@ from tests.naive_services import LEVEL_MARK, NO_NEED, Log
 from tests.services import alone as one
 from timerstore import Config, ManualClock, TimerStore, Tuning
 from timerstore.errors import StoreFullError
+from timerstore.jit.acting import acting_as
+from timerstore.jit.kernel import INTERPRETED, kernel
+from timerstore.jit.locks import lock_if_free, lock_release
 from timerstore.services.pipeline import deliver_levels
 from timerstore.services.pipeline.copying import touch_message
 from timerstore.services.pipeline.deliver_levels import clamped_ms
 from timerstore.services.world import needs
 from timerstore.services.world.state import DELIVER_LEVELS
 from timerstore.services.world.world import World
-from timerstore.timelog.jit.acting import acting_as
-from timerstore.timelog.jit.kernel import INTERPRETED, kernel
-from timerstore.timelog.jit.locks import lock_if_free, lock_release
 
 START_MS = 1_800_000_000_000
 SECOND = timedelta(seconds=1)

@@ -20,8 +20,8 @@ from tests.services.test_dequeue_get import link, taken
 from tests.small_store import SMALL
 from tests.tiers import how_many
 from timerstore import ManualClock, TimerStore
+from timerstore.jit.kernel import INTERPRETED
 from timerstore.services.engine import engine as engine_module
-from timerstore.timelog.jit.kernel import INTERPRETED
 from timerstore.wheel import near
 from timerstore.wheel.near import CHUNK_ENTRIES, CHUNK_WORDS, NearWheel
 

@@ -9,6 +9,7 @@ import pytest
 from tests.interrupting import alarms
 from tests.models.commit_model import CHECKPOINT, PUTTER, WRONG, FoundError, play
 from tests.rigs.together import together
+from timerstore.jit.kernel import INTERPRETED
 from timerstore.services.durable.group_commit import (
     HAS_FAILED,
     IS_DURABLE,
@@ -16,7 +17,6 @@ from timerstore.services.durable.group_commit import (
     MAY_LEAD,
     GroupCommit,
 )
-from timerstore.timelog.jit.kernel import INTERPRETED
 
 SCENES = (((PUTTER,) * 2, 2), ((PUTTER,) * 3, 1), ((PUTTER, PUTTER, CHECKPOINT), 1))
 

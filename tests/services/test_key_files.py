@@ -15,10 +15,10 @@ from tests.rigs.damaging import flip_bit
 from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
 from timerstore import ManualClock, StoreFullError, TimerStore
+from timerstore.jit.acting import ALONE, acting_as
 from timerstore.services.engine import key_files
 from timerstore.services.engine.key_files import RECORD_FILE
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.jit.acting import ALONE, acting_as
 from timerstore.timelog.writing.keyindex import entries_of
 
 START_MS = 1_800_000_000_000

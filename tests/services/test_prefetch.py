@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 import timerstore
 from timerstore import Tuning
+from timerstore.jit.acting import acting_as
+from timerstore.jit.mapping import PAGE_BYTES, is_resident, release_pages
 from timerstore.services.engine.engine import Engine
 from timerstore.services.running import prefetch
 from timerstore.services.running.prefetch import Prefetcher, walk_ahead
 from timerstore.services.world.state import AHEAD_SLOTS_MIN, PREFETCH
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.segments import SegmentedFile
-from timerstore.timelog.jit.acting import acting_as
-from timerstore.timelog.jit.mapping import PAGE_BYTES, is_resident, release_pages
 
 START_MS = 1_700_000_000_000
 CONFIG = timerstore.Config(durability="process")

@@ -8,9 +8,9 @@ import pytest
 
 from tests.services.test_cleaning import SECOND, START_MS, copy_some, open_small
 from timerstore import ManualClock, TimerStore, TimerStoreError
+from timerstore.jit.acting import ALONE, acting_as
 from timerstore.services.broker.reached import check_reached
 from timerstore.services.engine.engine import Engine
-from timerstore.timelog.jit.acting import ALONE, acting_as
 from timerstore.wheel.slots import NO_UNIT
 
 

@@ -8,6 +8,9 @@ import pytest
 
 import timerstore
 from tests.small_store import SMALL
+from timerstore.jit.acting import ALONE, CALLER, acting_as
+from timerstore.jit.kernel import INTERPRETED
+from timerstore.jit.record import NotTheOwnerError
 from timerstore.services.world.state import (
     CANCEL,
     CLEANING,
@@ -20,9 +23,6 @@ from timerstore.services.world.state import (
     PREFETCH,
     new_thread,
 )
-from timerstore.timelog.jit.acting import ALONE, CALLER, acting_as
-from timerstore.timelog.jit.kernel import INTERPRETED
-from timerstore.timelog.jit.record import NotTheOwnerError
 
 EVERYONE = (
     *(ENQUEUE_GET, ENQUEUE_PUT, DEQUEUE_GET, DELIVER_LEVELS, DEQUEUE_PUT),

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 import timerstore
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
+from timerstore.jit.acting import ALONE, acting_as
+from timerstore.jit.record import Words
 from timerstore.services.running.provide import provide
 from timerstore.services.running.steps import step
 from timerstore.services.world.state import (
     ENQUEUE_GET,
 )
-from timerstore.timelog.jit.acting import ALONE, acting_as
-from timerstore.timelog.jit.record import Words
 
 START_MS = 1_700_000_000_000
 COMPARED = ("kind", "message", "size", "out_ms", "due_ms", "topic_hash")

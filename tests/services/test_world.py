@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.services.alone import DELIVER_LEVELS, DEQUEUE_GET, DEQUEUE_PUT, ENQUEUE_GET, NEEDS, Alone
 from timerstore import InvalidArgumentError, ManualClock
+from timerstore.jit.acting import ALONE, acting_as
+from timerstore.jit.kernel import kernel
+from timerstore.jit.record import Words
 from timerstore.services.world import needs
 from timerstore.services.world.clock import attend, leave, listen
 from timerstore.services.world.floor import Floor, is_superseded, read_floor
@@ -27,9 +30,6 @@ from timerstore.services.world.world import (
     service_of,
 )
 from timerstore.timelog.bytes.unit import NOT_SAID, Units
-from timerstore.timelog.jit.acting import ALONE, acting_as
-from timerstore.timelog.jit.kernel import kernel
-from timerstore.timelog.jit.record import Words
 from timerstore.wheel.sets import map_put_all, new_table
 
 # --- needs

@@ -36,10 +36,10 @@ found = pipeline.run(stores, out, spark=spark, run="one", now_ms=int(now_ms), sp
 def look(batches):
     import pyarrow
     import timerstore
-    from timerstore.timelog.jit.kernel import AHEAD, LATER
+    from timerstore.jit.kernel import AHEAD, LATER
     from timerstore.validation import validate
     assert validate(stores + "/store").ok
-    from timerstore.timelog.jit.loading import COMPILED
+    from timerstore.jit.loading import COMPILED
     misses = len(COMPILED)
     hits = sum(bool(each.kernel.entries) for each in AHEAD + LATER) - misses
     yield pyarrow.record_batch(

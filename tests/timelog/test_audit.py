@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.buffers import as_array, table_of
 from tests.strategies import TAG, messages
+from timerstore.jit.arraytypes import read_only
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.files.segmenttable import SegmentTable
-from timerstore.timelog.jit.arraytypes import read_only
 from timerstore.timelog.reading import audit
 from timerstore.timelog.reading.scan import LoggedMessages
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import as_array
+from timerstore.jit.kernel import kernel
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.blank import (
     BLANK_PLAIN,
@@ -16,7 +17,6 @@ from timerstore.timelog.bytes.blank import (
     blank_kind,
     put_blank,
 )
-from timerstore.timelog.jit.kernel import kernel
 
 OFFSETS = st.integers(0, 1 << 47)
 

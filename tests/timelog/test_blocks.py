@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from tests.faulty_disk import MeteredDisk
 from timerstore.errors import StoreFullError
+from timerstore.jit.mapping import PAGE_BYTES
 from timerstore.timelog.files.blocks import CACHED_BYTES_MAX, step_bytes
 from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.segments import SegmentedFile
-from timerstore.timelog.jit.mapping import PAGE_BYTES
 
 
 @pytest.mark.parametrize("ticks", [False, True])

@@ -21,10 +21,10 @@ from tests.strategies import (
     usual_messages,
 )
 from timerstore.ground.arguments import Binaries
+from timerstore.jit.kernel import kernel
+from timerstore.jit.objects import NO_PIECES
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, MessageParts, read_message
-from timerstore.timelog.jit.kernel import kernel
-from timerstore.timelog.jit.objects import NO_PIECES
 from timerstore.timelog.writing.append import BATCH_BYTES, STAGE_COUNT_MAX, Stage, new_stage
 from timerstore.timelog.writing.frame import (
     COPY_EXTRA_BYTES,

@@ -11,13 +11,13 @@ from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from tests.timelog.test_segments import SIZE, filled
 from timerstore import TimerStore
+from timerstore.jit.lent import is_lent
+from timerstore.jit.locks import SpinLock
 from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.sharing import FolderShare
 from timerstore.timelog.files.smallfile import At
 from timerstore.timelog.files.steady import Steady
-from timerstore.timelog.jit.lent import is_lent
-from timerstore.timelog.jit.locks import SpinLock
 from timerstore.timelog.reading import reader as reader_module
 from timerstore.timelog.reading.reader import StoreReader
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.buffers import Bytes, Guarded, as_array
 from tests.strategies import KEYS, NEARLY, SOME_TEXT, TAG, TIMES, TOPICS, messages, usual_messages
+from timerstore.jit.kernel import kernel
 from timerstore.timelog.bytes.message import (
     BAD_CRC,
     GOOD,
@@ -24,7 +25,6 @@ from timerstore.timelog.bytes.message import (
     java_hash,
     read_message,
 )
-from timerstore.timelog.jit.kernel import kernel
 
 GUARDED = Guarded(1 << 16)
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.intrinsics import get_u8
+from timerstore.jit.kernel import kernel
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.segmenttable import segment_at
-from timerstore.timelog.jit.intrinsics import get_u8
-from timerstore.timelog.jit.kernel import kernel
 
 SIZE = 1024
 

@@ -19,6 +19,11 @@ from tests.interrupting import Interrupt, interrupted
 from tests.models.quiet_disk import QuietDisk
 from tests.watched import StoppedHereError, Watched
 from timerstore.errors import CorruptStoreError, NotAStoreError, StoreFullError
+from timerstore.jit.acting import ALONE, acting_as
+from timerstore.jit.intrinsics import get_u8
+from timerstore.jit.kernel import kernel
+from timerstore.jit.locks import SpinLock
+from timerstore.jit.mapping import PAGE_BYTES
 from timerstore.timelog.files.blocks import AHEAD_TICKS, step_bytes
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import segment_name
@@ -31,11 +36,6 @@ from timerstore.timelog.files.segmenttable import (
     segment_at,
 )
 from timerstore.timelog.files.sharing import FolderShare
-from timerstore.timelog.jit.acting import ALONE, acting_as
-from timerstore.timelog.jit.intrinsics import get_u8
-from timerstore.timelog.jit.kernel import kernel
-from timerstore.timelog.jit.locks import SpinLock
-from timerstore.timelog.jit.mapping import PAGE_BYTES
 
 SIZE = 1024
 

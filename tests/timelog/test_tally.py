@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.naive_tally import MAXIMA, NaiveTally, bucket_of, histogram
-from timerstore.timelog.jit.kernel import kernel
+from timerstore.jit.kernel import kernel
 from timerstore.timelog.writing.tally import (
     CANCELLED_COUNT,
     DELAY_REST_MS,

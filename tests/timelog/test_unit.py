@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import Guarded
+from timerstore.jit.kernel import kernel
 from timerstore.timelog.bytes.unit import (
     NOT_SAID,
     UNIT_BAD_CRC,
@@ -23,7 +24,6 @@ from timerstore.timelog.bytes.unit import (
     put_unit,
     unit_ms,
 )
-from timerstore.timelog.jit.kernel import kernel
 
 GUARDED = Guarded(4096)
 TIMES = st.integers(0, 253_402_300_799_999)

@@ -9,11 +9,11 @@ from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import ManualClock, Stats, TimerStore
 from timerstore.errors import StoreFullError
+from timerstore.jit.acting import ALONE, acting_as
 from timerstore.services.running.steps import step
 from timerstore.services.world import needs
 from timerstore.services.world.stages import READ_MESSAGES, STAGE_NAMES
 from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT, SERVICE_NAMES
-from timerstore.timelog.jit.acting import ALONE, acting_as
 from timerstore.watching.services import WAITED_FOR
 
 DELAY = timedelta(milliseconds=5)

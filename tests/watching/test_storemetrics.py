@@ -8,8 +8,8 @@ import pytest
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore, metrics
+from timerstore.jit.acting import acting_as
 from timerstore.services.world.state import CLEANING
-from timerstore.timelog.jit.acting import acting_as
 from timerstore.watching.services import SERVICE_STATES
 
 prometheus_client = pytest.importorskip("prometheus_client")

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.naive_cancelled import LEVEL_MARK, OURS, CancelledTwin, Identity
+from timerstore.jit.kernel import kernel
 from timerstore.timelog.bytes import format
 from timerstore.timelog.bytes.message import IDENTITY_HELD, IDENTITY_OURS
-from timerstore.timelog.jit.kernel import kernel
 from timerstore.wheel.cancelled import (
     NO_OFFSET,
     CancelledTimers,

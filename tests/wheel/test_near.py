@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.timelog.jit.kernel import kernel
+from timerstore.jit.kernel import kernel
 from timerstore.wheel.near import (
     CHUNK_ENTRIES,
     CHUNK_NEXT,

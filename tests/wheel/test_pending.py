@@ -13,8 +13,8 @@ from tests.naive_pending import judge
 from tests.rigs.tablerows import rows_in
 from tests.strategies import TAG, messages, usual_messages
 from tests.table_stores import place
+from timerstore.jit.record import Words
 from timerstore.timelog.bytes.message import BAD_PARTS, GOOD, MessageParts
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading import columns, scan
 from timerstore.wheel.cancelled import CancelledTimers
 from timerstore.wheel.judge import (

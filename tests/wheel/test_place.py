@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
-from timerstore.timelog.jit.kernel import kernel
+from timerstore.jit.kernel import kernel
 from timerstore.wheel.place import may_have_rolled, place, place_all, ring_top
 from timerstore.wheel.settings import Settings
 

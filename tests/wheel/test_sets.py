@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.timelog.jit.kernel import kernel
-from timerstore.timelog.jit.record import Words
+from timerstore.jit.kernel import kernel
+from timerstore.jit.record import Words
 from timerstore.wheel.sets import (
     ENTRY_WORDS,
     LENGTH_MIN,

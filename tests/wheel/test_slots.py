@@ -13,8 +13,8 @@ from tests import naive
 from tests.buffers import as_array
 from tests.watched import Watched
 from timerstore.errors import NotAStoreError
+from timerstore.jit.kernel import INTERPRETED, kernel
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.jit.kernel import INTERPRETED, kernel
 from timerstore.wheel import slots
 from timerstore.wheel.slots import (
     NO_UNIT,

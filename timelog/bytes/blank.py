@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from timerstore.jit.crc import crc32
+from timerstore.jit.intrinsics import get_i32, get_i64, get_u32, put_i32, put_i64
+from timerstore.jit.kernel import inlined, kernel_later
+from timerstore.jit.record import Bytes, ReadBytes
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.jit.crc import crc32
-from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u32, put_i32, put_i64
-from timerstore.timelog.jit.kernel import inlined, kernel_later
-from timerstore.timelog.jit.record import Bytes, ReadBytes
 
 NO_BLANK: Final = 0
 BLANK_PLAIN: Final = 1

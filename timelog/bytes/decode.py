@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.arraytypes import read_only
+from timerstore.jit.kernel import kernel_ahead
+from timerstore.jit.record import Bytes, ReadBytes
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import BAD_PARTS, GOOD, REASONS, MessageParts, read_message
-from timerstore.timelog.jit.arraytypes import read_only
-from timerstore.timelog.jit.kernel import kernel_ahead
-from timerstore.timelog.jit.record import Bytes, ReadBytes
 
 
 class Message(NamedTuple):

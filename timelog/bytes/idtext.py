@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from timerstore.jit.intrinsics import get_word, prefetch
+from timerstore.jit.kernel import inlined, kernel_ahead
+from timerstore.jit.objects import Pieces, piece
+from timerstore.jit.record import Bytes, Words
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.text import get_hex_12, hex_8_word, hex_12_is, put_hex_8, put_hex_12
-from timerstore.timelog.jit.intrinsics import get_word, prefetch
-from timerstore.timelog.jit.kernel import inlined, kernel_ahead
-from timerstore.timelog.jit.objects import Pieces, piece
-from timerstore.timelog.jit.record import Bytes, Words
 
 _IDS_AHEAD: Final = 8
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from timerstore.jit.kernel import inlined
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.jit.kernel import inlined
 
 _TIME_DIGITS = 15  # of the year 9999
 _COUNT_DIGITS = 10

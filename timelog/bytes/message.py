@@ -9,17 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.text import (
-    OFFSET_DIGITS,
-    crc_digits_are,
-    get_decimal,
-    get_decimal_13,
-    get_hex_8,
-    get_hex_12,
-)
-from timerstore.timelog.jit.crc import crc32
-from timerstore.timelog.jit.intrinsics import (
+from timerstore.jit.crc import crc32
+from timerstore.jit.intrinsics import (
     as_word,
     get_i16,
     get_i32,
@@ -31,8 +22,17 @@ from timerstore.timelog.jit.intrinsics import (
     match_64,
     wrapping_multiply,
 )
-from timerstore.timelog.jit.kernel import inlined, inlined_always
-from timerstore.timelog.jit.record import Bytes, record
+from timerstore.jit.kernel import inlined, inlined_always
+from timerstore.jit.record import Bytes, record
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.text import (
+    OFFSET_DIGITS,
+    crc_digits_are,
+    get_decimal,
+    get_decimal_13,
+    get_hex_8,
+    get_hex_12,
+)
 
 
 @record

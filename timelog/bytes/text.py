@@ -9,16 +9,16 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Final
 
-from timerstore.timelog.jit.intrinsics import (
+from timerstore.jit.intrinsics import (
     get_u8,
     get_word,
     put_u8,
     put_word,
     swap_64,
 )
-from timerstore.timelog.jit.kernel import INTERPRETED, inlined, kernel_ahead
-from timerstore.timelog.jit.objects import Pieces, piece
-from timerstore.timelog.jit.record import Bytes
+from timerstore.jit.kernel import INTERPRETED, inlined, kernel_ahead
+from timerstore.jit.objects import Pieces, piece
+from timerstore.jit.record import Bytes
 
 _ZEROS: Final = 0x3030303030303030
 _ZEROS_3: Final = 0x303030

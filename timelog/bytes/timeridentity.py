@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from timerstore.jit.kernel import kernel_ahead
+from timerstore.jit.record import ReadBytes
 from timerstore.timelog.bytes.message import MessageParts, identify
-from timerstore.timelog.jit.kernel import kernel_ahead
-from timerstore.timelog.jit.record import ReadBytes
 
 
 @kernel_ahead

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.jit.crc import START, crc_register, register_of_i64
-from timerstore.timelog.jit.intrinsics import (
+from timerstore.jit.crc import START, crc_register, register_of_i64
+from timerstore.jit.intrinsics import (
     get_i32,
     get_i64,
     get_u32,
     put_i32,
     put_i64,
 )
-from timerstore.timelog.jit.kernel import inlined, inlined_always
-from timerstore.timelog.jit.record import Bytes, Words, record
-from timerstore.timelog.jit.table import Table
+from timerstore.jit.kernel import inlined, inlined_always
+from timerstore.jit.record import Bytes, Words, record
+from timerstore.jit.table import Table
+from timerstore.timelog.bytes import format as fmt
 
 UNIT_GOOD: Final = 0
 UNIT_BROKEN: Final = 1

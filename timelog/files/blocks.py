@@ -31,10 +31,10 @@ from pathlib import Path
 from typing import Final
 
 from timerstore.errors import StoreFullError
+from timerstore.jit.guards import RLock
+from timerstore.jit.mapping import PAGE_BYTES
 from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.segmenttable import SegmentTable
-from timerstore.timelog.jit.guards import RLock
-from timerstore.timelog.jit.mapping import PAGE_BYTES
 
 STEP_BYTES_MAX: Final = 1 << 20
 AHEAD_TICKS: Final = 64

@@ -19,13 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError, TimerStoreError
-from timerstore.timelog.files.heldfolder import HeldFolder
-from timerstore.timelog.files.names import INT64_MAX
-from timerstore.timelog.files.oserrors import kind_of, store_error
-from timerstore.timelog.files.sharing import FolderAlone
-from timerstore.timelog.files.smallfile import open_at, status_at
-from timerstore.timelog.files.steady import list_names, ranges_of, read_file
-from timerstore.timelog.jit.mapping import (
+from timerstore.jit.mapping import (
     PAGE_BYTES,
     MapOwner,
     bytes_of,
@@ -37,7 +31,13 @@ from timerstore.timelog.jit.mapping import (
     release_pages,
     sync_mapping,
 )
-from timerstore.timelog.jit.record import Bytes
+from timerstore.jit.record import Bytes
+from timerstore.timelog.files.heldfolder import HeldFolder
+from timerstore.timelog.files.names import INT64_MAX
+from timerstore.timelog.files.oserrors import kind_of, store_error
+from timerstore.timelog.files.sharing import FolderAlone
+from timerstore.timelog.files.smallfile import open_at, status_at
+from timerstore.timelog.files.steady import list_names, ranges_of, read_file
 
 _SYNC_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None)
 _SYNC_RANGE_WRITE = 2

@@ -11,9 +11,9 @@ A step of a service holds no epoch. So an epoch that has ended is kept besides, 
 
 from __future__ import annotations
 
+from timerstore.jit.acting import begin_reading, end_reading
+from timerstore.jit.kernel import INTERPRETED
 from timerstore.timelog.files.segmenttable import SegmentTable
-from timerstore.timelog.jit.acting import begin_reading, end_reading
-from timerstore.timelog.jit.kernel import INTERPRETED
 
 
 class Epoch:

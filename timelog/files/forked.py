@@ -6,8 +6,8 @@ import os
 import weakref
 from collections.abc import Callable, Iterable
 
+from timerstore.jit.mapping import leave_to_parent
 from timerstore.timelog.files.disk import MappedFile
-from timerstore.timelog.jit.mapping import leave_to_parent
 
 
 class Pinned(list[MappedFile]):

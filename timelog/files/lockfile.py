@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from timerstore.errors import StoreLockedError, TimerStoreError
+from timerstore.jit.guards import Lock
 from timerstore.timelog.files.smallfile import read_head
-from timerstore.timelog.jit.guards import Lock
 
 if TYPE_CHECKING:  # the shell asks who holds it, and loads no kernels for that
     from timerstore.timelog.files.disk import Disk

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.timelog.jit.mapping import PAGE_BYTES
-from timerstore.timelog.jit.record import Bytes, Words
+from timerstore.jit.mapping import PAGE_BYTES
+from timerstore.jit.record import Bytes, Words
 
 _PIECE_BYTES: Final = 1 << 20
 

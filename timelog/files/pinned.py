@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.record import Words
 from timerstore.timelog.files.disk import MappedFile
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.segmenttable import SegmentTable, enter_segment, new_segment_table
-from timerstore.timelog.jit.record import Words
 
 _NEAR_COUNT: Final = 4
 _DENSE_BYTES: Final = 16 << 10

@@ -33,6 +33,9 @@ from timerstore.errors import (
     NotAStoreError,
     StoreFullError,
 )
+from timerstore.jit.guards import RLock
+from timerstore.jit.mapping import MapOwner
+from timerstore.jit.record import Bytes, Words
 from timerstore.timelog.files.blocks import Blocks, step_bytes
 from timerstore.timelog.files.disk import Disk, MappedFile, Zeros
 from timerstore.timelog.files.epochs import Epoch, Epochs
@@ -48,9 +51,6 @@ from timerstore.timelog.files.segmenttable import (
     new_segment_table,
 )
 from timerstore.timelog.files.sharing import FolderAlone
-from timerstore.timelog.jit.guards import RLock
-from timerstore.timelog.jit.mapping import MapOwner
-from timerstore.timelog.jit.record import Bytes, Words
 
 
 class SegmentedFile(Blocks):

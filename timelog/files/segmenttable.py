@@ -11,19 +11,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.timelog.jit.acting import may_look
-from timerstore.timelog.jit.intrinsics import (
+from timerstore.jit.acting import may_look
+from timerstore.jit.intrinsics import (
     load_acquire,
     prefetch,
     store_release,
     view_bytes,
 )
-from timerstore.timelog.jit.kernel import INTERPRETED, inlined, inlined_view, kernel_ahead
-from timerstore.timelog.jit.lent import Lent, lend, lent_bytes, new_lent
-from timerstore.timelog.jit.locks import lock_acquire, lock_release
-from timerstore.timelog.jit.mapping import PAGE_BYTES
-from timerstore.timelog.jit.record import Bytes, Words, record
-from timerstore.timelog.jit.system import open_pages
+from timerstore.jit.kernel import INTERPRETED, inlined, inlined_view, kernel_ahead
+from timerstore.jit.lent import Lent, lend, lent_bytes, new_lent
+from timerstore.jit.locks import lock_acquire, lock_release
+from timerstore.jit.mapping import PAGE_BYTES
+from timerstore.jit.record import Bytes, Words, record
+from timerstore.jit.system import open_pages
 
 TABLE_LENGTH: Final = 1 << 16
 """Segments that a table can tell apart; the open maps are far fewer."""

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from timerstore.jit.intrinsics import as_word, get_i32, get_i64, get_word
+from timerstore.jit.kernel import inlined, kernel_later
+from timerstore.jit.record import Bytes, ReadBytes, Words, record
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import (
     GOOD,
@@ -28,9 +31,6 @@ from timerstore.timelog.bytes.unit import (
     unit_ms,
 )
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
-from timerstore.timelog.jit.intrinsics import as_word, get_i32, get_i64, get_word
-from timerstore.timelog.jit.kernel import inlined, kernel_later
-from timerstore.timelog.jit.record import Bytes, ReadBytes, Words, record
 from timerstore.timelog.reading.pull import stands_there
 from timerstore.timelog.reading.scan import LoggedMessages
 

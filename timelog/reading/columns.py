@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from timerstore.jit.intrinsics import copy_bytes, get_i32, get_u8
+from timerstore.jit.kernel import inlined, kernel_later
+from timerstore.jit.record import Bytes, Int32s, ReadBytes, Rows, Words, record
+from timerstore.jit.table import Table
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, MessageParts, find_byte, is_plain, read_message
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
-from timerstore.timelog.jit.intrinsics import copy_bytes, get_i32, get_u8
-from timerstore.timelog.jit.kernel import inlined, kernel_later
-from timerstore.timelog.jit.record import Bytes, Int32s, ReadBytes, Rows, Words, record
-from timerstore.timelog.jit.table import Table
 from timerstore.timelog.reading.scan import LoggedMessages
 
 

@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.timelog.jit.kernel import inlined, kernel_later
-from timerstore.timelog.jit.record import Flags, Words
+from timerstore.jit.kernel import inlined, kernel_later
+from timerstore.jit.record import Flags, Words
 from timerstore.timelog.reading.scan import LoggedMessages
 
 # Bits of a candidate's role.

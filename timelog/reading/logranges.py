@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from timerstore.timelog.jit.record import Words
+from timerstore.jit.record import Words
 
 
 class LogRanges:

@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.record import Words
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.pastdamage import sound_messages
 from timerstore.timelog.reading.reader import StoreReader
 from timerstore.timelog.reading.scan import LoggedMessages

@@ -6,6 +6,30 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from timerstore.jit.entrypoint import entry_ahead, entry_on
+from timerstore.jit.intrinsics import (
+    as_word,
+    copy_bytes,
+    get_i32,
+    get_i64,
+    get_u8,
+    get_word,
+    prefetch,
+    put_half_word,
+    put_u8,
+    put_word,
+)
+from timerstore.jit.kernel import inlined
+from timerstore.jit.lent import Lent, lend, lent_bytes, new_lent
+from timerstore.jit.record import (
+    Bytes,
+    Int32Rows,
+    Rows,
+    Words,
+    observe,
+    record,
+    record_at,
+)
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import (
     GOOD,
@@ -18,30 +42,6 @@ from timerstore.timelog.bytes.message import (
 )
 from timerstore.timelog.bytes.text import get_decimal_13, hex_8_word
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
-from timerstore.timelog.jit.entrypoint import entry_ahead, entry_on
-from timerstore.timelog.jit.intrinsics import (
-    as_word,
-    copy_bytes,
-    get_i32,
-    get_i64,
-    get_u8,
-    get_word,
-    prefetch,
-    put_half_word,
-    put_u8,
-    put_word,
-)
-from timerstore.timelog.jit.kernel import inlined
-from timerstore.timelog.jit.lent import Lent, lend, lent_bytes, new_lent
-from timerstore.timelog.jit.record import (
-    Bytes,
-    Int32Rows,
-    Rows,
-    Words,
-    observe,
-    record,
-    record_at,
-)
 
 _AHEAD: Final = 12
 _AHEAD_BYTES: Final = 448

@@ -21,6 +21,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from timerstore.errors import CorruptStoreError, NotAStoreError
+from timerstore.jit.mapping import map_bytes, release_pages
+from timerstore.jit.record import Bytes, Words
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.files.checkpoint import (
@@ -49,8 +51,6 @@ from timerstore.timelog.files.steady import (
     list_segments,
     ranges_of,
 )
-from timerstore.timelog.jit.mapping import map_bytes, release_pages
-from timerstore.timelog.jit.record import Bytes, Words
 from timerstore.timelog.reading import scan
 
 OPEN_COUNT_MAX: Final = 4_096

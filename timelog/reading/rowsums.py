@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.timelog.jit.kernel import kernel_later
-from timerstore.timelog.jit.record import Rows, Words
+from timerstore.jit.kernel import kernel_later
+from timerstore.jit.record import Rows, Words
 
 _MASK: Final = 0x7FFFFFFF
 _MIX: Final = 2_654_435_769

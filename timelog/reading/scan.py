@@ -9,6 +9,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from timerstore.jit.intrinsics import get_i32, get_i64, get_u8
+from timerstore.jit.kernel import inlined, kernel_later
+from timerstore.jit.record import Bytes, Words, record
+from timerstore.jit.table import Table
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.blank import BLANK_PLAIN, NO_BLANK, read_blank
 from timerstore.timelog.bytes.message import (
@@ -28,10 +32,6 @@ from timerstore.timelog.bytes.message import (
 )
 from timerstore.timelog.bytes.text import get_hex_12
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
-from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u8
-from timerstore.timelog.jit.kernel import inlined, kernel_later
-from timerstore.timelog.jit.record import Bytes, Words, record
-from timerstore.timelog.jit.table import Table
 
 # What stopped a scan, `LogPlace.stopped`.
 STOP_COUNT: Final = 0  # the rows are full, or the limit was reached

@@ -12,6 +12,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from timerstore.jit.intrinsics import get_i32, get_u32
+from timerstore.jit.kernel import inlined_always, kernel_later
+from timerstore.jit.record import Bytes, Words
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import (
     NOT_SAID,
@@ -24,9 +27,6 @@ from timerstore.timelog.bytes.unit import (
     unit_ms,
 )
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
-from timerstore.timelog.jit.intrinsics import get_i32, get_u32
-from timerstore.timelog.jit.kernel import inlined_always, kernel_later
-from timerstore.timelog.jit.record import Bytes, Words
 from timerstore.timelog.reading.reader import ReadSegments
 
 CHUNK_UNITS: Final = 65_536

@@ -21,6 +21,23 @@ from typing import Annotated, Any, Final
 
 import numpy as np
 
+from timerstore.jit.crc import crc32
+from timerstore.jit.intrinsics import (
+    copy_bytes,
+    load_acquire,
+    put_i32,
+    put_i64,
+    store_release,
+    touch,
+    view_bytes,
+    zero_bytes,
+)
+from timerstore.jit.kernel import inlined
+from timerstore.jit.lent import Lent, lent_bytes, new_lent
+from timerstore.jit.locks import lock_acquire, lock_release
+from timerstore.jit.mapping import PAGE_BYTES
+from timerstore.jit.record import LINE, Bytes, Int32s, Words, observe, publish, record
+from timerstore.jit.system import open_pages
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.blank import put_blank
 from timerstore.timelog.bytes.limits import fits_segment
@@ -34,23 +51,6 @@ from timerstore.timelog.files.segmenttable import (
     segment_at,
     write_stop,
 )
-from timerstore.timelog.jit.crc import crc32
-from timerstore.timelog.jit.intrinsics import (
-    copy_bytes,
-    load_acquire,
-    put_i32,
-    put_i64,
-    store_release,
-    touch,
-    view_bytes,
-    zero_bytes,
-)
-from timerstore.timelog.jit.kernel import inlined
-from timerstore.timelog.jit.lent import Lent, lent_bytes, new_lent
-from timerstore.timelog.jit.locks import lock_acquire, lock_release
-from timerstore.timelog.jit.mapping import PAGE_BYTES
-from timerstore.timelog.jit.record import LINE, Bytes, Int32s, Words, observe, publish, record
-from timerstore.timelog.jit.system import open_pages
 from timerstore.timelog.writing.tally import Counted, Tally, count_change, new_tally
 
 BATCH_BYTES: Final = 64 << 10

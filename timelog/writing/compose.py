@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from timerstore.jit.kernel import kernel_ahead
+from timerstore.jit.record import Bytes
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.jit.kernel import kernel_ahead
-from timerstore.timelog.jit.record import Bytes
 from timerstore.timelog.writing.append import (
     NOT_TOLD,
     Stage,

@@ -16,17 +16,17 @@ from timerstore.errors import (
     NotAStoreError,
     StoreFullError,
 )
+from timerstore.jit.guards import Lock, RLock
+from timerstore.jit.intrinsics import get_u8, load_acquire
+from timerstore.jit.kernel import inlined, kernel_ahead, kernel_later
+from timerstore.jit.lent import lend
+from timerstore.jit.record import Bytes, ReadBytes, Words
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.names import is_topic, number_of
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
-from timerstore.timelog.jit.guards import Lock, RLock
-from timerstore.timelog.jit.intrinsics import get_u8, load_acquire
-from timerstore.timelog.jit.kernel import inlined, kernel_ahead, kernel_later
-from timerstore.timelog.jit.lent import lend
-from timerstore.timelog.jit.record import Bytes, ReadBytes, Words
 from timerstore.timelog.reading.scan import QueueNames
 from timerstore.timelog.writing.append import (
     NAME_STRIDE,

@@ -12,19 +12,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.message import USUAL_KEPT_BYTES, MessageParts, find_byte, name_ends
-from timerstore.timelog.bytes.text import (
-    OFFSET_DIGITS,
-    java_hash_of,
-    put_decimal,
-    put_decimal_13,
-    put_decimal_20,
-    put_hex_8,
-    put_hex_12,
-)
-from timerstore.timelog.jit.crc import crc32
-from timerstore.timelog.jit.intrinsics import (
+from timerstore.jit.crc import crc32
+from timerstore.jit.intrinsics import (
     as_word,
     copy_64,
     copy_bytes,
@@ -38,9 +27,20 @@ from timerstore.timelog.jit.intrinsics import (
     put_u8,
     view_bytes,
 )
-from timerstore.timelog.jit.kernel import inlined, inlined_always
-from timerstore.timelog.jit.objects import Pieces, piece
-from timerstore.timelog.jit.record import Bytes, Words, record
+from timerstore.jit.kernel import inlined, inlined_always
+from timerstore.jit.objects import Pieces, piece
+from timerstore.jit.record import Bytes, Words, record
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.message import USUAL_KEPT_BYTES, MessageParts, find_byte, name_ends
+from timerstore.timelog.bytes.text import (
+    OFFSET_DIGITS,
+    java_hash_of,
+    put_decimal,
+    put_decimal_13,
+    put_decimal_20,
+    put_hex_8,
+    put_hex_12,
+)
 from timerstore.timelog.writing.append import (
     BATCH_BYTES,
     NOT_TOLD,

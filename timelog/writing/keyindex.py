@@ -19,6 +19,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from timerstore.jit.intrinsics import get_i32, get_i64, get_u8, put_i32, put_i64
+from timerstore.jit.kernel import inlined, inlined_always, inlined_view, kernel_ahead
+from timerstore.jit.lent import Lent, lent_bytes, new_lent
+from timerstore.jit.record import Bytes, Int32s, ReadBytes, Words, record
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import (
     GOOD,
@@ -29,10 +33,6 @@ from timerstore.timelog.bytes.message import (
 )
 from timerstore.timelog.bytes.text import java_hash_of
 from timerstore.timelog.files.segmenttable import SegmentTable, prefetch_message, segment_at
-from timerstore.timelog.jit.intrinsics import get_i32, get_i64, get_u8, put_i32, put_i64
-from timerstore.timelog.jit.kernel import inlined, inlined_always, inlined_view, kernel_ahead
-from timerstore.timelog.jit.lent import Lent, lent_bytes, new_lent
-from timerstore.timelog.jit.record import Bytes, Int32s, ReadBytes, Words, record
 
 FILE_COUNT_MAX: Final = 1_024
 SECONDS_MAX: Final = 0x7FFFFFFF

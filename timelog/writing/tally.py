@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from timerstore.timelog.jit.intrinsics import bit_length
-from timerstore.timelog.jit.kernel import inlined, inlined_always
-from timerstore.timelog.jit.record import Int32s, Words, record
+from timerstore.jit.intrinsics import bit_length
+from timerstore.jit.kernel import inlined, inlined_always
+from timerstore.jit.record import Int32s, Words, record
 
 HISTOGRAM_BUCKETS: Final = 96
 RING_COUNT: Final = 8

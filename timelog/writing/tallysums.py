@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.timelog.jit.kernel import kernel_ahead
-from timerstore.timelog.jit.record import Rows, Words
+from timerstore.jit.kernel import kernel_ahead
+from timerstore.jit.record import Rows, Words
 from timerstore.timelog.writing.tally import (
     AHEAD_BUCKETS,
     FAR_COUNT,

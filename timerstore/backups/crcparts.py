@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.timelog.jit.crc import POLYNOMIAL, START, crc_register
-from timerstore.timelog.jit.kernel import kernel_later
-from timerstore.timelog.jit.record import ReadBytes
+from timerstore.jit.crc import POLYNOMIAL, START, crc_register
+from timerstore.jit.kernel import kernel_later
+from timerstore.jit.record import ReadBytes
 
 _ONE: Final = 1 << 31
 """The polynomial 1: the highest bit stands for the lowest power."""

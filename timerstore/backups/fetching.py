@@ -17,9 +17,9 @@ from timerstore.backups.pieces import Slice, cover, parts_of
 from timerstore.backups.points import BackupPoint
 from timerstore.backups.progress import Told
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.guards import Lock
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import segment_name
-from timerstore.timelog.jit.guards import Lock
 from timerstore.timelog.reading.reader import Fault
 
 DOWNLOAD_COUNT: Final = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from timerstore.timelog.jit.guards import Lock
+from timerstore.jit.guards import Lock
 
 Progress = Callable[[int, int], None]
 """Takes how many bytes are done, of how many."""

@@ -25,7 +25,7 @@ from timerstore.consuming.failures import Failure, said_by
 from timerstore.errors import StoreClosedError, TimerStoreError
 from timerstore.ground.arguments import given_delay
 from timerstore.ground.moments import shown_time
-from timerstore.timelog.jit.guards import Lock
+from timerstore.jit.guards import Lock
 
 log = logging.getLogger("timerstore")
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from timerstore.consumer.consumersettings import Ordered
 from timerstore.consumer.subscription import Task
-from timerstore.timelog.jit.guards import Lock
+from timerstore.jit.guards import Lock
 
 WHOLE: Final = ""
 """The one line of a topic."""

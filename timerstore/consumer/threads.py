@@ -25,8 +25,8 @@ from timerstore.consumer.handling import Handling
 from timerstore.consumer.messagesource import Source, Waiter
 from timerstore.consumer.subscription import Task
 from timerstore.errors import StoreClosedError
+from timerstore.jit.guards import Lock
 from timerstore.services.world.background import BackgroundThread, Flag
-from timerstore.timelog.jit.guards import Lock
 
 log = logging.getLogger("timerstore")
 

@@ -31,10 +31,10 @@ from timerstore.core.offsets import CommittedIndexes
 from timerstore.errors import StoreClosedError
 from timerstore.ground.arguments import check_group, check_topic_to_consume
 from timerstore.ground.kinds import check_int, check_timeout
+from timerstore.jit.guards import Guard, Lock, RLock
 from timerstore.putting.putting import Putting
 from timerstore.services.world.background import Failure
 from timerstore.timelog.bytes.format import RETRY_PREFIX
-from timerstore.timelog.jit.guards import Guard, Lock, RLock
 
 PULL_COUNT_MAX: Final = 1 << 16
 """Messages in one batch."""

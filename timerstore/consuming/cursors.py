@@ -9,8 +9,8 @@ import numpy as np
 from timerstore.consuming import window as win
 from timerstore.consuming.window import DONE, NO_ROOM, OUT, WAITING, Window
 from timerstore.ground.ranges import Ranges, merged
-from timerstore.timelog.jit.entrypoint import entry_on
-from timerstore.timelog.jit.lent import lend, new_lent
+from timerstore.jit.entrypoint import entry_on
+from timerstore.jit.lent import lend, new_lent
 
 HandedState = Literal["waiting", "handed out", "done"]
 _STATES: Final[dict[int, HandedState]] = {WAITING: "waiting", OUT: "handed out", DONE: "done"}

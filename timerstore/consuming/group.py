@@ -32,14 +32,14 @@ from timerstore.core.inside import inside
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.ground.ids import Int64s
 from timerstore.ground.ranges import Ranges
+from timerstore.jit.lent import lend
+from timerstore.jit.record import Bytes
 from timerstore.putting.putting import Putting
 from timerstore.services.damage.mend_entries import mend_entries
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.files.disk import MappedFile
 from timerstore.timelog.files.forked import Pinned, forget_in_child
-from timerstore.timelog.jit.lent import lend
-from timerstore.timelog.jit.record import Bytes
 from timerstore.timelog.reading.pull import (
     PULL_DAMAGED,
     PULL_NO_ROOM,

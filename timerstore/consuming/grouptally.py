@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from timerstore.jit.entrypoint import entry_ahead, entry_on
+from timerstore.jit.guards import Lock
+from timerstore.jit.kernel import inlined
+from timerstore.jit.record import Words, record, record_at
 from timerstore.timelog.files.jsonfile import whole
-from timerstore.timelog.jit.entrypoint import entry_ahead, entry_on
-from timerstore.timelog.jit.guards import Lock
-from timerstore.timelog.jit.kernel import inlined
-from timerstore.timelog.jit.record import Words, record, record_at
 
 RESPONSE_BOUNDS_MS: Final = (
     *(1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000),

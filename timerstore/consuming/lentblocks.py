@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.timelog.jit.record import Bytes
+from timerstore.jit.record import Bytes
 
 _SMALLEST_BITS: Final = 16
 _LARGEST_BITS: Final = 24

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.timelog.jit.kernel import inlined
-from timerstore.timelog.jit.record import Words
+from timerstore.jit.kernel import inlined
+from timerstore.jit.record import Words
 
 FAST_PER_S: Final = 250_000
 """Slower streams are never waited for: 50,000 a second are handed out within the millisecond."""

@@ -15,9 +15,9 @@ from typing import Protocol
 
 from timerstore.consuming.queued import read_queued
 from timerstore.core.core import Core
+from timerstore.jit.guards import RLock
+from timerstore.jit.locks import KernelLock
 from timerstore.timelog.bytes.decode import text
-from timerstore.timelog.jit.guards import RLock
-from timerstore.timelog.jit.locks import KernelLock
 from timerstore.timelog.writing.ackrecord import ACKS_GROUP, ACKS_TOPIC, read_record
 
 _TOPIC = text(ACKS_TOPIC)

@@ -20,16 +20,16 @@ import numpy as np
 from timerstore.consuming.grouptally import Counts, count_response
 from timerstore.consuming.pace import note_pace
 from timerstore.consuming.window import DONE, Window, window_hand_out, window_mark
+from timerstore.jit.entrypoint import entry_ahead, entry_on
+from timerstore.jit.intrinsics import get_i64, load_acquire
+from timerstore.jit.kernel import INTERPRETED, inlined
+from timerstore.jit.lent import Lent, lent_bytes, new_lent
+from timerstore.jit.record import Bytes, Words, observe, record, record_at
+from timerstore.jit.system import clock_ms, steady_ns
 from timerstore.services.engine.engine import Engine
 from timerstore.services.world.state import Callers
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.segmenttable import SegmentTable
-from timerstore.timelog.jit.entrypoint import entry_ahead, entry_on
-from timerstore.timelog.jit.intrinsics import get_i64, load_acquire
-from timerstore.timelog.jit.kernel import INTERPRETED, inlined
-from timerstore.timelog.jit.lent import Lent, lent_bytes, new_lent
-from timerstore.timelog.jit.record import Bytes, Words, observe, record, record_at
-from timerstore.timelog.jit.system import clock_ms, steady_ns
 from timerstore.timelog.reading.pull import (
     READY_BLOCK,
     READY_BYTES,

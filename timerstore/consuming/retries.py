@@ -13,9 +13,9 @@ from typing import Final
 from timerstore.consuming.cursors import HandedState, QueueCursor
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.guards import RLock
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import decode_message, text
-from timerstore.timelog.jit.guards import RLock
 
 NOT_ITS_MESSAGE: Final = "it points to the message of another entry"
 _ROUTE_COUNT: Final = 256

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from timerstore.consuming.grouptally import GroupTally
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.guards import Lock
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import (
     check_seal,
@@ -30,7 +31,6 @@ from timerstore.timelog.files.jsonfile import (
     whole,
     write_json,
 )
-from timerstore.timelog.jit.guards import Lock
 from timerstore.timelog.writing.consumequeue import ConsumeQueues
 
 log = logging.getLogger("timerstore")

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from timerstore.timelog.jit.entrypoint import entry_ahead
-from timerstore.timelog.jit.intrinsics import put_u8
-from timerstore.timelog.jit.kernel import inlined
-from timerstore.timelog.jit.lent import Lent, lent_bytes
-from timerstore.timelog.jit.record import Bytes, record, record_at
+from timerstore.jit.entrypoint import entry_ahead
+from timerstore.jit.intrinsics import put_u8
+from timerstore.jit.kernel import inlined
+from timerstore.jit.lent import Lent, lent_bytes
+from timerstore.jit.record import Bytes, record, record_at
 
 # What became of an entry.
 WAITING: Final = 0  # it was passed over, or given back

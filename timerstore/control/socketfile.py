@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from timerstore.errors import StoreAccessError
+from timerstore.jit.guards import Lock
 from timerstore.timelog.files.heldfolder import HeldFolder
-from timerstore.timelog.jit.guards import Lock
 
 LOOK_S: Final = 1.0
 """So often a listener looks whether its file is there."""

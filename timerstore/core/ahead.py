@@ -24,11 +24,11 @@ from typing import Final
 
 from timerstore import services, timelog, wheel
 from timerstore.errors import TimerStoreError
-from timerstore.timelog.jit.apart import apart, is_ending
-from timerstore.timelog.jit.cachefolder import folder_to_write, has_failed
-from timerstore.timelog.jit.guards import Lock
-from timerstore.timelog.jit.kernel import AHEAD, LATER, Ahead, is_cached
-from timerstore.timelog.jit.stamp import reach_bytes
+from timerstore.jit.apart import apart, is_ending
+from timerstore.jit.cachefolder import folder_to_write, has_failed
+from timerstore.jit.guards import Lock
+from timerstore.jit.kernel import AHEAD, LATER, Ahead, is_cached
+from timerstore.jit.stamp import reach_bytes
 
 log = logging.getLogger("timerstore")
 

@@ -35,6 +35,8 @@ from timerstore.errors import (
     TimerStoreError,
 )
 from timerstore.ground.config import Config
+from timerstore.jit.guards import RLock
+from timerstore.jit.locks import Gate
 from timerstore.services.cleaning.cleaning import Cleaner
 from timerstore.services.cleaning.retention import Retention
 from timerstore.services.durable.flush import Flusher
@@ -48,8 +50,6 @@ from timerstore.services.world.waking import NO_HURRY_MS
 from timerstore.services.world.world import WAITER_COUNT_MAX
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.lockfile import LockFile
-from timerstore.timelog.jit.guards import RLock
-from timerstore.timelog.jit.locks import Gate
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, Stage, new_stage
 
 log = logging.getLogger("timerstore")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from timerstore.timelog.jit.locks import Gate
+from timerstore.jit.locks import Gate
 
 
 class HasGate(Protocol):

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from timerstore.ground.ranges import Ranges, merged
+from timerstore.jit.guards import Lock
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import read_json, understood, whole, write_json
 from timerstore.timelog.files.names import INT32_MAX, INT64_MAX
-from timerstore.timelog.jit.guards import Lock
 from timerstore.timelog.writing.consumequeue import ConsumeQueues
 
 AHEAD: Final = "timerstoreDoneAhead"

@@ -25,6 +25,8 @@ from timerstore.core.core import Core
 from timerstore.core.directory import check_is_store
 from timerstore.errors import CorruptStoreError, NotAStoreError, TimerStoreError
 from timerstore.ground.config import Config
+from timerstore.jit.mapping import PAGE_BYTES, MapOwner, map_bytes, pages_in_memory
+from timerstore.jit.record import Bytes
 from timerstore.timelog.files.disk import SEGMENT_SIZES, Disk, MappedFile, WrongSizeError
 from timerstore.timelog.files.heldfolder import HeldFolder, hold_to_read
 from timerstore.timelog.files.identity import Sizes
@@ -42,8 +44,6 @@ from timerstore.timelog.files.steady import (
     ranges_of,
     tries,
 )
-from timerstore.timelog.jit.mapping import PAGE_BYTES, MapOwner, map_bytes, pages_in_memory
-from timerstore.timelog.jit.record import Bytes
 from timerstore.timelog.reading.reader import read_sizes
 
 REASON: Final = (

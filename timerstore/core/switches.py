@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 from timerstore.errors import CorruptStoreError
 from timerstore.ground.moments import moment
+from timerstore.jit.guards import RLock
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import (
     check_seal,
@@ -23,7 +24,6 @@ from timerstore.timelog.files.jsonfile import (
     whole,
     write_json,
 )
-from timerstore.timelog.jit.guards import RLock
 
 Paused = Literal["putting", "firing", "consuming"]
 SWITCHES_FILE: Final = "config/switches.json"

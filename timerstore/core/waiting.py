@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from timerstore.ground.inloop import note_blocking
+from timerstore.jit.guards import RLock
+from timerstore.jit.record import Words
 from timerstore.services.world.world import WAITER_COUNT_MAX
 from timerstore.timelog.files.ownedfile import EventFile
-from timerstore.timelog.jit.guards import RLock
-from timerstore.timelog.jit.record import Words
 
 
 class Waiter:

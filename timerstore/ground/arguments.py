@@ -22,6 +22,7 @@ from timerstore.ground.kinds import (
     shown_int,
 )
 from timerstore.ground.numpytimes import units_ms
+from timerstore.jit.objects import arrow_read, read_objects, rows_read
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.limits import (
     CONTENT_SPARE_BYTES,
@@ -29,7 +30,6 @@ from timerstore.timelog.bytes.limits import (
     GROUP_BYTES_MAX,
 )
 from timerstore.timelog.files.names import is_topic
-from timerstore.timelog.jit.objects import arrow_read, read_objects, rows_read
 from timerstore.timelog.writing.frame import encode_property
 
 DUE_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999

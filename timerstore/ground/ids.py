@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple, overload
 
 import numpy as np
 
+from timerstore.jit.objects import Pieces, read_objects, rows_read
+from timerstore.jit.record import Bytes
 from timerstore.timelog.bytes.idtext import read_ids, write_ids
-from timerstore.timelog.jit.objects import Pieces, read_objects, rows_read
-from timerstore.timelog.jit.record import Bytes
 
 ID_DIGITS = 32
 _DIGITS: Final = re.compile(f"[0-9A-Fa-f]{{{ID_DIGITS}}}")

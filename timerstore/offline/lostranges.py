@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from timerstore.jit.record import Words
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.blank import put_blank_at
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.lostcopies import (
     NO_COPIES,
     NO_SOURCE,

@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from timerstore.ground.ids import format_id
+from timerstore.jit.locks import Gate
+from timerstore.jit.objects import OBJECTS_CAN_BE_GIVEN
 from timerstore.pending.moved import Payload, encode_described
 from timerstore.pending.timers import Timer, from_parts
 from timerstore.services.calls import by_id
@@ -26,8 +28,6 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import decode_properties, text
 from timerstore.timelog.bytes.limits import DESCRIPTION_BYTES_MAX
 from timerstore.timelog.bytes.text import java_hash_of
-from timerstore.timelog.jit.locks import Gate
-from timerstore.timelog.jit.objects import OBJECTS_CAN_BE_GIVEN
 from timerstore.timelog.writing.frame import encode_property, new_template
 
 TOPICS_MAX: Final = 1_024

@@ -21,6 +21,7 @@ from timerstore.errors import (
 from timerstore.ground.arguments import check_text
 from timerstore.ground.kinds import check_name
 from timerstore.ground.put import Put
+from timerstore.jit.locks import KernelLock
 from timerstore.pending.byid import ById
 from timerstore.pending.cancel import cancel_many
 from timerstore.pending.get import get
@@ -33,7 +34,6 @@ from timerstore.services.calls import key_search
 from timerstore.services.calls.key_search import (
     KeySearch,
 )
-from timerstore.timelog.jit.locks import KernelLock
 
 
 class Keyed:

@@ -11,6 +11,7 @@ from timerstore.core.core import Core
 from timerstore.ground.html import html_table
 from timerstore.ground.ids import Int64s
 from timerstore.ground.moments import moment, shown_time
+from timerstore.jit.record import Bytes
 from timerstore.services.engine.holds import Hold
 from timerstore.services.looking.read_pending import look_held
 from timerstore.services.looking.timer_parts import (
@@ -28,7 +29,6 @@ from timerstore.timelog.bytes.decode import (
     user_properties,
 )
 from timerstore.timelog.bytes.message import GOOD, MessageParts
-from timerstore.timelog.jit.record import Bytes
 
 
 @dataclass(frozen=True, slots=True)

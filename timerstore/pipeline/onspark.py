@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from timerstore.jit.record import Words
 from timerstore.pipeline.fleet import Member, size_of
 from timerstore.pipeline.judging import Looked
 from timerstore.pipeline.onestore import (
@@ -28,7 +29,6 @@ from timerstore.pipeline.onestore import (
 )
 from timerstore.pipeline.storetables import reason_of
 from timerstore.tables.view import forget
-from timerstore.timelog.jit.record import Words
 from timerstore.validation.evidence import Evidence
 from timerstore.validation.notes import COLUMNS
 from timerstore.validation.plan import Plan

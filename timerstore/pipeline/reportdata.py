@@ -11,9 +11,9 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import InvalidArgumentError
+from timerstore.jit.record import Words
 from timerstore.pipeline.finding import VERDICTS
 from timerstore.pipeline.tablefiles import read_results
-from timerstore.timelog.jit.record import Words
 from timerstore.validation.spread import quantiles
 from timerstore.validation.timeaxis import DAY_MS, HOUR_MS, bucket_for
 

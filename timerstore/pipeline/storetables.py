@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from timerstore.jit.record import Words
 from timerstore.pipeline.resulttables import TABLES
 from timerstore.tables.bounds import java_hash
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.jit.record import Words
 from timerstore.validation import measured as counted
 from timerstore.validation.evidence import Evidence
 from timerstore.validation.measured import Measured

@@ -19,7 +19,7 @@ import numpy as np
 
 from timerstore.errors import CongestedError
 from timerstore.ground.ids import Int64s
-from timerstore.timelog.jit.guards import RLock
+from timerstore.jit.guards import RLock
 from timerstore.wheel.place import place_all
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from timerstore.core.core import Core
 from timerstore.errors import TimerStoreError
 from timerstore.ground.arguments import Binaries
 from timerstore.ground.ids import Int64s, TimerIds, format_id
+from timerstore.jit.objects import NO_PIECES
 from timerstore.putting.admission import Admission
 from timerstore.putting.space import Space
 from timerstore.services.calls.deletes import append_all
@@ -18,7 +19,6 @@ from timerstore.services.calls.put_batch import put_batch
 from timerstore.services.engine.engine import Engine
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.text import java_hash_of
-from timerstore.timelog.jit.objects import NO_PIECES
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
 from timerstore.timelog.writing.compose import Staged, compose, stage_messages
 from timerstore.timelog.writing.frame import (

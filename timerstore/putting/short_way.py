@@ -3,7 +3,7 @@
 `put` is called in loops, so Python's own cost shows: composing a message takes 15 µs in Python,
 below 2 here. The kernel takes only integers, most of them the addresses of objects that it reads or
 writes where they are, and keeps the GIL, which is a better lock among threads that put than any
-other. So what it waits for is only ever held by kernels (see timelog/jit/locks.py), and a thread
+other. So what it waits for is only ever held by kernels (see timerstore/jit/locks.py), and a thread
 that sets `short_way_ended`, with the GIL, knows that no short put is under way, nor will be. All
 that is out of the ordinary, wrong arguments above all, goes the long way, which says what is wrong.
 """
@@ -20,6 +20,18 @@ from timerstore.errors import InvalidArgumentError
 from timerstore.ground.arguments import DUE_MS_MAX, DUE_MS_MIN, encode_properties
 from timerstore.ground.instants import EPOCH, whole_ms
 from timerstore.ground.put import Given
+from timerstore.jit.entrypoint import entry_ahead, entry_point
+from timerstore.jit.intrinsics import view_bytes
+from timerstore.jit.kernel import INTERPRETED
+from timerstore.jit.objects import (
+    OBJECTS_ARE_READABLE,
+    TEXT_DATA_AT,
+    bytes_at,
+    new_ascii_at,
+    object_at,
+)
+from timerstore.jit.record import Words, observe, record, record_at
+from timerstore.jit.system import clock_ms
 from timerstore.services.engine.engine import Engine
 from timerstore.services.world.state import ENQUEUE_GET, Callers, EnqueueGet
 from timerstore.services.world.waking import wake_for
@@ -27,18 +39,6 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.idtext import put_id
 from timerstore.timelog.bytes.text import java_hash_of
 from timerstore.timelog.files.segmenttable import SegmentTable
-from timerstore.timelog.jit.entrypoint import entry_ahead, entry_point
-from timerstore.timelog.jit.intrinsics import view_bytes
-from timerstore.timelog.jit.kernel import INTERPRETED
-from timerstore.timelog.jit.objects import (
-    OBJECTS_ARE_READABLE,
-    TEXT_DATA_AT,
-    bytes_at,
-    new_ascii_at,
-    object_at,
-)
-from timerstore.timelog.jit.record import Words, observe, record, record_at
-from timerstore.timelog.jit.system import clock_ms
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX, QueueTable, Stage, append, new_stage
 from timerstore.timelog.writing.frame import NewSays, Template, frame_new, new_template
 

@@ -47,6 +47,7 @@ from timerstore.ground.kinds import (
     check_timeout,
 )
 from timerstore.ground.staying import Closes
+from timerstore.jit.guards import Lock
 from timerstore.rocketmq.clientparts import broker_of
 from timerstore.rocketmq.clusterrun import ClusterRun
 from timerstore.rocketmq.clustersource import ClusterSource
@@ -76,7 +77,6 @@ from timerstore.rocketmq.sending import (
     check_properties,
 )
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.jit.guards import Lock
 
 log = logging.getLogger("timerstore")
 

@@ -41,12 +41,12 @@ from timerstore.errors import (
     TimerStoreError,
 )
 from timerstore.ground.ids import TimerIds
+from timerstore.jit.guards import Lock
 from timerstore.services.world.background import BackgroundThread, Flag
 from timerstore.serving.answers import MADE_ONCE, Answers, Asked
 from timerstore.serving.framecolumns import write_ids
 from timerstore.serving.session import Answered, LastAnswers, Session
 from timerstore.store.store import TimerStore
-from timerstore.timelog.jit.guards import Lock
 
 log = logging.getLogger("timerstore")
 

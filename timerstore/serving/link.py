@@ -43,11 +43,11 @@ from timerstore.errors import (
 )
 from timerstore.ground.inloop import note_blocking
 from timerstore.ground.kinds import check_timeout
+from timerstore.jit.guards import Lock
 from timerstore.services.world.background import BackgroundThread, Flag
 from timerstore.serving.framecolumns import read_ids
 from timerstore.serving.takeover import is_taken_over
 from timerstore.timelog.files.lockfile import holder
-from timerstore.timelog.jit.guards import Lock
 
 BEAT_S: Final = 1.0
 _ANSWER_S: Final = 30.0

@@ -18,8 +18,8 @@ from typing import Final, TypeVar
 from timerstore.consuming.run import Run
 from timerstore.control.wire import Header, Part, Wire
 from timerstore.errors import InvalidArgumentError, StoreClosedError
+from timerstore.jit.guards import Lock
 from timerstore.pending.timers import Timer
-from timerstore.timelog.jit.guards import Lock
 
 T = TypeVar("T")
 ANSWER_BYTES_MAX: Final = 1 << 20

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 from timerstore.backups.destination import is_copy
 from timerstore.ground.config import DELAY_LEVELS
+from timerstore.jit.record import Words
 from timerstore.tables.splits import Range
-from timerstore.timelog.jit.record import Words
 from timerstore.validation.evidence import Evidence
 from timerstore.validation.files import finish
 from timerstore.validation.notes import COLUMNS

@@ -11,9 +11,9 @@ from typing import Any, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
+from timerstore.jit.record import Words
 from timerstore.tables.schema import ARROW_TYPES, MAP, STRING, TIMESTAMP
 from timerstore.timelog.files.segmenttable import SegmentTable
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading import columns as kernels
 
 MS_MIN: Final = -62_135_596_800_000

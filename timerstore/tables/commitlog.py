@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from timerstore.jit.record import Words
+from timerstore.jit.table import Table
 from timerstore.tables import arrays
 from timerstore.tables.arrays import Log
 from timerstore.tables.bounds import Bounds, Flags
@@ -19,8 +21,6 @@ from timerstore.tables.schema import BIGINT, BINARY, BODY, INT, STRING
 from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, MessageParts
-from timerstore.timelog.jit.record import Words
-from timerstore.timelog.jit.table import Table
 from timerstore.timelog.reading.columns import LoggedParts, find_parts
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reading.reader import Fault

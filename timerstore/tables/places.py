@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from timerstore.jit.record import Words
 from timerstore.services.engine.rebuild import TIMERS, read_mark
 from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds, Flags, java_hash
 from timerstore.tables.commitlog import in_timer_topic, in_topic, read_log
@@ -23,7 +24,6 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.bytes.message import GOOD, REASONS, MessageParts
 from timerstore.timelog.bytes.unit import UNIT_GOOD, LoggedUnits
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading import columns, scan
 from timerstore.timelog.reading.copies import BrokerCopies
 from timerstore.timelog.reading.reader import Fault, read_entries

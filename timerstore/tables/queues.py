@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from timerstore.jit.record import Words
 from timerstore.tables import arrays
 from timerstore.tables.bounds import Bounds, Flags
 from timerstore.tables.schema import BIGINT, INT
 from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.reader import Fault, read_entries
 
 _CHUNK_ENTRIES: Final = 65_536

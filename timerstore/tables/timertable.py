@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from timerstore.jit.record import Words
 from timerstore.tables import arrays
 from timerstore.tables.arrays import Log
 from timerstore.tables.bounds import Bounds
@@ -30,7 +31,6 @@ from timerstore.tables.places import (
 )
 from timerstore.tables.schema import BIGINT, BINARY, BODY, INT
 from timerstore.tables.view import StoreView
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.columns import LoggedParts
 from timerstore.timelog.reading.reader import Fault
 from timerstore.timelog.reading.scan import LoggedMessages

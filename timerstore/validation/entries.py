@@ -6,13 +6,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from timerstore.jit.arraytypes import read_only
+from timerstore.jit.record import Words
 from timerstore.tables.commitlog import in_topic
 from timerstore.tables.queues import find_queue, queue_stop
 from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
-from timerstore.timelog.jit.arraytypes import read_only
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading import audit as kernels
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reading.reader import ReadSegments, read_entries

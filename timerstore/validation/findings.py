@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from timerstore.timelog.jit.record import Words
+from timerstore.jit.record import Words
 from timerstore.timelog.reading.reader import Fault
 from timerstore.validation.evidence import Evidence, Example
 from timerstore.validation.notes import COLUMNS, Note, into_buckets

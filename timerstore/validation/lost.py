@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from timerstore.jit.record import Words
 from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.logranges import LogRanges
 from timerstore.timelog.reading.lostcopies import fillers
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from timerstore.timelog.jit.record import Words
+from timerstore.jit.record import Words
 from timerstore.timelog.reading.rowsums import summed
 
 # Columns of a slot's row; each slot ahead has one.

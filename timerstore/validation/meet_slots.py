@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
+from timerstore.jit.record import Words
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.rowsums import divided, summed
 from timerstore.validation import notes
 from timerstore.validation.evidence import HEAVIEST_MAX, Evidence

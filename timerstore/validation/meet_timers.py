@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.timelog.jit.record import Words
+from timerstore.jit.record import Words
 from timerstore.timelog.reading.copies import (
     ROLE_COPY,
     ROLE_DELETE,

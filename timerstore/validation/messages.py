@@ -7,12 +7,12 @@ from typing import Final
 
 import numpy as np
 
+from timerstore.jit.record import Words
 from timerstore.tables.queues import queue_name
 from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.bytes.message import GOOD, IDENTITY_OURS, MessageParts
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.audit import (
     MARK_NOT_INDEXED,
     MARK_OURS,

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from timerstore.jit.record import Words
 from timerstore.timelog.bytes.message import IDENTITY_OURS
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.reading.rowsums import divided
 
 # Kinds of notes, with their columns.

@@ -16,10 +16,10 @@ import numpy as np
 
 from timerstore.ground.config import DELAY_LEVELS
 from timerstore.ground.kinds import check_positive
+from timerstore.jit.record import Words
 from timerstore.tables.splits import Range
 from timerstore.tables.view import forget
 from timerstore.timelog.files.oserrors import telling
-from timerstore.timelog.jit.record import Words
 from timerstore.validation.evidence import Evidence
 from timerstore.validation.files import finish
 from timerstore.validation.notes import COLUMNS, Note

@@ -11,6 +11,7 @@ import numpy as np
 from timerstore.backups.lookat import look_at
 from timerstore.ground.config import DELAY_LEVELS, Config
 from timerstore.ground.kinds import check_int, check_kind, check_path
+from timerstore.jit.record import Words
 from timerstore.tables.bounds import Bounds
 from timerstore.tables.places import timers_stop
 from timerstore.tables.splits import Range, plan_views
@@ -18,7 +19,6 @@ from timerstore.tables.view import Cut, StoreView, check_upto, keep, open_view
 from timerstore.tables.view import look_at as look_as_it_is
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.oserrors import told_of
-from timerstore.timelog.jit.record import Words
 from timerstore.validation.evidence import EXAMPLES_MAX, PLACES_MAX, Evidence
 from timerstore.validation.measured import Measured
 

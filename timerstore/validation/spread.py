@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.timelog.jit.record import Words
+from timerstore.jit.record import Words
 from timerstore.validation.timeaxis import HOUR_MS, MINUTE_MS, shown
 from timerstore.validation.words import counted, duration, share, slot_name, slot_time
 

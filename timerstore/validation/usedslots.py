@@ -6,10 +6,10 @@ from typing import Final
 
 import numpy as np
 
+from timerstore.jit.record import Words
 from timerstore.tables.view import StoreView
 from timerstore.tables.wheel import emptied, misplaced
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.jit.record import Words
 from timerstore.validation import notes
 from timerstore.validation.findings import Findings, Flags
 from timerstore.wheel.slots import NO_UNIT

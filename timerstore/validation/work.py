@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from timerstore.jit.record import Words
 from timerstore.tables.splits import FILES, LOG, UNITS, WHEEL, Range
-from timerstore.timelog.jit.record import Words
 from timerstore.validation import notes
 from timerstore.validation.entries import look_at_entries
 from timerstore.validation.evidence import Evidence

@@ -24,6 +24,7 @@ from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, UnknownTimerError
 from timerstore.ground.ids import format_id, parse_id
 from timerstore.ground.moments import moment
+from timerstore.jit.record import Words
 from timerstore.pending.pending import PendingTimers
 from timerstore.pending.timers import Timer
 from timerstore.services.calls.find_id import find_named
@@ -31,7 +32,6 @@ from timerstore.services.looking.level_timers import read_kept
 from timerstore.services.looking.slot_units import slot_units
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message, decode_message, text
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
 
 TimerState = Literal["pending", "fired", "cancelled", "moved", "unknown"]

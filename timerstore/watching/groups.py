@@ -15,9 +15,9 @@ from timerstore.consuming.retries import RetryCursor
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError
 from timerstore.ground.moments import moment
+from timerstore.jit.guards import RLock
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import decode_message, text
-from timerstore.timelog.jit.guards import RLock
 from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
 
 NOBODY: Final = ""

@@ -12,9 +12,9 @@ from timerstore.core.core import Core
 from timerstore.core.inside import inside
 from timerstore.ground.kinds import check_int, check_name
 from timerstore.ground.moments import moment
+from timerstore.jit.record import Words
 from timerstore.services.engine.engine import Engine
 from timerstore.timelog.bytes.decode import text
-from timerstore.timelog.jit.record import Words
 from timerstore.timelog.writing.tally import (
     CANCELLED_COUNT,
     COUNTERS,

@@ -1,0 +1,373 @@
+"""CRC-32 by carry-less multiplication, as LLVM code.
+
+After Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", Intel 2009: a
+register of the processor holds what the bytes up to here amount to; multiplying its halves by two
+constants moves it on over so many bytes, and what stands there is added. If the processor has
+AVX-512 with VPCLMULQDQ, four such registers lie side by side in one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.extending import intrinsic
+from numba.core.registry import cpu_target
+
+from timerstore.jit.codegen import pointer_to
+from timerstore.jit.crc import POLYNOMIAL, register_by_table
+
+_I1, _I8, _I32, _I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_PAIR, _BYTES_16, _QUADS = ir.VectorType(_I64, 2), ir.VectorType(_I8, 16), ir.VectorType(_I32, 4)
+_WIDE, _BYTES_64, _BITS_64 = ir.VectorType(_I64, 8), ir.VectorType(_I8, 64), ir.VectorType(_I1, 64)
+
+
+def _power(bits: int) -> int:
+    """Return x^bits modulo the polynomial, bit-reflected, as the multiplication wants it."""
+    value = 0x80000000
+    for _ in range(bits):
+        value = (value >> 1) ^ POLYNOMIAL if value & 1 else value >> 1
+    return value << 1
+
+
+def _distance(count: int) -> tuple[int, int]:
+    """Return what the low and the high half are multiplied by to move on over `count` bytes."""
+    return _power(8 * count + 32), _power(8 * count - 32)
+
+
+_FOLD_64, _FOLD_48, _FOLD_32, _FOLD_16 = (_distance(count) for count in (64, 48, 32, 16))
+_FOLD_8: Final = _power(64)
+_BARRETT: Final = (0x01DB710641, 0x01F7011641)
+assert _FOLD_64 == (0x0154442BD4, 0x01C6E41596) and _FOLD_16 == (0x01751997D0, 0x00CCAA009E)
+assert _FOLD_8 == 0x0163CD6124  # as the paper has them
+
+
+class _Folding:
+    """What the functions (address, count >= 16, register) -> register have in common."""
+
+    def __init__(self, module: ir.Module) -> None:
+        self.module = module
+        kind = ir.FunctionType(_I32, [_I64, _I64, _I32])
+        self.function = ir.Function(module, kind, self.name())
+        self.function.linkage = "linkonce_odr"
+        self.function.attributes.add("noinline")
+        self.builder = ir.IRBuilder(self.function.append_basic_block("entry"))
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the function's name."""
+        return f"timerstore_crc32_{cls.__name__.lower()}"
+
+    def call(self, name: str, result: Any, arguments: list[Any]) -> Any:
+        """Call one of LLVM's own functions."""
+        kind = ir.FunctionType(result, [argument.type for argument in arguments])
+        function = cgutils.get_or_insert_function(self.module, kind, name)
+        return self.builder.call(function, arguments)
+
+    def load(self, address: Any, offset: int = 0, kind: Any = _PAIR) -> Any:
+        """Load a register's worth of bytes."""
+        builder = self.builder
+        where = builder.add(address, _I64(offset))
+        return builder.load(builder.inttoptr(where, kind.as_pointer()), align=1)
+
+    def pair(self, low: int, high: int) -> Any:
+        """Return the two halves of a constant."""
+        return ir.Constant(_PAIR, [_I64(low), _I64(high)])
+
+    def multiply(self, a: Any, b: Any, halves: int) -> Any:
+        """Multiply one half of `a` with one of `b`, in each register that lies side by side."""
+        name = "llvm.x86.pclmulqdq.512" if a.type == _WIDE else "llvm.x86.pclmulqdq"
+        return self.call(name, a.type, [a, b, _I8(halves)])
+
+    def move(self, value: Any, by: Any) -> Any:
+        """Move a value on by the distance that `by` stands for."""
+        return self.builder.xor(self.multiply(value, by, 0x00), self.multiply(value, by, 0x11))
+
+    def fold(self, value: Any, distance: tuple[int, int], following: Any) -> Any:
+        """Move `value` on by the distance and add what stands there."""
+        return self.builder.xor(self.move(value, self.pair(*distance)), following)
+
+    def reduce(self, value: Any) -> Any:
+        """Reduce 128 bits to the 32 of the register."""
+        builder = self.builder
+        zero = ir.Constant(_PAIR, [_I64(0), _I64(0)])
+        high = ir.Constant(ir.VectorType(_I32, 2), [_I32(1), _I32(2)])
+        low_32 = self.pair(0xFFFFFFFF, 0)
+        by_64 = builder.xor(
+            self.multiply(value, self.pair(*_FOLD_16), 0x10),
+            builder.shuffle_vector(value, zero, high),
+        )
+        quads = builder.bitcast(by_64, _QUADS)
+        shift = ir.Constant(ir.VectorType(_I32, 4), [_I32(i) for i in (1, 2, 3, 4)])
+        shifted = builder.shuffle_vector(quads, ir.Constant(_QUADS, [_I32(0)] * 4), shift)
+        by_32 = builder.xor(
+            self.multiply(builder.and_(by_64, low_32), self.pair(_FOLD_8, 0), 0x00),
+            builder.bitcast(shifted, _PAIR),
+        )
+        barrett = self.pair(*_BARRETT)
+        quotient = self.multiply(builder.and_(by_32, low_32), barrett, 0x10)
+        product = self.multiply(builder.and_(quotient, low_32), barrett, 0x00)
+        remainder = builder.bitcast(builder.xor(by_32, product), _QUADS)
+        return builder.extract_element(remainder, _I32(1))
+
+
+class Narrow(_Folding):
+    """Four registers for 64 bytes at a time, then one for 16."""
+
+    def shuffle(self, value: Any, order: Any) -> Any:
+        """Put bytes into another order."""
+        return self.call("llvm.x86.ssse3.pshuf.b.128", _BYTES_16, [value, order])
+
+    def emit(self) -> ir.Function:
+        """Emit the function."""
+        builder = self.builder
+        address, count, register = self.function.args
+        blocks = {
+            name: self.function.append_basic_block(name)
+            for name in (
+                "short",
+                "long",
+                "by64",
+                "fold64",
+                "join",
+                "by16",
+                "fold16",
+                "rest",
+                "tail",
+                "end",
+            )
+        }
+        zero = ir.Constant(_PAIR, [_I64(0), _I64(0)])
+        start = builder.insert_element(zero, builder.zext(register, _I64), _I32(0))
+        builder.cbranch(
+            builder.icmp_unsigned(">=", count, _I64(64)), blocks["long"], blocks["short"]
+        )
+
+        builder.position_at_end(blocks["short"])
+        short_value = builder.xor(self.load(address), start)
+        short_at, short_left = builder.add(address, _I64(16)), builder.sub(count, _I64(16))
+        builder.branch(blocks["by16"])
+
+        builder.position_at_end(blocks["long"])
+        first = [self.load(address, 16 * lane) for lane in range(4)]
+        first[0] = builder.xor(first[0], start)
+        long_at, long_left = builder.add(address, _I64(64)), builder.sub(count, _I64(64))
+        builder.branch(blocks["by64"])
+
+        builder.position_at_end(blocks["by64"])  # four lanes of 16 bytes
+        lanes = [builder.phi(_PAIR) for _ in range(4)]
+        at_64, left_64 = builder.phi(_I64), builder.phi(_I64)
+        more = builder.icmp_unsigned(">=", left_64, _I64(64))
+        builder.cbranch(more, blocks["fold64"], blocks["join"])
+        builder.position_at_end(blocks["fold64"])
+        folded = [
+            self.fold(lane, _FOLD_64, self.load(at_64, 16 * i)) for i, lane in enumerate(lanes)
+        ]
+        next_at, next_left = builder.add(at_64, _I64(64)), builder.sub(left_64, _I64(64))
+        builder.branch(blocks["by64"])
+        for phi, before, after in zip(
+            [*lanes, at_64, left_64],
+            [*first, long_at, long_left],
+            [*folded, next_at, next_left],
+            strict=True,
+        ):
+            phi.add_incoming(before, blocks["long"])
+            phi.add_incoming(after, blocks["fold64"])
+
+        builder.position_at_end(blocks["join"])
+        joined = lanes[0]
+        for lane in lanes[1:]:
+            joined = self.fold(joined, _FOLD_16, lane)
+        builder.branch(blocks["by16"])
+
+        builder.position_at_end(blocks["by16"])  # one lane
+        value, at, left = builder.phi(_PAIR), builder.phi(_I64), builder.phi(_I64)
+        more = builder.icmp_unsigned(">=", left, _I64(16))
+        builder.cbranch(more, blocks["fold16"], blocks["rest"])
+        builder.position_at_end(blocks["fold16"])
+        once = self.fold(value, _FOLD_16, self.load(at))
+        once_at, once_left = builder.add(at, _I64(16)), builder.sub(left, _I64(16))
+        builder.branch(blocks["by16"])
+        for phi, short, long, again in (
+            (value, short_value, joined, once),
+            (at, short_at, at_64, once_at),
+            (left, short_left, left_64, once_left),
+        ):
+            phi.add_incoming(short, blocks["short"])
+            phi.add_incoming(long, blocks["join"])
+            phi.add_incoming(again, blocks["fold16"])
+
+        builder.position_at_end(blocks["rest"])
+        none = builder.icmp_unsigned("==", left, _I64(0))
+        builder.cbranch(none, blocks["end"], blocks["tail"])
+        builder.position_at_end(blocks["tail"])
+        tail = self.fold_tail(value, at, left)
+        builder.branch(blocks["end"])
+
+        builder.position_at_end(blocks["end"])
+        result = builder.phi(_PAIR)
+        result.add_incoming(value, blocks["rest"])
+        result.add_incoming(tail, blocks["tail"])
+        builder.ret(self.reduce(result))
+        return self.function
+
+    def fold_tail(self, value: Any, at: Any, left: Any) -> Any:
+        """Take in the last 1 to 15 bytes, without reading past them.
+
+        `value` and the tail are 16 + left bytes. They are cut again as left + 16: the first part
+        is folded over the second, whose end are the last 16 bytes of the data themselves.
+        """
+        builder = self.builder
+        name = "timerstore_crc32_orders"
+        if name in self.module.globals:
+            orders = self.module.globals[name]
+        else:
+            orders = ir.GlobalVariable(self.module, ir.ArrayType(_I8, 48), name)
+            orders.global_constant, orders.linkage = True, "internal"
+            content = [0xFF] * 16 + list(range(16)) + [0xFF] * 16
+            orders.initializer = ir.Constant(ir.ArrayType(_I8, 48), bytearray(content))
+        base = builder.add(builder.ptrtoint(orders, _I64), left)
+        order_first, order_second = self.load(base, 0, _BYTES_16), self.load(base, 16, _BYTES_16)
+        as_bytes = builder.bitcast(value, _BYTES_16)
+        first = builder.bitcast(self.shuffle(as_bytes, order_first), _PAIR)
+        second = self.shuffle(as_bytes, order_second)
+        last = self.load(builder.add(at, left), -16, _BYTES_16)
+        from_tail = builder.icmp_signed("<", order_second, ir.Constant(_BYTES_16, [_I8(0)] * 16))
+        second = builder.select(from_tail, last, second)
+        return self.fold(first, _FOLD_16, builder.bitcast(second, _PAIR))
+
+
+class Wide(_Folding):
+    """Four registers side by side, for 64 bytes at a time; what is left over comes first.
+
+    Zeros before the first byte change nothing: the first 1 to 64 bytes are moved to the end of the
+    registers, behind zeros, and whole blocks follow.
+    """
+
+    def emit(self) -> ir.Function:
+        """Emit the function."""
+        builder = self.builder
+        address, count, register = self.function.args
+        register = builder.zext(register, _I64)
+        loop, end = (self.function.append_basic_block(name) for name in ("loop", "end"))
+        entry = builder.block
+        first = builder.add(builder.and_(builder.sub(count, _I64(1)), _I64(63)), _I64(1))
+        begun = builder.xor(self.load_up_to_64(address, count), self.lowest(register))
+        begun = self.move_to_end(begun, first)
+        # Of the register's four bytes those beyond `first` belong to the block behind it.
+        beyond = builder.lshr(register, builder.mul(self.lesser(first, 7), _I64(8)))
+        pending = self.lowest(beyond)
+        start, left = builder.add(address, first), builder.sub(count, first)
+        builder.cbranch(builder.icmp_unsigned("==", left, _I64(0)), end, loop)
+
+        builder.position_at_end(loop)
+        value, added, at, rest = (builder.phi(kind) for kind in (_WIDE, _WIDE, _I64, _I64))
+        following = builder.xor(self.load(at, 0, _WIDE), added)
+        folded = builder.xor(self.move(value, self.constant([_FOLD_64] * 4)), following)
+        next_at, next_rest = builder.add(at, _I64(64)), builder.sub(rest, _I64(64))
+        for phi, before, after in (
+            (value, begun, folded),
+            (added, pending, self.constant([(0, 0)] * 4)),
+            (at, start, next_at),
+            (rest, left, next_rest),
+        ):
+            phi.add_incoming(before, entry)
+            phi.add_incoming(after, loop)
+        builder.cbranch(builder.icmp_unsigned("==", next_rest, _I64(0)), end, loop)
+
+        builder.position_at_end(end)
+        whole = builder.phi(_WIDE)
+        whole.add_incoming(begun, entry)
+        whole.add_incoming(folded, loop)
+        builder.ret(self.reduce(self.join(whole)))
+        return self.function
+
+    def constant(self, pairs: list[tuple[int, int]]) -> Any:
+        """Return a constant for each of the four registers."""
+        return ir.Constant(_WIDE, [_I64(half) for pair in pairs for half in pair])
+
+    def lesser(self, value: Any, limit: int) -> Any:
+        """Return a value, or the limit if that is less."""
+        builder = self.builder
+        return builder.select(builder.icmp_unsigned("<", value, _I64(limit)), value, _I64(limit))
+
+    def lowest(self, value: Any) -> Any:
+        """Return 64 bytes that begin with the eight of a value."""
+        return self.builder.insert_element(self.constant([(0, 0)] * 4), value, _I32(0))
+
+    def load_up_to_64(self, address: Any, count: Any) -> Any:
+        """Load 64 bytes, or `count` if that is less, and zeros behind; read no others."""
+        builder = self.builder
+        bits = builder.lshr(_I64(-1), builder.sub(_I64(64), self.lesser(count, 64)))
+        pointer = builder.inttoptr(address, _BYTES_64.as_pointer())
+        zeros = ir.Constant(_BYTES_64, [_I8(0)] * 64)
+        arguments = [pointer, _I32(1), builder.bitcast(bits, _BITS_64), zeros]
+        loaded = self.call("llvm.masked.load.v64i8.p0", _BYTES_64, arguments)
+        return builder.bitcast(loaded, _WIDE)
+
+    def move_to_end(self, value: Any, count: Any) -> Any:
+        """Move the first `count` bytes, 1 to 64, to the end, behind zeros."""
+        builder = self.builder
+        bits = builder.shl(_I64(-1), builder.sub(_I64(64), count))
+        zeros = ir.Constant(_BYTES_64, [_I8(0)] * 64)
+        arguments = [builder.bitcast(value, _BYTES_64), zeros, builder.bitcast(bits, _BITS_64)]
+        moved = self.call("llvm.x86.avx512.mask.expand.v64i8", _BYTES_64, arguments)
+        return builder.bitcast(moved, _WIDE)
+
+    def join(self, value: Any) -> Any:
+        """Move the first three registers on to the fourth; return it, with them added."""
+        builder = self.builder
+        by = self.constant([_FOLD_48, _FOLD_32, _FOLD_16, (0, 0)])
+        moved = self.move(value, by)
+        joined = self.register_of(value, 3)
+        for i in range(3):
+            joined = builder.xor(joined, self.register_of(moved, i))
+        return joined
+
+    def register_of(self, value: Any, i: int) -> Any:
+        """Return one of the four registers."""
+        which = ir.Constant(ir.VectorType(_I32, 2), [_I32(2 * i), _I32(2 * i + 1)])
+        return self.builder.shuffle_vector(value, value, which)
+
+
+def foldings_with(features: str) -> list[type[Narrow] | type[Wide]]:
+    """Return what a processor of these features can do, the fastest last.
+
+    `features`: as LLVM has them, "+avx2,-avx512f,…".
+    """
+    has = {name[1:] for name in features.split(",") if name[:1] == "+"}
+    found: list[type[Narrow] | type[Wide]] = []
+    if has >= {"pclmul", "ssse3"}:
+        found.append(Narrow)
+    if has >= {"avx512f", "avx512bw", "avx512vbmi2", "vpclmulqdq"}:
+        found.append(Wide)
+    return found
+
+
+FOLDINGS: Final = foldings_with(cpu_target.target_context.codegen().magic_tuple()[2])
+"""What the processor that kernels are compiled for can do, the fastest last."""
+
+
+def new_fold(folding: Any) -> Any:
+    """Return the intrinsic (buf, at, count >= 16, register) -> register that folds in this way."""
+
+    @intrinsic
+    def fold(typingctx: Any, buf: Any, at: Any, count: Any, register: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            known = builder.module.globals.get(folding.name())
+            function = known or folding(builder.module).emit()
+            last = builder.add(args[1], builder.sub(args[2], _I64(1)))
+            pointer_to(context, builder, sig, args, 0, last, 1)
+            pointer = builder.ptrtoint(pointer_to(context, builder, sig, args, 0, args[1], 1), _I64)
+            result = builder.call(function, [pointer, args[2], builder.trunc(args[3], _I32)])
+            return builder.zext(result, _I64)
+
+        return types.int64(buf, types.int64, types.int64, types.int64), codegen
+
+    return fold
+
+
+fold = new_fold(FOLDINGS[-1]) if FOLDINGS else register_by_table
+"""What kernels call for 16 bytes and more."""

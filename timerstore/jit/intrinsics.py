@@ -1,0 +1,245 @@
+"""What only an instruction can say: loads, stores, copies, atomics, byte searches.
+
+Each name has two forms. Compiled, it is a few lines of LLVM code (`codegen.py`); under
+`NUMBA_DISABLE_JIT=1` it is a plain Python twin that does the same with `struct`. Buffers are
+one-dimensional C-contiguous uint8 arrays, `at` is a position in one. With `NUMBA_BOUNDSCHECK=1`
+every access is checked against the buffer's length.
+
+`view_bytes` and `view_words` turn an address into an array. They are how a kernel reaches mapped
+segments, whose number changes while a kernel stays inside.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.jit.guards import Lock
+from timerstore.jit.kernel import INTERPRETED, inlined
+from timerstore.jit.later import Instruction
+
+
+def _loader(width: int, *, big: bool, signed: bool) -> Any:
+    """Return what loads an integer of `width` bytes as an int64."""
+    code = {1: "b", 2: "h", 4: "i", 8: "q"}[width]
+    layout = struct.Struct((">" if big else "<") + (code if signed else code.upper()))
+
+    def twin(buf: Any, at: int) -> int:
+        value = layout.unpack_from(buf, at)[0]
+        return value - (1 << 64) if width == 8 and value >= 1 << 63 else value
+
+    return twin if INTERPRETED else Instruction("codegen.loader", width, big, signed)
+
+
+def _storer(width: int, *, big: bool) -> Any:
+    """Return what stores the low `width` bytes of an int64."""
+    order = "big" if big else "little"
+    mask = (1 << (8 * width)) - 1
+
+    def twin(buf: Any, at: int, value: int) -> None:
+        if not 0 <= at <= len(buf) - width:
+            raise IndexError(at)
+        buf[at : at + width] = np.frombuffer((int(value) & mask).to_bytes(width, order), np.uint8)  # type: ignore[arg-type]
+
+    return twin if INTERPRETED else Instruction("codegen.storer", width, big)
+
+
+get_u8 = _loader(1, big=True, signed=False)
+get_i16 = _loader(2, big=True, signed=True)
+get_u16 = _loader(2, big=True, signed=False)
+get_i32 = _loader(4, big=True, signed=True)
+get_u32 = _loader(4, big=True, signed=False)
+get_i64 = _loader(8, big=True, signed=True)
+get_word = _loader(8, big=False, signed=True)
+"""Eight bytes as they lie in memory, to be compared with a name's first eight (`as_word`)."""
+put_u8 = _storer(1, big=True)
+put_i16 = _storer(2, big=True)
+put_i32 = _storer(4, big=True)
+put_i64 = _storer(8, big=True)
+put_word = _storer(8, big=False)
+put_half_word = _storer(4, big=False)
+
+
+def as_word(name: bytes) -> int:
+    """Return the first eight bytes of `name` as `get_word` would load them."""
+    return int.from_bytes(name[:8].ljust(8, b"\0"), "little", signed=True)
+
+
+def _copy_twin(dst: Any, at: int, src: Any, start: int, count: int) -> None:
+    assert 0 <= at and at + count <= len(dst) and 0 <= start and start + count <= len(src)
+    dst[at : at + count] = src[start : start + count]
+
+
+copy_bytes = _copy_twin if INTERPRETED else Instruction("codegen.copy")
+"""copy_bytes(dst, at, src, start, count): copy `count` >= 1 bytes; the two must not overlap."""
+
+
+def _zero_twin(buf: Any, at: int, count: int) -> None:
+    assert 0 <= at and at + count <= len(buf)
+    buf[at : at + count] = 0
+
+
+zero_bytes = _zero_twin if INTERPRETED else Instruction("codegen.zero")
+"""zero_bytes(buf, at, count): zero `count` >= 1 bytes."""
+
+
+def _copy_64_twin(dst: Any, at: int, src: Any, start: int) -> None:
+    _copy_twin(dst, at, src, start, 64)
+
+
+copy_64 = _copy_64_twin if INTERPRETED else Instruction("codegen.copy_64")
+"""copy_64(dst, at, src, start): copy 64 bytes, without a call; the two must not overlap."""
+
+
+_COPIED_IN_LINES_MAX: Final = 512
+
+
+@inlined
+def copy_lines(dst: Any, at: int, src: Any, start: int, count: int) -> None:
+    """Copy `count` >= 0 bytes; of less than 64, up to 64 bytes behind them may change as well.
+
+    It is for short bytes that are written from front to back: it is done without a call. The two
+    must not overlap. O(count).
+    """
+    if count < 64 and start + 64 <= len(src) and at + 64 <= len(dst):
+        copy_64(dst, at, src, start)
+    elif count < 64 or count > _COPIED_IN_LINES_MAX:
+        if count > 0:
+            copy_bytes(dst, at, src, start, count)
+    else:
+        for i in range(0, count - 64, 64):
+            copy_64(dst, at + i, src, start + i)
+        copy_64(dst, at + count - 64, src, start + count - 64)
+
+
+def _viewer(item: str, c_type: Any) -> Any:
+    def twin(address: int, count: int) -> Any:
+        if count == 0:
+            return np.zeros(0, item)
+        return np.ctypeslib.as_array((c_type * int(count)).from_address(int(address)))
+
+    return twin if INTERPRETED else Instruction("codegen.viewer", item)
+
+
+view_bytes = _viewer("uint8", ctypes.c_uint8)
+"""view_bytes(address, count): a uint8 array over memory that the caller keeps alive."""
+view_words = _viewer("int64", ctypes.c_int64)
+"""view_words(address, count): an int64 array over memory that the caller keeps alive."""
+
+
+# --- atomics on int64 arrays: what threads share without the GIL
+
+
+def _load_twin(words: Any, index: int) -> int:
+    return int(words[index])
+
+
+def _store_twin(words: Any, index: int, value: int) -> None:
+    words[index] = value
+
+
+_one_at_a_time = Lock()
+
+
+def _add_twin(words: Any, index: int, value: int) -> int:
+    with _one_at_a_time.guard():
+        before = int(words[index])
+        words[index] = before + value
+        return before
+
+
+def _exchange_twin(words: Any, index: int, value: int) -> int:
+    with _one_at_a_time.guard():
+        before = int(words[index])
+        words[index] = value
+        return before
+
+
+def _compare_twin(words: Any, index: int, expected: int, value: int) -> bool:
+    with _one_at_a_time.guard():
+        if words[index] != expected:
+            return False
+        words[index] = value
+        return True
+
+
+load_acquire = _load_twin if INTERPRETED else Instruction("codegen.load_acquire")
+store_release = _store_twin if INTERPRETED else Instruction("codegen.store_release")
+fetch_add = _add_twin if INTERPRETED else Instruction("codegen.fetch_add")
+exchange = _exchange_twin if INTERPRETED else Instruction("codegen.exchange")
+compare_exchange = _compare_twin if INTERPRETED else Instruction("codegen.compare_exchange")
+"""compare_exchange(words, index, expected, value): set to `value` if it was `expected`; was it?"""
+
+
+# --- hints, bits, searches
+
+
+def _touch_twin(buf: Any, at: int) -> None:
+    assert 0 <= at < len(buf)
+
+
+touch = _touch_twin if INTERPRETED else Instruction("codegen.touch")
+"""touch(buf, at): fault in the page of a mapped byte for writing, and change nothing."""
+
+touch_to_read = _touch_twin if INTERPRETED else Instruction("codegen.touch_to_read")
+"""touch_to_read(buf, at): fault in the page of a mapped byte for reading, from a disk perhaps."""
+
+
+def _prefetch_twin(buf: Any, at: int) -> None:
+    return None
+
+
+prefetch = _prefetch_twin if INTERPRETED else Instruction("codegen.prefetch")
+"""prefetch(buf, at): ask for the cache line at `at`; any value of `at` is allowed."""
+
+
+def _match_twin(buf: Any, at: int, byte: int) -> int:
+    assert 0 <= at <= len(buf) - 64
+    bits = int.from_bytes(
+        np.packbits(buf[at : at + 64] == byte, bitorder="little").tobytes(), "little"
+    )
+    return bits - (1 << 64) if bits >= 1 << 63 else bits
+
+
+match_64 = _match_twin if INTERPRETED else Instruction("codegen.match_64")
+"""match_64(buf, at, byte): bit i is set if the byte at `at` + i equals `byte`."""
+
+
+def _lowest_bit_twin(value: int) -> int:
+    return (int(value) & -int(value)).bit_length() - 1 if value else 64
+
+
+lowest_bit = _lowest_bit_twin if INTERPRETED else Instruction("codegen.lowest_bit")
+"""lowest_bit(value): index of the lowest set bit, 64 for 0."""
+
+
+def _bit_length_twin(value: int) -> int:
+    return int(value).bit_length()
+
+
+bit_length = _bit_length_twin if INTERPRETED else Instruction("codegen.bit_length")
+"""bit_length(value): how many bits a value >= 0 has, 0 for 0."""
+
+
+def _multiply_twin(a: int, b: int) -> int:
+    return (int(a) * int(b) + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+wrapping_multiply = _multiply_twin if INTERPRETED else Instruction("codegen.wrapping_multiply")
+"""wrapping_multiply(a, b): the lower 64 bits of the product.
+
+Numba says of `a * b` that it never overflows (LLVM's `nsw`). If it does, the result is what the
+optimiser finds convenient, and differs between callers: no good for a hash."""
+
+
+def _swap_twin(value: int) -> int:
+    return int.from_bytes(
+        (int(value) & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little"), "big", signed=True
+    )
+
+
+swap_64 = _swap_twin if INTERPRETED else Instruction("codegen.swap_64")
+"""swap_64(value): the eight bytes of an int64 in the opposite order."""

@@ -1,0 +1,170 @@
+"""The decorator that compiles a kernel.
+
+A kernel is a function of arrays and integers that is compiled with Numba; it runs without the GIL.
+So each byte layout can be declared once, in `format.py`, and be used everywhere. Its machine code
+comes from a wheel, or from a cache on disk, under a digest of what the kernel sees
+(`stamp.py`): an edit compiles anew what depends on it, and a comment nothing. Nothing
+here imports Numba, see `later.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+
+import numpy as np
+
+from timerstore.jit.later import Helper, compiler
+from timerstore.jit.loading import entry_of, is_compiled, is_packaged
+from timerstore.jit.stamp import says_types
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+INTERPRETED: Final = os.environ.get("NUMBA_DISABLE_JIT", "0").strip() not in ("", "0")
+"""True under NUMBA_DISABLE_JIT=1: kernels and intrinsics run as plain Python."""
+
+
+class Kernel:
+    """A function that Python calls. To another kernel it is a helper like any."""
+
+    def __init__(self, function: Callable[..., Any], *, keeps_gil: bool = False) -> None:
+        """`keeps_gil`: whether no other thread of Python runs meanwhile."""
+        functools.update_wrapper(self, function)
+        self.py_func = function
+        self.name = f"{function.__module__}.{function.__qualname__}"
+        self.keeps_gil = keeps_gil
+        self.helper = Helper(function)
+        self.entries: dict[Any, Any] = {}
+        """What calls its machine code, by Numba's types; by None for those that it says."""
+        self._call: Any = self._call_first
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: Any) -> Any:
+            """Call it."""
+
+    else:
+        __call__ = property(attrgetter("_call"))  # a third of a method's cost
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What Numba asks if another kernel names this."""
+        return self.helper._numba_type_
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether it can be called without importing LLVM first."""
+        return bool(self.entries) or is_packaged(self)
+
+    def load(self) -> Any:
+        """Have its machine code for the types that its annotations say; return what calls it."""
+        if None not in self.entries:
+            self._call = self.entries[None] = entry_of(self, None, self._refuse)
+        return self.entries[None]
+
+    def _call_first(self, *args: Any) -> Any:
+        if says_types(self.py_func):
+            return self.load()(*args)
+        return self._call_by_values(*args)
+
+    def _call_by_values(self, *args: Any) -> Any:
+        """Call a kernel whose annotations say no types, as tests have: its arguments say them."""
+        types = compiler("signatures").types_of_values(args)
+        if types not in self.entries:
+            self.entries[types] = entry_of(self, types, self._call_by_values)
+        elif self._call is self.entries[types]:  # which has just refused them
+            self._refuse(*args)
+        self._call = self.entries[types]
+        return self._call(*args)
+
+    def _refuse(self, *args: Any, **named: Any) -> Any:
+        """Raise: these arguments are of other types than it was compiled for."""
+        given = ", ".join(map(_kind_of, [*args, *named.values()]))
+        raise TypeError(f"{self.name} was called with ({given}), which its annotations do not say.")
+
+
+def _kind_of(value: Any) -> str:
+    if not isinstance(value, np.ndarray):
+        return type(value).__name__
+    odd = "" if value.flags.carray else ", sealed or with gaps"
+    return f"{value.dtype}{list(value.shape)}{odd}"
+
+
+class Ahead(NamedTuple):
+    """A kernel that is made ready before anyone calls it."""
+
+    name: str
+    function: Callable[..., Any]
+    load: Callable[[], object]
+    """Loads its machine code from the cache, or compiles it; does nothing the second time."""
+    kernel: Kernel | None = None
+
+
+AHEAD: Final[list[Ahead]] = []
+"""Those of all modules that were imported."""
+
+LATER: Final[list[Ahead]] = []
+"""Those that few programs call: compiled with the others, loaded when one is first called."""
+
+
+def is_cached(ahead: Ahead) -> bool:
+    """Tell whether a kernel's machine code need not be compiled; True if nobody can tell."""
+    return ahead.kernel is None or is_compiled(ahead.kernel)
+
+
+def kernel(function: F) -> F:
+    """Compile a kernel that Python calls, when it is first called; it is cached, needs no GIL."""
+    return function if INTERPRETED else cast(F, Kernel(function))
+
+
+def kernel_ahead(function: F) -> F:
+    """Compile a kernel that Python calls, before it is called: its annotations say the types."""
+    made = kernel(function)
+    load_ahead(function, made)
+    return made
+
+
+def kernel_later(function: F) -> F:
+    """Compile a kernel that Python calls with the others, and load it when it is first called.
+
+    It is for code that few programs run: opening after a crash, mending, looking at a store from
+    outside.
+    """
+    made = kernel(function)
+    load_ahead(function, made, kernels=LATER)
+    return made
+
+
+def kernel_with_gil(function: F) -> F:
+    """Compile a kernel that keeps the GIL. It must not wait for who needs the GIL."""
+    return function if INTERPRETED else cast(F, Kernel(function, keeps_gil=True))
+
+
+def load_ahead(function: Callable[..., Any], made: Any, kernels: list[Ahead] = AHEAD) -> None:
+    """Have the machine code of `function` at hand before anyone needs it."""
+    if not INTERPRETED:
+        name = f"{function.__module__}.{function.__qualname__}"
+        kernels.append(Ahead(name, function, made.load, made))
+
+
+def inlined(function: F, **options: Any) -> F:
+    """Compile a helper that only kernels call; it is part of their machine code."""
+    return function if INTERPRETED else cast(F, Helper(function, **options))
+
+
+def inlined_always(function: F) -> F:
+    """Compile a helper into the machine code of every caller, however long it is.
+
+    It is for code that passes arrays on to other helpers. A call stores an array's seven words one
+    by one, and to pass it on they are loaded in pairs, which waits for all stores before to reach
+    the cache.
+    """
+    return inlined(function, forceinline=True)
+
+
+def inlined_view(function: F) -> F:
+    """Compile a helper that returns an array; Numba wants reference counts on for that."""
+    return inlined(function, _nrt=True)

@@ -1,0 +1,142 @@
+"""Kernels that were compiled when this package was built: what a wheel brings of them.
+
+`timerstore/kernels` has a library of machine code for each level of processors, and a manifest. A
+library is loaded only from there, and only if it hashes to what the manifest says, as this
+package's sources do. Nothing of Numba is needed for that. What is not there, as in a clone, is
+compiled when it is needed; the log says so in a line if some are there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import logging
+import os
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from timerstore.jit.cachefolder import FOLDER
+from timerstore.jit.installed import IN_ARCHIVE, PACKAGE, content_of
+from timerstore.jit.numpylayout import NDARRAY_SYMBOL
+from timerstore.jit.processor import LEVELS, best_level
+
+log = logging.getLogger("timerstore")
+
+SWITCH: Final = "KERNEL_LEVEL"
+"""The environment variable that names a level, or `none`, which takes no packaged kernel."""
+MANIFEST: Final = "manifest.json"
+_ROOMS: Final = ("jit", "timelog", "wheel", "services", "putting")
+"""The folders whose sources kernels are made of."""
+_OFF: Final = ("", "0")
+
+
+class Packaged:
+    """The library of one level, in memory."""
+
+    def __init__(self, library: ctypes.CDLL, kernels: frozenset[str]) -> None:
+        """Hold a library and the names of its kernels."""
+        self._library, self._kernels = library, kernels
+        ctypes.c_void_p.in_dll(library, NDARRAY_SYMBOL).value = id(np.ndarray)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._kernels
+
+    def address_of(self, name: str) -> int:
+        """Return where a kernel's entry is."""
+        found = ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value
+        assert found is not None
+        return found
+
+
+class _UnusableError(Exception):
+    """Packaged kernels are there, and cannot be used."""
+
+
+@cache
+def packaged() -> Packaged | None:
+    """Return the kernels that are packaged for this processor; None if there are none.
+
+    A process asks when it calls its first kernel. If there is a manifest and none can be used
+    all the same, the log says why in a line.
+    """
+    if os.environ.get(SWITCH) == "none" or os.environ.get("NUMBA_BOUNDSCHECK", "0") not in _OFF:
+        return None
+    try:
+        manifest = content_of(os.path.join(PACKAGE, FOLDER, MANIFEST))
+    except OSError:  # a clone: all is compiled
+        return None
+    try:
+        return _usable(manifest)
+    except (_UnusableError, OSError, AttributeError) as e:
+        log.warning(
+            ("the kernels of the wheel are not used: %s. They are compiled on this machine."), e
+        )
+        return None
+
+
+def _usable(manifest: bytes) -> Packaged:
+    """Return the kernels of a manifest; raises _UnusableError if they cannot be used."""
+    try:
+        about = json.loads(manifest)
+    except ValueError as e:
+        raise _UnusableError(f"{MANIFEST} cannot be read: {e}") from e
+    best = best_level()
+    name = os.environ.get(SWITCH) or (best.name if best else "none")
+    if name not in about["levels"] or not _may_run(name):
+        raise _UnusableError(f"the wheel has none for this processor ({name})")
+    if source_digest(about["source_files"]) != about["sources"]:
+        raise _UnusableError("they were made from other sources")
+    made = about["levels"][name]
+    path = os.path.join(PACKAGE, FOLDER, made["file"])
+    content = content_of(path)
+    if digest_of(content) != made["sha256"]:
+        raise _UnusableError(f"{path} was changed after it was packaged")
+    return Packaged(_loaded(path, content), frozenset(made["kernels"]))
+
+
+def _may_run(name: str) -> bool:
+    """Tell whether this processor has all that a level asks for."""
+    best = best_level()
+    names = [each.name for each in LEVELS]
+    return best is not None and name in names[names.index(best.name) :]
+
+
+def _loaded(path: str, content: bytes) -> ctypes.CDLL:
+    """Load a library; one in an archive from memory, if nobody can have changed it."""
+    if not IN_ARCHIVE:
+        return ctypes.CDLL(path)
+    fd = os.memfd_create("timerstore-kernels", os.MFD_CLOEXEC)
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(content)
+        return ctypes.CDLL(f"/proc/self/fd/{fd}")
+    finally:
+        os.close(fd)
+
+
+def digest_of(content: bytes) -> str:
+    """Return what a manifest says of a library."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def source_digest(files: list[str]) -> str:
+    """Return what a manifest says of sources; `files`: their paths within the package."""
+    digest = hashlib.sha256()
+    for name in files:
+        try:
+            content = content_of(os.path.join(PACKAGE, name))
+        except OSError:  # it is gone
+            content = b""
+        digest.update(f"{name}:{len(content)};".encode() + content)
+    return digest.hexdigest()
+
+
+def sources() -> list[str]:
+    """Return the paths, within the package, of what kernels are made of."""
+    top = Path(PACKAGE)
+    found = [file for room in _ROOMS for file in (top / room).rglob("*.py")]
+    return sorted(file.relative_to(top).as_posix() for file in found)

@@ -1,0 +1,256 @@
+"""Records: named groups of fields that kernels receive as one pointer.
+
+A NamedTuple of arrays would be passed to every compiled function by value, seven words for each
+array; with the fifty arrays of a store that makes compiling ten times slower and calls dearer. A
+record is passed as the address of a block of (address, length) pairs, and a field becomes an array
+only if it is used. The arrays of a record are fixed when it is made.
+
+    @record
+    class EnqueuePut:
+        thread: ServiceThread
+        scratch: Bytes
+        linked_index: int = 0
+        asked: Annotated[int, LINE, SHARED] = 0
+
+An `int` is a word of the record's own memory, which begins and ends with a cache line, so that
+records with different writers never share one; with `LINE` it begins another. Kernels and Python
+write `world.enqueue_put.linked_index += 1`. What another thread reads without a common lock is
+written with `publish`, read with `observe`. `own` says who may write an instance's words: if
+kernels are interpreted, a write by anyone else raises. A `SHARED` word is written by several, in
+kernels only by `publish`, `exchange_word` and `add_to_word`.
+
+Interpreted kernels see the Python object itself: its attributes are the arrays, and properties over
+the words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    NamedTuple,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import numpy as np
+
+from timerstore.jit.acting import actor, may_write
+from timerstore.jit.arraytypes import READ_ONLY, TWO_AXES
+from timerstore.jit.guards import Lock
+from timerstore.jit.kernel import INTERPRETED
+from timerstore.jit.later import Instruction
+
+T = TypeVar("T")
+
+Words = np.ndarray[Any, np.dtype[np.int64]]
+Int32s = np.ndarray[Any, np.dtype[np.int32]]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Int8s = np.ndarray[Any, np.dtype[np.int8]]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+Rows = Annotated[Words, TWO_AXES]
+Int32Rows = Annotated[Int32s, TWO_AXES]
+ReadBytes = Annotated[Bytes, READ_ONLY]
+ReadByteRows = Annotated[Bytes, READ_ONLY, TWO_AXES]
+_ITEMS: Final = (Words, Int32s, Bytes)
+
+LINE: Final = "begins a cache line"
+SHARED: Final = "written by several, atomically"
+_LINE_WORDS: Final = 8
+_by_address: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+"""All records, if kernels are interpreted and an address has to lead to the Python object."""
+_RESERVED: Final = frozenset({"block", "block_address", "cells", "owners"})
+
+
+class NotTheOwnerError(AssertionError):
+    """A word was written by one who does not own it."""
+
+
+class Word(NamedTuple):
+    """An integer field: its place in the record's own memory."""
+
+    place: int
+    shared: bool
+
+
+class Layout:
+    """The fields of a record class with their place in the block."""
+
+    def __init__(self, name: str, fields: tuple[tuple[str, Any], ...]) -> None:
+        """`fields`: (name, what an array holds, the layout of a record within, or Word)."""
+        self.fields = fields
+        self.places: dict[str, tuple[Any, int]] = {}
+        self.words = {field: kind for field, kind in fields if isinstance(kind, Word)}
+        place = 2 if self.words else 0  # the record's own memory comes first
+        for field, kind in fields:
+            if not isinstance(kind, Word):
+                self.places[field] = kind, place
+                place += kind.length if isinstance(kind, Layout) else 2
+        self.length: int = place
+        # A digest stands for the fields: the name is part of every symbol that takes a record.
+        text = ", ".join(f"{n}: {getattr(k, 'name', k)}" for n, k in fields)
+        self.name = f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass_transform()
+def record(cls: type[T]) -> type[T]:
+    """Make an annotated class a record; its constructor takes the fields in order or by name."""
+    hints = get_type_hints(cls, include_extras=True)
+    assert not _RESERVED & set(hints), cls
+    fields = _fields(hints)
+    kind = Layout(cls.__name__, fields)
+    names = tuple(hints)
+    word_count = _rounded(max((word.place + 1 for word in kind.words.values()), default=0))
+    defaults = np.zeros(word_count, np.int64)
+    for name, word in kind.words.items():
+        defaults[word.place] = getattr(cls, name, 0)
+    parts = [
+        (name, None if isinstance(field, Layout) else field)
+        for name, field in fields
+        if not isinstance(field, Word)
+    ]
+
+    def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
+        values: dict[str, Any] = dict(zip(names, args, strict=False)) | kwargs
+        if len(args) > len(names) or not kind.places.keys() <= values.keys() <= set(names):
+            raise TypeError(f"{cls.__name__} takes {', '.join(names)}")
+        block: list[int] = []
+        self.owners = None
+        if word_count:
+            memory = aligned(word_count)
+            memory[:] = defaults
+            self.cells = memory.data
+            block += [memory.ctypes.data, word_count]
+            for name in kind.words.keys() & values.keys():
+                self.cells[kind.words[name].place] = values[name]
+        for name, item in parts:
+            value = values[name]
+            if item is None:
+                block.extend(value.block.tolist())
+            else:
+                assert value.dtype == item and value.flags.c_contiguous, name
+                block += [value.ctypes.data, len(value)]
+            setattr(self, name, value)
+        self.block = np.array(block, np.int64)
+        self.block_address = self.block.ctypes.data
+        if INTERPRETED:
+            _by_address[self.block_address] = self
+
+    cls.__init__ = initialise  # type: ignore[method-assign]
+    cls.layout = kind  # type: ignore[attr-defined]
+    for name, word in kind.words.items():
+        setattr(cls, name, _word_property(f"{cls.__name__}.{name}", word))
+    return cls
+
+
+def own(record: T, *owners: int) -> T:
+    """Let only these write a record's words, see `acting.py`; return it."""
+    record.owners = frozenset(owners)  # type: ignore[attr-defined]
+    return record
+
+
+def _fields(hints: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    fields: list[tuple[str, Any]] = []
+    words = 0
+    for name, hint in hints.items():
+        marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+        if hint is int or marks:
+            if LINE in marks:
+                words = _rounded(words)
+            fields.append((name, Word(words, SHARED in marks)))
+            words += 1
+        else:
+            fields.append((name, _kind(hint)))
+    return tuple(fields)
+
+
+def _kind(hint: Any) -> Any:
+    if hint in _ITEMS:
+        return np.dtype(get_args(get_args(hint)[1])[0])
+    return hint.layout
+
+
+def _rounded(words: int) -> int:
+    return -(-words // _LINE_WORDS) * _LINE_WORDS
+
+
+def aligned(words: int) -> Words:
+    """Return zeros that begin with a cache line."""
+    room = np.zeros(words + _LINE_WORDS, np.int64)
+    skipped = -room.ctypes.data % (8 * _LINE_WORDS) // 8
+    return room[skipped : skipped + words]
+
+
+def _word_property(name: str, word: Word) -> property:
+    index = word.place
+
+    def get(self: Any) -> int:
+        return int(self.cells[index])
+
+    def put(self: Any, value: int) -> None:
+        self.cells[index] = value
+
+    def put_by_owner(self: Any, value: int) -> None:
+        if self.owners is not None and not may_write(self.owners):
+            raise NotTheOwnerError(f"{name} is written by {actor()}, not by {set(self.owners)}")
+        self.cells[index] = value
+
+    return property(get, put_by_owner if INTERPRETED and not word.shared else put)
+
+
+# --- atomics on fields, by their name as a literal: what threads share without the GIL
+
+
+_one_at_a_time = Lock()
+
+
+def _observe_twin(record: Any, name: str) -> int:
+    return int(getattr(record, name))
+
+
+def _publish_twin(record: Any, name: str, value: int) -> None:
+    setattr(record, name, value)
+
+
+def _exchange_twin(record: Any, name: str, value: int) -> int:
+    with _one_at_a_time.guard():
+        before = int(getattr(record, name))
+        setattr(record, name, value)
+        return before
+
+
+def _add_twin(record: Any, name: str, value: int) -> int:
+    with _one_at_a_time.guard():
+        before = int(getattr(record, name))
+        if value:  # a caller that wants a fence adds nought
+            setattr(record, name, before + value)
+        return before
+
+
+observe = _observe_twin if INTERPRETED else Instruction("recordtype.observe")
+"""observe(record, "field"): load with acquire order. Python reads the attribute."""
+publish = _publish_twin if INTERPRETED else Instruction("recordtype.publish")
+"""publish(record, "field", value): store with release order. Python sets the attribute."""
+exchange_word = _exchange_twin if INTERPRETED else Instruction("recordtype.changer", "xchg")
+"""exchange_word(record, "field", value): store, and return what stood there; a full fence."""
+add_to_word = _add_twin if INTERPRETED else Instruction("recordtype.changer", "add")
+"""add_to_word(record, "field", value): add, and return what stood there; a full fence."""
+
+
+def record_at(kind: Any) -> Any:
+    """Return what kernels turn an address, a record's `block_address`, into that record with."""
+
+    def twin(address: int) -> Any:
+        return _by_address[address]
+
+    return twin if INTERPRETED else Instruction("recordtype.at_address", kind)

@@ -1,0 +1,220 @@
+"""The few calls to the operating system that a kernel makes itself: the clock, threads, waiting."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import platform
+import select
+import threading
+import time
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.jit import mapping
+from timerstore.jit.intrinsics import get_u8, view_bytes
+from timerstore.jit.kernel import INTERPRETED, inlined
+from timerstore.jit.later import Instruction
+from timerstore.jit.record import Bytes, Words
+
+CLOCK_REALTIME: Final = 0
+CLOCK_MONOTONIC: Final = 1
+_FUTEX: Final = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), -1)
+"""The system call's number; if it is not known, who would sleep naps instead."""
+_WAIT_PRIVATE: Final = 128
+_WAKE_PRIVATE: Final = 129
+_EVERYBODY: Final = (1 << 31) - 1
+_NAP_US: Final = 200
+_PAGE: Final = mmap.PAGESIZE
+_POPULATE: Final = mapping.MADV_POPULATE_WRITE
+_WILLNEED: Final = mapping.MADV_WILLNEED
+_EFAULT: Final = errno.EFAULT
+
+_external: Any = partial(Instruction, "dispatchers.external")
+"""A function in C: its name, the types of its result and of its arguments."""
+
+if INTERPRETED:
+
+    def clock_ms(scratch: Words) -> int:
+        """Return the wall clock in epoch milliseconds, rounded down."""
+        return time.time_ns() // 1_000_000
+
+    def clock_ns(scratch: Words) -> int:
+        """Return the wall clock in epoch nanoseconds."""
+        return time.time_ns()
+
+    def steady_ns(scratch: Words) -> int:
+        """Return a clock that nobody sets, in nanoseconds; to tell how long something took."""
+        return time.monotonic_ns()
+
+    def wake(eventfd: int, scratch: Words) -> None:
+        """Make an eventfd readable."""
+        os.eventfd_write(int(eventfd), 1)
+
+    def yield_processor() -> int:
+        """Let another thread run."""
+        time.sleep(0)
+        return 0
+
+    def nap_us(microseconds: int) -> int:
+        """Sleep for a moment."""
+        time.sleep(microseconds / 1e6)
+        return 0
+
+    def thread_id() -> int:
+        """Return `threading.get_ident()`."""
+        return threading.get_ident()
+
+    def wait_readable(poll_words: Words, timeout_ns: int) -> None:
+        """Sleep until the descriptor in `poll_words` is readable, or the time is over."""
+        _wait_twin(poll_words, timeout_ns)
+
+    def sleep_while(words: Words, at: int, value: int, limit_at: int) -> None:
+        """Sleep for a moment, while a word has this value."""
+        if words[at] == value:
+            time.sleep(_NAP_US / 1e6)
+
+    def wake_sleepers(words: Words, at: int) -> None:
+        """Do nothing: they look up by themselves."""
+
+    def open_pages(view: Bytes, at: int, count: int) -> bool:
+        """Do what `mapping.open_pages` does."""
+        return mapping.open_pages(view, int(at), int(count))
+
+    def read_ahead(view: Bytes, at: int, count: int) -> None:
+        """Do what `mapping.read_ahead` does."""
+        mapping.read_ahead(view, int(at), int(count))
+
+    def is_resident(view: Bytes, at: int, count: int, pages: Bytes) -> bool:
+        """Do what `mapping.is_resident` does."""
+        return mapping.is_resident(view, int(at), int(count))
+
+else:
+    yield_processor = _external("sched_yield", "int32")
+    thread_id = _external("pthread_self", "int64")
+    nap_us = _external("usleep", "int32", "uint32")
+    _clock_gettime = _external("clock_gettime", "int32", "int32", "uintp")
+    _ppoll = _external("ppoll", "int32", "uintp", "uint64", "uintp", "uintp")
+    _write = _external("write", "int64", "int32", "uintp", "uint64")
+    _read = _external("read", "int64", "int32", "uintp", "uint64")
+    _madvise = _external("madvise", "int32", "uintp", "uint64", "int32")
+    _mincore = _external("mincore", "int32", "uintp", "uint64", "uintp")
+    _errno_place = _external("__errno_location", "int64")
+    _syscall = _external("syscall", "int64", *("int64",) * 7)
+
+    @inlined
+    def sleep_while(words: Words, at: int, value: int, limit_at: int) -> None:
+        """Sleep while the low half of word `at` is that of `value`, until `wake_sleepers`.
+
+        At most as long as the struct timespec at `limit_at` says; it may also end for no reason.
+        """
+        base = words.ctypes.data
+        if _FUTEX < 0:
+            nap_us(_NAP_US)
+        else:
+            half = value & 0xFFFFFFFF
+            _syscall(_FUTEX, base + 8 * at, _WAIT_PRIVATE, half, base + 8 * limit_at, 0, 0)
+
+    @inlined
+    def wake_sleepers(words: Words, at: int) -> None:
+        """Wake all who sleep at a word; change it before."""
+        if _FUTEX >= 0:
+            _syscall(_FUTEX, words.ctypes.data + 8 * at, _WAKE_PRIVATE, _EVERYBODY, 0, 0, 0)
+
+    @inlined
+    def open_pages(view: Bytes, at: int, count: int) -> bool:
+        """Do what `mapping.open_pages` does."""
+        address = view.ctypes.data + at
+        start = address // _PAGE * _PAGE
+        if _madvise(start, address + count - start, _POPULATE) == 0:
+            return True
+        return get_u8(view_bytes(_errno_place(), 1), 0) != _EFAULT
+
+    @inlined
+    def read_ahead(view: Bytes, at: int, count: int) -> None:
+        """Do what `mapping.read_ahead` does."""
+        address = view.ctypes.data + at
+        start = address // _PAGE * _PAGE
+        _madvise(start, address + count - start, _WILLNEED)
+
+    @inlined
+    def is_resident(view: Bytes, at: int, count: int, pages: Bytes) -> bool:
+        """Do what `mapping.is_resident` does; `pages`: scratch, a byte for each page."""
+        address = view.ctypes.data + at
+        start = address // _PAGE * _PAGE
+        page_count = (address + count - start + _PAGE - 1) // _PAGE
+        if page_count > len(pages):
+            return False
+        if _mincore(start, address + count - start, pages.ctypes.data) != 0:
+            return True  # nobody can say
+        for i in range(page_count):
+            if get_u8(pages, i) & 1 == 0:
+                return False
+        return True
+
+    @inlined
+    def wake(eventfd: int, scratch: Words) -> None:
+        """Make an eventfd readable; `scratch`: int64[8]."""
+        scratch[4] = 1
+        _write(eventfd, scratch.ctypes.data + 32, 8)
+
+    @inlined
+    def clock_ns(scratch: Words) -> int:
+        """Return the wall clock in epoch nanoseconds; `scratch`: int64[2]."""
+        _clock_gettime(CLOCK_REALTIME, scratch.ctypes.data)
+        return scratch[0] * 1_000_000_000 + scratch[1]
+
+    @inlined
+    def steady_ns(scratch: Words) -> int:
+        """Return a clock that nobody sets, in nanoseconds; `scratch`: int64[2]."""
+        _clock_gettime(CLOCK_MONOTONIC, scratch.ctypes.data)
+        return scratch[0] * 1_000_000_000 + scratch[1]
+
+    @inlined
+    def clock_ms(scratch: Words) -> int:
+        """Return the wall clock in epoch milliseconds, rounded down; `scratch`: int64[2]."""
+        _clock_gettime(CLOCK_REALTIME, scratch.ctypes.data)
+        return scratch[0] * 1000 + scratch[1] // 1_000_000
+
+    @inlined
+    def wait_readable(poll_words: Words, timeout_ns: int) -> None:
+        """Sleep until the eventfd in `poll_words` is readable or the time is over, then drain it.
+
+        `poll_words`: int64[8]: 0 a struct pollfd, 1–2 a struct timespec, 3 the eventfd's counter.
+        """
+        poll_words[1] = timeout_ns // 1_000_000_000
+        poll_words[2] = timeout_ns % 1_000_000_000
+        base = poll_words.ctypes.data
+        if _ppoll(base, 1, base + 8, 0) > 0:
+            _read(poll_words[0] & 0x7FFFFFFF, base + 24, 8)
+
+
+def _wait_twin(poll_words: Words, timeout_ns: int) -> None:
+    fd = int(poll_words[0]) & 0x7FFFFFFF
+    if select.select([fd], [], [], timeout_ns / 1e9)[0]:
+        os.read(fd, 8)
+
+
+def poll_words(eventfd: int) -> Words:
+    """Return the words that `wait_readable` takes: a struct pollfd for reading, and room."""
+    words = np.zeros(8, np.int64)
+    words[0] = eventfd | (1 << 32)  # fd, then events = POLLIN
+    return words
+
+
+def set_thread_name(name: str) -> None:
+    """Name this thread for the operating system (prctl PR_SET_NAME), in up to 15 characters."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(15, name.encode()[:15], 0, 0, 0)
+
+
+def set_timer_slack_us(microseconds: int) -> None:
+    """Ask for precise sleeps of this thread (prctl PR_SET_TIMERSLACK); the default is 50 µs."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(29, microseconds * 1000, 0, 0, 0)
