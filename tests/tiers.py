@@ -225,7 +225,7 @@ APART: Final = (
 ON_DISK: Final = (
     # What a file system decides: blocks, holes, room, what is mapped.
     *("test_full_disk.py", "test_live.py", "test_max_bytes.py", "test_reuse.py"),
-    *("test_small_stores.py", "offline/test_verify.py", "wheel/test_slots.py"),
+    *("test_small_stores.py", "offline/test_verify.py", "wheel/test_timerwheel.py"),
     *("timelog/test_consumequeue.py", "timelog/test_disk.py", "timelog/test_segments.py"),
     *("timelog/test_steady.py", "services/test_retention.py"),
     "services/test_prefetch.py",

@@ -1,8 +1,7 @@
 """The timer wheel: which slot a timer waits in, which timers still count.
 
+timerwheel.py its durable slots
 place.py     placement: which slot a timer goes to
-slots.py     the durable slots
-chain.py     chains of units, slot by slot, or the timer log from end to end
 near.py      the timers of the claimed slots, in memory, by millisecond
 judge.py     what is pending: the one place that says it
 cancelled.py timers that were cancelled before their time

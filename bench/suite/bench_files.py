@@ -24,9 +24,9 @@ from timerstore.timelog.bytes.idtext import read_ids, write_ids
 from timerstore.timelog.bytes.message import MessageParts, read_message
 from timerstore.timelog.bytes.unit import Units
 from timerstore.timelog.files.segmenttable import segment_at
+from timerstore.timelog.timerlog import WALK_DONE, scan_units
 from timerstore.timelog.writing.append import new_stage
 from timerstore.timelog.writing.frame import Puts, frame_batch, new_template
-from timerstore.wheel.chain import WALK_DONE, scan_units
 
 IDS = 100_000
 

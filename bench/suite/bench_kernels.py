@@ -16,7 +16,7 @@ from timerstore.wheel.near import NearTimer, bucket_at, near_insert, near_pop, n
 from timerstore.wheel.place import place_all
 from timerstore.wheel.sets import new_table, set_add, set_contains, set_remove
 from timerstore.wheel.settings import Settings
-from timerstore.wheel.slots import SlotArray, link_unit, new_slot_array
+from timerstore.wheel.timerwheel import SlotArray, link_unit, new_slot_array
 
 TIMES = 10
 """A stage of nanoseconds is done so often for each timer."""

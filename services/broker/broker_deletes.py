@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from timerstore.jit.kernel import kernel_ahead
-from timerstore.services.pipeline.link_units import find_unit_room, write_unit
-from timerstore.services.world.world import World
+from timerstore.services.broker.full_files import NamedDelete
+from timerstore.services.engine.engine import Engine
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.unit import NewUnit
-from timerstore.wheel.slots import slot_last
+from timerstore.timelog.bytes.unit import NO_UNIT, NewUnit
 
 
-@kernel_ahead
-def link_delete(
-    world: World, unit_ms: int, message: int, size: int, topic_hash: int, now_ms: int
-) -> bool:
-    """Write a plain delete unit at a timer's time; False if there is no room for it."""
-    if find_unit_room(world) < 0:
-        return False
-    precision = world.settings.precision_ms
-    slot = unit_ms // precision
+def link_delete(engine: Engine, unit_ms: int, delete: NamedDelete, now_ms: int) -> None:
+    """Write a plain delete unit at a timer's time, while no service runs. Raises StoreFullError."""
+    precision_ms = engine.precision_ms
+    slot = unit_ms // precision_ms
+    held = engine.wheel.get(slot)
     unit = NewUnit(
-        slot_last(world.wheel, slot),
+        NO_UNIT if held is None else held.last,
         fmt.UNIT_PLAIN | fmt.UNIT_DELETE,
-        now_ms // precision * precision,
+        now_ms // precision_ms * precision_ms,
         unit_ms,
-        slot * precision,
-        message,
-        size,
-        topic_hash,
+        slot * precision_ms,
+        delete.message,
+        delete.size,
+        delete.topic_hash,
         unit_ms,
     )
-    write_unit(world, slot, unit)
-    return True
+    engine.wheel.link(slot, engine.timerlog.append(unit), -1)

@@ -25,6 +25,7 @@ from timerstore.services.world.floor import find_in, is_superseded
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import (
+    NO_UNIT,
     UNIT_GOOD,
     WRONG_UNIT_REASON,
     NewUnit,
@@ -35,8 +36,8 @@ from timerstore.timelog.bytes.unit import (
 )
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
-from timerstore.wheel.chain import point_back
-from timerstore.wheel.slots import NO_UNIT, set_slot
+from timerstore.timelog.timerlog import point_back
+from timerstore.wheel.timerwheel import set_slot
 
 T = TypeVar("T")
 

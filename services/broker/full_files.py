@@ -24,10 +24,11 @@ from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.log_units import all_units, live_units
 from timerstore.services.looking.slot_units import chain_units
 from timerstore.services.opening.recover_hops import use_last_units
-from timerstore.services.pipeline.link_units import find_unit_room, write_unit
+from timerstore.services.pipeline.link_units import write_unit
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import (
+    NO_UNIT,
     UNIT_GOOD,
     UNIT_ROOM_BYTES,
     WRONG_UNIT_REASON,
@@ -40,8 +41,8 @@ from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
 from timerstore.timelog.reading.reader import ReadSegments
 from timerstore.timelog.reading.units import walk_units
-from timerstore.wheel.chain import point_all_back
-from timerstore.wheel.slots import NO_UNIT, set_head, slot_last
+from timerstore.timelog.timerlog import find_unit_room, point_all_back
+from timerstore.wheel.timerwheel import Slot, slot_last
 
 
 class NamedDelete(NamedTuple):
@@ -90,7 +91,7 @@ def link_again(engine: Engine, offsets: Words) -> None:
         if at < len(rows):
             for offset in rows[at : at + 1, 0].tolist():
                 engine.timerlog.existing(offset // engine.timerlog.segment_bytes)
-            engine.make_unit_room()
+            engine.timerlog.make_unit_room()
     use_last_units(engine, rows[:, 1], rows[:, 2])
     if engine.hopped_until <= engine.read_slot:
         engine.hopped_from = hops_from
@@ -111,7 +112,7 @@ def _link_all(world: World, timerlog: SegmentTable, rows: Rows, start: int) -> i
         offset = rows[i, 0]
         buf = segment_at(timerlog, offset)
         at = offset % timerlog.segment_bytes
-        if len(buf) == 0 or find_unit_room(world) < 0:
+        if len(buf) == 0 or find_unit_room(world.timerlog) < 0:
             return i
         if check_unit(buf, at, offset) != UNIT_GOOD:
             return -1 - offset
@@ -163,7 +164,7 @@ def _last_at(log: SegmentedFile) -> int:
 
 def _take_out(engine: Engine, offsets: Words) -> None:
     """Take units out of their chains, durably, and out of the slots that are still in the wheel."""
-    log, wheel = engine.timerlog, engine.wheel.slots
+    log = engine.timerlog
     gone = set(offsets.tolist())
     before = dict[int, int]()  # of each of them the first unit before it that stays
     links, slots = list[tuple[int, int]](), set[int]()
@@ -184,15 +185,14 @@ def _take_out(engine: Engine, offsets: Words) -> None:
                 links.append((offset, prev))
     change_units(engine, point_all_back, [np.array(links, np.int64).reshape(-1, 2)])
     for slot in slots:
-        used = wheel[slot % len(wheel)]
-        if used["time"] != slot:
+        used = engine.wheel.get(slot)
+        if used is None:
             continue
-        first, last, count = NO_UNIT, int(used["last"]), 0
-        last = before.get(last, last)
+        first, last, count = NO_UNIT, before.get(used.last, used.last), 0
         for part in chain_units(engine, np.array([[slot, last]]), lane_count=1):
             first = int(part.offset[-1])
             count += len(part) - 2 * int((part.magic & fmt.UNIT_DELETE != 0).sum())
-        set_head(engine.world.wheel, slot, first, last, count)
+        engine.wheel.put(Slot(slot, first, last, count))
 
 
 @kernel_ahead

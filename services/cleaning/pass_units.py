@@ -24,7 +24,7 @@ from timerstore.services.looking.unsaid_leads import say_leads
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import NOT_SAID, Units
 from timerstore.timelog.reading.reader import ReadSegments
-from timerstore.wheel import chain
+from timerstore.timelog.timerlog import WALK_DONE
 
 if TYPE_CHECKING:
     from timerstore.services.engine.engine import Engine
@@ -120,7 +120,7 @@ class Round:
         self._ranges.note(found)
         wanted = (found.message >= self.start) & (found.message < self.stop)
         parts = [*self._parts, found[wanted & (found.ms >= self._read_ms)]]
-        is_read, stop, offset = bool(where[1] == chain.WALK_DONE), self.stop, int(where[0])
+        is_read, stop, offset = bool(where[1] == WALK_DONE), self.stop, int(where[0])
         if is_read or sum(map(len, parts)) > ROWS_MAX:
             parts = [_in_order(parts)]
             say_leads(self.engine, parts[0])

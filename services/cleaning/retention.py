@@ -39,7 +39,7 @@ from timerstore.services.durable.flush import Flusher
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.log_units import all_units
 from timerstore.services.world.state import CLEANING
-from timerstore.timelog.files.checkpoint import Checkpoint
+from timerstore.timelog.files.checkpoint import TimerCheckpoint
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.segmenttable import TABLE_LENGTH, apron_bytes
 from timerstore.timelog.writing.append import BATCH_BYTES, STAGE_BYTES
@@ -171,13 +171,13 @@ class Retention:
 
     # --- the commit log and the timer log
 
-    def _commitlog_limit(self, checkpoint: Checkpoint) -> int:
+    def _commitlog_limit(self, checkpoint: TimerCheckpoint) -> int:
         """Return the offset below which commit log segments can go."""
         log = self.engine.commitlog
         limit = checkpoint.needed_offset
         return max(log.start, limit // log.segment_bytes * log.segment_bytes)
 
-    def _timerlog_limit(self, checkpoint: Checkpoint) -> int:
+    def _timerlog_limit(self, checkpoint: TimerCheckpoint) -> int:
         """Return the offset below which timer log segments can go."""
         log, segment_bytes = self.engine.timerlog, self.engine.timerlog.segment_bytes
         read_slot = checkpoint.read_ms // self.engine.precision_ms

@@ -27,12 +27,11 @@ from timerstore.services.pipeline.dequeue_get import IS_ROLL, NO_DUE, claim_unit
 from timerstore.services.world import needs
 from timerstore.services.world.state import DEQUEUE_GET, DequeueGet, note_walked
 from timerstore.services.world.world import World
-from timerstore.timelog.bytes.unit import UNIT_GOOD, WRONG_UNIT_REASON
+from timerstore.timelog.bytes.unit import NO_UNIT, UNIT_GOOD, WRONG_UNIT_REASON
 from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.reading.reader import ReadSegments
 from timerstore.timelog.reading.units import walk_units
 from timerstore.wheel.near import SPAN
-from timerstore.wheel.slots import NO_UNIT
 
 _HOLD_COUNT: Final = 64
 """Units that are claimed in one hold of near."""

@@ -20,7 +20,7 @@ from timerstore.services.looking.read_pending import map_alone, read_timers, rea
 from timerstore.services.looking.slot_units import chain_units
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import IDENTITY_HELD
-from timerstore.timelog.files.checkpoint import Checkpoint
+from timerstore.timelog.files.checkpoint import TimerCheckpoint
 from timerstore.wheel import judge
 from timerstore.wheel.cancelled import are_of_level
 from timerstore.wheel.sets import ENTRY_WORDS
@@ -32,7 +32,7 @@ _CRC_FROM: Final = 8
 _WORD: Final = ">i8"
 
 
-def write_cancelled(engine: Engine, checkpoint: Checkpoint) -> None:
+def write_cancelled(engine: Engine, checkpoint: TimerCheckpoint) -> None:
     """Write the file of a clean close; no service runs any more. Durable on return.
 
     O(set + units of slots that were claimed). What is held is left out: opening finds it behind L.
@@ -53,7 +53,7 @@ def write_cancelled(engine: Engine, checkpoint: Checkpoint) -> None:
     engine.disk.replace(engine.path / "config" / CANCELLED_FILE, head.tobytes() + content)
 
 
-def _passed_targets(engine: Engine, checkpoint: Checkpoint) -> Iterator[Rows]:
+def _passed_targets(engine: Engine, checkpoint: TimerCheckpoint) -> Iterator[Rows]:
     """Yield the targets of timers' deletes in slots from R on that were claimed: int64[n, 2].
 
     Some have left the set, because they were passed. The next life reads these slots again, and in

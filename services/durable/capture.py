@@ -20,7 +20,7 @@ from timerstore.services.world.state import PASS_COLUMNS, PASS_FIRST_COPY
 from timerstore.services.world.world import World
 from timerstore.wheel.checksums import PAGE_BYTES
 from timerstore.wheel.near import PLACES
-from timerstore.wheel.slots import PAGE_CAPTURED, PAGE_CLEAN
+from timerstore.wheel.timerwheel import PAGE_CAPTURED, PAGE_CLEAN
 
 _READ: Final = 0
 _LINKED: Final = 1

@@ -39,7 +39,11 @@ from timerstore.services.world.background import BackgroundThread, Flag
 from timerstore.services.world.state import FLUSH
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
-from timerstore.timelog.files.checkpoint import Checkpoint, write_checkpoint, write_store_checkpoint
+from timerstore.timelog.files.checkpoint import (
+    TimerCheckpoint,
+    write_checkpoint,
+    write_store_checkpoint,
+)
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import sealed, write_json
 from timerstore.timelog.files.oserrors import store_error
@@ -74,7 +78,7 @@ class Flusher:
         """Called after a checkpoint while open, outside all locks: what is not needed goes."""
         self.on_tick: Callable[[], object] | None = None
         """Called by the flush thread all the time: what is done piece by piece goes on."""
-        self.last: Checkpoint | None = None  # the last durable checkpoint of this life
+        self.last: TimerCheckpoint | None = None  # the last durable checkpoint of this life
         self.on_failure: Callable[[BaseException], None] | None = None
         """Called with what makes flushing impossible for good."""
         self.error: BaseException | None = None
@@ -170,7 +174,7 @@ class Flusher:
             hops_from, claimed_slot = engine.keep_hops(
                 captured.read_slot, captured.hops_from, captured.claimed_slot
             )
-            checkpoint = Checkpoint(
+            checkpoint = TimerCheckpoint(
                 read_ms=captured.read_slot * engine.precision_ms,
                 timerlog_flushed=captured.timerlog_end,
                 queue_index=captured.linked,
@@ -217,7 +221,7 @@ class Flusher:
         if self.after is not None and not clean:
             self.after()
 
-    def _write(self, checkpoint: Checkpoint, captured: Captured) -> None:
+    def _write(self, checkpoint: TimerCheckpoint, captured: Captured) -> None:
         engine, config = self.engine, self.engine.path / "config"
         next_index = captured.next_index
         engine.commitlog.flush(self.durable_end, checkpoint.commitlog_flushed)
@@ -244,7 +248,7 @@ class Flusher:
         self._level_file.write(engine.disk, checkpoint)
         write_checkpoint(engine.disk, config / "timercheck", checkpoint)
 
-    def _write_of_close(self, config: Path, checkpoint: Checkpoint) -> None:
+    def _write_of_close(self, config: Path, checkpoint: TimerCheckpoint) -> None:
         """Write what a clean close leaves behind besides the cursors."""
         engine = self.engine
         stored_ms = engine.queues.table.stored_ms
@@ -353,7 +357,7 @@ class Flusher:
             return True
         return self._read_slot_matters(last)
 
-    def _read_slot_matters(self, last: Checkpoint) -> bool:
+    def _read_slot_matters(self, last: TimerCheckpoint) -> bool:
         """Tell whether R is worth a checkpoint of its own.
 
         What was stored and fired can go once R is past it. Later R only says how many empty slots

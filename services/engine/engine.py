@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -35,11 +35,11 @@ from timerstore.services.world.world import World, new_world
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.limits import content_bytes_max, message_bytes_max
 from timerstore.timelog.bytes.message import GOOD, MessageParts, read_message
-from timerstore.timelog.bytes.unit import UNIT_ROOM_BYTES
 from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.ownedfile import EventFile
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.reading.reader import StoreReader
+from timerstore.timelog.timerlog import TimerLog
 from timerstore.timelog.writing.append import (
     NEED_COMMITLOG,
     NEED_NOTHING,
@@ -53,13 +53,14 @@ from timerstore.wheel.cancelled import CancelledTimers
 from timerstore.wheel.near import new_near_wheel
 from timerstore.wheel.sets import new_table
 from timerstore.wheel.settings import Settings
-from timerstore.wheel.slots import TimerWheel
+from timerstore.wheel.timerwheel import TimerWheel
 
 _OPEN_SEGMENTS_MIN: Final = 2 + 6
 """Those at a log's end, and one that each service may be reading, cleaning too: with fewer, two of
 them would each drop what the other needs next, for ever."""
 CANCELLED_GROWTH: Final = 4_096
 """Room that is made at once when deletes of an earlier life fill the cancelled set."""
+Log = TypeVar("Log", bound=SegmentedFile)
 
 
 @kernel_ahead
@@ -110,7 +111,7 @@ class Engine:
         self.level_ms = np.array(config.delay_levels_ms(), np.int64)
         self.content_bytes_max = content_bytes_max(config.commitlog_segment_bytes)
         self.message_bytes_max = message_bytes_max(config.commitlog_segment_bytes)
-        self.commitlog = self._segments("commitlog", config.commitlog_segment_bytes)
+        self.commitlog = self._log(SegmentedFile, "commitlog", config.commitlog_segment_bytes)
         self.commitlog.gaps_are_zeros, self.commitlog.reach_bytes = True, STAGE_BYTES
         log = self.commitlog
         self.damage.log_start = lambda: log.start
@@ -125,7 +126,7 @@ class Engine:
             is_gone=queues_gone,
         )
         self.counters = CounterFile(disk, path / "config" / "topiccounts", self.queues)
-        self.timerlog = self._segments("timerlog", config.timerlog_segment_bytes, timers_gone)
+        self.timerlog = self._log(TimerLog, "timerlog", config.timerlog_segment_bytes, timers_gone)
         self.holds = Holds(self.commitlog, self.timerlog)
         wheel = path / "timerwheel"
         self.wheel = TimerWheel(disk, wheel, config.wheel_slot_count, is_gone=timers_gone)
@@ -175,11 +176,9 @@ class Engine:
         self.recovered_sources = np.zeros((0, 2), np.int64)  # offset and slot, in that order
         self.recovered_until_level = np.full(fmt.LEVEL_COUNT_MAX, -1, np.int64)
 
-    def _segments(self, name: str, segment_bytes: int, is_gone: bool = False) -> SegmentedFile:
+    def _log(self, kind: type[Log], name: str, segment_bytes: int, is_gone: bool = False) -> Log:
         count, folder = max(self.config.open_segments_max, _OPEN_SEGMENTS_MIN), self.path / name
-        return SegmentedFile(
-            self.disk, folder, segment_bytes, open_count_max=count, is_gone=is_gone
-        )
+        return kind(self.disk, folder, segment_bytes, open_count_max=count, is_gone=is_gone)
 
     def adopt_levels(self) -> None:
         """Give the delay levels that are known their queues; the first put makes the others."""
@@ -341,16 +340,6 @@ class Engine:
         Not the one behind it: a full disk would refuse what there is room for.
         """
         self.commitlog.prepare_end(fmt.SEALED_BLANK_BYTES)
-
-    def prepare_timerlog(self) -> None:
-        """Map the segment at the timer log's end."""
-        self.timerlog.prepare_end(fmt.TIMERLOG_BLANK_BYTES)
-
-    def make_unit_room(self) -> None:
-        """Make room for a unit at the timer log's end."""
-        log = self.timerlog
-        left = log.segment_bytes - log.end % log.segment_bytes
-        log.make_room(log.end + UNIT_ROOM_BYTES + (left if left < UNIT_ROOM_BYTES else 0))
 
     def provide_append(self, stage: Stage) -> None:
         """Make what `append` found missing for a stage, when called by a thread that puts."""

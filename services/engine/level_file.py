@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.checkpoint import Checkpoint
+from timerstore.timelog.files.checkpoint import TimerCheckpoint
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import (
     check_seal,
@@ -45,7 +45,7 @@ class LevelOffsetFile:
                     offsets[int(level) - 1] = whole(offset, -INT64_MAX)  # recovery judges it
         return offsets
 
-    def write(self, disk: Disk, checkpoint: Checkpoint) -> None:
+    def write(self, disk: Disk, checkpoint: TimerCheckpoint) -> None:
         """Write the offsets of a checkpoint, if they have changed; durable on return."""
         offsets = checkpoint.level_offsets
         if offsets == self._written:

@@ -30,11 +30,12 @@ from timerstore.services.world.rings import RING_COUNT, place_of, waiting_count
 from timerstore.services.world.state import PASS_COLUMNS, PASS_COUNT_MAX
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.unit import NO_UNIT
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
 from timerstore.wheel.cancelled import copy_cancelled
 from timerstore.wheel.near import list_entries
 from timerstore.wheel.place import ring_top
-from timerstore.wheel.slots import NO_UNIT, next_used_slot, slot_last
+from timerstore.wheel.timerwheel import next_used_slot, slot_last
 
 _CLAIMED: Final = 0
 _CLAIM_OFFSET: Final = 1

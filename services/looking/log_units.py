@@ -17,7 +17,7 @@ from timerstore.services.world.floor import read_floor
 from timerstore.timelog.bytes.unit import WRONG_UNIT_REASON, Units
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.timelog.reading.reader import ReadSegments
-from timerstore.wheel import chain
+from timerstore.timelog.timerlog import WALK_DAMAGED, WALK_DONE, WALK_UNMAPPED, scan_units
 
 if TYPE_CHECKING:
     from timerstore.services.engine.engine import Engine
@@ -62,7 +62,7 @@ def _units(
         part = read_units(engine, reader, stop, from_slot, units, where)
         if len(part):
             yield part
-        if where[1] == chain.WALK_DONE:
+        if where[1] == WALK_DONE:
             return
 
 
@@ -87,12 +87,12 @@ def read_units(
             is_there = False
         if is_there or before >= log.start:
             break
-    count = chain.scan_units(
+    count = scan_units(
         reader.table, stop, from_slot, engine.precision_ms, engine.hop_ms, units, where
     )
-    if where[1] == chain.WALK_DAMAGED:
+    if where[1] == WALK_DAMAGED:
         raise CorruptStoreError("timerlog", int(where[0]), WRONG_UNIT_REASON)
-    if where[1] == chain.WALK_UNMAPPED and where[0] == before:
+    if where[1] == WALK_UNMAPPED and where[0] == before:
         number = int(before) // log.segment_bytes
         offset = (number + (number in log.numbers)) * log.segment_bytes
         raise CorruptStoreError("timerlog", offset, "this segment is missing")

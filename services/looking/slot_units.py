@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from functools import partial
 
 import numpy as np
 
-from timerstore.errors import CorruptStoreError
 from timerstore.jit.record import Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.holds import Hold
-from timerstore.timelog.bytes.unit import Units
-from timerstore.wheel import chain
-from timerstore.wheel.slots import NO_UNIT
-
-CHUNK_ROWS: Final = 65_536
-_ROWS_AT_FIRST: Final = 256
-"""Most slots have few units: the first chunks are small."""
-_LANE_COUNT: Final = 16
+from timerstore.timelog.bytes.unit import NO_UNIT, Units
+from timerstore.timelog.timerlog import CHUNK_ROWS, LANE_COUNT
 
 
 def slot_units(
@@ -30,9 +23,8 @@ def slot_units(
 ) -> Iterator[Units]:
     """Yield a slot's units in chunks, newest first, from `start` on: see `chain_units`."""
     if start == NO_UNIT:
-        slots = engine.wheel.slots
-        used = slots[slot % len(slots)]
-        start = int(used["last"]) if int(used["time"]) == slot else NO_UNIT
+        used = engine.wheel.get(slot)
+        start = NO_UNIT if used is None else used.last
     yield from chain_units(engine, np.array([[slot, start]], np.int64), chunk_rows, 1, hold)
 
 
@@ -40,7 +32,7 @@ def chain_units(
     engine: Engine,
     chains: Words,
     chunk_rows: int = CHUNK_ROWS,
-    lane_count: int = _LANE_COUNT,
+    lane_count: int = LANE_COUNT,
     hold: Hold | None = None,
 ) -> Iterator[Units]:
     """Yield the units of chains in chunks, each chain newest first.
@@ -50,30 +42,12 @@ def chain_units(
     which the chains were captured, so that a unit which is gone may be needed still: LapsedError.
     A chunk is written over by the next.
     """
-    units = Units.room(min(chunk_rows, _ROWS_AT_FIRST))
-    lanes = np.full((lane_count, 2), NO_UNIT, np.int64)
-    where, timerlog = np.zeros(3, np.int64), engine.timerlog
-    while True:
-        with timerlog.reading() as table:
-            count = chain.walk_chains(
-                table, chains, engine.precision_ms, engine.hop_ms, units, lanes, where
-            )
-        if count:
-            yield units[:count]
-        if where[1] == chain.WALK_DONE:
-            return
-        offset = int(lanes[where[2], 1])
-        if where[1] == chain.WALK_UNMAPPED:
-            try:
-                timerlog.existing(offset // timerlog.segment_bytes)
-                continue
-            except CorruptStoreError:
-                if offset >= timerlog.start:
-                    raise
-                if hold is not None:
-                    hold.pass_missing(timerlog, offset)
-        if where[1] == chain.WALK_FULL:
-            if len(units) < chunk_rows:
-                units = Units.room(min(chunk_rows, 8 * len(units)))
-        else:
-            lanes[where[2], 1] = NO_UNIT
+    log = engine.timerlog
+    yield from log.chains(
+        chains,
+        engine.precision_ms,
+        engine.hop_ms,
+        chunk_rows,
+        lane_count,
+        (lambda offset: None) if hold is None else partial(hold.pass_missing, log),
+    )

@@ -16,8 +16,7 @@ from timerstore.services.looking.instant import Instant, Snapshot
 from timerstore.services.looking.level_timers import level_entries, read_held
 from timerstore.services.looking.slot_units import slot_units
 from timerstore.services.looking.unsaid_leads import say_leads
-from timerstore.timelog.bytes.unit import Units
-from timerstore.wheel.slots import NO_UNIT
+from timerstore.timelog.bytes.unit import NO_UNIT, Units
 
 _NOTHING: Final = np.zeros(0, np.int64)
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import QUEUES, TIMERS
-from timerstore.timelog.files.checkpoint import Checkpoint
+from timerstore.timelog.files.checkpoint import TimerCheckpoint
 
 
 def check_files(
     engine: Engine,
-    checkpoint: Checkpoint | None,
+    checkpoint: TimerCheckpoint | None,
     rebuilt: list[str],
     *,
     is_live: bool = False,

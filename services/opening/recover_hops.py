@@ -8,11 +8,11 @@ from timerstore.jit.record import Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.log_units import all_units
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.checkpoint import Checkpoint
+from timerstore.timelog.files.checkpoint import TimerCheckpoint
 from timerstore.wheel.sets import map_put_all, new_table
 
 
-def learn_hops(engine: Engine, checkpoint: Checkpoint) -> None:
+def learn_hops(engine: Engine, checkpoint: TimerCheckpoint) -> None:
     """Read which units count from the checkpoint's T on, so that units before them are passed by.
 
     A hop's unit counts, and of several plain ones of one message the last: a broker that was

@@ -13,8 +13,8 @@ from timerstore.services.opening.recover_log import ScannedLog
 from timerstore.services.opening.recovery_findings import RecoveryFindings
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import Units
-from timerstore.timelog.files.checkpoint import Checkpoint
-from timerstore.wheel import chain
+from timerstore.timelog.files.checkpoint import TimerCheckpoint
+from timerstore.timelog.timerlog import WALK_FULL, scan_units
 
 CHUNK_ROWS: Final = 65_536
 LEFT_BEHIND_REASON: Final = "a broker has linked a timer to a slot that it had passed"
@@ -25,17 +25,18 @@ def empty_index(engine: Engine, first_index: int, floor: int) -> int:
 
     `first_index`: that of the first timer message which was read.
     """
-    engine.timerlog.zero_from(0)
-    engine.timerlog.end = engine.timerlog.start
+    timerlog = engine.timerlog
+    timerlog.zero_from(0)
+    timerlog.end = timerlog.start
     engine.wheel.array.slots[:] = 0
     engine.wheel.array.dirty[:] = 1
     engine.wheel.write(engine.wheel.capture())
-    engine.prepare_timerlog()
+    timerlog.prepare()
     kept = engine.queues.first_kept(0, max(floor, engine.commitlog.start))
     return max(first_index, kept)
 
 
-def cut_index(engine: Engine, checkpoint: Checkpoint, findings: RecoveryFindings) -> int:
+def cut_index(engine: Engine, checkpoint: TimerCheckpoint, findings: RecoveryFindings) -> int:
     """Take slots and units back to the checkpoint; return its Q.
 
     Units behind it are not replayed: their slots were chosen by an R that is gone.
@@ -46,24 +47,15 @@ def cut_index(engine: Engine, checkpoint: Checkpoint, findings: RecoveryFindings
         for number in timerlog.numbers:
             if (number + 1) * timerlog.segment_bytes > end:
                 timerlog.ensure(number)
-        findings.cut_slots = _cut_heads(engine, end)
+        findings.cut_slots = engine.wheel.cut(timerlog, end)
         engine.wheel.write(engine.wheel.capture())
         timerlog.zero_from(end)
-    engine.prepare_timerlog()
+    timerlog.prepare()
     return min(checkpoint.queue_index, engine.queues.next_index(0))
 
 
-def _cut_heads(engine: Engine, end: int) -> int:
-    """Walk slots back to before `end`; return how many were. Raises CorruptStoreError."""
-    with engine.timerlog.reading() as table:
-        changed = int(chain.cut_heads(table, engine.world.wheel, end))
-    if changed < 0:
-        raise CorruptStoreError("timerlog", -1 - changed, "a slot's last unit is damaged")
-    return changed
-
-
 def take_brokers_units(
-    engine: Engine, checkpoint: Checkpoint, log: ScannedLog, findings: RecoveryFindings
+    engine: Engine, checkpoint: TimerCheckpoint, log: ScannedLog, findings: RecoveryFindings
 ) -> int:
     """Take a broker's units as they are, up to the first bad one; return Q.
 
@@ -80,7 +72,7 @@ def take_brokers_units(
     linked, is_more = -1, True
     while is_more:
         with timerlog.reading() as table:
-            count = chain.scan_units(
+            count = scan_units(
                 *(table, timerlog.files_end, -1, engine.precision_ms, engine.hop_ms, units, where)
             )
         _find_left_behind(engine, units[:count], checkpoint.read_ms, copied)
@@ -90,11 +82,11 @@ def take_brokers_units(
             linked = max(linked, _revise_slots(engine, units[:kept], checkpoint, findings))
         if kept < count:
             where[0] = units.offset[kept]
-        is_more = kept == count and bool(where[1] == chain.WALK_FULL)
+        is_more = kept == count and bool(where[1] == WALK_FULL)
     timerlog.end = int(where[0])
-    findings.cut_slots += _cut_heads(engine, timerlog.end)
+    findings.cut_slots += engine.wheel.cut(timerlog, timerlog.end)
     timerlog.zero_from(timerlog.end)
-    engine.prepare_timerlog()
+    timerlog.prepare()
     queue_index = checkpoint.queue_index if linked < 0 else linked + 1
     return min(queue_index, engine.queues.next_index(0))
 
@@ -113,11 +105,11 @@ def _find_left_behind(engine: Engine, units: Units, read_ms: int, copied: Words)
 
 
 def _revise_slots(
-    engine: Engine, units: Units, checkpoint: Checkpoint, findings: RecoveryFindings
+    engine: Engine, units: Units, checkpoint: TimerCheckpoint, findings: RecoveryFindings
 ) -> int:
     """Have the slots from R on lead to these units; return the last queue index, or −1."""
     live = units[units.ms >= checkpoint.read_ms]
-    findings.cut_slots += chain.revise_slots(engine.world.wheel, live, engine.precision_ms)
+    findings.cut_slots += engine.wheel.revise(live, engine.precision_ms)
     there = units[(units.message >= engine.commitlog.start) & (units.magic & fmt.UNIT_HOP == 0)]
     if not len(there):
         return -1

@@ -19,7 +19,7 @@ from timerstore.services.looking.instant import capture_instant
 from timerstore.services.looking.level_timers import find_waiting
 from timerstore.services.opening.recovery_findings import RecoveryFindings
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.checkpoint import Checkpoint
+from timerstore.timelog.files.checkpoint import TimerCheckpoint
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX, QueueTable
 from timerstore.timelog.writing.tally import Counted, count_pending
 
@@ -28,7 +28,7 @@ _CHUNK: Final = 65_536
 
 
 def restore_offsets(
-    engine: Engine, checkpoint: Checkpoint | None, findings: RecoveryFindings
+    engine: Engine, checkpoint: TimerCheckpoint | None, findings: RecoveryFindings
 ) -> None:
     """Set each level's offset: the checkpoint's, or a broker's; never outside its queue.
 

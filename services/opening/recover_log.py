@@ -29,7 +29,7 @@ from timerstore.services.opening.recover_torn import torn_bytes, whole_count
 from timerstore.services.opening.recovery_findings import RecoveryFindings
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import REASONS, MessageParts
-from timerstore.timelog.files.checkpoint import Checkpoint, sealed_from
+from timerstore.timelog.files.checkpoint import TimerCheckpoint, sealed_from
 from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.copies import BrokerCopies
 from timerstore.timelog.reading.lostcopies import NO_SOURCE
@@ -64,7 +64,7 @@ class LogScan:
     def __init__(
         self,
         engine: Engine,
-        checkpoint: Checkpoint | None,
+        checkpoint: TimerCheckpoint | None,
         findings: RecoveryFindings,
         *,
         crashed: bool,

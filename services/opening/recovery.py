@@ -44,7 +44,7 @@ from timerstore.services.running.provide import provide
 from timerstore.services.running.steps import run
 from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.checkpoint import Checkpoint, read_checkpoint, standing
+from timerstore.timelog.files.checkpoint import TimerCheckpoint, read_checkpoint, standing
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.wheel.sets import map_put_all, new_table
 from timerstore.wheel.settings import CHECKED, CHECKING
@@ -61,7 +61,7 @@ class Recovery:
         self.findings = RecoveryFindings(restored_sizes=engine.restored)
         checkpoint = read_checkpoint(engine.path / "config" / "timercheck", engine.disk.read)
         self.crashed = engine.disk.read(engine.path / "abort") is not None
-        self.checkpoint: Checkpoint | None = standing(checkpoint, self.crashed)
+        self.checkpoint: TimerCheckpoint | None = standing(checkpoint, self.crashed)
         self.is_live = self.crashed and not engine.disk.writes  # another process writes to it
         self.is_new = engine.is_new or (self.checkpoint is None and not engine.commitlog.numbers)
         self.log = ScannedLog()
@@ -114,11 +114,11 @@ def _begin_the_store(this: Recovery) -> None:
     """Make what an empty store has; its making may have been killed before."""
     engine = this.engine
     engine.counters.forget()
-    engine.wheel.check_pages(is_unknown=True)
+    engine.wheel.check(is_unknown=True)
     engine.set_cursors(this.now_ms // engine.precision_ms, 0, this.now_ms)
     engine.prepare_commitlog()
     engine.queues.prepare(0)
-    engine.prepare_timerlog()
+    engine.timerlog.prepare()
 
 
 def _find_what_is_rebuilt(this: Recovery) -> None:
@@ -143,7 +143,7 @@ def _find_who_closed(this: Recovery) -> None:
     # Of a store that another process is writing to, what is read is of no one moment.
     is_unknown = findings.by_broker or this.is_live
     number = 0 if checkpoint is None else checkpoint.sequence
-    engine.wheel.check_pages(is_unknown=is_unknown, is_closed=findings.clean, checkpointed=number)
+    engine.wheel.check(is_unknown=is_unknown, is_closed=findings.clean, checkpointed=number)
 
 
 # --- the commit log, then the timer index

@@ -52,6 +52,7 @@ from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, exact_due_ms, read_message
 from timerstore.timelog.bytes.unit import (
+    NO_UNIT,
     NOT_SAID,
     UNIT_GOOD,
     NewUnit,
@@ -84,7 +85,7 @@ from timerstore.wheel.near import (
     slot_place,
 )
 from timerstore.wheel.place import place, ring_top
-from timerstore.wheel.slots import NO_UNIT, slot_last
+from timerstore.wheel.timerwheel import slot_last
 
 CLAIM_UNITS: Final = 2_048
 """Units that one step walks at most: near is held for tens of microseconds."""

@@ -32,7 +32,7 @@ from timerstore.timelog.files.segmenttable import TABLE_LENGTH
 from timerstore.wheel.cancelled import cancelled_add, cancelled_has_room, is_of_level
 from timerstore.wheel.near import slot_place
 from timerstore.wheel.place import place, ring_top
-from timerstore.wheel.slots import slot_at, slot_last
+from timerstore.wheel.timerwheel import slot_at, slot_last
 
 BATCH_COUNT: Final = 512
 LOCKED_COUNT: Final = 64

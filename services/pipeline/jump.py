@@ -14,7 +14,7 @@ from timerstore.jit.record import observe, publish
 from timerstore.services.world.aside import is_aside
 from timerstore.services.world.state import DEQUEUE_PUT
 from timerstore.services.world.world import World
-from timerstore.wheel.slots import next_used_slot
+from timerstore.wheel.timerwheel import next_used_slot
 
 JUMP_SLOTS: Final = 1 << 20
 """Slots over which R goes at once at most: wheel is held for some 10 µs."""

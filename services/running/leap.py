@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from timerstore.jit.acting import ALONE, acting_as
 from timerstore.services.engine.engine import Engine
+from timerstore.timelog.bytes.unit import NO_UNIT
 from timerstore.wheel.near import (
     NO_COPY,
     NONE,
 )
-from timerstore.wheel.slots import NO_UNIT, is_used_from
+from timerstore.wheel.timerwheel import is_used_from
 
 
 def leap(engine: Engine, now_ms: int) -> bool:

@@ -58,10 +58,11 @@ from timerstore.services.world.state import (
 )
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.unit import NO_UNIT
 from timerstore.timelog.files.memory import available_bytes
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.segmenttable import TABLE_LENGTH, segment_at
-from timerstore.wheel.slots import NO_UNIT, slot_last
+from timerstore.wheel.timerwheel import slot_last
 
 _SHARE: Final = 2
 """Of the memory that is free it uses this part: one in so many."""

@@ -38,7 +38,7 @@ def _provide(engine: Engine, service: int, need: int, offset: int) -> None:
         engine.trim(engine.timerlog)
         number = offset // engine.timerlog.segment_bytes
         if offset >= engine.timerlog.end:
-            engine.make_unit_room()
+            engine.timerlog.make_unit_room()
         else:
             _map_units(engine, number, offset)
     elif need == needs.COMMITLOG_READ:

@@ -60,7 +60,7 @@ from timerstore.wheel.near import (
     overdue_bucket,
     ring_buckets,
 )
-from timerstore.wheel.slots import next_used_slot
+from timerstore.wheel.timerwheel import next_used_slot
 
 NAP_MS_MAX: Final = 250
 """Enqueue-get looks up at least this often; a put that is due sooner wakes it."""

@@ -40,8 +40,8 @@ from timerstore.jit.record import LINE, SHARED, Bytes, Words, own, publish, reco
 from timerstore.jit.system import poll_words
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
+from timerstore.timelog.bytes.unit import NO_UNIT
 from timerstore.wheel.near import NO_COPY, SPAN
-from timerstore.wheel.slots import NO_UNIT
 
 # The services, in the order in which one thread plays them; with the others, who can own words.
 ENQUEUE_GET: Final = 0

@@ -70,7 +70,7 @@ from timerstore.timelog.writing.append import STAGE_COUNT_MAX, QueueTable, Stage
 from timerstore.wheel.cancelled import CancelledSet
 from timerstore.wheel.near import SPAN, NearWheel
 from timerstore.wheel.settings import Settings
-from timerstore.wheel.slots import SlotArray
+from timerstore.wheel.timerwheel import SlotArray
 
 WAITER_COUNT_MAX: Final = 64
 """Threads that can wait for messages at once without polling."""

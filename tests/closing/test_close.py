@@ -274,7 +274,7 @@ LET_GO = (
     "core/waiting.py",
     "engine/engine.py",
     "files/lockfile.py",
-    "wheel/slots.py",
+    "wheel/timerwheel.py",
 )
 """Where a store's descriptors and its lock are let go."""
 

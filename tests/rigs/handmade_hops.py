@@ -13,7 +13,7 @@ from timerstore.tables import read_table
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import NewUnit, next_unit_offset, put_timerlog_blank, put_unit
 from timerstore.timelog.files.segmenttable import segment_at
-from timerstore.wheel.slots import link_unit, slot_last
+from timerstore.wheel.timerwheel import link_unit, slot_last
 
 UNIT_COLUMNS: Final = (
     *("offset", "magic", "is_roll", "is_hop", "due_ms", "slot", "message_offset", "message_size"),

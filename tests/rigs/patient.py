@@ -15,7 +15,7 @@ import numpy as np
 
 from tests import naive
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.checkpoint import Checkpoint, decode_checkpoint
+from timerstore.timelog.files.checkpoint import TimerCheckpoint, decode_checkpoint
 from timerstore.timelog.files.jsonfile import sealed
 
 TIMERS = fmt.TIMER_TOPIC.decode()
@@ -73,7 +73,7 @@ class Patient:
                 at += fmt.UNIT_BYTES
 
     @property
-    def checkpoint(self) -> Checkpoint:
+    def checkpoint(self) -> TimerCheckpoint:
         found = decode_checkpoint((self.path / "config" / "timercheck").read_bytes())
         assert found is not None
         return found

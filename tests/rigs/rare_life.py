@@ -27,11 +27,13 @@ SECOND = timedelta(seconds=1)
 GROUP = "g"
 NOT_HERE = {
     "timerstore.timelog.reading.audit.identify_copies",
-    "timerstore.wheel.chain.point_all_back",
-    "timerstore.wheel.slots.set_head",
+    "timerstore.timelog.timerlog._append",
+    "timerstore.timelog.timerlog.point_all_back",
+    "timerstore.wheel.timerwheel._link",
+    "timerstore.wheel.timerwheel._set_head",
 }
 """For a fired copy that has lost where it was put: `tests/timelog/test_audit.py` has one. For units
-that a handover moves: `tests/services/test_full_files.py`.
+that a handover moves or links: `tests/services/test_full_files.py`, `tests/closing/`.
 """
 _IN_BODY = 90
 """A byte of a body, from its message on."""

@@ -21,10 +21,10 @@ from timerstore.services.running.provide import provide
 from timerstore.services.running.steps import step
 from timerstore.services.world import needs, rings, state
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.unit import NO_UNIT
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.wheel import near, sets
-from timerstore.wheel.slots import set_head
 
 PRECISION_MS = 100
 START_SLOT = 17_000_000_000
@@ -372,14 +372,9 @@ class Alone:
 
     def link(self, slot: int, unit: naive.Unit) -> int:
         """Append a unit of a slot, and make it the slot's last one."""
-        cells = self.engine.wheel.slots
-        cell = cells[slot % len(cells)]
-        is_used = int(cell["time"]) == slot
-        first, last, count = (int(cell[name]) for name in ("first", "last", "count"))
-        offset = self.write_unit(unit._replace(prev_pos=last if is_used else -1))
-        change = -1 if unit.is_delete else 1
-        now = (first, offset, count + change) if is_used else (offset, offset, change)
-        set_head(self.engine.wheel.array, slot, *now)
+        held = self.engine.wheel.get(slot)
+        offset = self.write_unit(unit._replace(prev_pos=NO_UNIT if held is None else held.last))
+        self.engine.wheel.link(slot, offset, -1 if unit.is_delete else 1)
         return offset
 
     def _write(self, file: SegmentedFile, offset: int, data: bytes) -> None:

@@ -29,8 +29,8 @@ from timerstore.services.world.state import (
     ENQUEUE_GET,
     ENQUEUE_PUT,
 )
+from timerstore.timelog.bytes.unit import NO_UNIT
 from timerstore.wheel.near import NO_COPY, SPAN
-from timerstore.wheel.slots import NO_UNIT
 
 START_MS = 1_800_000_000_000
 SLOT_MS = 100

@@ -8,7 +8,7 @@ from tests.services.alone import DEQUEUE_PUT, START_MS, START_SLOT, Alone, timer
 from timerstore.services.durable.capture import capture, written
 from timerstore.wheel.checksums import PAGE_BYTES
 from timerstore.wheel.near import PLACES
-from timerstore.wheel.slots import PAGE_CAPTURED, PAGE_CHANGED, PAGE_CLEAN
+from timerstore.wheel.timerwheel import PAGE_CAPTURED, PAGE_CHANGED, PAGE_CLEAN
 
 
 def dirty(alone: Alone) -> dict[int, int]:

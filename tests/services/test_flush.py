@@ -15,7 +15,7 @@ from tests.models.quiet_disk import QuietDisk
 from tests.services.alone import DEQUEUE_PUT, START_MS, START_SLOT, Alone, timer
 from timerstore.errors import FlushFailedError, TimerStoreError
 from timerstore.services.durable.flush import Flusher, remove_abort, write_abort
-from timerstore.timelog.files.checkpoint import Checkpoint, read_checkpoint
+from timerstore.timelog.files.checkpoint import TimerCheckpoint, read_checkpoint
 from timerstore.timelog.files.disk import Disk
 
 
@@ -39,7 +39,7 @@ def fill(alone: Alone) -> None:
     alone.set_cursors(linked=1)
 
 
-def written(alone: Alone) -> Checkpoint:
+def written(alone: Alone) -> TimerCheckpoint:
     """The checkpoint on disk."""
     found = read_checkpoint(alone.path / "config" / "timercheck")
     assert found is not None

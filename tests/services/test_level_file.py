@@ -11,13 +11,13 @@ from tests.models.quiet_disk import QuietDisk
 from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.level_file import LevelOffsetFile
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.checkpoint import Checkpoint
+from timerstore.timelog.files.checkpoint import TimerCheckpoint
 from timerstore.timelog.files.disk import Disk
 
 
-def checkpoint(offsets: list[int]) -> Checkpoint:
+def checkpoint(offsets: list[int]) -> TimerCheckpoint:
     """A checkpoint of these offsets."""
-    return Checkpoint(level_offsets=offsets, sequence=3, state_timestamp=4)
+    return TimerCheckpoint(level_offsets=offsets, sequence=3, state_timestamp=4)
 
 
 class CountingDisk(QuietDisk):

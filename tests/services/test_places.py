@@ -16,7 +16,7 @@ from timerstore.services.looking.timer_places import (
     slot_messages,
     unlinked_messages,
 )
-from timerstore.wheel.slots import NO_UNIT
+from timerstore.timelog.bytes.unit import NO_UNIT
 
 
 def segments(folder: Path) -> dict[int, bytes]:

@@ -11,7 +11,7 @@ from timerstore import ManualClock, TimerStore, TimerStoreError
 from timerstore.jit.acting import ALONE, acting_as
 from timerstore.services.broker.reached import check_reached
 from timerstore.services.engine.engine import Engine
-from timerstore.wheel.slots import NO_UNIT
+from timerstore.timelog.bytes.unit import NO_UNIT
 
 
 def _used(engine: Engine) -> np.ndarray:

@@ -9,16 +9,16 @@ from tests.services.alone import ENQUEUE_GET, START_MS, Alone, timer
 from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.rebuild import QUEUES, TIMERS
 from timerstore.services.opening.recover_files import check_files
-from timerstore.timelog.files.checkpoint import Checkpoint
+from timerstore.timelog.files.checkpoint import TimerCheckpoint
 
 
-def filled(alone: Alone) -> Checkpoint:
+def filled(alone: Alone) -> TimerCheckpoint:
     """Fill three segments of each log; return a checkpoint that says that all are durable."""
     for i in range(50):
         alone.put(timer(alone.tag, "t", START_MS + i))
     for number in range(3):
         alone.engine.timerlog.ensure(number)
-    return Checkpoint(commitlog_flushed=alone.engine.commitlog.end, timerlog_flushed=3 * 520)
+    return TimerCheckpoint(commitlog_flushed=alone.engine.commitlog.end, timerlog_flushed=3 * 520)
 
 
 def names(folder: Path) -> list[Path]:
@@ -50,7 +50,7 @@ def test_a_file_that_was_cut_is_named(folder: str, rebuilt: list[str], number: i
 
 
 def test_without_a_checkpoint_of_ours_the_last_file_may_have_been_about_to_be_made() -> None:
-    for checkpoint in (None, Checkpoint(by_broker=True)):
+    for checkpoint in (None, TimerCheckpoint(by_broker=True)):
         with Alone(ENQUEUE_GET) as alone:
             filled(alone)
             last = names(alone.path / "commitlog")[-1]

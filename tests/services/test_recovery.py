@@ -20,7 +20,7 @@ from tests.models.damaged import check_damaged
 from tests.models.ledger import TIMER_TOPIC, check_store, read_ledger, read_messages
 from tests.models.quiet_disk import QuietDisk
 from timerstore import Config, CorruptStoreError, ManualClock, TimerStore, Tuning
-from timerstore.timelog.files.checkpoint import Checkpoint, read_checkpoint
+from timerstore.timelog.files.checkpoint import TimerCheckpoint, read_checkpoint
 from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
 
 START_MS = 1_800_000_000_000
@@ -65,7 +65,7 @@ def commitlog_bytes(path: Path, offset: int, data: bytes) -> None:
         file.write(data)
 
 
-def checkpoint_of(path: Path) -> Checkpoint:
+def checkpoint_of(path: Path) -> TimerCheckpoint:
     checkpoint = read_checkpoint(path / "config" / "timercheck")
     assert checkpoint is not None
     return checkpoint

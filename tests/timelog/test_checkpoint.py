@@ -14,7 +14,7 @@ from tests.watched import StoppedHereError, Watched
 from timerstore import ManualClock
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.checkpoint import (
-    Checkpoint,
+    TimerCheckpoint,
     decode_checkpoint,
     read_checkpoint,
     write_checkpoint,
@@ -25,7 +25,7 @@ from timerstore.timelog.files.disk import Disk
 WORDS = st.integers(-(2**63), 2**63 - 1)
 CURSORS = st.integers(0, 2**48)
 CHECKPOINTS = st.builds(
-    Checkpoint,
+    TimerCheckpoint,
     **dict.fromkeys(
         ("read_ms", "timerlog_flushed", "queue_index", "scan_from", "commitlog_flushed"), CURSORS
     ),
@@ -47,7 +47,7 @@ def image(first: bytes, second: bytes) -> bytes:
     )
 
 
-def base_of(checkpoint: Checkpoint) -> bytes:
+def base_of(checkpoint: TimerCheckpoint) -> bytes:
     """The 56 bytes, as the slow twin writes them."""
     return naive.encode_timercheck(
         naive.TimerCheck(
@@ -58,14 +58,14 @@ def base_of(checkpoint: Checkpoint) -> bytes:
     )
 
 
-def pair(old: Checkpoint, new: Checkpoint) -> tuple[bytes, bytes]:
+def pair(old: TimerCheckpoint, new: TimerCheckpoint) -> tuple[bytes, bytes]:
     """Both encoded, as one flush follows the other."""
     new.sequence = old.sequence + 1
     return old.encode(), new.encode()
 
 
 @given(checkpoint=CHECKPOINTS)
-def test_a_checkpoint_comes_back(checkpoint: Checkpoint) -> None:
+def test_a_checkpoint_comes_back(checkpoint: TimerCheckpoint) -> None:
     data = checkpoint.encode()
     assert data[:56] == base_of(checkpoint)
     assert len(data) <= 512
@@ -80,7 +80,7 @@ def torn(old: bytes, new: bytes) -> list[bytes]:
 
 @given(old=CHECKPOINTS, new=CHECKPOINTS)
 def test_a_torn_write_of_either_copy_leaves_one_that_holds(
-    old: Checkpoint, new: Checkpoint
+    old: TimerCheckpoint, new: TimerCheckpoint
 ) -> None:
     before, after = pair(old, new)
     for second in torn(before, after):
@@ -91,7 +91,7 @@ def test_a_torn_write_of_either_copy_leaves_one_that_holds(
 
 
 @given(new=CHECKPOINTS, cut=st.integers(0, 511))
-def test_the_first_write_of_all_may_be_torn(new: Checkpoint, cut: int) -> None:
+def test_the_first_write_of_all_may_be_torn(new: TimerCheckpoint, cut: int) -> None:
     data = new.encode()
     cut = min(cut, len(data) - 1)
     assume(any(data[cut:]))  # else nothing is missing
@@ -104,7 +104,7 @@ def test_the_first_write_of_all_may_be_torn(new: Checkpoint, cut: int) -> None:
 
 @given(old=CHECKPOINTS, new=CHECKPOINTS, written=CHECKPOINTS)
 def test_a_broker_writes_the_first_56_bytes(
-    old: Checkpoint, new: Checkpoint, written: Checkpoint
+    old: TimerCheckpoint, new: TimerCheckpoint, written: TimerCheckpoint
 ) -> None:
     before, after = pair(old, new)
     base = base_of(written)
@@ -122,7 +122,7 @@ def test_a_broker_writes_the_first_56_bytes(
 
 
 @given(checkpoint=CHECKPOINTS, data=st.binary(max_size=4096))
-def test_any_bytes(checkpoint: Checkpoint, data: bytes) -> None:
+def test_any_bytes(checkpoint: TimerCheckpoint, data: bytes) -> None:
     for content in (data, data.ljust(4096, b"\0"), base_of(checkpoint) + data):
         got = decode_checkpoint(content)
         assert got is None or got.by_broker
@@ -130,7 +130,8 @@ def test_any_bytes(checkpoint: Checkpoint, data: bytes) -> None:
 
 def test_writing_is_atomic_under_an_interrupt_at_each_event(tmp_path: Path) -> None:
     path = tmp_path / "config" / "timercheck"
-    old, new = Checkpoint(5, 6, 7, sequence=1), Checkpoint(8, 9, 10, sequence=2, scan_from=3)
+    old = TimerCheckpoint(5, 6, 7, sequence=1)
+    new = TimerCheckpoint(8, 9, 10, sequence=2, scan_from=3)
     assert read_checkpoint(path) is None
     first = Watched()
     write_checkpoint(first, path, old)

@@ -7,19 +7,17 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.buffers import as_array, table_of, table_over
 from tests.rigs.tablerows import rows_in, table_from
-from timerstore.timelog.bytes.unit import NOT_SAID, Units
+from timerstore.timelog.bytes.unit import NO_UNIT, NOT_SAID, Units
 from timerstore.timelog.files.segmenttable import SegmentTable
-from timerstore.wheel.chain import (
+from timerstore.timelog.timerlog import (
     WALK_DAMAGED,
     WALK_DONE,
     WALK_FULL,
     WALK_UNMAPPED,
-    cut_heads,
-    revise_slots,
     scan_units,
     walk_chains,
 )
-from timerstore.wheel.slots import NO_UNIT, SlotArray, new_slot_array
+from timerstore.wheel.timerwheel import SlotArray, cut_heads, new_slot_array, revise_slots
 
 SLOT_COUNT = 64
 SEGMENT_BYTES = 220  # three units, a blank of 64

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.models.quiet_disk import QuietDisk
 from timerstore import CorruptStoreError
 from timerstore.wheel.checksums import PAGE_BYTES, SUMS_FILE, page_sums
-from timerstore.wheel.slots import TimerWheel
+from timerstore.wheel.timerwheel import TimerWheel
 
 SLOTS = 64 * 4  # 4 pages
 
@@ -37,7 +37,7 @@ def test_sums_of_what_is_used_are_those_of_all(spans: list[tuple[int, int]], len
 
 def opened(path: Path, checkpointed: int = 0) -> TimerWheel:
     wheel = TimerWheel(QuietDisk(), path / "timerwheel", SLOTS)
-    wheel.check_pages(is_unknown=False, checkpointed=checkpointed)
+    wheel.check(is_unknown=False, checkpointed=checkpointed)
     return wheel
 
 
@@ -64,7 +64,7 @@ def test_every_page_is_watched(tmp_path: Path) -> None:
             opened(tmp_path)
         assert (caught.value.file, caught.value.offset) == ("timerwheel", page * PAGE_BYTES)
         change(tmp_path / "timerwheel", page * PAGE_BYTES + 100)
-    TimerWheel(QuietDisk(), tmp_path / "timerwheel", SLOTS).check_pages(is_unknown=True)
+    TimerWheel(QuietDisk(), tmp_path / "timerwheel", SLOTS).check(is_unknown=True)
 
 
 def test_a_write_may_be_cut_off_anywhere(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_what_a_broker_changed_is_noted_by_the_next_write(tmp_path: Path) -> Non
     write(opened(tmp_path), 1, 5)
     change(tmp_path / "timerwheel", 3 * PAGE_BYTES + 100)
     wheel = TimerWheel(QuietDisk(), tmp_path / "timerwheel", SLOTS)
-    wheel.check_pages(is_unknown=True)
+    wheel.check(is_unknown=True)
     wheel.write(wheel.capture())  # nothing has changed since
     opened(tmp_path)
     sums = (tmp_path / "config" / SUMS_FILE).read_bytes()

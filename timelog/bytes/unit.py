@@ -23,6 +23,7 @@ UNIT_BAD_CRC: Final = 2
 WRITE_MS_BITS: Final = 48
 UNIT_ROOM_BYTES: Final = fmt.UNIT_BYTES + fmt.TIMERLOG_BLANK_BYTES
 """The room that a unit needs: behind it a segment can still be closed."""
+NO_UNIT: Final = -1
 NOT_SAID: Final = -(1 << 63)
 WRONG_UNIT_REASON: Final = "this is not the unit that was written there"
 

@@ -32,7 +32,7 @@ _CRC_AT = fmt.CHECKPOINT_EXTENSION.itemsize - _CRC_BYTES
 
 
 @dataclass
-class Checkpoint:
+class TimerCheckpoint:
     """Durable cursors. The first seven are RocketMQ's 56 bytes."""
 
     read_ms: int = 0
@@ -113,7 +113,7 @@ class Checkpoint:
         return data.ljust(fmt.IDENTITY_AT, b"\0") + self.identity.encode()
 
 
-def sealed_from(checkpoint: Checkpoint | None, was_open: bool) -> int:
+def sealed_from(checkpoint: TimerCheckpoint | None, was_open: bool) -> int:
     """Return from which commit log offset on a blank must be sealed to count.
 
     Behind what was flushed a segment may hold a blank of an earlier use. Not if a broker may have
@@ -126,7 +126,7 @@ def sealed_from(checkpoint: Checkpoint | None, was_open: bool) -> int:
     return checkpoint.commitlog_flushed
 
 
-def _decode(data: bytes) -> tuple[Checkpoint, bool] | None:
+def _decode(data: bytes) -> tuple[TimerCheckpoint, bool] | None:
     """Decode one copy: the checkpoint, and whether its echo holds; None if it is torn."""
     content = _whole_extension(data[_BASE_BYTES : _BASE_BYTES + fmt.CHECKPOINT_EXTENSION.itemsize])
     if content is None:
@@ -161,7 +161,7 @@ def _whole_extension(data: bytes) -> bytes | None:
     return data[:crc_at].ljust(_CRC_AT, b"\0") + crc
 
 
-def _is_mix(data: bytes, old: Checkpoint, new: Checkpoint) -> bool:
+def _is_mix(data: bytes, old: TimerCheckpoint, new: TimerCheckpoint) -> bool:
     """Tell whether each of the 56 bytes is one of the older or of the newer checkpoint."""
     return all(data[i] in both for i, both in enumerate(zip(old.echo, new.echo, strict=True)))
 
@@ -172,9 +172,9 @@ def _is_damaged(base: bytes, echo: bytes) -> bool:
     return not any(base) or bits.bit_count() == 1
 
 
-def _from_base(data: bytes) -> Checkpoint:
+def _from_base(data: bytes) -> TimerCheckpoint:
     base = np.frombuffer(data[:_BASE_BYTES], fmt.TIMER_CHECKPOINT)[0]
-    return Checkpoint(
+    return TimerCheckpoint(
         read_ms=int(base["read_ms"]),
         timerlog_flushed=int(base["timerlog_flushed"]),
         queue_index=int(base["queue_index"]),
@@ -184,7 +184,7 @@ def _from_base(data: bytes) -> Checkpoint:
     )
 
 
-def decode_checkpoint(data: bytes) -> Checkpoint | None:
+def decode_checkpoint(data: bytes) -> TimerCheckpoint | None:
     """Decide what a timercheck file says; None if it says nothing.
 
     - The first copy is valid and its echo equals the 56 bytes: it holds.
@@ -222,14 +222,14 @@ def decode_checkpoint(data: bytes) -> Checkpoint | None:
     return checkpoint
 
 
-def standing(checkpoint: Checkpoint | None, was_open: bool) -> Checkpoint | None:
+def standing(checkpoint: TimerCheckpoint | None, was_open: bool) -> TimerCheckpoint | None:
     """Return what holds of a checkpoint: of a handover's beside `abort`, what a broker knows of it.
 
     A broker that is killed soon has written messages, and no checkpoint yet.
     """
     if checkpoint is None or not was_open or not checkpoint.handed_over:
         return checkpoint
-    return Checkpoint(
+    return TimerCheckpoint(
         *(checkpoint.read_ms, checkpoint.timerlog_flushed, checkpoint.queue_index),
         *(checkpoint.state_version, checkpoint.state_timestamp, checkpoint.state_counter),
         sequence=checkpoint.sequence,
@@ -239,13 +239,13 @@ def standing(checkpoint: Checkpoint | None, was_open: bool) -> Checkpoint | None
     )
 
 
-def read_checkpoint(path: Path, read: Read = read_file) -> Checkpoint | None:
+def read_checkpoint(path: Path, read: Read = read_file) -> TimerCheckpoint | None:
     """Read config/timercheck; None if there is none. `read`: reads a file."""
     data = read(path)
     return None if data is None else decode_checkpoint(data)
 
 
-def write_checkpoint(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:
+def write_checkpoint(disk: Disk, path: Path, checkpoint: TimerCheckpoint) -> None:
     """Write both copies, the second first, each durable before the next; durable on return.
 
     Each with all of its half of the file, and what stands behind both is cut off: so nothing that

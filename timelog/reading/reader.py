@@ -26,7 +26,7 @@ from timerstore.jit.record import Bytes, Words
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.files.checkpoint import (
-    Checkpoint,
+    TimerCheckpoint,
     decode_checkpoint,
     sealed_from,
     standing,
@@ -414,7 +414,7 @@ class StoreReader:
             if not (self.is_open and self._has_gap()):
                 break
             self._kept.clear()  # a segment may have come, and gone, between the two looks
-        self.checkpoint: Checkpoint | None = None
+        self.checkpoint: TimerCheckpoint | None = None
         self.decode_checkpoint()
         measured = precision_ms or self.sizes.precision_ms or self.measure_precision()
         self.precision_ms = measured or _PRECISION_MS_BROKER

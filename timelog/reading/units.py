@@ -2,7 +2,7 @@
 
 Code that looks at a store from outside reads them through this one kernel, with `walk_units` to map
 segments on the way. Those who may not go on past damage, recovery and cleaning, have `scan_units`;
-who asks for one slot, walks its chain (`wheel/chain.py`).
+who asks for one slot, walks its chain (`timelog/timerlog.py`).
 """
 
 from __future__ import annotations

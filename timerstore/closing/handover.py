@@ -225,17 +225,8 @@ def _place_deletes(
         message, size = deletes[who]
         mine = NamedDelete(message, size, topic_hash)
         while ends_file(engine):
-            _link_delete(core, passed_slot_ms(engine), last)
-        _link_delete(core, unit_ms, mine)
-
-
-def _link_delete(core: Core, unit_ms: int, delete: NamedDelete) -> None:
-    engine = core.engine
-    while True:
-        with engine.timerlog.reading():
-            if link_delete(engine.world, unit_ms, *delete, core.clock.now_ms):
-                return
-        engine.make_unit_room()
+            link_delete(engine, passed_slot_ms(engine), last, core.clock.now_ms)
+        link_delete(engine, unit_ms, mine, core.clock.now_ms)
 
 
 # --- the last unit is the last entry

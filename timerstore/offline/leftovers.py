@@ -18,7 +18,7 @@ from timerstore.backups.report import Problem
 from timerstore.core.offsets import ConsumerOffsets
 from timerstore.errors import CorruptStoreError, NotAStoreError, TimerStoreError
 from timerstore.ground.config import Config
-from timerstore.timelog.files.checkpoint import Checkpoint, decode_checkpoint
+from timerstore.timelog.files.checkpoint import TimerCheckpoint, decode_checkpoint
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.identity import Identity, find_identity
 from timerstore.timelog.files.jsonfile import check_seal, read_json
@@ -44,7 +44,7 @@ class Leftovers(NamedTuple):
     """Their lengths, by the offsets that their names say."""
     segment_bytes: int
     identity: Identity | None
-    checkpoint: Checkpoint | None
+    checkpoint: TimerCheckpoint | None
 
 
 def look_at(path: Path) -> Leftovers:

@@ -23,10 +23,10 @@ from timerstore.services.looking.level_timers import read_waiting
 from timerstore.services.looking.read_pending import reading_of
 from timerstore.services.world.floor import read_floor
 from timerstore.timelog.bytes.message import MessageParts
+from timerstore.timelog.bytes.unit import NO_UNIT
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.wheel import judge as pending
 from timerstore.wheel.sets import map_keys
-from timerstore.wheel.slots import NO_UNIT
 
 _NOTHING: Final = np.zeros(0, np.int64)
 _AT_FIRST: Final = 256

@@ -84,10 +84,7 @@ class Congestion:
         return end
 
     def _judge(self, slot: int, more: int, limit: int) -> None:
-        wheel = self.engine.wheel.slots
-        held = wheel[slot % len(wheel)]
-        linked = max(0, int(held["count"])) if int(held["time"]) == slot else 0
-        present = linked + self._counts[slot]
+        present = self.engine.wheel.count(slot) + self._counts[slot]
         chance = (present + more - 1 - limit) / limit
         if chance > 0 and (chance >= 1 or self._rng.random() < chance):
             raise CongestedError(

@@ -13,8 +13,8 @@ from timerstore.tables.bounds import Bounds, Flags
 from timerstore.tables.schema import BIGINT, INT
 from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.unit import NO_UNIT
 from timerstore.timelog.reading.reader import Fault
-from timerstore.wheel.slots import NO_UNIT
 
 _WHEEL: Final = "timerwheel"
 _CHUNK_SLOTS: Final = 65_536

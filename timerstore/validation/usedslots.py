@@ -10,9 +10,9 @@ from timerstore.jit.record import Words
 from timerstore.tables.view import StoreView
 from timerstore.tables.wheel import emptied, misplaced
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.unit import NO_UNIT
 from timerstore.validation import notes
 from timerstore.validation.findings import Findings, Flags
-from timerstore.wheel.slots import NO_UNIT
 
 WHEEL: Final = "timerwheel"
 _WALK_MAX: Final = 10_000_000

@@ -1,5 +1,6 @@
 """Slots against a dict, then the file: which pages are written, when, what is refused."""
 
+import doctest
 import gc
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ from tests.buffers import as_array
 from tests.watched import Watched
 from timerstore.errors import NotAStoreError
 from timerstore.jit.kernel import INTERPRETED, kernel
+from timerstore.timelog.bytes.unit import NO_UNIT
 from timerstore.timelog.files.disk import Disk
-from timerstore.wheel import slots
-from timerstore.wheel.slots import (
-    NO_UNIT,
+from timerstore.wheel import timerwheel
+from timerstore.wheel.timerwheel import (
     PAGE_BYTES,
     SlotArray,
     TimerWheel,
@@ -136,7 +137,7 @@ def test_slots_of_pages_in_which_none_is_later_are_not_looked_at(
         looked.append(slot)
         return slot_last(wheel, slot)
 
-    monkeypatch.setattr(slots, "slot_last", look)
+    monkeypatch.setattr(timerwheel, "slot_last", look)
     assert _next_used(array, begin, begin + ring) == begin + 172_799
     assert len(looked) <= 128
 
@@ -164,12 +165,12 @@ def test_the_file_changes_when_captured_pages_are_written(tmp_path: Path) -> Non
     wheel.write([])
     slots = [3, 4, 200, 300, 64 * RING - 1]  # in pages 0, 0, 1, 2, the last
     for slot in slots:
-        _link(wheel.array, slot, 52 * slot, 1)
+        wheel.link(slot, 52 * slot, 1)
     disk.events.clear()
     runs = wheel.capture()
     assert [(at, len(data)) for at, data in runs] == [(0, 3 * 4096), (length - 4096, 4096)]
     assert not wheel.array.dirty.any()
-    _link(wheel.array, 3, 5200, 1)  # after the capture: not in it
+    wheel.link(3, 5200, 1)  # after the capture: not in it
     assert path.read_bytes() == bytes(length)
     wheel.write(runs)
     own = [("write", "timerwheel")] * 2 + [("sync", "timerwheel")]
@@ -207,3 +208,8 @@ def test_a_wheel_that_was_about_to_be_made_is_new(tmp_path: Path) -> None:
     assert wheel.is_new
     assert path.stat().st_size == 128 * 32
     wheel.close()
+
+
+def test_the_example(tmp_path: Path) -> None:
+    done = doctest.testmod(timerwheel, extraglobs={"folder": tmp_path})
+    assert done.attempted > 5 and not done.failed

@@ -1,9 +1,22 @@
 """The timer wheel: durable slots, one for each `precision_ms` of time, twice the slot count around.
 
+    >>> wheel = TimerWheel(Disk(), folder / "timerwheel", slot_count=64)
+    >>> wheel.put(Slot(9, first=0, last=160, timer_count=3))  # offsets in the timer log
+    >>> wheel.put(Slot(9 + 64, first=52, last=52, timer_count=1))  # a lap on: beside the first
+    >>> wheel.get(9)
+    Slot(slot=9, first=0, last=160, timer_count=3)
+    >>> wheel.put(Slot(9 + 128, first=212, last=212, timer_count=1))  # two: in its place
+    >>> wheel.get(9), wheel.count(9), wheel.count(9 + 64), wheel.count(9 + 128)
+    (None, 0, 1, 1)
+    >>> wheel.write(wheel.capture())  # durable
+    1
+    >>> wheel.close()
+
+After RocketMQ's `TimerWheel` and `Slot`. A place whose slot has passed is free for one two laps on.
 The array is private: a copy of the file `timerwheel` in memory, big-endian as on disk. What was a
-hole of the file takes none before it is written to.
-Kernels change it in memory and mark its pages dirty; a flush captures copies of the dirty pages,
-then writes those. So the file never shows a slot that points past what is durable elsewhere.
+hole of the file takes none before it is written to. Kernels change it in memory and mark its pages
+dirty; a flush captures copies of the dirty pages, then writes those. So the file never shows a slot
+that points past what is durable elsewhere.
 """
 
 from __future__ import annotations
@@ -12,7 +25,7 @@ import mmap
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -21,17 +34,19 @@ from timerstore.jit.intrinsics import get_i32, get_i64, put_i32, put_i64
 from timerstore.jit.kernel import inlined, kernel_ahead, kernel_later
 from timerstore.jit.record import Bytes, Words, record
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.unit import NO_UNIT, UNIT_GOOD, Units, check_unit, unit_change
 from timerstore.timelog.files.disk import Disk, WrongSizeError
 from timerstore.timelog.files.nonzero import nonzero_places
 from timerstore.timelog.files.ownedfile import OwnedFile
+from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
 from timerstore.timelog.files.steady import ranges_of
+from timerstore.timelog.timerlog import TimerLog
 from timerstore.wheel.checksums import PAGE_BYTES, SUMS_FILE, WheelSums
 
 # What `SlotArray.dirty` says of a page.
 PAGE_CLEAN: Final = 0
 PAGE_CHANGED: Final = 1
 PAGE_CAPTURED: Final = 2  # and not changed since; not known to be durable yet
-NO_UNIT: Final = -1
 _PAGE_SLOTS: Final = PAGE_BYTES // fmt.SLOT_BYTES
 
 
@@ -134,9 +149,70 @@ def set_slot(wheel: SlotArray, slot: int, first: int, last: int, count: int) -> 
 
 
 @kernel_later
-def set_head(wheel: SlotArray, slot: int, first: int, last: int, count: int) -> None:
-    """Write a whole slot from Python, see `set_slot`."""
+def _link(wheel: SlotArray, slot: int, offset: int, change: int) -> None:
+    """Do what `link_unit` does, for Python."""
+    link_unit(wheel, slot, offset, change)
+
+
+@kernel_later
+def _set_head(wheel: SlotArray, slot: int, first: int, last: int, count: int) -> None:
+    """Do what `set_slot` does, for Python."""
     set_slot(wheel, slot, first, last, count)
+
+
+@kernel_later
+def cut_heads(timerlog: SegmentTable, wheel: SlotArray, end: int) -> int:
+    """Walk every slot whose last unit lies at or past `end` back to before it.
+
+    Return how many slots were changed, or −1 − offset of a unit that is damaged. All segments
+    from `end` on must be mapped. O(slots + units past the end).
+    """
+    changed = 0
+    count = len(wheel.slots) // fmt.SLOT_BYTES
+    for index in range(count):
+        at = index * fmt.SLOT_BYTES
+        offset = get_i64(wheel.slots, at + fmt.SLOT_LAST_AT)
+        if offset < end or get_i64(wheel.slots, at + fmt.SLOT_TIME_AT) <= 0:
+            continue
+        units = get_i32(wheel.slots, at + fmt.SLOT_COUNT_AT)
+        while offset >= end:
+            buf = segment_at(timerlog, offset)
+            position = offset % timerlog.segment_bytes
+            if len(buf) == 0 or check_unit(buf, position, offset) != UNIT_GOOD:
+                return -1 - offset
+            units -= unit_change(get_i32(buf, position + fmt.UNIT_MAGIC_AT))
+            offset = get_i64(buf, position + fmt.UNIT_PREV_AT)
+        put_i64(wheel.slots, at + fmt.SLOT_LAST_AT, offset)
+        put_i32(wheel.slots, at + fmt.SLOT_COUNT_AT, units)
+        if offset == NO_UNIT:
+            put_i64(wheel.slots, at + fmt.SLOT_TIME_AT, NO_UNIT)
+        wheel.dirty[at // PAGE_BYTES] = PAGE_CHANGED
+        changed += 1
+    return changed
+
+
+@kernel_later
+def revise_slots(wheel: SlotArray, units: Units, precision_ms: int) -> int:
+    """Make slots agree with units that a broker wrote, given in the order of the log. O(units).
+
+    Return how many slots were changed: those that another time held, or whose last unit is older.
+    """
+    changed = 0
+    for i in range(len(units.offset)):
+        slot = units.ms[i] // precision_ms
+        if slot_last(wheel, slot) < units.offset[i]:
+            link_unit(wheel, slot, units.offset[i], unit_change(units.magic[i]))
+            changed += 1
+    return changed
+
+
+class Slot(NamedTuple):
+    """A slot that has units."""
+
+    slot: int  # its time, divided by the precision
+    first: int  # offsets of its units in the timer log
+    last: int  # the chain's head, which points to the one before
+    timer_count: int  # less one for each delete
 
 
 class TimerWheel:
@@ -187,6 +263,41 @@ class TimerWheel:
         """The slots as a SLOT array, a view."""
         return self.array.slots.view(fmt.SLOT)
 
+    def get(self, slot: int) -> Slot | None:
+        """Return a slot; None if it has no unit, or its place is another's. O(1)."""
+        held = self.slots[slot % len(self.slots)]
+        if int(held["time"]) != slot or int(held["last"]) == NO_UNIT:
+            return None
+        return Slot(slot, *(int(held[name]) for name in ("first", "last", "count")))
+
+    def put(self, slot: Slot) -> None:
+        """Write a slot, whatever held its place; with `last` = NO_UNIT it is emptied. O(1)."""
+        _set_head(self.array, *slot)
+
+    def link(self, slot: int, offset: int, change: int) -> None:
+        """Make a unit the last of a slot, see `link_unit`. While no service runs. O(1)."""
+        _link(self.array, slot, offset, change)
+
+    def count(self, slot: int) -> int:
+        """Return how many timers wait in a slot, less its deletes; 0 or more. O(1)."""
+        held = self.get(slot)
+        return 0 if held is None else max(0, held.timer_count)
+
+    def revise(self, units: Units, precision_ms: int) -> int:
+        """Make slots agree with units that a broker wrote, see `revise_slots`. O(units)."""
+        return revise_slots(self.array, units, precision_ms)
+
+    def cut(self, timerlog: TimerLog, end: int) -> int:
+        """Walk slots back to before `end` of the timer log; return how many were, see `cut_heads`.
+
+        Raises CorruptStoreError.
+        """
+        with timerlog.reading() as table:
+            changed = cut_heads(table, self.array, end)
+        if changed < 0:
+            raise CorruptStoreError("timerlog", -1 - changed, "a slot's last unit is damaged")
+        return changed
+
     def capture(self) -> list[tuple[int, Bytes]]:
         """Copy the dirty pages, as runs of (position, bytes), and mark them clean.
 
@@ -220,9 +331,7 @@ class TimerWheel:
             self.disk.sync(self.fd, self.path)
         return self.sums.sequence
 
-    def check_pages(
-        self, *, is_unknown: bool, is_closed: bool = False, checkpointed: int = 0
-    ) -> None:
+    def check(self, *, is_unknown: bool, is_closed: bool = False, checkpointed: int = 0) -> None:
         """Raise CorruptStoreError if a page is not what was written; before it is changed.
 
         If nobody noted checksums, the pages are taken as they are; with `is_unknown` always: a
