@@ -16,7 +16,7 @@ from tests.services.test_damage import TIMER_QUEUE
 from tests.services.test_scrub import scrub
 from tests.small_store import SMALL
 from timerstore.core import readonlycore
-from timerstore.services.damage.mend_entries import mend_entry
+from timerstore.services.damage.entries import is_damaged, leave_entries
 from timerstore.services.damage.slot_scan import leave_slot, scan_slots
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.log_units import all_units
@@ -62,11 +62,11 @@ def scrubs(moved: Moved) -> None:
     assert moved.engine.queues.read(0, 3, 1)["size"][0] > 0
 
 
-def mends_an_entry(moved: Moved) -> None:
-    entry = moved.engine.queues.read(0, 5, 1).copy()
+def leaves_an_entry(moved: Moved) -> None:
     flip_bit(moved.moved / TIMER_QUEUE / f"{0:020d}", 5 * 20 + 6)
-    assert mend_entry(moved.engine, 0, 5)
-    assert moved.engine.queues.read(0, 5, 1) == entry
+    assert is_damaged(moved.engine, 0, 5)
+    leave_entries(moved.engine, 0, [5])
+    assert (moved.moved / "config" / "rebuild.json").exists()
 
 
 def scans_units(moved: Moved) -> None:
@@ -112,7 +112,7 @@ def is_followed(moved: Moved) -> None:
 
 @pytest.mark.parametrize(
     "act",
-    [scrubs, mends_an_entry, scans_units, reads_units, cleans, lists, backs_up, is_followed],
+    [scrubs, leaves_an_entry, scans_units, reads_units, cleans, lists, backs_up, is_followed],
 )
 def test_nothing_of_the_other_is_touched(act: Callable[[Moved], None], tmp_path: Path) -> None:
     moved = Moved(tmp_path)

@@ -74,7 +74,7 @@ def _is_filler(engine: Engine, message: int) -> bool:
         return False
     found = MessageParts()
     view = engine.commitlog.readable((message - 1) // engine.commitlog.segment_bytes).view
-    if _look_at(view, (message - 1) % engine.commitlog.segment_bytes, -1, found) != GOOD:
+    if look_at(view, (message - 1) % engine.commitlog.segment_bytes, -1, found, False) != GOOD:
         return False
     start, count = found.topic_at, found.topic_bytes
     return view[start : start + count].tobytes() == fmt.SALVAGED_TOPIC
@@ -89,7 +89,7 @@ def _uncount(engine: Engine, message: int, info: int, found: MessageParts) -> No
     if message >= 0:
         view = engine.commitlog.readable(message // engine.commitlog.segment_bytes).view
         at = message % engine.commitlog.segment_bytes
-        if _look_at(view, at, engine.store_tag, found) == GOOD and found.real_topic_bytes > 0:
+        if look_at(view, at, engine.store_tag, found, False) == GOOD and found.real_topic_bytes > 0:
             high[0], low[0] = found.identity_high, found.identity_low
             start = found.real_topic_at
             topic = view[start : start + found.real_topic_bytes].tobytes()
@@ -142,9 +142,9 @@ def _rows_of_hash(engine: Engine, code: int) -> list[int]:
 
 
 @kernel_later
-def _look_at(buf: Bytes, at: int, tag: int, found: MessageParts) -> int:
-    """Read a message whose checksum does not hold, as far as its structure does."""
-    status = read_message(buf, at, found, False)
+def look_at(buf: Bytes, at: int, tag: int, found: MessageParts, verify: bool) -> int:
+    """Read a message as far as its structure holds; its checksum must too if `verify`."""
+    status = read_message(buf, at, found, verify)
     if status == GOOD:
         identify_timer(buf, found, tag)
     return status

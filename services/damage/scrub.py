@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
-from timerstore.services.damage.mend_entries import is_sound
+from timerstore.services.damage.entries import is_sound
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import QUEUES, TIMERS
 from timerstore.services.world.damage import WRONG_ENTRY_REASON

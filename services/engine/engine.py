@@ -38,7 +38,6 @@ from timerstore.timelog.bytes.message import GOOD, MessageParts, read_message
 from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.ownedfile import EventFile
 from timerstore.timelog.files.segments import SegmentedFile
-from timerstore.timelog.reading.reader import StoreReader
 from timerstore.timelog.timerlog import TimerLog
 from timerstore.timelog.writing.append import (
     NEED_COMMITLOG,
@@ -138,8 +137,6 @@ class Engine:
         self._events = [EventFile() for _ in SERVICE_NAMES]
         self.eventfds = [each.fileno() for each in self._events]
         self.cancelled = CancelledTimers()  # under fire once services run
-        self.mending: StoreReader | None = None  # while recovering, see mend_entries.py
-        self.lost_entries = dict[int, Words]()  # by row: indexes whose messages are nowhere
         self.world: World = new_world(
             self._new_settings(),
             self.locks,

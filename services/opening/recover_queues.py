@@ -8,7 +8,7 @@ import numpy as np
 
 from timerstore.errors import CorruptStoreError
 from timerstore.jit.record import Words
-from timerstore.services.damage.mend_entries import is_sound
+from timerstore.services.damage.entries import is_sound
 from timerstore.services.engine.engine import Engine
 from timerstore.services.world.damage import WRONG_ENTRY_REASON
 from timerstore.timelog.bytes import format as fmt

@@ -220,7 +220,6 @@ def _link_from_q(this: Recovery) -> None:
             break
         provide(engine, service)
     engine.world.settings.recovering = 0
-    engine.mending = None
     this.findings.relinked_count = engine.world.enqueue_put.linked_count
 
 

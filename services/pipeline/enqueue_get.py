@@ -22,7 +22,7 @@ from timerstore.services.world.rings import (
     place_of,
     waiting_count,
 )
-from timerstore.services.world.state import INFO_UNLINKED, tell_need
+from timerstore.services.world.state import ENTRY_DAMAGED, INFO_UNLINKED, tell_need
 from timerstore.services.world.world import World, note_lost
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import (
@@ -111,9 +111,11 @@ def _take_read(world: World, buf: Bytes, message: int, size: int, index: int) ->
     sound = status == GOOD and found.size == size and found.due_ms >= 0
     sound = sound and found.real_topic_bytes >= 0 and _is_of_entry(buf, found, message, index)
     if not sound:
-        if world.enqueue_get.lost_index != index or mine.lost_count > 0:
+        passed = world.enqueue_get.lost_index
+        if (passed != index and passed != ENTRY_DAMAGED - index) or mine.lost_count > 0:
             return False
-        if status != GOOD or size != fmt.QUEUE_LOST_SIZE:  # else a broker has left the entry out
+        broker_left_it_out = status == GOOD and size == fmt.QUEUE_LOST_SIZE
+        if passed == index and not broker_left_it_out:
             note_lost(mine, message, INFO_UNLINKED)
         _hand_on(world, KIND_UNREADABLE, message, size, 0, 0, 0)
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from timerstore.errors import CorruptStoreError
 from timerstore.jit.acting import acting_as
-from timerstore.services.damage.mend_entries import mend_timer_entry
+from timerstore.services.damage.entries import pass_timer_entry
 from timerstore.services.damage.pass_lost import pass_lost
 from timerstore.services.damage.slot_scan import leave_slot
 from timerstore.services.engine.engine import CANCELLED_GROWTH, Engine
@@ -61,7 +61,7 @@ def _provide(engine: Engine, service: int, need: int, offset: int) -> None:
     elif need == needs.LOST:
         pass_lost(engine, engine.services[service])
     elif need == needs.BAD_ENTRY:
-        mend_timer_entry(engine, offset)
+        pass_timer_entry(engine, offset)
 
 
 def _map_units(engine: Engine, number: int, offset: int) -> None:

@@ -18,7 +18,6 @@ from timerstore.jit.guards import Lock
 log = logging.getLogger("timerstore")
 
 WRONG_ENTRY_REASON: Final = "the entry is not that of the message with this index"
-WRITTEN_AGAIN: Final = "it did not fit its message; it was written again"
 PLACES_MAX: Final = 1_000
 """Places that are named one by one, in the log and in `stats()`; all are counted."""
 
@@ -73,7 +72,7 @@ class Damage:
             each
             for each in self.to_list()
             if each["file"] == "commitlog"
-            or (each["file"].startswith("consumequeue/") and each["reason"] != WRITTEN_AGAIN)
+            or (each["file"].startswith("consumequeue/") and each["reason"] != WRONG_ENTRY_REASON)
         ]
 
     def to_list(self) -> list[dict[str, Any]]:

@@ -68,6 +68,8 @@ LOST_INFO: Final = 1  # as in the near wheel's node, or one of these
 LOST_COLUMNS: Final = 2
 INFO_UNLINKED: Final = -1
 INFO_LEVEL: Final = -2
+ENTRY_DAMAGED: Final = -2
+"""ENTRY_DAMAGED − index: that of an entry which is damaged itself, so no message is lost."""
 
 AHEAD_SLOTS: Final = 64
 """Slots whose chains are walked beside each other before they are claimed, at most."""
@@ -135,7 +137,11 @@ class EnqueueGet:
 
     thread: ServiceThread
     fetched_index: int = 0  # timer queue entries before it are in the enqueue-put queue
-    lost_index: int = -1  # entry of the timer queue whose message is lost: it is passed by
+    lost_index: int = -1
+    """Entry of the timer queue that is passed by, because its message is lost.
+
+    ENTRY_DAMAGED − index: because the entry is damaged.
+    """
 
 
 @record

@@ -13,7 +13,7 @@ from tests.interrupting import Interrupt, interrupted
 from timerstore.consuming import window as win
 from timerstore.consuming.cursors import QueueCursor
 
-NEW, OUT, DONE = "new", "out", "done"
+NEW, OUT, DONE, HELD = "new", "out", "done", "held"
 
 
 class Cursors(RuleBasedStateMachine):
@@ -71,6 +71,14 @@ class Cursors(RuleBasedStateMachine):
         out = [i for i in range(start, start + count) if self.state.get(i) == OUT]
         self.state |= dict.fromkeys(out, NEW)
 
+    @rule(at=st.integers(0, 40))
+    def hold(self, at: int) -> None:
+        index = self.first + at
+        if index < self.cursor.next and self.state.get(index) in (NEW, OUT):
+            self.state[index] = HELD
+        self.cursor.hold(index)
+        assert self.cursor.holds_any == (HELD in self.state.values())
+
     @rule(count=st.integers(1_000, 3_000))
     def append_many(self, count: int) -> None:
         if self.end < 5_000:
@@ -99,7 +107,8 @@ class Cursors(RuleBasedStateMachine):
         assert sorted(self.cursor.done_ahead()) == ahead
         for index in (self.first, committed, self.end - 1):
             if index in self.state:
-                said = {NEW: "waiting", OUT: "handed out", DONE: "done"}[self.state[index]]
+                shown = {NEW: "waiting", OUT: "handed out", DONE: "done", HELD: "waiting"}
+                said = shown[self.state[index]]
                 assert self.cursor.state_of(index) == said
         states = list(self.state.values())
         assert self.cursor.in_flight_count == states.count(OUT)

@@ -1,23 +1,21 @@
-"""Consuming from queues whose entries do not stand for what the queue says: each is passed by."""
+"""Consuming from queues with damaged entries: each waits until the next opening makes it anew."""
 
+import itertools
 import logging
-from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import timerstore
 from tests.small_store import SMALL
-from timerstore import ManualClock, TimerStore
-from timerstore.services.damage import mend_entries
+from timerstore import Delivery, ManualClock, TimerStore
+from timerstore.services.engine.rebuild import QUEUES
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.reading.pastdamage import sound_messages
-from timerstore.timelog.reading.reader import StoreReader
-from timerstore.timelog.reading.scan import LoggedMessages
 
 pytestmark = pytest.mark.slow
 
@@ -51,25 +49,80 @@ def swap(path: Path, first: str, second: str) -> None:
 
 @pytest.mark.parametrize("other", [TIMERS, "b", "%RETRY%g"])
 @pytest.mark.parametrize("many", [1, 512])
-def test_a_swapped_queue_is_written_again(tmp_path: Path, other: str, many: int) -> None:
+def test_a_swapped_queue_waits_for_the_next_opening(tmp_path: Path, other: str, many: int) -> None:
     clock, path = ManualClock(START_MS), tmp_path / "s"
     write_store(path, clock)
     with timerstore.open(path, clock=clock, config=SMALL) as store:
-        entries = store.core.engine.queues.next_index(store.core.engine.queues.rows(b"a")[0])
-        assert entries == 5
         swap(path, "a", other)
+        assert not store.pull("a", group="new", max_count=many, timeout=0)
+        assert store.stats().unreadable_count == 0
+        assert {place["file"] for place in store.stats().damage} == {"consumequeue/a/0"}
+        assert "consume queues" in str(store.health())
+        store.put(b"fresh", topic="a", delay_level=1)
+        clock.advance(MINUTE)
+        batch = store.pull("a", group="new", max_count=many, timeout=0)
+        assert [delivery.body for delivery in batch] == [b"fresh"]
+        batch.ack()
+        assert store.consuming.group("a", "new").committed() == {("a", 0): 0}
+    with timerstore.open(path, clock=clock, config=SMALL) as store:
         bodies = list[bytes]()
         while len(batch := store.pull("a", group="new", max_count=many, timeout=0)):
             bodies += [delivery.body for delivery in batch]
             batch.ack()
-        assert len(bodies) == entries and all(body.startswith(b"a ") for body in bodies)
-        assert store.stats().unreadable_count == 0
-        assert {place["file"] for place in store.stats().damage} == {"consumequeue/a/0"}
-        store.put(b"fresh", topic="a", delay_level=1)
-        clock.advance(MINUTE)
-        (delivery,) = store.pull("a", group="new", max_count=many, timeout=0)
-        assert delivery.body == b"fresh"
-        assert store.consuming.group("a", "new").committed() == {("a", 0): entries}
+        assert bodies == [b"a %d" % i for i in range(5)] and store.health().ok
+
+
+def pull_all(store: TimerStore) -> list[Delivery]:
+    """Return what the group g has of the topic a."""
+    return list(itertools.chain(*iter(lambda: list(store.pull("a", group="g", timeout=0)), [])))
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@settings(max_examples=10, deadline=None)
+@given(
+    damaged=st.sets(st.integers(0, 29), min_size=1),
+    acked=st.sets(st.integers(0, 29)),
+    kind=st.sampled_from(["zeros", "behind the log", "another's", "size"]),
+)
+def test_nothing_is_lost_behind_damaged_entries(
+    clean: bool, damaged: set[int], acked: set[int], kind: str
+) -> None:
+    """What was acknowledged behind one does not come again, and each comes once made anew."""
+    clock = ManualClock(START_MS)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "s"
+        store = timerstore.open(path, clock=clock, config=SMALL)
+        store.put_many([b"%d" % i for i in range(30)], topic="a")
+        file = next((path / "consumequeue" / "a" / "0").iterdir())
+        entries = np.fromfile(file, fmt.QUEUE_ENTRY, 30)
+        wrong = entries.copy()
+        for i in damaged:
+            if kind == "size":
+                wrong["size"][i] += 1
+            elif kind == "behind the log":
+                wrong["offset"][i] = 1 << 50
+            else:
+                wrong[i] = 0 if kind == "zeros" else entries[i - 1]
+        with open(file, "r+b") as opened:
+            opened.write(wrong.tobytes())
+        seen = set[int]()
+        for delivery in pull_all(store):
+            assert int(delivery.body) not in seen | damaged
+            seen.add(int(delivery.body))
+            if int(delivery.body) in acked:
+                delivery.ack()
+        assert seen == set(range(30)) - damaged
+        store.flush()
+        store.close() if clean else store.abandon()
+        for life in range(3):
+            with timerstore.open(path, clock=clock, config=SMALL) as store:
+                assert store.core.findings.rebuilt == ([QUEUES] if life == 0 else [])
+                batch = pull_all(store)
+                got = [int(delivery.body) for delivery in batch]
+                assert got == ([] if life == 2 else sorted(set(range(30)) - (acked - damaged)))
+                assert store.health().ok
+                for delivery in batch if life == 1 else ():
+                    delivery.ack()
 
 
 @pytest.mark.parametrize("other", [TIMERS, "b"])
@@ -84,16 +137,16 @@ def test_queues_that_were_swapped_while_closed(tmp_path: Path, other: str) -> No
                 assert delivery.body.startswith(b"%s " % topic.encode())
 
 
-def test_swapped_retries_are_passed_by(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_swapped_retries_are_held(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clock, path = ManualClock(START_MS), tmp_path / "s"
     write_store(path, clock)
     with timerstore.open(path, clock=clock, config=SMALL) as store:
         swap(path, "%RETRY%g", TIMERS)
         with caplog.at_level(logging.ERROR):
             assert {d.attempt for d in store.pull("b", group="g", timeout=0)} <= {0}
-        assert "%RETRY%g/0 is damaged at offset 20: it points to the message" in caplog.text
+        assert "%RETRY%g/0 is damaged at offset 20: the entry is not that" in caplog.text
         named = [each for each in store.stats().damage if "%RETRY%g" in each["file"]]
-        assert store.stats().unreadable_count == len(named) == 5
+        assert len(named) == 5 and store.stats().unreadable_count == 0
         store.put(b"fresh", topic="b", delay_level=1)
         clock.advance(MINUTE)
         (delivery,) = store.pull("b", group="g", timeout=0)
@@ -101,6 +154,10 @@ def test_swapped_retries_are_passed_by(tmp_path: Path, caplog: pytest.LogCapture
         delivery.nack()
         (delivery,) = store.pull("b", group="g", timeout=0)
         assert (delivery.body, delivery.attempt) == (b"fresh", 1)
+        delivery.ack()
+    with timerstore.open(path, clock=clock, config=SMALL) as store:
+        again = [(d.body, d.attempt) for d in store.pull("b", group="g", timeout=0)]
+        assert again == [*((b"b %d" % i, 1) for i in range(1, 5)), (b"b 0", 2)]
 
 
 def test_a_damaged_message_that_a_group_meets_is_listed(tmp_path: Path) -> None:
@@ -130,84 +187,7 @@ def test_a_damaged_message_that_a_group_meets_is_listed(tmp_path: Path) -> None:
             assert places == [("commitlog", offset)] and not store.health().ok
 
 
-def test_a_run_of_entries_is_looked_for_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And written with one sync: a pull takes a part of them, and each group would look again."""
-    clock, path, disk = ManualClock(START_MS), tmp_path / "s", Disk()
-    searches, synced = list[int](), list[Path]()
-
-    def searched(reader: StoreReader, start: int, stop: int) -> Iterator[LoggedMessages]:
-        searches.append(start)
-        return sound_messages(reader, start, stop)
-
-    monkeypatch.setattr(mend_entries, "sound_messages", searched)
-    config = replace(SMALL, consumequeue_segment_bytes=40_000)
-    with TimerStore(path, clock=clock, config=config, disk=disk) as store:
-        store.put_many([b"x"] * 1_000, topic="a")
-        file = next((path / "consumequeue" / "a" / "0").iterdir())
-        with open(file, "r+b") as opened:
-            opened.seek(20 * 100)
-            opened.write(bytes(20 * 800))
-        monkeypatch.setattr(disk, "event", lambda kind, at: kind == "sync" and synced.append(at))
-        for group in ("g", "h"):
-            got = 0
-            while batch := store.pull("a", group=group, max_count=50, timeout=0):
-                got += len(batch)
-                batch.ack()
-            assert got == 1_000
-        assert len(searches) == 1
-        assert synced.count(file) < 10  # one for each part of the log that was read
-
-
-def test_what_is_lost_is_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of entries whose messages are nowhere each pull of each group would read the log again."""
-    clock, path = ManualClock(START_MS), tmp_path / "s"
-    searches = list[int]()
-
-    def searched(reader: StoreReader, start: int, stop: int) -> Iterator[LoggedMessages]:
-        searches.append(start)
-        return sound_messages(reader, start, stop)
-
-    monkeypatch.setattr(mend_entries, "sound_messages", searched)
-    with TimerStore(path, clock=clock, config=SMALL) as store:
-        store.put_many([b"x"] * 90, topic="a")
-        queues = store.core.engine.queues
-        (row,) = queues.rows(b"a")
-        lost = queues.read(row, 30, 30)["offset"].tolist()
-        log = store.core.engine.commitlog
-        for offset in lost:
-            log.view(offset)[:80] = 0
-        file = next((path / "consumequeue" / "a" / "0").iterdir())
-        with open(file, "r+b") as opened:
-            opened.seek(20 * 30)
-            opened.write(bytes(20 * 30))
-        for group in ("g", "h", "i"):
-            got = 0
-            for _ in range(20):
-                batch = store.pull("a", group=group, max_count=7, timeout=0)
-                got += len(batch)
-                batch.ack()
-            assert got == 60
-        assert len(searches) == 1
-        damage = store.stats().damage
-        assert {(each["file"], each["offset"]) for each in damage} >= {
-            ("consumequeue/a/0", 20 * index) for index in range(30, 60)
-        }
-
-
-def test_very_many_are_written_again(tmp_path: Path) -> None:
-    clock, path = ManualClock(START_MS), tmp_path / "s"
-    config = replace(SMALL, consumequeue_segment_bytes=40_000)
-    with timerstore.open(path, clock=clock, config=config) as store:
-        for topic in ("a", "b"):
-            store.put_many([b"x"] * 1_500, topic=topic)
-        swap(path, "a", "b")
-        assert len(store.pull("a", timeout=0, max_count=2_000)) == 1_500
-        assert store.stats().unreadable_count == 0 and store.stats().damage_count == 1_500
-
-
-def test_an_entry_that_says_nonsense_is_written_again(tmp_path: Path) -> None:
+def test_an_entry_that_says_nonsense_is_left(tmp_path: Path) -> None:
     """Negative sizes, places behind the log: no memory is sized by them, nothing else is lost."""
     clock, path = ManualClock(START_MS), tmp_path / "s"
     write_store(path, clock, count=9)
@@ -221,8 +201,7 @@ def test_an_entry_that_says_nonsense_is_written_again(tmp_path: Path) -> None:
     with open(file, "r+b") as opened:
         opened.write(entries.tobytes())
     with store:
-        got = [d.body for d in store.pull("a", group="new", timeout=0)]
-        assert got == [b"a %d" % i for i in range(9)]
+        assert [d.body for d in store.pull("a", group="new", timeout=0)] == [b"a 0", b"a 8"]
         assert store.stats().unreadable_count == 0 and len(store.stats().damage) == 7
 
 

@@ -130,7 +130,7 @@ def test_a_damaged_message_is_named_and_passed_by(
 
 
 @pytest.mark.parametrize("at", [0, 6, 9, 11])
-def test_a_damaged_entry_is_written_again(at: int, tmp_path: Path) -> None:
+def test_a_timer_whose_entry_is_damaged_waits_for_the_next_opening(at: int, tmp_path: Path) -> None:
     path, clock = tmp_path / "s", ManualClock(START_MS)
     store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
     store.put_many([b"body %d" % i for i in range(30)], topic="t", delay_ms=5_000)
@@ -138,11 +138,17 @@ def test_a_damaged_entry_is_written_again(at: int, tmp_path: Path) -> None:
     store.core.engine.queues.table.told[:] = -1
     flip(path, TIMER_QUEUE, 12 * 20 + at)
     clock.advance(20 * SECOND)
-    ledger = read_ledger(path)
-    ledger.check()
-    assert not any(ledger.pending_count().values()) and store.count() == 0
+    read_ledger(path).check()
+    assert len(store.pull("t", timeout=0)) == 29 and store.count() == store.count("t") == 1
     assert [(each["file"], each["offset"]) for each in store.stats().damage] == [(TIMER_QUEUE, 240)]
     store.close()
+    again = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    assert again.core.findings.rebuilt == ["timer index", "consume queues"]
+    clock.advance(20 * SECOND)
+    ledger = read_ledger(path)
+    ledger.check()
+    assert not any(ledger.pending_count().values()) and again.count() == 0
+    again.close()
 
 
 @pytest.mark.parametrize("at", [5, 30, 200])

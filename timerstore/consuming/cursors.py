@@ -7,13 +7,18 @@ from typing import Final, Literal
 import numpy as np
 
 from timerstore.consuming import window as win
-from timerstore.consuming.window import DONE, NO_ROOM, OUT, WAITING, Window
+from timerstore.consuming.window import DONE, HELD, NO_ROOM, OUT, WAITING, Window
 from timerstore.ground.ranges import Ranges, merged
 from timerstore.jit.entrypoint import entry_on
 from timerstore.jit.lent import lend, new_lent
 
 HandedState = Literal["waiting", "handed out", "done"]
-_STATES: Final[dict[int, HandedState]] = {WAITING: "waiting", OUT: "handed out", DONE: "done"}
+_STATES: Final[dict[int, HandedState]] = {
+    WAITING: "waiting",
+    OUT: "handed out",
+    DONE: "done",
+    HELD: "waiting",
+}
 _LENGTH_MIN: Final = 1 << 10
 
 
@@ -50,12 +55,18 @@ class QueueCursor:
     @property
     def open_count(self) -> int:
         """How many of those before `next` are not done."""
-        return self.window.waiting_count + self.window.out_count
+        window = self.window
+        return window.waiting_count + window.out_count + window.held_count
 
     @property
     def in_flight_count(self) -> int:
         """How many were handed out, and are neither done nor given back."""
         return self.window.out_count
+
+    @property
+    def holds_any(self) -> bool:
+        """Whether an entry is held, see `hold`: what is done behind it is to be kept."""
+        return self.window.held_count > 0
 
     @property
     def waits_again(self) -> bool:
@@ -99,6 +110,10 @@ class QueueCursor:
     def settle(self, start: int, stop: int) -> int:
         """Say that entries before `next` are done; return how many were not. O(entries)."""
         return self._mark(start, stop, DONE)
+
+    def hold(self, index: int) -> None:
+        """Have an entry that was handed out wait for the next opening: it is damaged."""
+        self._mark(index, index + 1, HELD)
 
     def settle_anywhere(self, index: int) -> bool:
         """Say that an entry is done, handed out or not; tell whether it was not done before.

@@ -35,7 +35,7 @@ from timerstore.ground.ranges import Ranges
 from timerstore.jit.lent import lend
 from timerstore.jit.record import Bytes
 from timerstore.putting.putting import Putting
-from timerstore.services.damage.mend_entries import mend_entries
+from timerstore.services.damage.entries import is_damaged, leave_entries
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.files.disk import MappedFile
@@ -336,13 +336,8 @@ class Group(Reader):
             cursor.settle(start, min(first, stop))
         return self._read(cursor, first, stop) if first < stop else self.empty()
 
-    def _read_kept(
-        self, cursor: QueueCursor, start: int, stop: int, *, may_mend: bool = True
-    ) -> Run:
-        """Read entries [start, stop) into a run; what cannot be read is settled and counted.
-
-        If an entry is not its message's, `may_mend`, it is written again from the commit log first.
-        """
+    def _read_kept(self, cursor: QueueCursor, start: int, stop: int) -> Run:
+        """Read entries [start, stop) into a run; what cannot be read is held, or settled."""
         engine, count = self.core.engine, stop - start
         queues, commitlog = engine.queues, engine.commitlog
         entries, at, kept = queues.run(cursor.row, start, count)
@@ -366,10 +361,6 @@ class Group(Reader):
                 room = needed
                 if high - low <= _DENSE_FACTOR * needed:
                     commitlog.read_ahead(low, high)
-        if sound < count and may_mend:
-            unsound = (start + np.flatnonzero(columns.verdicts != PULL_SOUND)).tolist()
-            if mend_entries(engine, cursor.row, unsound):
-                return self._read_kept(cursor, start, stop, may_mend=False)
         if start + count < stop:
             with self.lock.guard():
                 cursor.take_back(self.topic, start + count, stop)
@@ -407,16 +398,26 @@ class Group(Reader):
             return puller
 
     def _pass_by_unsound(self, cursor: QueueCursor, start: int, verdicts: Bytes) -> None:
-        """Settle what could not be read of a run that begins at `start`."""
-        count = len(verdicts)
-        indexes = np.arange(start, start + count)
+        """Settle what could not be read of a run that begins at `start`, and count it.
+
+        An entry that is damaged is held until the next opening makes it anew.
+        """
+        engine, count = self.core.engine, len(verdicts)
+        indexes, verdicts = np.arange(start, start + count), verdicts.copy()
+        unsound = indexes[verdicts != PULL_SOUND].tolist()
+        if held := [index for index in unsound if is_damaged(engine, cursor.row, index)]:
+            verdicts[np.array(held) - start] = PULL_SOUND
+            with self.lock.guard():
+                for index in held:
+                    cursor.hold(index)
+            leave_entries(engine, cursor.row, held)
         damaged = verdicts == PULL_DAMAGED
         self._pass_by(cursor, indexes[verdicts == PULL_WILD], "it does not point to a message")
         self._pass_by(cursor, indexes[verdicts == PULL_STRAY], NOT_ITS_MESSAGE)
         self._pass_by(cursor, indexes[damaged], None)
-        offsets = self.core.engine.queues.read(cursor.row, start, count)["offset"]
+        offsets = engine.queues.read(cursor.row, start, count)["offset"]
         for offset in offsets[damaged].tolist():
-            self.core.engine.damage.note("commitlog", offset, "the message is damaged")
+            engine.damage.note("commitlog", offset, "the message is damaged")
 
     def _pass_by(self, cursor: QueueCursor, indexes: Int64s, reason: str | None) -> None:
         """Settle entries that cannot be handed out, and count them; with a `reason` name them."""
@@ -486,7 +487,8 @@ class Group(Reader):
     def ahead_to_keep(self) -> dict[tuple[str, int], Ranges]:
         """Return what is done behind the committed indexes, if that is to be kept."""
         self.core.check_process()
-        return self._by_queue(QueueCursor.done_ranges) if self.keeps_ahead else {}
+        keeps = self.keeps_ahead or any(each.holds_any for each in list(self.cursors.values()))
+        return self._by_queue(QueueCursor.done_ranges) if keeps else {}
 
     def done_ahead(self) -> dict[int, list[int]]:
         """Return what is done behind the committed index of each queue, by queue id."""

@@ -14,6 +14,7 @@ from timerstore.consuming.cursors import HandedState, QueueCursor
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError
 from timerstore.jit.guards import RLock
+from timerstore.services.damage.entries import is_damaged, leave_entries
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import decode_message, text
 
@@ -93,6 +94,10 @@ class RetryCursor(QueueCursor):
                     at = index * fmt.ENTRY_BYTES
                     raise CorruptStoreError(queues.name(self.row), at, NOT_ITS_MESSAGE)
             except CorruptStoreError as e:
+                if is_damaged(engine, self.row, index):
+                    self.hold(index)
+                    leave_entries(engine, self.row, [index])
+                    continue
                 super().settle(index, index + 1)
                 self.unreadable_count += 1
                 engine.damage.note(e.file, e.offset, e.reason)

@@ -19,6 +19,7 @@ from timerstore.jit.record import Bytes, record, record_at
 WAITING: Final = 0  # it was passed over, or given back
 OUT: Final = 1  # it was handed out
 DONE: Final = 2
+HELD: Final = 3  # its entry is damaged: it waits for the next opening
 NO_ROOM: Final = -1
 """The ring has to grow first. Nothing was done."""
 
@@ -38,6 +39,7 @@ class Window:
     waiting_count: int = 0
     waiting_from: int = 0  # none before it waits
     out_count: int = 0
+    held_count: int = 0
     start: int = 0  # out: of what was handed out; only until the kernel returns
     told_start: int = 0  # out: the same for who has the group's lock, or of what was copied
 
@@ -87,26 +89,30 @@ def window_hand_out(window: Window, visible_end: int, count_max: int) -> int:
 
 @inlined
 def window_mark(window: Window, start: int, stop: int, state: int) -> int:
-    """Have entries become WAITING, OUT or DONE; return how many do. O(entries).
+    """Have entries become WAITING, OUT, HELD or DONE; return how many do. O(entries).
 
-    What is done stays so, and what was never handed out.
+    What is done stays so, and what was never handed out; what is held only becomes done.
     """
     ring, mask = lent_bytes(window.lent, RING, window.length), window.length - 1
     start, stop = max(start, window.first), min(stop, window.next)
-    count, waited_count = 0, 0
+    count, waited_count, held_count = 0, 0, 0
     for index in range(start, stop):
         before = ring[index & mask]
-        if before == DONE or before == state:
+        if before == DONE or before == state or (before == HELD and state != DONE):
             continue
         put_u8(ring, index & mask, state)
         count += 1
         waited_count += before == WAITING
+        held_count += before == HELD
     window.waiting_count -= waited_count
-    window.out_count -= count - waited_count
+    window.held_count -= held_count
+    window.out_count -= count - waited_count - held_count
     if state == DONE:
         _trim(window, ring)
     elif state == OUT:
         window.out_count += count
+    elif state == HELD:
+        window.held_count += count
     elif count > 0:
         window.waiting_count += count
         window.waiting_from = min(window.waiting_from, start)
@@ -122,7 +128,7 @@ def hand_out(address: int, visible_end: int, count_max: int) -> int:
 
 
 def mark(address: int, start: int, stop: int, state: int) -> int:
-    """Have entries become WAITING, OUT or DONE, see `window_mark`."""
+    """Have entries become WAITING, OUT, HELD or DONE, see `window_mark`."""
     return window_mark(_window_at(address), start, stop, state)
 
 

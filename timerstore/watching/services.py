@@ -47,7 +47,7 @@ WAITED_FOR: Final = {
     needs.FLUSHED: _CHECKPOINT,
     needs.LEVEL_READ: "a segment of a delay level's queue",
     needs.LOST: "a lost range to be named",
-    needs.BAD_ENTRY: "a damaged entry to be mended",
+    needs.BAD_ENTRY: "a damaged entry to be named",
 }
 
 

@@ -1,0 +1,85 @@
+"""A queue's entry that is damaged is told from one whose message is, and passed by."""
+
+import pytest
+
+from tests import naive
+from tests.services.alone import ENQUEUE_GET, START_MS, Alone, timer
+from timerstore.errors import CorruptStoreError
+from timerstore.services.damage.entries import is_damaged, pass_timer_entry
+from timerstore.services.engine.rebuild import QUEUES, TIMERS
+from timerstore.services.world.state import ENTRY_DAMAGED
+
+FILE = f"consumequeue/{naive.TIMER_TOPIC}/0"
+
+
+def filled(alone: Alone) -> list[naive.Entry]:
+    """Thirty timers, a third of which are of another queue; return the timer queue's entries."""
+    for i in range(30):
+        other = naive.Message("other", b"x" * i, {"TAGS": "a"})
+        alone.put(timer(alone.tag, "t", START_MS + i) if i % 3 else other)
+    return alone.entries(0)
+
+
+WRONG = {
+    "it points behind the log": lambda e, every: e._replace(message_offset=1 << 40),
+    "it points before it": lambda e, every: e._replace(message_offset=-1),
+    "it is empty": lambda e, every: naive.Entry(0, 0, 0),
+    "it points to another message": lambda e, every: every[7],
+    "it points into a message": lambda e, every: e._replace(message_offset=e.message_offset + 9),
+    "it says another size": lambda e, every: e._replace(message_bytes=e.message_bytes + 1),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("index", [0, 1, 10, 19])
+def test_an_entry_that_is_wrong_is_damaged(index: int, wrong: str) -> None:
+    with Alone(ENQUEUE_GET) as alone:
+        before = filled(alone)
+        alone.write_entry(0, index, WRONG[wrong](before[index], before))
+        assert [i for i in range(20) if is_damaged(alone.engine, 0, i)] == [index]
+
+
+@pytest.mark.parametrize("count", [4, 40, 80, 88])
+def test_an_entry_whose_message_is_damaged_is_not(count: int) -> None:
+    """Neither its own message's, nor any beside it."""
+    with Alone(ENQUEUE_GET) as alone:
+        for entry in filled(alone)[5:7]:
+            alone.spoil(entry.message_offset, count)
+        alone.spoil(alone.entries(0)[19].message_offset, count)  # the log's last
+        assert not any(is_damaged(alone.engine, 0, i) for i in range(20))
+
+
+def test_enqueue_get_passes_both_by() -> None:
+    """The entry is not taken off the count: its timer fires behind the next opening."""
+    with Alone(ENQUEUE_GET) as alone:
+        before = filled(alone)
+        alone.write_entry(0, 3, before[3]._replace(message_offset=before[7].message_offset))
+        alone.spoil(before[5].message_offset, 80)
+        for _ in range(20):
+            alone.step(START_MS)
+            if alone.need[0]:
+                alone.meet()
+        assert (alone.cursor("got"), alone.need) == (20, ("", 0))
+        read = [row[2] for row in alone.since("enqueue", 0)]
+        expected = [e.message_offset for e in before]
+        expected[3] = before[7].message_offset
+        assert read == expected
+        assert alone.unreadable_count == 1
+        places = [(place.file, place.offset) for place in alone.engine.damage.places]
+        assert places == [(FILE, 60), ("commitlog", before[5].message_offset)]
+        assert alone.engine.wanted.indexes == {QUEUES, TIMERS}
+
+
+def test_an_opening_does_not_pass_a_damaged_entry_by() -> None:
+    with Alone(ENQUEUE_GET) as alone:
+        before = filled(alone)
+        alone.write_entry(0, 3, before[3]._replace(message_offset=1 << 40))
+        alone.spoil(before[5].message_offset, 80)
+        alone.engine.world.settings.recovering = 1
+        pass_timer_entry(alone.engine, 5)
+        assert alone.cursor("pass_index") == 5
+        with pytest.raises(CorruptStoreError, match="not that of the message"):
+            pass_timer_entry(alone.engine, 3)
+        alone.engine.world.settings.recovering = 0
+        pass_timer_entry(alone.engine, 3)
+        assert alone.cursor("pass_index") == ENTRY_DAMAGED - 3
