@@ -105,7 +105,7 @@ def parts() -> list[str]:
         *("consumequeue", "consumequeue/t", "consumequeue/t/0", "timerlog", "config/timercheck"),
         *("config/consumerOffset.json", "config/delayOffset.json", "config/timermetrics"),
         *("config/timerstoreGroups.json", "config/wheelsums", "config/topiccounts"),
-        *("config/switches.json", "config/aheadcounts.json", "config/restored.json"),
+        *("config/switches.json", "config/aheadcounts", "config/restored.json"),
         "config/cancelledset",
         *(f"{folder}/{0:020d}" for folder in ("commitlog", "timerlog", "consumequeue/t/0")),
         *("consumequeue/rmq_sys_wheel_timer", "config/consumerOffset.json.bak"),

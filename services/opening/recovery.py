@@ -242,7 +242,7 @@ def _look_for_counts(this: Recovery) -> None:
     if counts is None:
         return
     is_sound = is_sound and this.linked_before == engine.timerlog.end and are_sure(counts)
-    if is_sound and take_ahead(engine, this.log.end, counts):
+    if is_sound and take_ahead(engine, this.log.end):
         this.counts = counts
     name_stored(engine, counts)
 

@@ -94,7 +94,7 @@ def test_what_an_older_version_left_is_counted_as_put(tmp_path: Path) -> None:
     clock, path = ManualClock(), tmp_path / "s"
     with TimerStore(path, config=SMALL, clock=clock) as store:
         work(store, clock)
-    for name in ("topiccounts", "aheadcounts.json"):
+    for name in ("topiccounts", "aheadcounts"):
         (path / "config" / name).unlink()
     with TimerStore(path, config=SMALL, clock=clock) as store:
         assert all(each.put_count == each.pending_count for each in counted(store).values())
