@@ -3,8 +3,18 @@
 import ast
 import re
 from collections.abc import Iterator
+from importlib import import_module
 
-from tests.test_tidy import FOLDERS, OURS, ROOT, shown, tree_of
+from tests.test_tidy import (
+    FOLDERS,
+    KERNEL_FOLDERS,
+    OURS,
+    ROOT,
+    SOURCES,
+    module_name,
+    shown,
+    tree_of,
+)
 
 
 def classes_changed(tree: ast.AST) -> Iterator[int]:
@@ -120,3 +130,24 @@ def test_the_house_is_drawn_whole() -> None:
     drawn = [name for row in rows for name in re.findall(r"([a-z]+)/`", row)]
     rooms = [folder.name for folder in FOLDERS if any(folder.glob("[a-z]*.py"))]
     assert sorted(drawn) == sorted(rooms)
+
+
+ONE_NAME_TWO_NUMBERS = {
+    "RING_COUNT",  # entries of a ring, rings of a topic's due times
+}
+
+
+def test_a_constant_of_kernels_has_one_number() -> None:
+    """No type tells a wrong one apart: to a kernel each is an integer."""
+    numbers: dict[str, set[int]] = {}
+    for path in SOURCES:
+        if shown(path).startswith(KERNEL_FOLDERS):
+            module = import_module(module_name(path))
+            for node in tree_of(path).body:
+                if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                    name = node.target.id
+                    value = getattr(module, name, None)
+                    if name.isupper() and name[0] != "_" and isinstance(value, int):
+                        numbers.setdefault(name, set()).add(value)
+    found = {name for name, values in numbers.items() if len(values) > 1}
+    assert len(numbers) > 300 and found == ONE_NAME_TWO_NUMBERS

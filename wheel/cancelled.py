@@ -24,8 +24,8 @@ from timerstore.jit.record import Bytes, Flags, Words, record
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import IDENTITY_HELD, IDENTITY_OURS
 from timerstore.wheel.sets import (
-    ENTRY_WORDS,
     ROOM_WORDS,
+    SET_ENTRY_WORDS,
     grown,
     new_table,
     set_add,
@@ -257,7 +257,7 @@ class CancelledTimers:
 
     def check(self) -> None:
         """Assert that counts, entries and places agree; for tests. O(length)."""
-        entries = self.table.reshape(-1, ENTRY_WORDS)
+        entries = self.table.reshape(-1, SET_ENTRY_WORDS)
         high, low = entries[(entries != 0).any(axis=1)].T.copy()
         held = high == IDENTITY_HELD
         of_level = held | ((high == IDENTITY_OURS) & (low >= fmt.LEVEL_MARK))

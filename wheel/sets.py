@@ -15,8 +15,8 @@ from timerstore.jit.intrinsics import wrapping_multiply
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.record import Words
 
-ENTRY_WORDS: Final = 2
-ROOM_WORDS: Final = 2 * ENTRY_WORDS
+SET_ENTRY_WORDS: Final = 2
+ROOM_WORDS: Final = 2 * SET_ENTRY_WORDS
 """A table has so many words for each entry at least: it is half full at most."""
 LENGTH_MIN: Final = 2 * 1024
 
@@ -32,7 +32,7 @@ def spread(high: int, low: int) -> int:
 @inlined
 def set_home(table: Words, high: int, low: int) -> int:
     """Return the index from which an entry is looked for."""
-    return (spread(high, low) & (len(table) // ENTRY_WORDS - 1)) * ENTRY_WORDS
+    return (spread(high, low) & (len(table) // SET_ENTRY_WORDS - 1)) * SET_ENTRY_WORDS
 
 
 @inlined
@@ -44,7 +44,7 @@ def _find(table: Words, high: int, low: int) -> int:
             return at
         if table[at] == 0 and table[at + 1] == 0:
             return at
-        at = (at + ENTRY_WORDS) & (len(table) - 1)
+        at = (at + SET_ENTRY_WORDS) & (len(table) - 1)
 
 
 @inlined
@@ -74,32 +74,32 @@ def set_remove(table: Words, high: int, low: int) -> bool:
     at = _find(table, high, low)
     if table[at] == 0 and table[at + 1] == 0:
         return False
-    mask = len(table) // ENTRY_WORDS - 1
-    hole = at // ENTRY_WORDS
+    mask = len(table) // SET_ENTRY_WORDS - 1
+    hole = at // SET_ENTRY_WORDS
     place = hole
     while True:
         place = (place + 1) & mask
-        at = place * ENTRY_WORDS
+        at = place * SET_ENTRY_WORDS
         if table[at] == 0 and table[at + 1] == 0:
             break
         home = spread(table[at], table[at + 1]) & mask
         # Move it up unless its home lies behind the hole, on the way to its place.
         if (place - home) & mask >= (place - hole) & mask:
-            table[hole * ENTRY_WORDS] = table[at]
-            table[hole * ENTRY_WORDS + 1] = table[at + 1]
+            table[hole * SET_ENTRY_WORDS] = table[at]
+            table[hole * SET_ENTRY_WORDS + 1] = table[at + 1]
             hole = place
-    table[hole * ENTRY_WORDS] = 0
-    table[hole * ENTRY_WORDS + 1] = 0
+    table[hole * SET_ENTRY_WORDS] = 0
+    table[hole * SET_ENTRY_WORDS + 1] = 0
     return True
 
 
 @inlined
 def map_get(table: Words, offset: int) -> int:
     """Return what `map_put` stored for an offset, or −1. O(1) expected."""
-    mask = len(table) // ENTRY_WORDS - 1
+    mask = len(table) // SET_ENTRY_WORDS - 1
     place = spread(0, offset) & mask
     while True:
-        at = place * ENTRY_WORDS
+        at = place * SET_ENTRY_WORDS
         if table[at + 1] == 0:
             return -1
         if table[at] == offset + 1:
@@ -110,11 +110,11 @@ def map_get(table: Words, offset: int) -> int:
 @kernel_ahead
 def map_put_all(table: Words, offsets: Words, values: Words) -> None:
     """Store a value >= 0 for each offset >= 0; the smallest if one comes twice. O(n)."""
-    mask = len(table) // ENTRY_WORDS - 1
+    mask = len(table) // SET_ENTRY_WORDS - 1
     for i in range(len(offsets)):
         place = spread(0, offsets[i]) & mask
         while True:
-            at = place * ENTRY_WORDS
+            at = place * SET_ENTRY_WORDS
             if table[at + 1] == 0 or table[at] == offsets[i] + 1:
                 if table[at + 1] == 0 or values[i] + 1 < table[at + 1]:
                     table[at] = offsets[i] + 1
@@ -125,13 +125,13 @@ def map_put_all(table: Words, offsets: Words, values: Words) -> None:
 
 def map_keys(table: Words) -> Words:
     """Return the offsets for which anything is stored, in no order. O(table)."""
-    offsets, values = table.reshape(-1, ENTRY_WORDS).T
+    offsets, values = table.reshape(-1, SET_ENTRY_WORDS).T
     return offsets[values != 0] - 1
 
 
 @kernel_ahead
 def _copy_entries(table: Words, larger: Words) -> None:
-    for i in range(0, len(table), ENTRY_WORDS):
+    for i in range(0, len(table), SET_ENTRY_WORDS):
         if table[i] != 0 or table[i + 1] != 0:
             set_add(larger, table[i], table[i + 1])
 

@@ -73,12 +73,12 @@ from timerstore.wheel.cancelled import (
 from timerstore.wheel.place import may_have_rolled
 
 # What `get` says: NOT_JUDGED, or one of these.
-CANCELLED: Final = -1  # and still ahead
-PENDING: Final = 1
-PENDING_ROLLED: Final = 2  # a later copy may be the one that waits
+ID_CANCELLED: Final = -1  # and still ahead
+ID_PENDING: Final = 1
+ID_PENDING_ROLLED: Final = 2  # a later copy may be the one that waits
 # What `cancel` says: NOT_JUDGED, CANCELLED_NOW, CANCELLED_BEFORE, or one of these.
-PASSED: Final = 3  # cancelled before, and its time has passed
-OTHER_TOPIC: Final = -2
+ID_PASSED: Final = 3  # cancelled before, and its time has passed
+ID_OTHER_TOPIC: Final = -2
 """And less: −2 − row, if the templates are of another topic."""
 NOT_PLAIN: Final = -1
 """Of `reschedule`: Python has to say what describes the new timer."""
@@ -86,11 +86,11 @@ _FOUND: Final = 1
 _NOT_FOUND: Final = -1
 
 # What is told of a timer, behind the parts of its message.
-TOLD_DUE_MS: Final = SPAN_COLUMNS
-TOLD_OFFSET: Final = SPAN_COLUMNS + 1
-TOLD_ROW: Final = SPAN_COLUMNS + 2  # of the real topic's queue
-TOLD_INDEX: Final = SPAN_COLUMNS + 3  # of its entry in the timer topic's queue
-_TOLD_WORDS: Final = SPAN_COLUMNS + 4
+ID_DUE_MS: Final = SPAN_COLUMNS
+ID_OFFSET: Final = SPAN_COLUMNS + 1
+ID_ROW: Final = SPAN_COLUMNS + 2  # of the real topic's queue
+ID_INDEX: Final = SPAN_COLUMNS + 3  # of its entry in the timer topic's queue
+_ID_WORDS: Final = SPAN_COLUMNS + 4
 
 _REPLACES: Final = fmt.PROPERTY_REPLACES + b"\x01"
 _REPLACES_BYTES: Final = len(_REPLACES)
@@ -110,7 +110,7 @@ class Place:
     found: MessageParts
     key: Bytes  # uint8[KEY_DIGITS], scratch
     extra: Bytes  # uint8[_EXTRA_BYTES_MAX], scratch: `_REPLACES`, then what comes behind it
-    told: Words  # int64[_TOLD_WORDS], out
+    told: Words  # int64[_ID_WORDS], out
     clock: Words  # int64[8]: scratch of clock_ms and wake_for
     text_kind: int = 0  # the address of `str`
     text_data_at: int = 0  # TEXT_DATA_AT
@@ -136,7 +136,7 @@ def new_place(world: World, gate: Gate) -> Place:
     extra[:_REPLACES_BYTES] = np.frombuffer(_REPLACES, np.uint8)
     return Place(
         *(world, gate.words, new_stage(2), MessageParts(), np.zeros(fmt.KEY_DIGITS, np.uint8)),
-        *(extra, np.zeros(_TOLD_WORDS, np.int64), np.zeros(8, np.int64)),
+        *(extra, np.zeros(_ID_WORDS, np.int64), np.zeros(8, np.int64)),
         text_kind=object_at(str),
         text_data_at=TEXT_DATA_AT,
         bytes_kind=object_at(bytes),
@@ -172,8 +172,8 @@ def _read_id(place: Place, id: int) -> bool:
     due_ms, offset = get_hex_12(digits, 0), get_hex_12(digits, 12)
     if not id_is(digits, 0, due_ms, offset, place.world.settings.store_tag):
         return False  # no digits, or lower-case ones
-    place.told[TOLD_DUE_MS] = due_ms
-    place.told[TOLD_OFFSET] = offset
+    place.told[ID_DUE_MS] = due_ms
+    place.told[ID_OFFSET] = offset
     return offset < fmt.LEVEL_MARK and offset < observe(place.world.commitlog, "end")
 
 
@@ -184,12 +184,12 @@ def _find_first_put(place: Place, buf: Bytes) -> int:
     Below 0: go the long way. Born time and index in the queue are told.
     """
     world, found = place.world, place.found
-    due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
+    due_ms, offset = place.told[ID_DUE_MS], place.told[ID_OFFSET]
     at = offset % world.commitlog.segment_bytes
     if len(buf) == 0 or read_message(buf, at, found, True) != GOOD:
         return _NOT_FOUND
     place.told[SPAN_BORN_MS] = get_i64(buf, at + fmt.MESSAGE_BORN_AT)
-    place.told[TOLD_INDEX] = get_i64(buf, at + fmt.MESSAGE_QUEUE_INDEX_AT)
+    place.told[ID_INDEX] = get_i64(buf, at + fmt.MESSAGE_QUEUE_INDEX_AT)
     tag = world.settings.store_tag
     row: int = row_of_first_put(world.queues, buf, found, due_ms, offset, tag)
     return row
@@ -199,18 +199,18 @@ def _find_first_put(place: Place, buf: Bytes) -> int:
 def _find_of_topic(place: Place, templates: Templates, buf: Bytes) -> int:
     """Read the message that was told of, if its topic has these templates: _FOUND.
 
-    Else what the call says: NOT_JUDGED, or less: see OTHER_TOPIC.
+    Else what the call says: NOT_JUDGED, or less: see ID_OTHER_TOPIC.
     """
     row = _find_first_put(place, buf)
     if row < 0:
         return NOT_JUDGED
-    return _FOUND if row == templates.delete.pending_row else OTHER_TOPIC - row
+    return _FOUND if row == templates.delete.pending_row else ID_OTHER_TOPIC - row
 
 
 @inlined
 def _frame_delete(place: Place, i: int, at: int, template: Template, now_ms: int) -> None:
     """Frame the delete of the timer that was told of as message `i` of the stage."""
-    due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
+    due_ms, offset = place.told[ID_DUE_MS], place.told[ID_OFFSET]
     put_id(place.key, 0, due_ms, offset, place.world.settings.store_tag)
     frame_new(place.stage, i, at, template, NewSays(DELETE_BODY, place.key, due_ms), now_ms)
     place.stage.born_ms[i] = place.told[SPAN_BORN_MS]
@@ -225,8 +225,8 @@ def _append_staged(place: Place, count: int, now_ms: int, soonest_ms: int) -> in
     NOT_JUDGED; only with the first was anything done.
     """
     world, log = place.world, place.world.commitlog
-    due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
-    index, verdict, before = place.told[TOLD_INDEX], NOT_JUDGED, act_as(CANCEL)
+    due_ms, offset = place.told[ID_DUE_MS], place.told[ID_OFFSET]
+    index, verdict, before = place.told[ID_INDEX], NOT_JUDGED, act_as(CANCEL)
     lock_acquire(world.fire_lock)
     if cancelled_contains(world.cancelled, IDENTITY_OURS, offset):
         verdict = CANCELLED_BEFORE
@@ -251,7 +251,7 @@ def _copy_out(place: Place, buf: Bytes, row: int) -> None:
     at = found.at
     copy_bytes(place.stage.buffer, 0, buf, at, found.size)
     note_parts(buf, at, found, row, told, 0)
-    told[TOLD_ROW] = row
+    told[ID_ROW] = row
     for i in range(SPAN_BODY, SPAN_PROPERTIES_END + 1):
         told[i] -= at
     for i in range(SPAN_KEY, SPAN_COLUMNS):  # −1 for none stays below 0
@@ -263,25 +263,25 @@ def _get_inside(place: Place, id: int) -> int:
     world = place.world
     if not _read_id(place, id):
         return NOT_JUDGED
-    due_ms, offset = place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET]
+    due_ms, offset = place.told[ID_DUE_MS], place.told[ID_OFFSET]
     buf = segment_at(world.commitlog, offset)
     row = _find_first_put(place, buf)
     if row < 0 or place.found.size > len(place.stage.buffer):
         return NOT_JUDGED
     _copy_out(place, buf, row)
     rolled = may_have_rolled(world.settings, due_ms, place.told[SPAN_BORN_MS])
-    index, verdict = place.told[TOLD_INDEX], NOT_JUDGED
+    index, verdict = place.told[ID_INDEX], NOT_JUDGED
     lock_acquire(world.fire_lock)
     if is_ahead(world, due_ms, index, offset):
-        verdict = PENDING_ROLLED if rolled else PENDING
+        verdict = ID_PENDING_ROLLED if rolled else ID_PENDING
         if cancelled_contains(world.cancelled, IDENTITY_OURS, offset):
-            verdict = CANCELLED
+            verdict = ID_CANCELLED
     lock_release(world.fire_lock)
     return verdict
 
 
 def _get(address: int, id: int) -> int:
-    """Read a timer's message into `found`, copy it, tell its parts: PENDING, what is beside it.
+    """Read a timer's message into `found`, copy it, tell its parts: ID_PENDING, what is beside it.
 
     NOT_JUDGED: go the long way.
     """
@@ -297,22 +297,22 @@ def _get(address: int, id: int) -> int:
 def _cancel_inside(place: Place, templates: Templates, id: int, now_ms: int) -> int:
     if not _read_id(place, id):
         return NOT_JUDGED
-    buf = segment_at(place.world.commitlog, place.told[TOLD_OFFSET])
+    buf = segment_at(place.world.commitlog, place.told[ID_OFFSET])
     said: int = _find_of_topic(place, templates, buf)
     if said != _FOUND:
         return said
     _frame_delete(place, 0, 0, templates.delete, now_ms)
     verdict: int = _append_staged(place, 1, now_ms, now_ms + NO_HURRY_MS)
-    if verdict == CANCELLED_BEFORE and place.told[TOLD_DUE_MS] <= now_ms:
-        return PASSED
+    if verdict == CANCELLED_BEFORE and place.told[ID_DUE_MS] <= now_ms:
+        return ID_PASSED
     return verdict
 
 
 def _cancel(address: int, templates: int, id: int, now_ms: int) -> int:
     """Cancel a timer, append its delete, wake who must see it: CANCELLED_NOW, what is beside it.
 
-    NOT_JUDGED: nothing done, go the long way; below: see OTHER_TOPIC. `now_ms`: 0 if the kernel is
-    to ask the clock.
+    NOT_JUDGED: nothing done, go the long way; below: see ID_OTHER_TOPIC. `now_ms`: 0 if the kernel
+    is to ask the clock.
     """
     place = _place_at(address)
     verdict, word = NOT_JUDGED, gate_enter(place.gate)
@@ -351,7 +351,7 @@ def _compose_extra(place: Place, buf: Bytes) -> int:
     if at < 0 or count < 0 or count > _EXTRA_BYTES_MAX - REPLACED_BYTES:
         return -1
     tag = place.world.settings.store_tag
-    put_id(extra, _REPLACES_BYTES, place.told[TOLD_DUE_MS], place.told[TOLD_OFFSET], tag)
+    put_id(extra, _REPLACES_BYTES, place.told[ID_DUE_MS], place.told[ID_OFFSET], tag)
     put_u8(extra, REPLACED_BYTES - 1, fmt.VALUE_END)
     if count > 0:
         copy_bytes(extra, REPLACED_BYTES, buf, at, count)
@@ -370,7 +370,7 @@ def _reschedule_inside(
 ) -> int:
     if not _read_id(place, id):
         return NOT_JUDGED
-    buf = segment_at(place.world.commitlog, place.told[TOLD_OFFSET])
+    buf = segment_at(place.world.commitlog, place.told[ID_OFFSET])
     said: int = _find_of_topic(place, templates, buf)
     if said != _FOUND:
         return said
@@ -409,9 +409,9 @@ def _reschedule(
 ) -> int:
     """Append a timer in the place of another one, with that one's delete; return its offset.
 
-    Both are noticed. NOT_JUDGED, which is 0: nothing done, go the long way; below: see OTHER_TOPIC,
-    NOT_PLAIN. `body`, `extra`: the addresses of bytes, the new one's body and properties; 0: as
-    they were.
+    Both are noticed. NOT_JUDGED, which is 0: nothing done, go the long way; below: see
+    ID_OTHER_TOPIC, NOT_PLAIN. `body`, `extra`: the addresses of bytes, the new one's body and
+    properties; 0: as they were.
     """
     place = _place_at(address)
     result, word = NOT_JUDGED, gate_enter(place.gate)
@@ -438,13 +438,13 @@ class Kernels:
         self._reschedule = entry_point(_reschedule)
 
     def get(self, place: Place, id: object) -> int:
-        """Tell the parts of a timer's message: PENDING, PENDING_ROLLED, CANCELLED or NOT_JUDGED."""
+        """Tell the parts of a timer's message: ID_PENDING, _ROLLED, ID_CANCELLED or NOT_JUDGED."""
         return self._get(place.block_address, object_at(id))  # type: ignore[attr-defined]
 
     def cancel(self, place: Place, templates: Templates, id: object, now_ms: int) -> int:
-        """Cancel a timer that lies ahead: CANCELLED_NOW, CANCELLED_BEFORE, PASSED, NOT_JUDGED.
+        """Cancel a timer that lies ahead: CANCELLED_NOW, CANCELLED_BEFORE, ID_PASSED, NOT_JUDGED.
 
-        Less: OTHER_TOPIC − the row of the topic whose templates it takes. `now_ms`: 0 for the
+        Less: ID_OTHER_TOPIC − the row of the topic whose templates it takes. `now_ms`: 0 for the
         system's clock.
         """
         return self._cancel(

@@ -28,11 +28,11 @@ from timerstore.timelog.writing.append import QUEUE_COUNT_MAX, QueueTable
 from timerstore.timelog.writing.consumequeue import find_row
 
 # What there is in the place of a row.
-UNKNOWN: Final = -1
-GONE: Final = -2
-UNMAPPED: Final = -3
-NO_ROW: Final = -4  # nothing was put to that topic or fired since the store was opened
-DAMAGED: Final = -5  # a message begins there that cannot be read
+PUT_UNKNOWN: Final = -1
+PUT_GONE: Final = -2
+PUT_UNMAPPED: Final = -3
+PUT_NO_ROW: Final = -4  # nothing was put to that topic or fired since the store was opened
+PUT_DAMAGED: Final = -5  # a message begins there that cannot be read
 
 
 class FirstPuts(NamedTuple):
@@ -50,7 +50,7 @@ class FirstPuts(NamedTuple):
 def new_first_puts(due_ms: Words, offset: Words) -> FirstPuts:
     """Return first puts of which nothing is known but their ids."""
     count = len(offset)
-    row, level = np.full(count, UNMAPPED, np.int64), np.full(count, -1, np.int64)
+    row, level = np.full(count, PUT_UNMAPPED, np.int64), np.full(count, -1, np.int64)
     entry, born_ms, body_bytes = (np.zeros(count, np.int64) for _ in range(3))
     return FirstPuts(due_ms, offset, row, entry, level, born_ms, body_bytes)
 
@@ -61,42 +61,42 @@ def row_of_first_put(
 ) -> int:
     """Return the row of the real topic's queue of a message that was read.
 
-    UNKNOWN if it is not the first put of the id with this due time and offset; NO_ROW if
+    PUT_UNKNOWN if it is not the first put of the id with this due time and offset; PUT_NO_ROW if
     nothing was put to that topic or fired since the store was opened.
     """
     if found.real_topic_bytes < 0 or found.deletes_bytes >= 0:
-        return UNKNOWN
+        return PUT_UNKNOWN
     if found.key_bytes != fmt.KEY_DIGITS or not id_is(buf, found.key_at, due_ms, offset, tag):
-        return UNKNOWN
+        return PUT_UNKNOWN
     row = find_row(
         queues, buf, found.real_topic_at, found.real_topic_bytes, max(0, found.real_queue)
     )
-    return row if row >= 0 else NO_ROW
+    return row if row >= 0 else PUT_NO_ROW
 
 
 @kernel_ahead
 def look_up(world: World, puts: FirstPuts, start: int, end: int, found: MessageParts) -> int:
     """Read the first put of each id, of which due time and offset are given.
 
-    Return the first whose segment is not mapped, or which has NO_ROW, or n. `start`, `end`: what
-    the commit log holds. O(bytes).
+    Return the first whose segment is not mapped, or which has PUT_NO_ROW, or n. `start`, `end`:
+    what the commit log holds. O(bytes).
     """
     commitlog, tag, offsets, rows = world.commitlog, world.settings.store_tag, puts.offset, puts.row
     for i in range(len(offsets)):
         if i + MESSAGES_AHEAD < len(offsets):
             prefetch_message(commitlog, offsets[i + MESSAGES_AHEAD] & ~fmt.LEVEL_MARK)
-        if rows[i] != UNMAPPED and rows[i] != NO_ROW:
+        if rows[i] != PUT_UNMAPPED and rows[i] != PUT_NO_ROW:
             continue
         offset = offsets[i] & ~fmt.LEVEL_MARK
-        rows[i] = UNKNOWN
+        rows[i] = PUT_UNKNOWN
         if offset < start:
-            rows[i] = GONE
+            rows[i] = PUT_GONE
             continue
         if offset >= end:
             continue
         buf = segment_at(commitlog, offset)
         if len(buf) == 0:
-            rows[i] = UNMAPPED
+            rows[i] = PUT_UNMAPPED
             return i
         at = offset % commitlog.segment_bytes
         status = read_message(buf, at, found, True)
@@ -104,12 +104,12 @@ def look_up(world: World, puts: FirstPuts, start: int, end: int, found: MessageP
             its_own = at + fmt.MESSAGE_HEADER_BYTES <= len(buf)
             its_own = its_own and get_i64(buf, at + fmt.MESSAGE_OFFSET_AT) == offset
             if status == BAD_CRC or its_own:
-                rows[i] = DAMAGED
+                rows[i] = PUT_DAMAGED
             continue
         rows[i] = row_of_first_put(world.queues, buf, found, puts.due_ms[i], offsets[i], tag)
-        if rows[i] == NO_ROW:
+        if rows[i] == PUT_NO_ROW:
             return i
-        if rows[i] == UNKNOWN:
+        if rows[i] == PUT_UNKNOWN:
             continue
         puts.entry[i] = get_i64(buf, at + fmt.MESSAGE_QUEUE_INDEX_AT)
         puts.born_ms[i] = get_i64(buf, at + fmt.MESSAGE_BORN_AT)

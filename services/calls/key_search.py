@@ -58,11 +58,11 @@ GO_ON: Final = 2
 GO_ON_WITHOUT: Final = 3  # what was found last is not pending: it leaves its chain
 
 # What a search says.
-NOTHING_LEFT: Final = 0
-FOUND: Final = 1
-BEHIND: Final = 2  # the index has to catch up first
-UNMAPPED: Final = 3  # the segment of MESSAGE must be mapped; then GO_ON
-NO_WORD: Final = 4  # a key that has only blanks has no entry
+SEARCH_NOTHING_LEFT: Final = 0
+SEARCH_FOUND: Final = 1
+SEARCH_BEHIND: Final = 2  # the index has to catch up first
+SEARCH_UNMAPPED: Final = 3  # the segment of MESSAGE must be mapped; then GO_ON
+SEARCH_NO_WORD: Final = 4  # a key that has only blanks has no entry
 
 # Words of `KeyPlace.state`.
 MESSAGE: Final = 0  # what was found, or is to be mapped
@@ -240,10 +240,10 @@ def _search(address: int, key: int, key_bytes: int, topic: int, topic_bytes: int
         if how == BEGIN:
             state[_FLOOR] = observe(world.cleaning, "floor")
             if _is_behind(world, index, state[_FLOOR]):
-                return BEHIND
+                return SEARCH_BEHIND
         start = word_start(wanted, 0, key_bytes)
         if start == key_bytes:
-            return NO_WORD
+            return SEARCH_NO_WORD
         count = word_end(wanted, start, key_bytes) - start
         note_progress(world, index)
         state[_IS_MOVED] = 0
@@ -264,9 +264,9 @@ def _search(address: int, key: int, key_bytes: int, topic: int, topic_bytes: int
         if number < 0:
             if state[_QUEUE] == 1:
                 if state[_IS_MOVED] == 0:
-                    return NOTHING_LEFT
+                    return SEARCH_NOTHING_LEFT
                 state[_IS_MOVED], state[_FLOOR] = 0, observe(world.cleaning, "floor")
-                return BEHIND
+                return SEARCH_BEHIND
             state[_QUEUE] = 1
             _begin_file(place, index.file_count - 1)
             continue
@@ -288,11 +288,11 @@ def _search(address: int, key: int, key_bytes: int, topic: int, topic_bytes: int
                 if kind >= _MISSING or kind == _MATCH:
                     state[MESSAGE] = message
             if kind == _MISSING:
-                return UNMAPPED
+                return SEARCH_UNMAPPED
             state[_ENTRY] = previous
             if kind == _MATCH:
                 state[_LAST] = entry
-                return FOUND
+                return SEARCH_FOUND
             if kind == _SETTLED:
                 _cut(place, file, room, previous)
             else:

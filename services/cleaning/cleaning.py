@@ -42,7 +42,7 @@ from timerstore.jit.record import Words
 from timerstore.services.cleaning.forgetting import NO_TARGET, forget_targets, live_bytes
 from timerstore.services.cleaning.pass_units import Pass, Round, UnitRanges, Walk
 from timerstore.services.damage.pass_lost import pass_lost
-from timerstore.services.looking.log_units import CHUNK_UNITS, all_units
+from timerstore.services.looking.log_units import SCAN_UNITS, all_units
 from timerstore.services.pipeline.copying import (
     Counted,
     append_staged,
@@ -249,7 +249,7 @@ class Cleaner:
         many."""
         self.wait_slots = max(2, WAIT_MS // engine.precision_ms)
         """Slots behind the claimed ones that are waited for, if nothing later is pending."""
-        self.units_at_once = CHUNK_UNITS
+        self.units_at_once = SCAN_UNITS
         """Units that a step reads, or looks at."""
         self.on_copies: Callable[[int], None] | None = None
         """Called after copies, which are due at that ms or later: enqueue-get may be asleep."""

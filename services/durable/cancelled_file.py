@@ -23,7 +23,7 @@ from timerstore.timelog.bytes.message import IDENTITY_HELD
 from timerstore.timelog.files.checkpoint import TimerCheckpoint
 from timerstore.wheel import judge
 from timerstore.wheel.cancelled import are_of_level
-from timerstore.wheel.sets import ENTRY_WORDS
+from timerstore.wheel.sets import SET_ENTRY_WORDS
 
 CANCELLED_FILE: Final = "cancelledset"
 _HEAD = np.dtype([("mark", "S4"), ("crc", ">u4"), ("log_end", ">i8"), ("set_count", ">i8")])
@@ -39,7 +39,7 @@ def write_cancelled(engine: Engine, checkpoint: TimerCheckpoint) -> None:
     """
     if not checkpoint.cancelled_count:
         return
-    entries = engine.cancelled.table.reshape(-1, ENTRY_WORDS)
+    entries = engine.cancelled.table.reshape(-1, SET_ENTRY_WORDS)
     is_kept = (entries != 0).any(axis=1) & (entries[:, 0] != IDENTITY_HELD)
     try:
         passed = list(_passed_targets(engine, checkpoint))
@@ -74,7 +74,7 @@ def read_cancelled(engine: Engine, log_end: int, set_count: int) -> Rows | None:
     path = engine.path / "config" / CANCELLED_FILE
     try:
         data = engine.disk.read(path) or b""
-        if len(data) < _HEAD.itemsize or (len(data) - _HEAD.itemsize) % (8 * ENTRY_WORDS):
+        if len(data) < _HEAD.itemsize or (len(data) - _HEAD.itemsize) % (8 * SET_ENTRY_WORDS):
             return None
         head = np.frombuffer(data, _HEAD, 1)[0]
         if head["mark"] != _MARK or int(head["crc"]) != zlib.crc32(data[_CRC_FROM:]):
@@ -85,4 +85,4 @@ def read_cancelled(engine: Engine, log_end: int, set_count: int) -> Rows | None:
     if (int(head["log_end"]), int(head["set_count"])) != (log_end, set_count):
         return None
     words: Rows = np.frombuffer(data, _WORD, offset=_HEAD.itemsize).astype(np.int64)
-    return words.reshape(-1, ENTRY_WORDS)
+    return words.reshape(-1, SET_ENTRY_WORDS)

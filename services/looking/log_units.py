@@ -22,7 +22,7 @@ from timerstore.timelog.timerlog import WALK_DAMAGED, WALK_DONE, WALK_UNMAPPED, 
 if TYPE_CHECKING:
     from timerstore.services.engine.engine import Engine
 
-CHUNK_UNITS: Final = 16_384
+SCAN_UNITS: Final = 16_384
 
 
 def all_units(engine: Engine, start: int, stop: int, from_slot: int = -1) -> Iterator[Units]:
@@ -56,7 +56,7 @@ def live_units(engine: Engine) -> Iterator[Units]:
 def _units(
     engine: Engine, reader: ReadSegments | PinnedLog, start: int, stop: int, from_slot: int
 ) -> Iterator[Units]:
-    units = Units.room(CHUNK_UNITS)
+    units = Units.room(SCAN_UNITS)
     where = np.array([start, 0], np.int64)
     while where[0] < stop:
         part = read_units(engine, reader, stop, from_slot, units, where)

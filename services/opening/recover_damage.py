@@ -19,7 +19,7 @@ from timerstore.timelog.reading.pastdamage import lost_up_to, read_framed
 from timerstore.timelog.reading.reader import StoreReader
 from timerstore.timelog.reading.scan import LoggedMessages
 
-NO_MESSAGE: Final = -1
+NO_NEXT_MESSAGE: Final = -1
 
 
 class DamagedLog:
@@ -37,15 +37,15 @@ class DamagedLog:
         self._reader: StoreReader | None = None
 
     def resume(self, offset: int, reason: str) -> int:
-        """Return where to go on if there is no message at `offset`; NO_MESSAGE at the end."""
+        """Return where to go on if there is no message at `offset`; NO_NEXT_MESSAGE at the end."""
         log = self.engine.commitlog
         stop = log.files_end if self.durable is None else self.durable
         if offset >= stop:
-            return NO_MESSAGE
+            return NO_NEXT_MESSAGE
         following = self._read().next_message(offset, stop)
         if following < 0:
             if self.durable is None:
-                return NO_MESSAGE
+                return NO_NEXT_MESSAGE
             following = self.durable
         self.engine.damage.note("commitlog", offset, lost_up_to(reason, offset, following))
         self.ranges.add(offset, following)

@@ -15,7 +15,7 @@ from timerstore.services.opening.level_due_times import LevelDueTimes
 from timerstore.services.opening.progress import OpeningProgress
 from timerstore.services.opening.recover_copies import drop_before
 from timerstore.services.opening.recover_counts import Recount
-from timerstore.services.opening.recover_damage import NO_MESSAGE, DamagedLog
+from timerstore.services.opening.recover_damage import NO_NEXT_MESSAGE, DamagedLog
 from timerstore.services.opening.recover_deletes import level_deletes
 from timerstore.services.opening.recover_queue_files import check_queue_files
 from timerstore.services.opening.recover_queues import (
@@ -143,7 +143,7 @@ class LogScan:
         if place.stopped == scan.STOP_BAD:
             reason = REASONS[int(self._rows.status[len(part)])]
         resume = self.damaged.resume(bad, reason)
-        if resume == NO_MESSAGE:
+        if resume == NO_NEXT_MESSAGE:
             place.offset = torn
             return False
         self._take(part[whole:], queue_rows[whole:])  # behind it is more: the batch was whole

@@ -31,11 +31,11 @@ from timerstore.timelog.writing.frame import (
 )
 
 # What became of an entry that is not copied; kept in `world.outcome`. What was copied is 0 or more.
-CANCELLED: Final = -1
-UNREADABLE: Final = -2
-WAIT: Final = -3  # there is a need; nothing was done
+SOURCE_CANCELLED: Final = -1
+SOURCE_UNREADABLE: Final = -2
+SOURCE_WAIT: Final = -3  # there is a need; nothing was done
 
-FOUND: Final = 0
+SOURCE_FOUND: Final = 0
 
 _TIMER_TOPIC_BYTES = len(fmt.TIMER_TOPIC)
 _PREFETCHED_BYTES: Final = 448
@@ -79,17 +79,17 @@ def stage_is_full(staged: int, staged_bytes: int, size: int) -> bool:
 
 @inlined
 def find_source(world: World, thread: ServiceThread, buf: Bytes, message: int) -> int:
-    """Tell whether a message's segment `buf` is there: FOUND, or UNREADABLE, or WAIT with a need.
+    """Tell whether a message's segment `buf` is there: a SOURCE_ constant, WAIT with a need.
 
     The caller looked the segment up once, and goes on with what was found: a second look may find
     nothing, because another thread drops maps meanwhile.
     """
     if message < 0 or message >= world.commitlog.end:
-        return UNREADABLE
+        return SOURCE_UNREADABLE
     if len(buf) == 0:
         tell_need(thread, needs.COMMITLOG_READ, message)
-        return WAIT
-    return FOUND
+        return SOURCE_WAIT
+    return SOURCE_FOUND
 
 
 @inlined_always
@@ -137,7 +137,7 @@ def stage_copy(
         to = Destination(world.queues.name, 0, _TIMER_TOPIC_BYTES, 0)
     size = frame_copy(stage.buffer, at, buf, found, to, says)
     if size < 0 or not fits_segment(world.commitlog.segment_bytes, size):
-        return UNREADABLE
+        return SOURCE_UNREADABLE
     stage.size[i] = size
     stage.row[i] = counts.row
     stage.pending_row[i] = counts.pending_row

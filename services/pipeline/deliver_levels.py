@@ -32,10 +32,10 @@ from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.record import Bytes, observe
 from timerstore.jit.system import clock_ms
 from timerstore.services.pipeline.copying import (
-    CANCELLED,
-    FOUND,
-    UNREADABLE,
-    WAIT,
+    SOURCE_CANCELLED,
+    SOURCE_FOUND,
+    SOURCE_UNREADABLE,
+    SOURCE_WAIT,
     Counted,
     append_staged,
     count_fired,
@@ -278,7 +278,7 @@ def _deliver(world: World, level: int, end: int, now_ms: int) -> int:
                 break
             entry_ms = get_i64(buf, at + fmt.ENTRY_TAGS_AT)
             outcome = _stage(world, message, size, due_ms, entry_ms, staged, staged_bytes)
-        if outcome == WAIT:
+        if outcome == SOURCE_WAIT:
             break
         world.outcome[seen] = outcome
         if outcome == DELIVERED:
@@ -310,17 +310,17 @@ def _stage(
         return _SKIPPED
     buf = segment_at(world.commitlog, message)
     outcome = find_source(world, mine, buf, message)
-    if outcome != FOUND:
+    if outcome != SOURCE_FOUND:
         return outcome
     if not read_source(world, buf, found, message, size) or found.real_topic_bytes <= 0:
-        return UNREADABLE
+        return SOURCE_UNREADABLE
     if is_half_topic(buf, found.real_topic_at, found.real_topic_bytes):
         return _SKIPPED
     if world.cancelled.level_count > 0 and _is_cancelled(world, buf, message):
-        return CANCELLED
+        return SOURCE_CANCELLED
     row = find_destination(world, mine, buf, message)
     if row < 0:
-        return WAIT
+        return SOURCE_WAIT
     asked_ms = due_ms  # a broker's key says nothing about it
     if is_ours(buf, found, world.settings.store_tag):
         asked_ms = -1
@@ -355,11 +355,11 @@ def _settle(world: World, level: int, seen: int, appended: int) -> int:
                 levels.clamped_count += 1
             count_fired(world, counts, staged)
             staged += 1
-        elif outcome == CANCELLED:
+        elif outcome == SOURCE_CANCELLED:
             counts.dropped_count += 1
             message = _field(world, level, first + done, fmt.ENTRY_OFFSET_AT)
             cancelled_remove(world.cancelled, IDENTITY_OURS, message | fmt.LEVEL_MARK)
-        elif outcome == UNREADABLE:
+        elif outcome == SOURCE_UNREADABLE:
             message = _field(world, level, first + done, fmt.ENTRY_OFFSET_AT)
             note_lost(world.deliver_levels.thread, message, INFO_LEVEL)
         else:

@@ -14,10 +14,10 @@ from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.record import Bytes, Words, observe, publish
 from timerstore.jit.system import read_ahead, steady_ns
 from timerstore.services.pipeline.copying import (
-    CANCELLED,
-    FOUND,
-    UNREADABLE,
-    WAIT,
+    SOURCE_CANCELLED,
+    SOURCE_FOUND,
+    SOURCE_UNREADABLE,
+    SOURCE_WAIT,
     Counted,
     append_staged,
     count_fired,
@@ -63,7 +63,7 @@ from timerstore.wheel.near import (
 )
 
 PASS_SLOTS: Final = 4_096
-TOUCH_NS: Final = 2_000_000
+MESSAGES_TOUCH_NS: Final = 2_000_000
 """So long a step waits for pages before it fires what has come."""
 _AHEAD: Final = 12
 
@@ -92,7 +92,7 @@ def _touch_taken(world: World, clock: Words) -> int:
     """Wait for the pages of what is fired next, without a lock; return how many entries that is.
 
     If pages were missing lately, all that waits is asked for first, so that the disk reads many
-    pages at the same time; then it waits for TOUCH_NS at most.
+    pages at the same time; then it waits for MESSAGES_TOUCH_NS at most.
     """
     mine, ring, log = world.dequeue_put, world.dequeue_ring, world.commitlog
     head, waiting = ring.ends.head, waiting_count(ring.ends)
@@ -104,7 +104,7 @@ def _touch_taken(world: World, clock: Words) -> int:
             if size > 0:
                 read_ahead(buf, ring.message[at] % log.segment_bytes, size)
         mine.asked_tail = head + waiting
-        until_ns = steady_ns(clock) + TOUCH_NS
+        until_ns = steady_ns(clock) + MESSAGES_TOUCH_NS
     count, touched_bytes = 0, 0
     while count < min(waiting, STAGE_COUNT_MAX) and touched_bytes < BATCH_BYTES:
         at = place_of(head + count)
@@ -134,7 +134,7 @@ def _append_taken(world: World, now_ms: int, ready: int, is_timed: bool, clock: 
         if stage_is_full(staged, staged_bytes, info_size(info)):
             break
         outcome = _stage(world, at, staged, staged_bytes, now_ms)
-        if outcome == WAIT:
+        if outcome == SOURCE_WAIT:
             break
         world.outcome[seen] = outcome
         if outcome == _FORGET:
@@ -168,23 +168,23 @@ def _stage(world: World, place: int, i: int, at: int, now_ms: int) -> int:
     mine, found = world.dequeue_put.thread, world.dequeue_put.thread.found
     buf = segment_at(world.commitlog, message)
     outcome = find_source(world, mine, buf, message)
-    if outcome != FOUND:
+    if outcome != SOURCE_FOUND:
         return outcome
     if info & fmt.UNIT_DELETE != 0:
         _read_target(world, buf, message, slot)
         return _FORGET
     if not read_source(world, buf, found, message, info_size(info)):
-        return UNREADABLE
+        return SOURCE_UNREADABLE
     if found.due_ms < 0 or found.real_topic_bytes < 0:
-        return UNREADABLE
+        return SOURCE_UNREADABLE
     due_ms = exact_due_ms(buf, found, world.settings.store_tag, world.settings.precision_ms)
     if world.cancelled.count > 0:
         identify_timer(buf, found, world.settings.store_tag)
         if cancelled_contains(world.cancelled, found.identity_high, found.identity_low):
-            return CANCELLED
+            return SOURCE_CANCELLED
     row = find_destination(world, mine, buf, message)
     if row < 0:
-        return WAIT
+        return SOURCE_WAIT
     stored_ms = get_i64(buf, stored_at(buf, message % world.commitlog.segment_bytes))
     says = CopySays(FIRED, message, stored_ms, now_ms)
     counts = Counted(row, row, due_ms, due_ms)
@@ -210,7 +210,7 @@ def _settle(world: World, head: int, seen: int, appended: int) -> int:
             until_ms = max(until_ms, world.staged_due[staged])
             count_fired(world, world.dequeue_put.counts, staged)
             staged += 1
-        elif outcome == CANCELLED:
+        elif outcome == SOURCE_CANCELLED:
             world.dequeue_put.counts.dropped_count += 1
         elif outcome == _FORGET:
             # A call that cancels a timer of this slot from now on looks for it: its entry may be

@@ -287,7 +287,7 @@ class Alone:
     def cancelled(self) -> set[tuple[int, int]]:
         """The entries of the cancelled set, whose counts agree."""
         self.engine.cancelled.check()
-        table = self.engine.cancelled.table.reshape(-1, sets.ENTRY_WORDS)
+        table = self.engine.cancelled.table.reshape(-1, sets.SET_ENTRY_WORDS)
         return {(int(high), int(low)) for high, low in table.tolist() if high or low}
 
     @property

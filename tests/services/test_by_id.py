@@ -12,14 +12,14 @@ from tests.naive_by_id import Pending
 from tests.services.alone import CONFIG, DEQUEUE_PUT, START_MS, Alone, timer
 from timerstore.jit.locks import Gate
 from timerstore.services.calls.by_id import (
-    CANCELLED,
-    OTHER_TOPIC,
-    PASSED,
-    PENDING,
-    PENDING_ROLLED,
-    TOLD_DUE_MS,
-    TOLD_OFFSET,
-    TOLD_ROW,
+    ID_CANCELLED,
+    ID_DUE_MS,
+    ID_OFFSET,
+    ID_OTHER_TOPIC,
+    ID_PASSED,
+    ID_PENDING,
+    ID_PENDING_ROLLED,
+    ID_ROW,
     Kernels,
     Templates,
     new_place,
@@ -85,18 +85,18 @@ def test_both_agree_on_every_id(timers: Any, asked: Any, linked: int, ahead: int
             id = spoilt(list(model.by_id)[which % len(model.by_id)], how)
             expected = model.get(id)
             verdict = kernels.get(place, id)
-            assert (verdict >= PENDING) == (expected is not None)
-            assert (verdict == CANCELLED) == model.is_cancelled(id)
+            assert (verdict >= ID_PENDING) == (expected is not None)
+            assert (verdict == ID_CANCELLED) == model.is_cancelled(id)
             if expected is not None:
                 told = place.told.tolist()
-                assert told[TOLD_DUE_MS] == int(id[:12], 16)
-                assert told[TOLD_OFFSET] == expected.offset
+                assert told[ID_DUE_MS] == int(id[:12], 16)
+                assert told[ID_OFFSET] == expected.offset
                 body = place.stage.buffer[told[SPAN_BODY] : told[SPAN_BODY_END]].tobytes()
                 assert body == expected.body
                 topic = expected.properties["REAL_TOPIC"]
-                assert told[TOLD_ROW] == alone.row(topic)
-                ahead_slots = told[TOLD_DUE_MS] // 100 - expected.born_ms // 100
-                assert (verdict == PENDING_ROLLED) == (ahead_slots >= 12)
+                assert told[ID_ROW] == alone.row(topic)
+                ahead_slots = told[ID_DUE_MS] // 100 - expected.born_ms // 100
+                assert (verdict == ID_PENDING_ROLLED) == (ahead_slots >= 12)
             check_cancel(alone, model, kernels, place, id)
             assert not gate.words.any()
 
@@ -116,7 +116,7 @@ def check_cancel(alone: Alone, model: Pending, kernels: Kernels, place: Any, id:
     verdict = kernels.cancel(place, templates, id, START_MS)
     if known is not None:
         row = alone.row(known.properties["REAL_TOPIC"])
-        assert verdict == OTHER_TOPIC - row
+        assert verdict == ID_OTHER_TOPIC - row
         templates = templates_of(alone, known.properties["REAL_TOPIC"], row)
         verdict = kernels.cancel(place, templates, id, START_MS)
         for _ in range(3):
@@ -124,7 +124,7 @@ def check_cancel(alone: Alone, model: Pending, kernels: Kernels, place: Any, id:
                 alone.engine.provide_append(place.stage)
                 verdict = kernels.cancel(place, templates, id, START_MS)
     names = {NOT_JUDGED: "long", CANCELLED_NOW: "now", CANCELLED_BEFORE: "before"}
-    names[PASSED] = "passed"
+    names[ID_PASSED] = "passed"
     assert names[verdict] == model.cancel(id, START_MS)
     assert alone.cancelled() == {(OURS, model.by_id[each].offset) for each in model.cancelled}
     if verdict == CANCELLED_NOW:
@@ -143,7 +143,7 @@ def test_a_timer_is_moved_with_its_body_or_another(body: bytes | None) -> None:
         place, row = new_place(engine.world, Gate()), alone.row("orders")
         templates = templates_of(alone, "nobody", -1)
         moved_to = id, START_MS + 5_000, body, None, START_MS
-        assert kernels.reschedule(place, templates, *moved_to) == OTHER_TOPIC - row
+        assert kernels.reschedule(place, templates, *moved_to) == ID_OTHER_TOPIC - row
         templates = templates_of(alone, "orders", row)
         for _ in range(4):  # until there is room in both logs
             offset = kernels.reschedule(place, templates, *moved_to)
@@ -173,7 +173,7 @@ def test_a_message_larger_than_any_of_ours_is_not_copied() -> None:
         for topic in ("rmq_sys_wheel_timer", "orders"):
             alone.row(topic)
         place = new_place(alone.engine.world, Gate())
-        for body_bytes, verdict in ((1 << 20, PENDING), (STAGE_BYTES + 64, NOT_JUDGED)):
+        for body_bytes, verdict in ((1 << 20, ID_PENDING), (STAGE_BYTES + 64, NOT_JUDGED)):
             timer_of_ours = timer(alone.tag, "orders", START_MS + 900)
             placed = alone.put(replace(timer_of_ours, body=bytes(body_bytes)))
             assert Kernels().get(place, placed.properties["UNIQ_KEY"]) == verdict
@@ -191,5 +191,5 @@ def test_what_cleaning_may_have_forgotten_goes_the_long_way() -> None:
         assert kernels.cancel(place, templates, before, START_MS) == NOT_JUDGED
         moved_to = before, START_MS + 5_000, None, None, START_MS
         assert kernels.reschedule(place, templates, *moved_to) == NOT_JUDGED
-        assert kernels.get(place, behind) == PENDING
+        assert kernels.get(place, behind) == ID_PENDING
         assert not alone.cancelled()

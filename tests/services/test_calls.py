@@ -15,9 +15,9 @@ from timerstore.jit.objects import NO_PIECES
 from timerstore.services.calls.deletes import Deleted, append_all, append_deletes
 from timerstore.services.calls.find_id import find_named
 from timerstore.services.calls.first_puts import (
-    GONE,
-    NO_ROW,
-    UNKNOWN,
+    PUT_GONE,
+    PUT_NO_ROW,
+    PUT_UNKNOWN,
     look_up,
     new_first_puts,
 )
@@ -149,16 +149,16 @@ def test_rows_and_indexes(put: Any, asked: Any, first_kept: int) -> None:
             due_ms, message, topic, is_delete = placed[which % len(placed)]
             pairs.append((due_ms + later, message.offset + moved))
             if message.offset + moved < start:
-                expected.append((GONE, 0))
+                expected.append((PUT_GONE, 0))
             elif moved or later or is_delete:
-                expected.append((UNKNOWN, 0))
+                expected.append((PUT_UNKNOWN, 0))
             else:
-                row = rows.get(topic, NO_ROW)
+                row = rows.get(topic, PUT_NO_ROW)
                 expected.append((row, message.queue_offset))
         stopped, found_rows, indexes = looked_up(alone, pairs, start)
         for i, (row, index) in enumerate(expected):
-            if row == NO_ROW:
-                assert (stopped, found_rows[i]) == (i, NO_ROW)
+            if row == PUT_NO_ROW:
+                assert (stopped, found_rows[i]) == (i, PUT_NO_ROW)
                 break
             assert found_rows[i] == row and (row < 0 or indexes[i] == index)
         else:

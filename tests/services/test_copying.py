@@ -15,9 +15,9 @@ from tests.tiers import how_many
 from timerstore.jit.acting import acting_as
 from timerstore.jit.kernel import kernel
 from timerstore.services.pipeline.copying import (
-    FOUND,
-    UNREADABLE,
-    WAIT,
+    SOURCE_FOUND,
+    SOURCE_UNREADABLE,
+    SOURCE_WAIT,
     Counted,
     append_staged,
     count_fired,
@@ -101,8 +101,12 @@ def test_copies_are_their_twins_over_all_segments(
                 where = source.offset, source.size_bytes
                 with acting_as(DEQUEUE_PUT), engine.commitlog.reading():
                     engine.commitlog.readable(source.offset // engine.commitlog.segment_bytes)
-                    assert _stage_one(world, where[0] + wrong, where[1], 0, 0, at) == UNREADABLE
-                    assert _stage_one(world, where[0], where[1] + wrong, 0, 0, at) == UNREADABLE
+                    assert (
+                        _stage_one(world, where[0] + wrong, where[1], 0, 0, at) == SOURCE_UNREADABLE
+                    )
+                    assert (
+                        _stage_one(world, where[0], where[1] + wrong, 0, 0, at) == SOURCE_UNREADABLE
+                    )
                     assert _stage_one(world, *where, 1, 0, at) == NO_DESTINATION
                     assert (thread.need, thread.need_offset) == (needs.TOPIC, where[0])
                     thread.need = needs.NOTHING
@@ -133,10 +137,10 @@ def test_what_is_nowhere(tmp_path: Path) -> None:
         engine, thread = store.core.engine, store.core.engine.world.dequeue_put.thread
         with acting_as(DEQUEUE_PUT), engine.commitlog.reading():
             for offset in (-1, engine.commitlog.end, 1 << 60):
-                assert _stage_one(engine.world, offset, 100, 0, 0, 0) == UNREADABLE
+                assert _stage_one(engine.world, offset, 100, 0, 0, 0) == SOURCE_UNREADABLE
             assert thread.need == needs.NOTHING
             engine.commitlog._unmap(0)
-            assert _stage_one(engine.world, 0, 100, 0, 0, 0) == WAIT != FOUND
+            assert _stage_one(engine.world, 0, 100, 0, 0, 0) == SOURCE_WAIT != SOURCE_FOUND
             assert (thread.need, thread.need_offset) == (needs.COMMITLOG_READ, 0)
         provide(engine, DEQUEUE_PUT)
         size = scanned(store)[0].size_bytes

@@ -16,12 +16,12 @@ from timerstore import ManualClock, TimerStore
 from timerstore.services.calls.key_search import (
     BEGIN,
     BEGIN_BEHIND,
-    BEHIND,
-    FOUND,
     GO_ON,
     GO_ON_WITHOUT,
-    NO_WORD,
-    NOTHING_LEFT,
+    SEARCH_BEHIND,
+    SEARCH_FOUND,
+    SEARCH_NO_WORD,
+    SEARCH_NOTHING_LEFT,
     KeySearch,
 )
 from timerstore.services.engine.engine import Engine
@@ -58,13 +58,13 @@ def ids_found(store: TimerStore, key: bytes = b"k", how: int = GO_ON) -> list[st
     """All that a search finds, each then passed in the same way."""
     search, found = search_of(store), list[str | None]()
     said = search.next(key, b"t", BEGIN)
-    if said == BEHIND:
+    if said == SEARCH_BEHIND:
         store.core.engine.keys.catch_up()
         said = search.next(key, b"t", BEGIN)
-    while said == FOUND:
+    while said == SEARCH_FOUND:
         found.append(search.id)
         said = search.next(key, b"t", how)
-    assert said == NOTHING_LEFT
+    assert said == SEARCH_NOTHING_LEFT
     return found
 
 
@@ -79,12 +79,12 @@ def test_the_newest_comes_first(store: TimerStore) -> None:
 def test_it_says_what_is_missing(store: TimerStore) -> None:
     search = search_of(store)
     store.put(b"a", topic="t", delay=HOUR, key="k")
-    assert search.next(b"k", b"t", BEGIN) == BEHIND
-    assert search.next(b"k", b"t", BEGIN_BEHIND) == NOTHING_LEFT
-    assert search.next(b"  ", b"t", BEGIN_BEHIND) == NO_WORD
+    assert search.next(b"k", b"t", BEGIN) == SEARCH_BEHIND
+    assert search.next(b"k", b"t", BEGIN_BEHIND) == SEARCH_NOTHING_LEFT
+    assert search.next(b"  ", b"t", BEGIN_BEHIND) == SEARCH_NO_WORD
     store.core.engine.keys.catch_up()
     store.put(b"a", topic="t", delay_level=1, key="k")
-    assert search.next(b"k", b"t", BEGIN) == BEHIND
+    assert search.next(b"k", b"t", BEGIN) == SEARCH_BEHIND
 
 
 def test_what_is_done_with_is_cut_out(store: TimerStore) -> None:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from timerstore.jit.kernel import kernel
 from timerstore.jit.record import Words
 from timerstore.wheel.sets import (
-    ENTRY_WORDS,
     LENGTH_MIN,
+    SET_ENTRY_WORDS,
     grown,
     map_get,
     map_put_all,
@@ -62,7 +62,7 @@ def colliding(low: int, seed: int = 0x1234_5678_9ABC_DEF) -> tuple[int, int]:
 
 
 def entries(table: Words) -> list[tuple[int, int]]:
-    pairs = [(int(high), int(low)) for high, low in table.reshape(-1, ENTRY_WORDS)]
+    pairs = [(int(high), int(low)) for high, low in table.reshape(-1, SET_ENTRY_WORDS)]
     return sorted(pair for pair in pairs if pair != (0, 0))
 
 
@@ -80,7 +80,7 @@ def play(actions: list[tuple[int, tuple[int, int]]], length: int) -> None:
     table, model = np.zeros(length, np.int64), set[tuple[int, int]]()
     for action, key in actions:
         there = key in model
-        if action == ADD and not there and len(model) >= length // ENTRY_WORDS - 1:
+        if action == ADD and not there and len(model) >= length // SET_ENTRY_WORDS - 1:
             continue  # one place stays free, or a search would not end
         assert bool(_act(table, action, *key)) == (there != (action == ADD))
         if action == ADD:

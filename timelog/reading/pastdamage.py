@@ -9,7 +9,7 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.blank import BLANK_SEALED, blank_kind
 from timerstore.timelog.bytes.message import BAD_CRC, REASONS
 from timerstore.timelog.reading import scan
-from timerstore.timelog.reading.reader import CHUNK_ROWS, ReadSegments, StoreReader
+from timerstore.timelog.reading.reader import READ_ROWS, ReadSegments, StoreReader
 from timerstore.timelog.reading.scan import LoggedMessages
 
 NO_MESSAGE_REASON: Final = "no message begins at this offset"
@@ -35,7 +35,7 @@ class Damage(NamedTuple):
 
 
 def read_past_damage(
-    reader: StoreReader, start: int, stop: int, chunk: int = CHUNK_ROWS
+    reader: StoreReader, start: int, stop: int, chunk: int = READ_ROWS
 ) -> Iterator[LoggedMessages | Damage]:
     """Yield the messages that begin in [start, stop), `chunk` at most at once, and what is damaged.
 

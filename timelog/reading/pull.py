@@ -82,16 +82,16 @@ READY_BLOCK: Final = 3  # the puller's own
 READY_BYTES: Final = 64 << 10
 """Of that block."""
 # What is told of where the messages of a run lie.
-TOLD_LOW: Final = 0
-TOLD_HIGH: Final = 1
-TOLD_BYTES: Final = 2
+READY_LOW: Final = 0
+READY_HIGH: Final = 1
+READY_MESSAGE_BYTES: Final = 2
 # And of what the ready way of a pull did (`timerstore/consuming/ready.py`).
-TOLD_QUEUE: Final = 3
-TOLD_SEGMENT: Final = 4
-TOLD_START: Final = 5
-TOLD_PULLED_US: Final = 6
-TOLD_COUNT: Final = 7  # of what was handed out; its caller takes it back to 0
-_TOLD_WORDS: Final = 8
+READY_QUEUE: Final = 3
+READY_SEGMENT: Final = 4
+READY_START: Final = 5
+READY_PULLED_US: Final = 6
+READY_COUNT: Final = 7  # of what was handed out; its caller takes it back to 0
+_READY_WORDS: Final = 8
 
 
 @record
@@ -101,7 +101,7 @@ class PullPlace:
     commitlog: SegmentTable
     found: MessageParts  # scratch
     lent: Lent  # 4 of them
-    told: Words  # int64[_TOLD_WORDS], out
+    told: Words  # int64[_READY_WORDS], out
     tag: int = 0
     precision_ms: int = 0
 
@@ -178,9 +178,11 @@ def _measure(place: PullPlace, entries: Bytes, at: int, count: int) -> None:
         stop = max(stop, offset + size)
         total += size
     told = place.told
-    told[TOLD_LOW] = low
-    told[TOLD_HIGH] = high
-    told[TOLD_BYTES] = max(0, min(total, stop - low))  # those that are sound do not overlap
+    told[READY_LOW] = low
+    told[READY_HIGH] = high
+    told[READY_MESSAGE_BYTES] = max(
+        0, min(total, stop - low)
+    )  # those that are sound do not overlap
 
 
 @inlined
@@ -258,7 +260,7 @@ def pull_run(place: PullPlace, run: QueueRun, room: Room) -> int:
     commitlog, found, tag = place.commitlog, place.found, place.tag
     verdicts_at = ids_at - count
     _measure(place, entries, at, count)
-    if place.told[TOLD_BYTES] > len(block) - bodies_at:
+    if place.told[READY_MESSAGE_BYTES] > len(block) - bodies_at:
         return PULL_NO_ROOM
     sound, body_end, id_end = 0, 0, 0
     _put_ends(block, ends_at, count, 0, 0, 0)
@@ -380,7 +382,7 @@ class Puller:
 
     def __init__(self, commitlog: SegmentTable, tag: int, precision_ms: int) -> None:
         """`tag`: of the store. Each call is inside a block that borrows the table."""
-        told = np.zeros(_TOLD_WORDS, np.int64)
+        told = np.zeros(_READY_WORDS, np.int64)
         self.place = PullPlace(
             *(commitlog, MessageParts(), new_lent(4), told), tag=tag, precision_ms=precision_ms
         )
@@ -430,5 +432,5 @@ class Puller:
         The lowest offset, and one more than the highest, which is not above it if there is no
         message.
         """
-        low, high, message_bytes = self.told[: TOLD_BYTES + 1]
+        low, high, message_bytes = self.told[: READY_MESSAGE_BYTES + 1]
         return low, high, message_bytes

@@ -55,7 +55,7 @@ from timerstore.timelog.reading import scan
 
 OPEN_COUNT_MAX: Final = 4_096
 """Segments of one log that stay mapped at once; Linux allows a process 65,530 maps."""
-CHUNK_ROWS: Final = 16_384
+READ_ROWS: Final = 16_384
 """Messages that one step of a scan reads: 3 MB of rows."""
 _LOOKS_MAX: Final = 4
 """At a live store whose segments show a gap; what stays one is one."""
@@ -543,7 +543,7 @@ class StoreReader:
         stop: int | None = None,
         *,
         verify: bool = True,
-        chunk: int = CHUNK_ROWS,
+        chunk: int = READ_ROWS,
     ) -> Scan:
         """Return a scan over the messages in [start, stop), in tables of `chunk` rows at most."""
         log = self.commitlog

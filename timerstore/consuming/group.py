@@ -46,10 +46,10 @@ from timerstore.timelog.reading.pull import (
     PULL_SOUND,
     PULL_STRAY,
     PULL_WILD,
-    TOLD_COUNT,
-    TOLD_QUEUE,
-    TOLD_SEGMENT,
-    TOLD_START,
+    READY_COUNT,
+    READY_QUEUE,
+    READY_SEGMENT,
+    READY_START,
     Columns,
     Puller,
     columns_bytes,
@@ -170,7 +170,7 @@ class Group(Reader):
             if count == NEEDS_ENTRIES:
                 with self.gate.guard():  # closing waits for it: nothing is mapped behind it
                     core.check_open()
-                    self._map_entries(told[TOLD_QUEUE], told[TOLD_SEGMENT])
+                    self._map_entries(told[READY_QUEUE], told[READY_SEGMENT])
                 count = self.ready_calls.pull(*given)
             if count <= 0:
                 return None if count == 0 else False
@@ -184,14 +184,14 @@ class Group(Reader):
             stop, cursor = start + count, self._ready_cursors[i]
             run = Run(self, cursor, columns, start, stop, count, pins, pulled_us)
         except BaseException as e:  # a signal's, say: nobody got them
-            if told[TOLD_COUNT]:
-                start, cursor = told[TOLD_START], self._ready_cursors[told[TOLD_QUEUE]]
-                cursor.take_back(self.topic, start, start + told[TOLD_COUNT])
+            if told[READY_COUNT]:
+                start, cursor = told[READY_START], self._ready_cursors[told[READY_QUEUE]]
+                cursor.take_back(self.topic, start, start + told[READY_COUNT])
             if isinstance(e, CorruptStoreError):  # a segment went meanwhile
                 return False
             raise
         finally:
-            told[TOLD_COUNT] = 0
+            told[READY_COUNT] = 0
             self._pullers.append(puller)
         return run
 

@@ -33,12 +33,12 @@ from timerstore.timelog.files.segmenttable import SegmentTable
 from timerstore.timelog.reading.pull import (
     READY_BLOCK,
     READY_BYTES,
+    READY_COUNT,
+    READY_PULLED_US,
+    READY_QUEUE,
+    READY_SEGMENT,
+    READY_START,
     RUN_COLUMNS,
-    TOLD_COUNT,
-    TOLD_PULLED_US,
-    TOLD_QUEUE,
-    TOLD_SEGMENT,
-    TOLD_START,
     PullPlace,
     QueueRun,
     Room,
@@ -123,8 +123,8 @@ def _read(ready: Ready, place: PullPlace, i: int, count: int, durable_end: int) 
     row, start, segment_entries = ready.rows[i], window.next, ready.queues.segment_entries
     segment = start // segment_entries
     if ready.segments[i] != segment:
-        place.told[TOLD_QUEUE] = i
-        place.told[TOLD_SEGMENT] = segment
+        place.told[READY_QUEUE] = i
+        place.told[READY_SEGMENT] = segment
         return NEEDS_ENTRIES
     at = (start - segment * segment_entries) * fmt.ENTRY_BYTES
     if start + count > (segment + 1) * segment_entries:
@@ -180,10 +180,10 @@ def _pull_ready(address: int, puller: int, count_max: int, durable_end: int, now
         ready.turn = (i + 1) % ready.queue_count
         note_pace(ready.pace, count, count_max, steady)
         told = place.told
-        told[TOLD_QUEUE] = i
-        told[TOLD_START] = window.start
-        told[TOLD_PULLED_US] = pulled_us
-        told[TOLD_COUNT] = count
+        told[READY_QUEUE] = i
+        told[READY_START] = window.start
+        told[READY_PULLED_US] = pulled_us
+        told[READY_COUNT] = count
         return count
     return 0
 

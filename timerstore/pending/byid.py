@@ -82,8 +82,8 @@ class ById:
         try:
             with self._log.reading():
                 verdict = kernels.cancel(taken.place, self._last, id, now_ms)
-                if verdict <= by_id.OTHER_TOPIC:
-                    templates = self._templates_of(by_id.OTHER_TOPIC - verdict)
+                if verdict <= by_id.ID_OTHER_TOPIC:
+                    templates = self._templates_of(by_id.ID_OTHER_TOPIC - verdict)
                     verdict = kernels.cancel(taken.place, templates, id, now_ms)
             return verdict
         finally:
@@ -98,14 +98,14 @@ class ById:
         try:
             with self._log.reading():
                 verdict = self._kernels.get(place, id)
-            if verdict != by_id.PENDING:
+            if verdict != by_id.ID_PENDING:
                 return None
             told = place.told.tolist()
-            row = told[by_id.TOLD_ROW]
+            row = told[by_id.ID_ROW]
             topic = self._topics.get(row)
             if topic is None:
                 topic = self._topics[row] = text(self._engine.queues.topics[row])
-            due_ms = told[by_id.TOLD_DUE_MS]
+            due_ms = told[by_id.ID_DUE_MS]
             return from_parts(message, told[:SPAN_COLUMNS], id, topic, due_ms)  # type: ignore[arg-type]
         finally:
             self._taken.append(taken)
@@ -118,7 +118,7 @@ class ById:
         try:
             with self._log.reading():
                 verdict = self._kernels.get(taken.place, id)
-            return None if verdict == NOT_JUDGED else verdict >= by_id.PENDING
+            return None if verdict == NOT_JUDGED else verdict >= by_id.ID_PENDING
         finally:
             self._taken.append(taken)
 
@@ -156,8 +156,8 @@ class ById:
         """Return what the kernel does."""
         move = self._kernels.reschedule
         offset = move(place, self._last, id, due_ms, body, described, now_ms)
-        if offset <= by_id.OTHER_TOPIC:
-            templates = self._templates_of(by_id.OTHER_TOPIC - offset)
+        if offset <= by_id.ID_OTHER_TOPIC:
+            templates = self._templates_of(by_id.ID_OTHER_TOPIC - offset)
             offset = move(place, templates, id, due_ms, body, described, now_ms)
         return offset
 
@@ -167,7 +167,7 @@ class ById:
         None: go the long way.
         """
         place, message = taken
-        if self._kernels.get(place, id) < by_id.PENDING:
+        if self._kernels.get(place, id) < by_id.ID_PENDING:
             return None
         told, own = place.told.tolist(), payload.properties
         properties = decode_properties(

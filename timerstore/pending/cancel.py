@@ -33,7 +33,7 @@ from timerstore.services.calls.cancel_ahead import (
     NOT_JUDGED,
     cancel_ahead,
 )
-from timerstore.services.calls.first_puts import DAMAGED, FirstPuts, new_first_puts
+from timerstore.services.calls.first_puts import PUT_DAMAGED, FirstPuts, new_first_puts
 from timerstore.services.damage.pass_lost import name_lost
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.nonzero import nonzero_places
@@ -77,7 +77,7 @@ def _cancel_theirs(core: Core, id: str, now_ms: int) -> bool:
 def _cancel_ours(core: Core, due_ms: Int64s, offsets: Int64s, now_ms: int) -> Bools:
     """Cancel timers of this store."""
     found = find(core, due_ms, offsets)
-    for offset in offsets[found.row == DAMAGED].tolist():
+    for offset in offsets[found.row == PUT_DAMAGED].tolist():
         name_lost(core.engine, offset & ~fmt.LEVEL_MARK)
     verdicts = np.zeros(len(offsets), np.int8)
     if not core.engine.uncounted:  # else a later copy may be damaged

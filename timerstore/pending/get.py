@@ -11,7 +11,7 @@ from timerstore.pending.found import read_messages
 from timerstore.pending.target import broker_copies
 from timerstore.pending.timers import Timer, read_timer
 from timerstore.pending.verdict import judge
-from timerstore.services.calls.first_puts import DAMAGED
+from timerstore.services.calls.first_puts import PUT_DAMAGED
 from timerstore.services.engine.holds import while_held
 from timerstore.services.looking.instant import capture_instant
 from timerstore.services.looking.timer_places import half_claimed, slot_messages, unlinked_messages
@@ -30,7 +30,9 @@ def get(core: Core, id: str) -> Timer | None:
     while True:
         verdict = judge(core, [id])
         message = int(verdict.message[0])
-        if not verdict.pending[0] and (verdict.row[0] != DAMAGED or due_ms <= core.clock.now_ms):
+        if not verdict.pending[0] and (
+            verdict.row[0] != PUT_DAMAGED or due_ms <= core.clock.now_ms
+        ):
             return None
         try:
             first = read_timer(core, message, due_ms)

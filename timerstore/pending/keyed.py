@@ -54,9 +54,9 @@ class Keyed:
                 engine = self.core.engine
                 with engine.commitlog.reading(), engine.queues.files[0].reading():
                     said = self._search.next(names[1], names[0], key_search.BEGIN)
-                if said == key_search.NOTHING_LEFT:
+                if said == key_search.SEARCH_NOTHING_LEFT:
                     return None
-                if said == key_search.FOUND and (timer := self._read_found()) is not None:
+                if said == key_search.SEARCH_FOUND and (timer := self._read_found()) is not None:
                     return timer
             return next(self._timers(*names), None)
 
@@ -156,8 +156,8 @@ class Keyed:
             engine = self.core.engine
             with engine.commitlog.reading(), engine.queues.files[0].reading():
                 said = self._search.next(key, topic, how)
-            if said != key_search.FOUND:
-                return count, is_all and said == key_search.NOTHING_LEFT
+            if said != key_search.SEARCH_FOUND:
+                return count, is_all and said == key_search.SEARCH_NOTHING_LEFT
             cancelled = self._by_id.cancel_once(self._search.id)
             count += cancelled is True
             is_all = is_all and cancelled is True  # else it may have been moved meanwhile
@@ -230,17 +230,17 @@ class _Walk:
             with engine.commitlog.reading(), engine.queues.files[0].reading():
                 said = search.next(*self._names, how)
             self._how = key_search.GO_ON
-            if said == key_search.FOUND:
+            if said == key_search.SEARCH_FOUND:
                 id = search.id
                 if id is not None or (id := self._read_id(search.message)):
                     return id
-            elif said == key_search.BEHIND:
+            elif said == key_search.SEARCH_BEHIND:
                 engine.keys.catch_up_locked()
                 self._how = key_search.BEGIN_BEHIND
-            elif said == key_search.UNMAPPED:
+            elif said == key_search.SEARCH_UNMAPPED:
                 engine.commitlog.readable(search.message // engine.commitlog.segment_bytes)
             else:
-                self.has_no_entry = said == key_search.NO_WORD
+                self.has_no_entry = said == key_search.SEARCH_NO_WORD
                 raise StopIteration
 
     def _read_id(self, message: int) -> str:

@@ -22,7 +22,7 @@ from timerstore.pending.timers import Timer, message_timer, read_timer
 from timerstore.pending.verdict import judge, parse
 from timerstore.services.calls.cancel_ahead import cancel_with
 from timerstore.services.calls.deletes import compose_delete
-from timerstore.services.calls.first_puts import DAMAGED
+from timerstore.services.calls.first_puts import PUT_DAMAGED
 from timerstore.services.engine.holds import LapsedError, while_held
 from timerstore.services.looking.read_pending import look_held
 from timerstore.timelog.bytes import format as fmt
@@ -57,7 +57,7 @@ def id_as_written(core: Core, id: str) -> str:
 def find_ours(core: Core, id: str) -> Target | None:
     """Find a timer of this store; None if it is too late. Under the locks of the services."""
     verdict = judge(core, [id], locked=True)
-    if not verdict.pending[0] and verdict.row[0] != DAMAGED:
+    if not verdict.pending[0] and verdict.row[0] != PUT_DAMAGED:
         return None
     offset, due_ms = int(verdict.offset[0]), int(verdict.due_ms[0])
     timer = read_timer(core, int(verdict.message[0]), due_ms)

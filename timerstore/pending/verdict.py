@@ -17,9 +17,9 @@ from timerstore.errors import CorruptStoreError, UnknownTimerError
 from timerstore.ground.ids import Int64s, TimerId, TimerIds, format_id, parse_id
 from timerstore.pending.overdue import find_moved, find_overdue
 from timerstore.services.calls.first_puts import (
-    GONE,
-    NO_ROW,
-    UNKNOWN,
+    PUT_GONE,
+    PUT_NO_ROW,
+    PUT_UNKNOWN,
     FirstPuts,
     look_up,
     new_first_puts,
@@ -78,12 +78,12 @@ def find(core: Core, due_ms: Int64s, offsets: Int64s) -> FirstPuts:
         message = int(offsets[stopped]) & ~fmt.LEVEL_MARK
         try:
             log.existing(message // log.segment_bytes)
-            if rows[stopped] == NO_ROW:
+            if rows[stopped] == PUT_NO_ROW:
                 engine.row_of_message(message)
         except CorruptStoreError:
             if message >= log.start:
                 raise  # else its segment was removed just now
-    unknown = np.flatnonzero(rows == UNKNOWN)
+    unknown = np.flatnonzero(rows == PUT_UNKNOWN)
     if len(unknown):
         i = int(unknown[0])
         raise _unknown(format_id(int(due_ms[i]), int(offsets[i]), engine.store_tag))
@@ -120,7 +120,7 @@ def _decide(core: Core, found: FirstPuts) -> Verdict:
         pending[unsure] = find_overdue(core, due_ms[unsure], offsets[unsure], rows[unsure])
     pending |= waits
     messages = offsets & ~fmt.LEVEL_MARK
-    gone = (rows == GONE) & ~cancelled & ~of_level
+    gone = (rows == PUT_GONE) & ~cancelled & ~of_level
     if gone.any():
         messages[gone], rows[gone] = find_moved(core, due_ms[gone], offsets[gone])
         pending[gone] = (messages[gone] >= 0) & (rows[gone] >= 0)
