@@ -19,7 +19,7 @@ from timerstore.jit.intrinsics import (
     view_bytes,
 )
 from timerstore.jit.kernel import INTERPRETED, inlined, inlined_view, kernel_ahead
-from timerstore.jit.lent import Lent, lend, lent_bytes, new_lent
+from timerstore.jit.lent import Lent, lend, lent_bytes, new_lent, publish_at
 from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.mapping import PAGE_BYTES
 from timerstore.jit.record import Bytes, Words, record
@@ -81,7 +81,7 @@ def enter_segment(table: SegmentTable, number: int, view: Bytes) -> None:
     """Let kernels find a segment, whose map the caller keeps."""
     slot = number % len(table.number)
     lend(table.lent, slot, view)
-    table.number[slot] = number
+    publish_at(table.number, slot, number)
 
 
 @inlined_view

@@ -196,7 +196,7 @@ def _index_stop(queues: QueueTable, row: int, index: int) -> int:
     entries = queues.segment_entries
     number = index // entries
     slot, first = queue_place(queues, row, number), number * entries
-    allocated = queues.allocated[slot]
+    allocated: int = load_acquire(queues.allocated, slot)  # before what it vouches for
     if queues.number[slot] != number or index >= allocated:
         return index
     if allocated == first + entries:

@@ -19,7 +19,7 @@ from timerstore.errors import (
 from timerstore.jit.guards import Lock, RLock
 from timerstore.jit.intrinsics import get_u8, load_acquire
 from timerstore.jit.kernel import inlined, kernel_ahead, kernel_later
-from timerstore.jit.lent import lend
+from timerstore.jit.lent import lend, publish_at
 from timerstore.jit.record import Bytes, ReadBytes, Words
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
@@ -321,7 +321,7 @@ class ConsumeQueues:
                 lend(table.lent, place, mapped.view)
                 table.number[place] = each
                 entries = each * self.segment_entries + mapped.allocated_bytes // fmt.ENTRY_BYTES
-                table.allocated[place] = entries  # last: from here on kernels may use it
+                publish_at(table.allocated, place, entries)  # last: now kernels may use it
         for each in left:  # without the lock: others are taken
             self._bound_maps(row, each, each)
 

@@ -5,7 +5,8 @@ The names that kernels call stand in `intrinsics.py`, with their twins in plain 
 
 from __future__ import annotations
 
-from typing import Any
+import platform
+from typing import Any, Final
 
 from llvmlite import ir
 from numba import config, types
@@ -13,6 +14,7 @@ from numba.core import cgutils
 from numba.core.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
+IS_X86: Final = platform.machine() in ("x86_64", "AMD64")
 _I1, _I8, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
 
 
@@ -193,13 +195,25 @@ def store_release(typingctx: Any, words: Any, index: Any, value: Any) -> Any:
     return types.void(words, types.int64, types.int64), codegen
 
 
+def change_word(builder: Any, operation: str, pointer: Any, value: Any) -> Any:
+    """Change a word, and return what stood there; a full fence.
+
+    On x86 the instruction is one. On ARM without LSE it is a loop that keeps what comes before from
+    passing it, but lets an earlier plain store pass a later load.
+    """
+    before = builder.atomic_rmw(operation, pointer, value, "seq_cst")
+    if not IS_X86:
+        builder.fence("seq_cst")
+    return before
+
+
 @intrinsic
 def fetch_add(typingctx: Any, words: Any, index: Any, value: Any) -> Any:
     """Add to a word, and return what stood there."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         pointer = _word_pointer(context, builder, sig, args)
-        return builder.atomic_rmw("add", pointer, args[2], "seq_cst")
+        return change_word(builder, "add", pointer, args[2])
 
     return types.int64(words, types.int64, types.int64), codegen
 
@@ -210,7 +224,7 @@ def exchange(typingctx: Any, words: Any, index: Any, value: Any) -> Any:
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         pointer = _word_pointer(context, builder, sig, args)
-        return builder.atomic_rmw("xchg", pointer, args[2], "seq_cst")
+        return change_word(builder, "xchg", pointer, args[2])
 
     return types.int64(words, types.int64, types.int64), codegen
 
@@ -222,6 +236,8 @@ def compare_exchange(typingctx: Any, words: Any, index: Any, expected: Any, valu
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         pointer = _word_pointer(context, builder, sig, args)
         pair = builder.cmpxchg(pointer, args[2], args[3], "seq_cst", "seq_cst")
+        if not IS_X86:
+            builder.fence("seq_cst")
         return builder.extract_value(pair, 1)
 
     return types.boolean(words, types.int64, types.int64, types.int64), codegen

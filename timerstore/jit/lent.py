@@ -14,7 +14,8 @@ import ctypes
 import weakref
 from typing import Any, Final
 
-from timerstore.jit.kernel import INTERPRETED
+from timerstore.jit.intrinsics import store_release
+from timerstore.jit.kernel import INTERPRETED, kernel_ahead
 from timerstore.jit.later import Instruction
 from timerstore.jit.numpylayout import ARRAY_DATA_AT, layout_holds
 from timerstore.jit.record import Bytes, Words, aligned
@@ -40,6 +41,15 @@ def lend(lent: Lent, place: int, array: Bytes | Words) -> None:
     if INTERPRETED:
         _kept[address] = array
     lent[place] = address
+
+
+@kernel_ahead
+def publish_at(words: Words, place: int, value: int) -> None:
+    """Store a word of a table with release order: who sees it sees all that was written before.
+
+    With it Python tells kernels of what it has lent; a plain store of Python's has no order on ARM.
+    """
+    store_release(words, place, value)
 
 
 def is_lent(lent: Lent, place: int, array: Bytes | Words) -> bool:

@@ -16,6 +16,7 @@ from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.np.arrayobj import make_array, populate_array
 from numba.np.numpy_support import from_dtype
 
+from timerstore.jit import codegen as code
 from timerstore.jit.record import Layout
 
 _I64 = ir.IntType(64)
@@ -144,7 +145,7 @@ def changer(operation: str) -> Any:
     def change(typingctx: Any, record: Any, name: Any, value: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             pointer = _pointer(builder, sig, args)
-            return builder.atomic_rmw(operation, pointer, args[2], "seq_cst")
+            return code.change_word(builder, operation, pointer, args[2])
 
         return (types.int64(record, name, types.int64), codegen) if _is_word(record, name) else None
 
