@@ -153,6 +153,19 @@ def test_a_long_listing_comes_in_pieces(store: TimerStore, client: Client) -> No
         list(begun[0])
 
 
+def test_a_listing_ends_with_the_owner_that_began_it(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with timerstore.open(path, config=SMALL, share=True) as store:
+        store.put_many([b"x"] * 1_203, delay_ms=3_600_000)
+        client = timerstore.connect(path)
+        listing = client.pending()
+        next(listing)
+    with timerstore.open(path, config=SMALL, share=True), client:
+        with pytest.raises(StoreClosedError, match="Begin a new one"):
+            list(listing)
+        assert client.count() == 1_203
+
+
 def test_answers_and_questions_may_be_long(
     store: TimerStore, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

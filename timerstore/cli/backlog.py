@@ -40,7 +40,7 @@ def groups(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) 
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
         seen = {"as_of_ms": look.as_of_ms}
-        found = look.stats()["groups"]
+        found = look.stats().to_dict()["groups"]
         human = _human(look.as_of_ms)
         out.records(found, lambda each: each | seen, _PLAIN, human, has_head=True)
 
@@ -59,10 +59,10 @@ def forget_group(
 
     Example: timerstore forget-group timers/ web-1234
     """
-    with answering(as_json=as_json) as out, changing(path, config) as changer:
-        count = changer.call("forget_group", group=group, topic=topic)
+    with answering(as_json=as_json) as out, changing(path, config) as store:
+        count = store.forget_group(group=group, topic=topic)
         if not count:
-            check_known("group", group, changer.call("stats"))
+            check_known("group", group, store.stats().to_dict())
         out.result({"group": group, "topics": count}, count)
 
 

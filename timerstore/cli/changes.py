@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,12 +23,15 @@ from timerstore.cli.app import (
     tell_instant,
     topics_of,
 )
-from timerstore.cli.coming import Changer, Opened, changing, check_is_there, check_known
+from timerstore.cli.coming import OwnersStore, changing, check_is_there, check_known
 from timerstore.cli.output import Output
 from timerstore.cli.status import TOO_LATE
 from timerstore.cli.times import Instant, now_ms, parse_delay
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.moments import shown_time
+
+if TYPE_CHECKING:
+    from timerstore.watching.anystore import AnyStore
 
 _VERDICTS = {True: "cancelled", False: "too late"}
 LINES_AT_ONCE = 10_000
@@ -80,7 +83,7 @@ def put(
     with answering(as_json=as_json) as out:
         check_one_time(delay, at, at_ms, delay_level)
         due_ms = read_due(out, delay, at, at_ms)
-        times = {"at_ms": due_ms, "delay_level": delay_level}
+        times: dict[str, Any] = {"at_ms": due_ms, "delay_level": delay_level}
         pairs = parse_properties(properties or [])
         if lines:
             if body not in (None, "-") or key is not None or pairs:
@@ -90,25 +93,25 @@ def put(
         else:
             data = read_body(body)
         is_new = not path.exists()
-        with changing(path, config, create=True) as changer:
-            check_level(changer, delay_level)
+        with changing(path, config, create=True) as store:
+            check_level(store, delay_level)
             if lines:
                 if delay_level is None and due_ms is None:
                     times["at_ms"] = now_ms()
-                put_lines(out, changer, {"topic": topic, "tag": tag} | times)
+                put_lines(out, store, {"topic": topic, "tag": tag} | times)
             else:
-                described = {"key": key, "tag": tag, "properties": pairs or None}
-                show_ids(out, [changer.call("put", body=data, topic=topic, **described, **times)])
-        tell_made(out, path, changer, is_new=is_new)
+                described: dict[str, Any] = {"key": key, "tag": tag, "properties": pairs or None}
+                show_ids(out, [store.put(body=data, topic=topic, **described, **times)])
+        tell_made(out, path, store, is_new=is_new)
 
 
-def tell_made(out: Output, path: Path, changer: Changer, *, is_new: bool) -> None:
+def tell_made(out: Output, path: Path, store: AnyStore, *, is_new: bool) -> None:
     """Say on standard error what somebody who put something may not expect."""
     if out.as_json:
         return
     if is_new:
         out.note(f"There was no store in {path}: a new one was made.")
-    if isinstance(changer, Opened):
+    if not isinstance(store, OwnersStore):
         out.note(NOTHING_FIRES)
 
 
@@ -129,11 +132,11 @@ def read_due(out: Output, delay: str | None, at: str | None, at_ms: int | None) 
     return due_ms
 
 
-def check_level(changer: Changer, level: int | None) -> None:
+def check_level(store: AnyStore, level: int | None) -> None:
     """Refuse a delay level that the store does not have; its own call would take the highest."""
     if level is None:
         return
-    count = len(changer.call("stats")["levels"])
+    count = len(store.stats().levels)
     if not 1 <= level <= count:
         raise InvalidArgumentError(f"--delay-level is {level}. This store has 1 to {count}.")
 
@@ -158,13 +161,13 @@ def parse_properties(pairs: list[str]) -> dict[str, str]:
     return properties
 
 
-def put_lines(out: Output, changer: Changer, options: dict[str, Any]) -> None:
+def put_lines(out: Output, store: AnyStore, options: dict[str, Any]) -> None:
     """Put each line that is not empty, many at once."""
     waiting: list[bytes] = []
 
     def put_waiting() -> None:
         if waiting:
-            show_ids(out, changer.call("put_many", bodies=waiting, **options))
+            show_ids(out, store.put_many(bodies=waiting, **options))
             waiting.clear()
 
     for line in sys.stdin.buffer:
@@ -226,8 +229,8 @@ def cancel(
             out.result(told, count)
             return
         ids = sys.stdin.read().split() if ids == ["-"] else ids or []
-        with changing(path, config) as changer:
-            verdicts = changer.call("cancel_many", ids=ids)
+        with changing(path, config) as store:
+            verdicts = [bool(each) for each in store.cancel_many(ids=ids)]
         if not all(verdicts):
             out.status = TOO_LATE
         out.records(
@@ -244,20 +247,20 @@ def cancel_keys(
     from timerstore.serving.entrance import open as open_store
 
     if key is not None:
-        with changing(path, config) as changer:
-            count: int = changer.call("cancel_key", topic=topic, key=key)
+        with changing(path, config) as store:
+            count = store.cancel_key(topic=topic, key=key)
             if not count:
-                check_known("topic", topic, changer.call("stats"))
+                check_known("topic", topic, store.stats().to_dict())
             return count
     check_is_there(path)
-    with open_store(path, read_only=True) as store:
-        table = store.pending_columns(topic=topic, columns=["id", "key"])
+    with open_store(path, read_only=True) as files:
+        table = files.pending_columns(topic=topic, columns=["id", "key"])
     pairs = zip(*(table[name].to_pylist() for name in ("id", "key")), strict=True)
     ids = [id for id, each in pairs if each is not None and each.startswith(prefix or "")]
-    with changing(path, config) as changer:
+    with changing(path, config) as store:
         if not ids:
-            check_known("topic", topic, changer.call("stats"))
-        return sum(changer.call("cancel_many", ids=ids)) if ids else 0
+            check_known("topic", topic, store.stats().to_dict())
+        return int(sum(store.cancel_many(ids=ids))) if ids else 0
 
 
 @app.command(rich_help_panel=CHANGE)
@@ -294,6 +297,6 @@ def reschedule(
                 "Nothing to change was given. Pass --delay, --at, --at-ms, --body or --property."
             )
         data = None if body is None else read_body(body)
-        payload = {"body": data, "properties": parse_properties(properties or []) or None}
-        with changing(path, config) as changer:
-            show_ids(out, [changer.call("reschedule", id=id, at_ms=due_ms, **payload)])
+        replaced = parse_properties(properties or []) or None
+        with changing(path, config) as store:
+            show_ids(out, [store.reschedule(id=id, at_ms=due_ms, body=data, properties=replaced)])

@@ -1,19 +1,18 @@
 """How a command comes to a store: to look, or to change it.
 
 Looking takes no lock and fires nothing, so it works beside the process that has the store open.
-Changing is asked of that process if there is one, else the store is opened. A command names a call
-of `AnyStore`, with its arguments by name, and is not to know who made it: what comes back is what
-JSON says of the result.
+Changing is asked of that process if there is one, else the store is opened. In each case a command
+has the calls of `AnyStore`, to which it passes arguments by name; results have the same fields.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +20,6 @@ from timerstore.cli.app import settings
 from timerstore.cli.output import Output
 from timerstore.cli.times import now_ms
 from timerstore.control.asking import Owner, find_owner
-from timerstore.control.wire import from_json, to_json
 from timerstore.errors import (
     InvalidArgumentError,
     NotAStoreError,
@@ -35,28 +33,68 @@ from timerstore.ground.moments import shown_time
 if TYPE_CHECKING:
     from timerstore.pending.timers import Timer
     from timerstore.store.store import TimerStore
+    from timerstore.watching.anystore import AnyStore
+else:  # it loads NumPy and Arrow, for which a command that asks an owner need not wait
+    AnyStore = object
 
 
 _BOUNDS: Final = ("end_ms", "limit", "key")
 """What a listing may say so that it does not read all that is pending."""
 
 
-class Opened:
-    """A store that the command itself has opened; it answers as its owner does."""
+class Told(dict[str, Any]):
+    """What an owner tells of a result, whose fields are attributes, as those of the result are.
 
-    def __init__(self, store: TimerStore) -> None:
-        self._store = store
+    >>> Told(state="fired", groups=[]).state
+    'fired'
+    """
 
-    def call(self, name: str, **arguments: Any) -> Any:
-        """Make a call; return its result as JSON says it."""
-        return from_json(to_json(getattr(self._store, name)(**arguments)))
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all values, for JSON."""
+        return self
 
 
-Changer = Owner | Opened
-"""Who changes a store for a command."""
+def _told(value: Any) -> Any:
+    if isinstance(value, dict):
+        return Told({name: _told(each) for name, each in value.items()})
+    return [_told(each) for each in value] if isinstance(value, list) else value
 
 
-class Look:
+class OwnersStore(AnyStore):
+    """A store that another process has open: each call is asked of that process."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+
+    @property
+    def path(self) -> Path:
+        """The directory."""
+        return self._owner.path
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return partial(self._ask, name)
+
+    def _ask(self, name: str, **given: Any) -> Any:
+        return _told(self._owner.call(name, **given))
+
+    def pending(self, **given: Any) -> Iterator[Timer]:
+        """Yield pending timers; see `AnyStore.pending`."""
+        return map(_told, self._owner.pending(**given))
+
+    def pending_columns(self, **given: Any) -> Any:
+        """Return pending timers as a table."""
+        from timerstore.serving.framecolumns import read_table
+
+        return read_table(self._owner.ask("pending_columns", **given)[1])
+
+
+class Look(AnyStore):
     """A store that is looked at: its owner is asked what that is quick to tell, else its files.
 
     `as_of_ms`: what had been put by then is seen.
@@ -70,16 +108,21 @@ class Look:
         self._stack = ExitStack()
         self._who = held_by(path)
         self.as_of_ms = now_ms()
-        self.owner: Owner | None = None
+        self.owner: OwnersStore | None = None
         if self._who is not None:
             with suppress(StoreAccessError):  # another user's; its files may be readable
-                self.owner = find_owner(path)
-        if self._who is not None:
+                owner = find_owner(path)
+                self.owner = None if owner is None else OwnersStore(owner)
             seen = shown_time(self.as_of_ms)
             out.note(f"{path} is open in another process{self._who}. What follows is as of {seen}.")
 
+    @property
+    def path(self) -> Path:
+        """The directory."""
+        return self._path
+
     @cached_property
-    def store(self) -> TimerStore:
+    def files(self) -> TimerStore:
         """The store, opened from its files to be looked at."""
         from timerstore.serving import entrance
 
@@ -92,27 +135,17 @@ class Look:
             )
         return store
 
-    def stats(self) -> dict[str, Any]:
-        """Return the statistics: the owner's own, if there is one."""
-        told: dict[str, Any] = self.call("stats")
-        return told
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return partial(self._call, name)
 
-    def count(self, topic: str | None) -> int:
-        """Return how many timers are pending."""
-        number: int = self.call("count", topic=topic)
-        if not number:
-            self.check("topic", topic)
-        return number
-
-    def check(self, what: str, name: str | None) -> None:
-        """Refuse a topic or group of which nothing was found, if the store has never seen it."""
-        if name is not None:
-            check_known(what, name, self.stats())
-
-    def timer(self, name: str, **arguments: Any) -> Timer | None:
-        """Return a pending timer, by `get` or `get_key`."""
-        told = self.call(name, **arguments)
-        return None if told is None else _timer(told)
+    def _call(self, name: str, **given: Any) -> Any:
+        """Ask the owner; look at the files if it does not answer any more."""
+        if self.owner is not None:
+            try:
+                return getattr(self.owner, name)(**given)
+            except (StoreAccessError, StoreClosedError) as e:
+                self._leave_owner(e)
+        return getattr(self.files, name)(**given)
 
     def pending(self, **given: Any) -> Iterator[Timer]:
         """Yield pending timers; see `AnyStore.pending`.
@@ -122,37 +155,26 @@ class Look:
         if self.owner is not None and any(given.get(name) is not None for name in _BOUNDS):
             was_told = False
             try:
-                for told in self.owner.pending(**given):
+                for timer in self.owner.pending(**given):
                     was_told = True
-                    yield _timer(told)
+                    yield timer
                 return
             except (StoreAccessError, StoreClosedError) as e:
                 if was_told:
                     raise
                 self._leave_owner(e)
-        yield from self.store.pending(**given)
+        yield from self.files.pending(**given)
 
-    def due_times(self, **given: Any) -> Any:
-        """Return when pending timers are due, int64[n]; see `pending`."""
-        given["columns"] = ["due_ms"]
-        if self.owner is not None and given["end_ms"] is not None:
-            from timerstore.serving.framecolumns import read_table
+    def pending_columns(self, **given: Any) -> Any:
+        """Return pending timers as a table; see `pending`."""
+        if given.get("end_ms") is None:
+            return self.files.pending_columns(**given)
+        return self._call("pending_columns", **given)
 
-            try:
-                table = read_table(self.owner.ask("pending_columns", **given)[1])
-                return table["due_ms"].to_numpy()
-            except (StoreAccessError, StoreClosedError) as e:
-                self._leave_owner(e)
-        return self.store.pending_columns(**given)["due_ms"].to_numpy()
-
-    def call(self, name: str, **arguments: Any) -> Any:
-        """Ask the owner; look at the files if it does not answer any more."""
-        if self.owner is not None:
-            try:
-                return self.owner.call(name, **arguments)
-            except (StoreAccessError, StoreClosedError) as e:
-                self._leave_owner(e)
-        return Opened(self.store).call(name, **arguments)
+    def check(self, what: str, name: str | None) -> None:
+        """Refuse a topic or group of which nothing was found, if the store has never seen it."""
+        if name is not None:
+            check_known(what, name, self.stats().to_dict())
 
     def _leave_owner(self, error: TimerStoreError) -> None:
         self._out.note(f"{error} This command reads the store's files instead.")
@@ -161,13 +183,6 @@ class Look:
     def close(self) -> None:
         """Let everything go."""
         self._stack.close()
-
-
-def _timer(told: dict[str, Any]) -> Timer:
-    """Return a timer of which JSON tells."""
-    from timerstore.pending.timers import Timer
-
-    return Timer(**told)
 
 
 def never_seen(what: str, name: str, stats: dict[str, Any]) -> str | None:
@@ -232,8 +247,8 @@ def _fetched(out: Output, address: str | Path) -> Iterator[Path]:
 @contextmanager
 def changing(
     path: Path, config_file: Path | None, *, create: bool = False, is_bulk: bool = False
-) -> Iterator[Changer]:
-    """Yield who changes the store at `path`, which is made if there is none and `create`.
+) -> Iterator[AnyStore]:
+    """Yield the store at `path` to be changed; it is made if there is none and `create`.
 
     `is_bulk`: the command calls `flush` if something must be durable.
     """
@@ -241,10 +256,10 @@ def changing(
         check_is_there(path)
     owner = find_owner(path)
     if owner is not None:
-        yield owner
+        yield OwnersStore(owner)
         return
     with open_to_change(path, config_file, create=create, is_bulk=is_bulk) as store:
-        yield Opened(store)
+        yield store
 
 
 def open_to_change(

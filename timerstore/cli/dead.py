@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import itemgetter
-from typing import Annotated, Any, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -30,6 +30,9 @@ from timerstore.cli.texts import (
 )
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.moments import shown_time
+
+if TYPE_CHECKING:
+    from timerstore.consuming.dead_letters import DeadLetter
 
 WIDE = 110
 """A terminal of so many columns has room for key, tag and body beside the error."""
@@ -83,7 +86,7 @@ def list_(
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
         shown_limit = out.rows_max if limit is None else limit
-        letters = look.call("dead_letters", group=group, limit=shown_limit)
+        letters = look.dead_letters(group=group, limit=shown_limit)
         if not letters and limit != 0:
             look.check("group", group)
             out.note(f"The group {group} has no dead letters.")
@@ -104,8 +107,8 @@ def show(
     Example: timerstore dead show timers/ mailer 019C0F3A5B7C00000000000051C4D1E0
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
-        letters = look.call("dead_letters", group=group, limit=None)
-        found = [each for each in letters if each["id"] == id]
+        letters = look.dead_letters(group=group, limit=None)
+        found = [each for each in letters if each.id == id]
         if not found:
             out.status = TOO_LATE
             out.note(
@@ -114,16 +117,16 @@ def show(
             )
             return
         letter = found[-1]
-        told = {name: letter[name] for name in ("id", "topic", "key", "tag")}
-        told["attempts"] = letter["attempts"]
-        for name, ms in (("first failed", letter["first_failed_ms"]), ("died", letter["died_ms"])):
+        names = ("id", "topic", "key", "tag", "attempts")
+        told: dict[str, Any] = {name: getattr(letter, name) for name in names}
+        for name, ms in (("first failed", letter.first_failed_ms), ("died", letter.died_ms)):
             if ms is not None:
                 told[name] = shown_time(ms)
                 if out.on_terminal:
                     told[name] = f"{shown_here(ms)}, {shown_from(ms, look.as_of_ms)}"
-        told |= {"error": error_text(letter) or None, "trace": letter["trace_id"]}
-        told |= {f"property {name}": value for name, value in letter["properties"].items()}
-        out.values(letter_fields(letter), told | {"body": whole_text(letter["body"])})
+        told |= {"error": error_text(letter) or None, "trace": letter.trace_id}
+        told |= {f"property {name}": value for name, value in letter.properties.items()}
+        out.values(letter_fields(letter), told | {"body": whole_text(letter.body)})
 
 
 @dead.command()
@@ -139,9 +142,9 @@ def retry(
 
     Example: timerstore dead retry timers/ mailer --limit 10
     """
-    with answering(as_json=as_json) as out, changing(path, config) as changer:
-        stats = changer.call("stats")  # before: the call makes the group known
-        count = changer.call("retry_dead_letters", group=group, limit=limit, ids=ids or None)
+    with answering(as_json=as_json) as out, changing(path, config) as store:
+        stats = store.stats().to_dict()  # before: the call makes the group known
+        count = store.retry_dead_letters(group=group, limit=limit, ids=ids or None)
         if not count:
             check_known("group", group, stats)
         out.result({"group": group, "retried": count}, count)
@@ -171,9 +174,9 @@ def drop(
                 "No ids were given. A dropped message cannot be brought back: name the ids, or "
                 "pass --all."
             )
-        with changing(path, config) as changer:
-            stats = changer.call("stats")  # before: the call makes the group known
-            count = changer.call("drop_dead_letters", group=group, ids=ids or None)
+        with changing(path, config) as store:
+            stats = store.stats().to_dict()  # before: the call makes the group known
+            count = store.drop_dead_letters(group=group, ids=ids or None)
             if not count:
                 check_known("group", group, stats)
         out.result({"group": group, "dropped": count}, count)
@@ -182,44 +185,45 @@ def drop(
 app.add_typer(dead, name="dead", rich_help_panel=LOOK)
 
 
-def letter_fields(letter: dict[str, Any]) -> dict[str, Any]:
+def letter_fields(letter: DeadLetter) -> dict[str, Any]:
     """Return a dead letter for JSON."""
-    return {name: letter[name] for name in _FIELDS} | body_field(letter["body"])
+    return {name: getattr(letter, name) for name in _FIELDS} | body_field(letter.body)
 
 
-def error_text(letter: dict[str, Any]) -> str:
+def error_text(letter: DeadLetter) -> str:
     """Return what it died of, in one line."""
-    return ": ".join(filter(None, (letter["error_type"], letter["error_text"])))
+    return ": ".join(filter(None, (letter.error_type, letter.error_text)))
 
 
-def _text(name: str) -> Callable[[dict[str, Any]], object]:
-    return lambda letter: letter[name] or ""
+def _text(name: str) -> Callable[[DeadLetter], object]:
+    return lambda letter: getattr(letter, name) or ""
 
 
-_PLAIN: Final[Columns[dict[str, Any]]] = {
-    "died": lambda letter: shown_time(letter["died_ms"]),
-    "topic": itemgetter("topic"),
-    "id": itemgetter("id"),
+_PLAIN: Final[Columns[DeadLetter]] = {
+    "died": lambda letter: shown_time(letter.died_ms),
+    "topic": attrgetter("topic"),
+    "id": attrgetter("id"),
     "key": _text("key"),
     "tag": _text("tag"),
     "tries": _text("attempts"),
-    "body": lambda letter: whole_text(letter["body"]),
+    "body": lambda letter: whole_text(letter.body),
     "error": error_text,
 }
 
 
-def _human(now_ms: int, width: int) -> Columns[dict[str, Any]]:
-    def error(letter: dict[str, Any]) -> str:
-        return error_text(letter | {"error_type": letter["error_type"].rpartition(".")[2]})
+def _human(now_ms: int, width: int) -> Columns[DeadLetter]:
+    def error(letter: DeadLetter) -> str:
+        kind = letter.error_type.rpartition(".")[2]
+        return ": ".join(filter(None, (kind, letter.error_text)))
 
-    columns: Columns[dict[str, Any]] = {
-        "died": lambda letter: shown_from(letter["died_ms"], now_ms),
-        "topic": itemgetter("topic"),
-        "id": itemgetter("id"),
-        ">tries": itemgetter("attempts"),
+    columns: Columns[DeadLetter] = {
+        "died": lambda letter: shown_from(letter.died_ms, now_ms),
+        "topic": attrgetter("topic"),
+        "id": attrgetter("id"),
+        ">tries": attrgetter("attempts"),
         "error": error,
     }
     if width < WIDE:
         return columns
-    body: Columns[dict[str, Any]] = {"body": lambda letter: shown_body(letter["body"], width)}
+    body: Columns[DeadLetter] = {"body": lambda letter: shown_body(letter.body, width)}
     return {**columns, "key": _text("key"), "tag": _text("tag"), **body}

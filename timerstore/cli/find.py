@@ -10,6 +10,7 @@ import typer
 from timerstore.cli.app import LOOK, AsJson, ConfigFile, StorePath, answering, app
 from timerstore.cli.coming import looking
 from timerstore.cli.status import TOO_LATE
+from timerstore.control.wire import to_json
 from timerstore.ground.moments import shown_time
 
 
@@ -27,10 +28,11 @@ def find(
     Example: timerstore find timers/ 019C0F3A5B7C00000000000051C4D1E0
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
-        found = look.call("find", id=id)
-        if found["state"] == "unknown":
+        found = look.find(id=id)
+        if found.state == "unknown":
             out.status = TOO_LATE
-        out.values(found, dict(_rows(found)))
+        fields = to_json(found)
+        out.values(fields, dict(_rows(fields)))
 
 
 def _rows(found: dict[str, Any]) -> Iterator[tuple[str, object]]:

@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from timerstore.cli.app import CHANGE, AsJson, ConfigFile, StorePath, answering, app
 from timerstore.cli.changes import TopicToPut, tell_made
-from timerstore.cli.coming import Changer, Opened, changing
+from timerstore.cli.coming import OwnersStore, changing
 from timerstore.cli.exporting import FormatName, format_of
 from timerstore.cli.output import Output
 from timerstore.cli.progressfile import (
@@ -25,6 +25,9 @@ from timerstore.cli.progressfile import (
 )
 from timerstore.cli.rows import Columns, Row, read_chunks
 from timerstore.cli.times import now_ms
+
+if TYPE_CHECKING:
+    from timerstore.watching.anystore import AnyStore
 
 _LOOKS_APART_S = 0.5
 
@@ -81,12 +84,12 @@ def import_file(
             new = Progress(sha256, options, now_ms(), file.stat().st_size)
             new.row_count = check_rows(out, file, new)
             is_new = not path.exists()
-            with changing(path, config, create=True, is_bulk=True) as changer:
+            with changing(path, config, create=True, is_bulk=True) as store:
                 where = progress_file or progress_path(file, store_tag(path))
                 progress = read_progress(where, new, file, again=again)
                 put_count = 0
                 if not progress.is_whole:
-                    put_count = put_chunks(out, path, changer, file, progress, where)
+                    put_count = put_chunks(out, path, store, file, progress, where)
         if as_json:
             out.json({"file": str(file), "rows": progress.row_count, "put": put_count})
             return
@@ -101,7 +104,7 @@ def import_file(
                 f"Nothing was put, because all {before:,} rows had been put before. --again puts "
                 "them again."
             )
-        tell_made(out, path, changer, is_new=is_new)
+        tell_made(out, path, store, is_new=is_new)
 
 
 def chunks_of(file: Path, progress: Progress) -> Iterator[list[Row]]:
@@ -130,7 +133,7 @@ def store_tag(path: Path) -> int:
 
 
 def put_chunks(
-    out: Output, path: Path, changer: Changer, file: Path, progress: Progress, where: Path
+    out: Output, path: Path, store: AnyStore, file: Path, progress: Progress, where: Path
 ) -> int:
     """Put what was not put before; return how many."""
     seen = put_count = 0
@@ -141,13 +144,13 @@ def put_chunks(
                 continue
             rows = chunk[progress.done_count - seen :]
             if progress.log_end >= 0:
-                count = count_settled(path, changer, progress.log_end, rows)
+                count = count_settled(path, store, progress.log_end, rows)
                 progress.done_count += count
                 rows = rows[count:]
-            progress.log_end = changer.call("stats")["commitlog_end"]
+            progress.log_end = store.stats().commitlog_end
             write_progress(where, progress)
-            put_rows(changer, rows)
-            changer.call("flush")
+            put_rows(store, rows)
+            store.flush()
             progress.done_count, progress.log_end = seen, -1
             put_count += len(rows)
             update(seen, progress.row_count)
@@ -156,10 +159,10 @@ def put_chunks(
     return put_count
 
 
-def count_settled(path: Path, changer: Changer, log_end: int, rows: list[Row]) -> int:
+def count_settled(path: Path, store: AnyStore, log_end: int, rows: list[Row]) -> int:
     """Return how many rows the last chunk has put, once an owner that was asked has done it."""
     count = count_put(path, log_end, rows)
-    while not isinstance(changer, Opened):
+    while isinstance(store, OwnersStore):
         time.sleep(_LOOKS_APART_S)
         before, count = count, count_put(path, log_end, rows)
         if count == before:
@@ -167,23 +170,28 @@ def count_settled(path: Path, changer: Changer, log_end: int, rows: list[Row]) -
     return count
 
 
-def put_rows(changer: Changer, rows: list[Row]) -> None:
+def put_rows(store: AnyStore, rows: list[Row]) -> None:
     """Put rows in their order; those that differ only in body, time or key are put together."""
     for (topic, tag, has_key, is_plain), group in groupby(rows, _kind):
         part = list(group)
         if is_plain and len(part) > 1:
-            changer.call(
-                "put_many",
+            store.put_many(
                 bodies=[row.body for row in part],
                 topic=topic,
                 tag=tag,
                 at_ms=[row.due_ms for row in part],
-                keys=[row.key for row in part] if has_key else None,
+                keys=[row.key or "" for row in part] if has_key else None,
             )
             continue
         for row in part:
-            described = {"key": row.key, "tag": tag, "properties": row.properties or None}
-            changer.call("put", body=row.body, topic=topic, at_ms=row.due_ms, **described)
+            store.put(
+                body=row.body,
+                topic=topic,
+                at_ms=row.due_ms,
+                key=row.key,
+                tag=tag,
+                properties=row.properties or None,
+            )
 
 
 def _kind(row: Row) -> tuple[str, str | None, bool, bool]:

@@ -71,7 +71,7 @@ def info(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) ->
     Example: timerstore info timers/
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
-        stats = look.stats()
+        stats = look.stats().to_dict()
         told = {"path": str(path), "as_of_ms": look.as_of_ms} | stats
         if not out.on_terminal and not as_json:
             out.line("what", "value")
@@ -236,7 +236,7 @@ def pending(
             if not count and limit != 0:
                 look.check("topic", topic)
             if limit is None and key is None and count == out.rows_max:
-                total = look.count(topic)
+                total = count_of(look, topic)
                 out.note(
                     f"These are the first {count} of {total:,} pending timers. --limit shows more."
                 )
@@ -324,7 +324,7 @@ def get(
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
         if (id is None) == (key is None) or (topic is not None and key is None):
             raise InvalidArgumentError("Pass an id, or --key. Pass --topic too if you know it.")
-        timer = look.timer("get", id=id) if id is not None else get_key(look, topic, key or "")
+        timer = look.get(id=id) if id is not None else get_key(look, topic, key or "")
         id = id or f"A timer of the key {key}"
         if timer is None:
             out.status = TOO_LATE
@@ -351,7 +351,7 @@ def get(
 def get_key(look: Look, topic: str | None, key: str) -> Timer | None:
     """Return the timer that has a key, of a topic or of any; None if there is none."""
     if topic is not None:
-        found = look.timer("get_key", topic=topic, key=key)
+        found = look.get_key(topic=topic, key=key)
         if found is None:
             look.check("topic", topic)
         return found
@@ -381,8 +381,16 @@ def count(
     Example: timerstore count timers/ --topic mail
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
-        number = look.count(topic)
+        number = count_of(look, topic)
         out.result({"count": number, "topic": topic, "as_of_ms": look.as_of_ms}, number)
+
+
+def count_of(look: Look, topic: str | None) -> int:
+    """Return how many timers are pending; refuse a topic that the store has never seen."""
+    number = look.count(topic=topic)
+    if not number:
+        look.check("topic", topic)
+    return number
 
 
 # --- horizon
@@ -420,11 +428,12 @@ def horizon(
             raise InvalidArgumentError(f"--bucket is {bucket}. Use 1ms or more.")
         with looking(out, path, config) as look:
             if topic is not None:
-                look.count(topic)  # an unknown one is refused
+                count_of(look, topic)  # an unknown one is refused
             if (bucket_ms, start_ms, end_ms) == (None, None, None) and look.owner is not None:
                 rows = look_ahead(look, topic)
             else:
-                due_ms = look.due_times(topic=topic, start_ms=start_ms, end_ms=end_ms)
+                bounds: dict[str, Any] = {"topic": topic, "start_ms": start_ms, "end_ms": end_ms}
+                due_ms = look.pending_columns(columns=["due_ms"], **bounds)["due_ms"].to_numpy()
                 rows = by_distance(due_ms, look.as_of_ms)
         if bucket_ms is not None:
             show_buckets(out, by_bucket(due_ms, bucket_ms))
@@ -460,7 +469,7 @@ def by_distance(due_ms: Any, from_ms: int) -> dict[str, int]:
 def look_ahead(look: Look, topic: str | None) -> dict[str, int]:
     """Return the same by the counts that an owner keeps, at once for any number of timers."""
     found = dict.fromkeys(["overdue", *(f"within {name}" for name in _AHEAD.values()), "later"], 0)
-    for each in look.stats()["topics"]:
+    for each in look.stats().to_dict()["topics"]:
         if topic in (None, each["topic"]):
             upcoming = each["upcoming"]
             found["overdue"] += upcoming["overdue_count"]

@@ -20,10 +20,10 @@ def clean(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) -
 
     Example: timerstore clean timers/
     """
-    with answering(as_json=as_json) as out, changing(path, config) as changer:
+    with answering(as_json=as_json) as out, changing(path, config) as store:
         with out.progress("cleaning"):
-            freed = changer.call("clean")
-        stats = changer.call("stats")
+            freed = store.clean()
+        stats = store.stats().to_dict()
         kept_by, on_disk = stats["cleaning"]["kept_by"], stats["disk_bytes"]
         told = {"path": str(path), "freed": freed, "disk_bytes": on_disk, "kept_by": kept_by}
         out.values(told, {"freed": shown_bytes(freed)} | space_of(stats))

@@ -31,8 +31,8 @@ class Client(Stays, AnyStore):
 
     Large calls go in pieces: `put_many` takes one fsync for each 16 MiB, `cancel_many` one for each
     500,000 ids. `pull` returns fewer messages if their bodies take more than 32 MiB. If the owner
-    ends during a call, `pending` raises InvalidArgumentError: begin again; `retry_dead_letters` and
-    `drop_dead_letters` raise StoreClosedError.
+    ends during a call, `pending` (begin again), `retry_dead_letters` and `drop_dead_letters` raise
+    StoreClosedError.
     """
 
     def __init__(

@@ -166,6 +166,8 @@ class Session:
         """Return a listing that was begun; one thread asks for it at a time."""
         with self._lock.guard():
             found = self._listings.get(name) if isinstance(name, str) else None
+        if found is None and isinstance(name, str) and not name.startswith(f"{self._life}."):
+            raise StoreClosedError("The process that read this listing has ended. Begin a new one.")
         if found is None:
             raise InvalidArgumentError("This listing has ended. Begin a new one.")
         return found
