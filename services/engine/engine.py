@@ -36,6 +36,7 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.limits import content_bytes_max, message_bytes_max
 from timerstore.timelog.bytes.message import GOOD, MessageParts, read_message
 from timerstore.timelog.files.disk import Disk, MappedFile
+from timerstore.timelog.files.memory import maps_allowed
 from timerstore.timelog.files.ownedfile import EventFile
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.timerlog import TimerLog
@@ -121,7 +122,7 @@ class Engine:
             disk,
             path / "consumequeue",
             config.consumequeue_segment_bytes,
-            open_count_max=config.open_segments_max,
+            open_count_max=self._mapped_max(config.consumequeue_segment_bytes),
             is_gone=queues_gone,
         )
         self.counters = CounterFile(disk, path / "config" / "topiccounts", self.queues)
@@ -174,8 +175,13 @@ class Engine:
         self.recovered_until_level = np.full(fmt.LEVEL_COUNT_MAX, -1, np.int64)
 
     def _log(self, kind: type[Log], name: str, segment_bytes: int, is_gone: bool = False) -> Log:
-        count, folder = max(self.config.open_segments_max, _OPEN_SEGMENTS_MIN), self.path / name
+        count, folder = self._mapped_max(segment_bytes), self.path / name
         return kind(self.disk, folder, segment_bytes, open_count_max=count, is_gone=is_gone)
+
+    def _mapped_max(self, segment_bytes: int) -> int:
+        """Return how many segments of one kind stay mapped."""
+        allowed = maps_allowed(segment_bytes)
+        return max(min(self.config.open_segments_max, allowed), _OPEN_SEGMENTS_MIN)
 
     def adopt_levels(self) -> None:
         """Give the delay levels that are known their queues; the first put makes the others."""

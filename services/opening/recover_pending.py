@@ -20,7 +20,7 @@ from timerstore.services.world.state import LOST_COUNT_MAX
 from timerstore.services.world.world import World, note_lost
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.jsonfile import check_seal, read_json, understood, whole
-from timerstore.timelog.files.names import INT64_MAX
+from timerstore.timelog.files.names import INT64_MAX, is_topic
 from timerstore.timelog.writing.tally import Counted, count_pending
 from timerstore.wheel.judge import (
     CANCELLED,
@@ -81,10 +81,17 @@ def stored_counts(engine: Engine) -> dict[str, Any] | None:
     try:
         metrics = read_json(path, engine.disk.read)
         check_seal(path, metrics or {})
+        if metrics is None or not isinstance(metrics.get("timingCount"), dict):
+            return None
+        levels = metrics.get("levelCount")
+        with understood("config/timermetrics"):
+            for table in (metrics["timingCount"], levels if isinstance(levels, dict) else {}):
+                for topic, entry in table.items():
+                    if not is_topic(os.fsencode(topic)):
+                        raise ValueError(f"{topic!r} is no topic")
+                    whole(entry["count"])
     except CorruptStoreError as e:  # they are counted again
         engine.damage.note("config/timermetrics", e.offset, e.reason)
-        return None
-    if metrics is None or not isinstance(metrics.get("timingCount"), dict):
         return None
     return metrics
 

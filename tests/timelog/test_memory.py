@@ -1,8 +1,11 @@
 """How much memory is left under each limit."""
 
+import resource
 from pathlib import Path
 
-from timerstore.timelog.files.memory import available_bytes
+import pytest
+
+from timerstore.timelog.files.memory import available_bytes, maps_allowed
 
 
 def write(folder: Path, **files: str) -> None:
@@ -50,3 +53,15 @@ def test_in_a_container_the_name_leads_nowhere(tmp_path: Path) -> None:
 
 def test_nothing_is_told(tmp_path: Path) -> None:
     assert available_bytes(tmp_path, tmp_path) == 64 << 20
+
+
+@pytest.mark.parametrize(("told", "count"), [("65530\n", 2_047), ("640\n", 20), ("", 2_047)])
+def test_maps_are_a_share_of_what_the_system_allows(tmp_path: Path, told: str, count: int) -> None:
+    (tmp_path / "sys" / "vm").mkdir(parents=True)
+    (tmp_path / "sys" / "vm" / "max_map_count").write_text(told)
+    assert maps_allowed(64 << 20, tmp_path) == count
+
+
+def test_maps_are_a_share_of_the_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (4 << 30, 4 << 30))
+    assert maps_allowed(64 << 20) == 8

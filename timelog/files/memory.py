@@ -1,7 +1,8 @@
-"""How much memory this process may still use, as Linux and its control groups say."""
+"""How much memory this process may still use, and how many maps, as Linux and its groups say."""
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -10,6 +11,7 @@ _FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.us
 """A limit and what is used of it: of version 2, and of version 1."""
 _CACHE = ("inactive_file", "active_file")
 _UNKNOWN_BYTES = 64 << 20
+_MAPS_USUAL = 65_530
 
 
 def available_bytes(proc: Path = _PROC, groups: Path = _GROUPS) -> int:
@@ -21,6 +23,18 @@ def available_bytes(proc: Path = _PROC, groups: Path = _GROUPS) -> int:
     for folder in _groups_of_process(proc, groups):
         free += _left(folder)
     return max(0, min(free, default=_UNKNOWN_BYTES))
+
+
+def maps_allowed(bytes_of_one: int, proc: Path = _PROC) -> int:
+    """Return how many files of one kind may stay mapped: a 32nd of all maps of a process.
+
+    A store has three kinds, and queues of which each takes two. No more than what fits into an
+    eighth of the addresses, if `ulimit -v` limits them.
+    """
+    told = _text(proc / "sys" / "vm" / "max_map_count").strip()
+    count = (int(told) if told.isdigit() else _MAPS_USUAL) // 32
+    addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return count if addresses < 0 else min(count, addresses // 8 // bytes_of_one)
 
 
 def _groups_of_process(proc: Path, groups: Path) -> Iterator[Path]:

@@ -1,8 +1,9 @@
 """A log over segment files: a row of mapped files that together are one long byte sequence.
 
 An *offset* is a position in the whole sequence. Kernels find a byte through a `SegmentTable`
-(segmenttable.py). Ground rules: only Python maps or drops a segment, under `SegmentedFile.lock`.
-Bytes are borrowed in three ways, and in no other:
+(segmenttable.py). Ground rules: only Python maps or drops a segment, under `SegmentedFile.lock`. It
+stays mapped until it is removed, unless more than `open_count_max` are mapped (`trim`). Bytes are
+borrowed in three ways, and in no other:
 
 - `view` gives an array. It owns its map, as does each view of it.
 - `with log.reading() as table` gives the table that the services share. What a kernel finds there
@@ -321,11 +322,10 @@ class SegmentedFile(Blocks):
             first = self.end // self.segment_bytes
             full = [number for number in self._mapped if number < first]
             counted = len(full) + min(2, len(self._mapped) - len(full))
-            for number in sorted(full, key=lambda each: self._used.get(each, 0)):
-                if counted <= self.open_count_max:
-                    return
-                self._unmap(number)
-                counted -= 1
+            if counted > self.open_count_max:  # seldom: else each stays until it is removed
+                full.sort(key=lambda each: self._used.get(each, 0))
+                for number in full[: counted - self.open_count_max]:
+                    self._unmap(number)
 
     def drop(self, number: int) -> None:
         """Drop one map that no kernel looks up; its readers keep it alive."""

@@ -124,8 +124,9 @@ class Tuning:
     """Timers of the slots just ahead that fit in memory, 32 bytes each: 67 million. Twice the
     addresses are reserved, but no more than an eighth of what `ulimit -v` allows."""
 
-    open_segments_max: int = 256
-    """Segment files of one kind that stay mapped, at least 8; Linux allows a process 65,530."""
+    open_segments_max: int = 65_530
+    """Segment files of one kind that stay mapped until they are removed; at least 8, at most a
+    32nd of the maps that the system allows a process (vm.max_map_count): 2,047 as Linux is set."""
 
     inflight_count_max: int = 1_000
     """Messages of one queue that a consumer holds, waiting for a handler or in one; pulling waits
