@@ -8,9 +8,7 @@ from tests.test_tidy import OURS, shown, tree_of
 
 OF_THE_SERVICES = re.compile(r"\blocks(\.(fire|near|wheel))?\.guard\(\)")
 WHERE_PYTHON_TAKES_THEM = {
-    # what takes long: the cancelled set grows, an id may have fired, a unit is damaged, a segment
-    # goes
-    "services/calls/cancel_ahead.py cancel_ahead",
+    # what takes long: an id may have fired, a segment goes, the cancelled set is full at once
     "timerstore/pending/cancel.py _cancel_others",
     "timerstore/pending/cancel.py _cancel_theirs",
     "timerstore/pending/reschedule.py reschedule",

@@ -6,8 +6,8 @@ is past the delete of such a message first, the entry is *held*: no unit names i
 stays at the oldest delete of those held, and recovery finds it from there.
 
 The counts, of all entries and of those of levels, change only here, with what they count; the test
-for room is only here. Everything is under fire, except in recovery, in which nothing else
-runs.
+for room is only here. The table grows before it is full, beside those who use it. Everything is
+under fire, except in recovery, in which nothing else runs.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.jit.acting import ALONE, acting_as
+from timerstore.jit.guards import Lock
 from timerstore.jit.intrinsics import copy_bytes, prefetch
 from timerstore.jit.kernel import inlined, inlined_view, kernel_ahead
 from timerstore.jit.lent import Lent, is_lent, lend, lent_bytes, lent_words, new_lent
+from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.record import Bytes, Flags, Words, record
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import IDENTITY_HELD, IDENTITY_OURS
@@ -167,6 +169,43 @@ def _use_table(cancelled: CancelledSet, lent: Lent, length: int) -> None:
 
 
 @kernel_ahead
+def _copy_table(cancelled: CancelledSet, fire_lock: Words, into: Bytes) -> bool:
+    """Copy the table under fire; False if it is another one by now, which is larger."""
+    lock_acquire(fire_lock)
+    is_same = 8 * cancelled.length == len(into)
+    if is_same:
+        copy_cancelled(cancelled, into)
+    lock_release(fire_lock)
+    return is_same
+
+
+@kernel_ahead
+def _move(
+    cancelled: CancelledSet, fire_lock: Words, seen: Words, larger: Words, lent: Lent
+) -> bool:
+    """Have kernels use a larger table, made of the one that was seen; False if another one is used.
+
+    Under fire it is given what came and went since. An entry that did has another place, or none,
+    in one of the two: so only places that differ are looked at. O(table), 1 ns for each entry.
+    """
+    lock_acquire(fire_lock)
+    now = _table(cancelled)
+    is_same = len(now) == len(seen)
+    if is_same:
+        for at in range(0, len(seen), SET_ENTRY_WORDS):
+            if now[at] != seen[at] or now[at + 1] != seen[at + 1]:
+                if seen[at] != 0 or seen[at + 1] != 0:
+                    if not set_contains(now, seen[at], seen[at + 1]):
+                        set_remove(larger, seen[at], seen[at + 1])
+                if now[at] != 0 or now[at + 1] != 0:
+                    set_add(larger, now[at], now[at + 1])
+        cancelled.lent[0] = lent[0]
+        cancelled.length = len(larger)
+    lock_release(fire_lock)
+    return is_same
+
+
+@kernel_ahead
 def _add_all(cancelled: CancelledSet, high: Words, low: Words) -> None:
     for i in range(len(low)):
         cancelled_add(cancelled, high[i], low[i])
@@ -205,11 +244,13 @@ def in_table(table: Words, high: Words, low: Words) -> Flags:
 class CancelledTimers:
     """The set as Python has it: its memory, and what is done for many at once.
 
-    Under fire, or before any service runs: so the caller is alone with the set.
+    Under fire, or before any service runs: so the caller is alone with the set; but for `grow` and
+    `prepare`.
     """
 
     def __init__(self) -> None:
         self.set = CancelledSet(new_lent(1))
+        self._one_grows = Lock()
         self._tables = [new_table(1)]
         self._use(self._tables[0])
 
@@ -233,6 +274,29 @@ class CancelledTimers:
             # Both are kept: a signal may end this call before kernels use the new one, or after.
             self._tables = [before, table]
             self._use(table)
+
+    def grow(self, fire_lock: Words, more: int) -> None:
+        """Make room for `more` beside who uses the set, if nobody else does meanwhile. O(length).
+
+        The entries are hashed anew without a lock. Fire is held while the table is copied, and
+        while what came and went since is added.
+        """
+        with self._one_grows.guard():
+            seen = np.full(self.set.length, 0, np.int64)  # with its pages, before fire is taken
+            if not _copy_table(self.set, fire_lock, seen.view(np.uint8)):
+                return
+            larger, lent = grown(seen, self.set.count + more), new_lent(1)
+            if larger is not seen:
+                # Those before take as much together. Only who has fire may drop one.
+                self._tables.append(larger)
+                lend(lent, 0, larger)
+                with acting_as(ALONE):
+                    _move(self.set, fire_lock, seen, larger, lent)
+
+    def prepare(self, fire_lock: Words) -> None:
+        """Grow before there is no room: if three quarters of it are used."""
+        if 4 * ROOM_WORDS * self.set.count > 3 * self.set.length:
+            self.grow(fire_lock, self.set.count)
 
     def contains(self, high: Words, low: Words) -> Flags:
         """Tell which identities are in the set, held or not: bool[n]."""

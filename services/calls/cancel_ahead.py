@@ -192,8 +192,7 @@ def cancel_ahead(
         if why[0] == _MAY_BE_TAKEN:
             start += 1
         elif why[0] == _NO_ROOM:
-            with engine.locks.fire.guard():
-                engine.cancelled.reserve(count - start)
+            engine.cancelled.grow(engine.world.fire_lock, count - start)
         elif why[0] == _NO_SEGMENT:
             engine.provide_append(stage)
     return verdicts

@@ -371,10 +371,11 @@ class Engine:
         return self.queues.row(view[at : at + count].tobytes(), max(0, found.real_queue))
 
     def prepare_ahead(self) -> None:
-        """Make the segments that will be needed next, before anybody waits for them."""
+        """Make segments and room for cancels that will be needed next, before anybody waits."""
         self.commitlog.prepare_next()
         self.timerlog.prepare_next()
         self.queues.prepare_ahead()
+        self.cancelled.prepare(self.world.fire_lock)
 
     # --- L, and space
 

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from tests.naive_cancelled import LEVEL_MARK, OURS, CancelledTwin, Identity
 from timerstore.jit.kernel import kernel
+from timerstore.jit.locks import LOCK_WORDS
 from timerstore.timelog.bytes import format
 from timerstore.timelog.bytes.message import IDENTITY_HELD, IDENTITY_OURS
+from timerstore.wheel import cancelled
 from timerstore.wheel.cancelled import (
     NO_OFFSET,
     CancelledTimers,
@@ -24,7 +26,7 @@ from timerstore.wheel.cancelled import (
     in_table,
     is_of_level,
 )
-from timerstore.wheel.sets import LENGTH_MIN, ROOM_WORDS
+from timerstore.wheel.sets import LENGTH_MIN, ROOM_WORDS, grown
 
 ADD, HOLD, PASS, REMOVE, CONTAINS, IS_OF_LEVEL, HAS_ROOM, COPY = range(8)
 
@@ -190,3 +192,60 @@ def test_check_finds_an_entry_out_of_its_place() -> None:
 def test_the_twin_means_the_same() -> None:
     assert (OURS, LEVEL_MARK) == (IDENTITY_OURS, format.LEVEL_MARK)
     assert IDENTITY_HELD not in (0, OURS)
+
+
+@given(
+    before=st.lists(IDENTITIES, max_size=20),
+    meanwhile=st.lists(st.tuples(st.booleans(), IDENTITIES), max_size=30),
+)
+def test_it_grows_beside_who_uses_it(
+    before: list[Identity], meanwhile: list[tuple[bool, Identity]]
+) -> None:
+    """What comes and goes while entries are hashed anew has come and gone in the larger table."""
+    timers, twin, lock = CancelledTimers(), CancelledTwin(), np.zeros(LOCK_WORDS, np.int64)
+    for identity in before:
+        if twin.held.get(identity) is None:
+            assert act(timers, ADD, identity) == twin.add(identity)
+
+    def grow_meanwhile(table: Any, count: int) -> Any:
+        larger = grown(table, count)
+        for comes, identity in meanwhile:
+            if not comes:
+                assert act(timers, REMOVE, identity) == twin.remove(identity)
+            elif twin.held.get(identity) is None:
+                assert act(timers, ADD, identity) == twin.add(identity)
+        return larger
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cancelled, "grown", grow_meanwhile)
+        timers.grow(lock, LENGTH_MIN)
+    assert timers.set.length > LENGTH_MIN and len(timers.table) == timers.set.length
+    compare(timers, twin, [*before, *(identity for _, identity in meanwhile)])
+
+
+def test_who_has_made_room_meanwhile_goes_first() -> None:
+    timers, lock = CancelledTimers(), np.zeros(LOCK_WORDS, np.int64)
+
+    def reserve_meanwhile(table: Any, count: int) -> Any:
+        larger = grown(table, count)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cancelled, "grown", grown)
+            timers.reserve(4 * LENGTH_MIN)
+        return larger
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cancelled, "grown", reserve_meanwhile)
+        timers.grow(lock, LENGTH_MIN)
+    assert timers.set.length == len(timers.table) >= 4 * LENGTH_MIN * ROOM_WORDS
+
+
+def test_it_grows_before_it_is_full() -> None:
+    timers, lock = CancelledTimers(), np.zeros(LOCK_WORDS, np.int64)
+    room = timers.set.length // ROOM_WORDS
+    timers.add(*columns([(OURS, low) for low in range(room * 3 // 4)]))
+    timers.prepare(lock)
+    assert timers.set.length == room * ROOM_WORDS
+    timers.add(*columns([(OURS, room)]))
+    timers.prepare(lock)
+    assert timers.set.length == 2 * room * ROOM_WORDS
+    timers.check()
