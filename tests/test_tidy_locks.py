@@ -20,8 +20,6 @@ WHERE_PYTHON_TAKES_THEM = {
     "services/cleaning/pass_units.py __init__",
     "services/engine/engine.py map_level",
     "services/damage/pass_lost.py _uncount",
-    "timerstore/pending/target.py is_cancelled",
-    "timerstore/watching/stats.py read_bytes",
     # a manual clock leaps, or the store is handed over
     "services/running/leap.py leap",
     "timerstore/closing/handover.py _finish_slot",

@@ -228,6 +228,16 @@ def _names_all(table: Words, high: Words, low: Words, named: Flags) -> None:
         named[i] = names_timer(table, high[i], low[i])
 
 
+@kernel_ahead
+def _contains_now(
+    cancelled: CancelledSet, fire_lock: Words, high: Words, low: Words, named: Flags
+) -> None:
+    lock_acquire(fire_lock)
+    for i in range(len(low)):
+        named[i] = cancelled_contains(cancelled, high[i], low[i])
+    lock_release(fire_lock)
+
+
 def are_of_level(high: Words, low: Words) -> Flags:
     """Tell which identities are those of messages that we put into a delay level: bool[n]."""
     return (high == IDENTITY_OURS) & (low >= fmt.LEVEL_MARK)
@@ -244,8 +254,8 @@ def in_table(table: Words, high: Words, low: Words) -> Flags:
 class CancelledTimers:
     """The set as Python has it: its memory, and what is done for many at once.
 
-    Under fire, or before any service runs: so the caller is alone with the set; but for `grow` and
-    `prepare`.
+    Under fire, or before any service runs: so the caller is alone with the set; but for `grow`,
+    `prepare`, `contains_now`.
     """
 
     def __init__(self) -> None:
@@ -301,6 +311,12 @@ class CancelledTimers:
     def contains(self, high: Words, low: Words) -> Flags:
         """Tell which identities are in the set, held or not: bool[n]."""
         return in_table(self.table, high, low)
+
+    def contains_now(self, fire_lock: Words, high: Words, low: Words) -> Flags:
+        """Do what `contains` does, for who has not taken fire."""
+        named = np.zeros(len(low), np.bool_)
+        _contains_now(self.set, fire_lock, high, low, named)
+        return named
 
     def add(self, high: Words, low: Words) -> None:
         """Add identities, and make room for them."""

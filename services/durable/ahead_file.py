@@ -17,10 +17,10 @@ from timerstore.services.engine.engine import Engine
 from timerstore.timelog.writing.append import NAME_STRIDE
 from timerstore.timelog.writing.tally import (
     AHEAD_BUCKETS,
+    DUE_RING_COUNT,
     FAR_COUNT,
     KEPT_FROM,
     PENDING_BYTES,
-    RING_COUNT,
     RING_PASSED,
     RING_SHIFT,
     RING_STEP,
@@ -30,7 +30,7 @@ from timerstore.timelog.writing.tally import (
 AHEAD_FILE: Final = "aheadcounts"
 _HEAD: Final = np.dtype([("crc", "<u4"), ("row_count", "<u4"), ("log_end", "<i8")])
 _CRC_FROM: Final = 4
-_WORDS: Final = slice(PENDING_BYTES, KEPT_FROM + RING_COUNT)
+_WORDS: Final = slice(PENDING_BYTES, KEPT_FROM + DUE_RING_COUNT)
 _ROW: Final = np.dtype(
     [
         ("queue_id", "<i4"),
@@ -46,7 +46,7 @@ _BUCKET: Final = np.dtype([("place", "<i8"), ("count", "<i8")])
 def write_ahead(engine: Engine) -> None:
     """Write the file; no service runs any more. Durable on return. O(queues)."""
     words, ahead = _of_rows(engine)
-    kept = words[:, KEPT_FROM : KEPT_FROM + RING_COUNT].any(axis=1) | (words[:, FAR_COUNT] != 0)
+    kept = words[:, KEPT_FROM : KEPT_FROM + DUE_RING_COUNT].any(axis=1) | (words[:, FAR_COUNT] != 0)
     numbers = [row for row in range(len(engine.queues.topics)) if kept[row]]
     rows, head = np.zeros(len(numbers), _ROW), np.zeros(1, _HEAD)
     head["log_end"], head["row_count"] = engine.commitlog.end, len(rows)
@@ -78,7 +78,7 @@ def take_ahead(engine: Engine, log_end: int) -> bool:
     rows = np.frombuffer(data, _ROW, int(head["row_count"]), _HEAD.itemsize)
     buckets = np.frombuffer(data, _BUCKET, offset=_HEAD.itemsize + rows.nbytes)
     kept = rows["words"][:, KEPT_FROM - _WORDS.start :] + RING_PASSED
-    now = engine.clock.now_ms >> (RING_SHIFT + RING_STEP * np.arange(RING_COUNT))
+    now = engine.clock.now_ms >> (RING_SHIFT + RING_STEP * np.arange(DUE_RING_COUNT))
     if (kept > now).any():
         return False  # the clock went back
     numbers = np.zeros(len(rows), np.int64)

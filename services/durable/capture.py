@@ -15,7 +15,7 @@ import numpy as np
 from timerstore.jit.intrinsics import copy_bytes
 from timerstore.jit.kernel import kernel_ahead
 from timerstore.jit.locks import lock_acquire, lock_release
-from timerstore.jit.record import Bytes, Words
+from timerstore.jit.record import Bytes, Words, observe
 from timerstore.services.world.state import PASS_COLUMNS, PASS_FIRST_COPY
 from timerstore.services.world.world import World
 from timerstore.wheel.checksums import PAGE_BYTES
@@ -39,6 +39,20 @@ _PIECE: Final = 32
 """Pages that are copied in one hold of wheel: some 20 µs."""
 _CURSORS: Final = 16
 _SLACK: Final = 64
+
+
+@kernel_ahead
+def read_appended(world: World, into: Words) -> None:
+    """Fill what was appended since the store was opened, of one moment under fire: int64[4].
+
+    Bytes of what fired; units of hops; bytes that cleaning copied; the commit log's end.
+    """
+    lock_acquire(world.fire_lock)
+    into[0] = world.dequeue_put.counts.fired_bytes + world.deliver_levels.counts.fired_bytes
+    into[1] = world.dequeue_get.hop_count
+    into[2] = world.cleaning.copied_bytes
+    into[3] = observe(world.commitlog, "end")
+    lock_release(world.fire_lock)
 
 
 class Captured(NamedTuple):

@@ -87,6 +87,8 @@ def compare(timers: CancelledTimers, twin: CancelledTwin, asked: list[Identity])
     assert timers.set.held_from == (NO_OFFSET if twin.held_from is None else twin.held_from)
     found = timers.contains(*columns(asked))
     assert found.tolist() == [identity in twin.held for identity in asked]
+    lock = np.zeros(LOCK_WORDS, np.int64)
+    assert timers.contains_now(lock, *columns(asked)).tolist() == found.tolist()
 
 
 @given(actions=ACTIONS)

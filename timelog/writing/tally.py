@@ -23,15 +23,15 @@ from timerstore.jit.kernel import inlined, inlined_always
 from timerstore.jit.record import Int32s, Words, record
 
 HISTOGRAM_BUCKETS: Final = 96
-RING_COUNT: Final = 8
+DUE_RING_COUNT: Final = 8
 RING_BUCKETS: Final = 512
 RING_AHEAD: Final = 448
 """Buckets of a ring that lie ahead of a timer's birth, at most."""
 RING_PASSED: Final = RING_BUCKETS - RING_AHEAD - 2
 RING_SHIFT: Final = 10
 RING_STEP: Final = 3
-AHEAD_BUCKETS: Final = RING_COUNT * RING_BUCKETS
-TOO_FAR: Final = RING_COUNT
+AHEAD_BUCKETS: Final = DUE_RING_COUNT * RING_BUCKETS
+TOO_FAR: Final = DUE_RING_COUNT
 """In the place of a ring: due more than thirty years after its birth."""
 
 # Words of a row. Counters, which are kept over a restart, come first.
@@ -52,7 +52,7 @@ OVERDUE_FROM_MS: Final = COUNTERS + 2  # none of these is due before it
 FAR_COUNT: Final = COUNTERS + 3  # pending, TOO_FAR
 KEPT_FROM: Final = COUNTERS + 4  # for each ring: buckets before it were moved
 TALLY_WORDS: Final = 256
-assert KEPT_FROM + RING_COUNT <= TALLY_WORDS
+assert KEPT_FROM + DUE_RING_COUNT <= TALLY_WORDS
 
 
 class Counted(NamedTuple):

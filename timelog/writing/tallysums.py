@@ -10,12 +10,12 @@ from timerstore.jit.kernel import kernel_ahead
 from timerstore.jit.record import Rows, Words
 from timerstore.timelog.writing.tally import (
     AHEAD_BUCKETS,
+    DUE_RING_COUNT,
     FAR_COUNT,
     KEPT_FROM,
     OVERDUE_COUNT,
     OVERDUE_FROM_MS,
     RING_BUCKETS,
-    RING_COUNT,
     RING_SHIFT,
     RING_STEP,
     TALLY_WORDS,
@@ -51,7 +51,7 @@ def sum_ahead(
             oldest_ms = tally.words[at + OVERDUE_FROM_MS]
         for k in range(len(within_ms)):
             counts[WITHIN + k] = 0
-        for ring in range(RING_COUNT):
+        for ring in range(DUE_RING_COUNT):
             kept, shift = tally.words[at + KEPT_FROM + ring], RING_SHIFT + RING_STEP * ring
             if kept == 0:
                 continue  # nothing was ever counted there

@@ -126,8 +126,8 @@ def is_cancelled(core: Core, id: str) -> bool:
     engine, key = core.engine, id.encode("utf-8", "surrogateescape")
     topics = dict.fromkeys(engine.queues.topics)
     pairs = np.array([identity_of(topic, key, engine.store_tag) for topic in topics], np.int64)
-    with engine.locks.fire.guard():
-        return bool(engine.cancelled.contains(pairs[:, 0].copy(), pairs[:, 1].copy()).any())
+    high, low = pairs.T.copy()
+    return bool(engine.cancelled.contains_now(engine.world.fire_lock, high, low).any())
 
 
 def still_waits(core: Core, target: Target) -> bool:

@@ -12,6 +12,7 @@ from timerstore.consuming.consuming import Consuming
 from timerstore.core.core import Core
 from timerstore.core.inside import inside
 from timerstore.ground.html import html_text
+from timerstore.services.durable.capture import read_appended
 from timerstore.services.world.rings import waiting_places
 from timerstore.services.world.world import bucket_lateness_ms
 from timerstore.timelog.bytes.format import UNIT_BYTES
@@ -211,13 +212,11 @@ def read_stats(core: Core, consuming: Consuming) -> Stats:
 
 def read_bytes(core: Core) -> dict[str, int]:
     """Return how many bytes were appended since opening, by what for; cleaning's are not named."""
-    engine, world = core.engine, core.engine.world
-    with engine.locks.fire.guard():  # so what services appended is counted, and no value ever falls
-        copied = world.dequeue_put.counts, world.deliver_levels.counts
-        fired_bytes = sum(each.fired_bytes for each in copied)
-        rolled_bytes = world.dequeue_get.hop_count * UNIT_BYTES  # of the timer log
-        others = fired_bytes + world.cleaning.copied_bytes
-        put_bytes = engine.commitlog.end - core.opened_end - others
+    read = np.zeros(4, np.int64)
+    read_appended(core.engine.world, read)  # of one moment, so no value ever falls
+    fired_bytes, hop_count, copied_bytes, end = read.tolist()
+    put_bytes = end - core.opened_end - fired_bytes - copied_bytes
+    rolled_bytes = hop_count * UNIT_BYTES  # of the timer log
     return {"put_bytes": put_bytes, "fired_bytes": fired_bytes, "rolled_bytes": rolled_bytes}
 
 
