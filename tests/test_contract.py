@@ -1,0 +1,244 @@
+"""What each kind of store does alike: a store, a client of one, one that is shared.
+
+A test takes `store`, which has the files, and `client`, which makes the calls and may be that store
+itself. What only one kind does is tested beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import timerstore
+from tests.small_store import SMALL
+from timerstore import AnyStore, InvalidArgumentError, TimerStore, TimerStoreError, TooLateError
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
+HOUR = timedelta(hours=1)
+AT = datetime(2099, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[TimerStore]:
+    with timerstore.open(tmp_path / "s", config=SMALL) as store:
+        timerstore.serve(store)
+        yield store
+
+
+@pytest.fixture(params=["store", "client", "shared"])
+def client(request: pytest.FixtureRequest, store: TimerStore) -> Iterator[AnyStore]:
+    """Who makes the calls."""
+    if request.param == "store":
+        yield store
+    elif request.param == "client":
+        with timerstore.connect(store.path, timeout=5) as client:
+            yield client
+    else:
+        with timerstore.open(store.path, share=True, config=SMALL) as shared:
+            yield shared
+
+
+def test_what_is_put_is_what_the_store_says(store: TimerStore, client: AnyStore) -> None:
+    described = {"key": "k", "tag": "a", "properties": {"p": "ü", "q": "2"}}
+    ids = [
+        client.put(b"x", topic="t", delay=HOUR, **described),  # type: ignore[arg-type]
+        client.put(b"y" * 1_000, topic="t", at=datetime(2099, 1, 1, tzinfo=UTC)),
+        client.put(b"z", topic="u", at_ms=4_000_000_000_000),
+        client.put(b"w", topic="u", delay_level=18),
+    ]
+    many = client.put_many([b"1", b"22"], topic="t", delay_ms=3_600_000, keys=["a", "b"], tag="g")
+    ids += [*many, *client.put_many(np.full((2, 3), 7, np.uint8), topic="t", delay_level=17)]
+    arrow = pa.chunked_array([pa.array([b"one", b"two"])])
+    ids += client.put_many(arrow, topic="v", at_ms=np.array([4 * 10**12, 5 * 10**12]))
+    assert len(client.put_many([], topic="t")) == 0
+    timers = {id: store.get(id) for id in ids}
+    assert {id: client.get(id) for id in ids} == timers and None not in timers.values()
+    first = timers[ids[0]]
+    assert first is not None
+    assert (first.key, first.tag, first.properties) == ("k", "a", {"p": "ü", "q": "2"})
+    assert [timers[id].key for id in many] == ["a", "b"]  # type: ignore[union-attr]
+    assert list(client.pending()) == list(store.pending())
+    assert list(client.pending(topic="u", limit=1)) == list(store.pending(topic="u", limit=1))
+    assert client.pending_columns(columns=["id"]).equals(store.pending_columns(columns=["id"]))
+    assert client.count() == store.count() == 10 and client.count("u") == 2
+    assert client.horizon(1_000).start_ms.tolist() == store.horizon(1_000).start_ms.tolist()
+    assert client.upcoming() == store.upcoming()
+    assert client.stats().topics == store.stats().topics
+    client.flush()
+    assert client.health().state == "running"
+    assert client.cancel(ids[0]) and client.get(ids[0]) is None
+    assert client.find(ids[0]) == store.find(ids[0]) and client.find(ids[0]).state == "cancelled"
+    assert client.cancel_many(ids[:2]).tolist() == [True, True]
+    moved = client.reschedule(ids[2], delay=HOUR, body=b"zz", properties={"a": "b"})
+    assert store.get(ids[2]) is None and store.get(moved).body == b"zz"  # type: ignore[union-attr]
+    assert client.put(b"?", topic="t", delay=HOUR, key="a", if_absent=True) == many[0]
+    other = client.put(b"!", topic="t", delay=HOUR, key="a", replace=True, properties={"n": "1"})
+    assert client.get_key("t", "a") == store.get(other) and store.get(many[0]) is None
+    assert client.get_key("t", "nobody") is None
+    assert [each.id for each in client.pending(topic="t", key="a")] == [other]
+    assert client.cancel_key("t", "a") == 1
+    fired = client.put(b"now", topic="w")
+    client.pull("w", group="g", timeout=30).ack()
+    found = client.find(fired)
+    assert found == store.find(fired) and found.groups[0].state == "done"
+
+
+@pytest.mark.parametrize("properties", [{}, {"a": "b"}])
+def test_properties_are_any_mapping(client: AnyStore, properties: dict[str, str]) -> None:
+    given = MappingProxyType(properties)
+    for named in ({}, {"key": "k"}, {"key": "k", "replace": True}, {"tag": "t"}):
+        id = client.put(b"x", delay=HOUR, properties=given, **named)
+        assert client.get(id).properties == properties  # type: ignore[union-attr]
+    client.put(b"now", topic="t")
+    for d in client.consume("t", timeout=0.2):
+        id = d.ack_and_put(b"next", delay=HOUR, properties=given)
+        assert client.get(id).properties == properties  # type: ignore[union-attr]
+
+
+def test_properties_are_text_whatever_their_names(store: TimerStore, client: AnyStore) -> None:
+    for properties in ({"base64": "aGVsbG8="}, {"base64": "hello!"}, {"object": "x"}):
+        id = client.put(b"x", delay=HOUR, key="k", replace=True, properties=properties)
+        for each in (store.get(id), client.get(id), client.get_key("default", "k")):
+            assert each is not None and each.properties == properties
+        assert [each.properties for each in client.pending()] == [properties]
+        id = client.reschedule(id, properties={"base64": "aGVsbG8="})
+        assert store.get(id).properties == {"base64": "aGVsbG8="}  # type: ignore[union-attr]
+        client.put(b"now", topic="t", properties=properties)
+        for d in client.consume("t", timeout=5):
+            assert d.properties == properties
+            client.cancel(d.ack_and_put(b"next", delay=HOUR, properties=properties))
+            break
+
+
+WRONG: list[Callable[[Any], object]] = [
+    lambda s: s.put("x"),
+    lambda s: s.put(b""),
+    lambda s: s.put(b"x", topic="no topic"),
+    lambda s: s.put(b"x", topic=3),
+    lambda s: s.put(b"x" * (5 << 20)),
+    lambda s: s.put(b"x", delay="5"),
+    lambda s: s.put(b"x", delay=HOUR, at_ms=4 * 10**12),
+    lambda s: s.put(b"x", delay=HOUR, delay_level=1),
+    lambda s: s.put(b"x", delay_level="1"),
+    lambda s: s.put(b"x", properties={"TAGS": "x"}),
+    lambda s: s.put(b"x", properties={1: "x"}),
+    lambda s: s.put(b"x", key=""),
+    lambda s: s.put(b"x", if_absent=True),
+    lambda s: s.put(b"x", key="k", replace="yes"),
+    lambda s: s.get_key("t", ""),
+    lambda s: s.put_many(b"x"),
+    lambda s: s.put_many([b"x", 3]),
+    lambda s: s.put_many([b"x", b""]),
+    lambda s: s.put_many([b"x"], keys=["a", "b"]),
+    lambda s: s.put_many([b"x"], keys=[""]),
+    lambda s: s.put_many([b"x"], delay_ms=[1.5]),
+    lambda s: s.put_many([b"x"], topic="no topic"),
+    lambda s: s.cancel("00"),
+    lambda s: s.cancel(b"x"),
+    lambda s: s.cancel_many("00"),
+    lambda s: s.get(7),
+    lambda s: s.reschedule("00", at_ms=5),
+    lambda s: s.reschedule("00", delay=HOUR),
+    lambda s: s.horizon(0),
+    lambda s: s.count(7),
+    lambda s: s.pull("t", max_count=0),
+    lambda s: s.pull("t", timeout="x"),
+    lambda s: s.pull("t", group="a b", timeout=0),
+    lambda s: next(s.consume("no/topic", timeout=0)),
+    lambda s: next(s.pending(limit="x")),
+    lambda s: s.dead_letters("a b"),
+    lambda s: s.retry_dead_letters("g", ids="x"),
+    lambda s: s.pause("sleeping"),
+    lambda s: s.pause("firing", duration="5"),
+    lambda s: s.pending_columns(columns=["what"]),
+]
+
+
+def test_errors_are_the_same(store: TimerStore, client: AnyStore) -> None:
+    for i, wrong in enumerate(WRONG):
+        told = []
+        for each in (store, client):
+            with pytest.raises(TimerStoreError) as raised:
+                wrong(each)
+            told.append((type(raised.value), str(raised.value)))
+        (kind, text), (kind_there, text_there) = told
+        assert kind is kind_there, i
+        assert text == text_there or "Pass" in text_there, i
+
+
+def test_errors_of_a_state(store: TimerStore, client: AnyStore) -> None:
+    id = client.put(b"x", delay=HOUR)
+    assert store.cancel(id)
+    with pytest.raises(TooLateError, match="fired or cancelled"):
+        client.reschedule(id, delay=HOUR)
+    client.pause("putting", duration=HOUR)
+    with pytest.raises(timerstore.PausedError, match="Putting is paused"):
+        client.put_many([b"x"])
+    client.resume("putting")
+    client.put(b"x")
+
+
+def test_messages_are_handed_out_and_settled(store: TimerStore, client: AnyStore) -> None:
+    ids = client.put_many(
+        [b"%d" % i for i in range(6)], topic="t", keys=[f"k{i}" for i in range(6)]
+    )
+    batch = client.pull("t", max_count=3, timeout=10)
+    assert isinstance(batch, timerstore.Batch) and len(batch) == 3
+    assert batch.ids.to_pylist() == list(ids[:3]) and batch.to_arrow().num_rows == 3
+    zero, one, two = batch
+    assert (zero.body, zero.key, zero.tag, zero.properties, zero.attempt) == (
+        b"0",
+        "k0",
+        None,
+        {},
+        0,
+    )
+    assert zero.topic == "t" and zero.lateness_ms >= 0 and zero.id == ids[0]
+    zero.ack()
+    zero.ack()  # twice does nothing
+    one.nack()
+    two.nack(timedelta(hours=1))
+    other = store.pull("t", timeout=10)
+    assert other.ids.to_pylist() == list(ids[3:])
+    other.ack()
+    again = client.pull("t", timeout=10)
+    assert again.ids.to_pylist() == [ids[1]] and next(iter(again)).attempt == 1
+    again.ack()
+    assert len(client.pull("t", timeout=0)) == 0
+    assert [each.body for each in client.pending()] == [b"2"]
+    assert store.stats().groups and client.dead_letters("default") == []
+    assert client.retry_dead_letters("default") == 0
+
+
+def test_a_message_is_acknowledged_with_what_comes_in_its_place(
+    store: TimerStore, client: AnyStore
+) -> None:
+    client.put_many([b"a", b"b"], topic="t")
+    first, second = client.pull("t", timeout=10)
+    next_id = first.ack_and_put(b"later", delay=HOUR, key="k")
+    ids = second.ack_and_put_many([{"body": b"1", "delay_level": 18}, {"body": b"2", "at": AT}])
+    assert [store.get(id).body for id in (next_id, *ids)] == [b"later", b"1", b"2"]  # type: ignore[union-attr]
+    with pytest.raises(TooLateError, match="Nothing was put"):
+        second.ack_and_put(b"x")
+    with pytest.raises(InvalidArgumentError):
+        second.ack_and_put_many([{"topic": "t"}])
+    with pytest.raises(InvalidArgumentError):
+        second.ack_and_put(b"x", delay=HOUR, delay_level=1)
+    assert store.count() == 3 and len(store.pull("t", timeout=0)) == 0
+
+
+def test_an_iterator_gives_back_what_it_did_not_yield(store: TimerStore, client: AnyStore) -> None:
+    client.put_many([b"%d" % i for i in range(10)], topic="t")
+    for d in client.consume("t", timeout=10):
+        d.ack()
+        break
+    assert sorted(d.body for d in store.consume("t", timeout=0.5)) == [
+        b"%d" % i for i in range(1, 10)
+    ]
