@@ -253,7 +253,7 @@ def test_an_owner_that_is_silent_hinders_no_look(
         assert run("horizon", path, "--bucket", "1d", "--end", "+2h").stdout
         assert "mail" in run("groups", path).stdout
         assert "It does not answer" in run("put", path, "x", exits=3).stderr
-    monkeypatch.setattr("timerstore.cli.coming.find_owner", silent)
+    monkeypatch.setattr("timerstore.cli.open_store.find_owner", silent)
     assert run("count", path, "--topic", "mail").stdout == "100\n"
 
 

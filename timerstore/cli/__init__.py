@@ -25,8 +25,8 @@ keeping.py      backup, follow, standby, promote, restore, salvage
 upkeep.py       clean, handover
 clustermove.py  move
 warmup.py       warmup
-coming.py       a store that is looked at, or changed
-ending.py       until a signal says to end
+open_store.py   a store that is looked at, or changed
+until_signal.py until a signal says to end
 output.py       tables on a terminal, plain lines in a pipe, JSON, bars
 texts.py        values as text for people
 times.py        the times that a person types

@@ -18,7 +18,7 @@ from timerstore.cli.app import (
     answering,
     app,
 )
-from timerstore.cli.coming import changing, check_known, looking
+from timerstore.cli.open_store import changing, check_known, looking
 from timerstore.cli.output import Columns
 from timerstore.ground.amounts import shown_span
 from timerstore.ground.moments import shown_time

@@ -23,7 +23,7 @@ from timerstore.cli.app import (
     tell_instant,
     topics_of,
 )
-from timerstore.cli.coming import OwnersStore, changing, check_is_there, check_known
+from timerstore.cli.open_store import OwnersStore, changing, check_is_there, check_known
 from timerstore.cli.output import Output
 from timerstore.cli.status import TOO_LATE
 from timerstore.cli.times import Instant, now_ms, parse_delay

@@ -17,7 +17,7 @@ from timerstore.cli.app import (
     app,
     settings,
 )
-from timerstore.cli.coming import held_by
+from timerstore.cli.open_store import held_by
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED
 from timerstore.errors import InvalidArgumentError

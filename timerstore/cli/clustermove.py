@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from timerstore.cli.app import CHECK, AsJson, ConfigFile, OfTopic, StorePath, answering, app
-from timerstore.cli.coming import open_still
+from timerstore.cli.open_store import open_still
 from timerstore.cli.output import Output
 from timerstore.cli.times import now_ms, parse_delay
 from timerstore.ground.moments import shown_time

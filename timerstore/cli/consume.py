@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from timerstore.cli.app import CONSUME, AsJson, ConfigFile, StorePath, answering, app, topics_of
-from timerstore.cli.coming import never_seen, open_to_change
+from timerstore.cli.open_store import never_seen, open_to_change
 from timerstore.cli.output import Output
 from timerstore.cli.texts import body_field, shown_body
 from timerstore.ground.moments import shown_time

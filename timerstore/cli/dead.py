@@ -18,7 +18,7 @@ from timerstore.cli.app import (
     app,
 )
 from timerstore.cli.backlog import GroupName
-from timerstore.cli.coming import changing, check_known, looking
+from timerstore.cli.open_store import changing, check_known, looking
 from timerstore.cli.output import Columns
 from timerstore.cli.status import TOO_LATE
 from timerstore.cli.texts import (

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from timerstore.cli.app import LOOK, AsJson, ConfigFile, StorePath, answering, app
-from timerstore.cli.coming import looking
+from timerstore.cli.open_store import looking
 from timerstore.cli.status import TOO_LATE
 from timerstore.control.wire import to_json
 from timerstore.ground.moments import shown_time

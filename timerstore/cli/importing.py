@@ -12,8 +12,8 @@ import typer
 
 from timerstore.cli.app import CHANGE, AsJson, ConfigFile, StorePath, answering, app
 from timerstore.cli.changes import TopicToPut, tell_made
-from timerstore.cli.coming import OwnersStore, changing
 from timerstore.cli.exporting import FormatName, format_of
+from timerstore.cli.open_store import OwnersStore, changing
 from timerstore.cli.output import Output
 from timerstore.cli.progressfile import (
     Progress,

@@ -21,11 +21,11 @@ from timerstore.cli.app import (
     read_instant,
     settings,
 )
-from timerstore.cli.coming import held_by
-from timerstore.cli.ending import told_to_end
+from timerstore.cli.open_store import held_by
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED
 from timerstore.cli.times import parse_delay
+from timerstore.cli.until_signal import told_to_end
 from timerstore.errors import InvalidArgumentError, StoreLockedError
 from timerstore.ground.amounts import shown_bytes
 from timerstore.ground.moments import shown_time

@@ -23,7 +23,7 @@ from timerstore.cli.app import (
     app,
     read_instant,
 )
-from timerstore.cli.coming import Look, looking
+from timerstore.cli.open_store import Look, looking
 from timerstore.cli.output import Columns, Output
 from timerstore.cli.status import TOO_LATE
 from timerstore.cli.texts import (

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from timerstore.cli.app import LOOK, OPERATE, AsJson, StorePath, answering, app
-from timerstore.cli.coming import check_is_there, held_by
+from timerstore.cli.open_store import check_is_there, held_by
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED, WARNED, Status
 from timerstore.cli.texts import shown_from, shown_here

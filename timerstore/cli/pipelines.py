@@ -12,9 +12,9 @@ import typer
 
 from timerstore.cli.app import CHECK, AsJson, ConfigFile, Group, answering, app, settings
 from timerstore.cli.checking import FireRate, Measure, RollWindow, Upto, measured
-from timerstore.cli.ending import told_to_end
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED, WARNED
+from timerstore.cli.until_signal import told_to_end
 from timerstore.errors import InvalidArgumentError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import socket
 from contextlib import suppress
 
 from timerstore.cli.app import OPERATE, AsJson, ConfigFile, StorePath, answering, app
-from timerstore.cli.coming import open_to_change
-from timerstore.cli.ending import told_to_end
+from timerstore.cli.open_store import open_to_change
+from timerstore.cli.until_signal import told_to_end
 
 _LOOK_S = 1.0
 

@@ -6,8 +6,8 @@ import shlex
 from pathlib import Path
 
 from timerstore.cli.app import CHECK, AsJson, ConfigFile, StorePath, answering, app
-from timerstore.cli.coming import changing, open_to_change
 from timerstore.cli.looking import space_of
+from timerstore.cli.open_store import changing, open_to_change
 from timerstore.ground.amounts import shown_bytes
 from timerstore.ground.moments import shown_time
 
