@@ -11,6 +11,7 @@ from typing import NamedTuple
 from tests import naive
 
 RING = 4_096
+COLD = 256  # entries of ring C before which what was put aside waits while pages are missing
 SPAN = 8
 KEPT = 2 * SPAN  # the place of deletes that are kept
 PLACES = KEPT + 1  # of slots, of slots that were put aside, and that one
@@ -314,6 +315,7 @@ class DequeueGet:
     done: set[int] = field(default_factory=set)
     take_limit: int = FAR
     room: int = RING
+    is_cold: bool = False  # pages were missing lately
     kept: list[int] = field(default_factory=list)  # deletes
     kept_slot: int = 0
     straggler: int = -1
@@ -515,6 +517,7 @@ class DequeueGet:
         if self.take_limit < base_ms:
             return
         limit, is_half = min(now_ms, self.take_limit), mine.offset >= 0
+        left = RING - COLD if aside and self.is_cold else 0
         if is_half:  # an earlier one of the slot may still be to come
             limit = min(limit, (mine.claimed - 1) * self.log.precision_ms - 1)
         for at in sorted(mine.buckets):
@@ -522,7 +525,7 @@ class DequeueGet:
                 due = at <= limit
                 if at == OVERDUE:
                     due = entry.due_ms <= now_ms and not is_half
-                if due and self.room > 0:
+                if due and self.room > left:
                     mine.buckets[at].remove(entry)
                     mine.waiting[entry.slot] -= 1
                     place = entry.slot % SPAN + SPAN * aside

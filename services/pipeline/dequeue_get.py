@@ -92,6 +92,8 @@ CLAIM_UNITS: Final = 2_048
 TOUCH_NS: Final = 500_000
 """So long a step waits for pages; at 100 µs each a disk brings some of them."""
 TAKE_COUNT: Final = 1_024
+COLD_COUNT: Final = 256
+"""If pages were missing lately, so many wait for theirs before what falls due now, at most."""
 _KEEP_CHUNKS: Final = 64
 """Chunks of deletes that are kept in one hold of wheel."""
 HOP_COUNT: Final = 64
@@ -492,7 +494,10 @@ def take(world: World, get: DequeueGet, aside: int, now_ms: int, read: int) -> i
     # Of a slot that a broker will read again nothing is taken.
     if now_ms < world.callers.fire_from_ms or world.callers.take_limit_ms < read * precision:
         return 0
-    room = min(RING_COUNT - waiting_count(world.dequeue_ring.ends), TAKE_COUNT)
+    length = RING_COUNT
+    if aside == 1 and observe(world.prefetch, "is_active") != 0:
+        length = COLD_COUNT
+    room = min(length - waiting_count(world.dequeue_ring.ends), TAKE_COUNT)
     while taken < room and not waits and near_pop(near, overdue, now_ms):
         _hand_on(world, popped[ENTRY_MESSAGE], popped[ENTRY_INFO], popped[ENTRY_DUE])
         taken += 1

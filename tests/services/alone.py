@@ -80,6 +80,7 @@ CURSORS = {
     "checkpointed": "flush.checkpointed_slot",
     "take_limit": "callers.take_limit_ms",
     "floor": "cleaning.floor",
+    "is_cold": "prefetch.is_active",
     # of the service that is played
     "fired": "counts.fired_count",
     "dropped": "counts.dropped_count",

@@ -231,6 +231,33 @@ def test_what_was_taken_is_due_and_in_order() -> None:
         assert (first, then) == ([3, 1, 4], [3, 1, 4, 0, 2])
 
 
+def test_while_pages_are_missing_what_was_put_aside_leaves_room_for_what_falls_due() -> None:
+    with Alone(DEQUEUE_GET) as alone:
+        log = Log(alone.tag, PRECISION_MS, alone.engine.commitlog.segment_bytes)
+        for i in range(8):
+            link(alone, log, i, PLAIN, (0 if i < 5 else 1, 0), 0)
+        front, now_ms = START_SLOT + 1, START_MS + PRECISION_MS + 50
+        wheel = naive.Wheel(PRECISION_MS, 128, 12, 0, 0)
+        twin = DequeueGet(log, alone.engine.timerlog.segment_bytes, wheel, START_SLOT, front)
+        twin.units = alone.units().units
+        twin.last = {slot: cell.last_offset for slot, cell in alone.slots().items()}
+        alone.set_cursors(aside_claimed=START_SLOT, aside_walked=START_SLOT, aside_scan=START_MS)
+        alone.set_cursors(aside_stop=front, front=front, claimed=front, walked=front)
+        alone.set_cursors(scan=front * PRECISION_MS)
+        alone.begin_ring("dequeue", DEQUEUE_BEGIN)
+        counts = []
+        # Of 256 that may wait for their pages there is room for five more, of which three are due.
+        for is_cold, room in [(False, 0), (True, RING_COUNT - 256 + 5), (False, 60)]:
+            twin.is_cold, twin.room = is_cold, room
+            alone.set_cursors(is_cold=int(is_cold))
+            alone.leave_room("dequeue", room)
+            assert alone.step(now_ms) == twin.step([], now_ms)
+            compare(alone, twin)
+            counts.append(len(twin.out))
+        assert counts == [0, 5, 8]
+        assert [each.message & 0xFF for each in twin.out] == [5, 6, 7, 0, 1, 2, 3, 4]
+
+
 def test_a_damaged_unit_stops_the_walk_and_nothing_of_its_slot_is_taken_before() -> None:
     with Alone(DEQUEUE_GET) as alone:
         log = Log(alone.tag, PRECISION_MS, alone.engine.commitlog.segment_bytes)
