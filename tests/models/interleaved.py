@@ -445,8 +445,8 @@ def oracle(baton: Baton) -> Iterator[None]:
     """Have each copy looked at when it is made: nothing is fired before it is due."""
     put_stage = put_module._stage
 
-    def stage_timer(world: Any, message: int, info: int, i: int, *others: Any) -> int:
-        outcome = put_stage(world, message, info, i, *others)
+    def stage_timer(world: Any, place: int, i: int, *others: Any) -> int:
+        outcome = put_stage(world, place, i, *others)
         if outcome == put_module.FIRED:
             check(world.staged_due[i] <= baton.latest_ms, "fired early")
         return outcome
