@@ -496,7 +496,7 @@ def take(world: World, get: DequeueGet, aside: int, now_ms: int, read: int) -> i
         return 0
     length = RING_COUNT
     if aside == 1 and observe(world.prefetch, "is_active") != 0:
-        length = COLD_COUNT
+        length = min(RING_COUNT, COLD_COUNT)
     room = min(length - waiting_count(world.dequeue_ring.ends), TAKE_COUNT)
     while taken < room and not waits and near_pop(near, overdue, now_ms):
         _hand_on(world, popped[ENTRY_MESSAGE], popped[ENTRY_INFO], popped[ENTRY_DUE])
