@@ -271,7 +271,7 @@ def test_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(opened, good | {"read_only": True}, ["path", "config", "clock"])
     path = {"path": tmp_path / "store"}
     check(timerstore.verify, path, ["path", "config"])
-    names = ["path", "upto", "delay_levels", "roll_window_slots", "fire_rate_per_s"]
+    names = ["path", "upto", "delay_levels", "roll_window_slots"]
     check(validate, path, names)
     out = {"table": "pending", "out": tmp_path / "out.jsonl"}
     check(export, path | out, ["path", "table", "out", "format", "config"])

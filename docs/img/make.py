@@ -1,6 +1,6 @@
 """Makes the site's pictures anew: `.venv/bin/python docs/img/make.py`; then look at them.
 
-The plots are those of the notebooks' store, which is the same each time. `top` watches a small shop
+The plot is that of the notebooks' store, which is the same each time. `top` watches a small shop
 that runs in this process for a few seconds; Chromium draws its screen.
 """
 
@@ -21,7 +21,9 @@ from rich.terminal_theme import DEFAULT_TERMINAL_THEME
 from rich.text import Text
 
 import timerstore
-from timerstore.validation import plots, validate
+from timerstore import pipeline
+from timerstore.pipeline import charts
+from timerstore.pipeline.reportdata import read_report
 
 FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent / "notebooks"))
@@ -40,11 +42,11 @@ line-height: {line_height}px; }} {styles} </style><defs>{lines}</defs>
 """
 
 
-def draw_plots(folder: Path) -> None:
-    """Draw what `found.plot()` gives, and each picture of docs/validate.md that stands alone."""
-    found = validate(example_store.make(folder / "shop"))
-    found.plot().savefig(FOLDER / "validate.png")
-    plots.plot_lateness(found.spread).savefig(FOLDER / "lateness.png")
+def draw_due(folder: Path) -> None:
+    """Draw when timers fall due, as a report does."""
+    pipeline.run(example_store.make(folder / "shop"), folder / "tables")
+    (store,) = read_report(folder / "tables").stores
+    charts.due_bars(store.due, store.topics, store.step_ms).savefig(FOLDER / "due.png", dpi=150)
 
 
 def draw_top(folder: Path) -> None:
@@ -101,7 +103,7 @@ def _top(folder: Path) -> str:
 def main() -> None:
     """Make all of them."""
     with tempfile.TemporaryDirectory() as place:
-        draw_plots(Path(place))
+        draw_due(Path(place))
         draw_top(Path(place))
     for path in sorted(FOLDER.glob("*.png")):
         print(f"{path.name}: {path.stat().st_size:,} bytes")

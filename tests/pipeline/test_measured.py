@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import timerstore
 from tests.table_stores import LIVES, live
+from timerstore.ground.amounts import HOUR_MS, MINUTE_MS
 from timerstore.tables.bounds import java_hash
 from timerstore.timelog.reading.rowsums import summed
 from timerstore.validation import measured as counted
@@ -24,12 +25,11 @@ from timerstore.validation.measured import (
     ROLLS,
     Measured,
     hops_to_come,
+    lateness_told,
     pages_read,
 )
 from timerstore.validation.plain import run
 from timerstore.validation.plan import make_plan
-from timerstore.validation.spread import lateness_told
-from timerstore.validation.timeaxis import HOUR_MS, MINUTE_MS
 
 pytestmark = pytest.mark.slow
 
@@ -191,3 +191,10 @@ def test_hops(hops: int, window: int) -> None:
         count += 1
         left = 0 if left < window else ((left - window) // hop + 1) * hop
     assert hops_to_come(np.array([hops]), hop, window).tolist() == [count]
+
+
+@given(st.lists(st.integers(-3, 10**7), max_size=60))
+def test_lateness_is_exact_or_nearly(late_ms: list[int]) -> None:
+    told = lateness_told(np.array(late_ms, np.int64)).tolist()
+    for value, exact in zip(told, (max(0, each) for each in late_ms), strict=True):
+        assert value == exact if exact < 1_024 else exact * 0.998 <= value <= exact

@@ -1,4 +1,4 @@
-"""What a caller gets: rows, a table for notebooks, pictures; notes that wait on disk."""
+"""What a caller gets: rows, a table for notebooks; notes that wait on disk."""
 
 from pathlib import Path
 
@@ -16,8 +16,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-@pytest.mark.slow
-def test_rows_and_pictures(path: Path, tmp_path: Path) -> None:
+def test_rows(path: Path) -> None:
     file, offset = FAULTS["early"].plant(Patient(path))
     found = validate(path)
     table = found.to_pandas()
@@ -25,8 +24,7 @@ def test_rows_and_pictures(path: Path, tmp_path: Path) -> None:
     assert table.loc["early", "failed"] == 1
     assert f"{file} at {offset}" in found._repr_html_()
     assert f"{file} at {offset}" in str(found)
-    found.plot().savefig(tmp_path / "found.png")
-    assert (tmp_path / "found.png").stat().st_size > 20_000
+    assert "21 pending" in str(found) and "21 pending" in found._repr_html_()
 
 
 def test_each_result_is_found_by_its_name(path: Path) -> None:

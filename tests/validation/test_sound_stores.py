@@ -41,12 +41,10 @@ def test_golden_stores(
     assert counts["fired"] == real - put["plain"] - straight
     copies = counts["rolls"] + counts["fired"]
     assert counts["messages"] == sum("put_ms" in line for line in lines) + copies
-    assert counts["pending"] == found.spread.pending_count
     assert counts["pending"] - counts["in_levels"] == state["pending_all"]
     # No level was over.
     assert found["level_due"].checked == counts["in_levels"] == put["level"]
-    assert counts["slots"] >= put["slot"] >= found.spread.slot_count
-    assert found.spread.from_ms == state["read_ms"]
+    assert counts["slots"] >= put["slot"]
 
 
 @pytest.mark.parametrize("in_the_last_file", [True, False])
@@ -87,7 +85,7 @@ def test_stores_that_were_made_up(seed: int, tmp_path: Path) -> None:
     assert found.ok and not found.failures, str(found)
     assert verify(left.path).ok
     if left.was_closed:
-        assert found.counts["pending"] == found.spread.pending_count == left.pending
+        assert found.counts["pending"] == left.pending
         assert found["pending_count"].checked == 1
         return
     whole = validate(left.path, upto="end", split_bytes=split_bytes)

@@ -17,9 +17,6 @@ def tallies(draw: st.DrawFn) -> Evidence:
         examples = [Example("f", offset, "r") for offset in offsets]
         tally.fail(rule, len(offsets), examples, torn=draw(st.booleans()))
     tally.counts.update(draw(st.dictionaries(st.sampled_from("ab"), st.integers(1, 9))))
-    tally.hours.update(draw(st.dictionaries(st.tuples(st.integers(0, 3), st.just(1)), st.just(2))))
-    tally.heaviest = sorted(draw(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 99)))))
-    tally.heaviest = tally.heaviest[::-1][:20]
     low = draw(st.integers(0, 9))
     tally.queues = {"q": (low, low + 3, 4)}
     return tally

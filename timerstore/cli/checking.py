@@ -26,7 +26,7 @@ from timerstore.ground.moments import shown_time
 
 if TYPE_CHECKING:
     from timerstore.backups.report import VerifyReport
-    from timerstore.validation import Spread, Validation
+    from timerstore.validation import Validation
 
 EXAMPLES_SHOWN = 3
 LINES_MAX = 20
@@ -43,19 +43,6 @@ Upto = Annotated[
 RollWindow = Annotated[
     int | None,
     typer.Option(help="The roll window of a broker, in slots. A broker's store does not say it."),
-]
-FireRate = Annotated[
-    float | None, typer.Option(help="How many timers this machine fires in a second, if you know.")
-]
-Measure = Annotated[
-    bool,
-    typer.Option(
-        "--measure",
-        help=(
-            "First measure how many timers this machine fires in a second, in TMPDIR. That takes "
-            "some seconds."
-        ),
-    ),
 ]
 All = Annotated[bool, typer.Option("--all", help="Show also the rules that passed.")]
 
@@ -148,13 +135,11 @@ def validate(
     ] = False,
     upto: Upto = None,
     roll_window: RollWindow = None,
-    fire_rate: FireRate = None,
-    measure: Measure = False,
     show_all: All = False,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Check that a store's parts agree, and show how its timers are spread. Change nothing.
+    """Check that a store's parts agree. Change nothing.
 
     It takes no lock. If a process has the store open, it is read up to its last checkpoint.
     docs/validate.md explains each rule. Exit status 1: a rule failed.
@@ -162,16 +147,10 @@ def validate(
     Example: timerstore validate timers/ --all
     """
     options: dict[str, Any] = {"upto": upto, "roll_window_slots": roll_window}
-    if fire_rate is not None:
-        options["fire_rate_per_s"] = fire_rate
     with answering(as_json=as_json) as out:
-        if measure and fire_rate is not None:
-            raise InvalidArgumentError("--measure and --fire-rate exclude each other. Pass one.")
         options["delay_levels"] = settings(config).delay_levels
         if upto != "end":
             tell_live(out, path)
-        if measure:
-            options["fire_rate_per_s"] = measured(out)
         found = (_run_on_spark if spark else _run_here)(out, path, options)
         if not found.ok:
             out.status = DAMAGED
@@ -179,14 +158,6 @@ def validate(
             out.json(found.to_dict())
         else:
             show_validation(out, found, show_all=show_all)
-
-
-def measured(out: Output) -> float:
-    """Return what this machine fires, measured now."""
-    from timerstore.validation import measure_fire_rate
-
-    with out.progress("measuring how many timers this machine fires"):
-        return measure_fire_rate()
 
 
 def _run_here(out: Output, path: Path, options: dict[str, Any]) -> Validation:
@@ -210,7 +181,7 @@ def _run_on_spark(out: Output, path: Path, options: dict[str, Any]) -> Validatio
 
 
 def show_validation(out: Output, found: Validation, *, show_all: bool) -> None:
-    """Write the verdict, a row for each rule that failed, or all, with places; then the spread."""
+    """Write the verdict, a row for each rule that failed, or all, with places; then the counts."""
     out.say(f"{found.path}: {found.verdict}")
     rows = [
         (each.rule.group, each.name, f"{each.checked:,}", f"{each.failed:,}", _word(each))
@@ -222,10 +193,12 @@ def show_validation(out: Output, found: Validation, *, show_all: bool) -> None:
         for each in found.failures
         for file, offset, reason in each.examples[:EXAMPLES_SHOWN]
     ]
+    counts = [("read", f"{shown_bytes(found.bytes_count)} of {_writer(found)}")]
+    counts += [(name, f"{count:,}") for name, count in found.counts.items() if count]
     for columns, cells in (
         (["of", "rule", ">checked", ">failed", "verdict"], rows),
         (["rule", "file", ">offset", "reason"], places[:LINES_MAX]),
-        (["what", "value"], spread_rows(found, found.spread)),
+        (["what", "value"], counts),
     ):
         if cells:
             if out.on_terminal:
@@ -239,25 +212,6 @@ def _word(result: Any) -> str:
     if result.ok:
         return "ok" if result.checked else "nothing to check"
     return "FAILED" if result.severity == "error" else "warning"
-
-
-def spread_rows(found: Validation, spread: Spread) -> list[tuple[str, str]]:
-    """Return what a person wants to know of how timers are spread, as names and values."""
-    from timerstore.validation import spread as spreads
-
-    rows = [
-        ("read", f"{shown_bytes(found.bytes_count)} of {_writer(found)}"),
-        ("pending", spreads.pending_words(spread)),
-    ]
-    if spread.topics:
-        rows += [(f"topic {name}", f"{count:,}") for name, count in [*spread.topics.items()][:10]]
-        rows.append(("stands at", f"{shown_time(spread.from_ms)}: counted from here on"))
-        rows.append(("next hour", spreads.next_hour_words(spread)))
-    rows.append(("busiest", spreads.busiest_words(spread)))
-    rows.append(("machine", spreads.machine_words(spread)))
-    rows.append(("far ahead", spreads.rolled_words(spread)))
-    rows.append(("lateness", spreads.lateness_words(spread)))
-    return [(name, value) for name, value in rows if value]
 
 
 def _writer(found: Validation) -> str:

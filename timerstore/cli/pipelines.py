@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from timerstore.cli.app import CHECK, AsJson, ConfigFile, Group, answering, app, settings
-from timerstore.cli.checking import FireRate, Measure, RollWindow, Upto, measured
+from timerstore.cli.checking import RollWindow, Upto
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED, WARNED
 from timerstore.cli.until_signal import told_to_end
@@ -26,6 +26,20 @@ if TYPE_CHECKING:
 _LOOK_S = 0.2
 FINDINGS_SHOWN = 5
 """Of one store; all are in the table `findings`, and in `--json`."""
+
+FireRate = Annotated[
+    float | None, typer.Option(help="How many timers this machine fires in a second, if you know.")
+]
+Measure = Annotated[
+    bool,
+    typer.Option(
+        "--measure",
+        help=(
+            "First measure how many timers this machine fires in a second, in TMPDIR. That takes "
+            "some seconds."
+        ),
+    ),
+]
 
 pipeline = typer.Typer(cls=Group, no_args_is_help=True)
 OutPath = Annotated[Path, typer.Argument(metavar="OUT", help="The folder of the result tables.")]
@@ -188,6 +202,14 @@ def read_list(path: Path) -> dict[str, str]:
             f"{path} has two stores named {twice[0]!r}. Give each store its own name."
         )
     return {row["name"]: row["path"] for row in rows}
+
+
+def measured(out: Output) -> float:
+    """Return what this machine fires, measured now."""
+    from timerstore.pipeline import measure_fire_rate
+
+    with out.progress("measuring how many timers this machine fires"):
+        return measure_fire_rate()
 
 
 def _limits(out: Output, file: Path | None, rate: float | None, measure: bool) -> Any:

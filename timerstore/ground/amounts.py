@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
-_SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
-_SPANS = ((_DAY_MS, "d"), (_HOUR_MS, "h"), (_MINUTE_MS, "min"), (_SECOND_MS, "s"))
+SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
+_SPANS = ((DAY_MS, "d"), (HOUR_MS, "h"), (MINUTE_MS, "min"), (SECOND_MS, "s"))
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 
@@ -50,13 +50,13 @@ def shown_span(ms: int) -> str:
     >>> shown_span(90_061_000)
     '25 h 1 min'
     """
-    if ms < _MINUTE_MS:
-        return f"{ms // _SECOND_MS} s" if ms >= _SECOND_MS else ""
-    if ms < _HOUR_MS:
-        return f"{ms // _MINUTE_MS} min"
-    large, large_ms, small, small_ms = "h", _HOUR_MS, "min", _MINUTE_MS
-    if ms >= 2 * _DAY_MS:
-        large, large_ms, small, small_ms = "d", _DAY_MS, "h", _HOUR_MS
+    if ms < MINUTE_MS:
+        return f"{ms // SECOND_MS} s" if ms >= SECOND_MS else ""
+    if ms < HOUR_MS:
+        return f"{ms // MINUTE_MS} min"
+    large, large_ms, small, small_ms = "h", HOUR_MS, "min", MINUTE_MS
+    if ms >= 2 * DAY_MS:
+        large, large_ms, small, small_ms = "d", DAY_MS, "h", HOUR_MS
     count, rest = divmod(ms, large_ms)
     return f"{count:,} {large}" + (f" {rest // small_ms} {small}" if rest >= small_ms else "")
 
@@ -73,6 +73,30 @@ def short_count(count: float) -> str:
         if count < 999.5 * size:
             return f"{count / size:.3g} {unit}"
     return f"{count:.0e}"
+
+
+def counted(count: float, name: str) -> str:
+    """Return a count with its name.
+
+    >>> counted(1, "timer"), counted(285_000, "timer")
+    ('1 timer', '285,000 timers')
+    """
+    return f"{count:,.0f} {name if count == 1 else name + 's'}"
+
+
+def share(part: float) -> str:
+    """Return a part as a percentage; what is not nothing, or not all, is not shown as such.
+
+    >>> share(1 / 3), share(0.0001), share(0.9999), share(0), share(0.031)
+    ('33 %', 'under 0.1 %', 'over 99.9 %', '0 %', '3.1 %')
+    """
+    percent = 100 * part
+    if 0 < percent < 0.1:
+        return "under 0.1 %"
+    if 99.9 < percent < 100:
+        return "over 99.9 %"
+    digits = 1 if percent < 10 or percent > 99 else 0
+    return f"{percent:.{digits}f}".removesuffix(".0") + " %"
 
 
 def shown(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Final
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-_LAST_MS: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
+LAST_MS: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
 _FIRST_MS: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
 
 
@@ -17,7 +17,7 @@ def moment(ms: int) -> datetime:
     >>> moment(4_070_908_800_001).isoformat()
     '2099-01-01T00:00:00.001000+00:00'
     """
-    return _EPOCH + timedelta(milliseconds=min(max(int(ms), _FIRST_MS), _LAST_MS))
+    return _EPOCH + timedelta(milliseconds=min(max(int(ms), _FIRST_MS), LAST_MS))
 
 
 def shown_time(ms: int) -> str:

@@ -16,7 +16,8 @@
     thresholds.py    from which value on it warns
     htmlreport.py    a page about a run
     reportdata.py    what it shows
-    svgcharts.py     its charts
+    charts.py        its charts
+    firerate.py      what this machine fires, against which load is judged
 
 A store is read by the two rounds of `timerstore.validation`, which count on their way what the
 tables are made of. So each is read once, and what is there is judged by the same rules.
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 from timerstore.audit import DISTRIBUTION_RULES
 from timerstore.pipeline.finding import Finding
+from timerstore.pipeline.firerate import measure_fire_rate
 from timerstore.pipeline.following import follow
 from timerstore.pipeline.htmlreport import write_report as report
 from timerstore.pipeline.publishing import publish
@@ -44,6 +46,7 @@ __all__ = [
     "StoreResult",
     "Thresholds",
     "follow",
+    "measure_fire_rate",
     "publish",
     "read",
     "report",

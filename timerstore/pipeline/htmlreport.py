@@ -9,24 +9,19 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
+from timerstore.ground.amounts import counted, rough_span
 from timerstore.ground.kinds import check_path
+from timerstore.ground.moments import moment
+from timerstore.pipeline import charts
 from timerstore.pipeline.finding import OK, VERDICTS
-from timerstore.pipeline.reportdata import DAYS, ROWS, ReportData, ShownStore, read_report
-from timerstore.pipeline.svgcharts import (
-    heat_legend,
-    heat_map,
-    legend,
-    lines,
-    stacked_bars,
-)
+from timerstore.pipeline.reportdata import ROWS, ReportData, ShownStore, read_report
 from timerstore.pipeline.thresholds import DEFAULTS
 from timerstore.timelog.files.oserrors import told_of
-from timerstore.validation.timeaxis import HOUR_MS, shown
-from timerstore.validation.words import counted, duration
 
 CHARTS_MAX: Final = 50
 """Stores with charts, the worst ones; the others are only in the table."""
 PLACES_SHOWN: Final = 3
+_INDEXES: Final = ("drift_due", "drift_lateness", "drift_load")
 _TITLE: Final = "timerstore pipeline"
 _STYLE: Final = """
 :root { color-scheme: light; }
@@ -47,11 +42,16 @@ th { color: #666; font-weight: 600; } th, td:first-child, .n { white-space: nowr
 .finding { border-left: 4px solid; padding: 2px 12px; margin: 10px 0; background: none; }
 .finding.warn { border-color: #b25e00; } .finding.fail { border-color: #b3261e; }
 .finding p { margin: 2px 0; } code { font: 13px ui-monospace, monospace; overflow-wrap: anywhere; }
-svg { width: 100%; height: auto; display: block; }
-.legend { font-size: 13px; color: #444; } .legend span { margin-right: 14px; white-space: nowrap; }
-.legend i { display: inline-block; width: 11px; height: 11px; margin-right: 5px; border-radius: 2px;
-            border: 1px solid #ccc; }
+.charts { display: grid; gap: 0 24px;
+          grid-template-columns: repeat(auto-fit, minmax(min(100%, 340px), 1fr)); }
+img { width: 100%; height: auto; display: block; }
 summary { cursor: pointer; color: #0b5394; margin: 14px 0 4px; }
+@media (max-width: 600px) {
+  body { padding: 12px; } th { display: none; }
+  tr { display: block; border-bottom: 1px solid #e5e5e5; padding: 6px 0; }
+  td { display: inline-block; border: 0; padding: 2px 6px 2px 0; } td:last-child { display: block; }
+  td[data-name]:not(:empty)::before { content: attr(data-name) " "; color: #666; }
+}
 """
 
 
@@ -64,12 +64,14 @@ def write_report(
     """Write a page about a run, the last one if none is named; return where.
 
     `out`: the folder of result tables. `path`: the page, `report.html` in that folder if it is
-    None. It needs no server and no network. Raises InvalidArgumentError if there is no such run.
+    None. It needs no server and no network. Raises InvalidArgumentError if there is no such run,
+    ImportError without the extra `plots`.
 
     >>> result = timerstore.pipeline.run("timers/", "tables/")
     >>> timerstore.pipeline.report("tables/", "report.html")
     PosixPath('report.html')
     """
+    charts.import_matplotlib()
     page = page_of(read_report(out, run, CHARTS_MAX))
     target = Path(out, "report.html") if path is None else check_path(path)
     with told_of(str(target)):
@@ -100,7 +102,7 @@ def _head(data: ReportData) -> Iterator[str]:
     yield f"<h1>{escape(run['run'])} {_badge(run['verdict'])}</h1>"
     yield (
         f'<p class="dim">{counted(len(data.stores), "store")}: {told}. Began {began} UTC, took '
-        f"{duration(1_000 * run['seconds'])}; {counted(run['messages'], 'message')}, "
+        f"{rough_span(1_000 * run['seconds'])}; {counted(run['messages'], 'message')}, "
         f"{counted(run['units'], 'timer unit')}. timerstore {escape(run['timerstore'])}. "
         "All times are UTC.</p>"
     )
@@ -116,7 +118,8 @@ def _overview(data: ReportData) -> Iterator[str]:
         if number < data.charted:
             name = f'<a href="#store-{number}">{name}</a>'
         numbers = "".join(
-            f'<td class="n">{"" if store.row[each] is None else f"{store.row[each]:,}"}</td>'
+            f'<td class="n" data-name="{each}">'
+            f"{'' if store.row[each] is None else f'{store.row[each]:,}'}</td>"
             for each in ("pending", "fired")
         )
         yield f"<tr><td>{name}</td><td>{_badge(store.row['verdict'])}</td>{numbers}"
@@ -157,7 +160,7 @@ def _stores(data: ReportData) -> Iterator[str]:
 def _about(row: dict[str, Any]) -> str:
     kind = "A broker's store" if row["by_broker"] else "A store"
     state = "open, or was not closed" if row["was_open"] else "closed"
-    stands = shown(row["stands_ms"], "%-d %b %Y %H:%M:%S")
+    stands = f"{moment(row['stands_ms']):%-d %b %Y %H:%M:%S}"
     return (
         f"{kind}, {state}; it stands at {stands}. {counted(row['pending'], 'timer')} pending, "
         f"{row['rolling']:,} of them beyond the roll window; {row['fired']:,} fired."
@@ -178,61 +181,34 @@ def _findings(store: ShownStore) -> Iterator[str]:
 
 
 def _charts(store: ShownStore) -> Iterator[str]:
+    yield '<div class="charts">'
     if store.due:
-        yield "<h3>When timers fall due</h3>"
-        if store.beyond:
-            yield f"<p><small>{counted(store.beyond, 'timer')} due later still.</small></p>"
-        yield stacked_bars(store.due, store.topics, store.step_ms, "Due times by topic")
-        yield legend(store.topics)
-        yield from _wheel(store)
+        figure = charts.due_bars(store.due, store.topics, store.step_ms)
+        note = f"{counted(store.beyond, 'timer')} due later still." if store.beyond else ""
+        yield _chart("When timers fall due", figure, note)
+    if store.wheel is not None and store.wheel.any():
+        begin_ms = store.row["stands_ms"] // store.cell_ms * store.cell_ms
+        figure = charts.wheel(store.wheel, begin_ms, store.cell_ms)
+        note = f"A column is {rough_span(store.cell_ms * ROWS)}, a cell {rough_span(store.cell_ms)}"
+        if store.row["window_slots"]:
+            window = rough_span(store.row["window_slots"] * store.row["precision_ms"])
+            note += f"; what is due behind the roll window, {window}, waits within it"
+        yield _chart("Units in the wheel, both turns from where it stands", figure, f"{note}.")
     if store.late:
-        yield "<h3>How late they fired, day by day</h3>"
-        yield lines(store.late, "Lateness over days", is_lateness=True)
-        yield legend(list(store.late))
+        figure = charts.lines(store.late, is_lateness=True)
+        yield _chart("How late they fired, day by day", figure)
     if len(store.pending) > 1:
-        yield "<h3>Pending, run by run</h3>"
-        yield lines({"pending": store.pending}, "Pending timers over runs")
-        indexes = {name: each for name, each in store.drift.items() if name != "drift_pending"}
+        yield _chart("Pending, run by run", charts.lines({"pending": store.pending}))
+        indexes = {name: each for name, each in store.drift.items() if name in _INDEXES}
         if indexes:
-            limits = DEFAULTS["drift_due"]
-            yield "<h3>Drift: the population stability index, run by run</h3>"
-            yield lines(indexes, "Drift over runs", limits={"warn": limits.warn})
-            yield legend(list(indexes))
+            figure = charts.lines(indexes, limits={"warn": DEFAULTS["drift_due"].warn})
+            yield _chart("Drift: the population stability index, run by run", figure)
+    yield "</div>"
 
 
-def _wheel(store: ShownStore) -> Iterator[str]:
-    """Draw both turns of the wheel, a column for each of its days."""
-    high = max(int(turn.max()) for turn in store.turns)
-    if not high:
-        return
-    cell = duration(store.cell_ms)
-    yield "<h3>Units in the wheel, both turns from where it stands</h3>"
-    told = f"A column is {duration(store.cell_ms * ROWS)}, a cell {cell}."
-    if store.row["window_slots"]:
-        window = duration(store.row["window_slots"] * store.row["precision_ms"])
-        told += f" What is due behind the roll window, {window}, waits within it to be passed on."
-    yield f"<p><small>{told}</small></p>"
-    begin_ms = store.row["stands_ms"] // store.cell_ms * store.cell_ms
-    form = "%-d %b %H:%M" if store.cell_ms >= HOUR_MS // 2 else "%H:%M:%S"
-    columns, names, texts = list[list[int]](), list[str](), list[list[str]]()
-    for turn in store.turns:
-        for counts in turn.tolist():
-            first = begin_ms + len(columns) * ROWS * store.cell_ms
-            names.append(shown(first, form))
-            begins = [first + i * store.cell_ms for i in range(ROWS)]
-            texts.append(
-                [
-                    f"{shown(ms, '%-d %b %Y %H:%M:%S')}: {counted(count, 'unit')}"
-                    for ms, count in zip(begins, counts, strict=True)
-                ]
-            )
-            columns.append(counts)
-    rows = [f"+{duration(i * store.cell_ms)}" if i and i % 6 == 0 else "" for i in range(ROWS)]
-    for turn_number in range(2):
-        part = slice(turn_number * DAYS, (turn_number + 1) * DAYS)
-        label = f"Turn {turn_number + 1} of the wheel"
-        yield heat_map(columns[part], names[part], rows, texts[part], high=high, label=label)
-    yield heat_legend(high)
+def _chart(title: str, figure: Any, note: str = "") -> str:
+    told = f"<p><small>{escape(note)}</small></p>" if note else ""
+    return f"<div><h3>{escape(title)}</h3>{told}{charts.image(figure, title)}</div>"
 
 
 def _all_findings(store: ShownStore) -> Iterator[str]:
@@ -243,7 +219,8 @@ def _all_findings(store: ShownStore) -> Iterator[str]:
     )
     for each in store.findings:
         cells = "".join(
-            f'<td class="n">{"" if each[name] is None else f"{each[name]:,.6g}"}</td>'
+            f'<td class="n" data-name="{name}">'
+            f"{'' if each[name] is None else f'{each[name]:,.6g}'}</td>"
             for name in ("value", "warn", "fail")
         )
         yield f"<tr><td>{escape(each['rule'])}</td><td>{_badge(each['verdict'])}</td>{cells}"

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerstore.audit import DISTRIBUTION_RULES, DuckDB, Limits, OnSpark, Rule, ask
+from timerstore.ground.amounts import DAY_MS
 from timerstore.pipeline.finding import DISTRIBUTION, OK, Finding, verdict_of, worst
 from timerstore.pipeline.resulttables import TABLES
 from timerstore.pipeline.runresult import StoreResult
@@ -21,7 +22,6 @@ from timerstore.pipeline.storetables import UNREADABLE
 from timerstore.pipeline.tablefiles import TableFiles
 from timerstore.pipeline.thresholds import Thresholds
 from timerstore.validation.evidence import Example
-from timerstore.validation.timeaxis import DAY_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

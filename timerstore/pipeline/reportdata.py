@@ -11,17 +11,22 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import InvalidArgumentError
+from timerstore.ground.amounts import DAY_MS, HOUR_MS, MINUTE_MS
 from timerstore.jit.record import Words
 from timerstore.pipeline.finding import VERDICTS
 from timerstore.pipeline.tablefiles import read_results
-from timerstore.validation.spread import quantiles
-from timerstore.validation.timeaxis import DAY_MS, HOUR_MS, bucket_for
 
 TOPICS_SHOWN: Final = 6
 OTHERS: Final = "others"
 DAYS: Final = 7
 """Columns of a turn of the wheel, as it is drawn: days, in a wheel of seven of them."""
 ROWS: Final = 24
+BARS_MAX: Final = 100
+_STEPS_MS: Final = (
+    *(count * MINUTE_MS for count in (1, 5, 15)),
+    *(count * HOUR_MS for count in (1, 6)),
+    *(count * DAY_MS for count in (1, 7, 30, 365, 3_650)),
+)
 LATE_QUANTILES: Final = {"p50": 0.5, "p99": 0.99, "max": 1.0}
 FAR_SHARE: Final = 0.98
 """Which part of the timers a time axis must show if the others lie far behind."""
@@ -47,8 +52,8 @@ class ShownStore:
     step_ms: int = DAY_MS
     beyond: int = 0
     """Timers that are due behind what is drawn."""
-    turns: list[Words] = field(default_factory=list)
-    """Units of both turns of the wheel from where it stands on: int64[DAYS, ROWS] each."""
+    wheel: Words | None = None
+    """Units of both turns of the wheel from where it stands on: int64[2 * DAYS, ROWS]."""
     cell_ms: int = HOUR_MS
 
     @property
@@ -109,7 +114,7 @@ def _fill_charts(
     out: str | os.PathLike[str], store: ShownStore, run: str, own: Sequence[dict[str, Any]]
 ) -> None:
     _fill_due(store, read_results(out, "due", run=run, store=store.name))
-    _fill_turns(store, read_results(out, "slot_load", run=run, store=store.name))
+    _fill_wheel(store, read_results(out, "slot_load", run=run, store=store.name))
     when = {row["run"]: row["at_ms"] for row in own}
     late = read_results(out, "lateness", store=store.name)
     store.late = late_by_day([row for row in late.to_pylist() if row["run"] in when], when)
@@ -143,19 +148,21 @@ def _fill_due(store: ShownStore, table: Any) -> None:
     if last_ms - first_ms > _FAR * max(near_ms - first_ms, HOUR_MS):
         last_ms = near_ms
     store.beyond = int(timers[minute_ms > last_ms].sum())
-    step = bucket_for(first_ms, last_ms)
-    store.step_ms = step.ms
+    span_ms = last_ms - first_ms
+    store.step_ms = next((ms for ms in _STEPS_MS if span_ms < BARS_MAX * ms), _STEPS_MS[-1])
     due: dict[int, dict[str, int]] = defaultdict(Counter)
     for ms, name, count in zip(minute_ms.tolist(), names.tolist(), timers.tolist(), strict=True):
         if ms <= last_ms:
-            due[step.floor(ms)][name if name in store.topics else OTHERS] += count
+            due[ms // store.step_ms * store.step_ms][name if name in store.topics else OTHERS] += (
+                count
+            )
     store.due = dict(due)
 
 
 # --- the wheel
 
 
-def _fill_turns(store: ShownStore, table: Any) -> None:
+def _fill_wheel(store: ShownStore, table: Any) -> None:
     """Add up slots into the cells of two turns, from the hour in which the store stands."""
     row = store.row
     turn_ms = row["ring_slots"] // 2 * row["precision_ms"]
@@ -165,10 +172,23 @@ def _fill_turns(store: ShownStore, table: Any) -> None:
     cell = (time_ms - begin_ms) // store.cell_ms
     kept = (cell >= 0) & (cell < 2 * DAYS * ROWS)
     counts = np.bincount(cell[kept], live[kept], 2 * DAYS * ROWS).astype(np.int64)
-    store.turns = [*counts.reshape(2, DAYS, ROWS)]
+    store.wheel = counts.reshape(2 * DAYS, ROWS)
 
 
 # --- lateness
+
+
+def quantiles(counter: Counter[int], parts: Sequence[float]) -> list[int]:
+    """Return quantiles of values that are counted.
+
+    >>> quantiles(Counter({0: 98, 7: 2}), (0.5, 0.99, 1.0))
+    [0, 7, 7]
+    """
+    values = np.array(sorted(counter), np.int64)
+    ends = np.cumsum([counter[value] for value in values.tolist()])
+    ranks = np.maximum(1, np.ceil(np.array(parts) * ends[-1]))
+    found: list[int] = values[np.searchsorted(ends, ranks)].tolist()
+    return found
 
 
 def late_by_day(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from timerstore.ground.amounts import counted
 from timerstore.pipeline.finding import FAIL, OK, VERDICTS, Finding, first_failing, worst
-from timerstore.validation.words import counted
+from timerstore.pipeline.tablefiles import read_results
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class RunResult:
     out: str
     seconds: float
     stores: tuple[StoreResult, ...]
+    kept: object = field(default=None, repr=False, compare=False)
+    """What keeps the tables until nobody needs them, if they are temporary."""
 
     @property
     def verdict(self) -> str:
@@ -67,6 +70,16 @@ class RunResult:
     def __getitem__(self, name: str) -> StoreResult:
         """Return what was found in a store, by its name. Raises KeyError."""
         return {each.name: each for each in self.stores}[name]
+
+    def read(self, table: str) -> Any:
+        """Return one of its tables as an Arrow table, with the columns `day` and `store`.
+
+        Raises InvalidArgumentError if there is no such table.
+
+        >>> timerstore.pipeline.run("timers/").read("stores").num_rows
+        1
+        """
+        return read_results(self.out, table, run=self.run)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, for JSON."""

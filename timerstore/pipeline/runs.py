@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import time
+import weakref
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -11,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from timerstore.audit.engines import import_duckdb
 from timerstore.ground.config import DELAY_LEVELS
 from timerstore.ground.kinds import check_int, check_place
+from timerstore.ground.moments import LAST_MS, moment
 from timerstore.pipeline.fleet import Member, find_members
 from timerstore.pipeline.judging import Looked, judge_all
 from timerstore.pipeline.onestore import RunOptions, do_store
@@ -21,7 +25,6 @@ from timerstore.pipeline.tablefiles import RUNS, TableFiles, check_run, find_day
 from timerstore.pipeline.thresholds import Thresholds
 from timerstore.timelog.files.oserrors import told_of
 from timerstore.validation.plan import SPLIT_BYTES, check_options
-from timerstore.validation.timeaxis import LAST_MS, shown
 from timerstore.version import __version__
 
 if TYPE_CHECKING:
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 
 def run(
     stores: Any,
-    out: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
     *,
     spark: SparkSession | None = None,
     run: str | None = None,
@@ -42,6 +45,9 @@ def run(
     split_bytes: int = SPLIT_BYTES,
 ) -> RunResult:
     """Read stores once, write the result tables below `out`, judge all rules; change no store.
+
+    `out`: a folder; None: one for temporary files, which goes with the result that is returned. So
+    it has no history; `RunResult.read` returns its tables.
 
     `stores`: a path, a folder of stores, a pattern; a list of these; a mapping from names to paths,
     or a table with the columns name and path. Without names a store has that of its folder. One
@@ -65,10 +71,12 @@ def run(
     if spark is None:
         import_duckdb()  # before hours of reading
     members = find_members(stores)
-    name = check_run(shown(now_ms, "%Y%m%dT%H%M%SZ") if run is None else run)
-    day = find_day(check_place(out), name) or shown(now_ms, "%Y-%m-%d")
+    name = check_run(f"{moment(now_ms):%Y%m%dT%H%M%SZ}" if run is None else run)
+    kept = None if out is not None else _Kept()
+    place = check_place(out) if kept is None else kept.folder
+    day = find_day(place, name) or f"{moment(now_ms):%Y-%m-%d}"
     options = RunOptions(
-        files=TableFiles(out, name, day),
+        files=TableFiles(place, name, day),
         thresholds=_thresholds(thresholds),
         now_ms=now_ms,
         upto=upto,
@@ -76,14 +84,24 @@ def run(
         roll_window_slots=roll_window_slots,
         split_bytes=split_bytes,
     )
-    with told_of(out):
+    with told_of(place):
         options.files.begin()
     looked = _look_at_all(members, options, spark)
     found = judge_all(looked, options.files, options.thresholds, spark)
     options.files.remove_others([file for each in found for file in each.files])
-    result = RunResult(name, day, options.files.out, time.perf_counter() - began_s, tuple(found))
+    result = RunResult(
+        name, day, options.files.out, time.perf_counter() - began_s, tuple(found), kept
+    )
     _write_row(result, options, now)
     return result
+
+
+class _Kept:
+    """A folder that is there until nobody asks for it any more."""
+
+    def __init__(self) -> None:
+        self.folder = tempfile.mkdtemp(prefix="timerstore-run-")
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
 
 def _thresholds(given: Any) -> Thresholds:

@@ -6,18 +6,22 @@ from collections.abc import Callable, Mapping
 from string import Formatter
 from typing import Any, Final
 
-from timerstore.ground.amounts import shown_bytes
-from timerstore.validation.timeaxis import shown
-from timerstore.validation.words import counted, duration, share, slot_name, slot_time
+from timerstore.ground.amounts import SECOND_MS, counted, rough_span, share, shown_bytes
+from timerstore.ground.moments import moment
 
 _FORMS: Final[Mapping[str, Callable[[Any], str]]] = {
     "bytes": lambda count: shown_bytes(int(count)),
-    "minute": lambda ms: shown(int(ms), "%-d %b %Y %H:%M"),
-    "second": lambda ms: slot_time(int(ms), int(ms) % 1_000 or 1_000),
+    "minute": lambda ms: f"{moment(ms):%-d %b %Y %H:%M}",
+    "second": lambda ms: _second(int(ms)),
     "share": share,
-    "slot": lambda ms: slot_name(int(ms)),
-    "span": duration,
+    "slot": lambda ms: "second" if ms == SECOND_MS else rough_span(ms),
+    "span": rough_span,
 }
+
+
+def _second(ms: int) -> str:
+    text = f"{moment(ms):%-d %b %Y %H:%M:%S}"
+    return f"{text}.{ms % SECOND_MS:03d}" if ms % SECOND_MS else text
 
 
 class _Filler(Formatter):

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from timerstore.ground.amounts import DAY_MS, HOUR_MS, MINUTE_MS
 from timerstore.jit.record import Words
 from timerstore.pipeline.resulttables import TABLES
 from timerstore.tables.bounds import java_hash
@@ -17,7 +18,6 @@ from timerstore.validation.evidence import Evidence
 from timerstore.validation.measured import Measured
 from timerstore.validation.plan import Scope
 from timerstore.validation.result import Validation
-from timerstore.validation.timeaxis import DAY_MS, HOUR_MS, MINUTE_MS
 
 HOURS: Final = 24
 DAYS: Final = 30
@@ -57,7 +57,7 @@ def tables_of(scope: Scope, tally: Evidence, now_ms: int) -> tuple[StoreTables, 
     """Make the tables of a store that was looked at, without its findings; O(slots log slots)."""
     measured = tally.measured
     assert measured is not None
-    found = Validation.make(scope, tally, None)
+    found = Validation.make(scope, tally)
     names = tally.topics
     made = {
         "slot_load": _slot_load(measured, names.values(), scope.view.reader.precision_ms),

@@ -45,7 +45,6 @@ def validate(
     upto: str | None = None,
     delay_levels: str = DELAY_LEVELS,
     roll_window_slots: int | None = None,
-    fire_rate_per_s: float | None = None,
     split_bytes: int = SPLIT_BYTES,
 ) -> Validation:
     """Check that the parts of a store agree with each other, on Spark's workers.
@@ -64,7 +63,6 @@ def validate(
             upto=upto,
             delay_levels=delay_levels,
             roll_window_slots=roll_window_slots,
-            fire_rate_per_s=fire_rate_per_s,
             split_bytes=split_bytes,
         )
     plan = make_plan(
@@ -85,7 +83,7 @@ def validate(
     for row in found.toLocalIterator():
         tally.merge(pickle.loads(row["data"]))
     finish(scope, tally)
-    return Validation.make(scope, tally, fire_rate_per_s)
+    return Validation.make(scope, tally)
 
 
 def _looker(

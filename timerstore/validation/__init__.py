@@ -19,12 +19,7 @@
     measured.py     what a store holds, in numbers that can be added
     findings.py     where the parts put what they find
     evidence.py     findings that can be merged
-    words.py        numbers, durations as a person says them
-    timeaxis.py     time in buckets that a plot can show
-    spread.py       how timers are spread
     result.py       what the caller gets
-    plots.py        pictures of it
-    firerate.py     what this machine fires
 
 `timerstore.spark.validate` runs the same two rounds on Spark; `verify` (`timerstore/offline/`) runs
 only the rules about bytes.
@@ -33,19 +28,15 @@ only the rules about bytes.
 from __future__ import annotations
 
 from timerstore.validation.evidence import Example
-from timerstore.validation.firerate import measure_fire_rate
 from timerstore.validation.plain import validate
 from timerstore.validation.result import RuleResult, Validation
 from timerstore.validation.rules import RULES, Rule
-from timerstore.validation.spread import Spread
 
 __all__ = [
     "RULES",
     "Example",
     "Rule",
     "RuleResult",
-    "Spread",
     "Validation",
-    "measure_fire_rate",
     "validate",
 ]

@@ -14,8 +14,6 @@ EXAMPLES_MAX: Final = 20
 """Places that a rule names one by one, those with the lowest offsets; all are counted."""
 PLACES_MAX: Final = 1_000
 """The same if the places are asked for."""
-HEAVIEST_MAX: Final = 20
-"""Slots that are named as the heaviest."""
 
 
 class Example(NamedTuple):
@@ -60,16 +58,7 @@ class Evidence:
     named_max: int = EXAMPLES_MAX
     counts: Counter[str] = field(default_factory=Counter)
     topics: dict[int, str] = field(default_factory=dict)
-    """Names of topics by the number that stands for them in `hours`."""
-    hours: Counter[tuple[int, int]] = field(default_factory=Counter)
-    """Pending timers by (hour of the due time, topic)."""
-    minutes: Counter[int] = field(default_factory=Counter)
-    slot_loads: Counter[int] = field(default_factory=Counter)
-    """Slots ahead by how many timers wait in them."""
-    heaviest: list[tuple[int, int]] = field(default_factory=list)
-    """(timers, slot) of the heaviest slots ahead."""
-    lateness: Counter[int] = field(default_factory=Counter)
-    """Fired messages by lateness in ms, coarser the larger, see `spread.py`."""
+    """Names of topics by the number that stands for them in `measured`."""
     queues: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     """By queue: the lowest and the highest index of its messages, and how many there are."""
     measured: Measured | None = None
@@ -89,17 +78,9 @@ class Evidence:
         """Take in what another tally found."""
         self.failed.merge(other.failed, self.named_max)
         self.mended.merge(other.mended, self.named_max)
-        for mine, theirs in (
-            (self.checked, other.checked),
-            (self.counts, other.counts),
-            (self.slot_loads, other.slot_loads),
-            (self.lateness, other.lateness),
-            (self.minutes, other.minutes),
-        ):
-            mine.update(theirs)  # type: ignore[arg-type]
-        self.hours.update(other.hours)
+        self.checked.update(other.checked)
+        self.counts.update(other.counts)
         self.topics.update(other.topics)
-        self.heaviest = heapq.nlargest(HEAVIEST_MAX, [*self.heaviest, *other.heaviest])
         for queue, (low, high, count) in other.queues.items():
             before = self.queues.get(queue)
             if before is not None:

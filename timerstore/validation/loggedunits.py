@@ -148,7 +148,6 @@ def _note(findings: Findings, part: AuditedUnits) -> None:
     # What is superseded is moved to a passed slot by a handover.
     early = (verdicts == kernels.TOO_EARLY) & ~superseded
     word |= np.where(early, notes.LINK_EARLY, 0)
-    word |= np.where(is_roll, notes.LINK_ROLL, 0)
     word |= np.where(part.magic & fmt.UNIT_HOP != 0, notes.LINK_HOP, 0)
     word |= np.where(part.by_broker != 0, notes.LINK_BY_BROKER, 0)
     key = notes.fold_identity(part.high, part.low)

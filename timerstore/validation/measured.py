@@ -38,6 +38,7 @@ LATENESS: Final = "lateness"  # topic, hour, lateness in ms; fired
 GROWTH: Final = "growth"  # hour, kind; messages, bytes
 ROLLS: Final = "rolls"  # hops to come; timers that are not cancelled, bytes of one hop of all
 _SHAPES: Final = {DUE: (2, 1), LATENESS: (3, 1), GROWTH: (2, 2), ROLLS: (1, 2)}
+_EXACT_BITS: Final = 10
 _LOOSE_MAX: Final = 1 << 20
 """Rows that are kept before equal ones are added up."""
 
@@ -108,6 +109,21 @@ class Measured:
         for name, parts in other._sums.items():
             for rows in parts:
                 self._take(name, rows)
+
+
+# --- lateness
+
+
+def lateness_told(late_ms: Words) -> Words:
+    """Return lateness as it is counted: early is 0, a large one keeps its ten highest bits. O(n).
+
+    So up to 1,023 ms it is exact, and above less than 0.2 % off.
+    """
+    late_ms = np.maximum(late_ms, 0)
+    bits = np.frexp(late_ms.astype(np.float64))[1] - _EXACT_BITS
+    shift = np.maximum(bits, 0).astype(np.int64)
+    told: Words = (late_ms >> shift) << shift
+    return told
 
 
 # --- a slot

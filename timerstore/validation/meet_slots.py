@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Final
 
 import numpy as np
@@ -11,7 +10,7 @@ from timerstore.jit.record import Words
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.reading.rowsums import divided, summed
 from timerstore.validation import notes
-from timerstore.validation.evidence import HEAVIEST_MAX, Evidence
+from timerstore.validation.evidence import Evidence
 from timerstore.validation.findings import Flags, fail
 from timerstore.validation.measured import (
     SLOT_COLUMNS,
@@ -76,8 +75,6 @@ class SlotMeeting:
         self._judge_shared()
         self._judge_slots()
         self._judge_reached()
-        if not self.scope.only_bytes:
-            self._count_loads()
 
     def _fail(self, rule: str, file: str, offsets: Words, reason: str, units: Words) -> None:
         """Note failures at these offsets; `units`: the timer log's units that they are about."""
@@ -196,17 +193,6 @@ class SlotMeeting:
         lost = self.is_ahead & ~self.reached & ~self.is_superseded
         reason = "no slot leads to this unit: its timer would not fire"
         self._fail("unreached", _LOG, self.offset[lost], reason, self.offset[lost])
-
-    def _count_loads(self) -> None:
-        """Count how many timers wait in each slot ahead."""
-        waits = self.is_ahead & ~self.is_delete
-        times, loads = np.unique(self.time[waits], return_counts=True)
-        values, counts = np.unique(loads, return_counts=True)
-        pairs = zip(values.tolist(), counts.tolist(), strict=True)
-        self.tally.slot_loads.update(Counter(dict(pairs)))
-        heavy = np.lexsort((-times, loads))[::-1][:HEAVIEST_MAX]
-        named = zip(loads[heavy].tolist(), times[heavy].tolist(), strict=True)
-        self.tally.merge(Evidence(heaviest=list(named)))
 
     # --- what each slot holds
 

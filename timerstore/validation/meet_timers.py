@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from timerstore.ground.amounts import MINUTE_MS
 from timerstore.jit.record import Words
 from timerstore.timelog.reading.copies import (
     ROLE_COPY,
@@ -15,14 +16,12 @@ from timerstore.timelog.reading.copies import (
     ROLE_TAKEN,
     match_copies,
 )
-from timerstore.timelog.reading.rowsums import summed
 from timerstore.validation import notes
 from timerstore.validation.evidence import Evidence
 from timerstore.validation.findings import Flags, fail
 from timerstore.validation.lost import is_lost, last_filler
-from timerstore.validation.measured import DUE
+from timerstore.validation.measured import DUE, Measured
 from timerstore.validation.plan import Scope
-from timerstore.validation.timeaxis import HOUR_MS, MINUTE_MS
 
 _LOG: Final = "commitlog"
 _UNITS: Final = "timerlog"
@@ -95,8 +94,6 @@ class TimerMeeting:
         waiting = met & (word & notes.LINK_WAITING != 0)
         self.waiting_count = np.bincount(place[waiting], minlength=len(self.offset))
         self.waiting = self.waiting_count > 0
-        self.rolling = np.zeros(len(self.offset), np.bool_)
-        self.rolling[place[met]] = word[met] & notes.LINK_ROLL != 0  # the last unit says it
         self.in_slot = self.waiting.copy()
         self.waiting |= self._has(notes.TIMER_UNLINKED)
 
@@ -229,9 +226,8 @@ class TimerMeeting:
         pending = open_ended & self.waiting & ~np.isin(self.key, still)
         counts["pending"] += int((pending | in_levels).sum())
         counts["in_levels"] += int(in_levels.sum())
-        counts["rolled"] += int((pending & (self.rolls > 0)).sum())
-        counts["to_roll"] += int((pending & self.rolling).sum())
-        self._count_times(pending | in_levels)
+        if self.tally.measured is not None:
+            self._measure_due(pending | in_levels, self.tally.measured)
 
     def _judge_levels(self, named: Words) -> Flags:
         """Judge what became of the messages of delay levels; return those that are pending.
@@ -268,16 +264,6 @@ class TimerMeeting:
         reason = "it was fired after its delete"
         fail(self.tally, "cancelled", _LOG, self.offset[fired[cancelled]], reason)
 
-    def _count_times(self, pending: Flags) -> None:
-        due_ms = self.due_ms[pending]
+    def _measure_due(self, pending: Flags, measured: Measured) -> None:
         topic = (self.word[pending] >> notes.TOPIC_SHIFT) & _TOPIC_MASK
-        once = np.ones(len(topic), np.int64)
-        found = summed(np.column_stack([due_ms // MINUTE_MS, topic, once]), 2)
-        minutes, topics, counts = found.T
-        tally = self.tally
-        if tally.measured is not None:
-            tally.measured.add(DUE, minutes, topics, counts)
-        tally.minutes.update(dict(summed(found[:, [0, 2]], 1).tolist()))
-        hours = minutes // (HOUR_MS // MINUTE_MS)
-        each = summed(np.column_stack([hours, topics, counts]), 2)
-        tally.hours.update({(hour, topic): count for hour, topic, count in each.tolist()})
+        measured.add(DUE, self.due_ms[pending] // MINUTE_MS, topic)

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from timerstore.ground.amounts import HOUR_MS
 from timerstore.jit.record import Words
 from timerstore.tables.queues import queue_name
 from timerstore.tables.view import StoreView
@@ -42,9 +43,8 @@ from timerstore.validation.measured import (
     OTHER,
     PUT,
     Measured,
+    lateness_told,
 )
-from timerstore.validation.spread import count_lateness, lateness_told
-from timerstore.validation.timeaxis import HOUR_MS
 
 _LOG: Final = "commitlog"
 _TIMER_ROW: Final = 0
@@ -282,7 +282,6 @@ class _Look:
         offsets, reason = fired.offset, "it was fired before it was due"
         torn = np.zeros(len(offsets), np.bool_)
         self.findings.judge("early", late_ms < 0, _LOG, offsets, reason, torn)
-        count_lateness(self.tally.lateness, late_ms)
 
     def _measure_lateness(self, measured: Measured, fired: LoggedMessages, numbers: Words) -> None:
         """Count how late what was fired was, by topic and hour."""

@@ -74,12 +74,11 @@ ROLLS_MAX: Final = (1 << 24) - 1
 TOPIC_SHIFT: Final = 32
 
 # Bits of LINK_UNIT.
-LINK_SHIFT: Final = 5
+LINK_SHIFT: Final = 4
 LINK_WAITING: Final = 1  # in a slot that is not passed
 LINK_EARLY: Final = 2  # in a slot before the due time: sound if a copy was made
-LINK_ROLL: Final = 4
-LINK_HOP: Final = 8  # linked by a hop: its message had a unit before
-LINK_BY_BROKER: Final = 16
+LINK_HOP: Final = 4  # linked by a hop: its message had a unit before
+LINK_BY_BROKER: Final = 8
 
 # Bits of LOAD_WORD.
 LOAD_ROLL: Final = 1

@@ -15,7 +15,6 @@ from typing import IO, Final
 import numpy as np
 
 from timerstore.ground.config import DELAY_LEVELS
-from timerstore.ground.kinds import check_positive
 from timerstore.jit.record import Words
 from timerstore.tables.splits import Range
 from timerstore.tables.view import forget
@@ -120,7 +119,6 @@ def validate(
     upto: str | None = None,
     delay_levels: str = DELAY_LEVELS,
     roll_window_slots: int | None = None,
-    fire_rate_per_s: float | None = None,
     split_bytes: int = SPLIT_BYTES,
     progress: Callable[[int, int], None] | None = None,
 ) -> Validation:
@@ -128,16 +126,13 @@ def validate(
 
     Reads a closed store or a copy to its end, one that is open to its last checkpoint, a broker's
     too. `upto`: "checkpoint" or "end", if it is not to choose itself. `delay_levels`: those of
-    the store; `roll_window_slots`: of a broker's, which its files do not say. `fire_rate_per_s`:
-    what this machine fires, from `measure_fire_rate`; the load is told beside it. `progress`: is
+    the store; `roll_window_slots`: of a broker's, which its files do not say. `progress`: is
     told how many steps are done, of how many. Raises NotAStoreError; damage is in the result.
     O(bytes), in bounded memory, with some 80 bytes for each timer in a temporary file.
 
     >>> timerstore.validation.validate("timers/").ok
     True
     """
-    if fire_rate_per_s is not None:
-        check_positive(fire_rate_per_s, "fire_rate_per_s")
     plan = make_plan(
         path,
         upto=upto,
@@ -156,6 +151,6 @@ def validate(
     try:
         tally = run(plan, step)
         finish(plan.scope, tally)
-        return Validation.make(plan.scope, tally, fire_rate_per_s)
+        return Validation.make(plan.scope, tally)
     finally:
         forget(plan.scope.cut)

@@ -1,22 +1,18 @@
-"""What a validation found: a row for each rule, with how the store's timers are spread."""
+"""What a validation found: a row for each rule, and how much there is of what."""
 
 from __future__ import annotations
 
 import html
-import os
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from timerstore.ground.amounts import counted
 from timerstore.timelog.files.batchqueues import folder_name
 from timerstore.validation.evidence import Evidence, Example
 from timerstore.validation.files import bytes_read, store_name
 from timerstore.validation.plan import Scope
 from timerstore.validation.rules import NAMES, RULES, Rule, Severity
-from timerstore.validation.spread import Spread, gini, sentences
-from timerstore.validation.timeaxis import HOUR_MS, MINUTE_MS
-from timerstore.validation.words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +63,6 @@ class Validation:
     rules: tuple[RuleResult, ...]
     counts: dict[str, int]
     """Messages, units, slots, entries; timers, and those that are pending, fired, …"""
-    spread: Spread
     bytes_count: int
     by_broker: bool
     """RocketMQ wrote last."""
@@ -77,7 +72,7 @@ class Validation:
     """Queues of RocketMQ that timerstore does not read; their messages are compared with none."""
 
     @classmethod
-    def make(cls, scope: Scope, tally: Evidence, fire_rate_per_s: float | None) -> Validation:
+    def make(cls, scope: Scope, tally: Evidence) -> Validation:
         """Make one of everything that was found."""
         view = scope.view
         rules = [
@@ -96,7 +91,6 @@ class Validation:
             path=store_name(scope),
             rules=tuple(rules),
             counts=counts,
-            spread=_spread(scope, tally, fire_rate_per_s),
             bytes_count=bytes_read(scope),
             by_broker=view.checkpoint is not None and not view.ours,
             was_open=view.cut.is_open,
@@ -119,7 +113,7 @@ class Validation:
         return next(each for each in self.rules if each.rule is NAMES[name])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the tables behind the plots, for JSON."""
+        """Return everything, for JSON."""
         return {
             "path": self.path,
             "ok": self.ok,
@@ -129,7 +123,6 @@ class Validation:
             "unread": list(self.unread),
             "counts": self.counts,
             "rules": [each.to_dict() for each in self.rules],
-            "spread": self.spread.to_dict(),
         }
 
     def to_pandas(self) -> Any:
@@ -142,12 +135,6 @@ class Validation:
         ]
         return pd.DataFrame(rows).set_index("rule")
 
-    def plot(self) -> Any:
-        """Return a Matplotlib figure of how the timers are spread. Needs Matplotlib."""
-        from timerstore.validation.plots import plot_spread
-
-        return plot_spread(self.spread, f"{os.path.basename(self.path)}: {self.verdict}")
-
     @property
     def verdict(self) -> str:
         """One sentence."""
@@ -159,7 +146,7 @@ class Validation:
         return f"DAMAGED: {len(errors)} {fail}, at {places}"
 
     def __str__(self) -> str:
-        """Return the verdict, the first places of each failure, and how the timers are spread."""
+        """Return the verdict, the first places of each failure, and the counts."""
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
@@ -180,7 +167,10 @@ class Validation:
             for each in self.rules
             if each.mended
         )
-        yield from (f"  {sentence}" for sentence in sentences(self.spread))
+        yield f"  {self._counted()}"
+
+    def _counted(self) -> str:
+        return ", ".join(f"{count:,} {name}" for name, count in self.counts.items() if count)
 
     def _repr_html_(self) -> str:
         """Return the rules as a table, failures with their places."""
@@ -188,9 +178,8 @@ class Validation:
         body = "".join(_html_row(each) for each in self.rules)
         colour = "#2a7f3f" if self.ok else "#b3261e"
         title = f"<b style='color:{colour}'>{html.escape(self.verdict)}</b>"
-        counts = ", ".join(f"{count:,} {name}" for name, count in self.counts.items() if count)
         return (
-            f"<div>{html.escape(self.path)}: {title}<br><small>{counts}</small>"
+            f"<div>{html.escape(self.path)}: {title}<br><small>{self._counted()}</small>"
             f"<table>{head}{body}</table></div>"
         )
 
@@ -208,30 +197,3 @@ def _html_row(result: RuleResult) -> str:
     mended = f" (+ {result.mended:,} that opening mends)" if result.mended else ""
     cells += f"<td style='text-align:right'>{result.failed:,}{mended}</td>"
     return f"<tr{style}>{cells}<td style='text-align:left'>{where}</td></tr>"
-
-
-def _spread(scope: Scope, tally: Evidence, fire_rate_per_s: float | None) -> Spread:
-    hours: dict[str, dict[int, int]] = defaultdict(dict)
-    for (hour, topic), count in sorted(tally.hours.items()):
-        hours[tally.topics[topic]][hour * HOUR_MS] = count
-    precision_ms, loads = scope.view.reader.precision_ms, tally.slot_loads
-    slots, timers = sum(loads.values()), sum(load * count for load, count in loads.items())
-    topics = {topic: sum(counts.values()) for topic, counts in hours.items()}
-    return Spread(
-        from_ms=scope.view.read_slot * precision_ms,
-        pending_count=tally.counts["pending"],
-        rolled_count=tally.counts["rolled"],
-        roll_unit_count=tally.counts["to_roll"],
-        topics=dict(sorted(topics.items(), key=lambda item: -item[1])),
-        hours=dict(hours),
-        minutes={minute * MINUTE_MS: n for minute, n in sorted(tally.minutes.items())},
-        slot_count=slots,
-        slot_max=max(loads, default=0),
-        slot_mean=timers / slots if slots else 0.0,
-        slot_gini=gini(loads),
-        heaviest=tuple((slot * precision_ms, load) for load, slot in tally.heaviest),
-        fired_count=sum(tally.lateness.values()),
-        lateness=dict(sorted(tally.lateness.items())),
-        fire_rate_per_s=fire_rate_per_s,
-        precision_ms=precision_ms,
-    )

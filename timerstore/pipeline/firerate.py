@@ -30,7 +30,7 @@ def measure_fire_rate(folder: str | os.PathLike[str] | None = None, *, count: in
     median. Takes some three seconds, and 200 MB, which are removed. What else runs on the machine
     slows it.
 
-    >>> timerstore.validation.measure_fire_rate(count=5_000) > 0
+    >>> timerstore.pipeline.measure_fire_rate(count=5_000) > 0
     True
     """
     check_positive(count, "count")
