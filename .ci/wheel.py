@@ -19,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TAG = "manylinux_2_28_x86_64"
+NUMBA = 'dependencies = ["numba>=0.61", '
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.egg-info", "kernels")
 FOLDERS = ("timerstore", "timelog", "wheel", "services", "docs", "examples")
 BUILD = """
@@ -67,9 +68,17 @@ def main() -> None:
         )
         for library in packed.glob("*.so"):
             check(library)
+        without_numba(source / "pyproject.toml")
         build(source, TAG, dist)
     for file in sorted(dist.iterdir()):
         print(f"{file.stat().st_size / 1e6:5.1f} MB  {file}")
+
+
+def without_numba(project: Path) -> None:
+    """Have what is built next not ask for Numba, which is only needed to compile kernels."""
+    text = project.read_text()
+    assert text.count(NUMBA) == 1
+    project.write_text(text.replace(NUMBA, "dependencies = ["))
 
 
 def build(source: Path, what: str, dist: Path) -> None:

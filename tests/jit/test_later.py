@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import timerstore
-from tests.rigs.program import python
+from tests.rigs.program import ended, python
 from tests.rigs.together import together
 from timerstore.jit.intrinsics import get_u8
 from timerstore.jit.kernel import INTERPRETED, Kernel, kernel
@@ -58,6 +58,7 @@ PLAIN_CLIENT = """
 import timerstore
 with timerstore.open(sys.argv[1], share=True) as store:
     assert store.cancel(store.put(b"a", delay=3600))
+    assert "pandas" not in sys.modules  # 42 MB: Arrow imports it for arrays made of lists
     store.put_many([b"b"] * 3)
     store.pull("default", timeout=20).ack()
     for delivery in store.consume("default", group="g", timeout=20):
@@ -85,6 +86,14 @@ if not INTERPRETED:
         data = np.array([7], np.uint8)
         assert together(_first, [data] * 4) == [7] * 4
         assert isinstance(_first, Kernel) and list(_first.entries) == [None]
+
+    def test_without_numba_an_error_says_what_to_install(tmp_path: Path) -> None:
+        program = "sys.modules['numba'] = None\nimport timerstore\ntimerstore.open(sys.argv[1])"
+        empty = {"KERNEL_LEVEL": "none", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+        done = ended("-c", f"import sys\n{program}", tmp_path / "store", **empty)
+        assert done.returncode == 1
+        assert "TimerStoreError: A kernel has to be compiled" in done.stderr
+        assert "pip install 'numba>=0.61'" in done.stderr
 
     def test_python_cannot_say_what_kernels_say() -> None:
         assert isinstance(get_u8, Instruction)

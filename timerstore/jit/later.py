@@ -25,6 +25,11 @@ def told() -> Iterator[None]:
     try:
         yield
     except (OSError, ImportError) as e:
+        if isinstance(e, ModuleNotFoundError) and e.name in ("numba", "llvmlite"):
+            raise TimerStoreError(
+                "A kernel has to be compiled, because this installation brings none that fits, and "
+                "Numba is not installed. No store was changed. Run: pip install 'numba>=0.61'"
+            ) from e
         raise TimerStoreError(
             f"The kernels' machine code could not be loaded or compiled ({type(e).__name__}: {e}). "
             "No store was changed. See that the working directory exists, that memory is left and "

@@ -53,18 +53,16 @@ _REST_AT: Final = Put._fields.index("at_ms") + 1
 """The places in a put of its arguments besides body, topic and time."""
 _LEFT_OUT: Final = tuple(Put._field_defaults.values())[_REST_AT - 1 :]
 """What that is if left out."""
-_NO_ROWS: Final = pa.Table.from_batches(
-    [],
-    pa.schema(
-        {
-            "id": pa.string(),
-            "body": pa.binary(),
-            "due_ms": pa.int64(),
-            "fired_ms": pa.int64(),
-            "offset": pa.int64(),
-        }
-    ),
+_ROWS: Final = pa.schema(
+    {
+        "id": pa.string(),
+        "body": pa.binary(),
+        "due_ms": pa.int64(),
+        "fired_ms": pa.int64(),
+        "offset": pa.int64(),
+    }
 )
+_NO_ROWS: Final = pa.Table.from_batches([], _ROWS)  # an array made of a list would import pandas
 
 
 class AskedCalls:

@@ -164,4 +164,4 @@ def _said(put: dict[str, Any]) -> dict[str, Any]:
 
 def _one(table: pa.Table, name: str) -> Any:
     column = table.column(name)
-    return column.chunk(0) if column.num_chunks else pa.array([], column.type)
+    return column.chunk(0) if column.num_chunks else pa.nulls(0, column.type)

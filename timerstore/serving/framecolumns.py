@@ -22,8 +22,13 @@ def write_table(table: pa.Table) -> list[Part]:
 
 
 def _divided(table: pa.Table) -> Iterable[pa.RecordBatch]:
-    for batch in table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]:
+    for batch in table.to_batches() or [_no_rows(table.schema)]:
         yield from _halved(batch)
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch without a row; an array made of a list would import pandas."""
+    return pa.record_batch([pa.nulls(0, each.type) for each in schema], schema=schema)
 
 
 def _halved(batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
