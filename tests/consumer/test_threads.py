@@ -127,6 +127,27 @@ def test_one_that_hangs_stops_pulling_at_the_span(tmp_path: Path) -> None:
             wait_until(lambda: seen[0] == 61)
 
 
+def test_a_damaged_entry_stops_no_consumer_at_its_span(tmp_path: Path) -> None:
+    bodies = {b"%d" % i for i in range(60)}
+    config = Config.from_mapping(SMALL | {"inflight_span_max": 4}, "the test")
+    for life in range(2):
+        seen = set[bytes]()
+        with TimerStore(tmp_path, config=config) as store:
+            if life == 0:
+                store.put_many(sorted(bodies), topic="t")
+                wait_until(lambda store=store: store.stats().fired_count == 60)
+                file = next((tmp_path / "consumequeue" / "t" / "0").iterdir())
+                with open(file, "r+b") as opened:
+                    opened.write(bytes(20))
+            consumer = Consumer(store, "g", threads=4)
+            consumer.subscribe("t", lambda d, seen=seen: seen.add(d.body))
+            with consumer:
+                wanted = 1 if life else 59
+                wait_until(lambda seen=seen, wanted=wanted: len(seen) == wanted)
+        bodies -= seen
+    assert not bodies
+
+
 def test_other_topics_go_on_where_one_is_at_its_limit(tmp_path: Path) -> None:
     go_on, others = threading.Event(), [0]
 

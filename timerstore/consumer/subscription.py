@@ -247,7 +247,8 @@ class LimitedSubscription(Subscription):
             if 2 * held.bytes > limits.bytes:
                 room = min(room, 1)
         elif room > 0 and not cursor.waits_again:
-            room = min(room, limits.span - (cursor.next - cursor.committed))
+            if not cursor.holds_any:  # a damaged entry keeps the offset back until the next opening
+                room = min(room, limits.span - (cursor.next - cursor.committed))
             room = self._room_in_bytes(cursor, min(room, visible_end - cursor.next), held)
         if held.bytes >= limits.bytes:
             room = 0
