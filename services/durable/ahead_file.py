@@ -14,6 +14,7 @@ import numpy as np
 
 from timerstore.errors import TimerStoreError
 from timerstore.services.engine.engine import Engine
+from timerstore.timelog.files.names import INT32_MAX, is_topic
 from timerstore.timelog.writing.append import NAME_STRIDE
 from timerstore.timelog.writing.tally import (
     AHEAD_BUCKETS,
@@ -75,16 +76,24 @@ def take_ahead(engine: Engine, log_end: int) -> bool:
     head = np.frombuffer(data, _HEAD, 1)[0]
     if int(head["crc"]) != zlib.crc32(data[_CRC_FROM:]) or head["log_end"] != log_end:
         return False
-    rows = np.frombuffer(data, _ROW, int(head["row_count"]), _HEAD.itemsize)
-    buckets = np.frombuffer(data, _BUCKET, offset=_HEAD.itemsize + rows.nbytes)
+    try:
+        rows = np.frombuffer(data, _ROW, int(head["row_count"]), _HEAD.itemsize)
+        buckets = np.frombuffer(data, _BUCKET, offset=_HEAD.itemsize + rows.nbytes)
+    except ValueError:  # it is shorter than it says
+        return False
+    topics = [each["name"][: each["name_bytes"]].tobytes() for each in rows]
+    sound = all(map(is_topic, topics)) and (rows["queue_id"] >= 0).all()
+    sound &= (0 <= buckets["place"]).all() and (buckets["place"] < len(rows) * AHEAD_BUCKETS).all()
+    sound &= (buckets["count"] > 0).all() and (buckets["count"] <= INT32_MAX).all()
+    if not sound:
+        return False
     kept = rows["words"][:, KEPT_FROM - _WORDS.start :] + RING_PASSED
     now = engine.clock.now_ms >> (RING_SHIFT + RING_STEP * np.arange(DUE_RING_COUNT))
     if (kept > now).any():
         return False  # the clock went back
     numbers = np.zeros(len(rows), np.int64)
-    for place, each in enumerate(rows):
-        topic = each["name"][: each["name_bytes"]].tobytes()
-        numbers[place] = engine.queues.row(topic, int(each["queue_id"]))
+    for place, topic in enumerate(topics):
+        numbers[place] = engine.queues.row(topic, int(rows["queue_id"][place]))
     words, ahead = _of_rows(engine)
     words[numbers, _WORDS] = rows["words"]
     places, bucket = np.divmod(buckets["place"], AHEAD_BUCKETS)

@@ -1,5 +1,6 @@
 """What is pending, as a clean close leaves it: it counts only together with the rest of that."""
 
+import zlib
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,12 @@ def test_a_clock_that_went_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert found[0].upcoming.overdue_count == 0
 
 
+def sealed(data: bytes, at: int, value: int) -> bytes:
+    """Return it with another number somewhere, under a checksum that holds."""
+    rest = data[4:at] + value.to_bytes(4, "little") + data[at + 4 :]
+    return zlib.crc32(rest).to_bytes(4, "little") + rest
+
+
 DAMAGE = {
     "it is gone": lambda data: None,
     "it is empty": lambda data: b"",
@@ -59,6 +66,9 @@ DAMAGE = {
     "a bucket is gone": lambda data: data[:-16],
     "it is another close's": lambda data: data[:8] + bytes(8) + data[16:],
     "a bit is flipped": lambda data: data[:-50] + bytes([data[-50] ^ 4]) + data[-49:],
+    "it says more rows than it has": lambda data: sealed(data, 4, 99),
+    "it has no rows for its buckets": lambda data: sealed(data, 4, 0),
+    "its topic is a path": lambda data: sealed(data, 24, int.from_bytes(b"../a", "little")),
     "an older version's": lambda data: b'{"rows":[],"checksum":1}',
 }
 
