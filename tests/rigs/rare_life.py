@@ -19,8 +19,11 @@ from tests.small_store import SMALL
 from timerstore import Config, ManualClock, Tuning
 from timerstore.ground.ids import parse_id
 from timerstore.jit.kernel import LATER
+from timerstore.tables.view import forget
 from timerstore.timelog.bytes import format as fmt
 from timerstore.validation import validate
+from timerstore.validation.plain import run
+from timerstore.validation.plan import make_plan
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SECOND = timedelta(seconds=1)
@@ -105,7 +108,7 @@ def mend(path: Path, clock: ManualClock) -> None:
 
 
 def look(path: Path, folder: Path) -> None:
-    """Read its tables, verify, validate, back it up, restore, export, salvage it."""
+    """Read its tables, verify, validate, measure, back it up, restore, export, salvage it."""
     for table in timerstore.tables.TABLES:
         timerstore.read(path, table)
     timerstore.read(path, "messages", where="topic = 'default'")
@@ -114,6 +117,9 @@ def look(path: Path, folder: Path) -> None:
         store.horizon(bucket_ms=1_000)
     timerstore.verify(path)
     validate(path)
+    plan = make_plan(path, measures=True)  # as a pipeline does, which needs an extra
+    run(plan, lambda _: None)
+    forget(plan.scope.cut)
     for dest in (folder / "backup", (folder / "objects").as_uri()):
         timerstore.backup(path, dest)
         timerstore.restore(dest, folder / f"restored-{str(dest)[-6:]}")
