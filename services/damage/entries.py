@@ -1,4 +1,4 @@
-"""Damaged queue entries: they are named and passed by, and the next opening makes them anew.
+"""Damaged queue entries: they are passed by until the next opening makes them anew.
 
 A message says its own index, so an entry that is made anew stands at the same index. Until then a
 group hands out what is sound, and keeps the index of the damaged entry as one that is not done.

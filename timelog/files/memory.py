@@ -1,4 +1,4 @@
-"""How much memory this process may still use, and how many maps, as Linux and its groups say."""
+"""What Linux still allows this process: memory, as its control groups say, or maps."""
 
 from __future__ import annotations
 

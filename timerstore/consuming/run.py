@@ -156,14 +156,15 @@ class Run(HandedOut):
         if handled and self._is_plain():
             if reader.ready_calls.ack(cursor.ready_place, at, at + 1, NO_RESPONSE, 0) >= 0:
                 return
-        self.settle_some((i,), handled=handled, held=held)
+        self._settle_open((i,), handled, held)
 
-    def settle_some(
-        self, places: Sequence[int], *, handled: bool = True, held: bool = False
-    ) -> None:
-        """Acknowledge some, which were `handled` or not; `held`: closing waits."""
-        if handled and self._acked(places):
-            return
+    def settle_some(self, places: Sequence[int], *, handled: bool = True) -> None:
+        """Acknowledge some, which were `handled` or not."""
+        if not (handled and self._acked(places)):
+            self._settle_open(places, handled, held=False)
+
+    def _settle_open(self, places: Sequence[int], handled: bool, held: bool) -> None:
+        """Acknowledge some in Python; a closed store is an error, unless closing waits (`held`)."""
         core = self.reader.core
         if not held:
             core.check_open()
