@@ -21,16 +21,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.sparse_copy import copy_tree
-from tests.tiers import (
-    APART,
-    PROVING,
-    TOGETHER,
-    is_long,
-    is_on_disk,
-    is_promised,
-    is_proved,
-    is_whole,
-)
+from tests.tiers import PROVING, add_tiers
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -99,18 +90,12 @@ def loops_say_who_made_them() -> Iterator[None]:
 
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """The test's own folder: in memory if there is room, unless `ON_DISK` names the test."""
-    if not is_on_disk(_name_of(request.node)):
+    """The test's own folder: in memory if there is room, unless it is marked `on_disk`."""
+    if request.node.get_closest_marker("on_disk") is None:
         yield tmp_path
         return
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         yield Path(folder)
-
-
-def _name_of(item: pytest.Item) -> str:
-    """A test's name, below `tests/`."""
-    place = item.path.relative_to(Path(__file__).parent)
-    return f"{place}::{item.nodeid.partition('::')[2]}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -119,15 +104,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         place = item.path.relative_to(Path(__file__).parent)
         if place.parts[0] in _OUTSIDE:
             item.add_marker(pytest.mark.outside)
-        name = _name_of(item)
-        if is_proved(name):
-            item.add_marker(pytest.mark.prove)
-        if is_long(name):
-            item.add_marker(pytest.mark.long)
-        if is_whole(name):
-            item.add_marker(pytest.mark.whole)
-        if is_promised(name):
-            item.add_marker(pytest.mark.promise)
+    if (idle := add_tiers(items)) and not any("[" in each for each in config.args):
+        raise pytest.UsageError(f"no parameter is called as these marks say: {idle}")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -136,14 +114,26 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
+_TOGETHER = (
+    *(("spark/",), ("test_site.py",), ("test_tidy.py",), ("test_live.py",), ("test_operate.py",)),
+    ("interop/test_common_calls.py", "interop/test_move.py"),
+)
+"""What one process runs, a tuple each, for its tests share what takes seconds or a gigabyte."""
+_APART = (
+    *("spark/test_cluster.py", "spark/test_connect.py", "spark/test_java.py"),
+    "spark/test_following.py::test_the_command_is_killed_and_started_again",
+)
+"""Those among them whose programs begin Spark sessions of their own; any process runs them."""
+
+
 class Together(LoadScopeScheduling):
-    """Has one process run the tests of a group in `TOGETHER`, and any process any other test."""
+    """Has one process run the tests of a group in `_TOGETHER`, and any process any other test."""
 
     def _split_scope(self, nodeid: str) -> str:
         name = nodeid.removeprefix("tests/")
-        if name.startswith(APART):
+        if name.startswith(_APART):
             return nodeid
-        return next((each[0] for each in TOGETHER if name.startswith(each)), nodeid)
+        return next((each[0] for each in _TOGETHER if name.startswith(each)), nodeid)
 
     def _assign_work_unit(self, node: Any) -> None:
         """Give a process more to run, once it has said which tests it found.

@@ -13,6 +13,8 @@ from timerstore.core import ahead
 from timerstore.jit.kernel import AHEAD, INTERPRETED, Ahead
 from timerstore.jit.signatures import signature_of
 
+pytestmark = pytest.mark.long
+
 LIFE = '''
 """All that a program calls on an open store; prints each kernel that came with a call."""
 
@@ -225,6 +227,7 @@ if not INTERPRETED:
         printed = python("-c", program, NUMBA_CACHE_DIR=str(tmp_path))
         assert printed.split("\n")[:4] == ["2 False False", "True", "True True", "False"]
 
+    @pytest.mark.tier("prove", only=("handover",))
     @pytest.mark.timeout(180)
     @pytest.mark.parametrize("end", ["close", "handover"])
     def test_no_call_on_an_open_store_compiles_anything(tmp_path: Path, end: str) -> None:

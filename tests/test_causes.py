@@ -20,6 +20,8 @@ from timerstore.ground.arguments import DUE_MS_MIN
 from timerstore.timelog.files.disk import Disk, WrongSizeError
 from timerstore.timelog.files.names import BUILDING_FOLDER, held_names
 
+pytestmark = pytest.mark.long
+
 DAY = timedelta(days=1)
 
 

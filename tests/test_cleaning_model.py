@@ -209,11 +209,13 @@ def test_the_model_itself() -> None:
         assert found(cleaning_model.History, 0, 10, **same) == set(), same
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))
 def test_history(seed: int, tmp_path: Path) -> None:
     CleanedHistory(tmp_path, seed).run()
 
 
+@pytest.mark.long
 def test_it_cleans(tmp_path: Path) -> None:
     histories = [CleanedHistory(tmp_path / str(seed), seed) for seed in range(3)]
     for history in histories:

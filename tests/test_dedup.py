@@ -72,6 +72,7 @@ def made(transaction: Transaction, *handlers: str) -> list[Done]:
     return found
 
 
+@pytest.mark.tier("prove", but=("sqlite3",))
 def test_the_work_is_done_once(tmp_path: Path, transaction: Transaction) -> None:
     (done,) = made(transaction, "h")
     rnd, path, clock = random.Random(1), tmp_path / "s", ManualClock(START_MS)

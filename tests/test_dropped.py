@@ -9,6 +9,8 @@ import pytest
 import timerstore
 from tests.small_store import SMALL
 
+pytestmark = pytest.mark.long
+
 PROGRAM = """
 import gc, sys, time
 import timerstore

@@ -111,6 +111,7 @@ def test_reminders(store: TimerStore) -> None:
     assert client.post("/reminders", json={}).status_code == 400
 
 
+@pytest.mark.prove
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["from_apscheduler", "from_celery"])
 def test_side_by_side(name: str, tmp_path: Path) -> None:

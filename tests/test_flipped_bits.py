@@ -20,6 +20,8 @@ from tests.tiers import how_many
 from timerstore import Config, CorruptStoreError, ManualClock, NotAStoreError, TimerStore, Tuning
 from timerstore.timelog.bytes import format as fmt
 
+pytestmark = pytest.mark.promise
+
 START_MS = 1_800_000_000_000
 SECOND = timedelta(seconds=1)
 CONFIG = Config(

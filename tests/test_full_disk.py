@@ -7,7 +7,7 @@ import pytest
 from tests.loop_disk import mounted
 from tests.rigs.program import FILES, python
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
 
 _FOLIO = """
 import sys, time
@@ -49,6 +49,7 @@ def _run(program: str, root: Path, *arguments: str) -> None:
     python(*run, timeout_s=120, PYTHONPATH=str(FILES))
 
 
+@pytest.mark.tier("prove", but=("xfs",))
 @pytest.mark.parametrize("kind", ["xfs", "ext4"])
 def test_a_folio_that_reaches_beyond_what_was_granted(tmp_path: Path, kind: str) -> None:
     """Its pages cannot be written to on a full disk, though the file has their blocks."""
@@ -113,6 +114,7 @@ with timerstore.open(root / "store") as store:
 """
 
 
+@pytest.mark.tier("promise", only=("ext4",))
 @pytest.mark.parametrize("kind", ["xfs", "ext4"])
 def test_a_store_on_a_full_disk_makes_room(tmp_path: Path, kind: str) -> None:
     """Killed and opened again, it lets consume and acknowledge, and removes what is done."""
@@ -164,6 +166,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.tier("prove", but=("4",))
 @pytest.mark.parametrize("left_pages", [0, 4, 20, 100])
 def test_a_full_tmpfs_ends_nobody(tmp_path: Path, left_pages: int) -> None:
     """Reading a hole through a map takes a page there: opening asks where the holes are."""

@@ -91,6 +91,7 @@ class Life:
         return sorted((t.topic, t.id, t.body, t.due_ms) for t in self.store.pending())
 
 
+@pytest.mark.tier("prove", but=("crashed-abandon",))
 @pytest.mark.parametrize("how", ["close", "abandon"])
 @pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
 def test_what_comes_out_is_the_same(golden: Callable[[str], Path], name: str, how: str) -> None:

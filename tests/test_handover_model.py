@@ -6,6 +6,8 @@ from tests.models import handover_model
 from tests.models.rules_model import FIRES_WAITING, found
 from tests.tiers import how_many
 
+pytestmark = pytest.mark.long
+
 RUNS = how_many("HANDOVER_RUNS", 100, 2000)
 # Where something goes wrong first without each rule, and what.
 FIRSTS = [

@@ -113,6 +113,7 @@ def findings(text: str, rules: Sequence[Rule] = RULES) -> list[Finding]:
     return [found for rule in rules for found in rule(tree)]
 
 
+@pytest.mark.long
 def test_nothing_is_left_held() -> None:
     wrong = []
     for folder in FOLDERS:

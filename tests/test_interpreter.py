@@ -10,6 +10,8 @@ import timerstore
 from tests.rigs.program import ended
 from timerstore import TimerStoreError
 
+pytestmark = pytest.mark.long
+
 REPLACED = {
     "threads": """
 import _thread, threading

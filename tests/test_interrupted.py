@@ -14,6 +14,8 @@ from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore
 from timerstore.jit.kernel import INTERPRETED
 
+pytestmark = pytest.mark.long
+
 START_MS = 1_800_000_000_000
 CONFIG = replace(
     SMALL,

@@ -14,6 +14,8 @@ from tests.store_calls import ENDING, calls_of
 from timerstore import ManualClock, StoreClosedError, TimerStore, TimerStoreError
 from timerstore.jit.kernel import INTERPRETED
 
+pytestmark = pytest.mark.long
+
 START_MS = 1_800_000_000_000
 
 
@@ -58,6 +60,7 @@ class Life:
 if not INTERPRETED:  # no signal ends a kernel half-way; it would end an interpreted one
     NAMES = [name for name in calls_of(None, "") if name not in ENDING]  # type: ignore[arg-type]
 
+    @pytest.mark.tier("promise", only=("put",))
     @pytest.mark.timeout(300)
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
     @pytest.mark.parametrize("name", [*NAMES, "acknowledge"])

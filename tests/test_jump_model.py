@@ -6,6 +6,8 @@ from tests.models import jump_model
 from tests.models.rules_model import found
 from tests.tiers import how_many
 
+pytestmark = pytest.mark.long
+
 MODEL_RUNS = how_many("MODEL_RUNS", 150, 3000)
 
 FIRSTS = [(1, "lost"), (0, "lost"), (1, "outside range")]

@@ -21,6 +21,8 @@ from tests.rigs.nursery import Nursery
 from tests.tiers import how_many
 from timerstore import ManualClock, TimerStore
 
+pytestmark = pytest.mark.on_disk
+
 ROUNDS = how_many("KILL_ROUNDS", 10, 100)
 
 
@@ -123,6 +125,8 @@ def attack(path: Path, nursery: Nursery, kind: str, rounds: int, longest_s: floa
     return account
 
 
+@pytest.mark.tier("promise", only=("cleaned",))
+@pytest.mark.tier("prove", but=("cleaned",))
 @pytest.mark.slow
 @pytest.mark.timeout(60 + 10 * ROUNDS)
 @pytest.mark.parametrize("kind", CONFIGS)

@@ -27,10 +27,7 @@ RUNS = how_many("TIMERSTORE_LIVE_RUNS", 2, 20)
 WRITER = Path(__file__).parent / "rigs" / "busy_writer.py"
 LEVELS = {"full": "1s 2s", "slow": timerstore.Config().delay_levels}
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600 + 20 * RUNS),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 + 20 * RUNS), pytest.mark.on_disk]
 
 
 @pytest.fixture(scope="module", params=["full", "slow"])
@@ -57,6 +54,8 @@ def live(
     assert writer.returncode == 0, "".join(lines) + out
 
 
+@pytest.mark.tier("promise", only=("full",))
+@pytest.mark.tier("prove", but=("full",))
 def test_openings(live: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2 * RUNS):
         with timerstore.open(live[0], read_only=True) as store:
@@ -67,6 +66,7 @@ def test_openings(live: tuple[str, str], caplog: pytest.LogCaptureFixture) -> No
     assert "damaged" not in caplog.text, "an index was made anew"
 
 
+@pytest.mark.prove
 def test_validations(live: tuple[str, str]) -> None:
     path, levels = live
     for _ in range(RUNS):
@@ -74,6 +74,7 @@ def test_validations(live: tuple[str, str]) -> None:
         assert found.ok, str(found)
 
 
+@pytest.mark.tier("prove", but=("full",))
 def test_verifying(live: tuple[str, str]) -> None:
     path, levels = live
     for _ in range(RUNS):
@@ -81,6 +82,7 @@ def test_verifying(live: tuple[str, str]) -> None:
         assert report.ok, str(report)
 
 
+@pytest.mark.tier("prove", but=("full-messages", "full-slots"))
 @pytest.mark.parametrize("table", sorted(TABLES))
 def test_tables(live: tuple[str, str], table: str) -> None:
     path, levels = live
@@ -89,6 +91,7 @@ def test_tables(live: tuple[str, str], table: str) -> None:
         assert table != "problems" or rows.num_rows == 0, rows.to_pylist()[:3]
 
 
+@pytest.mark.tier("prove", but=("full",))
 def test_a_stream(live: tuple[str, str]) -> None:
     """What Spark's stream does for each of its batches."""
     path, levels = live
@@ -108,6 +111,7 @@ def test_a_stream(live: tuple[str, str]) -> None:
     assert seen > 0, looks
 
 
+@pytest.mark.prove
 def test_commands(live: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """What an operator types beside the writer, which it has no more trouble with."""
     path, levels = live
@@ -124,6 +128,7 @@ def test_commands(live: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Non
         assert done.exit_code == 0, done.stderr
 
 
+@pytest.mark.prove
 def test_exports(live: tuple[str, str]) -> None:
     for _ in range(max(1, RUNS // 3)):
         assert export(live[0], "messages", io.BytesIO(), "jsonl") > 0

@@ -53,6 +53,7 @@ assert result.ok, result
 """
 
 
+@pytest.mark.tier("prove", but=("process",))
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("durability", ["group", "process"])

@@ -19,6 +19,8 @@ from timerstore import (
     Tuning,
 )
 
+pytestmark = pytest.mark.on_disk
+
 START_MS = 1_800_000_000_000
 MIB = 1 << 20
 
@@ -59,6 +61,7 @@ def test_blocks_are_counted_and_not_lengths(tmp_path: Path) -> None:
         assert abs(looked_at.stats().disk_bytes - taken) < MIB
 
 
+@pytest.mark.prove
 @pytest.mark.slow
 @pytest.mark.parametrize("max_bytes", [10 * MIB, 16 * MIB, 300 * MIB])
 def test_a_small_store_goes_on_within_its_limit(tmp_path: Path, max_bytes: int) -> None:

@@ -90,6 +90,7 @@ def look_into_old_segments(path: Path) -> None:
         wait_until(lambda: store.health().ok)  # the flush thread tries again
 
 
+@pytest.mark.long
 @pytest.mark.timeout(60)
 def test_what_the_flush_thread_does_goes_on_later(tmp_path: Path) -> None:
     """Nothing is ended by that. In a process of its own, whose other threads need none either."""

@@ -102,6 +102,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         log.close()
 
 
+@pytest.mark.tier("prove", but=("Is it healthy?",))
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("title", sections())
@@ -143,5 +144,6 @@ def _without_curl(line: str) -> str:
     return f'{sys.executable} -P -c "{code}"'
 
 
+@pytest.mark.long
 def test_every_question_is_checked() -> None:
     assert set(EXPECTED) == set(sections())

@@ -17,6 +17,7 @@ PAGES = sorted(
 )
 
 
+@pytest.mark.prove
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT / "docs")))
 def test_a_page_does_what_it_says(path: Path, tmp_path: Path) -> None:

@@ -130,6 +130,7 @@ def test_functions_are_exported() -> None:
     assert {"open", "verify"} <= set(timerstore.__all__)
 
 
+@pytest.mark.tier("long", only=("timerstore.warmup",))
 @pytest.mark.parametrize("name", list(modules()))
 def test_examples_in_docstrings_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

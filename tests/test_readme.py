@@ -46,6 +46,7 @@ def run(name: str, times: int, folder: Path) -> dict[str, list[list[Any]]]:
     return runs
 
 
+@pytest.mark.promise
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["README.md", "docs/short-programs.md"])
 def test_the_examples_do_what_the_page_says(name: str, tmp_path: Path) -> None:
@@ -61,6 +62,7 @@ def test_the_examples_do_what_the_page_says(name: str, tmp_path: Path) -> None:
             assert not any(pending.values()), f"{where} leaves timers pending: {pending}"
 
 
+@pytest.mark.tier("prove", but=("docs/consumer.md",))
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["docs/consumer.md", "docs/exactly-once.md"])
 def test_the_examples_of_a_page_run(name: str, tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from timerstore.timelog.bytes.decode import decode_message
 from timerstore.timelog.files.segmenttable import apron_bytes
 from timerstore.timelog.reading.reader import StoreReader
 
+pytestmark = pytest.mark.on_disk
+
 SEGMENT_BYTES = 1 << 14
 START_MS = 1_800_000_000_000
 CONFIG = Config(

@@ -11,6 +11,8 @@ import pytest
 from tests.models.reuse_model import RULES, WRONG, Store
 from tests.tiers import how_many
 
+pytestmark = pytest.mark.long
+
 RUNS = how_many("REUSE_RUNS", 500, 10_000)
 SEEDS_MAX = 8_000
 """Histories in which a wrong variant must have failed."""

@@ -46,6 +46,7 @@ FIRSTS = [
 ]
 
 
+@pytest.mark.long
 def test_the_model_itself() -> None:
     assert found(rules_model.Store, 0, MODEL_RUNS) == set()
 

@@ -14,7 +14,7 @@ from timerstore.validation.rules import RULES
 
 pytest.importorskip("mkdocs", reason="the extra docs is not installed")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +89,7 @@ def test_fences_are_code(site: Path) -> None:
     )
 
 
+@pytest.mark.prove
 def test_notebooks_have_their_pictures(site: Path) -> None:
     for path in (ROOT / "docs" / "notebooks").glob("*.ipynb"):
         text = (site / "notebooks" / f"{path.stem}.html").read_text()

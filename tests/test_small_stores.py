@@ -18,6 +18,8 @@ from tests.tiers import how_many
 from timerstore import ManualClock, StoreFullError, TimerStore
 from timerstore.jit.kernel import INTERPRETED
 
+pytestmark = pytest.mark.on_disk
+
 START_MS = 1_800_000_000_000
 MB = 1_000_000
 DELAY_MS = 90_000  # it rolls on the way, and outlasts all ticks

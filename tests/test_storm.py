@@ -22,6 +22,8 @@ from tests.rigs.storm_worker import SEGMENTS_MAPPED, Alarm, in_reach, is_in_reac
 from tests.test_kill import attack
 from tests.tiers import how_many
 
+pytestmark = pytest.mark.on_disk
+
 SECONDS = how_many("STORM_SECONDS", 14, 600)
 FILLS = how_many("STORM_FILLS", 1, 20)
 KILLS = how_many("STORM_KILLS", 6, 40)
@@ -55,6 +57,8 @@ def test_what_ends_a_storm_is_told(tmp_path: Path) -> None:
         play(tmp_path / "store", 0, {"--die": "11"})
 
 
+@pytest.mark.tier("promise", only=("4",))
+@pytest.mark.tier("prove", only=("2", "8", "64"))
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS / 4 + 300)
 @pytest.mark.parametrize("open_segments_max", SEGMENTS_MAPPED)
@@ -96,6 +100,7 @@ def test_a_disk_that_is_full_and_free_again(tmp_path: Path) -> None:
             break
 
 
+@pytest.mark.prove
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 300)
 def test_queues_of_four_places(tmp_path: Path) -> None:
@@ -104,6 +109,7 @@ def test_queues_of_four_places(tmp_path: Path) -> None:
     play(tmp_path / "store", SECONDS / 4, options, NUMBA_DISABLE_JIT="1")
 
 
+@pytest.mark.prove
 @pytest.mark.slow
 @pytest.mark.timeout(120 + 15 * KILLS)
 @pytest.mark.parametrize("kind", ["reused", "cleaned"])

@@ -14,7 +14,8 @@ from typing import TypeGuard
 import pytest
 
 from tests.rigs.program import python
-from tests.tiers import APART, KEPT, PROMISED, PROVED, WHOLE
+
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -399,6 +400,7 @@ with timerstore.open("store", clock=clock) as store:
 """
 
 
+@pytest.mark.prove
 @pytest.mark.slow
 def test_the_source_distribution_can_be_installed(tmp_path: Path) -> None:
     build = "from setuptools import build_meta; build_meta.build_sdist('..')"
@@ -560,11 +562,3 @@ def test_a_segment_is_looked_up_once_and_may_be_missing() -> None:
     bad = "def f():\n a = segment_at(t, 1)\n g(segment_at(t, 1))\n b = segment_at(t, 2)\n len(b)"
     lines = list(looked_up_carelessly(ast.parse(bad)))
     assert lines == ["line 3: give it a name", "line 2: ask for len(a)"]
-
-
-def test_what_is_proved_is_there() -> None:
-    """Each name in the tables of tests/tiers.py is one of a test."""
-    for name in (*PROVED, *KEPT, *PROMISED, *WHOLE, *APART):
-        file, _, test = name.partition("::")
-        text = (ROOT / "tests" / file).read_text()
-        assert f"def {test.partition('[')[0]}(" in text or not test, name

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 
+import pytest
+
 from tests.test_tidy import (
     FOLDERS,
     KERNEL_FOLDERS,
@@ -15,6 +17,8 @@ from tests.test_tidy import (
     shown,
     tree_of,
 )
+
+pytestmark = pytest.mark.long
 
 
 def classes_changed(tree: ast.AST) -> Iterator[int]:

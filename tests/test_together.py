@@ -6,6 +6,8 @@ import pytest
 
 from tests.rigs.program import FILES, ended
 
+pytestmark = pytest.mark.long
+
 CONFTEST = """
 from tests.conftest import pytest_xdist_make_scheduler
 """

@@ -10,6 +10,8 @@ import pytest
 
 from tests.markdown import ROOT
 
+pytestmark = pytest.mark.long
+
 CALLS = Path(__file__).with_name("typed_calls.py")
 
 

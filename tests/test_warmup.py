@@ -15,6 +15,8 @@ from timerstore.errors import StoreAccessError
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.warmup import pack
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[1]
 LIFE = "from tests.rigs.rare_life import main; main(Path(sys.argv[2]))"
 RUN = f"import sys; from pathlib import Path; sys.path.append(sys.argv[1]); {LIFE}"

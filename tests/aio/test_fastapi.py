@@ -84,6 +84,7 @@ def service(folder: Path, kind: str) -> Iterator[Service]:
         process.wait(30)
 
 
+@pytest.mark.tier("prove", but=("asyncio",))
 @pytest.mark.parametrize("kind", LOOPS)
 def test_reminders(tmp_path: Path, kind: str) -> None:
     later = (datetime.now(UTC) + timedelta(days=1)).isoformat()

@@ -15,6 +15,8 @@ from tests.aio.loops import LOOPS
 from tests.markdown import ROOT
 from tests.tiers import how_many
 
+pytestmark = pytest.mark.on_disk
+
 KILLS = how_many("AIO_KILLS", 2, 20)
 
 

@@ -24,7 +24,7 @@ from timerstore.backups.thinning import keep_newest, remove_needless, thin_out
 from timerstore.services.world.background import Flag
 
 ROUNDS = how_many("PROMOTE_ROUNDS", 3, 60)
-pytestmark = pytest.mark.timeout(120 + 10 * ROUNDS)
+pytestmark = [pytest.mark.timeout(120 + 10 * ROUNDS), pytest.mark.long]
 
 
 def become_promoted(pair: Pair) -> Path:
@@ -93,6 +93,7 @@ def test_an_idle_follower_is_told_and_removes_nothing(
         assert "taken over" in warning.what
 
 
+@pytest.mark.promise
 def test_promoted_while_it_is_followed(tmp_path: Path) -> None:
     """Whatever the follower does just then: it is refused, and the copy has all that counts."""
     rnd = random.Random(1)

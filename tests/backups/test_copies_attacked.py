@@ -21,7 +21,7 @@ from timerstore.backups.standby import Standby
 from timerstore.backups.thinning import keep_newest, remove_needless
 from timerstore.timelog.files.disk import Disk
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.long]
 
 
 def consume_all(kept: Followed) -> None:

@@ -29,7 +29,7 @@ from timerstore.backups.standby import Standby
 from timerstore.errors import StoreAccessError
 
 SECONDS = how_many("CROSSED_SECONDS", 3, 60)
-pytestmark = pytest.mark.timeout(180 + 5 * SECONDS)
+pytestmark = [pytest.mark.timeout(180 + 5 * SECONDS), pytest.mark.long]
 SMALLEST = replace(
     TINY,
     tuning=replace(

@@ -211,6 +211,7 @@ def test_acknowledgements_are_shipped_within_a_minute(
     kept.store.close()
 
 
+@pytest.mark.prove
 def test_small_pieces_become_large_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = f"file://{tmp_path}/objects"
     monkeypatch.setattr(follower_module, "_CARE_S", 1e9)

@@ -18,6 +18,8 @@ from tests.rigs.nursery import Nursery
 from tests.tiers import how_many
 from timerstore.backups.followed import CopyStatus, read_statuses
 
+pytestmark = pytest.mark.on_disk
+
 ROUNDS = how_many("FOLLOW_KILLS", 4, 200)
 ONE_LIFE = 12
 """Rounds after which another store begins, so that the slow ledger has not too much to read."""
@@ -64,6 +66,7 @@ def said_last(path: Path) -> CopyStatus | None:
     return found[0] if found else None
 
 
+@pytest.mark.tier("prove", only=("s3",))
 @pytest.mark.slow
 @pytest.mark.timeout(90 + 20 * ROUNDS)
 @pytest.mark.parametrize("kind", ["file", "s3"])

@@ -288,6 +288,7 @@ def test_a_standby_without_a_point_is_no_store(tmp_path: Path) -> None:
     pair.close()
 
 
+@pytest.mark.prove
 def test_wherever_a_promotion_ends(tmp_path: Path) -> None:
     """It is taken up by the next one, which has all of it."""
     left, ended = 0, True

@@ -23,7 +23,7 @@ from timerstore.backups.merging import merge_pieces
 from timerstore.backups.thinning import remove_needless
 from timerstore.timelog.reading.reader import StoreReader
 
-pytestmark = pytest.mark.timeout(600 if PROVING else 120)
+pytestmark = [pytest.mark.timeout(600 if PROVING else 120), pytest.mark.long]
 EVERY: Final = 1 if PROVING else 23
 """One in so many changes is tried."""
 

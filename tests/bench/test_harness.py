@@ -28,6 +28,8 @@ from results import Row
 import timerstore
 from tests.small_store import SMALL
 
+pytestmark = pytest.mark.long
+
 BENCH = Path(machine.__file__).parent
 RUN = BENCH.with_name("run").read_text()
 SCRIPTS = dict(re.findall(r"^ +(--[\w-]+)\) script=(\w+) ;;$", RUN, re.MULTILINE))

@@ -11,6 +11,8 @@ from pathlib import Path
 import machine
 import pytest
 
+pytestmark = pytest.mark.long
+
 
 def test_time_is_shared_out_by_ticks() -> None:
     first = machine.ThreadTime(1_000, user_ticks=1, system_ticks=1, sleeps=3)

@@ -20,6 +20,8 @@ from peers.server import Client
 from peers.timers import MissingError, Peer, Timers, check_all_came, now_ms
 from peers.workloads import WORKLOADS, Load
 
+pytestmark = pytest.mark.long
+
 EMBEDDED = ("timerstore", "SQLite", "LMDB")
 FOUND = Path(peering.__file__).parent / "peers" / "found.json"
 SHORT = Load(50, lead_s=1, seconds=0.1)
@@ -221,6 +223,7 @@ def play(folder: Path, workload: str, peers: Sequence[Peer], **more: Any) -> pee
     return run
 
 
+@pytest.mark.tier("prove", but=("pending",))
 @pytest.mark.parametrize("workload", ["cancel_half", "pending"])
 def test_those_in_this_process(workload: str, tmp_path: Path) -> None:
     peers = [peer for peer in peering.PEERS if peer.name in EMBEDDED]
@@ -261,6 +264,7 @@ def test_a_server_that_waits_until_its_answers_are_read(tmp_path: Path) -> None:
     assert ids == [b"%d" % number for number in range(1_000)]
 
 
+@pytest.mark.on_disk
 @pytest.mark.slow
 @pytest.mark.prove
 @pytest.mark.timeout(900)

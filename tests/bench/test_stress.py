@@ -22,6 +22,8 @@ from stress.scenarios import SCENARIOS
 import timerstore
 from tests.small_store import SMALL
 
+pytestmark = pytest.mark.long
+
 PUTTERS = 3
 IN_TIME = np.zeros(1, bool)
 

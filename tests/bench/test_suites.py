@@ -10,6 +10,8 @@ import pytest
 import suites
 from suites import Stage
 
+pytestmark = pytest.mark.long
+
 BASELINE = {"a": 1.0, "b": 2.0, "c": 3.0}
 
 

@@ -415,6 +415,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(path: Path) -> None:
         assert child.stderr.read() == b""
 
 
+@pytest.mark.tier("prove", but=("pending", "export", "--help"))
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("command", ["pending", "info", "verify", "validate", "export", "--help"])
@@ -456,6 +457,7 @@ def test_a_full_disk_behind_the_output(path: Path, words: list[str]) -> None:
     assert told.count("\n") == 1
 
 
+@pytest.mark.tier("prove", but=("1>&-", "0<&- 1>&- 2>&-"))
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])

@@ -269,6 +269,7 @@ def test_what_is_overdue_is_put_once_too(
     assert sorted(map(int, bodies)) == list(range(30))
 
 
+@pytest.mark.prove
 def test_a_process_that_is_killed(path: Path, tmp_path: Path) -> None:
     file = tmp_path / "in.jsonl"
     with file.open("w") as out:

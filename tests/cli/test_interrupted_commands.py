@@ -33,6 +33,7 @@ main()
 LATE = ("pyarrow.fs", "timerstore.backups.ship", "numpy._core._multiarray_umath")
 
 
+@pytest.mark.tier("prove", but=("Ctrl-C*", "SIGTERM-typer"))
 @pytest.mark.parametrize("name", ["typer", "timerstore.cli.keeping", *LATE])
 @pytest.mark.parametrize(
     ("number", "statuses"),

@@ -342,6 +342,7 @@ store.close()
 """
 
 
+@pytest.mark.tier("prove", but=("process-*",))
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(("durability", "count"), [("process", 20_000), ("group", 300)])

@@ -18,6 +18,8 @@ from tests.rigs.nursery import Nursery
 from tests.tiers import how_many
 from timerstore import TimerStore
 
+pytestmark = pytest.mark.prove
+
 KILLS = how_many("CONSUMER_KILLS", 5, 40)
 MESSAGES = int(os.environ.get("CONSUMER_MESSAGES", "8000"))
 

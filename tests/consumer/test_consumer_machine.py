@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any
 from unittest import mock
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
@@ -35,6 +36,8 @@ from timerstore.consumer.handling import AGAIN_MS
 from timerstore.consuming import run as run_module
 from timerstore.consuming.starting import begin_groups
 from timerstore.jit.kernel import INTERPRETED
+
+pytestmark = pytest.mark.long
 
 EXAMPLES = how_many("MACHINE_EXAMPLES", 10 if INTERPRETED else 15, 100)
 TIMEOUT_MS = 20_000

@@ -317,6 +317,7 @@ def test_a_batch_that_was_torn_is_not_there(tmp_path: Path, clock: ManualClock) 
         assert store.count() == 3
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("entries", [1, 7, 100])
 def test_puts_over_many_segments_of_a_queue(

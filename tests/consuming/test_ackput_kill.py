@@ -18,6 +18,8 @@ from tests.rigs.nursery import Nursery
 from tests.tiers import how_many
 from timerstore import ManualClock, TimerStore
 
+pytestmark = pytest.mark.on_disk
+
 KILLS = how_many("CHAIN_KILLS", 4, 40)
 
 
@@ -38,6 +40,8 @@ def check(path: Path, durability: str) -> int:
         store.abandon()
 
 
+@pytest.mark.tier("promise", only=("process",))
+@pytest.mark.tier("prove", but=("process",))
 @pytest.mark.slow
 @pytest.mark.timeout(120 + 3 * KILLS)
 @pytest.mark.parametrize("durability", ["group", "process"])

@@ -23,6 +23,7 @@ from timerstore.timelog.bytes.decode import decode_properties
 from timerstore.timelog.bytes.limits import DESCRIPTION_BYTES_MAX, content_bytes_max
 
 
+@pytest.mark.long
 @given(text=st.text(), bytes_max=st.integers(-9, 40))
 def test_shortened(text: str, bytes_max: int) -> None:
     found = shortened(text, bytes_max)

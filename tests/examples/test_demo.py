@@ -11,6 +11,8 @@ import pytest
 import timerstore
 from tests.markdown import ROOT
 
+pytestmark = pytest.mark.on_disk
+
 DEMO = ROOT / "examples" / "demo.py"
 _spec = importlib.util.spec_from_file_location("example_demo", DEMO)
 assert _spec is not None and _spec.loader is not None
@@ -44,6 +46,7 @@ def test_judgement(ids: str, due_ms: list[int], fired_ms: list[int], broken: lis
     assert found == {name: int(name in broken) for name in found}
 
 
+@pytest.mark.promise
 @pytest.mark.slow
 def test_demo(tmp_path: Path) -> None:
     path = tmp_path / "store"

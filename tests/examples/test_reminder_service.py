@@ -177,6 +177,7 @@ def test_the_readme_counts_their_lines() -> None:
     assert f"one file, of {counts[-1]} lines" in compared
 
 
+@pytest.mark.prove
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_it_does_what_is_asked_of_it(tmp_path: Path) -> None:
@@ -207,6 +208,7 @@ def test_it_does_what_is_asked_of_it(tmp_path: Path) -> None:
             assert service.lines() == [("sent", *ANN), ("begun", *DORA), ("sent", *DORA)]
 
 
+@pytest.mark.prove
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_nothing_is_lost_where_workers_are_killed(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.interop.lives import log_of, now_ms
 from timerstore import Config, ManualClock, TimerStore, Tuning, verify
 from timerstore.validation import validate
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.prove]
 
 CONFIG = Config(durability="process", tuning=Tuning(commitlog_segment_bytes=1 << 20))
 TOPIC, GROUP = "orders", "readers"

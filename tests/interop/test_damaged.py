@@ -12,7 +12,7 @@ from tests.interop.test_broker import CONFIG, TOPIC
 from tests.rigs.damaging import flip_bit
 from timerstore import TimerStoreError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.prove]
 
 
 @pytest.mark.timeout(120, method="signal")

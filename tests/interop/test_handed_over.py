@@ -24,6 +24,7 @@ pytestmark = [
     pytest.mark.slow,
     # RocketMQ's client calls what Python has renamed.
     pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated"),
+    pytest.mark.prove,
 ]
 
 TOPIC, GROUP = "billing", "mailer"

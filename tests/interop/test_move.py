@@ -58,6 +58,7 @@ def test_each_timer_comes_once_under_its_own_id(cluster: Any, topic: str, tmp_pa
     assert not cluster.pull(topic, group="readers", timeout=2)
 
 
+@pytest.mark.prove
 def test_what_is_overdue_goes_to_a_topic_for_timers(cluster: Any, tmp_path: Path) -> None:
     path, topic = tmp_path / "timers", OTHERS["DELAY"]
     with timerstore.open(path, config=SMALL) as store:

@@ -38,6 +38,7 @@ def go_on(brokers: Brokers, lives: list[Life], *, kill: bool) -> None:
         brokers.stop(*(life.path for life in lives))
 
 
+@pytest.mark.tier("prove", only=("stopped",))
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 def test_each_timer_comes_once(
     tmp_path: Path, rocketmq: Callable[[Path], Brokers], kill: bool

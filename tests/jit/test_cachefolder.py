@@ -55,6 +55,7 @@ def use(site: Path, temp: str, **variables: str) -> tuple[int, str]:
 
 if not INTERPRETED:
 
+    @pytest.mark.prove
     @pytest.mark.slow
     def test_a_temporary_folder_serves(site: Path, tmp_path: Path) -> None:
         hits, told = use(site, str(tmp_path / "temp"))
@@ -95,6 +96,7 @@ if not INTERPRETED:
         assert [*chosen.rglob("*.o")]
         assert not [*(tmp_path / "temp").iterdir()]
 
+    @pytest.mark.prove
     @pytest.mark.slow
     def test_starts_of_other_kinds_share_a_cache(site: Path, tmp_path: Path) -> None:
         """None of them takes the place of what another one compiled."""
@@ -110,6 +112,7 @@ if not INTERPRETED:
         for kind in (plain, traced, no_asserts, no_docstrings, plain):
             assert use(site, temp, **chosen, **kind)[0] > 0, kind
 
+    @pytest.mark.prove
     @pytest.mark.slow
     def test_what_was_compiled_for_an_image_is_used(site: Path, tmp_path: Path) -> None:
         """Nothing is written then, though a folder that can be written is at hand."""

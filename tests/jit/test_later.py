@@ -48,6 +48,7 @@ with timerstore.open(sys.argv[1], share=True) as store:
 """
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(170)
 def test_a_client_needs_no_compiler(tmp_path: Path) -> None:
     with timerstore.open(tmp_path) as store, timerstore.serve(store):
@@ -70,6 +71,7 @@ print([each for each in sys.modules if each.startswith(engine) and each not in l
 """
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(170)
 def test_a_client_that_puts_and_consumes_loads_no_engine(tmp_path: Path) -> None:
     with timerstore.open(tmp_path) as store, timerstore.serve(store):

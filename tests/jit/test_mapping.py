@@ -21,6 +21,8 @@ from timerstore.jit import mapping
 from timerstore.jit.mapping import map_bytes, sync_mapping
 from timerstore.timelog.files.disk import Disk, MappedFile, Zeros
 
+pytestmark = pytest.mark.long
+
 
 def maps_of(path: Path) -> int:
     gc.collect()
@@ -74,6 +76,7 @@ def opened(file: Path, kind: str) -> MappedFile:
         os.close(fd)
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("kind", ["mapped", "private", "zeros"])
 @settings(max_examples=how_many("MAPPINGS", 8, 20))  # the collector runs in each
 @given(looks=st.lists(st.sampled_from(sorted(LOOKS)), min_size=1, max_size=4))

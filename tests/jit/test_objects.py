@@ -165,6 +165,7 @@ def _told_by(module: str, name: str) -> str:
     return ""
 
 
+@pytest.mark.prove
 def test_no_kernel_keeps_what_one_python_says_of_itself() -> None:
     """A wheel's kernels are called by other Pythons than the one that compiled them."""
     if INTERPRETED:

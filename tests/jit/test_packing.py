@@ -153,6 +153,7 @@ if not INTERPRETED:
         (kernels / packaged.MANIFEST).write_text(json.dumps(about | {"levels": made}))
         return site
 
+    @pytest.mark.prove
     @pytest.mark.slow
     @pytest.mark.parametrize("level", [each.name for each in LEVELS])
     def test_packed_kernels_do_what_kernels_do(site: Path, level: str) -> None:
@@ -168,6 +169,7 @@ if not INTERPRETED:
         "print('numba' in sys.modules)\n"
     )
 
+    @pytest.mark.tier("prove", but=("a byte*", "a source*", "bounds*"))
     @pytest.mark.slow
     @pytest.mark.parametrize(
         ("what", "told"),

@@ -460,6 +460,7 @@ for _ in range(1000):
 """
 
 
+@pytest.mark.prove
 @pytest.mark.slow
 def test_killed_in_the_middle_beside_a_busy_owner(tmp_path: Path) -> None:
     """The owner is another process whose segments come and go; each point stays whole."""

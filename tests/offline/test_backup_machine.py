@@ -28,6 +28,8 @@ from timerstore.backups.restore import restore_point
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.timelog.files.disk import Disk
 
+pytestmark = pytest.mark.long
+
 GROUP = "workers"
 EXAMPLES = how_many("MACHINE_EXAMPLES", 1 if INTERPRETED else 2, 30)
 RESTORED_MAX = 5

@@ -30,6 +30,8 @@ from timerstore.offline.leftovers import infer_size
 from timerstore.offline.salvage import salvage_to
 from timerstore.validation.plain import validate
 
+pytestmark = pytest.mark.long
+
 START_MS = 1_800_000_000_000
 LEVELS = "1s 7s"
 LEVELS_MS = np.array([1_000, 7_000], np.int64)

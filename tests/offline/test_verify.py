@@ -17,6 +17,8 @@ from timerstore import ManualClock, verify
 from timerstore.timelog.bytes import format as fmt
 from timerstore.validation import validate
 
+pytestmark = pytest.mark.on_disk
+
 SMALL = replace(table_stores.SMALL, retention_ms=5_000)
 TIMER_QUEUE = "consumequeue/rmq_sys_wheel_timer/0"
 

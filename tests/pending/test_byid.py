@@ -174,6 +174,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(steps=STEPS)
 def test_both_ways_agree(tmp_path_factory: pytest.TempPathFactory, steps: Any) -> None:
@@ -245,6 +246,7 @@ def test_what_is_no_id_is_refused(tmp_path: Path) -> None:
         assert store.count() == 1 and store.cancel(id)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_many_threads(tmp_path: Path) -> None:
     """Each timer is cancelled by two threads at once; each is told that it will not fire."""

@@ -268,6 +268,7 @@ def test_nothing_is_missed_after_any_end(
     assert most > 3
 
 
+@pytest.mark.long
 @pytest.mark.timeout(60, method="signal")
 def test_many_at_once_make_one(tmp_path: Path) -> None:
     """Threads that put a few keys if absent, move or cancel them: never are two pending."""

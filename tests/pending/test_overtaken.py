@@ -27,6 +27,8 @@ from timerstore.services.looking import due_order
 from timerstore.services.looking.log_units import all_units
 from timerstore.timelog.bytes.unit import Units
 
+pytestmark = pytest.mark.long
+
 START_MS = 1_800_000_000_000
 DAY = timedelta(days=1)
 COUNT = 700
@@ -139,6 +141,7 @@ def test_a_horizon_counts_all(parked: Parked, overtaken: Callable[[], bool]) -> 
     assert overtaken()
 
 
+@pytest.mark.tier("promise", only=("held-get_key-False",))
 @pytest.mark.parametrize("parked", [False], indirect=True)
 @pytest.mark.parametrize("what", ["get_key", "if_absent", "replace", "cancel_key", "pending"])
 def test_keys_without_an_index(parked: Parked, overtaken: Callable[[], bool], what: str) -> None:
@@ -162,6 +165,7 @@ def test_keys_without_an_index(parked: Parked, overtaken: Callable[[], bool], wh
     assert store.count() == COUNT - (what == "cancel_key")
 
 
+@pytest.mark.tier("promise", only=("1-60",))
 @pytest.mark.parametrize("rests_s", [60, -1])
 @pytest.mark.parametrize("taken", [1, 255, 256, 300, 600])
 def test_a_slow_listing_goes_on(

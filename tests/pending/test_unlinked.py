@@ -22,6 +22,8 @@ from timerstore.services.engine.holds import Hold
 from timerstore.services.looking.timer_places import unlinked_messages
 from timerstore.timelog.bytes.message import IDENTITY_OURS
 
+pytestmark = pytest.mark.long
+
 SECOND = timedelta(seconds=1)
 START_MS = 1_800_000_000_000
 FAR_S = 500

@@ -15,6 +15,7 @@ def test_each_rule_has_a_planted_store() -> None:
     assert set(NAMES) == set(PLANTED)
 
 
+@pytest.mark.tier("promise", only=("slots_mapped",))
 @pytest.mark.parametrize("rule", NAMES)
 def test_it_fails_and_barely_does_not(rule: str, tmp_path: Path) -> None:
     told = {}

@@ -241,6 +241,7 @@ def test_a_run_replaces_what_it_wrote(three: Path, tmp_path: Path) -> None:
     assert not [path for path in out.rglob("*") if path.is_file() and path.suffix != ".parquet"]
 
 
+@pytest.mark.promise
 def test_killed_it_does_not_count_until_it_is_repeated(
     three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,6 +152,7 @@ def stopped(
         made.store.abandon()
 
 
+@pytest.mark.whole
 def test_what_falls_due_meanwhile_comes_first(tmp_path: Path) -> None:
     with stopped(tmp_path / "s", in_first=CLAIM_UNITS + 100) as after:
         fresh = after.store.put(b"f", topic="now", at_ms=OPENED_MS)
@@ -174,6 +175,7 @@ def test_a_short_backlog_goes_before_all_else(tmp_path: Path) -> None:
         assert after.fired() == [*after.overdue, fresh]
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("in_first", [1, CLAIM_UNITS + 100], ids=["slots", "chain"])
 def test_listing_cancelling_and_rescheduling_see_what_was_put_aside(
     tmp_path: Path, in_first: int

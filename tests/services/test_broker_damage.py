@@ -12,6 +12,8 @@ from tests.services.test_cleaning import START_MS
 from timerstore import ManualClock, TimerStoreError, salvage
 from timerstore.services.engine.rebuild import MARK_FILE
 
+pytestmark = pytest.mark.whole
+
 SEGMENT_BYTES, MESSAGE_COUNT = 1 << 18, 450
 MAGICS = {0xDAA320A7, 0xDAA320AB}
 BLANK = 0xCBD43194

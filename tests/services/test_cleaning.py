@@ -80,6 +80,7 @@ def is_sound(path: Path) -> bool:
     return verify(path).ok and validate(path).ok
 
 
+@pytest.mark.whole
 def test_far_timers_do_not_keep_the_log(tmp_path: Path) -> None:
     clock = ManualClock(START_MS, force=True)
     with open_small(tmp_path / "s", clock) as store:
@@ -105,6 +106,7 @@ def test_far_timers_do_not_keep_the_log(tmp_path: Path) -> None:
         assert store.stats().unreadable_count == 0
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("abandon", [False, True])
 def test_a_pass_goes_on_in_the_next_life(tmp_path: Path, abandon: bool) -> None:
     clock = ManualClock(START_MS, force=True)
@@ -210,6 +212,7 @@ def test_pending_units_count_as_taken(tmp_path: Path) -> None:
         assert over_bytes < 2 * 4_096  # the units alone are 20,800 bytes
 
 
+@pytest.mark.whole
 def test_hops_alone_begin_no_copying(tmp_path: Path) -> None:
     clock = ManualClock(START_MS, force=True)
     config = dataclasses.replace(SMALL, roll_window_slots=2)
@@ -299,6 +302,7 @@ def test_a_message_that_is_damaged_is_named(tmp_path: Path) -> None:
         assert len(drain(store)) == 29
 
 
+@pytest.mark.whole
 def test_a_pass_leaves_as_much_as_the_last_one_took(tmp_path: Path) -> None:
     """What is claimed meanwhile ends it where it stands."""
     clock = ManualClock(START_MS, force=True)

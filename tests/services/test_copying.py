@@ -5,6 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -75,6 +76,7 @@ def scanned(store: timerstore.TimerStore) -> list[naive.Message]:
     return naive.scan_commit_log({int(path.name): path.read_bytes() for path in files}).messages
 
 
+@pytest.mark.long
 @settings(max_examples=how_many("COPIES", 3, 40))
 @given(
     lengths=st.lists(st.integers(1, 9_000), min_size=1, max_size=20),

@@ -393,6 +393,7 @@ def test_a_real_clock(tmp_path: Path) -> None:
         assert all(batch.fired_ms[0] >= batch.due_ms[0] for batch in found)
 
 
+@pytest.mark.whole
 def test_retention_keeps_what_waits(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     config = Config(
@@ -435,6 +436,7 @@ def test_retention_keeps_what_waits(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("end", ["kill", "close"])
 def test_levels_that_were_configured_otherwise(tmp_path: Path, end: str) -> None:
     """What was put at a level of 2 h waits 2 h, also where the level is 1 s now; never early."""
@@ -461,6 +463,7 @@ def test_levels_that_were_configured_otherwise(tmp_path: Path, end: str) -> None
     store.close()
 
 
+@pytest.mark.whole
 def test_a_shorter_level_delivers_nothing_early_and_in_order(tmp_path: Path) -> None:
     """What waits stays due when its entry says, and what is put behind it waits for it."""
     clock = ManualClock(START_MS)

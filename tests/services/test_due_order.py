@@ -19,6 +19,8 @@ from timerstore.services.looking.due_order import DueOrder
 from timerstore.services.looking.instant import capture_instant
 from timerstore.timelog.bytes.unit import Units
 
+pytestmark = pytest.mark.long
+
 MILLISECOND = timedelta(milliseconds=1)
 LATER = st.lists(
     st.one_of(
@@ -207,6 +209,7 @@ def test_the_first_few_cost_what_they_are(
     assert units == COUNT and messages <= 10
 
 
+@pytest.mark.whole
 def test_what_is_due_at_one_millisecond_is_read_as_it_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,8 @@ from timerstore.services.durable.flush import Flusher, remove_abort, write_abort
 from timerstore.timelog.files.checkpoint import TimerCheckpoint, read_checkpoint
 from timerstore.timelog.files.disk import Disk
 
+pytestmark = pytest.mark.on_disk
+
 
 class TellingDisk(QuietDisk):
     """Keeps what was done, in order, with the path inside the store."""

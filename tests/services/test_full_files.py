@@ -19,6 +19,8 @@ from timerstore.services.broker.full_files import NamedDelete, misleading_units,
 from timerstore.services.engine.engine import Engine
 from timerstore.validation import validate
 
+pytestmark = pytest.mark.whole
+
 FEW_UNITS = dataclasses.replace(SMALL, timerlog_segment_bytes=52 * 4 + 16)
 
 

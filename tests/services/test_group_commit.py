@@ -18,6 +18,8 @@ from timerstore.services.durable.group_commit import (
     GroupCommit,
 )
 
+pytestmark = pytest.mark.on_disk
+
 SCENES = (((PUTTER,) * 2, 2), ((PUTTER,) * 3, 1), ((PUTTER, PUTTER, CHECKPOINT), 1))
 
 

@@ -49,6 +49,7 @@ def test_a_hop_appends_a_unit_alone(tmp_path: Path, due_ms: int) -> None:
         assert [each.body for each in store.pull("t", timeout=0)] == [b"far"]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("config", [CONFIG, SHORT], ids=["told", "read"])
 @pytest.mark.parametrize("flush", [False, True])
 def test_killed_at_each_slot(tmp_path: Path, config: Config, flush: bool) -> None:

@@ -66,6 +66,7 @@ def test_what_is_put_where_r_has_jumped_fires_at_once(tmp_path: Path) -> None:
     assert timerstore.verify(tmp_path).ok
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(400)
 def test_a_clock_that_was_set_ahead_by_years_costs_hops(tmp_path: Path) -> None:
     """The threads run: the store was last open two years ago, as the system's clock says."""

@@ -38,6 +38,7 @@ def move_read_time(path: Path, read_ms: int) -> None:
         file.write(read_ms.to_bytes(8, "big"))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("is_passed", [False, True])
 def test_what_a_broker_linked_late_is_pending(
     is_passed: bool, golden: Callable[[str], Path]

@@ -48,6 +48,7 @@ def test_a_store_that_nobody_opened_for_days_is_there_at_once(tmp_path: Path) ->
         assert store.core.engine.read_slot == later.now_ms // 1000
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("after_leap", ["kill", "flush, kill"])
 def test_what_is_put_after_a_leap_outlives_a_kill(tmp_path: Path, after_leap: str) -> None:
     clock = ManualClock()

@@ -13,6 +13,8 @@ from timerstore import Config, ManualClock, TimerStore, Tuning, verify
 from timerstore.timelog.bytes import format as fmt
 from timerstore.validation import validate
 
+pytestmark = pytest.mark.whole
+
 PRECISION_MS = 1_000
 CONFIG = Config(tuning=Tuning(precision_ms=PRECISION_MS, roll_window_slots=172_800))
 TWICE_COUNT = 12

@@ -20,6 +20,8 @@ from timerstore.services.world.state import AHEAD_SLOTS_MIN, PREFETCH
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.segments import SegmentedFile
 
+pytestmark = pytest.mark.on_disk
+
 START_MS = 1_700_000_000_000
 CONFIG = timerstore.Config(durability="process")
 

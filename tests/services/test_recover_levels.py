@@ -45,6 +45,7 @@ def test_what_was_delivered_is_not_delivered_again(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("end", ["kill", "close"])
 def test_a_cancelled_one_behind_a_longer_wait(tmp_path: Path, end: str) -> None:
     """A level was 2 h and is 1 s now: what it holds waits behind what was put before.

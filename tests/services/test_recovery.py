@@ -350,6 +350,7 @@ def content_of(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_decision_table(case: Case, tmp_path: Path) -> None:
     path = tmp_path / "store"

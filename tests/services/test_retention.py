@@ -14,6 +14,8 @@ from timerstore import Config, ManualClock, Tuning
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import segment_name
 
+pytestmark = pytest.mark.on_disk
+
 SECOND = timedelta(seconds=1)
 SMALL = Config(
     durability="process",
@@ -194,6 +196,7 @@ def test_cancelled_timers_segment_goes_with_its_slot(tmp_path: Path) -> None:
         assert drain(store) == []
 
 
+@pytest.mark.whole
 def test_cleaning_carries_timers_out(tmp_path: Path) -> None:
     clock = ManualClock()
     store = open_small(tmp_path / "s", clock)
@@ -212,6 +215,7 @@ def test_cleaning_carries_timers_out(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("reopen", [False, True])
 def test_id_leads_to_a_timer_whose_first_message_is_gone(tmp_path: Path, reopen: bool) -> None:
     clock = ManualClock()
@@ -290,6 +294,7 @@ def test_queues_are_rebuilt_behind_a_removed_start(tmp_path: Path, count: int) -
         store.close()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("stop_at", range(0, 60, 4))
 def test_crash_while_removing(tmp_path: Path, stop_at: int) -> None:
     clock = ManualClock()
@@ -311,6 +316,7 @@ def test_crash_while_removing(tmp_path: Path, stop_at: int) -> None:
     store.close()
 
 
+@pytest.mark.whole
 def test_max_bytes_refuses_until_consumed(tmp_path: Path) -> None:
     clock = ManualClock()
     limit = 64 * 4_096 + 2 * 1_024 * 32

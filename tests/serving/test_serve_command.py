@@ -17,7 +17,7 @@ from timerstore import StoreClosedError
 from timerstore.serving import link
 
 RUN = "from timerstore.cli import main; main()"
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(90), pytest.mark.prove]
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ import timerstore
 from tests.rigs.share_worker import CONFIG, GROUP, TOPIC
 from tests.tiers import how_many
 
+pytestmark = pytest.mark.on_disk
+
 SECONDS = how_many("SHARE_KILL_SECONDS", 2, 60)
 SEED = os.environ.get("SHARE_KILL_SEED", "1")
 WORKER = Path(__file__).parents[1] / "rigs" / "share_worker.py"

@@ -28,7 +28,7 @@ from timerstore import (
 from timerstore.serving.shared import SharedStore
 from timerstore.serving.takeover import is_taken_over, taking_over
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(90), pytest.mark.promise]
 
 WORKER = """
 import sys, timerstore

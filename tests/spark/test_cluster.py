@@ -19,7 +19,7 @@ from tests.rigs.program import python
 from timerstore import pipeline
 from timerstore.warmup import pack
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.prove]
 ANSWER_S = 120
 
 DRIVER = """

@@ -11,7 +11,7 @@ from tests.pipeline.planted_stores import START_MS, Case
 from tests.rigs.program import python
 from timerstore import pipeline
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.prove]
 for each in ("grpc", "grpc_status", "google.rpc", "zstandard"):
     pytest.importorskip(each, reason="PySpark's extra connect is not installed")
 

@@ -67,6 +67,7 @@ def test_it_goes_on_where_it_stopped(spark: Any, tmp_path: Path) -> None:
     assert len({row["day"] for row in rows(out, "fired")}) == 2
 
 
+@pytest.mark.prove
 def test_killed_between_any_two_files(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +137,7 @@ def ends(command: list[str], how: int) -> None:
         process.wait()
 
 
+@pytest.mark.prove
 @pytest.mark.timeout(600)
 def test_the_command_is_killed_and_started_again(tmp_path: Path) -> None:
     path, out = tmp_path / "shop", tmp_path / "tables"

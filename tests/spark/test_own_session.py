@@ -64,6 +64,7 @@ def told(call: Any) -> list[str]:
     return [line for line in str(caught.value).strip().splitlines() if "SQLSTATE" not in line]
 
 
+@pytest.mark.prove
 def test_what_is_wrong_is_said_last(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "s"
     live(path, EVENTFUL).close()

@@ -55,6 +55,7 @@ def rows(out: Path, run: str = "one") -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.tier("promise", only=("100000",))
 @pytest.mark.parametrize("split_bytes", [100_000, 64 << 20])
 def test_the_tables_are_those_of_one_process(
     split_bytes: int, spark: Any, stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -76,6 +77,7 @@ def test_the_tables_are_those_of_one_process(
     }
 
 
+@pytest.mark.prove
 def test_spark_reads_what_was_written(spark: Any, stores: Path, tmp_path: Path) -> None:
     pipeline.run(named(stores), tmp_path, run="one")
     for name in TABLES:
@@ -115,6 +117,7 @@ def test_many_small_stores_are_one_job(spark: Any, stores: Path, tmp_path: Path)
     assert pipeline.read(tmp_path / "tables", "stores").num_rows == 60
 
 
+@pytest.mark.prove
 def test_a_store_that_goes_meanwhile_is_a_row(
     spark: Any, stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +140,7 @@ def test_a_store_that_goes_meanwhile_is_a_row(
     assert pickle.loads(pickle.dumps(found)) == found
 
 
+@pytest.mark.prove
 def test_stores_in_a_dataframe(spark: Any, stores: Path, tmp_path: Path) -> None:
     frame = spark.createDataFrame([("x", str(stores / "small"))], "name string, path string")
     assert pipeline.run(frame, tmp_path / "tables", spark=spark)["x"].verdict == "ok"

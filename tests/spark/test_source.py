@@ -54,6 +54,7 @@ def test_every_table(spark: Any, closed: Path, table: str, partitions: int) -> N
         assert frame.where(f"{name} != timestamp_millis({name}_ms)").count() == 0
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
 def test_golden(
     spark: Any,

@@ -29,6 +29,7 @@ def offsets(path: Path, table: str) -> list[int]:
     return found
 
 
+@pytest.mark.tier("prove", only=("messages",))
 @pytest.mark.parametrize("table", ["fired", "messages"])
 def test_each_row_once(spark: Any, tmp_path: Path, table: str) -> None:
     store, out = live(tmp_path / "s", EVENTFUL), tmp_path / "out"
@@ -44,6 +45,7 @@ def test_each_row_once(spark: Any, tmp_path: Path, table: str) -> None:
     assert follow(spark, tmp_path / "s", out, table) == offsets(tmp_path / "s", table)
 
 
+@pytest.mark.prove
 def test_small_batches(spark: Any, tmp_path: Path) -> None:
     live(tmp_path / "s", EVENTFUL).close()
     read = follow(spark, tmp_path / "s", tmp_path / "out", "messages", max_bytes_per_trigger="6000")
@@ -51,6 +53,7 @@ def test_small_batches(spark: Any, tmp_path: Path) -> None:
     assert len(list((tmp_path / "out" / "at" / "commits").glob("[0-9]*"))) > 2
 
 
+@pytest.mark.prove
 def test_from_the_latest(spark: Any, tmp_path: Path) -> None:
     store, out = live(tmp_path / "s", EVENTFUL), tmp_path / "out"
     store.flush()

@@ -25,6 +25,7 @@ def both(spark: Any, path: Path, split_bytes: int) -> Validation:
     return found
 
 
+@pytest.mark.tier("promise", only=("fired",))
 @pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
 def test_golden_stores(
     name: str, spark: Any, golden_unpacked: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
@@ -43,6 +44,7 @@ def test_faults(spark: Any, tmp_path: Path) -> None:
     assert not found.ok
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("seed", range(5))
 def test_stores_that_were_made_up(seed: int, spark: Any, tmp_path: Path) -> None:
     assert not both(spark, MadeUp(tmp_path, seed).leave().path, 2_000).failures

@@ -82,6 +82,7 @@ def test_new_stores(spark: Any, tmp_path: Path) -> None:
     assert back.where("key is null").count() == 10
 
 
+@pytest.mark.prove
 def test_the_stores_are_stores(spark: Any, tmp_path: Path) -> None:
     rows = frame(spark, 50, 1)
     save(rows, tmp_path / "loads", precision_ms="100", commitlog_segment_bytes="65536", topic="t")
@@ -95,6 +96,7 @@ def test_the_stores_are_stores(spark: Any, tmp_path: Path) -> None:
         assert sorted(d.due_ms for d in fired) == [START_MS + 7 * i for i in range(50)]
 
 
+@pytest.mark.promise
 def test_into_one_store(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "store"
     save(frame(spark), path, into="store")
@@ -105,6 +107,7 @@ def test_into_one_store(spark: Any, tmp_path: Path) -> None:
     assert everything(tmp_path) == ["store"]
 
 
+@pytest.mark.prove
 def test_timestamps_and_texts(spark: Any, tmp_path: Path) -> None:
     rows = spark.range(3).selectExpr(
         "concat('b', id) as body", f"timestamp_micros({START_MS} * 1000 + id) as at"
@@ -180,6 +183,7 @@ def test_no_rows(spark: Any, tmp_path: Path) -> None:
     assert scheduled(tmp_path / "store") == []
 
 
+@pytest.mark.tier("prove", only=("store",))
 @pytest.mark.parametrize("into", ["stores", "store"])
 def test_a_failure_leaves_nothing(spark: Any, tmp_path: Path, into: str) -> None:
     path = tmp_path / "target"
@@ -206,6 +210,7 @@ def test_a_task_that_failed_leaves_no_store(spark: Any, tmp_path: Path) -> None:
     assert left(tmp_path, []) == []
 
 
+@pytest.mark.prove
 def test_refusals(spark: Any, tmp_path: Path) -> None:
     store, other = tmp_path / "store", tmp_path / "other"
     timerstore.open(store).close()
@@ -237,6 +242,7 @@ def test_refusals(spark: Any, tmp_path: Path) -> None:
     assert everything(other) == ["notes.txt"]
 
 
+@pytest.mark.prove
 def test_a_store_that_is_open_elsewhere(spark: Any, tmp_path: Path) -> None:
     with timerstore.open(tmp_path / "store") as store:
         with pytest.raises(Exception, match="StoreLockedError"):

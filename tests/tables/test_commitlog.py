@@ -210,6 +210,7 @@ def test_a_segment_that_is_missing(copy: Path) -> None:
         read_table(copy, "messages", failfast=True)
 
 
+@pytest.mark.prove
 @given(
     changes=st.lists(
         st.tuples(st.integers(0, 1 << 20), st.binary(min_size=1, max_size=40)),

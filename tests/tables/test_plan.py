@@ -21,6 +21,7 @@ from timerstore.tables.view import cut_store
 SPLIT = [name for name in TABLES if name != "problems"]
 
 
+@pytest.mark.long
 @given(life=LIVES, sizes=st.lists(st.integers(1, 5_000), min_size=1, max_size=2))
 def test_any_cut_gives_the_same_rows(life: list[Any], sizes: list[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -26,6 +26,8 @@ from tests.table_stores import (
 )
 from timerstore.tables import Bounds, read_table
 
+pytestmark = pytest.mark.long
+
 
 def read(path: Path, **options: Any) -> list[tuple[Any, ...]]:
     return sorted(rows(read_table(path, "timers", PENDING_COLUMNS, **options), *PENDING_COLUMNS))

@@ -17,6 +17,8 @@ from timerstore.timelog.writing import consumequeue
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, new_queue_table
 from timerstore.timelog.writing.consumequeue import ConsumeQueues, enter_queue, find_row
 
+pytestmark = pytest.mark.on_disk
+
 
 @kernel
 def _find(queues: Any, buf: Any, at: int, count: int, queue_id: int) -> int:

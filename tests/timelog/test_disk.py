@@ -14,6 +14,8 @@ from tests.watched import StoppedHereError, Watched
 from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError
 from timerstore.timelog.files import disk as disk_module
 
+pytestmark = pytest.mark.on_disk
+
 
 def open_files() -> int:
     gc.collect()

@@ -13,6 +13,8 @@ from tests.interrupting import Interrupt, interrupted
 from timerstore.timelog.files.epochs import Epoch, Epochs
 from timerstore.timelog.files.segmenttable import new_segment_table
 
+pytestmark = pytest.mark.long
+
 
 class Map:
     """What is taken out."""

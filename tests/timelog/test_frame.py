@@ -233,6 +233,7 @@ def test_copies(message: naive.Message, topic: str, times: tuple[int, int], offs
     assert got == naive.unsealed(rolled)
 
 
+@pytest.mark.long
 def test_a_copy_closes_the_last_value() -> None:
     source = naive.Message(
         "t", b"b", {"REAL_TOPIC": "r", "a": "b"}, has_crc=False, store_host=naive.BROKER_HOST

@@ -37,6 +37,8 @@ from timerstore.timelog.files.segmenttable import (
 )
 from timerstore.timelog.files.sharing import FolderShare
 
+pytestmark = pytest.mark.on_disk
+
 SIZE = 1024
 
 

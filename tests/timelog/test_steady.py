@@ -11,6 +11,8 @@ from timerstore.timelog.files import steady
 from timerstore.timelog.files.smallfile import At, by_path
 from timerstore.timelog.files.steady import Steady, WheelCopy, list_segments
 
+pytestmark = pytest.mark.on_disk
+
 
 def small_store(path: Path) -> Path:
     (path / "config").mkdir(parents=True)

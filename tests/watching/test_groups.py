@@ -207,5 +207,5 @@ class Backlogs(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
-TestBacklogs = Backlogs.TestCase
+TestBacklogs = pytest.mark.long(Backlogs.TestCase)
 TestBacklogs.settings = settings(max_examples=15, stateful_step_count=15, deadline=None)

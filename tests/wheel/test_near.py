@@ -40,6 +40,8 @@ from timerstore.wheel.near import (
     overdue_bucket,
 )
 
+pytestmark = pytest.mark.long
+
 START_MS = 1_700_000_000_000
 PRECISION_MS = 100
 ASIDE = 1_000  # buckets from here on are those of what was put aside

@@ -29,6 +29,8 @@ from timerstore.wheel.timerwheel import (
     slot_last,
 )
 
+pytestmark = pytest.mark.on_disk
+
 SLOT_COUNT = 64
 RING = 2 * SLOT_COUNT
 PAGES_RING = 7 * 64
