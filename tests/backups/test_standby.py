@@ -75,6 +75,14 @@ class Pair:
         self.kept.store.close()
 
 
+def fetched(tmp_path: Path, count: int) -> Pair:
+    """Return a pair whose standby has so many timers."""
+    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
+    pair.ship(count)
+    pair.fetch()
+    return pair
+
+
 @pytest.fixture
 def pair(place: str, tmp_path: Path) -> Iterator[Pair]:
     found = Pair(tmp_path, place)
@@ -157,9 +165,7 @@ def test_what_comes_late_from_the_one_before_is_not_seen(pair: Pair, tmp_path: P
 
 def test_wherever_a_step_ends(tmp_path: Path) -> None:
     """What the folder holds is whole, and the next step goes on."""
-    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
-    pair.ship(40)
-    pair.fetch()
+    pair = fetched(tmp_path, 40)
     total, held, left, ended = 40, 40, 0, 0
     while True:
         pair.ship(40)
@@ -205,9 +211,7 @@ def holds_last_point(pair: Pair) -> bool:
 
 def test_wherever_a_step_over_a_gap_ends(tmp_path: Path) -> None:
     """The log before the gap stays until the one behind it is there as a whole."""
-    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
-    pair.ship(10)
-    pair.fetch()
+    pair = fetched(tmp_path, 10)
     make_gap(pair.kept)
     pair.ship(4)
     left, seen = 0, set[int]()
@@ -234,9 +238,7 @@ def test_wherever_a_step_over_a_gap_ends(tmp_path: Path) -> None:
 
 def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
     """Also in what no checksum of a message covers; behind the point's end nothing counts."""
-    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
-    pair.ship(5)
-    pair.fetch()
+    pair = fetched(tmp_path, 5)
     pair.ship(60)
     pair.fetch()
     (point,) = timerstore.backup_points(pair.local)
@@ -264,9 +266,7 @@ def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
 def test_a_log_that_lacks_a_segment_is_fetched_anew(
     tmp_path: Path, number: int, is_cut: bool
 ) -> None:
-    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
-    pair.ship(65)
-    pair.fetch()
+    pair = fetched(tmp_path, 65)
     path = pair.local / "commitlog" / segment_name(number * 8_192)
     os.truncate(path, 100) if is_cut else path.unlink()
     pair.ship(1)
@@ -314,9 +314,7 @@ def test_wherever_a_promotion_ends(tmp_path: Path) -> None:
 
 
 def test_one_of_two_is_promoted(tmp_path: Path) -> None:
-    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
-    pair.ship(10)
-    pair.fetch()
+    pair = fetched(tmp_path, 10)
     other = Pair.__new__(Pair)
     other.kept, other.place, other.local = pair.kept, pair.place, tmp_path / "other"
     other.fetch()
@@ -337,9 +335,7 @@ def test_one_of_two_is_promoted(tmp_path: Path) -> None:
 
 
 def test_without_its_destination(tmp_path: Path) -> None:
-    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
-    pair.ship(10)
-    pair.fetch()
+    pair = fetched(tmp_path, 10)
     (tmp_path / "objects").rename(tmp_path / "gone")
     (tmp_path / "objects").write_text("")
     with pytest.raises(timerstore.TimerStoreError):
@@ -363,9 +359,7 @@ def make_gap(kept: Followed) -> None:
 
 
 def test_a_gap_in_the_log_is_stepped_over(tmp_path: Path) -> None:
-    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
-    pair.ship(10)
-    pair.fetch()
+    pair = fetched(tmp_path, 10)
     make_gap(pair.kept)
     pair.ship(4)
     assert len(read_catalog(find_destination(pair.place)).known) == 2
@@ -377,9 +371,7 @@ def test_a_gap_in_the_log_is_stepped_over(tmp_path: Path) -> None:
 
 def test_a_backup_made_anew_in_the_same_place_is_refused(tmp_path: Path) -> None:
     """Its store may have been restored to an earlier time, so that its log differs."""
-    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
-    pair.ship(10)
-    pair.fetch()
+    pair = fetched(tmp_path, 10)
     pair.kept.follower.close()
     pair.kept.store.close()
     (tmp_path / "objects").rename(tmp_path / "gone")
@@ -397,9 +389,7 @@ def test_a_backup_made_anew_in_the_same_place_is_refused(tmp_path: Path) -> None
 
 def test_what_lies_beside_is_of_one_point_only(tmp_path: Path) -> None:
     """Another chain may have a point of the same number: half of it must not pass for this one."""
-    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
-    pair.ship(1)
-    pair.fetch()
+    pair = fetched(tmp_path, 1)
     state = read_standby(pair.local)
     assert state is not None and state.point is not None
     later = replace(state.point, log_start=9_000, log_end=9_100)
@@ -410,9 +400,7 @@ def test_what_lies_beside_is_of_one_point_only(tmp_path: Path) -> None:
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
-    pair.ship(1)
-    pair.fetch()
+    pair = fetched(tmp_path, 1)
     dest = find_destination(pair.place)
     held = Standby(pair.local, dest, pair.place)
     with pytest.raises(StoreLockedError):
@@ -487,9 +475,7 @@ def test_each_small_file_is_looked_at(tmp_path: Path) -> None:
 
 def test_a_step_that_ends_before_a_new_small_file_is_there(tmp_path: Path) -> None:
     """It is not missed, since the point before had none; the next step brings it."""
-    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
-    pair.ship(5)
-    pair.fetch()
+    pair = fetched(tmp_path, 5)
     state, name = read_standby(pair.local), "abort"
     assert state is not None and name in state.files
     before = {each: crc for each, crc in state.files.items() if each != name}
@@ -536,9 +522,7 @@ def test_a_full_disk_leaves_nothing_behind_the_point(
 
 
 def test_a_cut_segment_is_not_read_as_zeros(tmp_path: Path) -> None:
-    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
-    pair.ship(65)
-    pair.fetch()
+    pair = fetched(tmp_path, 65)
     os.truncate(pair.local / "commitlog" / segment_name(8_192), 100)
     with pytest.raises(CorruptStoreError, match="a segment ends at this offset") as raised:
         standby_module.copy_standby(pair.local, tmp_path / "copy", QuietDisk())
@@ -551,9 +535,7 @@ def test_what_became_the_store_meanwhile_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fenced: bool
 ) -> None:
     """Another promotion ends while this one looks at the log: then programs put into the store."""
-    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
-    pair.ship(10)
-    pair.fetch()
+    pair = fetched(tmp_path, 10)
 
     def look(path: Path) -> list[Fault]:
         monkeypatch.undo()
@@ -572,9 +554,7 @@ def test_what_became_the_store_meanwhile_is_left_alone(
 def test_what_a_step_brings_before_a_promotion_has_the_folder_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pair = Pair(tmp_path, f"file://{tmp_path}/objects")
-    pair.ship(10)
-    pair.fetch()
+    pair = fetched(tmp_path, 10)
 
     def look(path: Path) -> list[Fault]:
         pair.ship(65)
