@@ -10,11 +10,13 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import count as count_from
+from itertools import islice
 from typing import Any
 
 import harness
@@ -50,47 +52,54 @@ Calls = dict[str, Callable[[int], object]]
 
 
 def in_turns(calls: Calls, count: int, rounds: int) -> dict[str, float]:
-    """Return the median seconds of each call; the first round is left out."""
-    taken: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds + 1):
-        for name, call in calls.items():
-            began_s = time.perf_counter()
-            call(count)
-            taken[name].append((time.perf_counter() - began_s) / count)
-    return {name: statistics.median(each[1:]) for name, each in taken.items()}
+    """Return the median seconds of each call."""
+    ways = {name: partial(seconds_each, call, count) for name, call in calls.items()}
+    return {n: statistics.median(each) for n, each in harness.in_turns(ways, rounds).items()}
+
+
+def seconds_each(call: Callable[[int], object], count: int) -> float:
+    began_s = time.perf_counter()
+    call(count)
+    return (time.perf_counter() - began_s) / count
 
 
 class Ids:
-    """Ids of pending timers, each given out once, from all over the store."""
+    """Ids of pending timers, or keys, each given out once, from all over the store."""
 
-    def __init__(self, ids: list[str]) -> None:
+    def __init__(self, ids: Sequence[str]) -> None:
         """Shuffle them, and make each anew, as who reads its ids from somewhere.
 
         So they lie in memory in the order of their use: to fetch a text from anywhere takes 0.3 µs.
         """
-        np.random.default_rng(7).shuffle(ids)
+        ids = np.random.default_rng(7).permutation(np.array(ids, object)).tolist()
         self._ids = iter([id.encode().decode() for id in ids])
+
+    def each(self, call: Callable[[str], object]) -> Callable[[int], None]:
+        """Return what calls with so many that nobody had yet; each time something is found."""
+
+        def play(count: int) -> None:
+            for id in self.take(count):
+                assert call(id)
+
+        return play
 
     def take(self, count: int) -> list[str]:
         """Return so many that nobody had yet."""
-        return [next(self._ids) for _ in range(count)]
+        return list(islice(self._ids, count))
 
 
 def put_calls(store: TimerStore) -> Calls:
     """Return the ways of saying when, and what."""
-    at = datetime.fromtimestamp(FAR_MS / 1000, UTC)
+    described = {"trace": "0123456789abcdef", "attempt": "1"}
+    far: dict[str, Any] = {"at_ms": FAR_MS}
     ways: dict[str, dict[str, Any]] = {
-        "at_ms=": {"at_ms": FAR_MS},
+        "at_ms=": far,
         "delay=": {"delay": timedelta(hours=1)},
-        "at=": {"at": at},
-        "at_ms=, key=": {"at_ms": FAR_MS, "key": "user:1234"},
-        "at_ms=, tag=": {"at_ms": FAR_MS, "tag": "mail"},
-        "at_ms=, key=, tag=, properties=": {
-            "at_ms": FAR_MS,
-            "key": "user:1234",
-            "tag": "mail",
-            "properties": {"trace": "0123456789abcdef", "attempt": "1"},
-        },
+        "at=": {"at": datetime.fromtimestamp(FAR_MS / 1000, UTC)},
+        "at_ms=, key=": far | {"key": "user:1234"},
+        "at_ms=, tag=": far | {"tag": "mail"},
+        "at_ms=, key=, tag=, properties=": far
+        | {"key": "user:1234", "tag": "mail", "properties": described},
         "delay_level=": {"delay_level": 16},
     }
 
@@ -107,57 +116,32 @@ def put_calls(store: TimerStore) -> Calls:
 def id_calls(store: TimerStore, ids: Ids) -> Calls:
     """Return what is done to one timer by its id, and to many."""
 
-    def get(count: int) -> None:
-        for id in ids.take(count):
-            assert store.get(id)
-
-    def cancel(count: int) -> None:
-        for id in ids.take(count):
-            assert store.cancel(id)
-
     def cancel_many(count: int) -> None:
         assert store.cancel_many(ids.take(count)).all()
 
-    def reschedule(count: int) -> None:
-        for id in ids.take(count):
-            store.reschedule(id, at_ms=FAR_MS)
-
-    return {"get": get, "cancel": cancel, "cancel_many": cancel_many, "reschedule": reschedule}
-
-
-def key_calls(store: TimerStore, pending: int) -> Calls:
-    """Return what is done by a key, of as many timers that have one."""
-    for at in range(0, pending, ours.BATCH_COUNT):
-        keys = [f"user:{i}" for i in range(at, min(at + ours.BATCH_COUNT, pending))]
-        store.put_many([BODY] * len(keys), topic="keyed", at_ms=FAR_MS, keys=keys)
-    numbers, new = iter(np.random.default_rng(7).permutation(pending).tolist()), count_from(0)
-
-    def get_key(count: int) -> None:
-        for _ in range(count):
-            assert store.get_key("keyed", f"user:{next(numbers)}")
-
-    def get_none(count: int) -> None:
-        for _ in range(count):
-            assert store.get_key("keyed", f"nobody:{next(new)}") is None
-
-    def cancel_key(count: int) -> None:
-        for _ in range(count):
-            assert store.cancel_key("keyed", f"user:{next(numbers)}") == 1
-
-    def put(key: Callable[[], str], **given: Any) -> Callable[[int], None]:
-        def call(count: int) -> None:
-            for _ in range(count):
-                store.put(BODY, topic="keyed", at_ms=FAR_MS, key=key(), **given)
-
-        return call
-
     return {
-        "get_key": get_key,
-        "get_key, none": get_none,
-        "cancel_key": cancel_key,
-        "put(if_absent=True), there is one": put(lambda: f"user:{next(numbers)}", if_absent=True),
-        "put(if_absent=True), there is none": put(lambda: f"new:{next(new)}", if_absent=True),
-        "put(replace=True)": put(lambda: f"user:{next(numbers)}", replace=True),
+        "get": ids.each(store.get),
+        "cancel": ids.each(store.cancel),
+        "cancel_many": cancel_many,
+        "reschedule": ids.each(lambda id: store.reschedule(id, at_ms=FAR_MS)),
+    }
+
+
+def key_calls(store: TimerStore, pending: int, unused: int) -> Calls:
+    """Return what is done by a key, of as many timers that have one; of some that have none."""
+    names = [f"user:{i}" for i in range(pending)]
+    for at in range(0, pending, ours.BATCH_COUNT):
+        part = names[at : at + ours.BATCH_COUNT]
+        store.put_many([BODY] * len(part), topic="keyed", at_ms=FAR_MS, keys=part)
+    keys, new = Ids(names), Ids([f"new:{i}" for i in range(2 * unused)])
+    put = partial(store.put, BODY, topic="keyed", at_ms=FAR_MS)
+    return {
+        "get_key": keys.each(partial(store.get_key, "keyed")),
+        "get_key, none": new.each(lambda key: store.get_key("keyed", key) is None),
+        "cancel_key": keys.each(partial(store.cancel_key, "keyed")),
+        "put(if_absent=True), there is one": keys.each(lambda key: put(key=key, if_absent=True)),
+        "put(if_absent=True), there is none": new.each(lambda key: put(key=key, if_absent=True)),
+        "put(replace=True)": keys.each(lambda key: put(key=key, replace=True)),
     }
 
 
@@ -168,19 +152,12 @@ def peer_calls(peer: Sqlite, rows: Ids) -> Calls:
         for _ in range(count):
             peer.put_one(FAR_MS, BODY)
 
-    def get(count: int) -> None:
-        for row in rows.take(count):
-            assert peer.get_one(int(row))
-
-    def delete(count: int) -> None:
-        for row in rows.take(count):
-            peer.delete_one(int(row))
-
-    def update(count: int) -> None:
-        for row in rows.take(count):
-            peer.update_one(int(row), FAR_MS)
-
-    return {"insert": put, "select": get, "delete": delete, "update": update}
+    return {
+        "insert": put,
+        "select": rows.each(lambda row: peer.get_one(int(row))),
+        "delete": rows.each(lambda row: peer.delete_one(int(row))),
+        "update": rows.each(lambda row: peer.update_one(int(row), FAR_MS)),
+    }
 
 
 # --- parts
@@ -213,7 +190,8 @@ def each_call(ground: Ground) -> list[Row]:
     ):
         ids = filled(store, peer, s.pending)
         store.put(BODY, delay_level=16)
-        calls = put_calls(store) | id_calls(store, Ids(ids)) | key_calls(store, s.pending // 2)
+        calls = put_calls(store) | id_calls(store, Ids(ids))
+        calls |= key_calls(store, s.pending // 2, s.count * (s.rounds + 1))
         calls |= peer_calls(peer, Ids([str(i + 1) for i in range(s.pending)]))
         took_s = in_turns(calls, s.count, s.rounds)
         count = store.count()
@@ -271,26 +249,31 @@ def consume(ground: Ground) -> list[Row]:
         closing(Sqlite(path, False)) as peer,
         ours.open_store(path / "store", "process") as store,
     ):
-        took_s: dict[str, list[float]] = {"ours": [], "SQLite": []}
-        for turn in range(ground.sizes.rounds + 1):
-            due_ms, seen = now_ms(), 0
-            store.put_many([BODY] * count, topic=f"round{turn}", at_ms=due_ms)
-            peer.put_many([due_ms] * count, [BODY] * count)
+        numbers = count_from()
+
+        def mine() -> float:
+            topic, seen = f"round{next(numbers)}", 0
+            store.put_many([BODY] * count, topic=topic, at_ms=now_ms())
             while store.count():
                 time.sleep(0.01)
             time.sleep(0.3)
             began_s = time.perf_counter()
-            for delivery in store.consume(f"round{turn}", timeout=0):
+            for delivery in store.consume(topic, timeout=0):
                 delivery.ack()
                 seen += 1
-            took_s["ours"].append((time.perf_counter() - began_s) / count)
             assert seen == count
+            return (time.perf_counter() - began_s) / count
+
+        def theirs() -> float:
+            peer.put_many([now_ms()] * count, [BODY] * count)
             began_s = time.perf_counter()
             while taken := peer.take_due():
                 for _ in taken:
                     pass
-            took_s["SQLite"].append((time.perf_counter() - began_s) / count)
-    rate, beside = (1e-6 / statistics.median(each[1:]) for each in took_s.values())
+            return (time.perf_counter() - began_s) / count
+
+        took_s = harness.in_turns({"ours": mine, "SQLite": theirs}, ground.sizes.rounds)
+    rate, beside = (1e-6 / statistics.median(each) for each in took_s.values())
     told = f"{rate:.2f} million/s, SQLite {beside:.2f} (taken by a thousand)"
     what, reach = "`for d in consume()`, `ack`", "≥ 1.2 million/s"
     return [Row(what, reach, told, rate >= 1.2, took_s)]

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import harness
 import ours
@@ -40,64 +41,30 @@ class Sizes:
     """By `put_many`."""
 
 
-Puts = Callable[[int], object]
-Rates = dict[str, dict[str, list[float]]]
-"""Timers a second of each round, by way and call."""
+def calls_of(into: CommonCalls, due_ms: int, sizes: Sizes) -> dict[str, Callable[[], float]]:
+    """Return both calls of a cluster or a store; each tells how many timers a second it put."""
 
-
-@dataclass(frozen=True)
-class Way:
-    """What is measured: `put_one` gets how many are put one after the other."""
-
-    put_one: Puts
-    put_many: Puts
-
-
-def rates_of(ways: dict[str, Way], sizes: Sizes) -> Rates:
-    """Return timers a second of each round, by way and call; the first round is left out."""
-    found: Rates = {}
-    for at in range(sizes.rounds + 1):
-        for name, way in ways.items():
-            calls = {
-                "put": (way.put_one, sizes.count),
-                "put_many": (way.put_many, sizes.batch_count),
-            }
-            for call, (play, count) in calls.items():
-                began_s = time.perf_counter()
-                play(count)
-                rate = count / (time.perf_counter() - began_s)
-                if at:
-                    found.setdefault(name, {}).setdefault(call, []).append(rate)
-    return found
-
-
-def rows_of(rates: Rates) -> Iterator[Row]:
-    """Return a row for each way and call; a store's says how many times the cluster's it is."""
-    for name, calls in rates.items():
-        for call, each in calls.items():
-            rate = statistics.median(each)
-            told = f"{rate:,.0f} a second ({min(each):,.0f} to {max(each):,.0f})"
-            if name != CLUSTER:
-                told += f", {rate / statistics.median(rates[CLUSTER][call]):,.1f} × the cluster's"
-            yield Row(f"`{call}`, {name}", "", told, figures=each)
-
-
-def way_into(into: CommonCalls, due_ms: int) -> Way:
-    """Return both calls of a cluster or a store."""
-
-    def put_one(count: int) -> None:
-        for body in ours.make_bodies(count):
+    def put() -> None:
+        for body in ours.make_bodies(sizes.count):
             into.put(body, topic=TOPIC, at_ms=due_ms)
 
-    def put_many(count: int) -> None:
-        into.put_many(ours.make_bodies(count), topic=TOPIC, at_ms=due_ms)
+    def put_many() -> None:
+        into.put_many(ours.make_bodies(sizes.batch_count), topic=TOPIC, at_ms=due_ms)
 
-    return Way(put_one, put_many)
+    def rate(call: Callable[[], None], count: int) -> float:
+        began_s = time.perf_counter()
+        call()
+        return count / (time.perf_counter() - began_s)
+
+    return {
+        "put": partial(rate, put, sizes.count),
+        "put_many": partial(rate, put_many, sizes.batch_count),
+    }
 
 
-def puts(ground: harness.Ground[Sizes]) -> list[Row]:
+def puts(ground: harness.Ground[Sizes]) -> Iterator[Row]:
     """Start a cluster, open a store for each durability, and measure."""
-    due_ms, folder = now_ms() + ours.FAR_MS, ground.folder
+    due_ms, folder, s = now_ms() + ours.FAR_MS, ground.folder, ground.sizes
     broker = folder / "broker"
     broker.mkdir()
     with ExitStack() as stack:
@@ -107,11 +74,22 @@ def puts(ground: harness.Ground[Sizes]) -> list[Row]:
         brokers.ask("topics", broker, TOPIC)
         os.environ["HOME"] = str(folder)  # RocketMQ's client writes its log there
         cluster = stack.enter_context(timerstore.rocketmq.connect(brokers.proxy()))
-        ways = {CLUSTER: way_into(cluster, due_ms)}
+        ways = {(CLUSTER, call): way for call, way in calls_of(cluster, due_ms, s).items()}
         for durability in STORES:
             store = stack.enter_context(ours.open_store(folder / durability, durability))
-            ways[f"store, durability {durability}"] = way_into(store, due_ms)
-        return list(rows_of(rates_of(ways, ground.sizes)))
+            name = f"store, durability {durability}"
+            ways |= {(name, call): way for call, way in calls_of(store, due_ms, s).items()}
+        yield from rows_of(harness.in_turns(ways, s.rounds))
+
+
+def rows_of(rates: dict[tuple[str, str], list[float]]) -> Iterator[Row]:
+    """Return a row for each way and call; a store's says how many times the cluster's it is."""
+    for (name, call), each in rates.items():
+        rate = statistics.median(each)
+        told = f"{rate:,.0f} a second ({min(each):,.0f} to {max(each):,.0f})"
+        if name != CLUSTER:
+            told += f", {rate / statistics.median(rates[CLUSTER, call]):,.1f} × the cluster's"
+        yield Row(f"`{call}`, {name}", "", told, figures=each)
 
 
 if __name__ == "__main__":

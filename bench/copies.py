@@ -42,7 +42,6 @@ class Sizes:
     """With a follower, and without."""
     seconds: float = sized(2.0, 1.0)
     """Of a turn."""
-    idle_s: float = sized(60.0, 5.0)
     timers: int = sized(10_000_000, 100_000)
     """To restore."""
     dest: str = sized("", "")
@@ -151,26 +150,6 @@ def wait_for_copy(store: timerstore.TimerStore) -> None:
         time.sleep(0.1)
 
 
-def idle(ground: Ground) -> Iterator[Row]:
-    """Let a store idle; say how often its follower asked for something."""
-    seconds = ground.sizes.idle_s
-    with (
-        ground.path() as path,
-        timerstore.open(path / "s") as store,
-        following(path / "s", dest_of(ground, "idle")),
-    ):
-        store.put_many([b"x"] * 100, topic="t", delay_ms=[HOUR_MS] * 100)
-        while not read_statuses(path / "s"):
-            time.sleep(0.1)
-        wait_for_copy(store)
-        time.sleep(seconds + 10)
-        before = read_statuses(path / "s")[0].request_count
-        time.sleep(seconds + 11)  # it says so every ten seconds
-        (status,) = read_statuses(path / "s")
-    count = status.request_count - before
-    yield Row("requests while nothing is put", "≤ 1 a minute", f"{count} in {seconds:.0f} s")
-
-
 def restore(ground: Ground) -> Iterator[Row]:
     """Back up many pending timers; copy their log, lay it down, restore them, in turns."""
     count, dest = ground.sizes.timers, dest_of(ground, "many")
@@ -231,7 +210,7 @@ def lay_down(dest: str, target: Path) -> None:
     lay_log(catalog, *span, target, disk=Disk(), told=Summed(None, 1))
 
 
-PARTS = {"following": following_rows, "idle": idle, "restore": restore}
+PARTS = {"following": following_rows, "restore": restore}
 
 if __name__ == "__main__":
     harness.main("--copies", __doc__, Sizes, PARTS)

@@ -28,6 +28,7 @@ import results
 from results import Row
 
 _T = TypeVar("_T")
+_Way = TypeVar("_Way")
 _Sizes = TypeVar("_Sizes")
 
 
@@ -47,6 +48,15 @@ class Ground(Generic[_Sizes]):
     def warm(self) -> None:
         """Make memory warm; see `machine.warm_memory`."""
         machine.warm_memory(self.warm_bytes)
+
+    def warmed(self, play: Callable[[], _T]) -> Callable[[], _T]:
+        """Return what makes memory warm, then plays."""
+
+        def warm() -> _T:
+            self.warm()
+            return play()
+
+        return warm
 
     @contextmanager
     def path(self) -> Iterator[Path]:
@@ -109,6 +119,15 @@ def main(
     print(f"\n{table}", end="")
     if given.fill:
         results.fill(given.fill, kind, table)
+
+
+def in_turns(ways: Mapping[_Way, Callable[[], _T]], rounds: int) -> dict[_Way, list[_T]]:
+    """Play each way once a round; return what it gave, but for the first round, which warms."""
+    found: dict[_Way, list[_T]] = {name: [] for name in ways}
+    for _ in range(rounds + 1):
+        for name, way in ways.items():
+            found[name].append(way())
+    return {name: each[1:] for name, each in found.items()}
 
 
 # --- options

@@ -69,8 +69,6 @@ class ThreadTime:
     """Processor time, to the nanosecond."""
     user_ticks: int = 0
     system_ticks: int = 0
-    sleeps: int = 0
-    """How often it gave the processor up by itself, to be woken again."""
 
     def __add__(self, other: ThreadTime) -> ThreadTime:
         return ThreadTime(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
@@ -93,10 +91,9 @@ def thread_times() -> dict[str, ThreadTime]:
             name = (task / "comm").read_text().strip()
             ns = int((task / "schedstat").read_text().split()[0])
             stat = _stat(task)
-            sleeps = int(_field(task / "status", "voluntary_ctxt_switches"))
         except OSError:  # it has ended
             continue
-        taken = ThreadTime(ns, int(stat[11]), int(stat[12]), sleeps)
+        taken = ThreadTime(ns, int(stat[11]), int(stat[12]))
         found[name] = found.get(name, ThreadTime()) + taken
     return found
 

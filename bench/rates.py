@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import harness
 import machine
 import numpy as np
 import ours
@@ -91,11 +92,11 @@ def in_turns(
 
     Returns the rates of each; a peer that is missing is left out.
     """
-    played, known = dict[str, list[Rate]]({OURS: []}), dict[str, Timers]()
     bodies, standing = ours.make_bodies(count), ours.make_bodies(ground.sizes.standing)
     with ground.path() as path, ExitStack() as stack:
         store = stack.enter_context(ours.open_store(path / "ours", durability))
         ours.put_many(store, standing)
+        ways = {OURS: ground.warmed(partial(mine, store, bodies))}
         for peer in peers:
             try:
                 timers = stack.enter_context(closing(peer.open(path, durability == "group")))
@@ -103,24 +104,19 @@ def in_turns(
                 print(f"{peer.name} is not played: {e}", flush=True)
                 continue
             timers.fill(far_due_ms(len(standing)), standing)
-            known[peer.name], played[peer.name] = timers, []
-        for _ in range(ground.sizes.rounds + 1):
-            ground.warm()
-            played[OURS].append(mine(store, bodies))
-            for peer in peers:
-                if peer.name in known:
-                    part = bodies[: peer.count]
-                    written, start_s = machine.written_bytes(), time.perf_counter()
-                    theirs(known[peer.name], part)
-                    elapsed_s = time.perf_counter() - start_s
-                    each_bytes = (machine.written_bytes() - written) / len(part)
-                    played[peer.name].append(Rate(len(part) / elapsed_s, each_bytes))
-    return played
+            ways[peer.name] = partial(_rate, theirs, timers, bodies[: peer.count])
+        return harness.in_turns(ways, ground.sizes.rounds)
+
+
+def _rate(play: Callable[[Timers, list[bytes]], None], timers: Timers, part: list[bytes]) -> Rate:
+    written, start_s = machine.written_bytes(), time.perf_counter()
+    play(timers, part)
+    elapsed_s = time.perf_counter() - start_s
+    return Rate(len(part) / elapsed_s, (machine.written_bytes() - written) / len(part))
 
 
 def median(rates: Sequence[Rate]) -> float:
-    """Return the median rate, the first round left out."""
-    return statistics.median(rate.per_second for rate in rates[1:])
+    return statistics.median(rate.per_second for rate in rates)
 
 
 def row(
@@ -231,16 +227,15 @@ def objects(ground: Ground) -> list[Row]:
 
 def levels(ground: Ground) -> list[Row]:
     """Whole lives through a delay level, beside the same through the wheel."""
-    s, played = ground.sizes, dict[str, list[Rate]]({"level": [], "wheel": []})
+    s = ground.sizes
     with ground.path() as path, ours.open_store(path / "store", "process") as store:
         ours.put_many(store, ours.make_bodies(s.standing))
         disk = Limited(path / "bare", partial(ours.whole_life_waiting, level=True), "process")
-        for _ in range(s.rounds + 1):
-            for name, rates in played.items():
-                ground.warm()
-                waiting = partial(ours.whole_life_waiting, level=False)
-                play = disk.play if name == "level" else waiting
-                rates.append(play(store, ours.make_bodies(s.life)))
+        plays: dict[str, Callable[[TimerStore, list[bytes]], Rate]]
+        plays = {"level": disk.play, "wheel": partial(ours.whole_life_waiting, level=False)}
+        bodies = ours.make_bodies(s.life)
+        ways = {name: ground.warmed(partial(play, store, bodies)) for name, play in plays.items()}
+        played = harness.in_turns(ways, s.rounds)
     level, wheel = (median(each) for each in played.values())
     words, limit = disk.told()
     measured = f"{level / wheel:.2f} ×: {short(level)}/s, the wheel's {short(wheel)}/s{words}"

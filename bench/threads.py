@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 import harness
-import lateness
 import machine
 import numpy as np
 import ours
@@ -37,9 +36,6 @@ class Sizes:
 
     rounds: int = sized(5, 3)
     steady_s: float = sized(6, 2)
-    lateness_s: float = sized(15, 4)
-    lonely: int = sized(300, 100)
-    idle_s: float = sized(20, 5)
     overdue: int = sized(2_300_000, 300_000)
 
 
@@ -236,54 +232,6 @@ def steady_rows(rounds: list[Steady]) -> list[Row]:
     return rows
 
 
-# --- lateness
-
-
-def late(ground: Ground) -> Iterator[Row]:
-    """Return how late timers are beside a busy Python thread, into the log and at `pull`."""
-    for at_pull in lateness.WHERE:
-        with ground.path() as path:
-            seconds = ground.sizes.lateness_s
-            yield lateness.row(path, seconds, at_pull=at_pull, busy=True, p99_ms=1)
-
-
-def lonely(ground: Ground) -> list[Row]:
-    """Return how late a single timer is handed out, put 5 ms ahead into an idle store."""
-    late_ms = []
-    with _store(ground) as store:
-        for turn in range(ground.sizes.lonely + 10):
-            at_ms = now_ms() + 5
-            store.put(b"lonely", topic="lonely", at_ms=at_ms)
-            batch = store.pull("lonely", timeout=10)
-            if turn >= 10:
-                late_ms.append(time.time() * 1_000 - at_ms)
-            assert len(batch) == 1
-            batch.ack()
-            time.sleep(0.005)
-    median, p99 = np.percentile(late_ms, [50, 99])
-    what = "a lonely timer, put 5 ms ahead into an idle store, at `pull`"
-    told = f"median {median:.3f}, p99 {p99:.2f}, max {max(late_ms):.2f} ms"
-    return [Row(what, "median ≤ 0.3 ms", told, bool(median <= 0.3), figures=late_ms)]
-
-
-def idle(ground: Ground) -> list[Row]:
-    """Return what an idle store costs."""
-    with _store(ground) as store:
-        ours.whole_life(store, ours.make_bodies(10_000))
-        time.sleep(3)
-        first, first_s = machine.thread_times(), time.perf_counter()
-        time.sleep(ground.sizes.idle_s)
-        last, elapsed_s = machine.thread_times(), time.perf_counter() - first_s
-    taken = {name: last[name] - first[name] for name in last if name in first}
-    wakes = {name: each.sleeps / elapsed_s for name, each in taken.items()}
-    percent = 100 * sum(each.ns for each in taken.values()) / 1e9 / elapsed_s
-    most = sorted(wakes, key=lambda each: -wakes[each])[:3]
-    told = f"{sum(wakes.values()):.1f} ({', '.join(f'{name} {wakes[name]:.1f}' for name in most)})"
-    what = "an idle store: wake-ups a second of all threads, share of a core"
-    reached = sum(wakes.values()) <= 20 and percent <= 0.3
-    return [Row(what, "≤ 20, ≤ 0.3 %", f"{told}, {percent:.2f} %", reached, figures=wakes)]
-
-
 # --- after a stop
 
 
@@ -330,7 +278,7 @@ def _probe(store: TimerStore, late_ms: list[float], done: threading.Event) -> No
         batch.ack()
 
 
-PARTS = {each.__name__: each for each in (steady, late, lonely, idle, overdue)}
+PARTS = {each.__name__: each for each in (steady, overdue)}
 
 if __name__ == "__main__":
     harness.main("--threads", __doc__, Sizes, PARTS)

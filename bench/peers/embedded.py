@@ -147,12 +147,12 @@ class Sqlite(Timers):
         found = self._db.execute("SELECT due_ms, body FROM timers WHERE id = ?", (row,)).fetchone()
         return found
 
-    def delete_one(self, row: int) -> None:
-        self._db.execute("DELETE FROM timers WHERE id = ?", (row,))
+    def delete_one(self, row: int) -> int:
+        return self._db.execute("DELETE FROM timers WHERE id = ?", (row,)).rowcount
 
-    def update_one(self, row: int, due_ms: int) -> None:
-        """Change when a row is due, in a transaction of its own."""
-        self._db.execute("UPDATE timers SET due_ms = ? WHERE id = ?", (due_ms, row))
+    def update_one(self, row: int, due_ms: int) -> int:
+        """Change when a row is due, in a transaction of its own; return 1, or 0 if it is gone."""
+        return self._db.execute("UPDATE timers SET due_ms = ? WHERE id = ?", (due_ms, row)).rowcount
 
     def all_rows(self) -> list[tuple[int, int, bytes]]:
         """Return all rows, in the order in which they were inserted."""
