@@ -5,8 +5,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import pyarrow as pa
+
 import timerstore
 
+TABLE = pa.table({"at": pa.array([4 * 10**12]), "what": pa.array(["x"]), "key": pa.array(["k"])})
 Calls = dict[str, Callable[[], object]]
 
 ENDING = ("handover", "close", "abandon")
@@ -20,6 +23,8 @@ def arguments(id: str) -> dict[str, dict[str, Any]]:
     return {
         "put": {"body": b"x", "topic": "t"},
         "put_many": {"bodies": [b"x", b"y", b"z"], "topic": "t"},
+        "put_json": {"value": {"a": 1}, "topic": "t"},
+        "put_table": {"table": TABLE, "topic": "t", "due": "at", "body": "what", "key": "key"},
         "cancel": {"id": id},
         "cancel_many": {"ids": [id]},
         "reschedule": {"id": id, "delay": timedelta(seconds=1), "body": b"y"},

@@ -83,7 +83,8 @@ def check(call: Callable[..., Any], good: dict[str, Any], names: list[str]) -> N
 
 
 def parameters(call: Callable[..., Any]) -> list[str]:
-    return [name for name in inspect.signature(call).parameters if name != "self"]
+    taken = inspect.signature(call).parameters.values()
+    return [each.name for each in taken if each.name != "self" and each.kind != each.VAR_KEYWORD]
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ itself. What only one kind does is tested beside it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -117,6 +118,46 @@ def test_properties_are_text_whatever_their_names(store: TimerStore, client: Any
             break
 
 
+def test_a_value_goes_as_json(store: TimerStore, client: AnyStore) -> None:
+    value = {"ü": [1, 2.5, None, True], "text": "\u2028"}
+    client.put_json(value, topic="t", key="k", properties={"a": "b"})
+    (d,) = client.pull("t", timeout=10)
+    assert d.json() == value and (d.key, d.properties) == ("k", {"a": "b"})
+    d.ack_and_put(b"no JSON")
+    (d,) = store.pull("t", timeout=10)
+    with pytest.raises(ValueError, match="Expecting value"):
+        d.json()
+
+
+def test_the_rows_of_a_table_are_timers(store: TimerStore, client: AnyStore) -> None:
+    late = datetime(2099, 1, 1, tzinfo=UTC)
+    texts = pa.array(["a", "b"])
+    due: list[Any] = [pa.array([late, late]), pa.array([HOUR, HOUR]), pa.array([4 * 10**12] * 2)]
+    bodies = [
+        texts,
+        texts.cast(pa.binary()),
+        texts.dictionary_encode(),
+        texts.cast(pa.string_view()),
+    ]
+    for times, body in itertools.product(due, bodies):
+        for kind in (pa.table, pa.record_batch, lambda columns: pa.table(columns).to_pandas()):
+            if kind not in (pa.table, pa.record_batch) and body.type == pa.string_view():
+                continue  # pandas has none
+            table = kind({"when": times, "what": body, "who": texts})
+            ids = client.put_table(table, due="when", body="what", key="who", topic="t", tag="g")
+            found = [store.get(id) for id in ids]
+            assert [(t.body, t.key, t.tag, t.topic) for t in found if t] == [
+                (b"a", "a", "g", "t"),
+                (b"b", "b", "g", "t"),
+            ]
+            assert all(t.due == late for t in found if t) or times is not due[0]
+            assert store.cancel_many(ids).all()
+    assert len(client.put_table(pa.table({"body": texts}).slice(2), due=None)) == 0
+    assert len(client.put_table(pa.table({"body": texts}), due=None, topic="now")) == 2
+    batch = client.pull("now", timeout=10)
+    assert sorted(batch.bodies.to_pylist()) == [b"a", b"b"]
+
+
 WRONG: list[Callable[[Any], object]] = [
     lambda s: s.put("x"),
     lambda s: s.put(b""),
@@ -133,6 +174,15 @@ WRONG: list[Callable[[Any], object]] = [
     lambda s: s.put(b"x", if_absent=True),
     lambda s: s.put(b"x", key="k", replace="yes"),
     lambda s: s.get_key("t", ""),
+    lambda s: s.put_json(b"x"),
+    lambda s: s.put_json({"a": float("nan")}),
+    lambda s: s.put_json({}, topic="no topic"),
+    lambda s: s.put_table([b"x"]),
+    lambda s: s.put_table(pa.table({"due": [1]})),
+    lambda s: s.put_table(pa.table({"due": [4 * 10**12], "body": ["x"]}), key="key"),
+    lambda s: s.put_table(pa.table({"due": ["x"], "body": ["x"]})),
+    lambda s: s.put_table(pa.table({"due": [None, 4 * 10**12], "body": ["x", "y"]})),
+    lambda s: s.put_table(pa.table({"due": [4 * 10**12], "body": [7]})),
     lambda s: s.put_many(b"x"),
     lambda s: s.put_many([b"x", 3]),
     lambda s: s.put_many([b"x", b""]),

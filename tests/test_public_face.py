@@ -19,14 +19,15 @@ from timerstore.ground.moments import moment
 
 CALLS = {
     "TimerStore": (
-        "put put_many cancel cancel_many cancel_key reschedule get find get_key pending "
-        "pending_columns count horizon consume pull dead_letters retry_dead_letters "
-        "drop_dead_letters forget_group stats health pause resume flush close handover"
+        "put put_many put_json put_table cancel cancel_many cancel_key reschedule get find "
+        "get_key pending pending_columns count horizon consume pull dead_letters "
+        "retry_dead_letters drop_dead_letters forget_group stats health pause resume flush "
+        "close handover"
     ),
     "Batch": "bodies due_ms fired fired_ms ids ack to_arrow __len__ __iter__",
     "Delivery": (
         "id topic body key tag properties due due_ms fired fired_ms lateness_ms attempt group "
-        "queue_id queue_index offset ack nack ack_and_put ack_and_put_many"
+        "queue_id queue_index offset json ack nack ack_and_put ack_and_put_many"
     ),
     "DeadLetter": (
         "id topic body key tag properties attempts died_ms first_failed_ms error_type error_text "

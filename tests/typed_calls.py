@@ -27,6 +27,9 @@ from timerstore.recurring import Schedules
 def right(store: TimerStore, consumer: Consumer, several: Consumer) -> None:
     store.put(b"a", delay=timedelta(seconds=5))
     store.put_many([b"a", b"b"])
+    store.put_json({"a": 1}, topic="t", delay=5, if_absent=True, key="k")
+    store.put_table(pa.table({}), due=None, key="k")
+    timerstore.metrics.register(store)
     store.put_many((b"a", b"b"), delay_ms=5, keys=["a", "b"])
     store.put_many(pa.array([b"a"]), at_ms=np.arange(1), keys=pa.array(["a"]))
     store.put_many(pa.chunked_array([[b"a"]]), delay_ms=[1])

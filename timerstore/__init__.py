@@ -31,6 +31,14 @@ from typing import TYPE_CHECKING
 from timerstore.ground.lazy import loader as _loader
 
 if TYPE_CHECKING:
+    from timerstore import aio as aio
+    from timerstore import dedup as dedup
+    from timerstore import metrics as metrics
+    from timerstore import otel as otel
+    from timerstore import recurring as recurring
+    from timerstore import rocketmq as rocketmq
+    from timerstore import spark as spark
+    from timerstore import validation as validation
     from timerstore.backups.backup import backup
     from timerstore.backups.followed import CopyStatus
     from timerstore.backups.followthread import Following
@@ -123,10 +131,12 @@ _HOMES = {
 }
 """Where each public name lives, loaded when it is first asked for: `timerstore --help`, completion
 of the shell, code that only looks at errors: none of these waits for Numba."""
+_MODULES = ("aio", "dedup", "metrics", "otel", "recurring", "rocketmq", "spark", "validation")
+"""Loaded like that too, so that nobody has to import them by name."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 if not TYPE_CHECKING:  # who checks types sees the names above, and no others
-    __getattr__ = _loader(__name__, _HOME_OF)
+    __getattr__ = _loader(__name__, _HOME_OF, _MODULES)
 
 
 def __dir__() -> list[str]:

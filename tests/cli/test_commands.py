@@ -19,6 +19,7 @@ import timerstore
 from tests.cli.shell import Run, finish, process, put
 from tests.rigs.damaging import flip_bit
 from tests.rigs.program import ended
+from tests.rigs.waiting import wait_until
 from timerstore.cli.commands import app
 from timerstore.cli.status import Status
 from timerstore.errors import TimerStoreError
@@ -59,6 +60,42 @@ def test_by_a_key(run: Run, path: Path) -> None:
     assert left.endswith("other")
     for wrong in ([], ["--key", "k"], ["0" * 32, "-t", "mail"], ["-t", "mail"]):
         run("cancel", path, *wrong, exits=2)
+
+
+def test_all_of_a_topic(run: Run, path: Path) -> None:
+    for key in ("a", "b", None):
+        run("put", path, "x", "-t", "mail", "--delay", "1h", *(["--key", key] if key else []))
+    run("put", path, "x", "-t", "other", "--delay", "1h")
+    for which, count in (("--all", 3), ("--key=a", 1), ("--key-prefix=", 2)):
+        assert run("cancel", path, "-t", "mail", which, "--dry-run").stdout == f"{count}\n"
+    told = run("cancel", path, "-t", "mail", "--all", "--dry-run", "--json").stdout
+    assert json.loads(told)["dry_run"] is True
+    assert run("cancel", path, "-t", "mail", "--all").stdout == "3\n"
+    assert run("cancel", path, "-t", "mail", "--all", exits=1).stdout == "0\n"
+    assert "no topic 'mial'" in run("cancel", path, "-t", "mial", "--all", exits=2).stderr
+    assert run("count", path).stdout == "1\n"
+    run("cancel", path, "--all", exits=2)
+    run("cancel", path, "--dry-run", "0" * 32, exits=2)
+
+
+def test_what_has_fired_is_dropped(run: Run, path: Path) -> None:
+    with timerstore.open(path) as store:
+        store.put_many([b"%d" % i for i in range(5_000)], topic="mail")
+        store.pull("mail", group="other", max_count=5_000, timeout=20)
+        wait_until(lambda: store.count() == 0)
+        store.pause("firing", keep=True)
+        store.put(b"overdue", topic="mail")
+    run("drop", path, "-t", "mail", exits=2)
+    run("drop", path, "-t", "mial", "--fired", exits=2)
+    for more in (["--dry-run"], []):
+        assert run("drop", path, "-t", "mail", "-g", "g", "--fired", *more).stdout == "5000\n"
+    assert json.loads(run("drop", path, "-t", "mail", "-g", "g", "--fired", "--json").stdout) == {
+        "topic": "mail",
+        "group": "g",
+        "dropped": 0,
+    }
+    run("resume", path, "firing")
+    assert run("consume", path, "-t", "mail", "-g", "g", "-n", 1).stdout == "overdue\n"
 
 
 def test_put_makes_the_store_and_takes_every_option(run: Run, tmp_path: Path) -> None:

@@ -59,9 +59,12 @@ PLAIN_CLIENT = """
 import timerstore
 with timerstore.open(sys.argv[1], share=True) as store:
     assert store.cancel(store.put(b"a", delay=3600))
+    store.put_many([b"b"] * 3, keys=["a", "b", "c"])
+    batch = store.pull("default", timeout=20)
+    batch.to_arrow()
+    batch.ack()
+    store.pull("default", timeout=0)
     assert "pandas" not in sys.modules  # 42 MB: Arrow imports it for arrays made of lists
-    store.put_many([b"b"] * 3)
-    store.pull("default", timeout=20).ack()
     for delivery in store.consume("default", group="g", timeout=20):
         delivery.ack()
         break

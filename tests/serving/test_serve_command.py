@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,9 +30,9 @@ def told(tmp_path: Path) -> Iterator[socket.socket]:
         yield told
 
 
-def start(path: Path) -> subprocess.Popen[str]:
+def start(path: Path, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", RUN, "serve", path],
+        [sys.executable, "-P", "-c", RUN, "serve", path, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -80,3 +81,20 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path, told: socket.socket) 
         assert client.get(id) is not None  # it waited for the next one
         third.kill()
         third.communicate()
+
+
+def test_it_shows_metrics(tmp_path: Path, told: socket.socket) -> None:
+    for wrong in ("nine", "127.0.0.1:99999"):
+        other = start(tmp_path / "other", "--metrics", wrong)
+        assert "Pass a port that is free" in other.communicate(timeout=60)[1]
+        assert other.returncode == 2
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    serving = start(tmp_path / "s", "--metrics", f"{port}")
+    assert told.recv(100) == b"READY=1"
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        assert 'timerstore_groups_left_out{name="s"}' in answer.read().decode()
+    serving.terminate()
+    serving.communicate(timeout=60)
+    assert serving.returncode == 0

@@ -20,6 +20,7 @@ from timerstore.consuming import consuming
 from timerstore.errors import TimerStoreError
 from timerstore.ground.kinds import Duration, check_int, check_timeout
 from timerstore.ground.staying import Stays
+from timerstore.ground.values import json_body
 from timerstore.pending.timers import Timer
 from timerstore.pending.verdict import is_foreign
 from timerstore.store import store
@@ -139,6 +140,11 @@ class TimerStore(Stays):
             raise error from e
         return ids
 
+    @_awaited(AnyStore.put_json)
+    async def put_json(self, value: object, **described: Any) -> str:
+        return await self.put(json_body(value), **described)
+
+    put_table = _apart(AnyStore.put_table)
     cancel = _by_id(AnyStore.cancel)
     cancel_many = _apart(AnyStore.cancel_many)
     cancel_key = _apart(AnyStore.cancel_key)

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from timerstore.watching.anystore import AnyStore
 
 _VERDICTS = {True: "cancelled", False: "too late"}
-LINES_AT_ONCE = 10_000
-"""Lines of standard input that `put --lines` puts together."""
+AT_ONCE = 10_000
+"""Lines of standard input that `put --lines` puts together; timers that are cancelled together."""
 NOTHING_FIRES = (
     "Nothing fires until a process has the store open: your program, or timerstore consume."
 )
@@ -45,6 +45,7 @@ TopicToPut = Annotated[
 Delay = Annotated[str | None, typer.Option(help="How long from now, such as 1h30m.")]
 At = Annotated[str | None, typer.Option(help=f"When it is due: {TIME}.")]
 AtMs = Annotated[int | None, typer.Option(help="When it is due, in epoch milliseconds.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only write how many there are.")]
 
 
 # --- put
@@ -173,7 +174,7 @@ def put_lines(out: Output, store: AnyStore, options: dict[str, Any]) -> None:
     for line in sys.stdin.buffer:
         if body := line.rstrip(b"\r\n"):
             waiting.append(body)
-        if len(waiting) == LINES_AT_ONCE:
+        if len(waiting) == AT_ONCE:
             put_waiting()
     put_waiting()
 
@@ -210,22 +211,29 @@ def cancel(
     key_prefix: Annotated[
         str | None, typer.Option(help="All timers whose key begins with this. Needs --topic.")
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All timers of the topic. Needs --topic.")
+    ] = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
-    """Cancel timers by id or by key. Exit status 1: one had fired already, or there is none.
+    """Cancel timers by id, by key, or all of a topic. Exit status 1: one had fired, or none is.
 
     Example: timerstore cancel timers/ --topic billing --key user:7
     """
     with answering(as_json=as_json) as out:
-        if sum((bool(ids), key is not None, key_prefix is not None)) != 1:
-            raise InvalidArgumentError("Pass ids, or --key, or --key-prefix.")
-        if (topic is None) != bool(ids):
-            raise InvalidArgumentError("--topic goes with --key or --key-prefix. Pass both.")
+        if sum((bool(ids), key is not None, key_prefix is not None, everything)) != 1:
+            raise InvalidArgumentError("Pass ids, or --key, or --key-prefix, or --all.")
+        if (topic is None) != bool(ids) or (dry_run and topic is None):
+            raise InvalidArgumentError(
+                "--topic goes with --key, --key-prefix or --all, --dry-run with --topic. Pass both."
+            )
         if topic is not None:
-            count = cancel_keys(path, config, topic, key, key_prefix)
+            count = cancel_found(path, config, topic, key, key_prefix, dry_run=dry_run)
             out.status = out.status if count else TOO_LATE
             told = {"topic": topic, "key": key, "prefix": key_prefix, "cancelled": count}
+            told |= {"dry_run": True} if dry_run else {}
             out.result(told, count)
             return
         ids = sys.stdin.read().split() if ids == ["-"] else ids or []
@@ -240,27 +248,42 @@ def cancel(
         )
 
 
-def cancel_keys(
-    path: Path, config: Path | None, topic: str, key: str | None, prefix: str | None
+def cancel_found(
+    path: Path,
+    config: Path | None,
+    topic: str,
+    key: str | None,
+    prefix: str | None,
+    *,
+    dry_run: bool,
 ) -> int:
-    """Cancel all of a topic with a key, or whose key begins with `prefix`; return how many."""
+    """Cancel all of a topic, or those with a key, or whose key begins so; return how many."""
     from timerstore.serving.entrance import open as open_store
 
-    if key is not None:
-        with changing(path, config) as store:
-            count = store.cancel_key(topic=topic, key=key)
-            if not count:
-                check_known("topic", topic, store.stats().to_dict())
-            return count
-    check_is_there(path)
-    with open_store(path, read_only=True) as files:
-        table = files.pending_columns(topic=topic, columns=["id", "key"])
-    pairs = zip(*(table[name].to_pylist() for name in ("id", "key")), strict=True)
-    ids = [id for id, each in pairs if each is not None and each.startswith(prefix or "")]
+    ids: list[str] = []
+    if key is None or dry_run:
+        check_is_there(path)
+        with open_store(path, read_only=True) as files:
+            table = files.pending_columns(topic=topic, columns=["id", "key"])
+        pairs = zip(*(table[name].to_pylist() for name in ("id", "key")), strict=True)
+        ids = [id for id, each in pairs if _is_meant(each, key, prefix)]
+    if dry_run and ids:
+        return len(ids)
     with changing(path, config) as store:
-        if not ids:
+        if key is not None and not dry_run:
+            count = store.cancel_key(topic=topic, key=key)
+        else:
+            parts = (ids[i : i + AT_ONCE] for i in range(0, len(ids), AT_ONCE))
+            count = sum(int(sum(store.cancel_many(ids=part))) for part in parts)
+        if not count:
             check_known("topic", topic, store.stats().to_dict())
-        return int(sum(store.cancel_many(ids=ids))) if ids else 0
+        return count
+
+
+def _is_meant(found: str | None, key: str | None, prefix: str | None) -> bool:
+    if key is None and prefix is None:
+        return True
+    return found is not None and (found == key if prefix is None else found.startswith(prefix))
 
 
 @app.command(rich_help_panel=CHANGE)

@@ -1,4 +1,4 @@
-"""The command `consume`."""
+"""Commands that take what has fired: consume, drop."""
 
 from __future__ import annotations
 
@@ -8,24 +8,28 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from timerstore.cli.app import CONSUME, AsJson, ConfigFile, StorePath, answering, app, topics_of
-from timerstore.cli.open_store import never_seen, open_to_change
+from timerstore.cli.changes import DryRun
+from timerstore.cli.open_store import check_known, never_seen, open_still, open_to_change
 from timerstore.cli.output import Output
 from timerstore.cli.texts import body_field, shown_body
+from timerstore.errors import InvalidArgumentError
 from timerstore.ground.moments import shown_time
 
 if TYPE_CHECKING:
     from timerstore.consuming.delivery import Batch, Delivery
 
 PULL_COUNT = 512
+TopicToRead = Annotated[
+    str, typer.Option("--topic", "-t", help="The topic.", autocompletion=topics_of)
+]
+ReadsAs = Annotated[str, typer.Option("--group", "-g", help="The consumer group.")]
 
 
 @app.command(rich_help_panel=CONSUME)
 def consume(
     path: StorePath,
-    topic: Annotated[
-        str, typer.Option("--topic", "-t", help="The topic.", autocompletion=topics_of)
-    ] = "default",
-    group: Annotated[str, typer.Option("--group", "-g", help="The consumer group.")] = "default",
+    topic: TopicToRead = "default",
+    group: ReadsAs = "default",
     timeout: Annotated[
         float | None,
         typer.Option(
@@ -66,6 +70,41 @@ def consume(
                 return
             show_batch(out, batch, ack=ack)
             left -= len(batch)
+
+
+@app.command(rich_help_panel=CONSUME)
+def drop(
+    path: StorePath,
+    topic: TopicToRead,
+    group: ReadsAs = "default",
+    fired: Annotated[
+        bool, typer.Option("--fired", help="Drop all that fired and waits for the group.")
+    ] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Give up what has fired and waits for a group, as if it were handled. Write how many.
+
+    It has the store open while it runs. Nothing fires meanwhile, so what is overdue stays pending.
+    What all groups of the topic have had is removed from the disk.
+
+    Example: timerstore drop timers/ --topic reminders --group mailer --fired
+    """
+    with answering(as_json=as_json) as out:
+        if not fired:
+            raise InvalidArgumentError(
+                "A dropped message cannot be brought back: pass --fired, with --dry-run first."
+            )
+        with open_still(path, config) as store:
+            check_known("topic", topic, store.stats().to_dict())
+            count = 0
+            while batch := store.pull(topic, group=group, timeout=0):
+                count += len(batch)
+                if not dry_run:
+                    batch.ack()
+        told = {"topic": topic, "group": group, "dropped": count}
+        out.result(told | ({"dry_run": True} if dry_run else {}), count)
 
 
 def show_batch(out: Output, batch: Batch, *, ack: bool) -> None:

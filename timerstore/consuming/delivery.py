@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import repeat
@@ -10,6 +11,7 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 
 from timerstore.consuming.agreed import Wait
+from timerstore.consuming.batchcolumns import arrow_int64
 from timerstore.consuming.failures import Failure
 from timerstore.consuming.nextputs import Put
 from timerstore.ground.arguments import given_delay
@@ -115,6 +117,13 @@ class Delivery(Stays):
     def attempt(self) -> int:
         """How often it was sent back before: 0 at the first time."""
         return self._handed.message(self._i).reconsume_times
+
+    def json(self) -> Any:
+        """Return what the body says as JSON, such as `put_json` put.
+
+        Raises ValueError if the body is no JSON.
+        """
+        return json.loads(self.body)
 
     def ack(self) -> None:
         """Acknowledge the message: it will not come again. Durable with the next flush. O(1).
@@ -324,7 +333,8 @@ class Batch(Stays):
 
     def to_arrow(self) -> pa.Table:
         """Return the columns as an Arrow table: id, body, due_ms, fired_ms."""
-        columns = [self.ids, self.bodies, pa.array(self.due_ms), pa.array(self.fired_ms)]
+        times = arrow_int64(self.due_ms), arrow_int64(self.fired_ms)
+        columns = [self.ids, self.bodies, *times]
         return pa.table(columns, names=["id", "body", "due_ms", "fired_ms"])
 
     def message(self, i: int) -> Message:

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.kinds import Duration
+from timerstore.ground.put import Timing
 from timerstore.timelog.writing.ackrecord import PUTS_MAX
 
 
-class Put(TypedDict, total=False):
+class Put(Timing, total=False):
     """What `put` takes, by name; without a topic, that of the message."""
 
     body: bytes
     topic: str | None
-    delay: Duration | None
-    delay_ms: int | None
-    at: datetime | None
-    at_ms: int | None
-    key: str | None
-    tag: str | None
-    properties: Mapping[str, str] | None
-    delay_level: int | None
-    if_absent: bool
 
 
 NAMES: Final = frozenset(Put.__annotations__)

@@ -2,6 +2,7 @@
 
     arguments.py  what calls are given, checked
     put.py        what a put is given, as one row
+    values.py     values as JSON, frames as columns, for a put
     kinds.py      kinds of arguments that many calls share
     instants.py   instants, lengths of time, of Python or of another library
     numpytimes.py those of NumPy in milliseconds

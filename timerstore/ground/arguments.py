@@ -333,7 +333,7 @@ class Binaries:
 
     def __init__(self, values: Any, what: str, *, takes_text: bool = True) -> None:
         """Take a sequence of bytes, or of str, an Arrow binary array or a 2-D uint8 array."""
-        self._owner: Any = values
+        self.owner: Any = values
         self._takes_text = takes_text
         if isinstance(values, np.ndarray):
             if values.ndim != 2 or values.dtype != np.uint8:
@@ -341,7 +341,7 @@ class Binaries:
                     f"{what} is an array of {values.dtype} with {values.ndim} dimensions. "
                     "Pass a 2-D array of uint8, one row each."
                 )
-            rows = self._owner = np.ascontiguousarray(values)
+            rows = self.owner = np.ascontiguousarray(values)
             self.pieces = rows_read(rows)
             return
         if isinstance(values, (bytes, bytearray, memoryview, str)) or not isinstance(
@@ -352,14 +352,15 @@ class Binaries:
                 "binary array, or a 2-D uint8 array."
             )
         if type(values) in (list, tuple):
-            self._owner = tuple(values)  # keeps each object, even if the caller changes the list
-            read = read_objects(self._owner)
+            self.owner = tuple(values)  # keeps each object, even if the caller changes the list
+            read = read_objects(self.owner)
             if read is not None:
                 self.pieces = read
                 return
         self._from_arrow(values, what)
 
     def _from_arrow(self, values: Any, what: str) -> None:
+        wanted = "texts" if self._takes_text else "bytes"
         if isinstance(values, pa.ChunkedArray):
             values = (
                 pa.concat_arrays(values.chunks) if values.num_chunks else values.combine_chunks()
@@ -369,14 +370,8 @@ class Binaries:
                 raise InvalidArgumentError(
                     f"{what} contains str. Pass bytes: text.encode() for each."
                 )
-            try:
-                values = pa.array(values, pa.large_binary())
-            except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
-                raise InvalidArgumentError(
-                    f"{what} contains something that is not bytes: {e}. Pass only bytes."
-                ) from e
+            values = _packed(values, what, wanted)
         if values.null_count:
-            wanted = "texts" if self._takes_text else "bytes"
             raise InvalidArgumentError(f"{what} contains nulls. Pass only {wanted}.")
         if not (pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)):
             if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
@@ -384,7 +379,7 @@ class Binaries:
                     f"{what} is an Arrow array of {values.type}. Pass one of binary."
                 )
         large = pa.types.is_large_binary(values.type) or pa.types.is_large_string(values.type)
-        self._owner = values
+        self.owner = values
         self.pieces = arrow_read(values, large=large)
 
     @property
@@ -399,13 +394,27 @@ class Binaries:
 def binary_array(values: Any, what: str, *, takes_text: bool) -> pa.Array:
     """Return byte strings as an Arrow array; errors as `put_many` raises them."""
     data = Binaries(values, what, takes_text=takes_text)
-    if isinstance(values, np.ndarray):
-        rows = np.ascontiguousarray(values)
-        ends = np.arange(len(rows) + 1, dtype=np.int64) * rows.shape[1]
-        buffers = [None, pa.py_buffer(ends), pa.py_buffer(rows)]
-        return pa.Array.from_buffers(pa.large_binary(), len(data), buffers)
-    if isinstance(values, pa.ChunkedArray):
-        return pa.concat_arrays(values.chunks) if values.num_chunks else values.combine_chunks()
-    if isinstance(values, pa.Array):
-        return values
-    return pa.array(values, pa.large_binary())
+    if isinstance(data.owner, pa.Array):
+        return data.owner
+    rows = data.owner if isinstance(data.owner, np.ndarray) else b"".join(data.owner)
+    return _laid(data.length, rows)
+
+
+def _packed(values: Sequence[Any], what: str, wanted: str) -> pa.Array:
+    """Return bytes or texts as an Arrow array."""
+    try:
+        pieces = [
+            each.encode() if isinstance(each, str) else bytes(memoryview(each)) for each in values
+        ]
+    except (TypeError, ValueError) as e:
+        raise InvalidArgumentError(
+            f"{what} contains what is not {wanted}: {e}. Pass only {wanted}."
+        ) from e
+    return _laid(np.fromiter(map(len, pieces), np.int64, len(pieces)), b"".join(pieces))
+
+
+def _laid(lengths: Int64s, data: Any) -> pa.Array:
+    """Return what lies one behind the other as an Arrow array; `pa.array` would import pandas."""
+    ends = np.concatenate(([0], np.cumsum(lengths)))
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_binary(), len(lengths), buffers)

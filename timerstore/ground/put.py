@@ -4,12 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from timerstore.ground.arguments import encode_properties
+from timerstore.ground.kinds import Duration
 
 Given = tuple[Any, ...]
 """A row's fields as a plain tuple: making the row itself takes a quarter of a short put's time."""
+
+
+class Timing(TypedDict, total=False):
+    """What each call that puts one timer takes besides body and topic, by name."""
+
+    delay: Duration | None
+    delay_ms: int | None
+    at: datetime | None
+    at_ms: int | None
+    key: str | None
+    tag: str | None
+    properties: Mapping[str, str] | None
+    delay_level: int | None
+    if_absent: bool
+
+
+class Described(Timing, total=False):
+    """What `put` takes besides the body, by name."""
+
+    topic: str
+    replace: bool
 
 
 class Put(NamedTuple):

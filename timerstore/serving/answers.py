@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerstore.consuming.agreed import DEAD, WAIT_S
+from timerstore.consuming.batchcolumns import arrow_int64
 from timerstore.consuming.delivery import Batch
 from timerstore.consuming.failures import Failure
 from timerstore.consuming.known import ack_known
@@ -172,7 +173,7 @@ class Answers:
             ids = self._store.putting.put_many(
                 columns["body"],
                 given.get("topic"),  # type: ignore[arg-type]
-                None if times is None else times.to_numpy(),
+                None if times is None else np.from_dlpack(times),
                 None,
                 columns.get("key"),
                 given.get("tag"),
@@ -252,9 +253,9 @@ class Answers:
         try:
             ends = np.frombuffer(batch.bodies.buffers()[1], np.int32)[1 : len(batch) + 1]
             count = max(1, int(np.searchsorted(ends, REPLY_BYTES, "right")))
-            table = Batch(batch).to_arrow().append_column("offset", pa.array(batch.offsets))
+            table = Batch(batch).to_arrow().append_column("offset", arrow_int64(batch.offsets))
             if tags:
-                table = table.append_column("tags_code", pa.array(batch.tags_codes))
+                table = table.append_column("tags_code", arrow_int64(batch.tags_codes))
             parts = write_table(table.slice(0, count))
         except BaseException:
             batch.give_back(range(len(batch)))

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerstore.consuming.agreed import CONSUME_COUNT, WAIT_S
+from timerstore.consuming.batchcolumns import arrow_int64
 from timerstore.consuming.delivery import Batch, Delivery
 from timerstore.control.wire import from_json
 from timerstore.core.switches import Paused
@@ -115,7 +116,7 @@ class AskedCalls:
         count = len(columns["body"])
         if delay_level is None:
             due_ms = check_due_array(count, _now_ms(), at_ms, delay_ms, None)
-            columns["at_ms"] = pa.array(due_ms)
+            columns["at_ms"] = arrow_int64(due_ms)
         else:
             check_alone(at_ms, delay_ms)
         if keys is not None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from timerstore.consuming.agreed import Wait
@@ -54,11 +55,11 @@ class ClientRun(HandedOut):
         self.topic, self.reads_as, self.is_retry = told["topic"], group, told["retry"]
         table, names = table.combine_chunks(), table.column_names
         self.bodies, self.ids = _one(table, "body"), _one(table, "id")
-        self.due_ms: Int64s = table.column("due_ms").to_numpy()
-        self.fired_ms: Int64s = table.column("fired_ms").to_numpy()
-        self._offsets: Int64s = table.column("offset").to_numpy()
+        self.due_ms: Int64s = _numbers(table, "due_ms")
+        self.fired_ms: Int64s = _numbers(table, "fired_ms")
+        self._offsets: Int64s = _numbers(table, "offset")
         if "tags_code" in names:  # if they were asked for
-            self.tags_codes: Int64s = table.column("tags_code").to_numpy()
+            self.tags_codes: Int64s = _numbers(table, "tags_code")
         self._messages: list[Message] | None = None
         self._sent: set[int] = set()
 
@@ -163,5 +164,10 @@ def _said(put: dict[str, Any]) -> dict[str, Any]:
 
 
 def _one(table: pa.Table, name: str) -> Any:
+    """Return a column in one piece; `combine_chunks` and `to_numpy` of some would import pandas."""
     column = table.column(name)
     return column.chunk(0) if column.num_chunks else pa.nulls(0, column.type)
+
+
+def _numbers(table: pa.Table, name: str) -> Any:
+    return np.from_dlpack(_one(table, name))

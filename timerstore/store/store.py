@@ -76,7 +76,7 @@ class Calls:
 class TimerStore(Stays, AnyStore):
     """An open store; made by `timerstore.open`. Any number of threads may use it.
 
-        put       put, put_many
+        put       put, put_many, put_json, put_table
         take      consume one by one, pull many by columns; or a Consumer, with handlers
         change    cancel, cancel_many, cancel_key, reschedule
         look      get, find, get_key, pending, pending_columns, count, horizon, upcoming

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import FunctionType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,8 @@ from timerstore.consuming.agreed import LISTED_MAX
 from timerstore.consuming.delivery import Batch, Delivery
 from timerstore.core.switches import Paused
 from timerstore.ground.arguments import (
+    ArrowArray,
+    ArrowChunks,
     Bodies,
     Durations,
     Instants,
@@ -36,6 +38,8 @@ from timerstore.ground.arguments import (
 )
 from timerstore.ground.ids import TimerIds
 from timerstore.ground.kinds import Duration
+from timerstore.ground.put import Described
+from timerstore.ground.values import json_body, put_columns
 
 if TYPE_CHECKING:  # a client that does not ask for one of these does not load the engine
     from timerstore.consuming.dead_letters import DeadLetter
@@ -146,6 +150,40 @@ class AnyStore(Protocol):
         if delay is not None or at is not None:
             delay_ms, at_ms = given_times(delay, delay_ms, at, at_ms)  # type: ignore[assignment]
         return self._calls.put_many(bodies, topic, at_ms, delay_ms, keys, tag, delay_level)
+
+    def put_json(self, value: object, **described: Unpack[Described]) -> str:
+        """Put one timer whose body is a value as JSON, and return its id; `Delivery.json` reads it.
+
+        `value`: what `json.dumps` takes, without NaN. All else is as for `put`.
+
+        >>> id = store.put_json({"order": 42}, topic="orders", delay=timedelta(minutes=5))
+        """
+        return self.put(json_body(value), **described)
+
+    def put_table(
+        self,
+        table: ArrowArray | ArrowChunks,
+        *,
+        due: str | None = "due",
+        body: str = "body",
+        key: str | None = None,
+        topic: str = "default",
+        tag: str | None = None,
+    ) -> TimerIds:
+        """Put a timer for each row of a table, and return their ids.
+
+        `table`: a table or a batch of Arrow, a DataFrame of Polars or of pandas 2.2 or newer, or
+        what else exports itself to Arrow. `due`, `body`, `key` name its columns: instants with a
+        time zone, lengths of time, or whole epoch milliseconds; bytes or texts; texts. Without
+        `due`, all are due now.
+
+        Durable like `put_many`, with its cost and its errors.
+
+        >>> import pyarrow as pa
+        >>> rows = pa.table({"at": pa.array([4_000_000_000_000]), "what": pa.array(["hello"])})
+        >>> ids = store.put_table(rows, due="at", body="what")
+        """
+        return self.put_many(topic=topic, tag=tag, **put_columns(table, due, body, key))
 
     def cancel(self, id: str) -> bool:
         """Cancel a timer. True: it will not fire. False: too late, or its message is damaged.
@@ -480,11 +518,13 @@ class AnyStore(Protocol):
         self._calls.close()
 
 
+COMPOSED: Final = ("put_json", "put_table")
+"""Calls that make others, and are nobody's to answer."""
 CALLS: Final = {
     name: call
     for name, call in vars(AnyStore).items()
-    if isinstance(call, FunctionType) and not name.startswith("_")
+    if isinstance(call, FunctionType) and not name.startswith("_") and name not in COMPOSED
 }
-"""Each call by its name."""
+"""Each other call by its name."""
 TURNED: Final = ("delay_ms", "start", "end")
 """Arguments of calls on one timer, or of ranges, that are handed on as `delay` or in ms."""
