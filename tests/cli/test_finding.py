@@ -106,7 +106,7 @@ def test_a_misspelt_group_and_headers(path: Path, run: Run) -> None:
     group = dict(zip(head, line, strict=True))
     assert (group["group"], group["dead letter"], group["dead"]) == ("mailer", "1", "1")
     lines = run("info", path).output.splitlines()
-    assert lines[0] == "what\tvalue"
+    assert lines[0] == f"path\t{path}"
     assert "level\tdelay\toffset\tend\tlag\toverdue" in lines
 
 

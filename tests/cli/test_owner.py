@@ -99,9 +99,9 @@ def test_dead_retry_and_groups(run: Run, path: Path, owner: timerstore.TimerStor
     terminal = {"FORCE_COLOR": "1", "COLUMNS": "120"}
     (row,) = [json.loads(line) for line in run("groups", path, "--json").stdout.splitlines()]
     assert (row["topic"], row["group"], row["dead_letter_count"]) == ("t", "mailer", 3)
-    told = dict(line.split("\t", 1) for line in run("info", path).stdout.splitlines()[:9])
+    told = dict(line.split("\t", 1) for line in run("info", path).stdout.splitlines())
     assert (told["pending"], told["dead letters"]) == ("0", "3")
-    assert "fired, not handled" not in told
+    assert told["fired, not handled"] == "0"
     _, line = run("groups", path).stdout.splitlines()
     assert line.split("\t")[:2] == ["t", "mailer"]
     assert "mailer" in run("groups", path, env=terminal).stdout

@@ -16,9 +16,9 @@ import timerstore
 from tests.cli.shell import SMALL, Run
 from tests.rigs.waiting import wait_until
 from timerstore import TimerStore
-from timerstore.cli.top import look_at
-from timerstore.cli.topview import Look, draw, lateness, rates, sparkline
+from timerstore.cli.top import Look, draw, look_at, sparkline
 from timerstore.control.asking import find_owner
+from timerstore.watching.sections import lateness, rates
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -58,17 +58,20 @@ def test_of_nobody(path: Path, run: Run) -> None:
 
 def test_rates_and_lateness_are_those_between_two_looks(looks: tuple[Look, Look]) -> None:
     before, now = looks
-    passed_s = now.at_s - before.at_s
-    assert rates(now, before)["put"] == pytest.approx(30 / passed_s)
-    assert rates(now, before)["fired"] == pytest.approx(15 / passed_s)
-    assert rates(now, before)["handled"] == pytest.approx(5 / passed_s)
+    since = now.since(before)
+    assert since.passed_s == now.at_s - before.at_s
+    found = rates(now.stats, since)
+    assert found["put"] == pytest.approx(30 / since.passed_s)
+    assert found["fired"] == pytest.approx(15 / since.passed_s)
+    assert found["handled"] == pytest.approx(5 / since.passed_s)
     for name in ("put_bytes", "fired_bytes", "rolled_bytes"):
         appended = now.stats[name] - before.stats[name]
-        assert rates(now, before)[name] == pytest.approx(appended / passed_s)
-    assert rates(now, before)["put_bytes"] > 0 and rates(now, before)["fired_bytes"] > 0
-    p50_ms, p99_ms, max_ms = lateness(now, before)
+        assert found[name] == pytest.approx(appended / since.passed_s)
+    assert found["put_bytes"] > 0 and found["fired_bytes"] > 0
+    p50_ms, p99_ms, max_ms = lateness(now.stats, since)
     assert 0 <= p50_ms <= p99_ms <= max_ms
-    assert lateness(now, now) == lateness(now, before)  # nothing fired: of everything
+    nothing_since = now.since(now)  # nothing fired: of everything
+    assert lateness(now.stats, nothing_since) == lateness(now.stats, since)
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])

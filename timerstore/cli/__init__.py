@@ -8,7 +8,6 @@ looking.py      info, pending, search, get, count, horizon
 find.py         find
 operating.py    health, pause, resume
 top.py          top
-topview.py      what top draws
 tail.py         tail
 backlog.py      groups
 dead.py         dead

@@ -18,9 +18,10 @@ from typer.core import TyperCommand, TyperGroup
 
 from timerstore.cli.output import Output
 from timerstore.cli.status import MEANING, Status, status_of
-from timerstore.cli.texts import shown_from, shown_here
+from timerstore.cli.texts import shown_here
 from timerstore.cli.times import Instant, now_ms, parse_instant
 from timerstore.errors import TimerStoreError
+from timerstore.ground.amounts import shown_from
 from timerstore.timelog.files.smallfile import read_small
 
 if TYPE_CHECKING:

@@ -24,11 +24,11 @@ from timerstore.cli.status import TOO_LATE
 from timerstore.cli.texts import (
     body_field,
     shown_body,
-    shown_from,
     shown_here,
     whole_text,
 )
 from timerstore.errors import InvalidArgumentError
+from timerstore.ground.amounts import shown_from
 from timerstore.ground.moments import shown_time
 
 if TYPE_CHECKING:

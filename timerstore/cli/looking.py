@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from operator import attrgetter, itemgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -29,14 +29,14 @@ from timerstore.cli.status import TOO_LATE
 from timerstore.cli.texts import (
     body_field,
     shown_body,
-    shown_from,
     shown_here,
     whole_text,
 )
 from timerstore.cli.times import parse_delay
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.amounts import exact_span, shown_bytes
+from timerstore.ground.amounts import shown_from
 from timerstore.ground.moments import shown_time
+from timerstore.watching.sections import Fact, sections
 
 if TYPE_CHECKING:
     from timerstore.pending.timers import Timer
@@ -58,7 +58,6 @@ _AHEAD = {
     7 * 86_400_000: "a week",
 }
 """The spans of `Upcoming.within`."""
-_LATE = ("p50", "p99", "max")
 
 
 # --- info
@@ -72,132 +71,12 @@ def info(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) ->
     """
     with answering(as_json=as_json) as out, looking(out, path, config) as look:
         stats = look.stats().to_dict()
-        told = {"path": str(path), "as_of_ms": look.as_of_ms} | stats
-        if not out.on_terminal and not as_json:
-            out.line("what", "value")
-        out.values(told, info_of(path, look.as_of_ms, stats))
         if as_json:
+            out.json({"path": str(path), "as_of_ms": look.as_of_ms} | stats)
             return
-        show_topics(out, stats["topics"], look.as_of_ms)
-        show_levels(out, stats["levels"])
-        if look.owner is not None:
-            show_services(out, stats["services"])
-
-
-def show_services(out: Output, services: Iterable[dict[str, Any]]) -> None:
-    """Show what each service does, and what waits for it."""
-    rows = [
-        (f"service {each['name']}", f"{each['busy_share']:.1%}", f"{each['queue_count']:,}")
-        for each in services
-    ]
-    show_section(out, ["", ">busy", ">waiting"], rows, ["service", "busy", "waiting"])
-
-
-def show_section(
-    out: Output, columns: list[str], rows: list[tuple[Any, ...]], names: list[str]
-) -> None:
-    """Show a table below others; `names`: those of its columns in a pipe."""
-    if out.on_terminal:
-        out.say()
-    else:
-        out.line(*names)
-    out.table(columns, rows)
-
-
-def show_topics(out: Output, topics: list[dict[str, Any]], as_of_ms: int) -> None:
-    """Show what each topic has pending, and what became of the rest."""
-    if not out.on_terminal:
-        for each in topics:
-            out.table(["", "", ""], topic_lines(each))
-        return
-    rows = []
-    for each in topics:
-        next_ms, oldest_ms = each["next_due_ms"], each["oldest_due_ms"]
-        rows.append(
-            (
-                each["topic"],
-                f"{each['pending_count']:,}",
-                "" if next_ms is None else shown_from(next_ms, as_of_ms),
-                "" if oldest_ms is None else shown_from(oldest_ms, as_of_ms),
-                shown_bytes(each["pending_bytes"]) if each["pending_bytes"] else "",
-                f"{each['fired_count']:,}" if each["fired_count"] else "",
-                *(f"{each[f'lateness_{q}_ms']:,}" if each["fired_count"] else "" for q in _LATE),
-            )
-        )
-    if rows:
-        out.say()
-        columns = (">pending", "next due", "overdue", ">bodies", ">fired", ">late p50", ">p99")
-        out.table(["topic", *columns, ">max ms"], rows)
-
-
-def topic_lines(topic: dict[str, Any]) -> list[tuple[str, str, object]]:
-    """Return what a pipe is told of a topic; what is 0 or unknown is left out."""
-    name, lines = topic["topic"], [("pending in", topic["topic"], topic["pending_count"])]
-    if topic["oldest_due_ms"] is not None:
-        lines.append(("overdue in", name, shown_time(topic["oldest_due_ms"])))
-    if topic["fired_count"]:
-        late = ", ".join(f"{each} {topic[f'lateness_{each}_ms']} ms" for each in _LATE)
-        lines.append(("late in", name, late))
-    return [line for line in lines if line[2]]
-
-
-def show_levels(out: Output, levels: Iterable[dict[str, Any]]) -> None:
-    """Show what each delay level does that was ever used."""
-    rows = [
-        (
-            *(f"level {each['level']}", exact_span(each["delay_ms"]), each["offset"]),
-            *(each["end"], each["lag_count"], f"{each['overdue_ms'] / 1000:.3f} s"),
-        )
-        for each in levels
-        if each["end"]
-    ]
-    if rows:
-        columns = ["", ">delay", ">offset", ">end", ">lag", ">overdue"]
-        show_section(out, columns, rows, ["level", *(name[1:] for name in columns[1:])])
-
-
-def info_of(path: Path, as_of_ms: int, stats: dict[str, Any]) -> dict[str, str]:
-    """Return what a person wants to know of a store."""
-    recovery = stats["recovery"]
-    found = "closed cleanly"
-    if not recovery["clean"]:
-        found = (
-            f"the store had not been closed; {recovery['scanned_count']:,} messages were read again"
-        )
-    return {
-        "path": str(path),
-        "as of": shown_time(as_of_ms),
-        "pending": str(stats["pending_count"]),
-        **waiting_in(stats),
-        "fired up to": shown_time(stats["read_ms"]),
-        "commit log": shown_bytes(stats["commitlog_end"] - stats["commitlog_start"]),
-        "timer log": shown_bytes(stats["timerlog_end"]),
-        **space_of(stats),
-        "unreadable": str(stats["unreadable_count"]),
-        "last time": found,
-    }
-
-
-def waiting_in(stats: dict[str, Any]) -> dict[str, str]:
-    """Return what was fired and is not handled; whose it is `groups` shows."""
-    waiting = sum(each["lag_count"] for each in stats["groups"])
-    dead = {each["group"]: each["dead_letter_count"] for each in stats["groups"]}
-    counts = {"fired, not handled": waiting, "dead letters": sum(dead.values())}
-    return {name: str(count) for name, count in counts.items() if count}
-
-
-def space_of(stats: dict[str, Any]) -> dict[str, str]:
-    """Return how much disk a store takes, with what keeps it."""
-    cleaning = stats["cleaning"]
-    told = {"on disk": shown_bytes(stats["disk_bytes"])}
-    bodies_bytes = sum(each["pending_bytes"] for each in stats["topics"])
-    if cleaning["pending_bytes"] is not None:
-        told["pending take"] = shown_bytes(cleaning["pending_bytes"])
-    elif bodies_bytes:
-        told["pending take"] = f"more than their bodies' {shown_bytes(bodies_bytes)}"
-    if cleaning["kept_by"] != "nothing":
-        told["the rest is kept by"] = cleaning["kept_by"]
-    return told
+        page = sections(stats, look.as_of_ms)
+        of = [Fact("path", str(path), "text"), Fact("as of", look.as_of_ms, "time")]
+        out.page(replace(page, facts=[of, *page.facts]))
 
 
 # --- pending

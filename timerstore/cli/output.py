@@ -25,11 +25,14 @@ from rich.text import Text
 
 from timerstore.cli.status import Status
 from timerstore.ground.amounts import shown, shown_bytes
+from timerstore.watching.sections import Line, Page, drawn_facts, drawn_table, plain_lines
 
 _GAP = 2
 _SHORTENED = (("error", 8), ("body", 8), ("key", 8), ("properties", 8), ("id", 9), ("topic", 8))
 """Columns that give way on a narrow terminal, in this order, each down to so many characters."""
 
+
+_STYLES = {"label": "dim", "value": "bold", "head": "bold"}
 
 Row = TypeVar("Row")
 Columns = Mapping[str, Callable[[Row], object]]
@@ -192,6 +195,20 @@ class Output:
             table.add_row(*(Text(row[i]) for i in used))
         self.console.print(table, soft_wrap=False)
 
+    def page(self, page: Page) -> None:
+        """Show what a store tells of itself; in a pipe as lines of values with tabs between."""
+        if not self.on_terminal:
+            for line in plain_lines(page):
+                self.line(*line)
+            return
+        width = self.console.width
+        blocks = [
+            drawn_facts(page, width),
+            *(drawn_table(each, page, width) for each in page.tables),
+        ]
+        text = Text("\n\n").join(Text("\n").join(map(styled, block)) for block in blocks)
+        self.console.print(text, soft_wrap=False)
+
     @contextmanager
     def progress(self, what: str, unit: str = "") -> Iterator[Callable[..., None]]:
         """Yield a function that takes how much is done, of how much; a bar if somebody looks.
@@ -212,6 +229,13 @@ class Output:
                 progress.update(task, completed=done, total=total)
 
             yield update
+
+
+def styled(line: Line) -> Text:
+    """Return a line of a page with its colours."""
+    text = Text.assemble(*((piece, _STYLES.get(kind, "")) for piece, kind in line))
+    text.highlight_regex(r"[█▏▎▍▌▋▊▉·]{9,}", "green")
+    return text
 
 
 def fit(widths: dict[int, int], index_of: dict[str, int], total: int) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 from datetime import UTC, datetime, timedelta
 
-from timerstore.ground.amounts import shown_span
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -17,20 +15,6 @@ def shown_here(ms: int) -> str:
     except (ValueError, OverflowError, OSError):
         return f"{ms} ms"
     return time.isoformat(timespec="milliseconds" if ms % 1000 else "seconds")
-
-
-def shown_from(ms: int, now_ms: int) -> str:
-    """Return when that is, seen from now.
-
-    >>> shown_from(1_800_003_540_000, 1_800_000_000_000)
-    'in 59 min'
-    >>> shown_from(1_800_000_000_000, 1_800_000_012_000)
-    '12 s ago'
-    """
-    text = shown_span(abs(ms - now_ms))
-    if not text:
-        return "now"
-    return f"in {text}" if ms > now_ms else f"{text} ago"
 
 
 def body_field(body: bytes) -> dict[str, str]:

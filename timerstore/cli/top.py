@@ -5,23 +5,65 @@ from __future__ import annotations
 import select
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from rich.cells import cell_len
 from rich.live import Live
+from rich.text import Text
 
 from timerstore.cli.app import LOOK, AsJson, StorePath, answering, app
 from timerstore.cli.operating import owner_of
-from timerstore.cli.topview import Look, draw
+from timerstore.cli.output import styled
 from timerstore.errors import NotAStoreError
+from timerstore.ground.amounts import short_count, shown, shown_span
+from timerstore.ground.moments import shown_time
+from timerstore.watching.sections import (
+    Earlier,
+    Line,
+    drawn_facts,
+    drawn_table,
+    rates,
+    sections,
+)
 
 if TYPE_CHECKING:
     from timerstore.control.asking import Owner
 
 _QUIT = ("q", "Q", "\x1b", "\x03")
+_BLOCKS: Final = " ▁▂▃▄▅▆▇█"
+_STYLES: Final = {"running": "bold green", "paused": "bold yellow", "behind": "bold yellow"}
+_BAD: Final = "bold red"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A store at one moment; `seconds`: how many fall due in each second ahead."""
+
+    path: Path
+    at_s: float
+    stats: dict[str, Any]
+    health: dict[str, Any]
+    seconds: list[int]
+
+    def since(self, before: Look) -> Earlier:
+        """Return an earlier look as what rates are told from."""
+        return Earlier(before.stats, max(1e-3, self.at_s - before.at_s))
+
+    def to_dict(self, before: Look) -> dict[str, Any]:
+        """Return it for JSON, with the rates since an earlier look."""
+        return {
+            "path": str(self.path),
+            "health": self.health,
+            "rates_per_s": rates(self.stats, self.since(before)),
+            "seconds_ahead": self.seconds,
+            "stats": self.stats,
+        }
 
 
 @app.command(rich_help_panel=LOOK)
@@ -101,3 +143,82 @@ def _quits(wait_s: float) -> bool:
         return False
     ready, _, _ = select.select([sys.stdin], [], [], wait_s)
     return bool(ready) and sys.stdin.read(1) in _QUIT
+
+
+# --- what it draws
+
+
+def draw(now: Look, before: Look, width: int, height: int) -> Text:
+    """Return the screen, of at most `height` lines of `width` cells."""
+    page = sections(now.stats, now.health["now_ms"], now.since(before))
+    facts = drawn_facts(page, width)[: max(3, height // 7)]
+    lines = [_title(now, width), *map(styled, facts), _next_minute(now, width)]
+    lines += [Text(text, style=style) for text, style in _conditions(now)]
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    if not now.stats["topics"]:
+        lines += [Text(), Text("No timer was put yet.", style="dim")]
+    told = [each for each in page.tables if each.name != "level"]  # those `info` shows
+    tables = [drawn_table(each, page, width) for each in told]
+    for i, table in enumerate(tables):
+        left, below = height - len(lines), sum(len(each) + 1 for each in tables[i + 1 :])
+        room = left // (len(tables) - i)
+        if told[i].name == "service":  # always so many
+            room = len(table) + 1
+        count = min(len(table), max(room, left - below) - 1)
+        if count > 1:
+            lines += [Text(), *map(styled, _first(table, count))]
+    return Text("\n").join(lines[:height])
+
+
+def _first(lines: list[Line], count: int) -> list[Line]:
+    if len(lines) <= count:
+        return lines
+    return [*lines[: count - 1], [(f"… {len(lines) - count + 1} more", "label")]]
+
+
+def _title(now: Look, width: int) -> Text:
+    health = now.health
+    state = health["state"]
+    open_ms = health["now_ms"] - health["opened_ms"]
+    right = f"open {shown_span(open_ms) or '0 s'}  {shown_time(health['now_ms'])[:19]}Z"
+    path = shown(str(now.path))
+    room = max(8, width - cell_len(right) - cell_len(state) - 4)
+    if len(path) > room:
+        path = "…" + path[1 - room :]
+    title = Text.assemble((path, "bold"), "  ", (state, _STYLES.get(state, _BAD)))
+    title.pad_right(max(1, width - cell_len(title.plain) - cell_len(right)))
+    title.append(right, style="dim")
+    return title
+
+
+def _next_minute(now: Look, width: int) -> Text:
+    most = short_count(max(now.seconds, default=0))
+    due = f" {short_count(sum(now.seconds))} due, {most}/s at most"
+    name = "next minute "
+    blocks = sparkline(now.seconds, max(10, min(60, width - len(name) - len(due))))
+    return Text.assemble((name, "dim"), (blocks, "cyan"), (due, "dim"))
+
+
+def _conditions(now: Look) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong first of all, and what to do, each with its style."""
+    for condition in now.health["conditions"][:1]:
+        style = _STYLES.get(condition["state"], _BAD)
+        first_place, *others = condition["what"].split("; ")
+        yield shown(f"{first_place}; …" if others else first_place), style
+        yield shown(condition["cure"].replace("PATH", str(now.path))), style
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Return values as blocks, at most `width` of them; neighbours share one if there are more.
+
+    >>> sparkline([0, 1, 2, 4, 8], 5)
+    ' ▁▂▄█'
+    """
+    if len(values) > width:
+        edges = [len(values) * i // width for i in range(width + 1)]
+        values = [max(values[a:b]) for a, b in pairwise(edges)]
+    peak = max(values, default=0)
+    if not peak:
+        return _BLOCKS[1] * len(values)
+    return "".join(_BLOCKS[-(-int(8 * value) // int(peak)) if value else 0] for value in values)

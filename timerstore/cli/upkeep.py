@@ -6,10 +6,9 @@ import shlex
 from pathlib import Path
 
 from timerstore.cli.app import CHECK, AsJson, ConfigFile, StorePath, answering, app
-from timerstore.cli.looking import space_of
 from timerstore.cli.open_store import changing, open_to_change
-from timerstore.ground.amounts import shown_bytes
 from timerstore.ground.moments import shown_time
+from timerstore.watching.sections import Fact, Page, disk_facts
 
 
 @app.command(rich_help_panel=CHECK)
@@ -26,7 +25,10 @@ def clean(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) -
         stats = store.stats().to_dict()
         kept_by, on_disk = stats["cleaning"]["kept_by"], stats["disk_bytes"]
         told = {"path": str(path), "freed": freed, "disk_bytes": on_disk, "kept_by": kept_by}
-        out.values(told, {"freed": shown_bytes(freed)} | space_of(stats))
+        if as_json:
+            out.json(told)
+        else:
+            out.page(Page([[Fact("freed", freed, "bytes")], *disk_facts(stats)], []))
 
 
 @app.command(rich_help_panel=CHECK)

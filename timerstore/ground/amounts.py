@@ -61,6 +61,20 @@ def shown_span(ms: int) -> str:
     return f"{count:,} {large}" + (f" {rest // small_ms} {small}" if rest >= small_ms else "")
 
 
+def shown_from(ms: int, now_ms: int) -> str:
+    """Return when that is, seen from now.
+
+    >>> shown_from(1_800_003_540_000, 1_800_000_000_000)
+    'in 59 min'
+    >>> shown_from(1_800_000_000_000, 1_800_000_012_000)
+    '12 s ago'
+    """
+    text = shown_span(abs(ms - now_ms))
+    if not text:
+        return "now"
+    return f"in {text}" if ms > now_ms else f"{text} ago"
+
+
 def short_count(count: float) -> str:
     """Return a count in at most seven characters.
 

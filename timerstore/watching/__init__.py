@@ -12,7 +12,7 @@
     metric.py          what a metric is
     metrictable.py     all of them, for Prometheus and OpenTelemetry
     services.py        what each service does or waits for, how long a stage takes
-    shown.py           statistics as a text to be read
+    sections.py        what a store tells of itself, as facts and tables, for whoever shows it
     topics.py          what each topic holds, what became of its timers, when the others fall due
     topicmetrics.py    that, as metrics
     stats.py           what `stats()` returns

@@ -15,8 +15,8 @@ from timerstore.pending.timers import Timer, read_timer
 from timerstore.services.looking.slot_units import slot_units
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.segmenttable import TABLE_LENGTH
+from timerstore.watching.sections import NOTHING
 
-NOTHING: Final = "nothing"
 _LOOKED_AT_MAX: Final = 4_096
 """Units of one slot among which a timer is looked for."""
 _TRIES_MAX: Final = 16

@@ -19,6 +19,7 @@ from timerstore.timelog.bytes.format import UNIT_BYTES
 from timerstore.watching.followedcopies import CopyStats, read_copies
 from timerstore.watching.groups import GroupStats, read_groups
 from timerstore.watching.keeper import kept_by
+from timerstore.watching.sections import as_text, sections
 from timerstore.watching.services import (
     ServiceStats,
     StageStats,
@@ -26,7 +27,6 @@ from timerstore.watching.services import (
     read_stages,
     unlinked_age_ms,
 )
-from timerstore.watching.shown import shown_stats
 from timerstore.watching.topics import TopicStats, read_topics
 
 
@@ -139,7 +139,7 @@ class Stats:
 
     def __str__(self) -> str:
         """Show what a person looks for, in some forty lines of 100 columns at most."""
-        return shown_stats(self)
+        return as_text(sections(self.to_dict()))
 
     def _repr_html_(self) -> str:
         """Show the same in a notebook."""
