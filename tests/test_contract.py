@@ -1,4 +1,4 @@
-"""What each kind of store does alike: a store, a client of one, one that is shared.
+"""What each kind of store does alike: a store, awaited or not, a client of one, one that is shared.
 
 A test takes `store`, which has the files, and `client`, which makes the calls and may be that store
 itself. What only one kind does is tested beside it.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -18,8 +19,16 @@ import pyarrow as pa
 import pytest
 
 import timerstore
+from tests.rigs.awaited import awaited
 from tests.small_store import SMALL
-from timerstore import AnyStore, InvalidArgumentError, TimerStore, TimerStoreError, TooLateError
+from timerstore import (
+    AnyStore,
+    InvalidArgumentError,
+    ReadOnlyError,
+    TimerStore,
+    TimerStoreError,
+    TooLateError,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 HOUR = timedelta(hours=1)
@@ -33,13 +42,16 @@ def store(tmp_path: Path) -> Iterator[TimerStore]:
         yield store
 
 
-@pytest.fixture(params=["store", "client", "shared"])
+@pytest.fixture(params=["store", "client", "shared", "awaited"])
 def client(request: pytest.FixtureRequest, store: TimerStore) -> Iterator[AnyStore]:
     """Who makes the calls."""
     if request.param == "store":
         yield store
     elif request.param == "client":
         with timerstore.connect(store.path, timeout=5) as client:
+            yield client
+    elif request.param == "awaited":
+        with awaited(store) as client:
             yield client
     else:
         with timerstore.open(store.path, share=True, config=SMALL) as shared:
@@ -235,6 +247,53 @@ def test_errors_of_a_state(store: TimerStore, client: AnyStore) -> None:
     client.put(b"x")
 
 
+@pytest.fixture(params=["plain", "awaited"])
+def looking(request: pytest.FixtureRequest, store: TimerStore) -> Iterator[AnyStore]:
+    """Who has opened the same files to look at them."""
+    with ExitStack() as stack:
+        opened = timerstore.open(store.path, read_only=True)
+        stack.enter_context(opened)
+        yield stack.enter_context(awaited(opened)) if request.param == "awaited" else opened
+
+
+CHANGING: list[Callable[[Any, str], object]] = [
+    lambda s, id: s.put(b"x"),
+    lambda s, id: s.put_many([b"x"]),
+    lambda s, id: s.cancel(id),
+    lambda s, id: s.cancel_many([id]),
+    lambda s, id: s.cancel_key("t", "k"),
+    lambda s, id: s.reschedule(id, delay=HOUR),
+    lambda s, id: next(s.consume("t")),
+    lambda s, id: s.pull("t"),
+    lambda s, id: s.flush(),
+    lambda s, id: s.handover(),
+]
+
+
+@pytest.fixture
+def filled(store: TimerStore) -> list[str]:
+    return list(
+        store.put_many([b"a", b"b"], topic="t", delay_ms=[10**9, 2 * 10**9], keys=["k", "l"])
+    )
+
+
+def test_who_looks_sees_what_the_store_says_and_changes_nothing(
+    store: TimerStore, filled: list[str], looking: AnyStore
+) -> None:
+    assert [looking.get(id) for id in filled] == [store.get(id) for id in filled]
+    assert looking.get_key("t", "k") == store.get_key("t", "k")
+    assert list(looking.pending()) == list(store.pending()) and looking.count("t") == 2
+    assert looking.pending_columns().equals(store.pending_columns())
+    assert looking.horizon(1_000).start_ms.tolist() == store.horizon(1_000).start_ms.tolist()
+    for change in CHANGING:
+        with pytest.raises(ReadOnlyError, match="read_only=True"):
+            change(looking, filled[0])
+    looking.close()
+    with pytest.raises(TimerStoreError):
+        looking.count()
+    assert store.count() == 2
+
+
 def test_messages_are_handed_out_and_settled(store: TimerStore, client: AnyStore) -> None:
     ids = client.put_many(
         [b"%d" % i for i in range(6)], topic="t", keys=[f"k{i}" for i in range(6)]
@@ -282,6 +341,9 @@ def test_a_message_is_acknowledged_with_what_comes_in_its_place(
     with pytest.raises(InvalidArgumentError):
         second.ack_and_put(b"x", delay=HOUR, delay_level=1)
     assert store.count() == 3 and len(store.pull("t", timeout=0)) == 0
+    client.put(b"c", topic="t")
+    (third,) = client.pull("t", timeout=10)
+    assert third.ack_and_put(b"not", key="k", if_absent=True) == next_id and store.count() == 3
 
 
 def test_an_iterator_gives_back_what_it_did_not_yield(store: TimerStore, client: AnyStore) -> None:

@@ -11,7 +11,7 @@ import timerstore
 from tests.rigs.tablerows import rows_in
 from tests.sparse_copy import copy_tree
 from timerstore.core.readonlycore import PrivateDisk
-from timerstore.errors import NotAStoreError, ReadOnlyError, TimerStoreError
+from timerstore.errors import NotAStoreError
 from timerstore.timelog.files.identity import Sizes
 from timerstore.timelog.reading.reader import StoreReader
 
@@ -99,28 +99,6 @@ def test_a_folder_without_write_permission_is_enough(tmp_path: Path) -> None:
         assert looking.count() > 0
     for each in every:
         os.chmod(each, 0o700 if each.is_dir() else 0o600)
-
-
-def test_whatever_would_change_it_is_refused(tmp_path: Path) -> None:
-    store, clock = filled(tmp_path / "store")
-    store.close()
-    with timerstore.open(tmp_path / "store", read_only=True, clock=clock) as looking:
-        timer = next(looking.pending())
-        for call in (
-            lambda: looking.put(b"x"),
-            lambda: looking.put_many([b"x"]),
-            lambda: looking.cancel(timer.id),
-            lambda: looking.cancel_many([timer.id]),
-            lambda: looking.reschedule(timer.id, delay=timedelta(hours=1)),
-            lambda: looking.consume("t"),
-            lambda: looking.pull("t"),
-            lambda: looking.flush(),
-            lambda: looking.handover(),
-        ):
-            with pytest.raises(ReadOnlyError, match="read_only=True"):
-                call()
-    with pytest.raises(TimerStoreError):
-        looking.count()
 
 
 def test_there_must_be_a_store(tmp_path: Path) -> None:

@@ -162,29 +162,6 @@ def test_nack_is_finished_though_its_task_is_cancelled(tmp_path: Path, kind: str
     run(kind, main)
 
 
-def test_a_message_is_acknowledged_with_the_next_one(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with timerstore.aio.open(tmp_path / "s", config=GROUP) as store:
-            await store.put(b"first", topic="t")
-            (d,) = await store.pull("t")
-            id = await d.ack_and_put(b"next", delay=5 * MS)
-            (following,) = await store.pull("t")
-            assert (following.id, following.body) == (id, b"next")
-            with pytest.raises(timerstore.TooLateError):
-                await d.ack_and_put(b"never")
-            assert len(await following.ack_and_put_many([{"body": b"a"}, {"body": b"b"}])) == 2
-            assert in_flight(store, "t") == 0
-            rest = [d async for d in store.consume("t", timeout=0.2)]
-            assert {d.body for d in rest} == {b"a", b"b"}
-            far = await rest[0].ack_and_put(
-                b"far", key="k", if_absent=True, at_ms=4_000_000_000_000
-            )
-            assert await rest[1].ack_and_put(b"not", key="k", if_absent=True) == far
-            assert in_flight(store, "t") == 0 and await store.count() == 1
-
-    run("asyncio", main)
-
-
 @asynccontextmanager
 async def turns() -> AsyncIterator[list[int]]:
     """Count the loop's turns meanwhile."""
@@ -280,22 +257,5 @@ def test_a_manual_clock(tmp_path: Path) -> None:
             (d,) = await waiting
             assert (d.body, d.fired_ms - d.due_ms) == (b"later", 0)
             d.ack()
-
-    run("asyncio", main)
-
-
-def test_a_batch_is_what_a_batch_is(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with timerstore.aio.open(tmp_path / "s", config=SMALL) as store:
-            await put_now(store, 3)
-            batch = await store.pull("t", max_count=2)
-            assert isinstance(batch, timerstore.Batch) and len(batch) == 2
-            assert batch.to_arrow()["body"].to_pylist() == [b"0", b"1"]
-            assert batch.message(1).body == b"1" and batch.topic == "t"
-            assert [d.id for d in batch] == batch.ids.to_pylist()
-            assert all(isinstance(d, timerstore.aio.Delivery) for d in batch)
-            batch.ack()
-            assert in_flight(store, "t") == 0
-            assert len(await store.pull("t", timeout=0.01, group="g", max_count=60_000)) == 3
 
     run("asyncio", main)

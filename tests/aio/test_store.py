@@ -257,6 +257,8 @@ def test_another_loop_or_no_loop_is_told_so(tmp_path: Path, kind: str) -> None:
             assert await store.count() == 0
 
     run(kind, main)
+    with pytest.raises(timerstore.InvalidArgumentError):
+        timerstore.aio.attach("timers/")  # type: ignore[arg-type]
 
 
 @loops
@@ -413,44 +415,6 @@ def test_a_cancelled_opening_leaves_nothing_open(tmp_path: Path, kind: str) -> N
                 await asyncio.sleep(0.01)
 
     run(kind, main)
-
-
-def test_a_read_only_store_can_be_looked_at(tmp_path: Path) -> None:
-    with timerstore.open(tmp_path / "s", config=SMALL) as plain:
-        id = plain.put(b"x", topic="t", delay=HOUR)
-
-    async def main() -> None:
-        async with timerstore.aio.open(tmp_path / "s", read_only=True) as store:
-            timer = await store.get(id)
-            assert timer is not None and [t.id async for t in store.pending()] == [id]
-            for call in (store.put(b"x"), store.cancel(id), store.flush(), store.pull("t")):
-                with pytest.raises(timerstore.ReadOnlyError):
-                    await call
-
-    run("asyncio", main)
-
-
-def test_a_wrong_argument_is_told_as_ever(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with timerstore.aio.open(tmp_path / "s", config=SMALL) as store:
-            for call in (
-                store.put("text"),  # type: ignore[arg-type]
-                store.put_many(5),
-                store.put_many([b"x", 5]),
-                store.pull("t", max_count=0),
-                store.pull("a/b", timeout=0),
-                store.horizon(0),
-            ):
-                with pytest.raises(timerstore.InvalidArgumentError):
-                    await call
-            with pytest.raises(timerstore.InvalidArgumentError):
-                store.consume("t", timeout="soon")  # type: ignore[arg-type]
-            with pytest.raises(timerstore.UnknownTimerError):
-                await store.cancel("nonsense")
-
-    run("asyncio", main)
-    with pytest.raises(timerstore.InvalidArgumentError):
-        timerstore.aio.attach("timers/")  # type: ignore[arg-type]
 
 
 @loops
