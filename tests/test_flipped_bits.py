@@ -46,6 +46,8 @@ KINDS = {
     "counts": "config/timermetrics",
     "sums": "config/wheelsums",
     "counters": "config/topiccounts",
+    "counts ahead": "config/aheadcounts",
+    "cancelled": "config/cancelledset",
     "flush times": "checkpoint",
     "sizes": "timerstore.json",
 }

@@ -70,6 +70,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.put_many([b"c"] * 20, topic="t", delay_ms=range(0, 80_000, 4_000))
         store.put(b"e", topic="t", delay_level=1)
         store.put(b"f", topic="t", delay=timedelta(hours=1), key="k")
+        assert store.get_key("t", "k")
         clock.advance(timedelta(seconds=5))
         store.pull("t", max_count=1, timeout=0).ack()
     (path / "abort").write_text("123")
@@ -110,7 +111,7 @@ def parts() -> list[str]:
         *(f"{folder}/{0:020d}" for folder in ("commitlog", "timerlog", "consumequeue/t/0")),
         *("consumequeue/rmq_sys_wheel_timer", "config/consumerOffset.json.bak"),
         *("config/timercheck.tmp", "config/consumerOffset.json.tmp"),
-        *("index", "index/20270115080000000", "config/keyindex.json"),
+        *("index", "index/20270115080000000", "config/keyindex"),
     ]
 
 

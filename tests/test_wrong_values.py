@@ -117,7 +117,7 @@ def names(folder: Path) -> set[str]:
 FILES = (
     *("timerstore.json", "config/consumerOffset.json", "config/delayOffset.json"),
     *("config/timermetrics", "config/timerstoreGroups.json", "config/switches.json"),
-    *("config/keyindex.json", "config/restored.json", "config/rebuild.json"),
+    *("config/restored.json", "config/rebuild.json"),
 )
 CALLS: list[Callable[[Path, Path], object]] = [
     lambda path, other: timerstore.verify(path),

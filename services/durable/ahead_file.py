@@ -1,19 +1,17 @@
 """`config/aheadcounts`: when what is pending falls due, by topic, as of a clean close.
 
 So that opening need not look at every timer. It is the arrays as they are in memory, without their
-zeros, and counts only with the rest of that close: if the log ends elsewhere, or the clock went
-back, opening counts again.
+zeros. If they do not hold, or the clock went back, opening counts again.
 """
 
 from __future__ import annotations
 
-import zlib
 from typing import Any, Final
 
 import numpy as np
 
-from timerstore.errors import TimerStoreError
 from timerstore.services.engine.engine import Engine
+from timerstore.timelog.files.derived import AHEAD_FILE, Stamp, read_derived, write_derived
 from timerstore.timelog.files.names import INT32_MAX, is_topic
 from timerstore.timelog.writing.append import NAME_STRIDE
 from timerstore.timelog.writing.tally import (
@@ -28,9 +26,6 @@ from timerstore.timelog.writing.tally import (
     TALLY_WORDS,
 )
 
-AHEAD_FILE: Final = "aheadcounts"
-_HEAD: Final = np.dtype([("crc", "<u4"), ("row_count", "<u4"), ("log_end", "<i8")])
-_CRC_FROM: Final = 4
 _WORDS: Final = slice(PENDING_BYTES, KEPT_FROM + DUE_RING_COUNT)
 _ROW: Final = np.dtype(
     [
@@ -44,14 +39,13 @@ _BUCKET: Final = np.dtype([("place", "<i8"), ("count", "<i8")])
 """Counts of what is due: `place` is its row's number here × AHEAD_BUCKETS + the bucket."""
 
 
-def write_ahead(engine: Engine) -> None:
+def write_ahead(engine: Engine, stamp: Stamp) -> None:
     """Write the file; no service runs any more. Durable on return. O(queues)."""
     words, ahead = _of_rows(engine)
     kept = words[:, KEPT_FROM : KEPT_FROM + DUE_RING_COUNT].any(axis=1) | (words[:, FAR_COUNT] != 0)
     numbers = [row for row in range(len(engine.queues.topics)) if kept[row]]
-    rows, head = np.zeros(len(numbers), _ROW), np.zeros(1, _HEAD)
-    head["log_end"], head["row_count"] = engine.commitlog.end, len(rows)
-    rows["words"], buckets = words[numbers, _WORDS], [np.zeros(0, _BUCKET)]
+    rows, buckets = np.zeros(len(numbers), _ROW), [np.zeros(0, _BUCKET)]
+    rows["words"] = words[numbers, _WORDS]
     rows["queue_id"] = engine.queues.table.queue_id[numbers]
     for place, row in enumerate(numbers):
         name = np.frombuffer(engine.queues.topics[row], np.uint8)
@@ -60,27 +54,15 @@ def write_ahead(engine: Engine) -> None:
         used = np.flatnonzero(counts)
         buckets.append(np.zeros(len(used), _BUCKET))
         buckets[-1]["place"], buckets[-1]["count"] = place * AHEAD_BUCKETS + used, counts[used]
-    content = rows.tobytes() + np.concatenate(buckets).tobytes()
-    head["crc"] = zlib.crc32(content, zlib.crc32(head.tobytes()[_CRC_FROM:]))
-    engine.disk.replace(engine.path / "config" / AHEAD_FILE, head.tobytes() + content)
+    write_derived(engine.disk, engine.path / AHEAD_FILE, stamp, rows, np.concatenate(buckets))
 
 
-def take_ahead(engine: Engine, log_end: int) -> bool:
+def take_ahead(engine: Engine, stamp: Stamp) -> bool:
     """Take the counts; False, and nothing taken, if they do not hold."""
-    try:
-        data = engine.disk.read(engine.path / "config" / AHEAD_FILE) or b""
-    except TimerStoreError:
+    arrays = read_derived(engine.disk, engine.path / AHEAD_FILE, stamp, _ROW, _BUCKET)
+    if arrays is None:
         return False
-    if len(data) < _HEAD.itemsize:
-        return False
-    head = np.frombuffer(data, _HEAD, 1)[0]
-    if int(head["crc"]) != zlib.crc32(data[_CRC_FROM:]) or head["log_end"] != log_end:
-        return False
-    try:
-        rows = np.frombuffer(data, _ROW, int(head["row_count"]), _HEAD.itemsize)
-        buckets = np.frombuffer(data, _BUCKET, offset=_HEAD.itemsize + rows.nbytes)
-    except ValueError:  # it is shorter than it says
-        return False
+    rows, buckets = arrays
     topics = [each["name"][: each["name_bytes"]].tobytes() for each in rows]
     sound = all(map(is_topic, topics)) and (rows["queue_id"] >= 0).all()
     sound &= (0 <= buckets["place"]).all() and (buckets["place"] < len(rows) * AHEAD_BUCKETS).all()

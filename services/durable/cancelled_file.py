@@ -1,18 +1,15 @@
 """`config/cancelledset`: which timers still ahead were cancelled, as of a clean close.
 
-So that opening need not look for deletes among all units. It counts only if it is of the close that
-wrote the checkpoint: the log ends where it says, and the set has as many entries.
+So that opening need not look for deletes among all units.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
-from typing import Final
 
 import numpy as np
 
-from timerstore.errors import CorruptStoreError, TimerStoreError
+from timerstore.errors import CorruptStoreError
 from timerstore.jit.record import Rows, Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.instant import used_slots
@@ -21,18 +18,13 @@ from timerstore.services.looking.slot_units import chain_units
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import IDENTITY_HELD
 from timerstore.timelog.files.checkpoint import TimerCheckpoint
+from timerstore.timelog.files.derived import CANCELLED_FILE, Stamp, read_derived, write_derived
 from timerstore.wheel import judge
 from timerstore.wheel.cancelled import are_of_level
 from timerstore.wheel.sets import SET_ENTRY_WORDS
 
-CANCELLED_FILE: Final = "cancelledset"
-_HEAD = np.dtype([("mark", "S4"), ("crc", ">u4"), ("log_end", ">i8"), ("set_count", ">i8")])
-_MARK: Final = b"TMCS"
-_CRC_FROM: Final = 8
-_WORD: Final = ">i8"
 
-
-def write_cancelled(engine: Engine, checkpoint: TimerCheckpoint) -> None:
+def write_cancelled(engine: Engine, stamp: Stamp, checkpoint: TimerCheckpoint) -> None:
     """Write the file of a clean close; no service runs any more. Durable on return.
 
     O(set + units of slots that were claimed). What is held is left out: opening finds it behind L.
@@ -45,12 +37,8 @@ def write_cancelled(engine: Engine, checkpoint: TimerCheckpoint) -> None:
         passed = list(_passed_targets(engine, checkpoint))
     except CorruptStoreError:  # opening names it when it reads all units
         return
-    head = np.zeros(1, _HEAD)
-    head["mark"], head["log_end"] = _MARK, engine.commitlog.end
-    head["set_count"] = checkpoint.cancelled_count
-    content = np.concatenate([entries[is_kept], *passed]).astype(_WORD).tobytes()
-    head["crc"] = zlib.crc32(content, zlib.crc32(head.tobytes()[_CRC_FROM:]))
-    engine.disk.replace(engine.path / "config" / CANCELLED_FILE, head.tobytes() + content)
+    identities = np.concatenate([entries[is_kept], *passed])
+    write_derived(engine.disk, engine.path / CANCELLED_FILE, stamp, identities)
 
 
 def _passed_targets(engine: Engine, checkpoint: TimerCheckpoint) -> Iterator[Rows]:
@@ -69,20 +57,10 @@ def _passed_targets(engine: Engine, checkpoint: TimerCheckpoint) -> Iterator[Row
         yield np.stack((found.high[known], found.low[known]), axis=1)
 
 
-def read_cancelled(engine: Engine, log_end: int, set_count: int) -> Rows | None:
-    """Return the identities in it, int64[n, 2]; None if the file is not of that close."""
-    path = engine.path / "config" / CANCELLED_FILE
-    try:
-        data = engine.disk.read(path) or b""
-        if len(data) < _HEAD.itemsize or (len(data) - _HEAD.itemsize) % (8 * SET_ENTRY_WORDS):
-            return None
-        head = np.frombuffer(data, _HEAD, 1)[0]
-        if head["mark"] != _MARK or int(head["crc"]) != zlib.crc32(data[_CRC_FROM:]):
-            raise CorruptStoreError(f"config/{CANCELLED_FILE}", 0, "the checksum does not match")
-    except TimerStoreError as e:
-        engine.damage.note(f"config/{CANCELLED_FILE}", 0, str(e))
+def read_cancelled(engine: Engine, stamp: Stamp) -> Rows | None:
+    """Return the identities in it, int64[n, 2]; None if it does not hold."""
+    arrays = read_derived(engine.disk, engine.path / CANCELLED_FILE, stamp, np.dtype("<i8"))
+    if arrays is None or len(arrays[0]) % SET_ENTRY_WORDS:
         return None
-    if (int(head["log_end"]), int(head["set_count"])) != (log_end, set_count):
-        return None
-    words: Rows = np.frombuffer(data, _WORD, offset=_HEAD.itemsize).astype(np.int64)
-    return words.reshape(-1, SET_ENTRY_WORDS)
+    words: Rows = arrays[0].reshape(-1, SET_ENTRY_WORDS)
+    return words

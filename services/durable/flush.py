@@ -44,6 +44,7 @@ from timerstore.timelog.files.checkpoint import (
     write_checkpoint,
     write_store_checkpoint,
 )
+from timerstore.timelog.files.derived import Stamp
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import sealed, write_json
 from timerstore.timelog.files.oserrors import store_error
@@ -167,7 +168,7 @@ class Flusher:
         with self.commit.alone.guard():
             self._check()
             engine, world = self.engine, self.engine.world
-            noted = engine.keys.note(clean=clean)  # before the log's end is captured
+            engine.keys.drop_settled()
             # Before: what is asked for from now on is the next one's.
             world.dequeue_put.flush_wanted = 0
             captured = capture(world)
@@ -198,7 +199,6 @@ class Flusher:
             )
             try:
                 self._write(checkpoint, captured)
-                engine.keys.write(noted)
             except FlushFailedError as e:
                 self._fail(e)
                 raise
@@ -263,8 +263,10 @@ class Flusher:
             "damage": engine.damage.lasting(),
         }
         write_json(engine.disk, config / "timermetrics", sealed(metrics))
-        write_ahead(engine)
-        write_cancelled(engine, checkpoint)
+        stamp = Stamp(engine.store_tag, checkpoint.sequence, engine.commitlog.end)
+        write_ahead(engine, stamp)
+        write_cancelled(engine, stamp, checkpoint)
+        engine.keys.write(stamp)
         write_store_checkpoint(
             engine.disk, engine.path / "checkpoint", stored_ms, engine.commitlog.end
         )
@@ -280,13 +282,15 @@ class Flusher:
     # --- the thread
 
     def start(self) -> None:
-        """Start the thread that makes checkpoints."""
+        """Start the thread that makes checkpoints, and that of the key index."""
         thread = BackgroundThread("timerstore-flush", self._run, self._thread_ended)
         thread.start()
         self._thread = thread
+        self.engine.keys.start(self._thread_ended)
 
     def stop(self) -> None:
-        """Stop the thread, without a last flush."""
+        """Stop the threads, without a last flush."""
+        self.engine.keys.stop()
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -309,7 +313,7 @@ class Flusher:
             idle, seen_end = end == seen_end and not wanted, end
             nap_s = min(2 * nap_s, _IDLE_TICK_S, interval_s) if idle else tick_s
             full = _room_wanted(self.engine.prepare_ahead)
-            full = _room_wanted(self.engine.keys.catch_up) or full
+            full = _room_wanted(self.engine.keys.follow) or full
             if self.on_tick is not None:
                 full = _room_wanted(self.on_tick) or full
             due = self.waiting_for_space is not None or time.monotonic() - last >= interval_s

@@ -160,8 +160,7 @@ class Engine:
         self.hopped_from, self.hopped_until = 0, 0
         """An earlier life's T, which is kept until R is at that slot."""
         self.keys = KeyFiles(
-            *(disk, path, self.queues, self.commitlog, clock, self.store_tag),
-            is_used=config.key_index,
+            *(disk, path, self.queues, self.commitlog, clock), is_used=config.key_index
         )
         self.handed_over = False
         """The files are ready for a broker: the last checkpoint says so."""

@@ -11,6 +11,7 @@ from timerstore.services.looking.level_timers import still_wait
 from timerstore.services.looking.log_units import live_units
 from timerstore.services.looking.read_pending import map_alone, read_timers, reading_all
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.derived import Stamp
 from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.wheel import judge as pending
 from timerstore.wheel.cancelled import are_of_level
@@ -37,11 +38,9 @@ def find_cancelled(engine: Engine, level_deletes: list[Words]) -> None:
     _hold(engine, level_deletes)
 
 
-def take_cancelled(
-    engine: Engine, log_end: int, set_count: int, level_deletes: list[Words]
-) -> None:
+def take_cancelled(engine: Engine, stamp: Stamp, level_deletes: list[Words]) -> None:
     """Take the set that a clean close stored, else find it. O(set)."""
-    stored = read_cancelled(engine, log_end, set_count)
+    stored = read_cancelled(engine, stamp)
     if stored is None:
         find_cancelled(engine, level_deletes)
         return

@@ -45,6 +45,7 @@ from timerstore.services.running.steps import run
 from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.checkpoint import TimerCheckpoint, read_checkpoint, standing
+from timerstore.timelog.files.derived import Stamp
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.wheel.sets import map_put_all, new_table
 from timerstore.wheel.settings import CHECKED, CHECKING
@@ -68,6 +69,13 @@ class Recovery:
         self.queue_index = 0  # Q
         self.linked_before = 0  # the timer log's end before anything is linked
         self.counts: dict[str, Any] | None = None  # what a clean close stored, if it holds
+
+    @property
+    def stamp(self) -> Stamp | None:
+        """That of derived files which hold; None if none does."""
+        if not self.findings.clean or self.checkpoint is None:
+            return None
+        return Stamp(self.engine.store_tag, self.checkpoint.sequence, self.log.end)
 
     @property
     def is_empty(self) -> bool:
@@ -235,28 +243,28 @@ def _begin_to_write(this: Recovery) -> None:
 def _look_for_counts(this: Recovery) -> None:
     """Take what a clean close stored, if nothing has happened since; name the damage it knew."""
     engine = this.engine
-    if not this.findings.clean or this.checkpoint is None:
+    if this.stamp is None:
         return
     is_sound = not engine.damage.count
     counts = stored_counts(engine)
     if counts is None:
         return
     is_sound = is_sound and this.linked_before == engine.timerlog.end and are_sure(counts)
-    if is_sound and take_ahead(engine, this.log.end):
+    if is_sound and take_ahead(engine, this.stamp):
         this.counts = counts
     name_stored(engine, counts)
 
 
 def _take_the_counts(this: Recovery) -> None:
     engine, log, checkpoint, counts = this.engine, this.log, this.checkpoint, this.counts
-    assert checkpoint is not None and counts is not None
+    assert checkpoint is not None and counts is not None and this.stamp is not None
     take_stored(engine, counts["timingCount"])
     if log.has_hops:
         learn_sources(engine)
     elif log.copies:  # what was fired was claimed
         assume_sources(engine, np.concatenate(log.origins), checkpoint.claimed_slot)
     if checkpoint.cancelled_count:
-        take_cancelled(engine, log.end, checkpoint.cancelled_count, log.level_deletes)
+        take_cancelled(engine, this.stamp, log.level_deletes)
     take_level_counts(engine, counts)
 
 
@@ -285,6 +293,10 @@ def _complete_a_reschedule(this: Recovery) -> None:
     last = this.log.last
     assert last is not None
     this.findings.repaired_reschedule = complete_reschedule(this.engine, last, this.now_ms)
+
+
+def _take_the_key_index(this: Recovery) -> None:
+    this.engine.keys.open(this.engine.world, this.stamp)
 
 
 def _put_aside(this: Recovery) -> None:
@@ -327,7 +339,11 @@ class Step(NamedTuple):
     when: Callable[[Recovery], bool] = _always
 
 
-FIRST_OPENING: Final = (Step(_say_that_it_is_open), Step(_begin_the_store))
+FIRST_OPENING: Final = (
+    Step(_say_that_it_is_open),
+    Step(_begin_the_store),
+    Step(_take_the_key_index),
+)
 OPENING: Final = (
     Step(_find_what_is_rebuilt),
     Step(_say_that_it_is_open),
@@ -346,6 +362,7 @@ OPENING: Final = (
     Step(_count_again, lambda this: this.counts is None),
     Step(_settle_the_counts),
     Step(_complete_a_reschedule, lambda this: this.log.last is not None),
+    Step(_take_the_key_index),
     Step(_put_aside),
     Step(_make_durable),
 )

@@ -252,7 +252,6 @@ def test_nothing_is_missed_after_any_end(
     """Closed, killed, or its power cut: what is pending is found by its key."""
     monkeypatch.setattr(key_files, "ROOM_MIN", 8)
     monkeypatch.setattr(key_files, "ROOM_MAX", 32)
-    monkeypatch.setattr(key_files, "UNRECORDED_MAX", 12)
     keys, most, count = Keys(tmp_path, number), 0, 12 if INTERPRETED else 40
     for _ in range(6):
         keys.open()

@@ -1,15 +1,18 @@
 """What is pending, as a clean close leaves it: it counts only together with the rest of that."""
 
-import zlib
+import tempfile
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from timerstore import Config, ManualClock, TimerStore, Tuning
-from timerstore.services.durable.ahead_file import AHEAD_FILE
+from timerstore.services.durable import ahead_file
 from timerstore.services.opening import recovery
+from timerstore.timelog.files.derived import AHEAD_FILE, Stamp, read_derived, write_derived
+from timerstore.timelog.files.disk import Disk
 
 SMALL = Config(durability="process", tuning=Tuning(wheel_slot_count=1_024, roll_window_slots=60))
 DELAYS_MS = [0, 500, 5_000, 3_600_000, 90 * 86_400_000, 60 * 365 * 86_400_000]
@@ -53,22 +56,40 @@ def test_a_clock_that_went_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert found[0].upcoming.overdue_count == 0
 
 
-def sealed(data: bytes, at: int, value: int) -> bytes:
-    """Return it with another number somewhere, under a checksum that holds."""
-    rest = data[4:at] + value.to_bytes(4, "little") + data[at + 4 :]
-    return zlib.crc32(rest).to_bytes(4, "little") + rest
+def changed(data: bytes, number: int, change: Any) -> bytes:
+    """Return it with another array, under a checksum that holds."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "f"
+        file.write_bytes(data)
+        stamp = Stamp(*np.frombuffer(data, "<i8", 3, 16).tolist())
+        arrays = read_derived(Disk(), file, stamp, ahead_file._ROW, ahead_file._BUCKET)
+        assert arrays is not None
+        arrays[number] = arrays[number].copy()
+        write_derived(
+            Disk(), file, stamp, *(change(a) if i == number else a for i, a in enumerate(arrays))
+        )
+        return file.read_bytes()
 
 
+def with_first(name: str, value: Any) -> Any:
+    """Return what sets a field of an array's first element."""
+
+    def change(array: Any) -> Any:
+        array[name][0] = value
+        return array
+
+    return change
+
+
+PATH = np.frombuffer(b"../a".ljust(ahead_file._ROW["name"].itemsize, b"\0"), np.uint8)
 DAMAGE = {
     "it is gone": lambda data: None,
-    "it is empty": lambda data: b"",
-    "it is cut": lambda data: data[:-8],
     "a bucket is gone": lambda data: data[:-16],
-    "it is another close's": lambda data: data[:8] + bytes(8) + data[16:],
-    "a bit is flipped": lambda data: data[:-50] + bytes([data[-50] ^ 4]) + data[-49:],
-    "it says more rows than it has": lambda data: sealed(data, 4, 99),
-    "it has no rows for its buckets": lambda data: sealed(data, 4, 0),
-    "its topic is a path": lambda data: sealed(data, 24, int.from_bytes(b"../a", "little")),
+    "it has no rows for its buckets": lambda data: changed(data, 0, lambda rows: rows[:0]),
+    "its topic is a path": lambda data: changed(data, 0, with_first("name", PATH)),
+    "its queue cannot be": lambda data: changed(data, 0, with_first("queue_id", -1)),
+    "its bucket cannot be": lambda data: changed(data, 1, with_first("place", -1)),
+    "its count cannot be": lambda data: changed(data, 1, with_first("count", 1 << 40)),
     "an older version's": lambda data: b'{"rows":[],"checksum":1}',
 }
 
@@ -78,7 +99,7 @@ def test_what_does_not_hold_is_counted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     before, clock = fill(tmp_path / "s")
-    file = tmp_path / "s" / "config" / AHEAD_FILE
+    file = tmp_path / "s" / AHEAD_FILE
     content = DAMAGE[damage](file.read_bytes())
     file.unlink() if content is None else file.write_bytes(content)
     assert reopened(tmp_path / "s", clock, monkeypatch) == (before, True)

@@ -13,13 +13,13 @@ from hypothesis import given
 import timerstore
 from tests.table_stores import LIVES, SMALL, TOPICS, live, pending
 from timerstore import ManualClock, TimerStore
-from timerstore.services.durable.cancelled_file import CANCELLED_FILE
 from timerstore.services.opening import (
     progress,
     recover_deletes,
     recover_pending,
 )
 from timerstore.timelog.bytes.timeridentity import identity_of
+from timerstore.timelog.files.derived import CANCELLED_FILE
 
 
 def refuse(*_: Any) -> Iterator[Any]:
@@ -97,7 +97,7 @@ def test_a_set_that_is_not_of_that_close_is_found_again(tmp_path: Path, how: str
     store.cancel(ids[3])
     clock = store.core.clock
     store.close()
-    file = tmp_path / "s" / "config" / CANCELLED_FILE
+    file = tmp_path / "s" / CANCELLED_FILE
     data = file.read_bytes()
     if how == "older":
         with timerstore.open(tmp_path / "s", config=SMALL, clock=clock) as store:  # type: ignore[arg-type]

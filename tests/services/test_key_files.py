@@ -1,7 +1,8 @@
 """The key index's files over lives: kept where they are whole, made anew where they are not."""
 
-import json
 import logging
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -17,7 +18,8 @@ from tests.sparse_copy import copy_tree
 from timerstore import ManualClock, StoreFullError, TimerStore
 from timerstore.jit.acting import ALONE, acting_as
 from timerstore.services.engine import key_files
-from timerstore.services.engine.key_files import RECORD_FILE
+from timerstore.services.engine.key_files import KeyFiles
+from timerstore.timelog.files.derived import KEYS_FILE
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.writing.keyindex import entries_of
 
@@ -44,6 +46,7 @@ def fill(store: TimerStore) -> None:
         store.put(b"%d" % i, topic="t", delay=HOUR, key=f"k{i}")
         if i % 7 == 0:
             store.put(b"level", topic="t", delay_level=3, key=f"l{i}")
+    store.core.engine.keys.catch_up()
 
 
 @pytest.fixture(scope="module")
@@ -79,18 +82,11 @@ def test_a_clean_close_keeps_it(closed: Path, tmp_path: Path) -> None:
     assert [file.name for file in files_of(path)] == [name for name, _ in before]
 
 
-def _edit(path: Path, change: Callable[[dict[str, object]], object]) -> None:
-    record = json.loads((path / RECORD_FILE).read_text())
-    change(record)
-    (path / RECORD_FILE).write_text(json.dumps(record))
-
-
 DAMAGE: dict[str, Callable[[Path], object]] = {
-    "no record": lambda path: (path / RECORD_FILE).unlink(),
-    "a record that is no JSON": lambda path: (path / RECORD_FILE).write_text("{"),
-    "a record with another number": lambda path: _edit(path, lambda r: r.update(storeTag=1)),
-    "a record without its checksum": lambda path: _edit(path, lambda r: r.pop("checksum")),
-    "an empty record": lambda path: (path / RECORD_FILE).write_text("{}"),
+    "nothing says what there is": lambda path: (path / KEYS_FILE).unlink(),
+    "nothing stands there": lambda path: (path / KEYS_FILE).write_bytes(b""),
+    "it is damaged": lambda path: flip_bit(path / KEYS_FILE, 70),
+    "an older version's": lambda path: (path / KEYS_FILE).rename(path / "config/keyindex.json"),
     "a file is gone": lambda path: files_of(path)[1].unlink(),
     "the folder is gone": lambda path: [
         *(each.unlink() for each in files_of(path)),
@@ -127,33 +123,81 @@ def test_of_another_life(closed: Path, tmp_path: Path) -> None:
     with open_store(path) as store:
         for i in range(COUNT):
             store.put(b"%d" % i, topic="t", delay=HOUR, key=f"other{i}")
+        store.core.engine.keys.catch_up()
     copy_tree(closed / "index", tmp_path / "index")
     for each in files_of(path):
         each.unlink()
     for each in (tmp_path / "index").iterdir():
         each.rename(path / "index" / each.name)
-    (path / RECORD_FILE).write_bytes((closed / RECORD_FILE).read_bytes())
+    (path / KEYS_FILE).write_bytes((closed / KEYS_FILE).read_bytes())
     with open_store(path) as store:
         for i in range(COUNT):
             assert store.get_key("t", f"other{i}") is not None
 
 
-def test_a_kill_makes_little_looked_at_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(key_files, "UNRECORDED_MAX", 10)
-    store = open_store(tmp_path / "s")
-    fill(store)
-    store.core.engine.keys.catch_up()
-    store.flush()
-    assert (tmp_path / "s" / RECORD_FILE).exists()
+def test_after_a_kill_it_is_made_anew(closed: Path, tmp_path: Path) -> None:
+    """Whatever stands in its files: what a life has changed, no close has said."""
+    path = copy_tree(closed, tmp_path / "s")
+    store = open_store(path)
     store.put(b"x", topic="t", delay=HOUR, key="behind")
-    store.core.engine.keys.catch_up()
+    assert store.get_key("t", "behind") is not None
+    for file in files_of(path):
+        flip_bit(file, 40 + 4 * 16 + 20 + 3)
     store.abandon()
-    with open_store(tmp_path / "s") as store:
-        assert store.core.engine.keys.index.seen == 1
+    with open_store(path) as store:
+        assert not files_of(path)
         check(store)
         assert store.get_key("t", "behind") is not None
+
+
+def test_what_was_not_looked_at_is_by_the_next_life(closed: Path, tmp_path: Path) -> None:
+    """A close waits for nothing: the next life goes on where this one was."""
+    path = copy_tree(closed, tmp_path / "s")
+    with open_store(path) as store:
+        store.put(b"x", topic="t", delay=HOUR, key="behind")
+        assert store.core.engine.keys.index.cursor[0] == COUNT
+    with open_store(path) as store:
+        assert store.core.engine.keys.index.cursor[0] == COUNT
+        assert store.get_key("t", "behind") is not None
+        check(store)
+
+
+def test_a_thread_makes_it_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Step by step, and health says how far it is; a close ends it, a call by a key finishes it."""
+    path, go_on, is_behind = tmp_path / "s", threading.Event(), KeyFiles._is_behind
+    with TimerStore(path, config=SMALL) as store:
+        fill(store)
+    assert len(files_of(path)) == 4
+    monkeypatch.setattr(key_files, "MUCH", 8)
+    monkeypatch.setattr(key_files, "_STEP_COUNT", 4)
+
+    def is_behind_later(keys: KeyFiles, queue: int, row: int) -> bool:
+        if threading.current_thread().name == "timerstore-keys" and keys.index.cursor[0] >= 12:
+            assert go_on.wait(30)
+        return is_behind(keys, queue, row)
+
+    monkeypatch.setattr(KeyFiles, "_is_behind", is_behind_later)
+    for life in range(3):
+        (path / KEYS_FILE).unlink(missing_ok=True)
+        go_on.clear()
+        store = TimerStore(path, config=SMALL)
+        keys = store.core.engine.keys
+        until_s = time.monotonic() + 30
+        while keys.index.cursor[0] < 12 and time.monotonic() < until_s:
+            time.sleep(0.001)
+        health = store.health()
+        assert health.ok and "34 messages are still to be read" in health.conditions[0].what
+        store.flush()
+        assert keys.index.cursor[0] == 12
+        if life == 1:
+            check(store)
+        go_on.set()
+        if life > 0:
+            assert keys._thread is not None
+            keys._thread.join(30)
+            assert not keys.left_count and not store.health().conditions
+            check(store)
+        store.close()
 
 
 def test_files_in_which_nothing_waits_go(tmp_path: Path) -> None:
@@ -182,8 +226,7 @@ def test_a_store_without_keys_has_no_file(tmp_path: Path) -> None:
         store.put(b"x", topic="t", delay=HOUR)
         store.put(b"x", topic="t", delay_level=2)
         assert store.get_key("t", "k") is None
-    assert not (tmp_path / "s" / "index").exists()
-    assert not (tmp_path / "s" / RECORD_FILE).exists()
+    assert not (tmp_path / "s" / "index").exists() and not (tmp_path / "s" / KEYS_FILE).exists()
 
 
 def test_switched_off_and_on(closed: Path, tmp_path: Path) -> None:
@@ -204,7 +247,7 @@ def test_switched_off_and_on(closed: Path, tmp_path: Path) -> None:
 def test_a_handover_leaves_none(closed: Path, tmp_path: Path) -> None:
     path = copy_tree(closed, tmp_path / "s")
     open_store(path).handover()
-    assert not (path / "index").exists() and not (path / RECORD_FILE).exists()
+    assert not (path / "index").exists() and not (path / KEYS_FILE).exists()
     with open_store(path) as store:  # and it comes back
         check(store)
 
@@ -212,7 +255,7 @@ def test_a_handover_leaves_none(closed: Path, tmp_path: Path) -> None:
 def test_a_full_disk(closed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Opening goes on; who looks is told; once there is room, all is found."""
     path = copy_tree(closed, tmp_path / "s")
-    (path / RECORD_FILE).unlink()
+    (path / KEYS_FILE).unlink()
     disk = FullDisk()
     with caplog.at_level(logging.WARNING), open_store(path, disk=disk) as store:
         with pytest.raises(StoreFullError):
@@ -223,12 +266,12 @@ def test_a_full_disk(closed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 def test_no_room_for_the_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Closing goes on without it; the next opening makes the index anew."""
-    store = open_store(tmp_path / "s", disk=FullDisk("replace", "keyindex.json"))
+    store = open_store(tmp_path / "s", disk=FullDisk("replace", "keyindex"))
     fill(store)
     with caplog.at_level(logging.WARNING):
         store.close()
     assert "no space left" in caplog.text
-    assert not (tmp_path / "s" / RECORD_FILE).exists()
+    assert not (tmp_path / "s" / KEYS_FILE).exists()
     with open_store(tmp_path / "s") as store:
         assert store.core.findings.clean
         check(store)
@@ -267,7 +310,7 @@ def test_a_file_stays_while_anything_in_it_waits(tmp_path: Path) -> None:
     store.abandon()
 
 
-def sorted_entries(keys: key_files.KeyFiles) -> list[Any]:
+def sorted_entries(keys: KeyFiles) -> list[Any]:
     """The entries of the first file, by their messages."""
     entries = entries_of(keys._files[0].map.view, 1, int(keys.index.next_entry[0]))
     return sorted(entries, key=lambda entry: int(entry["offset"]))

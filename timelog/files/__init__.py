@@ -18,6 +18,7 @@ steady.py        small files as of one moment
 heldfolder.py    a store's folder, held by a descriptor
 jsonfile.py      JSON that a broker reads or writes
 identity.py      what a store was made with: its tag, its sizes
+derived.py       arrays as a clean close left them
 checkpoint.py    which cursors are durable
 batchqueues.py   finds a broker's batch consume queues, which are not read
 rocksdb.py       refuses what a broker keeps in RocksDB

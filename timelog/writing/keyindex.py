@@ -22,7 +22,7 @@ import numpy as np
 from timerstore.jit.intrinsics import get_i32, get_i64, get_u8, put_i32, put_i64
 from timerstore.jit.kernel import inlined, inlined_always, inlined_view, kernel_ahead
 from timerstore.jit.lent import Lent, lent_bytes, new_lent
-from timerstore.jit.record import Bytes, Int32s, ReadBytes, Words, record
+from timerstore.jit.record import Bytes, ReadBytes, Words, record
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import (
     GOOD,
@@ -69,8 +69,6 @@ class KeyIndex:
     """Keys of the message at which `index_some` stopped that have their entry."""
     unmapped: int = 0
     """That message, if its segment is not mapped; −1: the last file is full."""
-    seen: int = 0
-    """Entries of queues that were looked at since the record was written."""
 
 
 def new_key_index() -> KeyIndex:
@@ -223,7 +221,6 @@ def index_some(
             position = message % segment_bytes
             if not _has_key(buf, position, message, index.cursor[queue], found):
                 index.cursor[queue] += 1
-                index.seen += 1
                 continue
             stored_ms = get_i64(buf, stored_at(buf, position))
             last, skip = index.file_count - 1, index.word
@@ -244,7 +241,6 @@ def index_some(
                 start = word_start(buf, behind, stop)
             index.word = 0
         index.cursor[queue] += 1
-        index.seen += 1
     return count
 
 
@@ -267,25 +263,3 @@ def _note(index: KeyIndex, last: int, queue: int, message: int, due_ms: int) -> 
     else:
         index.last_index[last] = index.cursor[0]
         index.latest_ms[last] = max(index.latest_ms[last], due_ms)
-
-
-@kernel_ahead
-def chain_entries(index: KeyIndex, number: int, slots: Int32s) -> None:
-    """Link all entries of a file anew; bytes that are right already are not written.
-
-    `slots`: int32[room], zeros, written. O(room).
-    """
-    file, room, used = view_file(index, number), index.room[number], 0
-    for entry in range(1, index.next_entry[number]):
-        at = entry_at(entry, room)
-        slot = get_i32(file, at + fmt.KEY_HASH_AT) % room
-        if get_i32(file, at + fmt.KEY_PREVIOUS_AT) != slots[slot]:
-            put_i32(file, at + fmt.KEY_PREVIOUS_AT, slots[slot])
-        if slots[slot] == 0:
-            used += 1
-        slots[slot] = entry
-    for slot in range(room):
-        if get_i32(file, slot_at(slot, room)) != slots[slot]:
-            put_i32(file, slot_at(slot, room), slots[slot])
-    put_i32(file, fmt.KEY_USED_SLOTS_AT, used)
-    put_i32(file, fmt.KEY_NEXT_ENTRY_AT, index.next_entry[number])

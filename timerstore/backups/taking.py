@@ -12,6 +12,7 @@ from timerstore.backups.progress import Summed
 from timerstore.backups.report import Problem
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.timelog.files.checkpoint import decode_checkpoint
+from timerstore.timelog.files.derived import DERIVED_FILES
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import segment_name
 from timerstore.timelog.files.smallfile import open_at
@@ -19,10 +20,9 @@ from timerstore.timelog.files.steady import read_file
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reading.reader import StoreReader
 
-_LEFT_OUT: Final = frozenset(
-    f"config/{name}"
-    for name in ("wheelsums", "timermetrics", "rebuild.json", "keyindex.json", "spare")
-)
+_LEFT_OUT: Final = DERIVED_FILES | {
+    f"config/{name}" for name in ("wheelsums", "timermetrics", "rebuild.json", "spare")
+}
 """They belong to the indexes; the last holds nothing but room."""
 _LOOK_S: Final = 0.02
 """So often a checkpoint is read while it is waited for."""

@@ -110,7 +110,6 @@ class Core:
             self.engine.damage.note(SWITCHES_FILE, damage.offset, damage.reason)
         if self.engine.keeps_mark:  # before the checkpoint, which says that no broker wrote last
             write_mark(self.disk, self.path, frozenset((TIMERS,)))
-        self.engine.keys.open(self.engine.world)
         self.flusher = Flusher(self.engine)
         leap(self.engine, self.clock.now_ms)
         with suppress(StoreFullError):  # the flush thread tries again: to consume makes room

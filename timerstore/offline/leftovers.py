@@ -29,9 +29,7 @@ from timerstore.timelog.files.steady import list_names, ranges_of, read_file
 _PIECE_BYTES: Final = 1 << 20
 _SECTOR_BYTES: Final = 4_096
 _SEGMENT_BYTES_MAX: Final = 1 << 30
-_INDEX_FILES: Final = frozenset(
-    ("timermetrics", "wheelsums", "rebuild.json", "timercheck", "keyindex.json")
-)
+_INDEX_FILES: Final = frozenset(("timermetrics", "wheelsums", "rebuild.json", "timercheck"))
 _GROUPS_FILE: Final = "consumerOffset.json"
 
 

@@ -49,6 +49,7 @@ _BEHIND = (
     "The store catches up by itself. If it does not, look at the busy shares of the services in "
     "`timerstore info`, and at the disk."
 )
+_KEYS = "Calls by a key finish that first, and then find what they look for. Nothing is to be done."
 _LETTERS = (
     "`timerstore dead PATH GROUP` says why they failed; `timerstore dead retry` puts them back, "
     "`timerstore dead drop` drops them. They stay on the disk until then."
@@ -181,6 +182,7 @@ def read_health(core: Core, consuming: Consuming) -> Health:
         *_damaged(core),
         *(_paused(each) for each in core.switches.list(now_ms)),
         *_behind(core, now_ms),
+        *_made_anew(core),
     ]
     found.sort(key=lambda each: -_RANK[each.state])
     state: State = found[0].state if found else "running"
@@ -303,3 +305,12 @@ def _behind(core: Core, now_ms: int) -> list[Condition]:
         return []
     what = f"Some timers that were due {late_ms / 1000:,.1f} s ago have not fired."
     return [Condition("behind", now_ms - late_ms, what, _BEHIND)]
+
+
+def _made_anew(core: Core) -> list[Condition]:
+    """Tell how much is left of the key index, if it is being made anew."""
+    left = core.engine.keys.left_count
+    if not left:
+        return []
+    what = f"The key index is being made anew: {left:,} messages are still to be read for it."
+    return [Condition("running", core.opened_ms, what, _KEYS)]
