@@ -1,6 +1,5 @@
 """A type checker finds the calls that would be refused, no others."""
 
-import ast
 import re
 import subprocess
 import sys
@@ -32,8 +31,5 @@ def test_no_package_has_any_name() -> None:
     """A module's `__getattr__` that a type checker sees gives each misspelt name a type."""
     for folder in ("timerstore", "timelog", "wheel", "services"):
         for file in (ROOT / folder).rglob("*.py"):
-            shown = [
-                each for each in ast.parse(file.read_text()).body if not isinstance(each, ast.If)
-            ]
-            text = "\n".join(map(ast.unparse, shown))
+            text = file.read_text()  # what stands below `if` is not seen
             assert not re.search(r"^(def )?__getattr__\b", text, re.MULTILINE), file
