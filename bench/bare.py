@@ -159,6 +159,6 @@ def told(rounds: list[Beside]) -> tuple[str, dict[str, Any]]:
     """Say how near to the disk's rate rounds came, by medians."""
     names = ("share", "disk_bytes_per_second", "cpu_ns", "plain_cpu_ns")
     of = {name: statistics.median(getattr(each, name) for each in rounds) for name in names}
-    words = f"; {of['share']:.2f} × the disk's rate; {of['cpu_ns']:,.0f} ns of processor time each"
-    words += f", beside {of['plain_cpu_ns']:,.0f} for a plain write"
+    words = f"; {of['share']:.2f} × the disk's rate; {of['cpu_ns']:,.0f} ns each"
+    words += f", a plain write {of['plain_cpu_ns']:,.0f}"
     return words, of

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 import results
 from results import Records, short
 
-from peers.workloads import LATE, Figures
+from peers.workloads import Figures
 
 KIND = "peers"
 _NOTHING = "–"
-_HELD_SHARE = 0.95
-"""If fewer timers than that part were put in time, lateness says nothing."""
 _RATES = {
     "singles": "one by one",
     "batches": "in lists",
@@ -54,19 +52,12 @@ def _us(found: Found) -> str:
     return f"{value:,.2f}" if value < 10 else f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
-def _late(found: Found) -> str:
-    if (share := found.median("share_put")) < _HELD_SHARE:
-        return f"puts {share:.0%} of them"
-    return _quantiles(found)
-
-
 def _quantiles(found: Found) -> str:
     return " / ".join(f"{found.median(name):,.0f}" for name in ("p50", "p99", "max"))
 
 
 Column = tuple[str, str, Callable[[Found], str]]
 """A workload, its name, what a peer has there."""
-_LATE: list[Column] = [(name, f"{rate:,} a second", _late) for name, rate in LATE.items()]
 _SPEED: list[Column] = [(*each, lambda f: f.short("per_second")) for each in _RATES.items()]
 _TIME: list[Column] = [(*each, _us) for each in _RATES.items()]
 _TEN: list[Column] = [
@@ -84,12 +75,11 @@ _PENDING: list[Column] = [
 _TABLES: list[tuple[str, bool, list[Column]]] = [
     ("Timers a second: median.", False, _SPEED),
     ("Processor time of all processes, µs for each: median.", False, _TIME),
-    ("Late by ms, median / p99 / most, while puts go on for {} s.", False, _LATE),
     ("Due over ten seconds: what a whole life takes, all processes together.", False, _TEN),
     ("Many pending.", False, _PENDING),
     ("Timers a second, each put on the disk on return: median.", True, _SPEED),
 ]
-"""Each with what its title says; `synced`."""
+"""Each with its title; `synced`."""
 
 
 def tables(records: Records, order: Sequence[str]) -> str:
@@ -116,10 +106,9 @@ def tables(records: Records, order: Sequence[str]) -> str:
             for peer in order
             if peer in {peer for peer, _ in found}
         ]
-        seconds = " or ".join(f"{s:g}" for s in sorted({each.seconds for each in found.values()}))
         counts = sorted({len(each.rounds) for each in found.values()})
         said = "Once" if counts == [1] else " or ".join(map(str, counts)) + " rounds"
         said += f", {results.loads(vars(each) for each in found.values())}."
         table = results.markdown(["", *(name for _, name, _ in there)], rows)
-        parts.append(f"**{title.format(seconds)}** {said}\n\n{table}")
+        parts.append(f"**{title}** {said}\n\n{table}")
     return "\n".join(parts)

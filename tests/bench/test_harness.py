@@ -198,7 +198,7 @@ def test_the_disks_share() -> None:
     ]
     words, figures = bare.told(rounds)
     assert figures["share"] == 0.6
-    assert "0.60 × the disk's rate; 1,400 ns of processor time each, beside 450" in words
+    assert "0.60 × the disk's rate; 1,400 ns each, a plain write 450" in words
 
 
 @pytest.mark.parametrize(("sync_count", "total_bytes"), [(7, 1_000_003), (None, 1_000)])

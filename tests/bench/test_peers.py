@@ -108,10 +108,6 @@ def test_the_page_has_the_tables_of_what_was_found(tmp_path: Path) -> None:
     told = tables.tables(records, [peer.name for peer in peering.PEERS])
     before, behind = results.around(plots.PAGE, tables.KIND)
     assert plots.PAGE.read_text() == before + told + behind
-    name = tables.name_of("late_1k", False, "SQLite")
-    few = dict.fromkeys(workloads.QUANTILES, 5.0) | {"share_put": 0.5}
-    told = tables.tables({name: records[name] | {"rounds": [few]}}, ["SQLite"])
-    assert told.endswith("| SQLite | puts 50% of them |\n")
 
 
 def end_with(monkeypatch: pytest.MonkeyPatch, peers: Sequence[Peer], *words: str) -> object:
