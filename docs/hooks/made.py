@@ -6,18 +6,24 @@ argument. So what is declared once is written once. `python -P docs/hooks/made.p
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import inspect
 import re
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import commands
 
+from timerstore.ground.config import Tuning
 from timerstore.pipeline import DISTRIBUTION_RULES, TABLES
 from timerstore.pipeline.thresholds import DEFAULTS, NEVER
 from timerstore.tables import TABLES as STORE_TABLES
+from timerstore.timelog.files.identity import SIZES
 from timerstore.validation.rules import RULES
 from timerstore.watching.groupmetrics import GROUP_METRICS
 from timerstore.watching.storemetrics import STORE_METRICS
@@ -81,6 +87,23 @@ def columns(name: str) -> str:
     return "\n".join(lines)
 
 
+def settings() -> str:
+    """Write a section for each setting of `Tuning`; those that a store keeps come last."""
+    (declared,) = ast.parse(inspect.getsource(Tuning)).body
+    said = {
+        ast.unparse(each.target): inspect.cleandoc(ast.literal_eval(behind.value))
+        for each, behind in pairwise(declared.body)  # type: ignore[attr-defined]
+        if isinstance(each, ast.AnnAssign)
+    }
+    parts = []
+    for field in sorted(dataclasses.fields(Tuning), key=lambda field: field.name in SIZES):
+        fixed = " *Fixed.*" if field.name in SIZES else ""
+        parts.append(
+            f"### `{field.name}`\n\nDefault `{field.default!r}`.{fixed} {said[field.name]}\n"
+        )
+    return "\n".join(parts)
+
+
 def metrics(of: str) -> str:
     """Write a table of the metrics of a store, of its topics, or of its groups."""
     rows = ["| metric | type | labels | meaning |\n|---|---|---|---|"]
@@ -98,6 +121,7 @@ MAKERS: dict[str, Callable[..., str]] = {
     "columns": columns,
     "commands": commands.sections,
     "metrics": metrics,
+    "settings": settings,
     "validation-rules": validation_rules,
     "distribution-rules": distribution_rules,
     "result-tables": result_tables,

@@ -45,7 +45,7 @@ _FALSE, _TRUE = ("0", "false", "no", "off"), ("1", "true", "yes", "on")
 class Tuning:
     """The settings that few programs need; see `Config`.
 
-    docs/reference/config.md says what each means, and when to change it:
+    docs/reference/config.md shows what stands at each (`docs/hooks/made.py`):
 
         space      cleaning, cleaning_factor, cleaning_slack_bytes
         put        admission_count_max, admission_timeout_ms, congestion_slot_count, max_delay_ms
@@ -61,87 +61,127 @@ class Tuning:
     """
 
     precision_ms: int = 1_000
-    """Time of one slot of the wheel: 100, 200, 500 or 1000. Timers fire to the millisecond with
-    every value; a smaller one makes chains shorter if very many timers are pending."""
+    """Time of one slot: 100, 200, 500 or 1000. Timers fire to the millisecond all the same.
+
+    Change it to less if very many timers are pending for the same second."""
 
     roll_window_slots: int = 172_800
-    """A timer that is due more slots ahead than this hops on its way: two days of seconds, as in a
-    broker."""
+    """A timer that is due more slots ahead hops on its way: two days of seconds, as in a broker.
+
+    Change it to more, up to `wheel_slot_count` − 60, to write far timers less often."""
 
     wheel_slot_count: int = 604_800
-    """Slots of the wheel, seven days of seconds; its ring holds twice as many. A broker has this
-    number compiled in, so use another one only in tests."""
+    """Slots of the wheel: seven days of seconds. A broker has this number compiled in.
+
+    Change it only in tests."""
 
     commitlog_segment_bytes: int = 64 << 20
-    """One file of messages. A broker's is 1 GiB; an embedded store starts smaller."""
+    """One file of messages: 64 MiB. No message is larger. Old messages go a file at a time.
+
+    Change it to less for a small store. A broker's is `1 << 30`, unless it is told another."""
 
     consumequeue_segment_bytes: int = 65_536 * _ENTRY_BYTES
-    """One file of queue entries; each topic has at least one."""
+    """One file of queue entries: 65,536 of them. Each topic has at least one.
+
+    Change it to less, a multiple of 20, with thousands of topics."""
 
     timerlog_segment_bytes: int = 16 << 20
-    """One file of timer units: 322,638 of them."""
+    """One file of timer units: 322,638 of them.
+
+    Change it to less for a small store."""
 
     cleaning: bool = True
-    """Whether pending timers in an old segment are copied, so that the segment can be removed.
-    Without it, one timer that is due in a month keeps all that was put after it for days."""
+    """Copies pending timers out of old files, so that the files can go. Without it, one timer that
+    is due in a month keeps all that was put after it.
+
+    Change it to `False` if timers are due soon and disk is plentiful."""
 
     cleaning_factor: int = 2
-    """It is done if the log and the timer log are longer than this many times the pending bytes:
-    with 2, 102 bytes were copied for 100 that were put, ten timers a second of which one in a
-    hundred was due within 30 days. With more, less is copied, and more of the disk is taken."""
+    """Cleaning begins when the log and the timer log are longer than this many times the pending
+    bytes. With 2, 102 bytes were copied for 100 that were put, ten timers a second of which one in
+    a hundred was due within 30 days.
+
+    Change it to more to write less, or to less to take less disk."""
 
     cleaning_slack_bytes: int = 64 << 20
-    """And so many bytes more, because copies are not worth it in a store with little pending."""
+    """Nothing is copied below this many bytes more: 64 MiB.
+
+    Change it to less on a small disk."""
 
     max_delay_ms: int | None = None
-    """A put whose timer is due further ahead than this is refused."""
+    """A put further ahead than this is refused.
+
+    Change it to catch mistakes, such as seconds passed for milliseconds."""
 
     congestion_slot_count: int | None = None
-    """A slot with twice this many timers takes no more; before that, puts are refused at random."""
+    """From so many timers of one slot on, some puts into it are refused; at twice as many all are.
+
+    Change it if many timers at one second are more than your handlers can take."""
 
     admission_count_max: int = 65_536
-    """If no service has read so many timers of the queue on disk, a put begins to wait: some 20 ms
-    of the services' work, which is still in the page cache."""
+    """With `admission="wait"`, a put begins to wait when no service has read so many timers of the
+    queue on disk: some 20 ms of the services' work, which is still in the page cache.
+
+    Change it to more for larger bursts without a wait."""
 
     admission_timeout_ms: int | None = None
-    """A put that has waited so long for room is refused; None: it waits as long as it takes."""
+    """A put that has waited so long for room raises StoreFullError.
+
+    Change it if the caller, such as a web request, must get an answer."""
 
     control: bool = True
-    """Whether another process of the same user may ask this one, as `timerstore health` and `top`
-    do, through the socket `control.sock` in the store's folder. Clients of a served store may ask
-    it with either value."""
+    """Lets processes of the same user ask this one through `control.sock`, as `timerstore health`,
+    `top` and `pause` do. Clients of a served store can use it with either value.
+
+    Change it to `False` to forbid that."""
 
     key_index: bool = True
-    """Whether timers are found by their key through the files of `index/`, 24 bytes for each timer
-    that has one. Without it, `get_key`, `cancel_key`, and puts with `if_absent` or `replace` read
-    all that is pending."""
+    """Finds timers by key through the files of `index/`, 24 bytes for each timer with a key.
+    Without it, `get_key`, `cancel_key`, `if_absent` and `replace` read all that is pending.
+
+    Change it to `False` if you have very many keys and do not look by key."""
 
     level_batch_count: int = 1_024
-    """How many messages of a delay level one append delivers at most; with 1, each is delivered
-    before the next is looked at."""
+    """How many messages of a delay level one append delivers at most.
+
+    Change it to 1 to deliver each before the next is read."""
 
     near_count_max: int = 1 << 26
-    """Timers of the slots just ahead that fit in memory, 32 bytes each: 67 million. Twice the
-    addresses are reserved, but no more than an eighth of what `ulimit -v` allows."""
+    """How many timers of the next seconds fit in memory, 32 bytes each. Twice that is reserved, as
+    addresses: 3.4 GB; where `ulimit -v` sets a limit, an eighth of it at most.
+
+    Change it to more if more fall due within the same two seconds. Those without room fire later,
+    and those of one second in parts, each part in the order of due time."""
 
     open_segments_max: int = 65_530
-    """Segment files of one kind that stay mapped until they are removed; at least 8, at most a
-    32nd of the maps that the system allows a process (vm.max_map_count): 2,047 as Linux is set."""
+    """Files of one kind that stay mapped until they are removed; at least 8, at most a 32nd of the
+    maps that the system allows a process (`vm.max_map_count`): 2,047 as Linux is set, 128 GiB of
+    the commit log; where `ulimit -v` sets a limit, what fits into an eighth of that.
+
+    There is seldom a reason to change it."""
 
     inflight_count_max: int = 1_000
-    """Messages of one queue that a consumer holds, waiting for a handler or in one; pulling waits
-    at that many. Twenty threads with lists of 32 hold 640."""
+    """How many messages of one queue a consumer holds at most, waiting or in a handler. Twenty
+    threads with lists of 32 hold 640.
+
+    Change it to more for many threads with large batches: threads × `batch_count` should fit."""
 
     inflight_bytes_max: int = 100 << 20
-    """Bytes of their bodies: what a consumer's messages may take of the process's memory."""
+    """The memory that their bodies may take: 100 MiB.
+
+    Change it to less in a small container."""
 
     inflight_span_max: int = 2_000
-    """Messages between the oldest one that is not done and the newest that was handed out. While
-    one hangs, at most so many behind it are handled; a crash hands those out again."""
+    """Messages between the oldest one that is not done and the newest that was handed out. A crash
+    hands these out again.
+
+    Change it to less if running twice is costly, or to more if a handler may take very long."""
 
     group_silence_ms: int | None = 7 * 86_400_000
-    """`health` warns of a group that did not ask for so long though messages wait for it, which
-    keep the disk until it reads, or is forgotten. None: no warning."""
+    """`health` warns of a group that did not ask for a topic's messages for so long though some
+    wait for it: they stay on the disk until it reads, or is forgotten. None: no warning.
+
+    Change it to less if groups come and go."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, init=False)
