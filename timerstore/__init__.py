@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from timerstore import validation as validation
     from timerstore.backups.backup import backup
     from timerstore.backups.followed import CopyStatus
-    from timerstore.backups.followthread import Following
+    from timerstore.backups.follower import Following
     from timerstore.backups.points import BackupPoint
     from timerstore.backups.report import Problem, VerifyReport
     from timerstore.backups.restore import RestoreReport, backup_points, restore
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "backups.backup": "backup",
     "backups.followed": "CopyStatus",
-    "backups.followthread": "Following",
+    "backups.follower": "Following",
     "backups.points": "BackupPoint",
     "backups.report": "Problem VerifyReport",
     "backups.taken": "BackupReport",

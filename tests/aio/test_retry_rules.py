@@ -13,7 +13,7 @@ from tests.consumer.test_retry_rules import LISTS, RULES, TIMEOUT, Play, handler
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore
-from timerstore.consumer.stepping import stepper_of
+from timerstore.consumer.consumer import stepper_of
 
 pytestmark = pytest.mark.timeout(120)
 HOURS = timedelta(hours=4)

@@ -26,8 +26,7 @@ from timerstore.backups.catalog import read_catalog
 from timerstore.backups.chains import claim_chain
 from timerstore.backups.destination import Destination, find_destination
 from timerstore.backups.followed import FOLLOW_FOLDER, read_statuses
-from timerstore.backups.follower import Follower
-from timerstore.backups.followthread import Following
+from timerstore.backups.follower import Follower, Following
 from timerstore.backups.points import BackupLock
 from timerstore.backups.thinning import needless_points
 from timerstore.timelog.files.checkpoint import read_checkpoint

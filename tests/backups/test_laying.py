@@ -8,7 +8,7 @@ import pytest
 
 from tests.backups.test_follow import Followed
 from tests.rigs.objects import watched_filesystem
-from timerstore.backups.laying import laying
+from timerstore.backups.restore import laying
 from timerstore.services.opening.recover_log import LogScan
 from timerstore.timelog.files.names import INT64_MAX
 

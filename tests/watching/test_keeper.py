@@ -9,7 +9,7 @@ import pytest
 import timerstore
 from tests.services.test_cleaning import SMALL, START_MS, clean_all, drain, live_on, open_small
 from timerstore import ManualClock, TimerStore
-from timerstore.watching import keeper
+from timerstore.watching import stats
 
 SECOND = timedelta(seconds=1)
 
@@ -87,7 +87,7 @@ def test_a_store_that_is_behind_is_not_held_up(
         def search(*_: object) -> None:
             raise AssertionError("all that is overdue is searched")
 
-        monkeypatch.setattr(keeper, "get", search)
+        monkeypatch.setattr(stats, "get", search)
         assert kept_by(store).startswith("pending timers, from offset ")
         store.resume("firing")
         monkeypatch.undo()

@@ -16,10 +16,16 @@ from timerstore.aio.handlers import Handlers
 from timerstore.aio.loopsource import LoopSource
 from timerstore.aio.loopstore import TimerStore
 from timerstore.consumer.consumersettings import ConsumerSettings, Ordered
-from timerstore.consumer.consumerstats import ConsumerStats, read_consumer_stats
 from timerstore.consumer.hooks import Hook
 from timerstore.consumer.retry_rules import Retry
-from timerstore.consumer.running import SIGNALS, Signals, exit_status, seconds_of
+from timerstore.consumer.running import (
+    SIGNALS,
+    ConsumerStats,
+    Signals,
+    exit_status,
+    read_consumer_stats,
+    seconds_of,
+)
 from timerstore.consumer.subscription import check_takes_one
 from timerstore.consumer.workings import Workings
 from timerstore.consuming.agreed import LISTED_MAX

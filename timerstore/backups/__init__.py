@@ -21,10 +21,8 @@ thinning.py       removing what is not needed
 ship.py           adding a point
 merging.py        many small pieces become one
 follower.py       adding points all the time
-followthread.py   the same, within the program that has the store open
 followed.py       what a follower says of itself
 fetching.py       laying it down again
-laying.py         the same in a thread, while what is there is read
 standby.py        its last point, kept in a folder
 restore.py        a store out of a point, or of a time between two
 lookat.py         a copy as the tables see it

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,7 +24,6 @@ from timerstore.backups.building import bring_to_life, built_beside, cut_log, wr
 from timerstore.backups.catalog import Catalog, read_catalog
 from timerstore.backups.destination import Destination, Place, find_destination, find_place
 from timerstore.backups.fetching import Reached, lay_log
-from timerstore.backups.laying import laying
 from timerstore.backups.points import TIME_MS_MAX, BackupPoint
 from timerstore.backups.progress import Progress, Summed
 from timerstore.backups.report import Problem, Report, shown_problems
@@ -36,6 +36,7 @@ from timerstore.ground.arguments import given_instant
 from timerstore.ground.config import Config
 from timerstore.ground.kinds import check_int, check_kind, check_path
 from timerstore.ground.moments import moment, shown_time
+from timerstore.services.world.background import Flag
 from timerstore.services.world.clock import ManualClock
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import INT64_MAX
@@ -287,3 +288,64 @@ class _Restoring:
             twice_count=findings.pending_count if may_live else 0,
             problems=problems,
         )
+
+
+_LOOK_S: Final = 0.1
+
+
+class Laid:
+    """How far a log is there, from its beginning: one thread lays it down, one reads it."""
+
+    def __init__(self) -> None:
+        self._changed, self._end, self._is_given_up = Flag(), -1, False
+        self._future: Future[None] | None = None
+
+    def reach(self, end: int) -> None:
+        """Say that the log is there up to `end`. Raises InterruptedError if nobody reads on."""
+        if self._is_given_up:
+            raise InterruptedError
+        self._end = max(self._end, end)
+        self._changed.set()
+
+    def wait(self, offset: int) -> int:
+        """Return how far the log is there, once that is behind `offset`; INT64_MAX: all of it is.
+
+        Raises what ended the laying.
+        """
+        while (end := self._end) <= offset:
+            self._changed.wait(_LOOK_S)
+            self._changed.clear()  # before it looks
+        if end == INT64_MAX and self._future is not None:
+            self._future.result()
+        return end
+
+    def follow(self, future: Future[None]) -> None:
+        """Take the laying; however it ends, nobody waits for more of the log from then on."""
+        self._future = future
+        future.add_done_callback(lambda _: self._finish())
+
+    def _finish(self) -> None:
+        self._end = INT64_MAX
+        self._changed.set()
+
+    def give_up(self) -> None:
+        """Have the laying end at its next step."""
+        self._is_given_up = True
+
+
+@contextmanager
+def laying(lay: Callable[[Callable[[int], None]], None]) -> Iterator[Laid]:
+    """Run `lay` in a thread beside the block; it is called with what it tells how far it is.
+
+    When the block has ended, so has `lay`. What it raises is raised by `Laid.wait`, or here.
+    """
+    laid = Laid()
+    with ThreadPoolExecutor(1, "lay") as pool:
+        future = pool.submit(lay, laid.reach)
+        laid.follow(future)
+        try:
+            yield laid
+        except BaseException:
+            laid.give_up()
+            raise
+        future.result()

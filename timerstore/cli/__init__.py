@@ -4,8 +4,7 @@ main           the entry point              here
 app.py          the options that commands share, and what becomes of an error
 status.py       what an end means to the shell
 commands.py     all commands, in the order of --help
-looking.py      info, pending, search, get, count, horizon
-find.py         find
+looking.py      info, pending, search, get, count, horizon, find
 operating.py    health, pause, resume
 top.py          top
 tail.py         tail
@@ -20,14 +19,12 @@ exporting.py    export
 importing.py    import
 rows.py         rows of a file as timers to put
 progressfile.py how far an import has come
-keeping.py      backup, follow, standby, promote, restore, salvage
-upkeep.py       clean, handover
+keeping.py      backup, follow, standby, promote, restore, salvage, clean, handover
 clustermove.py  move
 warmup.py       warmup
 open_store.py   a store that is looked at, or changed
 until_signal.py until a signal says to end
 output.py       tables on a terminal, plain lines in a pipe, JSON, bars
-texts.py        values as text for people
 times.py        the times that a person types
 
 No file here loads the store's kernels when it is imported: `--help` waits for nothing.

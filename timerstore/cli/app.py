@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from timerstore.cli.output import Output
+from timerstore.cli.output import Output, shown_here
 from timerstore.cli.status import MEANING, Status, status_of
-from timerstore.cli.texts import shown_here
 from timerstore.cli.times import Instant, now_ms, parse_instant
 from timerstore.errors import TimerStoreError
 from timerstore.ground.amounts import shown_from

@@ -3,7 +3,6 @@
 
 from timerstore.cli import (  # isort: skip
     looking,
-    find,
     operating,
     top,
     tail,
@@ -17,7 +16,6 @@ from timerstore.cli import (  # isort: skip
     pipelines,
     exporting,
     keeping,
-    upkeep,
     clustermove,
     warmup,
 )

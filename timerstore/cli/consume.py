@@ -10,8 +10,7 @@ import typer
 from timerstore.cli.app import CONSUME, AsJson, ConfigFile, StorePath, answering, app, topics_of
 from timerstore.cli.changes import DryRun
 from timerstore.cli.open_store import check_known, never_seen, open_still, open_to_change
-from timerstore.cli.output import Output
-from timerstore.cli.texts import body_field, shown_body
+from timerstore.cli.output import Output, body_field, shown_body
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.moments import shown_time
 

@@ -19,14 +19,14 @@ from timerstore.cli.app import (
 )
 from timerstore.cli.backlog import GroupName
 from timerstore.cli.open_store import changing, check_known, looking
-from timerstore.cli.output import Columns
-from timerstore.cli.status import TOO_LATE
-from timerstore.cli.texts import (
+from timerstore.cli.output import (
+    Columns,
     body_field,
     shown_body,
     shown_here,
     whole_text,
 )
+from timerstore.cli.status import TOO_LATE
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.amounts import shown_from
 from timerstore.ground.moments import shown_time

@@ -1,8 +1,12 @@
-"""Commands that keep copies of a store: backup, follow, standby, promote, restore, salvage."""
+"""Commands that keep copies of a store: backup, follow, standby, promote, restore, salvage.
+
+And those that tidy one: clean, handover.
+"""
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from contextlib import suppress
 from datetime import timedelta
@@ -21,7 +25,7 @@ from timerstore.cli.app import (
     read_instant,
     settings,
 )
-from timerstore.cli.open_store import held_by
+from timerstore.cli.open_store import changing, held_by, open_to_change
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED
 from timerstore.cli.times import parse_delay
@@ -29,12 +33,14 @@ from timerstore.cli.until_signal import told_to_end
 from timerstore.errors import InvalidArgumentError, StoreLockedError
 from timerstore.ground.amounts import shown_bytes
 from timerstore.ground.moments import shown_time
+from timerstore.watching.sections import Fact, Page, disk_facts
 
 if TYPE_CHECKING:
     from timerstore.backups.points import BackupPoint
     from timerstore.backups.restore import RestoreReport
     from timerstore.backups.taken import BackupReport
     from timerstore.offline.salvage import SalvageReport
+
 
 _NICE: Final = 10
 """Beside a busy program it still gets a tenth of a core, about what it needs."""
@@ -273,3 +279,63 @@ def show_points(out: Output, points: list[BackupPoint]) -> None:
             ">log": lambda point: shown_bytes(point.bytes_count),
         },
     )
+
+
+@app.command(rich_help_panel=CHECK)
+def clean(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) -> None:
+    """Copy pending timers out of old files, and remove those files. It takes some ten seconds.
+
+    An open store does this by itself when it is worth it.
+
+    Example: timerstore clean timers/
+    """
+    with answering(as_json=as_json) as out, changing(path, config) as store:
+        with out.progress("cleaning"):
+            freed = store.clean()
+        stats = store.stats().to_dict()
+        kept_by, on_disk = stats["cleaning"]["kept_by"], stats["disk_bytes"]
+        told = {"path": str(path), "freed": freed, "disk_bytes": on_disk, "kept_by": kept_by}
+        if as_json:
+            out.json(told)
+        else:
+            out.page(Page([[Fact("freed", freed, "bytes")], *disk_facts(stats)], []))
+
+
+@app.command(rich_help_panel=CHECK)
+def handover(path: StorePath, as_json: AsJson = False, config: ConfigFile = None) -> None:
+    """Prepare a store for a RocketMQ broker, and close it.
+
+    Example: timerstore handover timers/
+    """
+    with answering(as_json=as_json) as out, open_to_change(path, config) as store:
+        with out.progress("handing over"):
+            until_ms = store.handover()
+        from timerstore.closing.broker_files import CONFIG_FILE
+
+        settings = str(path / CONFIG_FILE)
+        commands = _commands(path / CONFIG_FILE)
+        if as_json:
+            found = {"path": str(path), "handed_over": True, "commands": commands}
+            out.json(found | {"broker_conf": settings, "open_before_ms": until_ms})
+            return
+        out.say(f"A RocketMQ broker can open {path} now, with the settings in {settings}.")
+        out.say("Type these in RocketMQ's folder, each in a terminal of its own. The last one is")
+        out.say("for clients that speak gRPC:")
+        for command in commands:
+            out.say(f"  {command}")
+        if until_ms is not None:
+            until = shown_time(until_ms)
+            out.say(
+                f"Start the broker before {until}. If it opens the store later, it skips the "
+                "first timers."
+            )
+
+
+def _commands(settings: Path) -> list[str]:
+    """Return what starts RocketMQ: a name server, the broker, a proxy."""
+    names = "localhost:9876"
+    return [
+        "sh bin/mqnamesrv",
+        f"sh bin/mqbroker -n {names} -c {shlex.quote(str(settings.absolute()))}",
+        f"sh bin/mqproxy -n {names}",
+    ]

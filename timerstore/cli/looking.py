@@ -1,4 +1,4 @@
-"""Commands that only look at a store: info, pending, search, get, count, horizon."""
+"""Commands that only look at a store: info, pending, search, get, count, horizon, find."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ from timerstore.cli.app import (
     read_instant,
 )
 from timerstore.cli.open_store import Look, looking
-from timerstore.cli.output import Columns, Output
-from timerstore.cli.status import TOO_LATE
-from timerstore.cli.texts import (
+from timerstore.cli.output import (
+    Columns,
+    Output,
     body_field,
     shown_body,
     shown_here,
     whole_text,
 )
+from timerstore.cli.status import TOO_LATE
 from timerstore.cli.times import parse_delay
+from timerstore.control.wire import to_json
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.amounts import shown_from
 from timerstore.ground.moments import shown_time
@@ -40,6 +42,7 @@ from timerstore.watching.sections import Fact, sections
 
 if TYPE_CHECKING:
     from timerstore.pending.timers import Timer
+
 
 Limit = Annotated[
     int | None,
@@ -364,3 +367,38 @@ def by_bucket(due_ms: Any, bucket_ms: int) -> list[tuple[int, int]]:
 
     buckets, counts = np.unique(due_ms // bucket_ms, return_counts=True)
     return list(zip((buckets * bucket_ms).tolist(), counts.tolist(), strict=True))
+
+
+@app.command(rich_help_panel=LOOK)
+def find(
+    path: StorePath,
+    id: Annotated[str, typer.Argument(metavar="ID", help="The id that put wrote.")],
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+) -> None:
+    """Say what became of a timer: pending, fired and what each group did, cancelled, or moved.
+
+    It sees as far back as the log is kept. Exit status 1: the timer is unknown.
+
+    Example: timerstore find timers/ 019C0F3A5B7C00000000000051C4D1E0
+    """
+    with answering(as_json=as_json) as out, looking(out, path, config) as look:
+        found = look.find(id=id)
+        if found.state == "unknown":
+            out.status = TOO_LATE
+        fields = to_json(found)
+        out.values(fields, dict(_rows(fields)))
+
+
+def _rows(found: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    for name in ("id", "state", "topic", "key"):
+        if found[name] is not None:
+            yield name, found[name]
+    for name in ("put", "due", "fired", "cancelled"):
+        if found[f"{name}_ms"] is not None:
+            yield name, shown_time(found[f"{name}_ms"])
+    for name, field in (("moved to", "moved_to"), ("offset", "offset"), ("why", "why")):
+        if found[field] is not None:
+            yield name, found[field]
+    for each in found["groups"]:
+        yield f"group {each['group']}", f"{each['state']}, attempt {each['attempt']}"

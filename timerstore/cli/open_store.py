@@ -281,7 +281,7 @@ def open_to_change(
 
 def open_still(path: Path, config_file: Path | None) -> TimerStore:
     """Open a store in which nothing fires, with the settings of a file, or of the environment."""
-    from timerstore.store.still import StillStore
+    from timerstore.store.readonly import StillStore
     from timerstore.timelog.files.oserrors import told_of
 
     check_is_there(path)

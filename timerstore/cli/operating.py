@@ -9,9 +9,8 @@ import typer
 
 from timerstore.cli.app import LOOK, OPERATE, AsJson, StorePath, answering, app
 from timerstore.cli.open_store import check_is_there, held_by
-from timerstore.cli.output import Output
+from timerstore.cli.output import Output, shown_here
 from timerstore.cli.status import DAMAGED, WARNED, Status
-from timerstore.cli.texts import shown_here
 from timerstore.cli.times import now_ms, parse_delay, parse_instant
 from timerstore.control.asking import Owner, find_owner
 from timerstore.errors import InvalidArgumentError, StoreLockedError

@@ -10,8 +10,7 @@ from rich.cells import cell_len, set_cell_size
 
 from timerstore.cli.app import LOOK, AsJson, OfTopic, StorePath, answering, app
 from timerstore.cli.operating import owner_of
-from timerstore.cli.output import Output
-from timerstore.cli.texts import body_field, shown_body, whole_text
+from timerstore.cli.output import Output, body_field, shown_body, whole_text
 from timerstore.errors import NotAStoreError
 from timerstore.ground.amounts import shown
 from timerstore.ground.moments import shown_time

@@ -11,10 +11,8 @@
     lines.py            which message of a line comes next
     running.py          as a program's main part, until a signal comes
     threads.py          the threads, which pull and handle in turn
-    stepping.py         none, on a manual clock
     handling.py         a handler's call, with what becomes of its messages
     retry_rules.py      the rules of that; docs/consumer.md has them as a table
-    consumerstats.py    how much it handles
     hooks.py            a program's code around each call
 
 A room imports `core/`, never the store.

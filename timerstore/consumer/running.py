@@ -10,12 +10,15 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final, Self
 
+from timerstore.consumer.workings import Workings
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.kinds import Duration, check_duration
 from timerstore.services.world.background import Flag
+from timerstore.watching.groups import GroupStats
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LOOK_S: Final = 0.5
@@ -102,3 +105,32 @@ def exit_status(number: int, *, ended: bool, failed: bool) -> int:
     if failed:
         return 1
     return 0 if ended else 128 + number
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStats:
+    """A look at one topic of a consumer.
+
+    `handled_per_s`, `failed_per_s`: messages a second over the last minute, of all who read under
+    this group's name in this process. `running_count`: calls of this topic's handler that have
+    neither ended nor timed out. `group`: its backlog, its counters, how long handlers take.
+    """
+
+    topic: str
+    handled_per_s: float
+    failed_per_s: float
+    running_count: int
+    group: GroupStats
+
+
+def read_consumer_stats(workings: Workings) -> tuple[ConsumerStats, ...]:
+    """Return a row for each topic. O(queues of these topics)."""
+    source, subscriptions = workings.source, workings.subscriptions
+    source.store.check_process()
+    looked = source.look([each.topic for each in subscriptions])
+    running, now_ms, found = workings.handling.running(), source.store.steady_ms(), []
+    for each, (row, tally) in zip(subscriptions, looked, strict=True):
+        handled, failed = tally.per_s(now_ms)
+        count = sum(subscription is each for subscription in running)
+        found.append(ConsumerStats(each.topic, handled, failed, count, row))
+    return tuple(found)

@@ -7,5 +7,4 @@ Frames are spoken there, and as much of HTTP as
 socketfile.py the socket in the store's folder
 wire.py       frames, with how values, or errors, are written in JSON
 asking.py     the shell's end: finds the owner, asks, raises its errors
-handler.py    HTTP, as far as it is spoken
 """

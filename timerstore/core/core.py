@@ -60,7 +60,7 @@ OFFSETS_FILE: Final = "config/consumerOffset.json"
 class Core:
     """An open store without its calls; any number of threads may use it."""
 
-    cleaner: Cleaner  # these two are set by cleannow.py
+    cleaner: Cleaner  # these two are set by store.py
     retention: Retention
 
     def __init__(self, path: Path, disk: Disk, clock: ManualClock | None) -> None:

@@ -1,7 +1,6 @@
 """Putting: from arguments to messages in the log.
 
     putting.py    the calls
-    bodies.py     checks of what `put_many` takes
     putter.py     one timer or many, composed or framed by a kernel
     short_way.py  a single put as one compiled call
     bylevel.py    messages of RocketMQ's delay levels

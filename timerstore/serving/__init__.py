@@ -10,10 +10,8 @@
     client.py         the other end: a store's calls
     askedcalls.py     who makes them, by asking
     clientrun.py      what was pulled there
-    clientsource.py   what a consumer reads through a client
     link.py           a client's connections: found, lost, found again
     framecolumns.py   columns behind a frame's header
-    typed.py          values as their types say, from JSON
     shared.py         a client that becomes the owner if nobody is
     takeover.py       which one is becoming it
 

@@ -1,4 +1,4 @@
-"""A store that is opened to look at: what would change it is refused."""
+"""Stores that refuse: one that is opened to look at, one in which nothing fires."""
 
 from __future__ import annotations
 
@@ -57,3 +57,14 @@ class ReadOnlyStore(TimerStore):
 def _refuse(core: Core, *given: object) -> NoReturn:
     core.check_open()
     raise ReadOnlyError(REASON)
+
+
+class StillStore(TimerStore):
+    """A store whose pending timers stay where they are, for who takes them away.
+
+    A pause that is kept stays as it is for the next opening.
+    """
+
+    def _make_calls(self) -> Calls:
+        self.core.switches.hold_firing()  # before the services start
+        return super()._make_calls()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 from timerstore.backups.backup import take_point
 from timerstore.backups.destination import Place, find_destination
-from timerstore.backups.follower import Follower
-from timerstore.backups.followthread import Following
+from timerstore.backups.follower import Follower, Following
 from timerstore.backups.progress import Progress
 from timerstore.backups.taken import BackupReport
 from timerstore.closing.close import close
@@ -18,17 +19,22 @@ from timerstore.closing.handover import handover
 from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.dead_letters import drop, list_dead_letters, retry_dead_letters
 from timerstore.consuming.forgetgroup import forget_group
+from timerstore.core.clockmark import is_manual
 from timerstore.core.core import Core
+from timerstore.core.inside import inside
 from timerstore.core.interpreter import check_interpreter
+from timerstore.core.readonlycore import ReadOnlyCore
+from timerstore.errors import InvalidArgumentError, StoreFullError
 from timerstore.ground.config import Config
 from timerstore.ground.instants import whole_ms
 from timerstore.ground.kinds import Duration, check_duration, check_kind, check_place
 from timerstore.ground.staying import Stays
 from timerstore.pending.pending import PendingTimers
 from timerstore.putting.putting import Putting
-from timerstore.services.world.clock import ManualClock
-from timerstore.store.cleannow import clean, clean_by_itself
-from timerstore.store.realtimers import refuse_real_timers
+from timerstore.services.cleaning.cleaning import Cleaner
+from timerstore.services.cleaning.reach import Reach
+from timerstore.services.cleaning.retention import Retention
+from timerstore.services.world.clock import Clock, ManualClock
 from timerstore.store.switching import pause, resume
 from timerstore.timelog.files.disk import Disk
 from timerstore.watching.anystore import AnyStore
@@ -216,3 +222,70 @@ class TimerStore(Stays, AnyStore):
     def abandon(self) -> None:
         """Release everything without flushing, as a crash of the process would. For tests."""
         close(self.core, self.consuming, flush=False)
+
+
+def clean_by_itself(core: Core, consuming: Consuming) -> None:
+    """Let the flusher clean before its checkpoints, piece by piece between, remove behind them."""
+    flusher, engine = core.flusher, core.engine
+    core.cleaner = Cleaner(engine, Reach(engine, consuming.committed_indexes))
+    core.cleaner.on_copies = core.runner.wake_for
+    core.retention = Retention(engine, flusher)
+    flusher.before = lambda: _before_flush(core, consuming)
+    flusher.on_tick, flusher.after = core.cleaner.go_on, core.retention.run
+
+
+def _before_flush(core: Core, consuming: Consuming) -> None:
+    """Do what the next checkpoint is to make durable: groups' offsets, and F."""
+    consuming.write_offsets()
+    # If there is no room, the flush goes on: it is what makes some.
+    with contextlib.suppress(StoreFullError):
+        consuming.write_tallies()
+    if not core.closed:
+        with contextlib.suppress(StoreFullError):
+            core.cleaner.run(at_once=core.clock.manual)
+
+
+@inside
+def clean(core: Core) -> int:
+    """Clean a store; see `TimerStore.clean`."""
+    core.check_writable()
+    core.check_unlocked()
+    before = core.engine.disk_bytes
+    core.flusher.flush()
+    until = core.cleaner.reach.find(core.engine.world.cleaning.floor)
+    core.cleaner.run(at_once=True, until=until)
+    while core.engine.world.cleaning.floor < until and core.cleaner.is_waiting:
+        if isinstance(core.clock, ManualClock) or core.switches.find("firing", core.clock.now_ms):
+            break  # nobody moves it meanwhile, or nothing fires
+        core.check_open()
+        time.sleep(0.05)
+        core.cleaner.run(at_once=True, until=until)
+    core.flusher.flush()
+    core.retention.run()
+    return max(0, before - core.engine.disk_bytes)
+
+
+def refuse_real_timers(place: Path, config: Config, clock: Clock) -> None:
+    """Raise InvalidArgumentError if a clock that is not forced would move real timers.
+
+    O(1) for a store without timers, or with only those of manual clocks; else it is opened to be
+    looked at.
+    """
+    if not isinstance(clock, ManualClock) or clock.force:
+        return
+    if is_manual(place) or not (place / "commitlog").is_dir():
+        return
+    core = ReadOnlyCore(place, Disk(), None)
+    try:
+        core.lock(create=False)
+        core.open(config)
+        count = core.engine.pending_count(None)
+    finally:
+        core.give_up_opening()
+    if count:
+        raise InvalidArgumentError(
+            f"{place} holds {count} real timer{'s' * (count > 1)}, and a ManualClock that passes "
+            "their times would mark them as fired, so they would never come again. Use a new "
+            "folder for a test. If you want that, in a copy of the store, pass ManualClock(..., "
+            "force=True)."
+        )

@@ -7,7 +7,6 @@
     groups.py          how far each group is behind, what became of what it read
     groupmetrics.py    that, as metrics
     health.py          whether it is healthy, since when not, what to do
-    keeper.py          what keeps disk space, by its name
     followedcopies.py  how far copies elsewhere lag
     metric.py          what a metric is
     metrictable.py     all of them, for Prometheus and OpenTelemetry
