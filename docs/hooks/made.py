@@ -25,9 +25,7 @@ from timerstore.pipeline.thresholds import DEFAULTS, NEVER
 from timerstore.tables import TABLES as STORE_TABLES
 from timerstore.timelog.files.identity import SIZES
 from timerstore.validation.rules import RULES
-from timerstore.watching.groupmetrics import GROUP_METRICS
-from timerstore.watching.storemetrics import STORE_METRICS
-from timerstore.watching.topicmetrics import TOPIC_METRICS
+from timerstore.watching.metrictable import GROUP_METRICS, STORE_METRICS, TOPIC_METRICS
 
 MARK = re.compile(r"^<!-- made: (?P<name>[a-z-]+)(?: (?P<of>\w+))? -->$", re.MULTILINE)
 

@@ -8,7 +8,7 @@ import pytest
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import Consumer, ManualClock, Retry, TimerStore, metrics
-from timerstore.watching import groupmetrics
+from timerstore.watching import metrictable
 
 prometheus_client = pytest.importorskip("prometheus_client")
 
@@ -54,15 +54,15 @@ def test_scraped_values(tmp_path: Path) -> None:
 
 
 def test_the_longest_backlogs_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groupmetrics, "ROWS_MAX", 2)
+    monkeypatch.setattr(metrictable, "ROWS_MAX", 2)
     rows = [
         {"topic": topic, "group": "g", "lag_count": lag}
         for topic, lag in zip("abcd", (1, 9, 0, 7), strict=True)
     ]
-    shown, left_out = groupmetrics.shown_rows(rows)
+    shown, left_out = metrictable.shown_rows(rows)
     assert [row["topic"] for row in shown] == ["b", "d"] and left_out == 2
 
 
 def test_a_topic_that_is_no_text_is_escaped() -> None:
-    (row,), _ = groupmetrics.shown_rows([{"topic": "a\udcff", "group": "g", "lag_count": 1}])
+    (row,), _ = metrictable.shown_rows([{"topic": "a\udcff", "group": "g", "lag_count": 1}])
     assert (row["topic"], row["group"]) == ("a\\udcff", "g")

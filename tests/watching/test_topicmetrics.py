@@ -7,8 +7,8 @@ import pytest
 
 from timerstore import Config, ManualClock, TimerStore, Tuning, metrics
 from timerstore.timelog.writing.tally import HISTOGRAM_BUCKETS, bucket_max
-from timerstore.watching import topicmetrics
-from timerstore.watching.topicmetrics import LATENESS_ENDS_MS, OTHERS, SET_DELAY_ENDS_MS
+from timerstore.watching import metrictable
+from timerstore.watching.metrictable import LATENESS_ENDS_MS, OTHERS, SET_DELAY_ENDS_MS
 
 prometheus_client = pytest.importorskip("prometheus_client")
 
@@ -17,7 +17,7 @@ SMALL = Config(durability="process", tuning=Tuning(wheel_slot_count=1_024, roll_
 
 def test_scraped_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, registry = ManualClock(), prometheus_client.CollectorRegistry()
-    monkeypatch.setattr(topicmetrics, "TOPICS_MAX", 2)
+    monkeypatch.setattr(metrictable, "TOPICS_MAX", 2)
     with TimerStore(tmp_path / "s", config=SMALL, clock=clock) as store:
         metrics.register(store, registry, name="one")
         for count, topic in enumerate("abcd", 1):

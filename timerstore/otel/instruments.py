@@ -11,8 +11,7 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
 from timerstore.watching.anystore import AnyStore
-from timerstore.watching.metric import Metric, Told
-from timerstore.watching.metrictable import METRICS, read_told
+from timerstore.watching.metrictable import METRICS, Metric, Told, read_told
 
 PREFIX: Final = "timerstore."
 FRESH_S: Final = 0.5

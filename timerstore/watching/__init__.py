@@ -5,17 +5,13 @@
     find.py            what became of a timer, by its id
     fired.py           what fires, as it fires
     groups.py          how far each group is behind, what became of what it read
-    groupmetrics.py    that, as metrics
     health.py          whether it is healthy, since when not, what to do
     followedcopies.py  how far copies elsewhere lag
-    metric.py          what a metric is
     metrictable.py     all of them, for Prometheus and OpenTelemetry
     services.py        what each service does or waits for, how long a stage takes
     sections.py        what a store tells of itself, as facts and tables, for whoever shows it
     topics.py          what each topic holds, what became of its timers, when the others fall due
-    topicmetrics.py    that, as metrics
     stats.py           what `stats()` returns
-    storemetrics.py    that, as metrics
 
 A room imports `core/` and other rooms, never the store.
 """
