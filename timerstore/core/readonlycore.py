@@ -21,12 +21,19 @@ from typing import Final
 
 import numpy as np
 
+from timerstore.core.clockmark import is_manual
 from timerstore.core.core import Core
 from timerstore.core.directory import check_is_store
-from timerstore.errors import CorruptStoreError, NotAStoreError, TimerStoreError
+from timerstore.errors import (
+    CorruptStoreError,
+    InvalidArgumentError,
+    NotAStoreError,
+    TimerStoreError,
+)
 from timerstore.ground.config import Config
 from timerstore.jit.mapping import PAGE_BYTES, MapOwner, map_bytes, pages_in_memory
 from timerstore.jit.record import Bytes
+from timerstore.services.world.clock import Clock, ManualClock
 from timerstore.timelog.files.disk import SEGMENT_SIZES, Disk, MappedFile, WrongSizeError
 from timerstore.timelog.files.heldfolder import HeldFolder, hold_to_read
 from timerstore.timelog.files.identity import Sizes
@@ -327,3 +334,29 @@ class ReadOnlyCore(Core):
         if hasattr(self, "_disk"):
             self._disk.drop_maps()
         self._share = None
+
+
+def refuse_real_timers(place: Path, config: Config, clock: Clock) -> None:
+    """Raise InvalidArgumentError if a clock that is not forced would move real timers.
+
+    O(1) for a store without timers, or with only those of manual clocks; else it is opened to be
+    looked at.
+    """
+    if not isinstance(clock, ManualClock) or clock.force:
+        return
+    if is_manual(place) or not (place / "commitlog").is_dir():
+        return
+    core = ReadOnlyCore(place, Disk(), None)
+    try:
+        core.lock(create=False)
+        core.open(config)
+        count = core.engine.pending_count(None)
+    finally:
+        core.give_up_opening()
+    if count:
+        raise InvalidArgumentError(
+            f"{place} holds {count} real timer{'s' * (count > 1)}, and a ManualClock that passes "
+            "their times would mark them as fired, so they would never come again. Use a new "
+            "folder for a test. If you want that, in a copy of the store, pass ManualClock(..., "
+            "force=True)."
+        )

@@ -19,12 +19,11 @@ from timerstore.closing.handover import handover
 from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.dead_letters import drop, list_dead_letters, retry_dead_letters
 from timerstore.consuming.forgetgroup import forget_group
-from timerstore.core.clockmark import is_manual
 from timerstore.core.core import Core
 from timerstore.core.inside import inside
 from timerstore.core.interpreter import check_interpreter
-from timerstore.core.readonlycore import ReadOnlyCore
-from timerstore.errors import InvalidArgumentError, StoreFullError
+from timerstore.core.readonlycore import refuse_real_timers
+from timerstore.errors import StoreFullError
 from timerstore.ground.config import Config
 from timerstore.ground.instants import whole_ms
 from timerstore.ground.kinds import Duration, check_duration, check_kind, check_place
@@ -34,7 +33,7 @@ from timerstore.putting.putting import Putting
 from timerstore.services.cleaning.cleaning import Cleaner
 from timerstore.services.cleaning.reach import Reach
 from timerstore.services.cleaning.retention import Retention
-from timerstore.services.world.clock import Clock, ManualClock
+from timerstore.services.world.clock import ManualClock
 from timerstore.store.switching import pause, resume
 from timerstore.timelog.files.disk import Disk
 from timerstore.watching.anystore import AnyStore
@@ -263,29 +262,3 @@ def clean(core: Core) -> int:
     core.flusher.flush()
     core.retention.run()
     return max(0, before - core.engine.disk_bytes)
-
-
-def refuse_real_timers(place: Path, config: Config, clock: Clock) -> None:
-    """Raise InvalidArgumentError if a clock that is not forced would move real timers.
-
-    O(1) for a store without timers, or with only those of manual clocks; else it is opened to be
-    looked at.
-    """
-    if not isinstance(clock, ManualClock) or clock.force:
-        return
-    if is_manual(place) or not (place / "commitlog").is_dir():
-        return
-    core = ReadOnlyCore(place, Disk(), None)
-    try:
-        core.lock(create=False)
-        core.open(config)
-        count = core.engine.pending_count(None)
-    finally:
-        core.give_up_opening()
-    if count:
-        raise InvalidArgumentError(
-            f"{place} holds {count} real timer{'s' * (count > 1)}, and a ManualClock that passes "
-            "their times would mark them as fired, so they would never come again. Use a new "
-            "folder for a test. If you want that, in a copy of the store, pass ManualClock(..., "
-            "force=True)."
-        )
