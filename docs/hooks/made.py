@@ -1,7 +1,8 @@
 """Fills in the tables of pages that the code itself declares, for MkDocs.
 
 A line `<!-- made: NAME -->` of a page stands for one of MAKERS; a word behind the name is its
-argument. So what is declared once is written once. `python -P docs/hooks/made.py NAME` shows it.
+argument. So what is declared once is written once. `python -P docs/hooks/made.py NAME` shows it,
+or a page whose file is named.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import commands
 
-from timerstore.ground.config import Tuning
+from timerstore.ground.config import Config, Tuning
 from timerstore.pipeline import DISTRIBUTION_RULES, TABLES
 from timerstore.pipeline.thresholds import DEFAULTS, NEVER
 from timerstore.tables import TABLES as STORE_TABLES
@@ -87,19 +89,27 @@ def columns(name: str) -> str:
 
 def settings() -> str:
     """Write a section for each setting of `Tuning`; those that a store keeps come last."""
-    (declared,) = ast.parse(inspect.getsource(Tuning)).body
-    said = {
+    names = sorted((each.name for each in dataclasses.fields(Tuning)), key=SIZES.__contains__)
+    return "\n".join(f"### `{name}`\n\n{setting(name)}\n" for name in names)
+
+
+def setting(name: str) -> str:
+    """Write what stands at one setting, with its default."""
+    field = {each.name: each for each in dataclasses.fields(Config)}[name]
+    fixed = " *Fixed.*" if name in SIZES else ""
+    return f"Default `{field.default!r}`.{fixed} {_said(Config)[name]}"
+
+
+@cache
+def _said(of: type) -> dict[str, str]:
+    """Read what stands at each field of a class, and of those above it."""
+    (declared,) = ast.parse(inspect.getsource(of)).body
+    said = {} if of.__base__ is object else _said(of.__base__)
+    return said | {
         ast.unparse(each.target): inspect.cleandoc(ast.literal_eval(behind.value))
         for each, behind in pairwise(declared.body)  # type: ignore[attr-defined]
         if isinstance(each, ast.AnnAssign)
     }
-    parts = []
-    for field in sorted(dataclasses.fields(Tuning), key=lambda field: field.name in SIZES):
-        fixed = " *Fixed.*" if field.name in SIZES else ""
-        parts.append(
-            f"### `{field.name}`\n\nDefault `{field.default!r}`.{fixed} {said[field.name]}\n"
-        )
-    return "\n".join(parts)
 
 
 def metrics(of: str) -> str:
@@ -119,6 +129,7 @@ MAKERS: dict[str, Callable[..., str]] = {
     "columns": columns,
     "commands": commands.sections,
     "metrics": metrics,
+    "setting": setting,
     "settings": settings,
     "validation-rules": validation_rules,
     "distribution-rules": distribution_rules,
@@ -137,4 +148,5 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 
 
 if __name__ == "__main__":
-    print(MAKERS[sys.argv[1]](*sys.argv[2:]))
+    what, *of = sys.argv[1:]
+    print(filled(Path(what).read_text()) if what.endswith(".md") else MAKERS[what](*of))

@@ -199,30 +199,52 @@ class Config(Tuning):
     """
 
     durability: Durability = "group"
-    """When a put returns: with "group" when its bytes are fsynced, one fsync for all callers that
-    wait; with "process" when they are in the page cache, safe from a crash of the process but not
-    of the machine."""
+    """When `put`, `cancel`, `reschedule` or `nack` returns: with `"group"`, its bytes are fsynced,
+    and all callers that wait share one fsync. With `"process"`, they are with the operating system:
+    safe if the process is killed, not if the machine loses power.
+
+    Change it to `"process"` if you can lose the last half second in a power cut, or if you put many
+    timers one by one."""
 
     flush_interval_ms: int = 500
-    """A checkpoint is made this often; it bounds what a crash makes recovery scan."""
+    """How often a checkpoint is made. It bounds what a power cut takes with `"process"`, and how
+    much the next opening reads after a crash.
+
+    Change it to more for fewer writes on a slow disk, or to less for a shorter recovery."""
 
     max_bytes: int | None = None
-    """Puts and reschedules are refused unless what the store takes, and what firing all that is
-    pending is going to write, leave two commit log segments of this free. So all that is in the
-    store can fire, at once too, within this much disk: a pending timer counts twice. Disk is
-    counted in blocks, as `du` does. What is in the store stays. See `least_max_bytes`, `small`."""
+    """Puts and reschedules raise StoreFullError before the store takes this much disk, as `du`
+    counts it. What is in the store stays, and fires. Firing writes each message once more, so a
+    pending timer counts twice: whatever falls due in one second has room below the limit. A few
+    small files come on top, a mebibyte at most each.
+
+    Change it on a disk that you share; it may be nine tenths of a disk that the store has for
+    itself. The least that works is `Config().least_max_bytes`, 276 MB with the default sizes. For
+    less, make the store with `Config.small(max_bytes)`, from 10 MiB: its files and its largest
+    message are smaller, and below 256 MiB its wheel is a day long.
+
+    A cancelled timer, and its delete, count like a pending timer until its time has come or
+    cleaning has dropped it. With messages of more than a 64th of a commit log segment, what stays
+    empty at the ends of segments is counted too. What handlers send back (`nack`, `Retry`) and
+    `cancel` are never refused for it: they go beyond the limit."""
 
     retention_ms: int = 0
-    """A consumed message is kept at least this long; 0: it is removed when no group needs it. Set
-    it if you want history."""
+    """A consumed message is kept at least this long. At 0 it goes when no group needs it.
+
+    Change it to look back: `timerstore export`, Spark and `timerstore.read` show what is there."""
 
     admission: AdmissionRule = "grow"
-    """What a put does if the services do not keep up: "grow", it goes on, as the queue on disk
-    grows; "wait", it waits for room in that queue."""
+    """What a put does when the services do not keep up. With `"grow"` it goes on, and the queue on
+    disk grows. With `"wait"` it waits for room. `cancel` and delay levels do not wait.
+
+    Change it to `"wait"` if timers that are due soon must not wait behind many puts."""
 
     delay_levels: str = DELAY_LEVELS
-    """Durations of the fixed delay levels, counted from 1; units s, m, h, d. A change does not move
-    messages that wait already: they stay due at their old times."""
+    """The delay levels, counted from 1; 1 to 32 durations in `s`, `m`, `h`, `d`. A consumer without
+    `backoff` retries through them, from the third on.
+
+    Change it for other levels. What waits already keeps its time. A level is delivered in the order
+    of arrival, so a message put to a level that became shorter waits behind older ones."""
 
     def __init__(
         self,
