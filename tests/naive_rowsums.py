@@ -1,18 +1,8 @@
-"""Rows of numbers as lists: divided by part, added up by key; twin of `rowsums.py`."""
+"""Rows of numbers as lists, added up by key; twin of `rowsums.py`."""
 
 from collections import defaultdict
 
 Row = tuple[int, ...]
-
-
-def divided(rows: list[Row], parts: list[int], part_count: int) -> tuple[list[Row], list[int]]:
-    """Return the rows part by part, and where each part ends."""
-    made: list[Row] = []
-    ends = []
-    for part in range(part_count):
-        made += [row for row, its in zip(rows, parts, strict=True) if its == part]
-        ends.append(len(made))
-    return made, ends
 
 
 def summed(rows: list[Row], key_count: int) -> list[Row]:

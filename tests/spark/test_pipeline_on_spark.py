@@ -13,7 +13,7 @@ from tests.pipeline.planted_stores import CONFIG, START_MS
 from tests.rigs.patient import Patient
 from tests.rigs.planted import FAULTS, make_store
 from timerstore import pipeline
-from timerstore.pipeline import TABLES, onspark
+from timerstore.pipeline import TABLES, onestore
 
 pytestmark = pytest.mark.slow
 
@@ -58,9 +58,8 @@ def rows(out: Path, run: str = "one") -> dict[str, list[str]]:
 @pytest.mark.tier("promise", only=("100000",))
 @pytest.mark.parametrize("split_bytes", [100_000, 64 << 20])
 def test_the_tables_are_those_of_one_process(
-    split_bytes: int, spark: Any, stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    split_bytes: int, spark: Any, stores: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("timerstore.validation.plan.BUCKET_BYTES", 100_000)
     options: dict[str, Any] = {"run": "one", "now_ms": START_MS, "split_bytes": split_bytes}
     plain = pipeline.run(named(stores), tmp_path / "plain", **options)
     found = pipeline.run(named(stores), tmp_path / "spark", spark=spark, **options)
@@ -124,7 +123,7 @@ def test_a_store_that_goes_meanwhile_is_a_row(
     """It was there when the run was planned; the other one is done."""
     for name in ("large", "small"):
         shutil.copytree(stores / name, tmp_path / "live" / name)
-    plan = onspark.plan_store
+    plan = onestore.plan_store
 
     def plan_and_lose(member: Any, options: Any) -> Any:
         found = plan(member, options)
@@ -132,7 +131,7 @@ def test_a_store_that_goes_meanwhile_is_a_row(
             shutil.rmtree(member.path)
         return found
 
-    monkeypatch.setattr(onspark, "plan_store", plan_and_lose)
+    monkeypatch.setattr(onestore, "plan_store", plan_and_lose)
     folder, out = tmp_path / "live", tmp_path / "tables"
     found = pipeline.run(folder, out, spark=spark, run="one", split_bytes=100_000)
     assert found["large"].state in ("unreadable", "damaged")

@@ -27,10 +27,7 @@ def both(spark: Any, path: Path, split_bytes: int) -> Validation:
 
 @pytest.mark.tier("promise", only=("fired",))
 @pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
-def test_golden_stores(
-    name: str, spark: Any, golden_unpacked: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("timerstore.validation.plan.BUCKET_BYTES", 500_000)
+def test_golden_stores(name: str, spark: Any, golden_unpacked: Callable[[str], Path]) -> None:
     found = both(spark, golden_unpacked(name), 8_000_000)
     assert found.ok and not found.failures, str(found)
 

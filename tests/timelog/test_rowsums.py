@@ -1,24 +1,13 @@
-"""Rows that are divided, or added up, are what the lists of the twin are."""
+"""Rows that are added up are what the lists of the twin are."""
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive_rowsums as naive
-from timerstore.timelog.reading.rowsums import divided, summed
+from timerstore.timelog.reading.rowsums import summed
 
 NUMBERS = st.integers(-3, 3) | st.sampled_from([-(1 << 63), (1 << 63) - 1, 1 << 31, -(1 << 31)])
-
-
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(), st.integers(-9, 9))))
-def test_divided_as_the_twin(rows: list[tuple[int, int, int]]) -> None:
-    rows = [(part, number % (1 << 62), small) for part, number, small in rows]
-    parts = [part for part, *_ in rows]
-    table = np.array(rows, np.int64).reshape(-1, 3)
-    made, ends = divided(table, np.array(parts, np.int64), 6)
-    expected, expected_ends = naive.divided(rows, parts, 6)
-    assert [tuple(row) for row in made.tolist()] == expected
-    assert ends.tolist() == expected_ends
 
 
 @given(
@@ -33,7 +22,4 @@ def test_summed_as_the_twin(rows: list[tuple[int, ...]], key_count: int) -> None
 
 def test_columns_of_another_order_are_read_as_they_are() -> None:
     rows = np.arange(12).reshape(3, 4)[:, ::-2]
-    made, ends = divided(rows, np.array([1, 0, 1]), 2)
-    assert made.tolist() == [[7, 5], [3, 1], [11, 9]]
-    assert ends.tolist() == [1, 3]
     assert summed(rows, 1).tolist() == [[3, 1], [7, 5], [11, 9]]

@@ -1,4 +1,4 @@
-"""Rows of numbers: divided by what they are about, or added up by their first columns."""
+"""Rows of numbers, added up by their first columns."""
 
 from __future__ import annotations
 
@@ -13,17 +13,6 @@ _MASK: Final = 0x7FFFFFFF
 _MIX: Final = 2_654_435_769
 
 
-def divided(rows: Words, parts: Words, part_count: int) -> tuple[Words, Words]:
-    """Return the rows sorted by part, and where each part ends: int64[n, columns], int64[parts].
-
-    `parts`: int64[n], from 0 on. Rows of one part keep their order. O(n + parts).
-    """
-    ends = np.cumsum(np.bincount(parts, minlength=part_count))
-    made = np.empty(rows.shape, np.int64)
-    _divide(np.ascontiguousarray(rows), parts, np.append(0, ends), made)
-    return made, ends
-
-
 def summed(rows: Words, key_count: int) -> Words:
     """Add up the rows that agree in their first columns; sorted by these.
 
@@ -35,17 +24,6 @@ def summed(rows: Words, key_count: int) -> Words:
     made = np.empty(rows.shape, np.int64)
     made = made[: _sum(np.ascontiguousarray(rows), key_count, lookup, made)]
     return made[np.lexsort(made[:, :key_count].T[::-1])]
-
-
-@kernel_later
-def _divide(rows: Rows, parts: Words, starts: Words, made: Rows) -> None:
-    """Copy each row to the place at which its part goes on; `starts` is moved on."""
-    for i in range(len(rows)):
-        part = parts[i]
-        to = starts[part]
-        starts[part] = to + 1
-        for column in range(rows.shape[1]):
-            made[to, column] = rows[i, column]
 
 
 @kernel_later

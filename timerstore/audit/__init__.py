@@ -1,10 +1,14 @@
 """Rules that are queries: a file of SQL each, run by DuckDB or by Spark.
 
-rules/       a rule each: what it asks, of which tables, what to do if it fails
-tables/      tables that several rules read, as queries over others
-rule.py      a rule, out of its file
+rules/       a rule of distribution each: what it asks, of which tables, what to do if it fails
+tables/      tables that several of them read, as queries over others
+integrity/   a rule of integrity each: the places in a store at which it fails
+meetings/    tables that these read, made of what the parts of a store say
+measures/    what a store holds, made of the same
+rule.py      a rule of distribution, out of its file
 engines.py   DuckDB and Spark, which run the same text
-asking.py    what a rule finds
+asking.py    what a rule of distribution finds
+meeting.py   all queries over one store's facts
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from timerstore.audit.engines import Engine
+from timerstore.audit.engines import Engine, rows_of
 from timerstore.audit.rule import Limits, Rule, made_for
 from timerstore.errors import InvalidArgumentError
 
@@ -21,18 +21,17 @@ def ask(engine: Engine, rule: Rule, limits: Limits) -> dict[str, list[dict[str, 
     """
     tables = "".join(f"{name} AS ({made.text}), " for name, made in made_for(rule.looks_at).items())
     found = f"WITH {tables}found AS ({rule.text})"
-    columns = engine.columns(rule, f"{found} SELECT * FROM found")
+    columns = engine.columns(f"{found} SELECT * FROM found")
     for name in _COLUMNS:
         if name not in columns:
             raise InvalidArgumentError(f"The rule {rule.name} returns no {name}. Select it.")
     order = ", ".join(f"found.{each}" for each in columns if each not in ("store", "value"))
-    rows = engine.rows(
-        rule,
+    rows = engine.ask(
         f"{found} SELECT * FROM (SELECT found.*, row_number() OVER (PARTITION BY found.store "
         f"ORDER BY found.value DESC, {order}) AS nth FROM found WHERE found.value IS NOT NULL "
-        f"AND found.checked >= {limits.least}) AS ranked WHERE nth <= {PLACES_MAX}",
+        f"AND found.checked >= {limits.least}) AS ranked WHERE nth <= {PLACES_MAX}"
     )
     by_store: dict[str, list[dict[str, Any]]] = {}
-    for row in sorted(rows, key=lambda row: (row["store"], row["nth"])):
+    for row in sorted(rows_of(rows), key=lambda row: (row["store"], row["nth"])):
         by_store.setdefault(row["store"], []).append(row)
     return by_store

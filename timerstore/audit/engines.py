@@ -1,26 +1,38 @@
-"""What runs a rule: DuckDB in this process, or Spark. Both run the same text."""
+"""What runs queries: DuckDB in this process, or Spark. Both run the same text."""
 
 from __future__ import annotations
 
+import tempfile
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Protocol, Self
-
-from timerstore.audit.rule import Rule, tables_of
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+_MEMORY: Final = "1GB"
 
 
 class Engine(Protocol):
-    """Runs queries over the tables that it was given."""
+    """Runs queries over the tables that it was given, and over those that queries made."""
 
-    def columns(self, rule: Rule, query: str) -> list[str]:
+    def columns(self, query: str) -> list[str]:
         """Return the names of a query's columns."""
 
-    def rows(self, rule: Rule, query: str) -> list[dict[str, Any]]:
-        """Return its rows; what it counts is an int or a float."""
+    def make(self, name: str, query: str) -> None:
+        """Make a table of what a query returns."""
+
+    def ask(self, query: str) -> Any:
+        """Return what a query returns, as an Arrow table."""
+
+
+def rows_of(table: Any) -> list[dict[str, Any]]:
+    """Return the rows of an Arrow table; an engine may add up ints to what no int64 holds."""
+    return [
+        {name: int(each) if isinstance(each, Decimal) else each for name, each in row.items()}
+        for row in table.to_pylist()
+    ]
 
 
 def import_duckdb() -> Any:
@@ -29,62 +41,91 @@ def import_duckdb() -> Any:
         import duckdb
     except ImportError as e:
         raise ImportError(
-            "The rules of distribution need DuckDB, or Spark. Install the extra: "
-            "pip install 'timerstore[audit]'"
+            "Rules that are queries need DuckDB. Install the extra: "
+            "pip install 'timerstore[audit]'. Or run them on Spark. `timerstore verify` has none."
         ) from e
     return duckdb
 
 
 class DuckDB:
-    """Runs queries over Arrow tables and data sets, in this process; it spills to disk.
+    """Runs queries in this process, over Arrow tables, data sets, and rows that it takes itself.
 
-    Needs the extra `audit`.
+    What does not fit in memory goes to a folder below TMPDIR. Needs the extra `audit`.
     """
 
     def __init__(self, tables: Mapping[str, Any]) -> None:
         """`tables`: by name. Raises ImportError."""
-        self._connection = import_duckdb().connect(config={"autoinstall_known_extensions": "false"})
+        duckdb = import_duckdb()
+        self._folder = tempfile.TemporaryDirectory(prefix="timerstore-")
+        self._connection = duckdb.connect(
+            config={
+                "autoinstall_known_extensions": "false",
+                "memory_limit": _MEMORY,
+                "temp_directory": self._folder.name,
+                "preserve_insertion_order": "false",
+            }
+        )
         for name, table in tables.items():
             self._connection.register(name, table)
 
-    def columns(self, rule: Rule, query: str) -> list[str]:
+    def add(self, name: str, rows: Any) -> None:
+        """Copy rows, an Arrow table, into a table, which they make if it is not there."""
+        self._connection.register("rows_to_add", rows)
+        self._connection.execute(
+            f"CREATE TABLE IF NOT EXISTS {name} AS SELECT * FROM rows_to_add LIMIT 0"
+        )
+        self._connection.execute(f"INSERT INTO {name} SELECT * FROM rows_to_add")
+        self._connection.unregister("rows_to_add")
+
+    def columns(self, query: str) -> list[str]:
         """Return the names of a query's columns."""
         return list(self._connection.sql(query).columns)
 
-    def rows(self, rule: Rule, query: str) -> list[dict[str, Any]]:
-        """Return its rows."""
-        found = self._connection.execute(query)
-        names = [each[0] for each in found.description]
-        return [_plain(zip(names, row, strict=True)) for row in found.fetchall()]
+    def make(self, name: str, query: str) -> None:
+        """Make a table of what a query returns."""
+        self._connection.execute(f"CREATE TABLE {name} AS {query}")
+
+    def ask(self, query: str) -> Any:
+        """Return what a query returns, as an Arrow table."""
+        return self._connection.sql(query).to_arrow_table()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._connection.close()
+        self._folder.cleanup()
 
 
 class OnSpark:
     """Runs queries over DataFrames, on Spark. Their views have names that nobody else uses."""
 
-    def __init__(self, spark: SparkSession, tables: Mapping[str, Any]) -> None:
+    def __init__(self, spark: SparkSession, tables: Mapping[str, DataFrame]) -> None:
         """`tables`: DataFrames by name."""
         self._spark, self._prefix = spark, f"timerstore_{uuid.uuid4().hex}_"
-        self._names = tuple(tables)
+        self._names: list[str] = []
         for name, frame in tables.items():
-            frame.createOrReplaceTempView(self._prefix + name)
+            self._enter(name, frame)
 
-    def columns(self, rule: Rule, query: str) -> list[str]:
+    def _enter(self, name: str, frame: DataFrame) -> None:
+        frame.createOrReplaceTempView(self._prefix + name)
+        self._names.append(name)
+
+    def columns(self, query: str) -> list[str]:
         """Return the names of a query's columns."""
-        return list(self._run(rule, query).columns)
+        return list(self._run(query).columns)
 
-    def rows(self, rule: Rule, query: str) -> list[dict[str, Any]]:
-        """Return its rows."""
-        return [_plain(row.asDict().items()) for row in self._run(rule, query).collect()]
+    def make(self, name: str, query: str) -> None:
+        """Make a table of what a query returns; no plan of another query holds its plan."""
+        self._enter(name, self._run(query).localCheckpoint())
 
-    def _run(self, rule: Rule, query: str) -> Any:
-        views = (f"{name} AS (SELECT * FROM {self._prefix}{name})" for name in tables_of(rule))
-        return self._spark.sql(f"WITH {', '.join(views)}, {query.removeprefix('WITH ')}")
+    def ask(self, query: str) -> Any:
+        """Return what a query returns, as an Arrow table."""
+        return self._run(query).toArrow()
+
+    def _run(self, query: str) -> DataFrame:
+        views = ", ".join(f"{each} AS (SELECT * FROM {self._prefix}{each})" for each in self._names)
+        return self._spark.sql(f"WITH {views} SELECT * FROM (\n{query}\n) AS asked")
 
     def __enter__(self) -> Self:
         return self
@@ -92,8 +133,3 @@ class OnSpark:
     def __exit__(self, *_: object) -> None:
         for name in self._names:
             self._spark.catalog.dropTempView(self._prefix + name)
-
-
-def _plain(row: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a row whose sums are ints: an engine may add up to what no int64 holds."""
-    return {name: int(each) if isinstance(each, Decimal) else each for name, each in row}

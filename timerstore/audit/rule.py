@@ -75,21 +75,20 @@ class Rule(Query):
     limits: Limits
 
 
-def read_rule(path: Traversable) -> Rule:
-    """Read a rule's file. Raises InvalidArgumentError."""
-    name = path.name.removesuffix(".sql")
-    head, text = _divided(path)
+def read_rule(name: str, content: str) -> Rule:
+    """Read a rule out of its file. Raises InvalidArgumentError."""
+    head, text = _divided(name, content)
     for key in _NEEDED:
         if key not in head:
-            raise InvalidArgumentError(f"{path.name} does not say {key!r}. Write -- {key}: …")
-    limits = Limits(**{key: _number(head[key], path) for key in Limits._fields if key in head})
+            raise InvalidArgumentError(f"{name}.sql does not say {key!r}. Write -- {key}: …")
+    limits = Limits(**{key: _number(head[key], name) for key in Limits._fields if key in head})
     rest = {key: head.get(key, "") for key in ("measures", "means", "do", "says", "none", "place")}
     return Rule(name, _names(head["looks at"]), text, limits=limits, **rest)
 
 
-def _divided(path: Traversable) -> tuple[dict[str, str], str]:
+def _divided(name: str, content: str) -> tuple[dict[str, str], str]:
     """Return the head by its keys, and what follows."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = content.splitlines(keepends=True)
     head: dict[str, str] = {}
     key = ""
     for number, line in enumerate(lines):
@@ -100,37 +99,41 @@ def _divided(path: Traversable) -> tuple[dict[str, str], str]:
             return head, "".join(lines[number:])
         key, _, value = line.removeprefix("-- ").partition(": ")
         if key not in _KEYS:
-            raise InvalidArgumentError(f"{path.name} says {key!r}. {meant(key, _KEYS)}")
+            raise InvalidArgumentError(f"{name}.sql says {key!r}. {meant(key, _KEYS)}")
         head[key] = value.strip()
-    raise InvalidArgumentError(f"{path.name} has no query. Write one below its head.")
+    raise InvalidArgumentError(f"{name}.sql has no query. Write one below its head.")
 
 
-def _number(text: str, path: Traversable) -> float:
+def _number(text: str, name: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InvalidArgumentError(f"{path.name} has the limit {text!r}. Use a number.") from None
+        raise InvalidArgumentError(f"{name}.sql has the limit {text!r}. Use a number.") from None
 
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(each.strip() for each in text.split(","))
 
 
-def _read_table(path: Traversable) -> Query:
-    head, text = _divided(path)
-    return Query(path.name.removesuffix(".sql"), _names(head["looks at"]), text)
+def _read_table(name: str, content: str) -> Query:
+    head, text = _divided(name, content)
+    return Query(name, _names(head["looks at"]), text)
 
 
-def _files(folder: str) -> list[Traversable]:
-    found = (files("timerstore.audit") / folder).iterdir()
-    return sorted(
-        (each for each in found if each.name.endswith(".sql")), key=lambda path: path.name
-    )
+def sql_files(folder: Traversable) -> dict[str, str]:
+    """Return what the files of SQL in a folder contain, by their names without .sql, in order."""
+    found = {each.name: each for each in folder.iterdir() if each.name.endswith(".sql")}
+    return {name.removesuffix(".sql"): found[name].read_text("utf-8") for name in sorted(found)}
 
 
-DISTRIBUTION_RULES: Final = tuple(map(read_rule, _files("rules")))
+OURS: Final = files("timerstore.audit")
+DISTRIBUTION_RULES: Final = tuple(
+    read_rule(name, text) for name, text in sql_files(OURS / "rules").items()
+)
 """All of distribution, by name."""
-_TABLES: Final = {each.name: each for each in map(_read_table, _files("tables"))}
+_TABLES: Final = {
+    name: _read_table(name, text) for name, text in sql_files(OURS / "tables").items()
+}
 """Tables that are queries themselves."""
 
 
@@ -141,9 +144,3 @@ def made_for(names: Iterable[str]) -> dict[str, Query]:
         if name in _TABLES:
             found |= made_for(_TABLES[name].looks_at) | {name: _TABLES[name]}
     return found
-
-
-def tables_of(rule: Rule) -> set[str]:
-    """Return the names of the tables that must be there for a rule."""
-    made = made_for(rule.looks_at)
-    return {each for query in (rule, *made.values()) for each in query.looks_at} - {*made}

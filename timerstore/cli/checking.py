@@ -164,7 +164,10 @@ def _run_here(out: Output, path: Path, options: dict[str, Any]) -> Validation:
     from timerstore.validation import validate as run
 
     with out.progress(f"validating {path}", "steps") as update:
-        return run(path, progress=update, **options)
+        try:
+            return run(path, progress=update, **options)
+        except ImportError as e:
+            raise InvalidArgumentError(str(e)) from e
 
 
 def _run_on_spark(out: Output, path: Path, options: dict[str, Any]) -> Validation:

@@ -1,7 +1,8 @@
 """Verifying: every byte of a closed store, or of a copy, against all the others.
 
-The rules are those of a validation, except the ones that ask what became of each timer; here they
-become a short report. Nothing is changed, no lock is taken, and holes stay holes.
+The rules are those of a validation, except the queries over all that a store says
+(`timerstore/audit/integrity/`); here they become a short report. Nothing is changed, no lock is
+taken, and holes stay holes.
 
 A *problem* is damage: bytes that cannot have been written there. A *warning* is what the next
 opening mends by itself, such as a torn tail behind the last checkpoint of a store that was killed.
@@ -51,7 +52,7 @@ def verify(
     it copies below TMPDIR first. It reads RocketMQ's own stores, too. `config`: the
     delay levels, if they are not RocketMQ's. `progress`: is told how many bytes are done, of how
     many. Raises NotAStoreError if there is no store; damage is in the report. O(bytes), in bounded
-    memory, with some 80 bytes for each timer in a temporary file.
+    memory.
 
     >>> timerstore.verify("timers/").ok
     True

@@ -1,7 +1,6 @@
 """One store, from its bytes to its tables: looked at, written; `judging.py` does what is left.
 
-A small store is done in one go, in one task. Of a large one many do the two rounds of a
-validation (`timerstore/validation/work.py`), and then one does what is left.
+Whoever does the two rounds of a validation (`timerstore/validation/work.py`), this does the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from timerstore.pipeline.thresholds import Thresholds
 from timerstore.tables.view import forget
 from timerstore.validation.evidence import Evidence
 from timerstore.validation.files import finish
-from timerstore.validation.plain import run as run_plainly
+from timerstore.validation.plain import run
 from timerstore.validation.plan import SPLIT_BYTES, Plan, Scope, make_plan
 
 
@@ -49,40 +48,26 @@ def plan_store(member: Member, options: RunOptions) -> Plan:
     )
 
 
-def do_store(member: Member, options: RunOptions) -> Looked:
-    """Do all of a store in this process; one that cannot be read is a row."""
+def do_store(
+    member: Member, options: RunOptions, rounds: Callable[[Plan], Evidence] = run
+) -> Looked:
+    """Do all of a store; `rounds` does both rounds of a validation.
 
-    def work() -> Looked:
-        plan = plan_store(member, options)
-        try:
-            tally = run_plainly(plan, lambda _: None)
-            return finish_store(member, plan.scope, tally, options)
-        finally:
-            forget(plan.scope.cut)
-
-    return or_unreadable(member, options, work)
-
-
-def or_unreadable(member: Member, options: RunOptions, work: Callable[[], Looked]) -> Looked:
-    """Do something about a store; if that fails, write that it could not be read.
-
-    An error of one store must not keep the others from being looked at. What is wrong
-    with `out` is raised, because it concerns all of them.
+    One that cannot be read is a row: its error must not keep the others from being looked at.
     """
     try:
-        return work()
+        plan = plan_store(member, options)
+        try:
+            return _finish(member, plan.scope, rounds(plan), options)
+        finally:
+            forget(plan.scope.cut)
     except Exception as e:
         reason = reason_of(e)
     gc.collect()  # frames of the failed one may still map its segments
-    return give_up(member, options, reason)
-
-
-def give_up(member: Member, options: RunOptions, reason: str) -> Looked:
-    """Return a store that could not be read."""
     return Looked(member.name, unreadable(member.path, reason, options.now_ms))
 
 
-def finish_store(member: Member, scope: Scope, tally: Evidence, options: RunOptions) -> Looked:
+def _finish(member: Member, scope: Scope, tally: Evidence, options: RunOptions) -> Looked:
     """Write the tables of what both rounds found."""
     finish(scope, tally)
     seen, found = tables_of(scope, tally, options.now_ms)

@@ -10,11 +10,10 @@
     smallfiles.py   … the bytes of the small files
     cursorchecks.py the numbers in them
     lost.py         what of the commit log is damaged, or covered by a salvage
-    notes.py        what these tell each other
-    meet_slots.py   slots meet their units
-    meet_timers.py  a timer's messages, units, copies meet
-    work.py         the two rounds: ranges, then meetings
+    facts.py        what these say that is to meet what others say
+    work.py         the two rounds: ranges, then queries over their facts
     plain.py        both rounds in one process
+    onspark.py      … on Spark
     behind.py       … how far each group is behind
     measured.py     what a store holds, in numbers that can be added
     findings.py     where the parts put what they find

@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from timerstore.jit.record import Words
 from timerstore.timelog.reading.reader import Fault
 from timerstore.validation.evidence import Evidence, Example
-from timerstore.validation.notes import COLUMNS, Note, into_buckets
+from timerstore.validation.facts import Facts, facts_of
 from timerstore.validation.plan import Flags, Scope
 
 __all__ = ["Findings", "Flags", "fail"]
 
 
 class Findings:
-    """A tally, with the notes that are still to meet."""
+    """A tally, with the facts that are still to meet."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope, self.tally = scope, scope.new_tally()
-        self._notes: list[list[Words]] = [[] for _ in COLUMNS]
+        self._facts: dict[str, list[Any]] = {}
 
-    def note(self, kind: int, columns: Iterable[Words]) -> None:
-        """Keep notes of one kind, given by their columns."""
-        rows = np.column_stack([np.asarray(column, np.int64) for column in columns])
-        if len(rows):
-            self._notes[kind].append(rows)
+    def tell(self, table: str, **columns: Words | Flags) -> None:
+        """Keep rows of a table, given by their columns, unless only bytes are asked for."""
+        if not self.scope.only_bytes:
+            self._facts.setdefault(table, []).append(facts_of(table, columns))
 
-    def take_notes(self) -> list[Note]:
-        """Return all notes by bucket, and forget them."""
-        found: list[Note] = []
-        for kind, parts in enumerate(self._notes):
-            if parts:
-                rows = np.concatenate(parts)
-                parts.clear()  # the memory of each kind goes before the next one takes as much
-                found += into_buckets(kind, rows, self.scope.bucket_count)
-        return found
+    def facts(self) -> Facts:
+        """Return all rows by table."""
+        return {name: pa.concat_tables(parts) for name, parts in self._facts.items()}
 
     def judge(
         self, rule: str, wrong: Flags, file: str, offsets: Words, reason: str, torn: Flags

@@ -16,10 +16,10 @@ from timerstore.timelog.bytes.unit import UNIT_BAD_CRC, UNIT_BROKEN
 from timerstore.timelog.reading import audit as kernels
 from timerstore.timelog.reading.audit import Audited, AuditedUnits
 from timerstore.timelog.reading.reader import Fault, StoreReader
-from timerstore.validation import notes
+from timerstore.validation.facts import LOADS, NO_MESSAGE, UNITS
 from timerstore.validation.findings import Findings, Flags
 from timerstore.validation.lost import is_damaged
-from timerstore.validation.measured import ROLLS, Measured, hops_to_come
+from timerstore.validation.measured import ROLLS, Measured, hops_to_come, pages_of
 
 _LOG: Final = "timerlog"
 _CHUNK_UNITS: Final = 8_192
@@ -48,8 +48,8 @@ def look_at_units(findings: Findings, start: int, stop: int) -> None:
     )
     for part in parts:
         _judge(findings, part)
-        kept = np.searchsorted(part.offset, scope.units_stop)
-        _note(findings, part[:kept])
+        if not scope.only_bytes:
+            _tell(findings, part[: np.searchsorted(part.offset, scope.units_stop)])
     _judge_blanks(findings, start, stop)
 
 
@@ -129,7 +129,7 @@ def _judge(findings: Findings, part: AuditedUnits) -> None:
         findings.fail(_RULE_OF[verdict], _LOG, offsets[wrong], reason, torn[wrong])
 
 
-def _note(findings: Findings, part: AuditedUnits) -> None:
+def _tell(findings: Findings, part: AuditedUnits) -> None:
     view = findings.scope.view
     read_slot = view.read_slot
     offsets, verdicts = part.offset, part.status
@@ -139,20 +139,23 @@ def _note(findings: Findings, part: AuditedUnits) -> None:
     is_roll = part.magic & fmt.UNIT_ROLL != 0
     has_hopped = _has_hopped(view, part)
     superseded = (part.message < view.floor) | has_hopped
-    link = (part.prev << 3) | (is_roll.astype(np.int64) << 2) | (superseded << 1) | is_delete
-    columns = slots, offsets, link
-    findings.note(notes.UNIT_NOTE, [column[sound] for column in columns])
-
-    known = sound & (part.queue_index >= 0)
-    word = np.where((slots >= read_slot) & ~has_hopped, notes.LINK_WAITING, 0)
+    known = part.queue_index >= 0
     # What is superseded is moved to a passed slot by a handover.
-    early = (verdicts == kernels.TOO_EARLY) & ~superseded
-    word |= np.where(early, notes.LINK_EARLY, 0)
-    word |= np.where(part.magic & fmt.UNIT_HOP != 0, notes.LINK_HOP, 0)
-    word |= np.where(part.by_broker != 0, notes.LINK_BY_BROKER, 0)
-    key = notes.fold_identity(part.high, part.low)
-    columns = key, part.message, (offsets << notes.LINK_SHIFT) | word
-    findings.note(notes.LINK_NOTE, [column[known] for column in columns])
+    early = (verdicts == kernels.TOO_EARLY) & ~superseded & known
+    findings.tell(
+        UNITS,
+        slot=slots[sound],
+        unit=offsets[sound],
+        prev=part.prev[sound],
+        message=np.where(known, part.message, NO_MESSAGE)[sound],
+        is_delete=is_delete[sound],
+        is_roll=is_roll[sound],
+        is_superseded=superseded[sound],
+        is_waiting=((slots >= read_slot) & ~has_hopped)[sound],
+        is_early=early[sound],
+        is_hop=(part.magic & fmt.UNIT_HOP != 0)[sound],
+        is_by_broker=(part.by_broker != 0)[sound],
+    )
     if findings.tally.measured is not None:
         ahead = sound & (slots >= read_slot) & ~superseded
         _measure(findings, part[ahead & ~is_delete], read_slot)
@@ -195,14 +198,18 @@ def _measure(findings: Findings, live: AuditedUnits, read_slot: int) -> None:
     # Of what came when its slot was claimed already, own and slot lie between R and C.
     claimed = (np.maximum(own, slots) < read_slot + _LEAD_SLOTS) & (own != slots)
     late = ~is_roll & ((own < read_slot) | claimed)
-    size = live.size & ((1 << notes.LOAD_SIZE_BITS) - 1)
-    topic_hash = live.topic_hash & 0xFFFFFFFF
-    word = (size << notes.LOAD_SIZE_SHIFT) | (topic_hash << notes.LOAD_HASH_SHIFT)
-    word |= np.where(is_roll, notes.LOAD_ROLL, 0) | np.where(late, notes.LOAD_LATE, 0)
-    elsewhere = ~late & (expected != slots)
-    word |= elsewhere.astype(np.int64) << notes.LOAD_ELSEWHERE_SHIFT
-    findings.note(notes.LOAD_NOTE, [slots, live.message, word])
-    findings.note(notes.EXPECTED_NOTE, np.unique(expected[elsewhere], return_counts=True))
+    first_page, last_page = pages_of(live.message, live.size)
+    findings.tell(
+        LOADS,
+        slot=slots,
+        message=live.message,
+        size=live.size,
+        topic_hash=live.topic_hash & 0xFFFFFFFF,
+        first_page=first_page,
+        last_page=last_page,
+        belongs=expected,
+        is_late=late,
+    )
 
 
 def _measure_rolls(findings: Findings, measured: Measured, rolls: AuditedUnits) -> None:

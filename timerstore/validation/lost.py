@@ -61,14 +61,6 @@ def is_damaged(view: StoreView, offsets: Words) -> Flags:
     return inside
 
 
-def is_lost(view: StoreView, offsets: Words) -> Flags:
-    """Tell which offsets lie in damage, or in what a salvage has covered: see `is_damaged`."""
-    inside = is_damaged(view, offsets)
-    for lost in _lost_at(view, offsets):
-        inside |= lost.covered.contains(offsets)
-    return inside
-
-
 def lost_entries(view: StoreView, entries: np.ndarray) -> Flags:
     """Tell which entries, of QUEUE_ENTRY, lead to damage, or stand for what was lost: bool[n].
 

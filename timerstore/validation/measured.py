@@ -129,17 +129,9 @@ def lateness_told(late_ms: Words) -> Words:
 # --- a slot
 
 
-def pages_read(slot: Words, offset: Words, size: Words) -> Words:
-    """Return how many pages each message adds to those of its slot: int64[n].
-
-    Sorted by slot, then by offset.
-    """
-    first, last = offset // PAGE_BYTES, (offset + np.maximum(size, 1) - 1) // PAGE_BYTES
-    same = np.append(False, slot[1:] == slot[:-1])
-    before = np.append(0, last[:-1])
-    known: Words = np.where(same & (before >= first), before + 1 - first, 0)
-    more: Words = np.maximum(last - first + 1 - known, 0)
-    return more
+def pages_of(offset: Words, size: Words) -> tuple[Words, Words]:
+    """Return the first and the last page of each message: int64[n] each."""
+    return offset // PAGE_BYTES, (offset + np.maximum(size, 1) - 1) // PAGE_BYTES
 
 
 def hops_to_come(hops: Words, hop: int, window: int) -> Words:

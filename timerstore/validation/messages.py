@@ -30,7 +30,7 @@ from timerstore.timelog.reading.scan import (
 )
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX, new_queue_table
 from timerstore.timelog.writing.consumequeue import enter_queue, find_rows, is_gap
-from timerstore.validation import notes
+from timerstore.validation import facts
 from timerstore.validation.entries import compare_entries, is_level
 from timerstore.validation.findings import Findings, Flags
 from timerstore.validation.lost import lost_count
@@ -60,7 +60,7 @@ class _Queues:
         self._table = new_queue_table(1)
         self.names: list[tuple[bytes, int]] = []
         self.topics: list[int] = []
-        """Numbers that stand for the topics in notes."""
+        """Numbers that stand for the topics in facts."""
         self._enter(fmt.TIMER_TOPIC, 0)
 
     def _enter(self, topic: bytes, queue_id: int) -> None:
@@ -125,6 +125,7 @@ class _Look:
     def _judge_damage(self, damage: Damage) -> None:
         """Judge what is no sound message; go on with one of which only the checksum is wrong."""
         view, at = self.view, damage.offset
+        self._lost(np.array([at]), np.array([damage.resume]))
         is_last = damage.end >= view.log_stop
         if damage.is_empty and is_last:
             if at < view.durable:
@@ -254,21 +255,21 @@ class _Look:
         if self.tally.measured is not None:
             late = is_fired & has_due
             self._measure_lateness(self.tally.measured, rows[late], numbers[late])
-        kinds = np.full(len(rows), notes.IS_TIMER)
-        kinds[is_timer & (rows.is_delete == 1)] = notes.IS_DELETE
-        kinds[is_fired | without_due] = notes.IS_FIRED
-        kinds[without_due] |= notes.TIMER_WITHOUT_DUE
-        kinds[is_level] = notes.IS_LEVEL
+        kinds = np.full(len(rows), _NO_TIMER)
+        kinds[is_timer] = np.where(rows.is_delete == 1, facts.DELETE, facts.TIMER)[is_timer]
+        kinds[is_fired | without_due] = facts.FIRED
+        kinds[is_level] = facts.IN_LEVEL
+        if self.tally.measured is not None:
+            _measure_growth(self.tally.measured, rows, kinds)
         salvaged = [
             i for i, (topic, _) in enumerate(self.queues.names) if topic == fmt.SALVAGED_TOPIC
         ]
-        if salvaged:
-            kinds[is_fired & np.isin(numbers, salvaged)] |= notes.TIMER_FILLER
-        noted = is_timer | is_fired | is_level | without_due
-        if self.tally.measured is not None:
-            _measure_growth(self.tally.measured, rows, np.where(noted, kinds, _NO_TIMER))
-        if noted.any():
-            self._note(rows[noted], kinds[noted], marks[noted])
+        covers = np.isin(numbers, salvaged)
+        self._lost(rows.offset[covers], rows.offset[covers] + rows.size[covers])
+        noted = kinds != _NO_TIMER
+        if noted.any() and not self.findings.scope.only_bytes:
+            flags = without_due[noted], (is_fired & covers)[noted], marks[noted] & MARK_OURS != 0
+            self._tell(rows[noted], kinds[noted], *flags)
 
     def _is_half(self, rows: LoggedMessages) -> Flags:
         """Tell which are halves of transactions, which are dropped when they are due."""
@@ -294,48 +295,51 @@ class _Look:
         for number in np.unique(numbers).tolist():
             self.tally.topics[self.queues.topics[number]] = text(self.queues.names[number][0])
 
-    def _note(self, rows: LoggedMessages, kinds: Words, marks: Words) -> None:
-        word = kinds | np.where(marks & MARK_OURS != 0, notes.TIMER_OURS, 0)
-        index = rows.queue_index
-        waits, levels = kinds <= notes.IS_DELETE, kinds == notes.IS_LEVEL
-        key, due_ms = self._identities(rows, kinds), rows.exact_due_ms.copy()
+    def _tell(
+        self, rows: LoggedMessages, kinds: Words, without_due: Flags, filler: Flags, ours: Flags
+    ) -> None:
+        index, waits, levels = rows.queue_index, kinds <= facts.DELETE, kinds == facts.IN_LEVEL
+        who, due_ms = self._identities(rows, kinds, filler), rows.exact_due_ms.copy()
         due_ms[levels] = rows.tags_code[levels]
-        without_due = kinds & notes.TIMER_WITHOUT_DUE != 0
         due_ms[without_due] = rows.stored_ms[without_due]
-        first = levels & (marks & MARK_OURS != 0)
-        first &= key == rows.offset | fmt.LEVEL_MARK
-        word |= np.where(first, notes.TIMER_FIRST, 0)
         offsets = np.array(self.view.cut.level_offsets, np.int64)
         passed = offsets[np.clip(rows.queue_id, 0, len(offsets) - 1)]
         unlinked = (waits & (index >= self.view.queue_index)) | (levels & (index >= passed))
-        word |= np.where(unlinked, notes.TIMER_UNLINKED, 0)
-        word |= np.where(waits & (index < self.findings.scope.first_index), notes.TIMER_OLD, 0)
-        rolls = np.clip(rows.roll_times, 0, notes.ROLLS_MAX)
-        word |= rolls << notes.ROLLS_SHIFT
-        timers = (kinds == notes.IS_TIMER) | levels
-        if timers.any() and not self.findings.scope.only_bytes:
+        rolls = np.maximum(rows.roll_times, 0)
+        topics, timers = np.zeros(len(rows), np.int64), (kinds == facts.TIMER) | levels
+        if timers.any():
             numbers = np.maximum(self.queues.numbers(destined_for(rows[timers])), 0)
-            word[timers] |= np.array(self.queues.topics, np.int64)[numbers] << notes.TOPIC_SHIFT
+            topics[timers] = np.array(self.queues.topics, np.int64)[numbers]
             for number in np.unique(numbers).tolist():
                 self.tally.topics[self.queues.topics[number]] = text(self.queues.names[number][0])
-        columns = [
-            key,
-            rows.offset,
-            due_ms,
-            word,
-        ]
-        origin = rows.origin
-        copies = origin >= 0
-        self.findings.note(notes.TIMER_NOTE, [column[~copies] for column in columns])
-        columns.append(origin)
-        self.findings.note(notes.COPY_NOTE, [column[copies] for column in columns])
+        self.findings.tell(
+            facts.MESSAGES,
+            message=rows.offset,
+            who=who,
+            kind=kinds,
+            due_ms=due_ms,
+            rolls=rolls,
+            topic=topics,
+            origin=rows.origin,
+            is_copy=(kinds == facts.FIRED) | (waits & (rolls > 0)),
+            is_unlinked=unlinked,
+            is_old=waits & (index < self.findings.scope.first_index),
+            is_ours=ours,
+            is_without_due=without_due,
+            is_first=levels & ours & (who == rows.offset | fmt.LEVEL_MARK),
+            is_filler=filler,
+        )
 
-    def _identities(self, rows: LoggedMessages, kinds: Words) -> Words:
+    def _lost(self, start: Words, stop: Words) -> None:
+        if len(start):
+            self.findings.tell(facts.LOST, start_at=start, stop_at=stop)
+
+    def _identities(self, rows: LoggedMessages, kinds: Words, filler: Flags) -> Words:
         """Return what tells each timer, also from a copy that no longer names its destination."""
         high, low = rows.identity_high.copy(), rows.identity_low.copy()
-        nameless: Flags = (kinds == notes.IS_FIRED) & (high != IDENTITY_OURS)
+        nameless: Flags = (kinds == facts.FIRED) & (high != IDENTITY_OURS)
         nameless &= rows.real_topic_bytes < 0
-        for i in np.flatnonzero(kinds & notes.TIMER_FILLER != 0).tolist():
+        for i in np.flatnonzero(filler).tolist():
             origin = int(rows.origin[i])
             for source in self.view.reader.scan(origin, origin + 1):
                 high[i], low[i] = source.identity_high[0], source.identity_low[0]
@@ -346,16 +350,15 @@ class _Look:
             tag = self.view.reader.store_tag
             identify_copies(self.log.table, part, tag, self.found, both[0], both[1])
             high[nameless], low[nameless] = both
-        return notes.fold_identity(high, low)
+        return facts.fold_identity(high, low)
 
 
 def _measure_growth(measured: Measured, rows: LoggedMessages, kinds: Words) -> None:
     """Count messages and bytes by the hour in which they were appended, and by what they are."""
     kind = np.full(len(rows), OTHER)
-    what = np.where(kinds == _NO_TIMER, _NO_TIMER, kinds & notes.KIND_BITS)
-    kind[(what == notes.IS_TIMER) | (what == notes.IS_LEVEL)] = PUT
-    kind[(what == notes.IS_TIMER) & (rows.roll_times > 0)] = MOVED
-    kind[what == notes.IS_FIRED] = FIRED
-    kind[what == notes.IS_DELETE] = CANCELLED
+    kind[(kinds == facts.TIMER) | (kinds == facts.IN_LEVEL)] = PUT
+    kind[(kinds == facts.TIMER) & (rows.roll_times > 0)] = MOVED
+    kind[kinds == facts.FIRED] = FIRED
+    kind[kinds == facts.DELETE] = CANCELLED
     hours, sizes = rows.stored_ms // HOUR_MS, rows.size
     measured.add(GROWTH, hours, kind, np.ones(len(rows), np.int64), sizes)

@@ -25,9 +25,6 @@ from timerstore.validation.measured import Measured
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 SPLIT_BYTES: Final = 64 << 20
 """Of the store's bytes, looked at together."""
-BUCKET_BYTES: Final = 128 << 20
-"""Of both logs, whose notes meet in one bucket: about half a million timers, 50 MB of notes."""
-BUCKETS_MAX: Final = 1 << 14
 _UNITS_TRIED_MAX: Final = 1_000
 
 
@@ -35,7 +32,6 @@ class Scope(NamedTuple):
     """What every part of a validation must know of its store."""
 
     cut: Cut
-    bucket_count: int
     first_index: int
     """Queue index of the message of the first unit that is kept."""
     window_ms: int
@@ -76,20 +72,21 @@ class Scope(NamedTuple):
         """A broker was killed: it mends its wheel, from what it flushed, when it opens."""
         return self.is_unclean and not self.view.ours
 
-    def torn_wheel(self, units: Words) -> Flags:
-        """Tell for which units, by their offsets, what the wheel says can be torn: bool[n].
+    @property
+    def linked_again(self) -> int:
+        """From which unit on what the wheel says can be torn.
 
         A broker that is stopped does not write its wheel. When it opens, it links again what stands
         in the files of the timer log from the last one but one that it had flushed.
         """
         view = self.view
-        linked_again = 0 if self.is_wheel_torn else 1 << 62
-        if not view.ours and view.checkpoint is not None and not self.is_wheel_torn:
-            segment_bytes = view.reader.timerlog.segment_bytes
-            flushed = view.checkpoint.timerlog_flushed
-            linked_again = max(0, flushed // segment_bytes - 1) * segment_bytes
-        torn: Flags = units >= linked_again
-        return torn
+        if self.is_wheel_torn:
+            return 0
+        if view.ours or view.checkpoint is None:
+            return 1 << 62
+        segment_bytes = view.reader.timerlog.segment_bytes
+        flushed = view.checkpoint.timerlog_flushed
+        return int(max(0, flushed // segment_bytes - 1) * segment_bytes)
 
     def torn_in_log(self, messages: Words) -> Flags:
         """Tell for which messages what is wrong can be torn, by their offsets: bool[n]."""
@@ -116,8 +113,8 @@ class Plan(NamedTuple):
 
     @property
     def step_count(self) -> int:
-        """Steps of it: splits, then buckets of slots and of timers."""
-        return len(self.splits) + 2 * self.scope.bucket_count
+        """Steps of it: splits, then the meeting."""
+        return len(self.splits) + 1
 
 
 def check_options(
@@ -156,11 +153,8 @@ def make_plan(
     with told_of(path):
         view = keep(look(str(check_path(path)), upto=upto, delay_levels=delay_levels))
         table = plan_views([view], "problems", Bounds(), split_bytes=split_bytes)
-    used = view.log_stop - view.reader.commitlog.start
-    used += view.units_stop - view.reader.timerlog.start
     scope = Scope(
         cut=view.cut,
-        bucket_count=int(min(BUCKETS_MAX, max(1, -(-used // BUCKET_BYTES)))),
         first_index=_first_index(view),
         window_ms=(roll_window_slots or 0) * view.reader.precision_ms,
         only_bytes=only_bytes,

@@ -1,13 +1,15 @@
 """The rules that a store must keep, each declared once.
 
 A rule has a name, what it says of each thing that it looks at, what its failure means for the user
-of the store, and how bad that is. The code that looks is elsewhere in this folder; it names the
-rule with the constant here. `docs/validate.md` shows this table (`docs/hooks/made.py`).
+of the store, and how bad that is. The code that looks is elsewhere in this folder, or a query in
+`timerstore/audit/integrity/`. `docs/validate.md` shows this table (`docs/hooks/made.py`).
 """
 
 from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
+
+from timerstore.audit.meeting import INTEGRITY
 
 Severity = Literal["error", "warning"]
 
@@ -319,14 +321,6 @@ RULES: Final = (
 
 NAMES: Final = {rule.name: rule for rule in RULES}
 assert len(NAMES) == len(RULES)
-ABOUT_BYTES: Final = frozenset(NAMES) - {
-    "accounted",
-    "level_accounted",
-    "once",
-    "reached_once",
-    "succession",
-    "early",
-    "cancelled",
-    "settled",
-}
-"""The rules of `verify`; the others ask what became of each timer."""
+ABOUT_BYTES: Final = frozenset(NAMES) - INTEGRITY.keys() | {"unit_slot"}
+"""The rules of `verify`. The others are queries (`timerstore/audit/integrity/`): they ask whether
+what is sound by itself fits together, and what became of each timer."""

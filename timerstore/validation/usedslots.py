@@ -11,7 +11,7 @@ from timerstore.tables.view import StoreView
 from timerstore.tables.wheel import emptied, misplaced
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import NO_UNIT
-from timerstore.validation import notes
+from timerstore.validation.facts import SLOTS
 from timerstore.validation.findings import Findings, Flags
 
 WHEEL: Final = "timerwheel"
@@ -38,8 +38,14 @@ def look_at_slots(findings: Findings, start: int, stop: int) -> None:
     if view.cut.is_open:
         last, count = _before(view, findings.scope.units_stop, last, count, kept)
     kept &= last != NO_UNIT
-    columns = time, indexes, first, last, count
-    findings.note(notes.SLOT_NOTE, [column[kept] for column in columns])
+    findings.tell(
+        SLOTS,
+        slot=time[kept],
+        ring_index=indexes[kept],
+        first_unit=first[kept],
+        last_unit=last[kept],
+        stored_count=count[kept],
+    )
 
 
 def _before(

@@ -1,33 +1,37 @@
-"""The work of a validation, in two rounds that any number of processes can share.
+"""The work of a validation, in two rounds.
 
-In the first round each range of the store is looked at by itself. In the second each bucket of
-notes is judged by itself. `plain.py` does both in one process, `timerstore.spark` on a cluster.
+In the first round each range of the store is looked at by itself, in any process. In the second the
+facts of all ranges meet: queries say what does not fit (`timerstore/audit/meeting.py`). `plain.py`
+does both in one process, `timerstore.spark` on a cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
 
 import numpy as np
+import pyarrow as pa
 
+from timerstore.audit.engines import Engine, rows_of
+from timerstore.audit.meeting import MEASURES, MEETINGS, checked_queries, places_query
 from timerstore.jit.record import Words
 from timerstore.tables.splits import FILES, LOG, UNITS, WHEEL, Range
-from timerstore.validation import notes
+from timerstore.validation import facts
 from timerstore.validation.entries import look_at_entries
-from timerstore.validation.evidence import Evidence
+from timerstore.validation.evidence import Evidence, Example
+from timerstore.validation.facts import Facts
 from timerstore.validation.files import look_at_files
 from timerstore.validation.findings import Findings
 from timerstore.validation.loggedunits import look_at_units
-from timerstore.validation.meet_slots import SlotMeeting
-from timerstore.validation.meet_timers import TimerMeeting
+from timerstore.validation.lost import last_filler
+from timerstore.validation.measured import DUE
 from timerstore.validation.messages import look_at_messages
-from timerstore.validation.notes import Note
 from timerstore.validation.plan import Scope
 from timerstore.validation.usedslots import look_at_slots
 
 
-def look_at(scope: Scope, ranges: tuple[Range, ...]) -> tuple[Evidence, list[Note]]:
-    """Look at ranges of a store; return what was found, and the notes that are to meet others."""
+def look_at(scope: Scope, ranges: tuple[Range, ...]) -> tuple[Evidence, Facts]:
+    """Look at ranges of a store; return what was found, and the facts that are to meet others."""
     findings = Findings(scope)
     for part, start, stop in ranges:
         if part == LOG:
@@ -43,22 +47,52 @@ def look_at(scope: Scope, ranges: tuple[Range, ...]) -> tuple[Evidence, list[Not
     reader = scope.view.reader
     for segments in (reader.commitlog, reader.timerlog, *reader.queues.values()):
         segments.unmap()
-    return findings.tally, findings.take_notes()
+    return findings.tally, findings.facts()
 
 
-def judge_bucket(scope: Scope, bucket: int, rows: Mapping[int, list[Words]]) -> Evidence:
-    """Judge all notes of one bucket, given by kind."""
-    tally = scope.new_tally()
-    joined = [
-        np.concatenate([np.zeros((0, columns), np.int64), *rows.get(kind, [])])
-        for kind, columns in enumerate(notes.COLUMNS)
-    ]
-    if bucket < scope.bucket_count:
-        meeting = SlotMeeting(scope, joined[notes.UNIT_NOTE], joined[notes.SLOT_NOTE], tally)
-        meeting.judge()
-        if tally.measured is not None:
-            meeting.measure(joined[notes.LOAD_NOTE], joined[notes.EXPECTED_NOTE], tally.measured)
-    else:
-        messages = joined[notes.TIMER_NOTE], joined[notes.COPY_NOTE]
-        TimerMeeting(scope, *messages, joined[notes.LINK_NOTE], tally).judge()
-    return tally
+def source_facts(scope: Scope) -> pa.Table:
+    """Return the one row of facts that says where the parts of a store end."""
+    view, checkpoint = scope.view, scope.view.checkpoint
+    is_ours = checkpoint is not None and not checkpoint.by_broker
+    numbers = {
+        "read_slot": view.read_slot,
+        "read_ms": view.read_slot * view.reader.precision_ms,
+        "units_start": view.reader.timerlog.start,
+        "linked_again": scope.linked_again,
+        "floor_at": view.floor,
+        "log_start": view.reader.commitlog.start,
+        # What became of a message before that may have been lost, and covered.
+        "salvaged_to": last_filler(view.reader),
+        "checkpoint_floor": checkpoint.floor if is_ours and checkpoint else 0,
+        "floor_offset": checkpoint.floor_offset if is_ours and checkpoint else 0,
+        "scan_from": checkpoint.scan_from if is_ours and checkpoint else 0,
+        "is_wheel_torn": scope.is_wheel_torn,
+        "is_our_store": is_ours,
+        "is_handed_over": bool(is_ours and checkpoint and checkpoint.handed_over),
+    }
+    columns = {name: np.array([value]) for name, value in numbers.items()}
+    return facts.facts_of(facts.SOURCES, columns)
+
+
+def meet(engine: Engine, tally: Evidence) -> None:
+    """Judge what all facts of a store say together; the engine has them as tables."""
+    for name, query in MEETINGS.items():
+        engine.make(name, query)
+    places: dict[tuple[str, bool, int], list[Example]] = defaultdict(list)
+    for row in rows_of(engine.ask(places_query(tally.named_max))):
+        place = Example(row["file"], row["place"], row["reason"])
+        places[row["rule"], row["is_torn"], row["places"]].append(place)
+    for (rule, is_torn, count), named in places.items():
+        tally.fail(rule, count, named, torn=is_torn)
+    for query in checked_queries():
+        tally.checked.update(rows_of(engine.ask(query))[0])
+    tally.counts.update(rows_of(engine.ask(MEASURES["counts"]))[0])
+    if tally.measured is not None:
+        tally.measured.add(DUE, *_columns(engine, MEASURES["due"]))
+        tally.measured.slots.append(np.column_stack(_columns(engine, MEASURES["slots"])))
+
+
+def _columns(engine: Engine, query: str) -> list[Words]:
+    """Return the columns of what a query returns: numbers."""
+    columns = engine.ask(query).columns
+    return [column.cast(pa.int64()).combine_chunks().to_numpy() for column in columns]

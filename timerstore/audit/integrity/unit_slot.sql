@@ -1,0 +1,8 @@
+-- A unit before its due time is sound if a copy was made, or a unit waits: a handover moves all
+-- but the last unit of a message to a slot that has passed. The reader asks the rest of this rule.
+SELECT 'timerlog' AS file, units.unit AS place,
+  'its slot is before its due time, and nothing was copied from its message' AS reason,
+  sources.is_wheel_torn AS is_torn
+FROM units JOIN fates ON fates.message = units.message
+CROSS JOIN sources
+WHERE units.is_early AND fates.copies = 0 AND fates.waiting_units = 0

@@ -1,0 +1,8 @@
+-- counts: chains
+SELECT 'timerlog' AS file, chains.unit AS place,
+  'no slot leads to this unit: its timer would not fire' AS reason,
+  chains.unit >= sources.linked_again AS is_torn
+FROM chains CROSS JOIN sources
+LEFT JOIN runs ON runs.slot = chains.slot AND runs.unit = chains.unit
+LEFT JOIN reach ON reach.slot = chains.slot AND reach.run = coalesce(runs.run, 0)
+WHERE NOT chains.is_superseded AND chains.unit > coalesce(reach.top, -1)

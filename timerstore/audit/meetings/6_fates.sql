@@ -1,0 +1,32 @@
+-- A row is a message that a timer has: beside its units, its copies, its source, its deletes.
+WITH linked AS (
+  SELECT message, count(CASE WHEN NOT is_hop THEN 1 END) AS first_units,
+    count(CASE WHEN is_waiting THEN 1 END) AS waiting_units,
+    max(unit * 2 + CASE WHEN is_by_broker THEN 1 ELSE 0 END) % 2 = 1 AS is_linked_by_broker
+  FROM units WHERE message >= 0 GROUP BY message
+), made AS (
+  SELECT source, count(*) AS copies, count(CASE WHEN is_matched THEN 1 END) > 0 AS is_matched
+  FROM copied GROUP BY source
+), met AS (
+  SELECT messages.message, who, kind, due_ms, rolls, topic, origin, is_copy, is_unlinked, is_old,
+    is_ours, is_without_due, is_first, is_filler, linked.message IS NOT NULL AS has_unit,
+    coalesce(first_units, 0) AS first_units, coalesce(waiting_units, 0) AS waiting_units,
+    coalesce(is_linked_by_broker, FALSE) AS is_linked_by_broker,
+    coalesce(waiting_units, 0) > 0 OR is_unlinked AS is_waiting, copied.source,
+    coalesce(made.copies, 0) AS copies, coalesce(made.is_matched, FALSE) AS is_copied_by_broker
+  FROM messages
+  LEFT JOIN linked ON linked.message = messages.message
+  LEFT JOIN made ON made.source = messages.message
+  LEFT JOIN copied ON copied.copy = messages.message
+), deletes AS (
+  SELECT who, count(CASE WHEN is_waiting AND copies = 0 THEN 1 END) > 0 AS is_still_there,
+    min(CASE WHEN is_ours AND origin < 0 THEN message END) AS deleted_at
+  FROM met WHERE kind = 1 GROUP BY who
+)
+SELECT met.message, kind, due_ms, rolls, topic, origin, is_copy, is_unlinked, is_old, is_ours,
+  is_without_due, is_first, is_filler, has_unit, first_units, waiting_units, is_linked_by_broker,
+  is_waiting, source, copies, is_copied_by_broker, deletes.who IS NOT NULL AS is_deleted, deleted_at,
+  kind = 2 AND (NOT is_without_due OR source IS NOT NULL) AS is_fired,
+  copies = 0 AND is_waiting AND (kind = 0 AND NOT coalesce(is_still_there, FALSE)
+    OR kind = 3 AND NOT (is_first AND deletes.who IS NOT NULL)) AS is_pending
+FROM met LEFT JOIN deletes ON deletes.who = met.who

@@ -1,0 +1,81 @@
+"""What the parts of a store say that is to meet what others say: rows of tables, for queries.
+
+A rule that needs two places of a store, such as a slot with its units, is a query over these tables
+(`timerstore/audit/integrity/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from timerstore.jit.record import Words
+from timerstore.timelog.bytes.message import IDENTITY_OURS
+
+SOURCES: Final = "sources"
+UNITS: Final = "units"
+SLOTS: Final = "slots"
+LOADS: Final = "loads"
+MESSAGES: Final = "messages"
+LOST: Final = "lost"
+_COLUMNS: Final[dict[str, tuple[str, str]]] = {
+    # One row: where the parts end.
+    SOURCES: (
+        "read_slot read_ms units_start linked_again floor_at log_start salvaged_to "
+        "checkpoint_floor floor_offset scan_from",
+        "is_wheel_torn is_our_store is_handed_over",
+    ),
+    # Units that are sound. `message`: −1 if it is none. Superseded: the timer waits elsewhere, it
+    # was moved or hopped on. Waiting: in a slot that has not passed. Early: before the due time.
+    UNITS: (
+        "slot unit prev message",
+        "is_delete is_roll is_superseded is_waiting is_early is_hop is_by_broker",
+    ),
+    SLOTS: ("slot ring_index first_unit last_unit stored_count", ""),
+    # If the store is measured: live units ahead. `belongs`: the slot that its message says.
+    LOADS: ("slot message size topic_hash first_page last_page belongs", "is_late"),
+    # What timers have: kinds below. `who`: the timer. `due_ms`: of a broker's copy without a due
+    # time when it was stored. `origin`: of what it is a copy, −1. Unlinked: its entry is still to
+    # be read. Old: before the first unit that is kept. First: not sent back, so a delete of its
+    # key means it. Filler: of a salvage, for the copy that was lost there.
+    MESSAGES: (
+        "message who kind due_ms rolls topic origin",
+        "is_copy is_unlinked is_old is_ours is_without_due is_first is_filler",
+    ),
+    # Ranges of the commit log that are damaged, or covered by a salvage.
+    LOST: ("start_at stop_at", ""),
+}
+SCHEMAS: Final = {
+    name: pa.schema(
+        [(each, pa.int64()) for each in numbers.split()]
+        + [(each, pa.bool_()) for each in flags.split()]
+    )
+    for name, (numbers, flags) in _COLUMNS.items()
+}
+
+NO_MESSAGE: Final = -1
+
+# Kinds of messages.
+TIMER: Final = 0
+DELETE: Final = 1
+FIRED: Final = 2
+IN_LEVEL: Final = 3
+
+Facts = dict[str, Any]
+"""Arrow tables by name."""
+
+
+def facts_of(name: str, columns: Mapping[str, Any]) -> Any:
+    """Return rows of a table as Arrow has them, given by their columns, [n] each."""
+    schema = SCHEMAS[name]
+    made = [pa.array(np.ascontiguousarray(columns[field.name]), field.type) for field in schema]
+    return pa.table(made, schema=schema)
+
+
+def fold_identity(high: Words, low: Words) -> Words:
+    """Return one int64 that stands for a timer; ours are told by their first put's offset."""
+    folded: Words = np.where(high == IDENTITY_OURS, low, (high * np.int64(31)) ^ low)
+    return folded
