@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import tarfile
 import tempfile
 import traceback
@@ -33,6 +34,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # what an index check finds it finds soon.
 _INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 _CHECKED = os.environ.get("NUMBA_BOUNDSCHECK", "0") not in ("", "0")
+_PORTABLE = os.environ.get("PORTABLE") == "1" or sys.platform != "linux"
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}
 settings.register_profile("ci", max_examples=10 if _INTERPRETED or _CHECKED else 20, **_COMMON)
 settings.register_profile("prove", max_examples=40 if _INTERPRETED or _CHECKED else 200, **_COMMON)
@@ -104,6 +106,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         place = item.path.relative_to(Path(__file__).parent)
         if place.parts[0] in _OUTSIDE:
             item.add_marker(pytest.mark.outside)
+    if _PORTABLE:
+        items[:] = [each for each in items if each.get_closest_marker("linux") is None]
     if (idle := add_tiers(items)) and not any("[" in each for each in config.args):
         raise pytest.UsageError(f"no parameter is called as these marks say: {idle}")
 

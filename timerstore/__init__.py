@@ -26,9 +26,13 @@ deliver-levels → commit log. The folders: `timelog` (append-only logs), `wheel
 
 from __future__ import annotations
 
+import os as _os
 from typing import TYPE_CHECKING
 
 from timerstore.ground.lazy import loader as _loader
+
+if _os.name == "nt":
+    raise ImportError("timerstore does not run on Windows. Run your program in WSL.")
 
 if TYPE_CHECKING:
     from timerstore import aio as aio

@@ -29,6 +29,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from timerstore.jit.host import MAP_NORESERVE
 from timerstore.jit.intrinsics import prefetch
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.record import Words, record
@@ -55,7 +56,6 @@ INFO_MAGIC_BITS: Final = 0xFF
 
 NO_COPY: Final = 1 << 62
 _ADDRESSES_SHARE: Final = 8
-_MAP_NORESERVE: Final = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python names it from 3.13 on
 
 
 @record
@@ -98,7 +98,7 @@ def new_near_wheel(precision_ms: int, count_max: int) -> NearWheel:
         chunk_count = min(chunk_count, addresses // _ADDRESSES_SHARE // (CHUNK_WORDS * 8))
     # Anonymous memory without a reservation: pages come as they are touched. With one, the system
     # refuses to fork a process that has a few stores, because each would reserve gigabytes again.
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
     pool = mmap.mmap(-1, CHUNK_WORDS * 8 * (least_count + chunk_count), flags=flags)
     columns = np.zeros((7, PLACES), np.int64)
     columns[1], columns[5], columns[6] = NONE, NO_COPY, NO_COPY

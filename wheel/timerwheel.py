@@ -30,6 +30,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.host import open_in_memory
 from timerstore.jit.intrinsics import get_i32, get_i64, put_i32, put_i64
 from timerstore.jit.kernel import inlined, kernel_ahead, kernel_later
 from timerstore.jit.record import Bytes, Words, record
@@ -229,7 +230,7 @@ class TimerWheel:
         self.is_new = not disk.exists(path) or disk.size(path) == 0
         stays = is_gone and not self.is_new
         self.is_new |= is_gone
-        fd = os.memfd_create(path.name) if stays else disk.open_file(path, create=self.is_new)
+        fd = open_in_memory(path.name) if stays else disk.open_file(path, create=self.is_new)
         try:
             if self.is_new:
                 os.ftruncate(fd, length)

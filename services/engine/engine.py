@@ -16,6 +16,7 @@ import numpy as np
 from timerstore.errors import InvalidArgumentError, NotAStoreError
 from timerstore.ground.config import Config
 from timerstore.jit.acting import ALONE, acting_as
+from timerstore.jit.host import wake_event
 from timerstore.jit.kernel import kernel_ahead
 from timerstore.jit.lent import lend
 from timerstore.jit.locks import ServiceLocks, SpinLock
@@ -291,7 +292,7 @@ class Engine:
         thread = self.services[service]
         if thread.sleeping_until_ms and self.eventfds:
             thread.sleeping_until_ms = 0
-            os.eventfd_write(self.eventfds[service], 1)
+            wake_event(self.eventfds[service])
 
     def needing(self) -> int:
         """Return a service that waits for something, or −1."""

@@ -7,7 +7,6 @@ time.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import Final
@@ -15,6 +14,7 @@ from typing import Final
 from timerstore.errors import StoreFullError
 from timerstore.jit.acting import acting_as
 from timerstore.jit.guards import Lock
+from timerstore.jit.host import wake_event
 from timerstore.jit.system import set_thread_name, set_timer_slack_us
 from timerstore.services.damage.slot_scan import scan_slots
 from timerstore.services.durable.flush import Flusher
@@ -150,7 +150,7 @@ class Runner:
         self._stop.set()
         self.engine.world.callers.stop = 1
         for eventfd in self.engine.eventfds:
-            os.eventfd_write(eventfd, 1)
+            wake_event(eventfd)
         while self._threads:
             self._threads[-1].join()
             self._threads.pop()

@@ -242,6 +242,7 @@ def test_a_socket_of_a_version_before_goes(tmp_path: Path) -> None:
         assert (path / "serve.sock").exists() == (kind == "file")
 
 
+@pytest.mark.linux
 def test_long_paths_and_odd_names_work(tmp_path: Path) -> None:
     path = tmp_path / ("long " + "x" * 100) / "ünïcode"
     path.parent.mkdir()

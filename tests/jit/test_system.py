@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from timerstore.jit.host import drain_event, open_event
 from timerstore.jit.kernel import kernel
 from timerstore.jit.system import (
     clock_ms,
@@ -83,7 +84,7 @@ def test_clocks() -> None:
 
 
 def test_waiting_ends_with_a_wake_or_with_the_time() -> None:
-    fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    fd = open_event()
     words, scratch = poll_words(fd), np.zeros(8, np.int64)
     _wait(words, 0)
     begun = time.monotonic()
@@ -94,7 +95,7 @@ def test_waiting_ends_with_a_wake_or_with_the_time() -> None:
     begun = time.monotonic()
     _wait(words, 30_000_000_000)
     with pytest.raises(BlockingIOError):
-        os.eventfd_read(fd)  # it was drained
+        drain_event(fd)  # it was drained
     timer = threading.Timer(0.05, _wake, (fd, scratch))
     timer.start()
     _wait(words, 30_000_000_000)

@@ -2,7 +2,6 @@
 
 import ctypes
 import errno
-import os
 import signal
 import threading
 import time
@@ -18,6 +17,7 @@ from tests.faulty_disk import FaultyDisk
 from tests.interrupting import alarms
 from tests.rigs.waiting import wait_until
 from timerstore import Config, Consumer, FlushFailedError, StoreFullError, TimerStore, Tuning
+from timerstore.jit.host import wake_event
 from timerstore.services.running import runner as runner_module
 from timerstore.services.world.background import BackgroundThread, Failure, Flag
 
@@ -164,7 +164,7 @@ def os_wake(store: TimerStore) -> None:
     """Have the services' threads come out of their kernel."""
     store.core.engine.world.callers.stop = 1
     for eventfd in store.core.engine.eventfds:
-        os.eventfd_write(eventfd, 1)
+        wake_event(eventfd)
     time.sleep(0.1)
     store.core.engine.world.callers.stop = 0
 

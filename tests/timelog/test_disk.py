@@ -12,6 +12,7 @@ import pytest
 
 from tests.watched import StoppedHereError, Watched
 from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError
+from timerstore.jit import host
 from timerstore.timelog.files import disk as disk_module
 
 pytestmark = pytest.mark.on_disk
@@ -64,12 +65,12 @@ def test_no_room_leaves_a_file_as_it_is(tmp_path: Path, monkeypatch: pytest.Monk
     disk.allocate(file, 8_192)
     before = open_files()
     with monkeypatch.context() as patch:
-        patch.setattr(os, "posix_fallocate", full)
+        patch.setattr(host, "reserve", full)
         with pytest.raises(StoreFullError, match="Free some"):
             disk.allocate(file, 16_384)
     tried: list[object] = []
     with monkeypatch.context() as patch:
-        patch.setattr(os, "posix_fallocate", lambda *args: tried.append(args))
+        patch.setattr(host, "reserve", lambda *args: tried.append(args))
         patch.setattr(disk_module, "_free_bytes", lambda fd: 8_191)
         with pytest.raises(StoreFullError, match="Free some"):
             disk.allocate(file, 16_384)
@@ -145,6 +146,7 @@ def test_no_descriptor_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cod
             call(tmp_path / "a", 4096)
 
 
+@pytest.mark.linux
 def test_no_mapping_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(bytes(4096))
 
@@ -232,7 +234,7 @@ def test_a_failed_sync_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         raise OSError(errno.EIO, "I/O error")
 
     monkeypatch.setattr(disk_module, "sync_mapping", fails)
-    monkeypatch.setattr(os, "fdatasync", fails)
+    monkeypatch.setattr(host, "sync_data", fails)
     monkeypatch.setattr(os, "fsync", fails)
     before = open_files()
     with pytest.raises(FlushFailedError, match="open the store again"):

@@ -19,6 +19,7 @@ from tests.interrupting import Interrupt, interrupted
 from tests.models.quiet_disk import QuietDisk
 from tests.watched import StoppedHereError, Watched
 from timerstore.errors import CorruptStoreError, NotAStoreError, StoreFullError
+from timerstore.jit import host
 from timerstore.jit.acting import ALONE, acting_as
 from timerstore.jit.intrinsics import get_u8
 from timerstore.jit.kernel import kernel
@@ -302,6 +303,7 @@ def forget(log: SegmentedFile, stop: int) -> None:
     assert not log.detached_count
 
 
+@pytest.mark.linux
 def test_the_oldest_become_the_next(used: SegmentedFile) -> None:
     apron = apron_bytes(SIZE)
     content = [used.path(number).read_bytes() for number in (0, 1)]
@@ -317,6 +319,7 @@ def test_the_oldest_become_the_next(used: SegmentedFile) -> None:
     assert used.reused_count == 2
 
 
+@pytest.mark.linux
 def test_not_a_byte_is_written_before_the_name_is_durable(log: SegmentedFile) -> None:
     """Were the old name to come back, it would be found with what does not belong there."""
     before = log.path(0).read_bytes()
@@ -361,6 +364,7 @@ def test_a_map_that_was_dropped_may_still_be_read(used: SegmentedFile) -> None:
     assert set(pinned[0].view.tolist()) == {1}
 
 
+@pytest.mark.linux
 def test_a_name_that_is_there_is_not_replaced(used: SegmentedFile) -> None:
     used.path(5).write_bytes(b"foreign")
     forget(used, SIZE)
@@ -368,6 +372,7 @@ def test_a_name_that_is_there_is_not_replaced(used: SegmentedFile) -> None:
     assert used.numbers == [1, 2, 3, 4]
 
 
+@pytest.mark.linux
 def test_nothing_old_is_left_by_a_clean_close(used: SegmentedFile) -> None:
     forget(used, 2 * SIZE)
     used.end = 5 * SIZE + 50
@@ -401,7 +406,7 @@ def test_no_room_leaves_the_log_as_it_was(
     assert len(os.listdir(log.folder)) == 5
     assert _byte(log.shared_table, 5 * SIZE) == -1
     with monkeypatch.context() as patch:
-        patch.setattr(os, "posix_fallocate", full)
+        patch.setattr(host, "reserve", full)
         with pytest.raises(StoreFullError):
             log.reserve(5 * SIZE, 5 * SIZE + 1)
     assert _byte(log.shared_table, 5 * SIZE) == 0
@@ -415,7 +420,7 @@ def test_what_has_no_room_to_be_used_again_is_removed(
 ) -> None:
     """A copy may have made it sparse, and the disk may be full: going is what makes room."""
     with monkeypatch.context() as patch:
-        patch.setattr(os, "posix_fallocate", full)
+        patch.setattr(host, "reserve", full)
         forget(used, SIZE)
     assert kinds(used) == ["allocate", "remove", "sync_folder"]
     assert used.numbers == [1, 2, 3, 4] and used.reused_count == 0

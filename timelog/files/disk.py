@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError, TimerStoreError
+from timerstore.jit import host
 from timerstore.jit.mapping import (
     PAGE_BYTES,
     MapOwner,
@@ -39,9 +40,7 @@ from timerstore.timelog.files.sharing import FolderAlone
 from timerstore.timelog.files.smallfile import open_at, status_at
 from timerstore.timelog.files.steady import list_names, ranges_of, read_file
 
-_SYNC_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None)
 _SYNC_RANGE_WRITE = 2
-_RENAME = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 _RENAME_NOREPLACE = 1
 _AT_CWD = -100
 FILE_MODE = 0o600
@@ -82,8 +81,8 @@ class MappedFile:
 
     def __init__(self, path: Path, fd: int, length: int) -> None:
         """Map `length` bytes of the open file `fd`, which may be closed then."""
-        self.length, name = length, f"/proc/self/fd/{fd}"
-        if os.path.exists(name):
+        self.length, name = length, host.name_of(fd, path)
+        if not host.PORTABLE and os.path.exists(name):
             with pa.memory_map(name, "r+") as mapped:
                 buffer = mapped.read_buffer(length)
             self.owner = MapOwner(buffer, path)
@@ -302,7 +301,7 @@ class Disk:
             # What fails half-way keeps what it got; a checkpoint is to find that room instead.
             if start and _free_bytes(fd) < stop - start + wanted_bytes:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file.path))
-            os.posix_fallocate(fd, start, stop - start)
+            host.reserve(fd, start, stop - start)
         except OSError as e:
             # XFS wants room for blocks, too, that a file has from an earlier life. Were one of them
             # missing, the system would not open its page.
@@ -312,7 +311,7 @@ class Disk:
             if not has_blocks:
                 if not self.give_up_spare():
                     raise
-                os.posix_fallocate(fd, start, stop - start)
+                host.reserve(fd, start, stop - start)
                 self.keep_spare()
 
     def open_pages(self, file: MappedFile, start: int, stop: int) -> None:
@@ -378,7 +377,7 @@ class Disk:
         try:
             self.event("sync", path)
             if isinstance(file, int):
-                os.fdatasync(file)
+                host.sync_data(file)
             else:
                 file.sync()
         except OSError as e:
@@ -393,9 +392,9 @@ class Disk:
         A sync at the end would else find all of it still to be written: 1.4 against 0.8 s of
         628 MB that were laid down.
         """
-        if _SYNC_RANGE is not None:
+        if host.SYNC_RANGE is not None:
             begin, length = ctypes.c_int64(start), ctypes.c_int64(count)
-            _SYNC_RANGE(fd, begin, length, ctypes.c_uint(_SYNC_RANGE_WRITE))
+            host.SYNC_RANGE(fd, begin, length, ctypes.c_uint(_SYNC_RANGE_WRITE))
 
     def renew(self, path: Path) -> None:
         """Make a file as young as if it were written now, durably; no byte of it changes."""
@@ -452,7 +451,7 @@ class Disk:
             size = SPARE_BYTES
             while size > max(self.spare_bytes, PAGE_BYTES):
                 try:
-                    os.posix_fallocate(fd, 0, size)
+                    host.reserve(fd, 0, size)
                     self.spare_bytes = size
                 except OSError:
                     os.ftruncate(fd, self.spare_bytes)
@@ -540,13 +539,13 @@ class Disk:
         """Rename a file unless that name exists; False if it cannot be done."""
         (before, folder), (after, _) = self.at(path), self.at(name)
         at = _AT_CWD if folder is None else folder
-        done = _RENAME is not None and _RENAME(
+        done = host.RENAME is not None and host.RENAME(
             at, os.fsencode(before), at, os.fsencode(after), _RENAME_NOREPLACE
         )
         if done == 0:
             return True
         code = ctypes.get_errno()
-        if _RENAME is not None and code in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
+        if host.RENAME is not None and code in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
             raise OSError(code, os.strerror(code), str(path))
         return False
 

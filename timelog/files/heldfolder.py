@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from timerstore.errors import NotAStoreError, StoreAccessError
+from timerstore.jit.host import FOLDER_ONLY
 from timerstore.timelog.files.oserrors import store_error
 
-_FLAGS: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_FLAGS: Final = FOLDER_ONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class HeldFolder:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
+
+from timerstore.jit.host import open_event
 
 
 class OwnedFile(io.FileIO):
@@ -19,8 +20,8 @@ class OwnedFile(io.FileIO):
 
 
 class EventFile(OwnedFile):
-    """An eventfd, by which a kernel or another thread wakes a thread that sleeps."""
+    """An eventfd or its like, by which a kernel or another thread wakes a thread that sleeps."""
 
     def __init__(self) -> None:
         """Open it; it counts from 0, and nobody blocks at it."""
-        super().__init__(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        super().__init__(open_event())

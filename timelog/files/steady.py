@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from timerstore.errors import TimerStoreError
+from timerstore.jit.host import open_in_memory
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.oserrors import store_error
 from timerstore.timelog.files.smallfile import (
@@ -184,7 +185,7 @@ class WheelCopy:
             if not stat.S_ISREG(os.fstat(source).st_mode):
                 return
             self.length = os.fstat(source).st_size
-            self.fd = os.memfd_create(path.name)
+            self.fd = open_in_memory(path.name)
             os.ftruncate(self.fd, self.length)
             for start, stop in ranges_of(source, 0, self.length):
                 self.ranges.append((start, stop))

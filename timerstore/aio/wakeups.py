@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import Final
@@ -19,6 +18,7 @@ import numpy as np
 
 from timerstore.core.core import Core
 from timerstore.core.waiting import Waiters
+from timerstore.jit.host import drain_event
 
 POLL_S: Final = 0.05
 """Who waits looks up this often: a pause may be over, another task may have given back."""
@@ -96,7 +96,7 @@ class Wakeups:
 
     def _readable(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._waiter.fd)
+            drain_event(self._waiter.fd)
         if self.waiting:
             self.wake(self._concerned())
 

@@ -42,6 +42,7 @@ from timerstore.errors import (
     TimerStoreError,
 )
 from timerstore.ground.kinds import check_path
+from timerstore.jit.host import copy_bytes
 from timerstore.services.world.background import Flag
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import (
@@ -430,7 +431,7 @@ def _copy(source: Path, target: Path, stop: int, size: int, disk: Disk) -> None:
         os.ftruncate(copy, size)
         at = 0
         while at < stop:
-            count = os.sendfile(copy, fd, at, stop - at)
+            count = copy_bytes(copy, fd, at, stop - at)
             if count == 0:
                 raise CorruptStoreError(_LOG, int(source.name) + at, _ENDS_HERE)
             at += count

@@ -6,13 +6,13 @@ import errno
 import os
 import socket
 import stat
-import struct
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from timerstore.errors import StoreAccessError
+from timerstore.jit import host
 from timerstore.jit.guards import Lock
 from timerstore.timelog.files.heldfolder import HeldFolder
 
@@ -43,11 +43,11 @@ class Listener:
         unnamed = self._name + ".new"
         with suppress(FileNotFoundError):
             os.unlink(unnamed, dir_fd=self._folder)
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            os.fchmod(listening.fileno(), 0o600)  # what the file will have
             # A path has 108 bytes at most.
-            listening.bind(f"{folder_name(self._folder)}/{unnamed}")
+            folder = folder_name(self._folder, self._held.path)
+            host.bind_privately(listening, f"{folder}/{unnamed}")
             listening.listen(_QUEUE_COUNT)
             listening.settimeout(LOOK_S)
             made = self._find(unnamed)
@@ -106,9 +106,9 @@ class Listener:
         self._socket.close()
 
 
-def folder_name(fd: int) -> str:
+def folder_name(fd: int, path: Path) -> str:
     """Return a short name of an open folder; raises StoreAccessError where there is no /proc."""
-    name = f"/proc/self/fd/{fd}"
+    name = host.name_of(fd, path)
     if not os.path.exists(name):
         raise StoreAccessError(
             "/proc is not mounted here, and timerstore finds a store's socket through it. Mount "
@@ -119,19 +119,17 @@ def folder_name(fd: int) -> str:
 
 def is_allowed(guest: socket.socket) -> bool:
     """Tell whether it is our own user, or the superuser."""
-    packed = guest.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    uid = struct.unpack("3i", packed)[1]
-    return uid in (0, os.geteuid())
+    return host.uid_of(guest) in (0, os.geteuid())
 
 
 def connect(path: Path, name: str, timeout_s: float | None) -> socket.socket:
     """Return a socket connected to the one of a folder; raises OSError if nobody listens."""
-    folder = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = os.open(path, host.FOLDER_ONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.settimeout(timeout_s)
-            _connect(sock, f"{folder_name(folder)}/{name}")
+            _connect(sock, f"{folder_name(folder, path)}/{name}")
         except BaseException:
             sock.close()
             raise

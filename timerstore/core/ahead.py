@@ -27,6 +27,7 @@ from timerstore.errors import TimerStoreError
 from timerstore.jit.apart import apart, is_ending
 from timerstore.jit.cachefolder import folder_to_write, has_failed
 from timerstore.jit.guards import Lock
+from timerstore.jit.host import processor_count
 from timerstore.jit.kernel import AHEAD, LATER, Ahead, is_cached
 from timerstore.jit.stamp import reach_bytes
 
@@ -156,7 +157,7 @@ def _may_start_workers(missing: list[Ahead]) -> bool:
 
 
 def _worker_count(missing: list[Ahead]) -> int:
-    return min(_WORKERS_MAX, len(os.sched_getaffinity(0)), len(missing))
+    return min(_WORKERS_MAX, processor_count(), len(missing))
 
 
 def _compile_side_by_side(missing: list[Ahead]) -> None:

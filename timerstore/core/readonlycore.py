@@ -31,6 +31,7 @@ from timerstore.errors import (
     TimerStoreError,
 )
 from timerstore.ground.config import Config
+from timerstore.jit.host import open_in_memory
 from timerstore.jit.mapping import PAGE_BYTES, MapOwner, map_bytes, pages_in_memory
 from timerstore.jit.record import Bytes
 from timerstore.services.world.clock import Clock, ManualClock
@@ -115,7 +116,7 @@ class PrivateDisk(Disk):
             if self._steady.wheel.fd >= 0:
                 return os.dup(self._steady.wheel.fd)
         if create and not is_there(path, self.at):
-            return os.memfd_create(path.name)
+            return open_in_memory(path.name)
         try:
             fd = open_at(path, self.at)
         except OSError as e:

@@ -9,7 +9,6 @@ kept for the next wait, and closed with the store, when no kernel runs any more.
 
 from __future__ import annotations
 
-import os
 import select
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 
 from timerstore.ground.inloop import note_blocking
 from timerstore.jit.guards import RLock
+from timerstore.jit.host import drain_event, wake_event
 from timerstore.jit.record import Words
 from timerstore.services.world.world import WAITER_COUNT_MAX
 from timerstore.timelog.files.ownedfile import EventFile
@@ -50,7 +50,7 @@ class Waiter:
     def wake(self) -> None:
         """End a wait, the present one or else the next; for any thread."""
         if self.fd >= 0:
-            os.eventfd_write(self.fd, 1)
+            wake_event(self.fd)
 
     def wait(self, timeout_ms: float) -> None:
         """Sleep until something was done, or the time is over."""
@@ -58,7 +58,7 @@ class Waiter:
         if self._place is None:
             time.sleep(min(timeout_ms, 1.0) / 1000)
         elif self._poll.poll(timeout_ms):
-            os.eventfd_read(self.fd)
+            drain_event(self.fd)
 
     def close(self) -> None:
         """Close the eventfd; twice does nothing."""

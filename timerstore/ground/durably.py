@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
-_UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)
-"""What a file system says that knows no files without a name."""
+from timerstore.jit.host import open_unnamed
+
 _DESCRIPTORS: Final = "/proc/self/fd"
 
 
@@ -24,7 +23,7 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
     part = path.with_name(path.name + ".part")
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fd = _open_unnamed(path.parent)
+        fd = open_unnamed(path.parent) if os.path.isdir(_DESCRIPTORS) else None
         with part.open("wb") if fd is None else os.fdopen(fd, "wb") as file:
             yield file
             file.flush()
@@ -37,18 +36,6 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
     finally:
         os.close(folder)
         part.unlink(missing_ok=True)
-
-
-def _open_unnamed(folder: Path) -> int | None:
-    """Return the descriptor of a file without a name; None if there can be none."""
-    if not os.path.isdir(_DESCRIPTORS):
-        return None
-    try:
-        return os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
-    except OSError as e:
-        if e.errno in _UNSUPPORTED:
-            return None
-        raise
 
 
 def write_durably(path: Path, text: str) -> None:

@@ -36,4 +36,5 @@ when something has to be compiled, or loaded from a cache.
     crc.py          CRC-32 of bytes
     crcfold.py      the same by carry-less multiplication, as LLVM code (n)
     system.py       its own calls to the operating system
+    host.py         what differs between systems
 """

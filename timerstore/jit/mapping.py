@@ -27,6 +27,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from timerstore.jit.host import MADV_POPULATE_WRITE, MAP_NORESERVE, MS_SYNC
 from timerstore.jit.record import Bytes, Flags
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -39,14 +40,11 @@ _LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _LIBC.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
 PAGE_BYTES: Final = 4_096
 _FAILED: Final = ctypes.c_void_p(-1).value
-_MS_SYNC: Final = 4
 _MADV_RANDOM: Final = 1
 MADV_WILLNEED: Final = 3
 _MADV_DONTNEED: Final = 4
-MADV_POPULATE_WRITE: Final = 23
 _PROT_NONE: Final = 0
 _MAP_FIXED: Final = 0x10
-_MAP_NORESERVE: Final = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python names it from 3.13 on
 
 
 class MapOwner:
@@ -73,7 +71,7 @@ def leave_to_parent(kept: Container[MapOwner]) -> None:
 
     `kept`: the owners of maps that the child may read.
     """
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE | _MAP_FIXED
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE | _MAP_FIXED
     for owner in _of_stores:
         if owner not in kept:
             _LIBC.mmap(*owner.place, _PROT_NONE, flags, -1, 0)
@@ -122,7 +120,7 @@ def sync_mapping(view: Bytes) -> None:
     it is to code that keeps the descriptor open; a file that is opened again might miss one that
     somebody else was told of before.
     """
-    while _LIBC.msync(view.ctypes.data, len(view), _MS_SYNC):
+    while _LIBC.msync(view.ctypes.data, len(view), MS_SYNC):
         code = ctypes.get_errno()
         if code != errno.EINTR:
             raise OSError(code, os.strerror(code))

@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 
 from timerstore.jit.cachefolder import FOLDER
+from timerstore.jit.host import open_in_memory
 from timerstore.jit.installed import IN_ARCHIVE, PACKAGE, content_of
 from timerstore.jit.numpylayout import NDARRAY_SYMBOL
 from timerstore.jit.processor import LEVELS, best_level
@@ -109,7 +110,7 @@ def _loaded(path: str, content: bytes) -> ctypes.CDLL:
     """Load a library; one in an archive from memory, if nobody can have changed it."""
     if not IN_ARCHIVE:
         return ctypes.CDLL(path)
-    fd = os.memfd_create("timerstore-kernels", os.MFD_CLOEXEC)
+    fd = open_in_memory("timerstore-kernels")
     try:
         with open(fd, "wb", closefd=False) as file:
             file.write(content)

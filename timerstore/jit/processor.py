@@ -1,16 +1,17 @@
 """The levels of processors that kernels are compiled for ahead of time.
 
-A level is a set of features that a processor must have, not one processor: those of the levels of
-x86-64 with which Linux distributions are built, and the carry-less multiplication that CRC needs,
-which each processor of that age has.
+A level is a set of features that a processor must have, not one processor. Those of x86-64 are the
+levels with which Linux distributions are built, and the carry-less multiplication that CRC needs,
+which each processor of that age has. That of ARM is what its servers have, all but the first ones.
 """
 
 from __future__ import annotations
 
 import os
 import platform
-import sys
 from typing import Final, NamedTuple
+
+from timerstore.jit.host import PORTABLE
 
 _V3: Final = (
     *("avx", "avx2", "bmi", "bmi2", "cx16", "f16c", "fma", "lzcnt", "movbe", "pclmul", "popcnt"),
@@ -23,6 +24,8 @@ _V4: Final = (
 _LINUX_NAMES: Final = {
     "avx512vbmi2": "avx512_vbmi2",
     "bmi": "bmi1",
+    "crc": "crc32",
+    "lse": "atomics",
     "lzcnt": "abm",
     "pclmul": "pclmulqdq",
     "sahf": "lahf_lm",
@@ -42,6 +45,8 @@ class Level(NamedTuple):
     name: str
     features: tuple[str, ...]
     """As LLVM calls them."""
+    processor: str = "generic"
+    """As LLVM calls that one whose instructions are put in order."""
 
     @property
     def text(self) -> str:
@@ -49,8 +54,13 @@ class Level(NamedTuple):
         return ",".join(f"+{each}" for each in sorted(self.features))
 
 
-LEVELS: Final = (Level("x86-64-v4", _V4), Level("x86-64-v3", _V3))
-"""The best first."""
+LEVELS_OF: Final = {
+    "x86_64": (Level("x86-64-v4", _V4, "x86-64-v4"), Level("x86-64-v3", _V3, "x86-64-v3")),
+    "aarch64": (Level("armv8.1-a+crc+lse", ("crc", "lse")),),
+}
+"""Of each machine, the best first."""
+LEVELS: Final = LEVELS_OF.get(platform.machine(), ())
+"""Those of this machine."""
 
 
 def fits(level: Level, cpu_info: str) -> bool:
@@ -58,7 +68,7 @@ def fits(level: Level, cpu_info: str) -> bool:
     flags: set[str] = set()
     for line in cpu_info.splitlines():
         name, _, value = line.partition(":")
-        if name.strip() == "flags":
+        if name.strip() in ("flags", "Features"):
             flags = set(value.split())
             break
     return all(_LINUX_NAMES.get(each, each) in flags for each in level.features)
@@ -66,11 +76,12 @@ def fits(level: Level, cpu_info: str) -> bool:
 
 def best_level() -> Level | None:
     """Return the best level of this processor; None if there is none, or it is unknown."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
+    levels = LEVELS_OF.get(platform.machine(), ())
+    if PORTABLE or not levels:
         return None
     try:
         with open(_CPU_INFO, "rb") as file:
             text = os.read(file.fileno(), _READ_BYTES).decode("ascii", "replace")
     except OSError:
         return None
-    return next((each for each in LEVELS if fits(each, text)), None)
+    return next((each for each in levels if fits(each, text)), None)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import mmap
-import os
-import platform
 import select
 import threading
 import time
@@ -15,22 +13,21 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.jit import mapping
+from timerstore.jit import host, mapping
 from timerstore.jit.intrinsics import get_u8, view_bytes
 from timerstore.jit.kernel import INTERPRETED, inlined
 from timerstore.jit.later import Instruction
 from timerstore.jit.record import Bytes, Words
 
 CLOCK_REALTIME: Final = 0
-CLOCK_MONOTONIC: Final = 1
-_FUTEX: Final = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), -1)
-"""The system call's number; if it is not known, who would sleep naps instead."""
+CLOCK_MONOTONIC: Final = time.CLOCK_MONOTONIC
+_FUTEX: Final = host.FUTEX
 _WAIT_PRIVATE: Final = 128
 _WAKE_PRIVATE: Final = 129
 _EVERYBODY: Final = (1 << 31) - 1
 _NAP_US: Final = 200
 _PAGE: Final = mmap.PAGESIZE
-_POPULATE: Final = mapping.MADV_POPULATE_WRITE
+_POPULATE: Final = host.MADV_POPULATE_WRITE
 _WILLNEED: Final = mapping.MADV_WILLNEED
 _EFAULT: Final = errno.EFAULT
 
@@ -53,7 +50,7 @@ if INTERPRETED:
 
     def wake(eventfd: int, scratch: Words) -> None:
         """Make an eventfd readable."""
-        os.eventfd_write(int(eventfd), 1)
+        host.wake_event(int(eventfd))
 
     def yield_processor() -> int:
         """Let another thread run."""
@@ -99,11 +96,12 @@ else:
     nap_us = _external("usleep", "int32", "uint32")
     _clock_gettime = _external("clock_gettime", "int32", "int32", "uintp")
     _ppoll = _external("ppoll", "int32", "uintp", "uint64", "uintp", "uintp")
+    _poll = _external("poll", "int32", "uintp", "uint64", "int32")
     _write = _external("write", "int64", "int32", "uintp", "uint64")
     _read = _external("read", "int64", "int32", "uintp", "uint64")
     _madvise = _external("madvise", "int32", "uintp", "uint64", "int32")
     _mincore = _external("mincore", "int32", "uintp", "uint64", "uintp")
-    _errno_place = _external("__errno_location", "int64")
+    _errno_place = _external(host.ERRNO_PLACE, "int64")
     _syscall = _external("syscall", "int64", *("int64",) * 7)
 
     @inlined
@@ -180,23 +178,36 @@ else:
         _clock_gettime(CLOCK_REALTIME, scratch.ctypes.data)
         return scratch[0] * 1000 + scratch[1] // 1_000_000
 
-    @inlined
-    def wait_readable(poll_words: Words, timeout_ns: int) -> None:
-        """Sleep until the eventfd in `poll_words` is readable or the time is over, then drain it.
+    if host.PORTABLE:
 
-        `poll_words`: int64[8]: 0 a struct pollfd, 1–2 a struct timespec, 3 the eventfd's counter.
-        """
-        poll_words[1] = timeout_ns // 1_000_000_000
-        poll_words[2] = timeout_ns % 1_000_000_000
-        base = poll_words.ctypes.data
-        if _ppoll(base, 1, base + 8, 0) > 0:
-            _read(poll_words[0] & 0x7FFFFFFF, base + 24, 8)
+        @inlined
+        def wait_readable(poll_words: Words, timeout_ns: int) -> None:
+            """Do the same; `poll` counts in milliseconds, so the last one is slept."""
+            base, timeout_ms = poll_words.ctypes.data, timeout_ns // 1_000_000
+            if timeout_ms == 0:
+                nap_us(timeout_ns // 1_000 + 1)
+            if _poll(base, 1, min(timeout_ms, _EVERYBODY)) > 0:
+                _read(poll_words[0] & 0x7FFFFFFF, base + 24, 40)
+
+    else:
+
+        @inlined
+        def wait_readable(poll_words: Words, timeout_ns: int) -> None:
+            """Sleep until the eventfd is readable or the time is over, then drain it.
+
+            `poll_words`: int64[8]: 0 a struct pollfd of it, 1–2 a struct timespec, 3 its counter.
+            """
+            poll_words[1] = timeout_ns // 1_000_000_000
+            poll_words[2] = timeout_ns % 1_000_000_000
+            base = poll_words.ctypes.data
+            if _ppoll(base, 1, base + 8, 0) > 0:
+                _read(poll_words[0] & 0x7FFFFFFF, base + 24, 8)
 
 
 def _wait_twin(poll_words: Words, timeout_ns: int) -> None:
     fd = int(poll_words[0]) & 0x7FFFFFFF
     if select.select([fd], [], [], timeout_ns / 1e9)[0]:
-        os.read(fd, 8)
+        host.drain_event(fd)
 
 
 def poll_words(eventfd: int) -> Words:
