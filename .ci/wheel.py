@@ -2,8 +2,8 @@
 
     .venv/bin/python -P .ci/wheel.py [DIST [LEVEL …]]
 
-They come into dist/ if no folder is named. Kernels are compiled for the levels of
-`timerstore/jit/processor.py`, or those that are named, on any x86-64 Linux, and linked by `cc`. No
+They come into dist/ if no folder is named. Kernels are compiled for the levels of this machine
+(`timerstore/jit/processor.py`), x86-64 or arm64, or those that are named, and linked by `cc`. No
 code in them depends on a version of Python or of NumPy, and they ask nothing of the C library that
 is younger than the tag says, so one wheel serves all.
 """
@@ -11,6 +11,7 @@ is younger than the tag says, so one wheel serves all.
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TAG = "manylinux_2_28_x86_64"
+TAG = f"manylinux_2_28_{platform.machine()}"
 NUMBA = 'dependencies = ["numba>=0.61", '
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.egg-info", "kernels")
 FOLDERS = ("timerstore", "timelog", "wheel", "services", "docs", "examples")

@@ -141,7 +141,7 @@ if not INTERPRETED:
         made = {}
         for level in LEVELS:
             program = PACK.replace("LEVEL", repr(level.name)).replace("FOLDER", repr(str(kernels)))
-            target = {"NUMBA_CPU_NAME": level.name, "NUMBA_CPU_FEATURES": level.text}
+            target = {"NUMBA_CPU_NAME": level.processor, "NUMBA_CPU_FEATURES": level.text}
             done = ran(site, program, KERNEL_LEVEL="none", **target)
             assert done.returncode == 0, done.stderr
             made[level.name] = json.loads((kernels / f"{level.name}.json").read_text())

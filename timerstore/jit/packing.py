@@ -53,7 +53,7 @@ def pack(folder: Path, names: Sequence[str] = ()) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     made = {}
     for level in [each for each in LEVELS if not names or each.name in names]:
-        target = {"NUMBA_CPU_NAME": level.name, "NUMBA_CPU_FEATURES": level.text}
+        target = {"NUMBA_CPU_NAME": level.processor, "NUMBA_CPU_FEATURES": level.text}
         command = [sys.executable, "-P", "-c", _PROGRAM, level.name, str(folder)]
         subprocess.run(command, env=os.environ | target, check=True)
         listed = folder / f"{level.name}.json"
@@ -72,7 +72,7 @@ def pack_level(name: str, folder: str) -> None:
     """Write the library of one level, with a list of what is in it."""
     (level,) = [each for each in LEVELS if each.name == name]
     codegen = cpu_target.target_context.codegen()
-    if codegen.magic_tuple()[1:] != (level.name, level.text):
+    if codegen.magic_tuple()[1:] != (level.processor, level.text):
         raise RuntimeError(f"{codegen.magic_tuple()} is not {level}: set NUMBA_CPU_NAME, _FEATURES")
     kernels = all_kernels()
     code = Path(folder, f"{name}.so")
@@ -112,7 +112,7 @@ def _variables() -> Any:
 def _machine(level: Level) -> Any:
     """Return what emits code of a level that may be loaded anywhere."""
     return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
-        cpu=level.name, features=level.text, opt=3, reloc="pic", codemodel="default"
+        cpu=level.processor, features=level.text, opt=3, reloc="pic", codemodel="default"
     )
 
 
