@@ -26,6 +26,11 @@ from tests.tiers import PROVING, add_tiers
 
 GOLDEN = Path(__file__).parent / "golden"
 
+# Else each process that a test begins would compile timerstore's source again, for 0.7 s, and each
+# that plays tests would rewrite their assertions.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # A shell has what it runs in the background ignore Ctrl-C, and all that it starts inherits that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
