@@ -22,7 +22,7 @@ from harness import sized
 from results import Row
 
 import timerstore
-from timerstore.backups.followed import read_statuses
+from timerstore.backups.follow_status import read_statuses
 
 BODY_BYTES = 100
 BATCH = 20_000

@@ -10,7 +10,7 @@ WHO_LOOKS_AGAIN = {
     "services/looking/level_timers.py read_kept",  # `read_held` asks behind it
     "services/looking/read_pending.py _enter_topic",  # then its caller locates the message
     "timerstore/pending/get.py get",
-    "timerstore/pending/verdict.py find",
+    "timerstore/pending/is_pending.py find",
     "timerstore/pending/keyed.py _find",
     "timerstore/pending/keyed.py _read_found",
     "timerstore/pending/keyed.py _read_id",

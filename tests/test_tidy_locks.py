@@ -12,7 +12,7 @@ WHERE_PYTHON_TAKES_THEM = {
     "timerstore/pending/cancel.py _cancel_others",
     "timerstore/pending/cancel.py _cancel_theirs",
     "timerstore/pending/reschedule.py reschedule",
-    "timerstore/pending/verdict.py judge",
+    "timerstore/pending/is_pending.py judge",
     "services/running/provide.py _provide",
     "services/cleaning/retention.py _remove",
     # some words

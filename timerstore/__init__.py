@@ -18,10 +18,17 @@ timerstore.spark. With a RocketMQ cluster: timerstore.rocketmq. Do a store's par
 timerstore.validation. At the shell: timerstore --help. All else below is the house: `_HOMES` says
 where each name lives.
 
+The product, from the bottom up: `jit` (compiled kernels), `timelog` (append-only logs),
+`wheel` (slots and the near wheel), `ground` (settings, ids, checks), `services` (the five services,
+flush, recovery), `core` (a store that is open), `putting`, `pending`, `consuming` (its calls),
+`store`, `closing`, `consumer` (handlers in threads), `aio`, `serving`, `control` (other processes),
+`recurring`. Beside it: `watching` (stats, health, what became of a timer), `backups`, `offline`
+(read, export, verify, salvage), `tables` (a store as Arrow), `spark`, `validation`, `audit`,
+`pipeline` (is it sound, how is it spread), `rocketmq`, `otel`, `cli`.
+
 One timer's way: put → commit log → enqueue-get → enqueue-put → timer log + wheel → dequeue-get →
 near wheel → dequeue-put → commit log → consume. Through a delay level: put → its queue →
-deliver-levels → commit log. The folders: `timelog` (append-only logs), `wheel`
-(slots and the near wheel), `services` (the five services, flush, recovery).
+deliver-levels → commit log.
 """
 
 from __future__ import annotations
@@ -29,7 +36,7 @@ from __future__ import annotations
 import os as _os
 from typing import TYPE_CHECKING
 
-from timerstore.ground.lazy import loader as _loader
+from timerstore.ground.lazy_names import loader as _loader
 
 if _os.name == "nt":
     raise ImportError("timerstore does not run on Windows. Run your program in WSL.")
@@ -44,7 +51,7 @@ if TYPE_CHECKING:
     from timerstore import spark as spark
     from timerstore import validation as validation
     from timerstore.backups.backup import backup
-    from timerstore.backups.followed import CopyStatus
+    from timerstore.backups.follow_status import CopyStatus
     from timerstore.backups.follower import Following
     from timerstore.backups.points import BackupPoint
     from timerstore.backups.report import Problem, VerifyReport
@@ -83,12 +90,12 @@ if TYPE_CHECKING:
     from timerstore.pending.timers import Timer
     from timerstore.services.world.clock import ManualClock
     from timerstore.serving.client import Client, connect
-    from timerstore.serving.entrance import open
+    from timerstore.serving.opening import open
     from timerstore.serving.server import Server, serve
     from timerstore.serving.shared import SharedStore
     from timerstore.store.store import TimerStore
     from timerstore.version import __version__ as __version__
-    from timerstore.watching.anystore import AnyStore
+    from timerstore.watching.calls import AnyStore
     from timerstore.watching.find import Found, GroupFound
     from timerstore.watching.health import Condition, Health, HealthWarning
     from timerstore.watching.stats import Stats
@@ -96,7 +103,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "backups.backup": "backup",
-    "backups.followed": "CopyStatus",
+    "backups.follow_status": "CopyStatus",
     "backups.follower": "Following",
     "backups.points": "BackupPoint",
     "backups.report": "Problem VerifyReport",
@@ -121,13 +128,13 @@ _HOMES = {
     "pending.timers": "Timer",
     "services.world.clock": "ManualClock",
     "serving.client": "Client connect",
-    "serving.entrance": "open",
+    "serving.opening": "open",
     "serving.server": "Server serve",
     "serving.shared": "SharedStore",
     "store.store": "TimerStore",
     "offline.read": "read",
     "version": "__version__",
-    "watching.anystore": "AnyStore",
+    "watching.calls": "AnyStore",
     "watching.find": "Found GroupFound",
     "watching.health": "Condition Health HealthWarning",
     "watching.stats": "Stats",

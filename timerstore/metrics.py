@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from timerstore.watching.anystore import AnyStore
+from timerstore.watching.calls import AnyStore
 from timerstore.watching.metrictable import METRICS, read_told
 
 _PREFIX: Final = "timerstore_"

@@ -19,8 +19,8 @@ from timerstore import InvalidArgumentError, StoreLockedError, TimerStoreError
 from timerstore.backups.catalog import Catalog, read_catalog
 from timerstore.backups.destination import find_destination
 from timerstore.backups.promote import promote
+from timerstore.backups.retention import keep_newest, remove_needless, thin_out
 from timerstore.backups.standby import Standby
-from timerstore.backups.thinning import keep_newest, remove_needless, thin_out
 from timerstore.services.world.background import Flag
 
 ROUNDS = how_many("PROMOTE_ROUNDS", 3, 60)

@@ -17,8 +17,8 @@ from timerstore.backups.catalog import Catalog, read_catalog
 from timerstore.backups.chains import read_chains
 from timerstore.backups.destination import find_destination
 from timerstore.backups.restore import restore_point
+from timerstore.backups.retention import keep_newest, remove_needless
 from timerstore.backups.standby import Standby
-from timerstore.backups.thinning import keep_newest, remove_needless
 from timerstore.timelog.files.disk import Disk
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.long]

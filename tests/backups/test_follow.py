@@ -21,14 +21,14 @@ from tests.rigs.objects import watched_filesystem
 from tests.rigs.waiting import wait_until
 from timerstore import InvalidArgumentError, NotAStoreError, StoreClosedError, StoreLockedError
 from timerstore.backups import follower as follower_module
-from timerstore.backups import merging, taking
+from timerstore.backups import merging, snapshot
 from timerstore.backups.catalog import read_catalog
 from timerstore.backups.chains import claim_chain
 from timerstore.backups.destination import Destination, find_destination
-from timerstore.backups.followed import FOLLOW_FOLDER, read_statuses
+from timerstore.backups.follow_status import FOLLOW_FOLDER, read_statuses
 from timerstore.backups.follower import Follower, Following
 from timerstore.backups.points import BackupLock
-from timerstore.backups.thinning import needless_points
+from timerstore.backups.retention import needless_points
 from timerstore.timelog.files.checkpoint import read_checkpoint
 from timerstore.timelog.files.disk import Disk, MappedFile
 
@@ -170,7 +170,7 @@ def test_the_owner_makes_its_log_durable_if_it_does_so_soon(
             synced.append(path.name)
             super().sync(file, path)
 
-    monkeypatch.setattr(taking, "Disk", Told)
+    monkeypatch.setattr(snapshot, "Disk", Told)
     path = tmp_path / "store"
     config = replace(SMALL, durability="process", flush_interval_ms=flush_interval_ms)
     with timerstore.open(path, config=config) as store:

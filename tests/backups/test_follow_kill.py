@@ -16,7 +16,7 @@ from tests.models.ledger import read_ledger
 from tests.rigs.follow_worker import CONFIG
 from tests.rigs.nursery import Nursery
 from tests.tiers import how_many
-from timerstore.backups.followed import CopyStatus, read_statuses
+from timerstore.backups.follow_status import CopyStatus, read_statuses
 
 pytestmark = pytest.mark.on_disk
 

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.prove, pytest.mark.timeout(900)]
 FILES = (
     *(f"backups/{each}.py" for each in ("building", "catalog", "chains", "destination")),
     *(f"backups/{each}.py" for each in ("fetching", "follower", "merging", "promote", "ship")),
-    *("backups/standby.py", "backups/thinning.py", "backups/restore.py"),
+    *("backups/standby.py", "backups/retention.py", "backups/restore.py"),
 )
 
 

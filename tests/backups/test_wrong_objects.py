@@ -20,7 +20,7 @@ from timerstore import CorruptStoreError, TimerStoreError
 from timerstore.backups.catalog import read_catalog
 from timerstore.backups.destination import Destination, find_destination
 from timerstore.backups.merging import merge_pieces
-from timerstore.backups.thinning import remove_needless
+from timerstore.backups.retention import remove_needless
 from timerstore.timelog.reading.reader import StoreReader
 
 pytestmark = [pytest.mark.timeout(600 if PROVING else 120), pytest.mark.long]

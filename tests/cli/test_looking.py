@@ -79,7 +79,7 @@ def test_what_does_not_ask_for_all_is_asked_of_the_owner(
     owner.put_many([b"%d" % i for i in range(1_200)], topic="bills", delay_ms=7_200_000)
     every = [timer.id for timer in owner.pending()]
     with monkeypatch.context() as patch:
-        patch.setattr("timerstore.serving.entrance.open", opened)
+        patch.setattr("timerstore.serving.opening.open", opened)
         for limit in (0, 3, 1_250, 5_000):
             lines = run("pending", path, "--json", "--limit", limit).stdout.splitlines()
             assert [json.loads(line)["id"] for line in lines] == every[:limit]

@@ -19,7 +19,7 @@ from tests.rigs.history import Act, Acts
 from tests.small_store import SMALL
 from tests.tiers import how_many
 from timerstore import Consumer, Delivery, InvalidArgumentError, ManualClock, Retry, TimerStore
-from timerstore.consumer.lines import Lines
+from timerstore.consumer.order import Lines
 from timerstore.consumer.ordered import OrderedSubscription
 from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.starting import begin_groups

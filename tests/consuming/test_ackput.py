@@ -24,7 +24,7 @@ from timerstore import (
     TimerStore,
     TooLateError,
 )
-from timerstore.consuming.nextputs import Put
+from timerstore.consuming.puts import Put
 from timerstore.core.offsets import AHEAD
 from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
 

@@ -29,7 +29,7 @@ from timerstore.control import socketfile
 from timerstore.control import wire as wire_module
 from timerstore.control.wire import Header, LostError, Part, Wire
 from timerstore.serving import answers as answers_module
-from timerstore.serving import askedcalls as asked_module
+from timerstore.serving import client_calls as asked_module
 from timerstore.serving import clientrun
 from timerstore.serving import door as door_module
 from timerstore.serving import link as link_module

@@ -25,8 +25,8 @@ from timerstore import (
     StoreLockedError,
     TimerStoreError,
 )
+from timerstore.serving.election import is_taken_over, taking_over
 from timerstore.serving.shared import SharedStore
-from timerstore.serving.takeover import is_taken_over, taking_over
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90), pytest.mark.promise]
 

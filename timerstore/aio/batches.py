@@ -17,7 +17,7 @@ from timerstore.aio.side import TURN_S, LoopSide
 from timerstore.consuming.delivery import Batch as PlainBatch
 from timerstore.consuming.delivery import Delivery as PlainDelivery
 from timerstore.consuming.group import Group
-from timerstore.consuming.nextputs import Put
+from timerstore.consuming.puts import Put
 from timerstore.consuming.run import Run
 from timerstore.consuming.sendback import send_back
 from timerstore.errors import StoreClosedError

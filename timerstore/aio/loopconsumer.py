@@ -28,13 +28,13 @@ from timerstore.consumer.running import (
 )
 from timerstore.consumer.subscription import check_takes_one
 from timerstore.consumer.workings import Workings
-from timerstore.consuming.agreed import LISTED_MAX
+from timerstore.consuming.constants import LISTED_MAX
 from timerstore.consuming.dead_letters import DeadLetter
 from timerstore.consuming.starting import Start
 from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.ground.arguments import check_topic_to_consume
 from timerstore.ground.kinds import Duration, check_bool, check_duration, check_int, check_kind
-from timerstore.ground.staying import Stays
+from timerstore.ground.no_pickle import Stays
 
 log = logging.getLogger("timerstore")
 

@@ -19,12 +19,12 @@ from timerstore.aio.side import LoopSide
 from timerstore.consuming import consuming
 from timerstore.errors import TimerStoreError
 from timerstore.ground.kinds import Duration, check_int, check_timeout
-from timerstore.ground.staying import Stays
+from timerstore.ground.no_pickle import Stays
 from timerstore.ground.values import json_body
+from timerstore.pending.is_pending import is_foreign
 from timerstore.pending.timers import Timer
-from timerstore.pending.verdict import is_foreign
 from timerstore.store import store
-from timerstore.watching.anystore import AnyStore
+from timerstore.watching.calls import AnyStore
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -14,7 +14,7 @@ from timerstore.aio.side import LoopSide, new_pool
 from timerstore.ground.config import Config
 from timerstore.ground.kinds import check_kind
 from timerstore.services.world.clock import ManualClock
-from timerstore.serving import entrance
+from timerstore.serving.opening import open as open_store
 from timerstore.store.store import TimerStore as PlainStore
 
 
@@ -63,7 +63,7 @@ def open(
     async def begin() -> TimerStore:
         pool = new_pool()
         opening = pool.submit(
-            entrance.open, path, create=create, read_only=read_only, config=config, clock=clock
+            open_store, path, create=create, read_only=read_only, config=config, clock=clock
         )
         try:
             store = await asyncio.shield(asyncio.wrap_future(opening))

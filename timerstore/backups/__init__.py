@@ -1,7 +1,7 @@
 """Backups: their points, taken of a store that may be open; in a folder, or as objects elsewhere.
 
 backup.py         taking a point of a store
-taking.py         what of a store goes into a backup
+snapshot.py       what of a store goes into a backup
 taken.py          what taking one did
 points.py         a point; the lock of a folder
 timeline.py       whether a store was restored to before a point
@@ -17,11 +17,11 @@ frames.py         how an object is packed
 pieces.py         pieces of the log, by name
 chains.py         who may write
 catalog.py        what is there
-thinning.py       removing what is not needed
+retention.py      removing what is not needed
 ship.py           adding a point
 merging.py        many small pieces become one
 follower.py       adding points all the time
-followed.py       what a follower says of itself
+follow_status.py  what a follower says of itself
 fetching.py       laying it down again
 standby.py        its last point, kept in a folder
 restore.py        a store out of a point, or of a time between two

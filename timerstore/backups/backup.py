@@ -15,11 +15,11 @@ from typing import Final
 import numpy as np
 
 from timerstore.backups.destination import Destination, Place, find_destination
-from timerstore.backups.followed import FollowLock
+from timerstore.backups.follow_status import FollowLock
 from timerstore.backups.progress import Progress
 from timerstore.backups.ship import ship_once
+from timerstore.backups.snapshot import check_whole, refuse_inside
 from timerstore.backups.taken import BackupReport
-from timerstore.backups.taking import check_whole, refuse_inside
 from timerstore.core.directory import is_standby
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.config import Config

@@ -22,11 +22,11 @@ import numpy as np
 
 from timerstore.backups.catalog import Catalog
 from timerstore.backups.destination import Destination
-from timerstore.backups.followed import CopyStatus, FollowLock, write_status
+from timerstore.backups.follow_status import CopyStatus, FollowLock, write_status
 from timerstore.backups.merging import merge_pieces
+from timerstore.backups.retention import remove_needless, thin_out
 from timerstore.backups.ship import Shipper
-from timerstore.backups.taking import check_whole, refuse_inside
-from timerstore.backups.thinning import remove_needless, thin_out
+from timerstore.backups.snapshot import check_whole, refuse_inside
 from timerstore.core.directory import is_standby
 from timerstore.errors import (
     InvalidArgumentError,

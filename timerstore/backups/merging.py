@@ -2,7 +2,7 @@
 
 A block that lies in many pieces gets a piece of its own once it is full. Before that, many small
 pieces become one, so that no list of pieces grows without end. What was merged is removed by
-`thinning.py`, once what replaces it is there.
+`retention.py`, once what replaces it is there.
 """
 
 from __future__ import annotations

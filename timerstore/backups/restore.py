@@ -27,8 +27,8 @@ from timerstore.backups.fetching import Reached, lay_log
 from timerstore.backups.points import TIME_MS_MAX, BackupPoint
 from timerstore.backups.progress import Progress, Summed
 from timerstore.backups.report import Problem, Report, shown_problems
+from timerstore.backups.snapshot import refuse_inside
 from timerstore.backups.standby import read_standby
-from timerstore.backups.taking import refuse_inside
 from timerstore.backups.timeline import note_restore
 from timerstore.core.offsets import ConsumerOffsets
 from timerstore.errors import InvalidArgumentError

@@ -31,8 +31,8 @@ from timerstore.backups.frames import pack_checked
 from timerstore.backups.pieces import Piece, block_ranges
 from timerstore.backups.points import BackupPoint
 from timerstore.backups.progress import Progress, Summed, Told
-from timerstore.backups.taken import BackupReport
-from timerstore.backups.taking import (
+from timerstore.backups.retention import keep_newest, remove_needless
+from timerstore.backups.snapshot import (
     check_continued,
     check_same_store,
     make_durable,
@@ -40,7 +40,7 @@ from timerstore.backups.taking import (
     sizes_of,
     small_files_of,
 )
-from timerstore.backups.thinning import keep_newest, remove_needless
+from timerstore.backups.taken import BackupReport
 from timerstore.backups.timeline import Restores, find_divergence, read_restores
 from timerstore.errors import StoreAccessError, StoreLockedError
 from timerstore.ground.moments import shown_time

@@ -31,7 +31,7 @@ from timerstore.errors import InvalidArgumentError
 from timerstore.ground.moments import shown_time
 
 if TYPE_CHECKING:
-    from timerstore.watching.anystore import AnyStore
+    from timerstore.watching.calls import AnyStore
 
 _VERDICTS = {True: "cancelled", False: "too late"}
 AT_ONCE = 10_000
@@ -258,7 +258,7 @@ def cancel_found(
     dry_run: bool,
 ) -> int:
     """Cancel all of a topic, or those with a key, or whose key begins so; return how many."""
-    from timerstore.serving.entrance import open as open_store
+    from timerstore.serving.opening import open as open_store
 
     ids: list[str] = []
     if key is None or dry_run:

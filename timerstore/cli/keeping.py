@@ -103,7 +103,7 @@ def follow(
     """
     with answering(as_json=False) as out:
         from timerstore.backups.destination import find_destination
-        from timerstore.backups.followed import forget_status
+        from timerstore.backups.follow_status import forget_status
         from timerstore.backups.follower import Follower
 
         if forget:

@@ -33,7 +33,7 @@ from timerstore.ground.moments import shown_time
 if TYPE_CHECKING:
     from timerstore.pending.timers import Timer
     from timerstore.store.store import TimerStore
-    from timerstore.watching.anystore import AnyStore
+    from timerstore.watching.calls import AnyStore
 else:  # it loads NumPy and Arrow, for which a command that asks an owner need not wait
     AnyStore = object
 
@@ -124,10 +124,10 @@ class Look(AnyStore):
     @cached_property
     def files(self) -> TimerStore:
         """The store, opened from its files to be looked at."""
-        from timerstore.serving import entrance
+        from timerstore.serving import opening
 
         config = settings(self._config_file)
-        store = entrance.open(self._path, read_only=True, config=config)
+        store = opening.open(self._path, read_only=True, config=config)
         self._stack.push(store)
         if self._who is None and not self._is_backup and not store.core.findings.clean:
             self._out.note(
@@ -269,14 +269,14 @@ def open_to_change(
 
     `is_bulk`: what is put need not be durable before `flush`.
     """
-    from timerstore.serving import entrance
+    from timerstore.serving import opening
 
     if not create:
         check_is_there(path)
     config = settings(config_file)
     if is_bulk:
         config = replace(config, durability="process")
-    return entrance.open(path, create=create, config=config)
+    return opening.open(path, create=create, config=config)
 
 
 def open_still(path: Path, config_file: Path | None) -> TimerStore:

@@ -8,7 +8,7 @@
     remotesource.py     what asks another process: a client, a cluster
     subscription.py     a topic's handler, pulling within limits
     ordered.py          the same for an ordered consumer
-    lines.py            which message of a line comes next
+    order.py            which message of a line comes next
     running.py          as a program's main part, until a signal comes
     threads.py          the threads, which pull and handle in turn
     handling.py         a handler's call, with what becomes of its messages

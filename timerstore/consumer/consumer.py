@@ -24,18 +24,18 @@ from timerstore.consumer.storesource import StoreSource
 from timerstore.consumer.subscription import Handler, check_handler
 from timerstore.consumer.threads import Threads
 from timerstore.consumer.workings import CLOSED, NEW, STARTED, Workings, source_of
-from timerstore.consuming.agreed import LISTED_MAX
+from timerstore.consuming.constants import LISTED_MAX
 from timerstore.consuming.dead_letters import DeadLetter
 from timerstore.consuming.starting import Start
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.ground.arguments import check_topic_to_consume
 from timerstore.ground.kinds import Duration, check_bool, check_duration, check_int
-from timerstore.ground.staying import Closes
+from timerstore.ground.no_pickle import Closes
 from timerstore.pending.found import first_due_ms
 from timerstore.services.engine.holds import while_held
 from timerstore.services.world.clock import ManualClock, attend, leave
-from timerstore.watching.anystore import AnyStore
+from timerstore.watching.calls import AnyStore
 from timerstore.watching.commoncalls import CommonCalls
 
 log = logging.getLogger("timerstore")

@@ -19,7 +19,7 @@ from timerstore.consumer.hooks import call_after, call_before
 from timerstore.consumer.messagesource import Source
 from timerstore.consumer.retry_rules import TIMEOUT_LEVEL, Outcome, Retry, wait_after
 from timerstore.consumer.subscription import Subscription, Task
-from timerstore.consuming.agreed import DEAD, Wait
+from timerstore.consuming.constants import DEAD, Wait
 from timerstore.consuming.delivery import Delivery
 from timerstore.consuming.failures import Failure, said_by
 from timerstore.errors import StoreClosedError, TimerStoreError

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from timerstore.consumer.consumersettings import ConsumerSettings
 from timerstore.consumer.subscription import Subscription, Task
-from timerstore.consuming.agreed import Wait
+from timerstore.consuming.constants import Wait
 from timerstore.consuming.grouptally import GroupTally
 from timerstore.services.world.background import Failure
 from timerstore.watching.groups import GroupStats

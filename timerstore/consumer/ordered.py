@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Final
 
 from timerstore.consumer.consumersettings import Ordered
-from timerstore.consumer.lines import Lines, line_of
+from timerstore.consumer.order import Lines, line_of
 from timerstore.consumer.subscription import Handler, Held, LimitedSubscription, Limits, Task
-from timerstore.consuming.agreed import Wait
+from timerstore.consuming.constants import Wait
 from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.failures import first_failed_ms
 from timerstore.consuming.run import Run

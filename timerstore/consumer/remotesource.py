@@ -15,7 +15,7 @@ from typing import Any
 from timerstore.consumer.consumersettings import ConsumerSettings
 from timerstore.consumer.messagesource import Source
 from timerstore.consumer.subscription import Held, Subscription, Task
-from timerstore.consuming.agreed import Wait
+from timerstore.consuming.constants import Wait
 from timerstore.consuming.delivery import HandedOut
 from timerstore.errors import ForkedProcessError
 from timerstore.ground.config import Config

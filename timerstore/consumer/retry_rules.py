@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Self
 
-from timerstore.consuming.agreed import DEAD, Wait
+from timerstore.consuming.constants import DEAD, Wait
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.arguments import given_delay
 from timerstore.ground.kinds import Duration, as_int, check_duration, check_kind, check_list

@@ -12,7 +12,7 @@ from timerstore.consumer.consumersettings import ConsumerSettings
 from timerstore.consumer.messagesource import Source, Waiter
 from timerstore.consumer.ordered import OrderedSubscription, ordered_limits
 from timerstore.consumer.subscription import Held, LimitedSubscription, Limits, Task
-from timerstore.consuming.agreed import Wait, dead_topic
+from timerstore.consuming.constants import Wait, dead_topic
 from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.group import Group
 from timerstore.consuming.grouptally import GroupTally

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.consumer.retry_rules import Retry
-from timerstore.consuming.agreed import Wait
+from timerstore.consuming.constants import Wait
 from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.cursors import QueueCursor
 from timerstore.consuming.delivery import Delivery, HandedOut

@@ -15,14 +15,14 @@
     grouptally.py   what became of a group's messages
     tallyfile.py    that, over a restart
     retries.py      what a group sent back
-    queued.py       what stands in a queue, read without handing it out
+    read_queue.py   what stands in a queue, read without handing it out
     sendback.py     appending a message again
     forgetgroup.py  a group that will not read again
-    known.py        acknowledging by id, also for another process
-    nextputs.py     what a handler wants put in a message's place
+    ack_by_id.py    acknowledging by id, also for another process
+    puts.py         what a handler wants put in a message's place
     ackput.py       acknowledging one with what is put in its place
     putacks.py      … which of that the offsets file knows of
-    agreed.py       what a client goes by as well
+    constants.py    what a client goes by as well
     failures.py     why it failed, as it carries that along
     dead_letters.py putting dead letters back, or dropping them
 

@@ -26,8 +26,8 @@ from typing import Any
 
 from timerstore.consuming.cursors import QueueCursor
 from timerstore.consuming.groupreader import Place, Reader
-from timerstore.consuming.nextputs import NAMES, Put, checked
-from timerstore.core.inside import inside
+from timerstore.consuming.puts import NAMES, Put, checked
+from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError, TimerStoreError, TooLateError
 from timerstore.ground.arguments import (
     check_body,

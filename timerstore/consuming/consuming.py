@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Final
 from weakref import WeakSet
 
-from timerstore.consuming.agreed import CONSUME_COUNT, dead_topic
+from timerstore.consuming.constants import CONSUME_COUNT, dead_topic
 from timerstore.consuming.cursors import HandedState
 from timerstore.consuming.delivery import Batch, Delivery
 from timerstore.consuming.group import Group

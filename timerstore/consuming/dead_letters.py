@@ -9,13 +9,13 @@ from datetime import datetime
 from itertools import islice
 from typing import Final
 
-from timerstore.consuming.agreed import LISTED_MAX, dead_topic
+from timerstore.consuming.constants import LISTED_MAX, dead_topic
 from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.cursors import QueueCursor
 from timerstore.consuming.failures import error_of, first_failed_ms, trace_id
-from timerstore.consuming.queued import read_queued
+from timerstore.consuming.read_queue import read_queued
 from timerstore.consuming.sendback import send_to, wait_durable
-from timerstore.core.inside import inside
+from timerstore.core.gate import inside
 from timerstore.ground.arguments import check_group
 from timerstore.ground.kinds import check_int, check_names
 from timerstore.ground.moments import moment

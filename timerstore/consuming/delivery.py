@@ -10,15 +10,15 @@ from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from timerstore.consuming.agreed import Wait
 from timerstore.consuming.batchcolumns import arrow_int64
+from timerstore.consuming.constants import Wait
 from timerstore.consuming.failures import Failure
-from timerstore.consuming.nextputs import Put
+from timerstore.consuming.puts import Put
 from timerstore.ground.arguments import given_delay
 from timerstore.ground.ids import Int64s, Moments
 from timerstore.ground.kinds import Duration
 from timerstore.ground.moments import moment
-from timerstore.ground.staying import Stays
+from timerstore.ground.no_pickle import Stays
 from timerstore.timelog.bytes.decode import Message, user_properties
 
 

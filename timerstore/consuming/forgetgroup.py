@@ -7,9 +7,9 @@ would ever read: of those the offsets go to the end instead, so that nothing kee
 
 from __future__ import annotations
 
-from timerstore.consuming.agreed import dead_topic
+from timerstore.consuming.constants import dead_topic
 from timerstore.consuming.consuming import Consuming
-from timerstore.core.inside import inside
+from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.arguments import check_group, check_topic_to_consume
 from timerstore.timelog.bytes import format as fmt

@@ -28,7 +28,7 @@ from timerstore.consuming.ready import (
 )
 from timerstore.consuming.retries import NOT_ITS_MESSAGE, GroupRetries, RetryCursor
 from timerstore.consuming.run import Run
-from timerstore.core.inside import inside
+from timerstore.core.gate import inside
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.ground.ids import Int64s
 from timerstore.ground.ranges import Ranges

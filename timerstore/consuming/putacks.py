@@ -13,7 +13,7 @@ import itertools
 from collections import defaultdict
 from typing import Protocol
 
-from timerstore.consuming.queued import read_queued
+from timerstore.consuming.read_queue import read_queued
 from timerstore.core.core import Core
 from timerstore.jit.guards import RLock
 from timerstore.jit.locks import KernelLock

@@ -11,13 +11,13 @@ from datetime import timedelta
 from typing import Any
 
 from timerstore.consuming.ackput import ack_and_put
-from timerstore.consuming.agreed import DEAD, Wait
 from timerstore.consuming.batchcolumns import arrow_bodies, arrow_ids
+from timerstore.consuming.constants import DEAD, Wait
 from timerstore.consuming.cursors import QueueCursor
 from timerstore.consuming.delivery import HandedOut
 from timerstore.consuming.failures import Failure
 from timerstore.consuming.groupreader import Place, Reader
-from timerstore.consuming.nextputs import Put
+from timerstore.consuming.puts import Put
 from timerstore.consuming.ready import NO_RESPONSE
 from timerstore.consuming.retries import RetryCursor
 from timerstore.consuming.sendback import send_back, send_to_dead

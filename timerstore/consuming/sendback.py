@@ -12,10 +12,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from timerstore.consuming.agreed import Wait
+from timerstore.consuming.constants import Wait
 from timerstore.consuming.failures import FAILED, Failure, failed_properties
 from timerstore.core.core import Core
-from timerstore.core.inside import inside
+from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.arguments import check_due_ms
 from timerstore.ground.ids import parse_id

@@ -6,7 +6,7 @@ from typing import Literal
 
 from timerstore.consuming.consuming import Consuming
 from timerstore.core.core import Core
-from timerstore.core.inside import inside
+from timerstore.core.gate import inside
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.ground.arguments import check_due_ms
 from timerstore.timelog.bytes.decode import decode_message

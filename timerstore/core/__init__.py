@@ -2,7 +2,7 @@
 
     core.py          engine, clock, threads, offsets, lock: the class `Core`
     readonlycore.py  a core that only looks: no file is changed, no lock taken
-    inside.py        calls that hold a store open while they run
+    gate.py          calls that hold a store open while they run
     unitless.py      copies of timers that have no unit yet, as columns
     waiting.py       a thread sleeps until a kernel has done something for it
     interpreter.py   what the running Python must be

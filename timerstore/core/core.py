@@ -20,7 +20,7 @@ from typing import Final
 from timerstore.core.ahead import load_kernels
 from timerstore.core.clockmark import note_clock
 from timerstore.core.directory import lock_directory
-from timerstore.core.inside import inside
+from timerstore.core.gate import inside
 from timerstore.core.offsets import ConsumerOffsets
 from timerstore.core.popped import take_back_popped
 from timerstore.core.switches import SWITCHES_FILE, Switches

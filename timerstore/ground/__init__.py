@@ -14,8 +14,8 @@
     html.py       values as a notebook shows them
     inloop.py     a call that blocks an event loop is logged
     ranges.py     runs of indexes
-    lazy.py       names of a package, loaded when they are asked for
-    staying.py    objects that stay in their process
+    lazy_names.py names of a package, loaded when they are asked for
+    no_pickle.py  objects that stay in their process
     sparkdaemon.py the process that Spark forks its Python workers from
 
 Nothing here knows of an open store; the services use the settings.

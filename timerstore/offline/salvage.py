@@ -21,7 +21,7 @@ from timerstore.backups.building import bring_to_life, built_beside, write_files
 from timerstore.backups.destination import Place, shown_place
 from timerstore.backups.progress import Progress, Summed
 from timerstore.backups.report import Problem, Report, shown_problems
-from timerstore.backups.taking import refuse_inside
+from timerstore.backups.snapshot import refuse_inside
 from timerstore.ground.config import Config
 from timerstore.ground.kinds import check_kind, check_path
 from timerstore.offline.leftovers import Leftovers, copy_log, look_at, sizes_for, small_files

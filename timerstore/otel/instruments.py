@@ -10,7 +10,7 @@ from typing import Final
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
-from timerstore.watching.anystore import AnyStore
+from timerstore.watching.calls import AnyStore
 from timerstore.watching.metrictable import METRICS, Metric, Told, read_told
 
 PREFIX: Final = "timerstore."

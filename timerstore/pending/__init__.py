@@ -5,15 +5,15 @@
     pendingtable.py all as an Arrow table
     get.py          one of any kind by its id
     byid.py         one ordinary timer by its id, in a kernel or two
-    verdict.py      what became of the timers of some ids
+    is_pending.py   what became of the timers of some ids
     cancel.py       cancelling
     reschedule.py   moving to another time
-    moved.py        timers whose first message is gone
+    replacement.py  timers whose first message is gone
     keyed.py        timers by their key
     found.py        messages that wait, as arrays
     overdue.py      what may have been taken already
     unlinked.py     copies that have no unit yet, each read once
-    target.py       what an id stands for, if that is to be cancelled or moved
+    find_by_id.py   what an id stands for, if that is to be cancelled or moved
     timers.py       the timer that a caller sees
 
 A room imports `core/`, never the store.

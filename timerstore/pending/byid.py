@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from timerstore.ground.ids import format_id
 from timerstore.jit.locks import Gate
 from timerstore.jit.objects import OBJECTS_CAN_BE_GIVEN
-from timerstore.pending.moved import Payload, encode_described
+from timerstore.pending.replacement import Payload, encode_described
 from timerstore.pending.timers import Timer, from_parts
 from timerstore.services.calls import by_id
 from timerstore.services.calls.by_id import Kernels, Place, Templates, new_place

@@ -25,8 +25,8 @@ import numpy as np
 from timerstore.core.core import Core
 from timerstore.ground.ids import Int64s, TimerIds, read_plain
 from timerstore.ground.kinds import check_list
-from timerstore.pending.target import find_theirs, is_cancelled, replace, still_waits
-from timerstore.pending.verdict import Bools, find, is_foreign, judge, parse
+from timerstore.pending.find_by_id import find_theirs, is_cancelled, replace, still_waits
+from timerstore.pending.is_pending import Bools, find, is_foreign, judge, parse
 from timerstore.services.calls.cancel_ahead import (
     CANCELLED_BEFORE,
     CANCELLED_NOW,

@@ -7,10 +7,10 @@ import numpy as np
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.ground.ids import parse_id
+from timerstore.pending.find_by_id import broker_copies
 from timerstore.pending.found import read_messages
-from timerstore.pending.target import broker_copies
+from timerstore.pending.is_pending import judge
 from timerstore.pending.timers import Timer, read_timer
-from timerstore.pending.verdict import judge
 from timerstore.services.calls.first_puts import PUT_DAMAGED
 from timerstore.services.engine.holds import while_held
 from timerstore.services.looking.instant import capture_instant

@@ -26,7 +26,7 @@ from timerstore.pending.byid import ById
 from timerstore.pending.cancel import cancel_many
 from timerstore.pending.get import get
 from timerstore.pending.listing import list_pending
-from timerstore.pending.moved import Payload
+from timerstore.pending.replacement import Payload
 from timerstore.pending.reschedule import reschedule
 from timerstore.pending.timers import Timer, read_timer
 from timerstore.putting.putting import Prepared, Putting

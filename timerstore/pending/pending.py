@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 
 from timerstore.core.core import Core
-from timerstore.core.inside import inside
+from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError, TooLateError
 from timerstore.ground.arguments import DUE_MS_MAX, resolve_due_ms
 from timerstore.ground.kinds import check_name
@@ -16,13 +16,13 @@ from timerstore.ground.put import Given, Put
 from timerstore.pending.byid import ById
 from timerstore.pending.cancel import cancel_many
 from timerstore.pending.get import get
+from timerstore.pending.is_pending import Bools
 from timerstore.pending.keyed import Keyed, check_condition
 from timerstore.pending.listing import Horizon, check_range, count_by_bucket, list_pending
-from timerstore.pending.moved import UNCHANGED, Payload, check_payload
 from timerstore.pending.pendingtable import pending_columns
+from timerstore.pending.replacement import UNCHANGED, Payload, check_payload
 from timerstore.pending.reschedule import reschedule
 from timerstore.pending.timers import Timer
-from timerstore.pending.verdict import Bools
 from timerstore.putting.putting import Putting
 
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError, TooLateError
 from timerstore.ground.ids import format_id
-from timerstore.pending.moved import Payload, compose_moved
-from timerstore.pending.target import (
+from timerstore.pending.find_by_id import (
     Target,
     find_ours,
     find_theirs,
@@ -22,7 +21,8 @@ from timerstore.pending.target import (
     replace,
     still_waits,
 )
-from timerstore.pending.verdict import is_foreign
+from timerstore.pending.is_pending import is_foreign
+from timerstore.pending.replacement import Payload, compose_moved
 
 
 def reschedule(core: Core, id: str, due_ms: int, now_ms: int, payload: Payload) -> str:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from timerstore.core.core import Core
-from timerstore.core.inside import inside
+from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.arguments import (
     Binaries,

@@ -28,13 +28,13 @@ from timerstore.errors import (
 )
 from timerstore.ground.ids import parse_id
 from timerstore.ground.kinds import Duration
-from timerstore.ground.staying import Stays
+from timerstore.ground.no_pickle import Stays
 from timerstore.recurring.job import JOB, SCHEDULED, TOPIC, Job, Missed, name_of, new_job, read_job
 from timerstore.recurring.when import Every, Schedule
 from timerstore.services.world.background import BackgroundThread, Failure, Flag
 
 if TYPE_CHECKING:
-    from timerstore.watching.anystore import AnyStore
+    from timerstore.watching.calls import AnyStore
 
 log = logging.getLogger("timerstore")
 

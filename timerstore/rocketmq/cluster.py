@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from timerstore.consumer.consumersettings import ConsumerSettings
 from timerstore.consumer.messagesource import Source
-from timerstore.consuming.agreed import LISTED_MAX, dead_topic
+from timerstore.consuming.constants import LISTED_MAX, dead_topic
 from timerstore.consuming.delivery import Batch, Delivery
 from timerstore.errors import (
     ClusterError,
@@ -46,7 +46,7 @@ from timerstore.ground.kinds import (
     check_kind,
     check_timeout,
 )
-from timerstore.ground.staying import Closes
+from timerstore.ground.no_pickle import Closes
 from timerstore.jit.guards import Lock
 from timerstore.rocketmq.clientparts import broker_of
 from timerstore.rocketmq.clusterrun import ClusterRun

@@ -10,10 +10,10 @@ from typing import Any, Final, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from timerstore.consuming.agreed import DEAD, Wait
+from timerstore.consuming.constants import DEAD, Wait
 from timerstore.consuming.delivery import Delivery, HandedOut
 from timerstore.consuming.failures import Failure
-from timerstore.consuming.nextputs import Put
+from timerstore.consuming.puts import Put
 from timerstore.errors import ClusterError, InvalidArgumentError, TimerStoreError, TooLateError
 from timerstore.ground.config import Config
 from timerstore.ground.ids import Int64s, parse_id

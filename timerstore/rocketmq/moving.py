@@ -35,7 +35,7 @@ from timerstore.rocketmq.sending import (
 )
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.smallfile import read_small
-from timerstore.watching.anystore import AnyStore
+from timerstore.watching.calls import AnyStore
 
 BODY_BYTES_MAX: Final = 4 << 20
 PROPERTIES_BYTES_MAX: Final = 16_384

@@ -1,19 +1,19 @@
 """Serving: one process has the store open, others of the same machine use it through a socket.
 
     door.py           the owner's end: who may come in, a thread for each connection
-    entrance.py       a directory is opened, as the kind of store that was asked for
+    opening.py        a directory is opened, as the kind of store that was asked for
     server.py         serving a store to clients; letting the shell ask it
     session.py        what one client holds: batches, listings; it comes back when the client has
                       gone
     answers.py        what can be asked, by name
-    logtail.py        whether a call whose answer was lost was made: the log's tail tells
+    answered_before.py  whether a call whose answer was lost was made: the log's tail tells
     client.py         the other end: a store's calls
-    askedcalls.py     who makes them, by asking
+    client_calls.py   who makes them, by asking
     clientrun.py      what was pulled there
     link.py           a client's connections: found, lost, found again
     framecolumns.py   columns behind a frame's header
     shared.py         a client that becomes the owner if nobody is
-    takeover.py       which one is becoming it
+    election.py       which one is becoming it
 
 A client of the store, and above it: it asks the store's public calls. `docs/processes.md` has the
 rules.

@@ -14,11 +14,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from timerstore.consuming.agreed import DEAD, WAIT_S
+from timerstore.consuming.ack_by_id import ack_known
 from timerstore.consuming.batchcolumns import arrow_int64
+from timerstore.consuming.constants import DEAD, WAIT_S
 from timerstore.consuming.delivery import Batch
 from timerstore.consuming.failures import Failure
-from timerstore.consuming.known import ack_known
 from timerstore.consuming.run import Run
 from timerstore.consuming.sendback import wait_durable
 from timerstore.consuming.starting import begin_groups, check_start
@@ -28,13 +28,13 @@ from timerstore.ground.arguments import DUE_MS_MAX, check_group, check_topic_to_
 from timerstore.ground.ids import TimerIds, joined
 from timerstore.ground.kinds import check_int
 from timerstore.pending.timers import Timer
+from timerstore.serving.answered_before import find_moved, find_put_by
 from timerstore.serving.framecolumns import read_table, write_ids, write_table
-from timerstore.serving.logtail import find_moved, find_put_by
 from timerstore.serving.session import Session
 from timerstore.store.store import TimerStore
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.writing.frame import encode_property
-from timerstore.watching.anystore import CALLS
+from timerstore.watching.calls import CALLS
 from timerstore.watching.fired import read_fired
 from timerstore.watching.topics import read_seconds_ahead
 

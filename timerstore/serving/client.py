@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from timerstore.ground.kinds import Duration, check_place
-from timerstore.ground.staying import Stays
-from timerstore.serving.askedcalls import AskedCalls
+from timerstore.ground.no_pickle import Stays
+from timerstore.serving.client_calls import AskedCalls
 from timerstore.serving.link import Link, check_patience
-from timerstore.watching.anystore import AnyStore
+from timerstore.watching.calls import AnyStore
 
 if TYPE_CHECKING:
     from timerstore.consumer.consumersettings import ConsumerSettings

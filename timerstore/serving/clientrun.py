@@ -14,11 +14,11 @@ import pyarrow as pa
 from timerstore.consumer.consumersettings import ConsumerSettings
 from timerstore.consumer.remotesource import RemoteSource
 from timerstore.consumer.subscription import Subscription, Task
-from timerstore.consuming.agreed import Wait, dead_topic
+from timerstore.consuming.constants import Wait, dead_topic
 from timerstore.consuming.delivery import HandedOut
 from timerstore.consuming.failures import Failure
 from timerstore.consuming.grouptally import GroupTally
-from timerstore.consuming.nextputs import Put, checked
+from timerstore.consuming.puts import Put, checked
 from timerstore.errors import InvalidArgumentError, StoreClosedError
 from timerstore.ground.arguments import (
     check_alone,
@@ -34,7 +34,7 @@ from timerstore.serving.framecolumns import read_table
 from timerstore.serving.link import Link
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message
-from timerstore.watching.anystore import AnyStore
+from timerstore.watching.calls import AnyStore
 from timerstore.watching.groups import GroupStats
 
 _DESCRIBED_AT_ONCE: Final = 512

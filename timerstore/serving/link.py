@@ -45,8 +45,8 @@ from timerstore.ground.inloop import note_blocking
 from timerstore.ground.kinds import check_timeout
 from timerstore.jit.guards import Lock
 from timerstore.services.world.background import BackgroundThread, Flag
+from timerstore.serving.election import is_taken_over
 from timerstore.serving.framecolumns import read_ids
-from timerstore.serving.takeover import is_taken_over
 from timerstore.timelog.files.lockfile import holder
 
 BEAT_S: Final = 1.0

@@ -10,7 +10,7 @@ from typing import Final
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError, StoreAccessError
 from timerstore.ground.kinds import check_kind
-from timerstore.ground.staying import Closes
+from timerstore.ground.no_pickle import Closes
 from timerstore.serving.door import Door, find_door
 from timerstore.store.store import TimerStore
 from timerstore.timelog.files.oserrors import told_of

@@ -14,14 +14,14 @@ from timerstore.errors import StoreLockedError
 from timerstore.ground.config import Config
 from timerstore.ground.kinds import check_kind, check_place
 from timerstore.serving.client import PATIENCE_S, Client
+from timerstore.serving.election import taking_over
 from timerstore.serving.link import Link
-from timerstore.serving.takeover import taking_over
 from timerstore.timelog.files.oserrors import told_of
 
 if TYPE_CHECKING:
     from timerstore.consumer.consumersettings import ConsumerSettings
     from timerstore.consumer.messagesource import Source
-    from timerstore.serving.askedcalls import AskedCalls
+    from timerstore.serving.client_calls import AskedCalls
     from timerstore.store.store import Calls, TimerStore
 
 _PROBLEM_S = 1.0

@@ -32,7 +32,7 @@ from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.ground.config import Config
 from timerstore.ground.ids import format_id, parse_id
 from timerstore.ground.kinds import meant
-from timerstore.serving import entrance
+from timerstore.serving import opening
 from timerstore.spark.batchrows import check_rows, put_rows, used
 from timerstore.spark.plainly import plainly
 from timerstore.tables.stores import is_store
@@ -183,7 +183,7 @@ class NewStoresWriter(_JobWriter):
         first = next(batches, None)
         if first is None:
             return 0
-        store = entrance.open(target, config=self.options.config)
+        store = opening.open(target, config=self.options.config)
         try:
             count = _put_all(store, chain((first,), batches), self.options.topic)
         except BaseException:
@@ -242,7 +242,7 @@ class AppendWriter(_JobWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Put all rows, and flush. If that fails, what was put is cancelled."""
         try:
-            with entrance.open(self.options.path, config=self.options.config) as store:
+            with opening.open(self.options.path, config=self.options.config) as store:
                 start = store.core.engine.commitlog.end
                 try:
                     for each in self._parts(messages):

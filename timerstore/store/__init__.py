@@ -1,4 +1,4 @@
-"""The store as a program sees it: which room makes each call of `watching/anystore.py`.
+"""The store as a program sees it: which room makes each call of `watching/calls.py`.
 
     store.py       the public class
     readonly.py    a store that is opened to look at; one in which nothing fires

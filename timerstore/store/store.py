@@ -20,14 +20,14 @@ from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.dead_letters import drop, list_dead_letters, retry_dead_letters
 from timerstore.consuming.forgetgroup import forget_group
 from timerstore.core.core import Core
-from timerstore.core.inside import inside
+from timerstore.core.gate import inside
 from timerstore.core.interpreter import check_interpreter
 from timerstore.core.readonlycore import refuse_real_timers
 from timerstore.errors import StoreFullError
 from timerstore.ground.config import Config
 from timerstore.ground.instants import whole_ms
 from timerstore.ground.kinds import Duration, check_duration, check_kind, check_place
-from timerstore.ground.staying import Stays
+from timerstore.ground.no_pickle import Stays
 from timerstore.pending.pending import PendingTimers
 from timerstore.putting.putting import Putting
 from timerstore.services.cleaning.cleaning import Cleaner
@@ -36,7 +36,7 @@ from timerstore.services.cleaning.retention import Retention
 from timerstore.services.world.clock import ManualClock
 from timerstore.store.switching import pause, resume
 from timerstore.timelog.files.disk import Disk
-from timerstore.watching.anystore import AnyStore
+from timerstore.watching.calls import AnyStore
 from timerstore.watching.find import find
 from timerstore.watching.health import read_health
 from timerstore.watching.stats import read_stats

@@ -18,7 +18,7 @@ from typing import Final, get_args
 from timerstore.consuming.consuming import Consuming
 from timerstore.core.core import OFFSETS_FILE, Core
 from timerstore.core.directory import lock_directory
-from timerstore.core.inside import inside
+from timerstore.core.gate import inside
 from timerstore.core.offsets import ConsumerOffsets
 from timerstore.core.switches import SWITCHES_FILE, Pause, Paused, Switches
 from timerstore.errors import InvalidArgumentError

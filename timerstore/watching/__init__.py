@@ -1,6 +1,6 @@
 """Watching: what an operator wants to know of a store.
 
-    anystore.py        the calls of a store: name, arguments, result, document
+    calls.py           the calls of a store: name, arguments, result, document
     commoncalls.py     those that a client of a RocketMQ cluster has too
     find.py            what became of a timer, by its id
     fired.py           what fires, as it fires

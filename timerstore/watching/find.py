@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from timerstore.consuming.agreed import dead_topic
+from timerstore.consuming.constants import dead_topic
 from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.cursors import HandedState
 from timerstore.consuming.starting import first_index

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from timerstore.consuming.queued import read_queued
+from timerstore.consuming.read_queue import read_queued
 from timerstore.core.core import Core
-from timerstore.core.inside import inside
+from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.kinds import check_int, check_name
 from timerstore.ground.moments import moment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from timerstore.backups.followed import CopyStatus, read_statuses
+from timerstore.backups.follow_status import CopyStatus, read_statuses
 from timerstore.core.core import Core
 from timerstore.ground.amounts import shown_bytes
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from timerstore.consuming.agreed import dead_topic
+from timerstore.consuming.constants import dead_topic
 from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.cursors import QueueCursor
 from timerstore.consuming.grouptally import GroupTally, ResponseStats

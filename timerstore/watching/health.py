@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from timerstore.consuming.consuming import Consuming
 from timerstore.core.core import Core
-from timerstore.core.inside import inside
+from timerstore.core.gate import inside
 from timerstore.core.switches import Pause
 from timerstore.errors import FlushFailedError
 from timerstore.ground.html import html_table

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, cast
 
 from timerstore.consuming.grouptally import RESPONSE_BOUNDS_MS
 from timerstore.errors import StoreClosedError
-from timerstore.watching.anystore import AnyStore
+from timerstore.watching.calls import AnyStore
 from timerstore.watching.services import SERVICE_STATES
 
 Told = Mapping[str, Any]

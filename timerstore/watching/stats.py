@@ -11,7 +11,7 @@ import numpy as np
 
 from timerstore.consuming.consuming import Consuming
 from timerstore.core.core import Core
-from timerstore.core.inside import inside
+from timerstore.core.gate import inside
 from timerstore.errors import CorruptStoreError
 from timerstore.ground.html import html_text
 from timerstore.ground.moments import moment

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.core.core import Core
-from timerstore.core.inside import inside
+from timerstore.core.gate import inside
 from timerstore.ground.kinds import check_int, check_name
 from timerstore.ground.moments import moment
 from timerstore.jit.record import Words

@@ -17,9 +17,9 @@ from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError, UnknownTimerError
 from timerstore.ground.ids import format_id
 from timerstore.pending.found import Found, find_pending
+from timerstore.pending.is_pending import judge, parse
 from timerstore.pending.overdue import find_waiting_foreign
 from timerstore.pending.timers import Timer, message_timer, read_timer
-from timerstore.pending.verdict import judge, parse
 from timerstore.services.calls.cancel_ahead import cancel_with
 from timerstore.services.calls.deletes import compose_delete
 from timerstore.services.calls.first_puts import PUT_DAMAGED

@@ -10,8 +10,8 @@ import pytest
 import timerstore
 from tests.small_store import SMALL
 from timerstore.ground.put import Put
-from timerstore.serving.askedcalls import AskedCalls
-from timerstore.watching.anystore import CALLS, TURNED
+from timerstore.serving.client_calls import AskedCalls
+from timerstore.watching.calls import CALLS, TURNED
 
 
 @pytest.fixture(scope="module")

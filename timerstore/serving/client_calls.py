@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, Union, get_args, get_orig
 import numpy as np
 import pyarrow as pa
 
-from timerstore.consuming.agreed import CONSUME_COUNT, WAIT_S
 from timerstore.consuming.batchcolumns import arrow_int64
+from timerstore.consuming.constants import CONSUME_COUNT, WAIT_S
 from timerstore.consuming.delivery import Batch, Delivery
 from timerstore.control.wire import from_json
 from timerstore.core.switches import Paused
@@ -44,7 +44,7 @@ from timerstore.serving.clientrun import ClientRun
 from timerstore.serving.framecolumns import COLUMN_BYTES, read_ids, read_table, write_table
 from timerstore.serving.link import Link
 from timerstore.timelog.bytes import format as fmt
-from timerstore.watching.anystore import CALLS, TURNED
+from timerstore.watching.calls import CALLS, TURNED
 
 if TYPE_CHECKING:
     from timerstore.pending.timers import Timer

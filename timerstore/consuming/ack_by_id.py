@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from timerstore.consuming.group import Group
-from timerstore.core.inside import inside
+from timerstore.core.gate import inside
 from timerstore.errors import CorruptStoreError
 
 

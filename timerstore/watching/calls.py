@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, Unpack
 import numpy as np
 import pyarrow as pa
 
-from timerstore.consuming.agreed import LISTED_MAX
+from timerstore.consuming.constants import LISTED_MAX
 from timerstore.consuming.delivery import Batch, Delivery
 from timerstore.core.switches import Paused
 from timerstore.ground.arguments import (

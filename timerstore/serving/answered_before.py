@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from timerstore.consuming.queued import read_queued
+from timerstore.consuming.read_queue import read_queued
 from timerstore.core.core import Core
-from timerstore.core.inside import inside
+from timerstore.core.gate import inside
 from timerstore.errors import StoreClosedError
 from timerstore.ground.ids import TimerId, parse_id
 from timerstore.timelog.bytes import format as fmt
