@@ -4,11 +4,10 @@ Times are in milliseconds; a slot is named by its number, time // precision.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Set
-from itertools import takewhile
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from tests.naive_index import QUEUE_BLANK, Entry, Slot, Unit, seal_unit
+from tests.naive_index import QUEUE_BLANK, Entry, Unit
 from tests.naive_message import Message
 
 WRITE_TIME_BEHIND_MS_MAX = 2_000_000_000
@@ -244,30 +243,6 @@ def link(units: Mapping[int, Unit], precision_ms: int, before: int) -> dict[int,
     for offset in sorted(offset for offset in units if offset < before):
         chains.setdefault(units[offset].time_ms // precision_ms, []).append(offset)
     return chains
-
-
-def take_out(
-    units: Mapping[int, Unit], slots: Iterable[Slot], named: Set[int], precision_ms: int
-) -> tuple[dict[int, Unit], dict[int, Slot]]:
-    """The other units, and the slots by number, once the named units are in no chain."""
-
-    def past_named(offset: int) -> int:
-        while offset in named:
-            offset = units[offset].prev_pos
-        return offset
-
-    others = {}
-    for offset in units.keys() - named:
-        unit = units[offset]._replace(prev_pos=past_named(units[offset].prev_pos))
-        others[offset] = units[offset] if unit == units[offset] else seal_unit(unit, offset)
-    after = {slot.number: slot for slot in slots}
-    for number in {units[offset].time_ms // precision_ms for offset in named} & after.keys():
-        last = past_named(after[number].last_offset)
-        chain = list(takewhile(others.__contains__, walk_chain(others, last)))
-        net_count = slot_net_count(others[offset] for offset in chain)
-        first = chain[-1] if chain else -1
-        after[number] = Slot(number if last >= 0 else -1, first, last, net_count)
-    return others, {number: slot for number, slot in after.items() if slot.number >= 0}
 
 
 def deletes(delete: Mapping[str, str], target: Mapping[str, str]) -> bool:

@@ -313,7 +313,6 @@ class DequeueGet:
     unmapped: set[int] = field(default_factory=set)  # segments of the timer log
     damaged: set[int] = field(default_factory=set)  # units
     done: set[int] = field(default_factory=set)
-    take_limit: int = FAR
     room: int = RING
     is_cold: bool = False  # pages were missing lately
     kept: list[int] = field(default_factory=list)  # deletes
@@ -362,8 +361,7 @@ class DequeueGet:
         mine = self.ranges[0]
         if self.is_aside() or mine.claimed != self.read:
             return 0
-        stop = min(now_slot, self.take_limit // self.log.precision_ms + 1)
-        stop = min(stop, self.checkpointed + self.sizes.slot_count)
+        stop = min(now_slot, self.checkpointed + self.sizes.slot_count)
         to = min([stop, *(slot for slot in self.last if slot >= self.read)])
         if to <= self.read:
             return 0
@@ -513,10 +511,7 @@ class DequeueGet:
 
     def _take(self, aside: int, now_ms: int) -> None:
         mine = self.ranges[aside]
-        base_ms = (self.read if aside else self.front) * self.log.precision_ms
-        if self.take_limit < base_ms:
-            return
-        limit, is_half = min(now_ms, self.take_limit), mine.offset >= 0
+        limit, is_half = now_ms, mine.offset >= 0
         left = RING - COLD if aside and self.is_cold else 0
         if is_half:  # an earlier one of the slot may still be to come
             limit = min(limit, (mine.claimed - 1) * self.log.precision_ms - 1)

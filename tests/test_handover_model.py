@@ -12,14 +12,13 @@ RUNS = how_many("HANDOVER_RUNS", 100, 2000)
 # Where something goes wrong first without each rule, and what.
 FIRSTS = [
     (4, "twice"),
-    (24, "twice"),
-    (4, "twice"),
-    (272, "lost"),
-    (3, "twice"),
-    (735, "cancelled but fired"),
-    (24, "twice"),
-    (15, "lost"),
-    (24, "twice"),
+    (22, "twice"),
+    (13, "twice"),
+    (80, "lost"),
+    (12, "twice"),
+    (12, "twice"),
+    (90, "lost"),
+    (398, "twice"),
 ]
 
 

@@ -20,10 +20,8 @@ WHERE_PYTHON_TAKES_THEM = {
     "services/cleaning/pass_units.py __init__",
     "services/engine/engine.py map_level",
     "services/damage/pass_lost.py _uncount",
-    # a manual clock leaps, or the store is handed over
+    # a manual clock leaps
     "services/running/leap.py leap",
-    "timerstore/closing/handover.py _finish_slot",
-    "timerstore/closing/handover.py _stop_levels",
 }
 """A new one is to be a kernel, or to work on what a kernel captured."""
 

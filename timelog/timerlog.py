@@ -40,7 +40,6 @@ from timerstore.timelog.bytes.unit import (
     check_unit,
     fill_unit,
     next_unit_offset,
-    put_prev,
     put_timerlog_blank,
     put_unit,
     unit_ms,
@@ -187,34 +186,6 @@ def scan_units(
             count += 1
         state[0] = offset + fmt.UNIT_BYTES
     return count
-
-
-@inlined
-def point_back(timerlog: SegmentTable, offset: int, prev: int) -> int:
-    """Make a unit point to another one; 1, or 0 if it did before, or −1 if it is not mapped."""
-    buf = segment_at(timerlog, offset)
-    at = offset % timerlog.segment_bytes
-    if len(buf) == 0:
-        return -1
-    if get_i64(buf, at + fmt.UNIT_PREV_AT) == prev:
-        return 0
-    put_prev(buf, at, offset, prev)
-    return 1
-
-
-@kernel_later
-def point_all_back(timerlog: SegmentTable, links: Rows) -> int:
-    """Make units point to others; `links`: int64[n, 2], both offsets. O(n).
-
-    Return how many did not before, or −1 − offset of a unit that is not mapped.
-    """
-    changed = 0
-    for i in range(len(links)):
-        done = point_back(timerlog, links[i, 0], links[i, 1])
-        if done < 0:
-            return -1 - links[i, 0]
-        changed += done
-    return changed
 
 
 class TimerLog(SegmentedFile):

@@ -30,7 +30,6 @@ from timerstore.timelog.bytes.message import (
     exact_due_ms,
     identify_target,
     identify_timer,
-    java_hash,
     read_message,
 )
 from timerstore.timelog.files.segmenttable import (
@@ -71,7 +70,6 @@ class PendingRead(Table):
     row: Words  # the real topic's queue; −1 if it has no row yet
     born_ms: Words
     body_bytes: Words
-    topic_hash: Words  # if the reading says so
 
 
 class Reading(NamedTuple):
@@ -82,7 +80,6 @@ class Reading(NamedTuple):
     done_count: int
     cancelled: Words  # the cancelled set's table; of length 0 if nothing was cancelled
     needs_rows: bool = False  # each pending timer's topic must have a row
-    with_hashes: bool = False  # hashes of topics are wanted
 
 
 @record
@@ -223,8 +220,6 @@ def read_pending(
         columns.row[i] = row
         columns.born_ms[i] = get_i64(buf, at + fmt.MESSAGE_BORN_AT)
         columns.body_bytes[i] = found.body_bytes
-        if reading.with_hashes:
-            columns.topic_hash[i] = java_hash(buf, topic_at, topic_bytes)
         if reading.needs_rows and row < 0 and verdict == PENDING:
             return i
     return len(messages)

@@ -335,12 +335,6 @@ class Cleaner:
                 self._enter(self._walk)
                 self._cut(self._walk)
 
-    def has_passed(self) -> bool:
-        """Move F as far as R lets it; tell whether it is past all passes."""
-        with self._waiting():
-            self._move_floor()
-            return not self._passes
-
     def resume(self) -> None:
         """Go on after `stop`, since when units may have been linked."""
         self._round = None

@@ -195,7 +195,6 @@ class Flusher:
                 store_tag=engine.store_tag,
                 identity=engine.identity,
                 clean=clean,
-                handed_over=clean and engine.handed_over,
             )
             try:
                 self._write(checkpoint, captured)

@@ -163,8 +163,6 @@ class Engine:
         self.keys = KeyFiles(
             *(disk, path, self.queues, self.commitlog, clock), is_used=config.key_index
         )
-        self.handed_over = False
-        """The files are ready for a broker: the last checkpoint says so."""
         # What an earlier life copied: L stays at `recovered_copy` until R is past each source's
         # slot, or F past the source.
         self.recovered_copy = -1

@@ -116,7 +116,7 @@ def open_rebuilding(
     while True:
         if wanted:
             write_mark(disk, path, wanted)
-            _remove_files(disk, path, wanted)
+            remove_files(disk, path, wanted)
         try:
             return attempt(wanted, tuple(places))
         except (CorruptStoreError, WrongSizeError) as e:
@@ -142,7 +142,7 @@ def _place_of(path: Path, error: CorruptStoreError | WrongSizeError) -> Place:
     return Place(name, error.offset, error.reason)
 
 
-def _remove_files(disk: Disk, path: Path, wanted: frozenset[str]) -> None:
+def remove_files(disk: Disk, path: Path, wanted: frozenset[str]) -> None:
     """Remove the files of indexes; what holds nothing of ours stays."""
     files = list[Path]()
     if TIMERS in wanted:

@@ -35,12 +35,6 @@ def reading_all(engine: Engine) -> Reading:
     return reading_of(engine, np.zeros(0, np.int64))._replace(done_count=0)
 
 
-def reading_for_broker(engine: Engine) -> Reading:
-    """Return how a broker reads them: no checksum, topics by their hash."""
-    reading = reading_all(engine)
-    return reading._replace(how=reading.how._replace(verify=False), with_hashes=True)
-
-
 def read_timers(
     engine: Engine,
     messages: Words,

@@ -117,7 +117,7 @@ def _touch_due(world: World, now_ms: int) -> None:
 @inlined
 def _deliver_any(world: World, now_ms: int, resident: bool) -> int:
     levels = world.levels
-    if levels.stop != 0 or now_ms < world.callers.fire_from_ms:
+    if now_ms < world.callers.fire_from_ms:
         return 0
     mine = world.deliver_levels.thread
     if mine.lost_count > 0:

@@ -482,7 +482,7 @@ def take(world: World, get: DequeueGet, aside: int, now_ms: int, read: int) -> i
     """
     near, precision = world.near, world.settings.precision_ms
     popped, overdue, taken = near.popped, overdue_bucket(near, aside), 0
-    limit = min(now_ms, read * precision + ring_buckets(near) - 1, world.callers.take_limit_ms)
+    limit = min(now_ms, read * precision + ring_buckets(near) - 1)
     # The newest slot is only half claimed: not from it yet, unless it holds more than there is room
     # for. Then it fires in parts.
     waits = get.claim_offset != NO_UNIT and near_room(near) > 0
@@ -491,8 +491,7 @@ def take(world: World, get: DequeueGet, aside: int, now_ms: int, read: int) -> i
     if near.count == 0:
         get.emptied_ms = max(get.emptied_ms, limit + 1)
         return 0
-    # Of a slot that a broker will read again nothing is taken.
-    if now_ms < world.callers.fire_from_ms or world.callers.take_limit_ms < read * precision:
+    if now_ms < world.callers.fire_from_ms:
         return 0
     length = RING_COUNT
     if aside == 1 and observe(world.prefetch, "is_active") != 0:

@@ -337,8 +337,7 @@ def _is_balanced(world: World, place: int) -> bool:
 def _read_target(world: World, buf: Bytes, message: int, slot: int) -> None:
     """Read whom a delete in a slot cancels into `found`; nobody, two zeros, if it is damaged.
 
-    Nor of one that a handover put beside a roll: its target has hopped on, and so has the unit that
-    the delete had before.
+    Nor of one in a slot before its target's, where a version before 1.0.0 put some for a broker.
     """
     found = world.dequeue_put.thread.found
     position = message % world.commitlog.segment_bytes

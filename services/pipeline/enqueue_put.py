@@ -14,7 +14,12 @@ from timerstore.jit.intrinsics import get_i64, prefetch
 from timerstore.jit.kernel import inlined
 from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.record import observe, publish
-from timerstore.services.pipeline.link_units import has_unit_room, write_unit
+from timerstore.services.pipeline.link_units import (
+    NewTimer,
+    has_unit_room,
+    unit_in_slot,
+    write_unit,
+)
 from timerstore.services.world.aside import aside_of, near_slot
 from timerstore.services.world.floor import find_in
 from timerstore.services.world.needs import CANCELLED_ROOM
@@ -27,7 +32,6 @@ from timerstore.services.world.rings import (
 )
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.unit import NewUnit
 from timerstore.timelog.files.segmenttable import TABLE_LENGTH
 from timerstore.wheel.cancelled import cancelled_add, cancelled_has_room, is_of_level
 from timerstore.wheel.near import slot_place
@@ -88,30 +92,11 @@ def _link(world: World, at: int, now_ms: int) -> bool:
     else:
         base = max(now_ms // precision, passed, world.dequeue_get.claimed_slot - 1)
         slot, hops = place(settings, base, passed, top, out_ms)
-    magic = fmt.UNIT_PLAIN
-    unit_ms = out_ms
-    if hops > 0:
-        magic |= fmt.UNIT_ROLL
-        unit_ms = out_ms - hops * settings.hop_slots * precision
-    if unit_ms // precision != slot:
-        unit_ms = slot * precision  # its own slot was passed, or R's stands in for it
-    if is_delete:
-        magic |= fmt.UNIT_DELETE
-
     _count_collision(world, slot, passed, top)
     size = ring.size[at]
     due_ms = ring.due_ms[at]
-    unit = NewUnit(
-        slot_last(world.wheel, slot),
-        magic,
-        now_ms // precision * precision,
-        unit_ms,
-        slot * precision,
-        message,
-        size,
-        ring.topic_hash[at],
-        due_ms,
-    )
+    timer = NewTimer(message, size, ring.topic_hash[at], out_ms, due_ms, is_delete)
+    unit = unit_in_slot(settings, slot, hops, slot_last(world.wheel, slot), timer, now_ms)
     write_unit(world, slot, unit)
     world.enqueue_put.linked_bytes += size
     segment = message // world.commitlog.segment_bytes & (TABLE_LENGTH - 1)
@@ -128,7 +113,7 @@ def _link(world: World, at: int, now_ms: int) -> bool:
     # to have no unit, and cancel would say that it did not.
     publish(world.enqueue_put, "linked_index", world.enqueue_put.linked_index + 1)
     if late:
-        _hand_on_late(world, slot, magic, message, size, due_ms)
+        _hand_on_late(world, slot, unit.magic, message, size, due_ms)
     return True
 
 

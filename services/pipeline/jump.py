@@ -33,7 +33,7 @@ def jump(world: World, now_ms: int) -> int:
     # Only this service moves C, and R stays behind it: so what is seen here stays.
     if observe(put, "front_slot") != slot or slot >= stop or is_aside(world):
         return 0
-    stop = min(stop, slot + JUMP_SLOTS, world.callers.take_limit_ms // precision + 1)
+    stop = min(stop, slot + JUMP_SLOTS)
     stop = min(stop, observe(world.flush, "checkpointed_slot") + world.settings.slot_count)
     lock_acquire(world.near_lock)
     lock_acquire(world.wheel_lock)

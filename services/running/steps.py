@@ -364,10 +364,9 @@ def _event_ms(world: World, service: int, now_ms: int) -> int:
 
 @inlined
 def _levels_event_ms(world: World, now_ms: int, stop_ms: int) -> int:
-    if world.levels.stop == 0:
-        for level in range(world.levels.count):
-            event_ms = level_event_ms(world, level, now_ms)
-            stop_ms = min(stop_ms, max(event_ms, world.callers.fire_from_ms))
+    for level in range(world.levels.count):
+        event_ms = level_event_ms(world, level, now_ms)
+        stop_ms = min(stop_ms, max(event_ms, world.callers.fire_from_ms))
     return stop_ms
 
 

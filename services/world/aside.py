@@ -84,7 +84,7 @@ def claim_limit(world: World, aside: int, base: int, now_ms: int) -> int:
     last = max(now_ms // world.settings.precision_ms, base) + LEAD
     if aside == 1:
         last = observe(world.dequeue_put, "aside_stop") - 1
-    return min(last, base + SPAN - 1, world.callers.take_limit_ms // world.settings.precision_ms)
+    return min(last, base + SPAN - 1)
 
 
 @inlined

@@ -48,8 +48,6 @@ class LevelTable:
     """Queues that exist: at least one for each configured level."""
     turn: int = 0
     """Which one is looked at first."""
-    stop: int = 0
-    """1: nothing is delivered, for a handover."""
     batch_max: int = 0
     """Messages that one append takes."""
     failed: int = -1

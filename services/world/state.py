@@ -276,7 +276,6 @@ class Callers:
     """What Python tells the services."""
 
     stop: int = 0  # the resident kernels must return
-    take_limit_ms: int = 1 << 62  # nothing behind it is taken; set by a handover
     fire_from_ms: int = 0  # while the clock is before it nothing is taken or delivered: paused
     # No call may go its short way any more. Never taken back: a signal may fall anywhere.
     short_way_ended: int = 0

@@ -81,8 +81,8 @@ def test_nothing_that_waits_can_be_skipped(tmp_path: Path) -> None:
     assert until_ms is None
 
 
-def test_what_is_overdue_is_fired_first(tmp_path: Path) -> None:
-    """Or a broker would skip it: it had been closed for longer than one looks back."""
+def test_what_is_overdue_waits_where_no_broker_skips_it(tmp_path: Path) -> None:
+    """The store had been closed for longer than a broker looks back."""
     clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
     with open_large(path, clock) as store:
         store.put_many([b"missed"] * 50, topic="t", delay_ms=list(range(1_000, 51_000, 1_000)))

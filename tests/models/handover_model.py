@@ -5,17 +5,14 @@ as they are, reads each slot from its R on, and rolls by appending the message a
 more and no origin. Its queue cursor is one past the entry of the last unit's message. It matches
 deletes inside one slot alone.
 
-pass    Nothing is taken from slots after S; a store is handed over once R is past S, so no slot
-        that a broker reads has a unit from which a hop was made in this life.
-cut     What an earlier life hopped from slots that R has not passed is cut out of its chains.
-last    An empty delete is appended, and linked, last: so the last unit is no hop, whose message
-        would lead a broker's queue cursor far back.
-files   A broker removes the oldest file of the timer log once the message of its last unit lies
-        before the log's start: it counts on units in the order of messages, and hops are not. So
-        the last unit of each full file that has a live unit of a later message is made to name the
-        empty delete, in a slot that is passed; if it is live itself, it is linked anew before.
-beside  A delete that was linked into its target's slot says nothing once we have the store back:
-        its target hops on from there, and stays cancelled.
+anew    A store is handed over with a timer log and a wheel that are made anew: one unit for each
+        timer that is pending, and for each delete that is not passed, placed as if it were put now.
+        Nothing else has a unit: not what fired from a slot that R has not passed, not a cancelled
+        timer. So no slot need be finished, and no hop, no chain asks for anything.
+last    An empty delete is appended, and has the last unit: so the last unit is that of the queue's
+        last entry, behind which a broker goes on. Else it would link again what fired.
+order   Units stand in the order of their messages. A broker removes the oldest file of the timer
+        log once the message of its last unit lies before the log's start.
 again   A broker that is killed goes back to the queue cursor that it flushed last, and links some
         timers again, by then perhaps to other slots. Two units of one message are one timer: the
         last one counts. So opening reads all units, and again in later lives until R has passed
@@ -26,24 +23,22 @@ match   Opening scans the whole log. A broker's copy stands for the last message
 """
 
 from tests.models import rules_model
-from tests.models.rules_model import SL, P, W
+from tests.models.oracle import SL, N, P, W
 
 TSEG = 4  # units in a file of the timer log
 RULES = {
-    "pass": "S",
-    "cut": "later",
+    "anew": "pending",
     "last": "entry",
-    "files": "named",
+    "order": "messages",
     "again": "last",
     "match": "copies",
 }
 WRONG = [
-    {"pass": "now"},
-    {"cut": "no"},
-    {"last": "hop"},
-    {"files": "as they are"},
+    {"anew": "fired"},
+    {"anew": "hopped"},
+    {"last": "timer"},
+    {"order": "due"},
     {"match": "origins"},
-    {"beside": "forget", "roll": "begun"},
     {"again": "each"},
     {"again": "first"},
     {"again": "last at first"},
@@ -54,7 +49,6 @@ class History(rules_model.Store):
     """One random history of a store that a broker has now and then."""
 
     def __init__(self, seed, **v):
-        self.limit = None  # S: nothing is taken from later slots
         self.start = 0  # of the timer log
         super().__init__(seed, **rules_model.RULES | RULES | {"old": 0} | v)
 
@@ -62,59 +56,36 @@ class History(rules_model.Store):
         self.hand_over() if self.rnd.random() < 0.1 else super().someone()
 
     # ---- handing over
-    def take(self, n):
-        late = {
-            u: 1 for u in self.near if self.limit is not None and self.tl[u]["slot"] > self.limit
-        }
-        for u in late:
-            del self.near[u]
-        super().take(n)
-        self.near |= late
-
     def hand_over(self):
-        self.serve_all()
-        if self.v["pass"] == "S":
-            self.limit = max(self.C - 1, self.now // P)
-            while self.R <= self.limit:
-                self.tick(P)
-                self.serve_all()
-        if self.v["cut"] == "later":
-            self.relink([u for u in self.all_units() if not self.is_cut(u)])
-        for u in self.all_units():
-            m = self.log[self.tl[u]["off"]]
-            if m["k"] == "p" and m["id"] in self.cancelled:
-                deletes = [
-                    o for o, d in enumerate(self.log) if d["k"] == "d" and d["id"] == m["id"]
-                ]
-                self.link(deletes[0], self.tl[u]["slot"], False)
         if self.v["last"] == "entry":
-            self.append(k="d", due=self.now, id=-1, rolls=0)
-        if self.v["files"] == "named":
-            while self.name_last():
-                pass
-        self.enqueue(1)
+            self.append(k="d", due=max(self.now, self.R * P), id=-1, rolls=0)
+        self.enqueue(len(self.queue))
+        offsets = [self.tl[u]["off"] for u in self.all_units() if self.is_anew(u)]
+        if self.v["anew"] != "hopped":
+            offsets = set(offsets)
+        self.R = self.C = self.ckR = max(self.R, self.now // P)
+        self.tl, self.wheel, self.start = [], [None] * N, 0
+        self.hopped, self.hops, self.near, self.taken = {}, {}, {}, []
+        by = {"messages": lambda o: o, "due": lambda o: (self.log[o]["id"] < 0, self.log[o]["due"])}
+        for o in sorted(offsets, key=by[self.v["order"]]):
+            self.link(o, *self.place(self.log[o]["due"]))
+        self.near = {}
         self.flush()
-        self.near, self.taken, self.limit = {}, [], None
         self.info["handed over"] += 1
         self.life_of_a_broker()
 
-    def full_files(self):  # the last unit of each, and its live ones
-        live = set(self.all_units())
-        for first in range(self.start, len(self.tl) - TSEG + 1, TSEG):
-            yield first + TSEG - 1, [u for u in range(first, first + TSEG) if u in live]
+    def is_anew(self, u):
+        m = self.log[self.tl[u]["off"]]
+        if m["k"] == "p" and m["id"] in self.cancelled:
+            return False
+        if self.v["anew"] == "fired":
+            return not self.later(u)
+        if self.v["anew"] == "hopped":
+            return self.tl[u]["off"] not in self.done
+        return not self.over(u)
 
-    def name_last(self):  # in one file; False where there is none that a broker would misread
-        for last, live in self.full_files():
-            largest = max((self.tl[u]["off"] for u in live), default=-1)
-            if self.tl[last]["off"] < largest:
-                if last in live:
-                    U = self.tl[last]
-                    self.relink([u for u in self.all_units() if u != last])
-                    self.link(U["off"], U["slot"], U["roll"])
-                self.tl[last] |= {"off": self.queue[-1], "slot": self.R - 1, "hop": False}
-                self.info["files made safe"] += 1
-                return True
-        return False
+    def full_files(self):  # the last unit of each
+        return range(self.start + TSEG - 1, len(self.tl), TSEG)
 
     def chain(self, sl):
         for u in super().chain(sl):
@@ -122,19 +93,8 @@ class History(rules_model.Store):
                 return
             yield u
 
-    def is_cut(self, u):  # of this life nothing is left in slots from R on
-        return self.later(u) or self.tl[u]["off"] in self.past
-
     def all_units(self):
         return [u for sl in range(self.R, self.top()) for u in self.chain(sl)]
-
-    def relink(self, units):  # chains of these alone
-        self.wheel = [h if h and h[0] < self.R else None for h in self.wheel]
-        for u in sorted(units):
-            U = self.tl[u]
-            h = self.wheel[U["slot"] % len(self.wheel)]
-            U["prev"] = h[1] if h and h[0] == U["slot"] else -1
-            self.wheel[U["slot"] % len(self.wheel)] = (U["slot"], u)
 
     # ---- a broker
     def life_of_a_broker(self):
@@ -171,7 +131,7 @@ class History(rules_model.Store):
     def broker_removes(self):
         live = [self.tl[u]["off"] for u in self.all_units()] + self.queue[self.Q :]
         log_start = min(live, default=len(self.log))
-        for last, _ in self.full_files():
+        for last in self.full_files():
             if self.tl[last]["off"] >= log_start or last == len(self.tl) - 1:
                 return
             self.start = last + 1

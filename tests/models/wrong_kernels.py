@@ -210,10 +210,10 @@ _ORDER: Final[dict[str, list[Change]]] = {
             *(LINK, "_link"),
             """    publish(world.enqueue_put, "linked_index", world.enqueue_put.linked_index + 1)
     if late:
-        _hand_on_late(world, slot, magic, message, size, due_ms)
+        _hand_on_late(world, slot, unit.magic, message, size, due_ms)
 """,
             """    if late:
-        _hand_on_late(world, slot, magic, message, size, due_ms)
+        _hand_on_late(world, slot, unit.magic, message, size, due_ms)
     pause(wakes=True)
     publish(world.enqueue_put, "linked_index", world.enqueue_put.linked_index + 1)
 """,

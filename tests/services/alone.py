@@ -78,7 +78,6 @@ CURSORS = {
     "hops": "dequeue_get.hop_count",
     "want_flush": "dequeue_put.flush_wanted",
     "checkpointed": "flush.checkpointed_slot",
-    "take_limit": "callers.take_limit_ms",
     "floor": "cleaning.floor",
     "is_cold": "prefetch.is_active",
     # of the service that is played

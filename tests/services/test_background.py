@@ -392,12 +392,12 @@ def test_topics_that_appear_while_segments_are_made_ahead(
 
 
 @pytest.mark.usefixtures("any_wheel")
-@pytest.mark.parametrize("step", ["_place_deletes", "_append_last", "write_broker_files"])
+@pytest.mark.parametrize("step", ["_append_last", "make_index", "write_broker_files"])
 @pytest.mark.parametrize("manual", [False, True], ids=["wall clock", "manual clock"])
 def test_time_goes_on_where_a_handover_fails(
     tmp_path: Path, manual: bool, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It stops the timer thread before its last steps; what fails there starts it again."""
+    """It stops the services; what fails then starts them again."""
     clock = timerstore.ManualClock() if manual else None
     with timerstore.open(tmp_path, config=CONFIG, clock=clock) as store:
         store.put(b"before", delay=timedelta(hours=1))

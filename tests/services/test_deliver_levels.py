@@ -196,13 +196,6 @@ def test_an_entry_that_leads_nowhere_is_passed_by() -> None:
         assert alone.lost() == [-4_096] and alone.level_offsets(1) == [1]
 
 
-def test_a_handover_delivers_nothing() -> None:
-    with one.Alone(DELIVER_LEVELS) as alone:
-        alone.set_level(stop=1)
-        alone.put(naive.new_at_level("t", b"b", 1, 0, 0, alone.tag, {}))
-        assert alone.step(one.START_MS) == 0 and alone.need == ("", 0)
-
-
 # --- in a store
 
 

@@ -279,33 +279,6 @@ def test_a_unit_in_a_slot_that_is_not_its_own_is_damage() -> None:
         assert alone.need == ("damaged timerlog", 0)
 
 
-def test_a_handover_takes_nothing_behind_its_limit() -> None:
-    with Alone(DEQUEUE_GET) as alone:
-        log = Log(alone.tag, PRECISION_MS, alone.engine.commitlog.segment_bytes)
-        for within_ms in (10, 20):
-            link(alone, log, within_ms, PLAIN, (0, within_ms), 0)
-        alone.set_cursors(take_limit=START_MS + 10)
-        alone.begin_ring("dequeue", DEQUEUE_BEGIN)
-        alone.step(START_MS + 50)
-        rows = alone.since("dequeue", DEQUEUE_BEGIN)
-        assert [taken(row).at for row in rows] == [START_MS + 10]
-
-
-def test_a_handover_takes_nothing_behind_its_limit_while_the_clock_is_set_back() -> None:
-    """What is due before R waits in R's slot, which a broker will read again."""
-    with Alone(DEQUEUE_GET) as alone:
-        link(alone, Log(alone.tag, PRECISION_MS, 4_096), 0, PLAIN, (0, 0), 0)
-        alone.step(START_MS - 1)
-        late = Late(START_SLOT, PLAIN, 5, 77, START_MS - 50)
-        alone.push("late", [late])
-        alone.set_cursors(take_limit=START_MS - 1)
-        alone.step(START_MS - 20)
-        assert alone.waiting("dequeue") == 0
-        alone.set_cursors(take_limit=START_MS)
-        alone.step(START_MS - 20)
-        assert [taken(row).message for row in alone.since("dequeue", 0)] == [5]
-
-
 def test_what_is_due_before_r_fires_by_its_own_millisecond() -> None:
     """While the clock, set back, is behind R: also if several share a place of the ring."""
     with Alone(DEQUEUE_GET) as alone:

@@ -6,13 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import naive
 from tests.services.alone import DEQUEUE_PUT, START_MS, Alone, delete, timer
 from timerstore.services.looking.read_pending import (
     kept_by,
     read_timers,
     reading_all,
-    reading_for_broker,
     reading_of,
 )
 from timerstore.timelog.bytes.message import IDENTITY_OURS
@@ -57,14 +55,13 @@ def test_a_timer_has_one_identity_with_its_delete() -> None:
         put = alone.put(timer(alone.tag, "t", START_MS + 50))
         gone = alone.put(delete(alone.tag, "t", START_MS + 50, put.properties["UNIQ_KEY"]))
         messages = np.array([put.offset, gone.offset, 1 << 40])  # the third is not there
-        reading = reading_for_broker(alone.engine)
+        reading = reading_all(alone.engine)
         columns = read_timers(alone.engine, messages, reading, locate=lambda *_: False)
         kinds = columns.verdict.tolist()
         assert kinds == [pending.PENDING, pending.DELETE, pending.GONE]
-        of_what = np.stack((columns.high, columns.low, columns.topic_hash), axis=1)
-        one, other, none = of_what.tolist()
-        assert one == other == [IDENTITY_OURS, put.offset, naive.java_hash("t")]
-        assert none == [0, 0, 0]
+        one, other, none = np.stack((columns.high, columns.low), axis=1).tolist()
+        assert one == other == [IDENTITY_OURS, put.offset]
+        assert none == [0, 0]
 
 
 def test_what_is_counted_has_a_row() -> None:

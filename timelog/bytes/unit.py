@@ -117,15 +117,6 @@ def put_unit(buf: Bytes, at: int, offset: int, unit: NewUnit) -> None:
 
 
 @inlined
-def put_prev(buf: Bytes, at: int, offset: int, prev: int) -> None:
-    """Make the unit at `at` point to another one. A broker's has no CRC, and gets none."""
-    by_broker = is_broker_unit(buf, at)
-    put_i64(buf, at + fmt.UNIT_PREV_AT, prev)
-    if not by_broker:
-        put_i32(buf, at + fmt.UNIT_CRC_AT, unit_crc(buf, at, offset))
-
-
-@inlined
 def check_unit(buf: Bytes, at: int, offset: int) -> int:
     """Check a unit's structure and, if it is ours, its CRC: a UNIT_ constant."""
     if len(buf) - at < fmt.UNIT_BYTES or get_i32(buf, at + fmt.UNIT_SIZE_AT) != fmt.UNIT_BYTES:

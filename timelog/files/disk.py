@@ -549,6 +549,15 @@ class Disk:
             raise OSError(code, os.strerror(code), str(path))
         return False
 
+    def move(self, path: Path, name: Path) -> None:
+        """Give a file another name, in any folder; durable once both folders are synced."""
+        try:
+            self.event("rename", path)
+            (before, folder), (after, _) = self.at(path), self.at(name)
+            os.rename(before, after, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError as e:
+            raise self.full(e, path) from e
+
     def remove(self, path: Path) -> None:
         """Remove a file."""
         try:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from timerstore.core.core import Core
 from timerstore.errors import TimerStoreError
-from timerstore.services.broker.cut_chains import used_chains
+from timerstore.services.broker.new_index import NewIndex
 from timerstore.services.engine.engine import Engine
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
@@ -38,25 +38,19 @@ def check_wheel(engine: Engine) -> None:
         )
 
 
-def open_before_ms(engine: Engine) -> int | None:
-    """Return until when a broker must open the store to fire everything; None if nothing waits.
+def write_broker_files(core: Core, index: NewIndex) -> int | None:
+    """Write them; durable on return. Return until when a broker must open the store, in epoch ms.
 
-    It skips what lies further back, also if that is a roll, whose timer is due much later.
-    """
-    chains = used_chains(engine)
-    if not len(chains):
-        return None
-    return (int(chains[0, 0]) + SKIPPED_BELOW_SLOTS) * engine.precision_ms
-
-
-def write_broker_files(core: Core, until_ms: int | None) -> None:
-    """Write them; durable on return. `until_ms`: see `open_before_ms`.
+    It skips what lies further back, also if that is a roll, whose timer is due much later. None if
+    nothing waits.
 
     The commit log's files become as young as the handover: a broker removes them by their age even
     if timers wait in them, and the message of a timer that hops may wait for years in the same
     file.
     """
-    engine = core.engine
+    engine, until_ms = core.engine, None
+    if index.first_slot >= 0:
+        until_ms = (index.first_slot + SKIPPED_BELOW_SLOTS) * engine.precision_ms
     for number in list(engine.commitlog.numbers):
         engine.disk.renew(engine.commitlog.path(number))
     version = {"counter": 1, "stateVersion": 0, "timestamp": core.clock.now_ms}
@@ -78,7 +72,9 @@ def write_broker_files(core: Core, until_ms: int | None) -> None:
     groups = {name: _group(name) for name in sorted(names)}
     content = {"dataVersion": version, "subscriptionGroupTable": groups}
     write_json(engine.disk, engine.path / "config" / "subscriptionGroup.json", content)
-    engine.disk.replace(engine.path / CONFIG_FILE, _settings(core, until_ms).encode("ascii"))
+    settings = _settings(core, index, until_ms).encode("ascii")
+    engine.disk.replace(engine.path / CONFIG_FILE, settings)
+    return until_ms
 
 
 def _group(name: str) -> dict[str, Any]:
@@ -100,7 +96,7 @@ def _group(name: str) -> dict[str, Any]:
     }
 
 
-def _settings(core: Core, until_ms: int | None) -> str:
+def _settings(core: Core, index: NewIndex, until_ms: int | None) -> str:
     """Return a broker's settings for this store, as a Java properties file."""
     engine, config = core.engine, core.engine.config
     path = os.path.abspath(core.path)
@@ -122,7 +118,7 @@ def _settings(core: Core, until_ms: int | None) -> str:
         "appendTopicForTimerDeleteKey": "true",  # from 5.5 on it is false by default
         "enableMixedMessageType": "true",
         "messageDelayLevel": config.delay_levels,
-        "fileReservedTime": _reserved_hours(engine, core.clock.now_ms),
+        "fileReservedTime": _reserved_hours(engine, index, core.clock.now_ms),
         "cleanFileForciblyEnable": "false",
     }
     lines = [
@@ -144,11 +140,10 @@ def _settings(core: Core, until_ms: int | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _reserved_hours(engine: Engine, now_ms: int) -> int:
+def _reserved_hours(engine: Engine, index: NewIndex, now_ms: int) -> int:
     """Return after how many hours a file may go: once nothing in it waits for its slot."""
-    chains, precision = used_chains(engine), engine.precision_ms
-    last_ms = int(chains[-1, 0]) * precision if len(chains) else now_ms
-    ahead_ms = max(last_ms - now_ms, engine.config.roll_window_slots * precision)
+    ahead_ms = engine.config.roll_window_slots * engine.precision_ms
+    ahead_ms = max(ahead_ms, index.last_slot * engine.precision_ms - now_ms)
     return _RESERVED_HOURS + math.ceil(ahead_ms / _HOUR_MS)
 
 

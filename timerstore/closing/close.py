@@ -7,6 +7,7 @@ where it stopped.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 from timerstore.consuming.consuming import Consuming
@@ -20,8 +21,13 @@ LINK_PATIENCE_S: Final = 2.0
 step."""
 
 
-def close(core: Core, consuming: Consuming, *, flush: bool) -> None:
-    """Close a store; see `TimerStore.close`. Without `flush` as a crash of the process would."""
+def close(
+    core: Core, consuming: Consuming, *, flush: bool, last: Callable[[], None] | None = None
+) -> None:
+    """Close a store; see `TimerStore.close`. Without `flush` as a crash of the process would.
+
+    `last`: called once all is durable, while the store's lock is still held.
+    """
     if core.forked or (core.closed and core.ended):
         return
     if core.gate.is_inside() or consuming.is_held:
@@ -50,6 +56,8 @@ def close(core: Core, consuming: Consuming, *, flush: bool) -> None:
         try:
             if flush and core.failure.error is None and not core.flushed:
                 core.flusher.flush(clean=True)
+                if last is not None:
+                    last()
                 remove_abort(core.disk, core.path)
         except (TimerStoreError, OSError):  # the disk's; a signal's is flushed by the next call
             core.flushed = True

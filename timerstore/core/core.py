@@ -37,6 +37,7 @@ from timerstore.errors import (
 from timerstore.ground.config import Config
 from timerstore.jit.guards import RLock
 from timerstore.jit.locks import Gate
+from timerstore.services.broker.new_index import remove_index
 from timerstore.services.cleaning.cleaning import Cleaner
 from timerstore.services.cleaning.retention import Retention
 from timerstore.services.durable.flush import Flusher
@@ -97,6 +98,8 @@ class Core:
 
     def _open(self, config: Config) -> None:
         started = time.monotonic()
+        if self.disk.writes:
+            remove_index(self.disk, self.path)  # a handover may have been killed
         self.offsets = ConsumerOffsets(self.disk, self.path / OFFSETS_FILE)
         self.engine, self.findings = open_engine(self.path, config, self.clock, self.disk)
         self.opened_end = self.engine.commitlog.end

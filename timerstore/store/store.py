@@ -208,13 +208,15 @@ class TimerStore(Stays, AnyStore):
     def handover(self) -> int | None:
         """Prepare the store for a RocketMQ broker, and close it.
 
-        It fires what is overdue. Then it waits for the end of the slot that has begun, about one
-        `precision_ms`, and fires the rest of it: a broker would fire that slot again. The broker's
-        settings are in `config/broker.conf`. Returns until when a broker must open the store, in
-        epoch ms, because later it skips timers; None if nothing is pending. Raises TimerStoreError
-        if the clock was set back, if a broker would refuse the wheel, or if it would lose timers
-        because of damage; the error names each damaged message. Everything is durable on return.
-        O(bytes): it reads the whole store once before it changes anything.
+        It writes the timer log and the wheel anew, checks that a broker would fire each pending
+        timer once, and puts them in the place of the old ones. What is overdue fires at the broker.
+        The broker's settings are in `config/broker.conf`. Returns until when a broker must open the
+        store, in epoch ms, because later it skips timers; None if nothing is pending. Raises
+        TimerStoreError if the clock was set back, if a broker would refuse the wheel, or if it
+        would lose timers because of damage; the error names each damaged message. Raises
+        StoreFullError if the disk has no room for the new files. Everything is durable on return.
+        If an error is raised before the store is closed, it goes on as it was; later, the next
+        opening makes the timer log anew. O(bytes): it reads the whole store twice.
         """
         return handover(self.core, self.consuming)
 
