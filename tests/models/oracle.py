@@ -21,11 +21,13 @@ class Oracle:
         return f, gone, ids
 
     def state(self):
-        return len(self.log), self.Q, self.R, self.C, len(self.near), len(self.taken)
+        waiting = len(self.near), len(self.taken), len(self.owed)
+        return len(self.log), self.Q, self.R, self.C, waiting
 
     def serve(self):
         self.enqueue(99)
         self.claim()
+        self.pay()
         self.take(99)
         self.put_taken(99)
         self.advance()
@@ -111,6 +113,7 @@ class Oracle:
             (12, lambda: self.tick(rr(1, 9))),
             (10, lambda: self.enqueue(rr(1, 4))),
             (8, self.claim),
+            (4, self.pay),
             (8, lambda: self.take(rr(1, 4))),
             (8, lambda: self.put_taken(rr(1, 3))),
             (6, self.advance),

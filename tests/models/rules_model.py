@@ -30,6 +30,14 @@ overdue A roll that is due by the clock hops as any, and fires from its own slot
         where it waits, which is as right.
 H       W - 1 slots, the longest hop that leads ahead from a slot which has begun.
 old     A store that rolled by messages goes on with hops. What it rolled is done, as ever.
+owed    C goes with the clock. Where the page of a unit is missing, the claim leaves the slot: what
+        was not met of its chain is owed from that unit on, and claimed later, the oldest slot
+        first. C is never more than half the ring ahead of R. The engine puts aside instead, once in
+        a life (docs/design.md).
+owes    R passes no slot that owes.
+forgets A delete waits for R, so for all that is owed in slots before it.
+looks   A listing, or a lookup by id, walks what is owed.
+L       A checkpoint's L keeps the copies of all slots that R has not passed, also behind what owes.
 """
 
 import random
@@ -60,16 +68,22 @@ RULES = {
     "cancelled": "hop",
     "leaves": "last slot",
     "beside": "stays",
+    "owed": "from there",
+    "owes": "waits",
+    "forgets": "R",
+    "looks": "owed",
+    "L": "R",
     "old": 0.3,
     "clock": 1,
     "partial": 0.4,
+    "cold": 0.2,
 }
 
 
 class Store(Oracle):
     def __init__(self, seed, **v):
         self.v = RULES | v
-        self.rnd = random.Random(seed)
+        self.rnd, self.pages = random.Random(seed), random.Random(seed)
         self.now = 4000
         self.group = self.rnd.random() < 0.5
         self.log, self.tl, self.flushed, self.tlf = [], [], 0, 0
@@ -143,7 +157,7 @@ class Store(Oracle):
         self.slot_of[o] = sl
         lim = max(self.now // P, self.R) + LEAD
         if sl <= lim if self.v["claim"] == "formula" else sl < self.C:
-            self.near[u] = 1
+            self.meet([u])
         if hop is not None:
             self.hopped[o] = u
             self.hops[u] = hop
@@ -153,7 +167,9 @@ class Store(Oracle):
     # ---- dequeue
     def chain(self, sl):
         h = self.wheel[sl % N]
-        u = h[1] if h and h[0] == sl else -1
+        yield from self.walk(h[1] if h and h[0] == sl else -1)
+
+    def walk(self, u):
         while u >= 0:
             yield u
             u = self.tl[u]["prev"]
@@ -161,11 +177,28 @@ class Store(Oracle):
     def claim(self):
         lim = max(self.now // P, self.R) + LEAD
         while self.C <= lim:
-            if self.C >= self.R + N:
-                break  # a ring can hold no more than this
-            for u in self.chain(self.C):
-                self.near[u] = 1
+            if self.C >= self.R + SL:
+                break  # the rest of the ring is for what is put
+            units = [*self.chain(self.C)]
+            met = len(units)
+            if units and self.pages.random() < self.v["cold"]:
+                met = self.pages.randrange(met)
+                if self.v["owed"] != "forgotten":
+                    self.owed[self.C] = units[met]
+                self.info["owed"] += 1
+            self.meet(units[:met])
             self.C += 1
+
+    def meet(self, units):  # a unit of a claimed slot comes into the near wheel, once
+        self.bad["claimed twice"] += any(u in self.met for u in units)
+        self.met.update(units)
+        self.near.update(dict.fromkeys(units, 1))
+
+    def pay(self):  # claim what is owed of the oldest slot
+        if self.owed:
+            sl = min(self.owed)
+            u = self.owed.pop(sl)
+            self.meet([*(self.chain(sl) if self.v["owed"] == "from the head" else self.walk(u))])
 
     def later(self, u):  # has its message a later unit, which counts instead
         last = self.hopped.get(self.tl[u]["off"], u)
@@ -245,7 +278,11 @@ class Store(Oracle):
         return False
 
     def advance(self):
+        if self.v["forgets"] == "emptied":
+            self.forget_deletes()
         while self.now // P > self.R and self.C > self.R:
+            if self.R in self.owed and self.v["owes"] == "waits":
+                return
             if any(sl < self.R for sl in self.rolls.values()):
                 return
             if any(
@@ -268,8 +305,16 @@ class Store(Oracle):
             if self.v["claim"] == "cursor":
                 self.claim()
 
+    def forget_deletes(self):  # of slots that have ended, and hold nothing else
+        for sl in range(self.R, min(self.C, self.now // P)):
+            mine = [u for u in self.near if self.tl[u]["slot"] == sl]
+            if sl not in self.owed and all(self.ready(u) == "keep" for u in mine):
+                for u in mine:
+                    del self.near[u]
+                    self.cancelled.pop(self.log[self.tl[u]["off"]]["id"], 0)
+
     def leap(self):  # over time in which nothing waits; the checkpointed R goes along
-        to, waits = self.now // P, self.Q < len(self.queue) or self.taken or self.near
+        to, waits = self.now // P, self.Q < len(self.queue) or self.taken or self.near or self.owed
         used = any(h and h[0] >= self.R for h in self.wheel)
         if to < self.R + SL or self.v["leap"] == "no":
             return
@@ -302,6 +347,10 @@ class Store(Oracle):
             return True
         if any(r == "roll" and linked(u) for u, r in self.taken):
             return True  # on its way from one slot to the next
+        if self.v["looks"] == "owed" and any(
+            any(map(linked, self.walk(u))) for u in self.owed.values()
+        ):
+            return True
         grid = range(self.due(i) // P, self.R - 1, -self.v["H"])
         cand = [c for c in grid if self.C <= c < self.R + N]
         for j, c in enumerate(reversed(cand)):
@@ -341,7 +390,11 @@ class Store(Oracle):
         R, Q, t, end, wheel = self.R, self.Q, len(self.tl), len(self.log), list(self.wheel)
         L = (
             min(
-                (c for o, c in self.done.items() if self.slot_of.get(o, R) >= R or self.qi[o] >= Q),
+                (
+                    c
+                    for o, c in self.done.items()
+                    if self.is_kept(self.slot_of.get(o, R), R) or self.qi[o] >= Q
+                ),
                 default=end,
             )
             if self.done
@@ -357,6 +410,9 @@ class Store(Oracle):
         if stop == 9:
             self.ck = {"R": R, "Q": Q, "L": L, "tl": t, "log": end, "T": T, "C": C}
             self.ckR = R
+
+    def is_kept(self, sl, R):  # the copy of what was in this slot, by L
+        return sl >= self.C or sl == R if self.v["L"] == "not behind R" else sl >= R
 
     def needed_units(self, R, t):  # T, and before which slot the units of its time hopped
         T, C = min([u for u, sl in self.hops.items() if sl >= R], default=t), self.C
@@ -390,6 +446,7 @@ class Store(Oracle):
         self.R, L = self.ck["R"], self.ck["L"]
         self.C = self.ckR = self.R
         self.near, self.taken, self.rolls, self._qi, self.hops = {}, [], {}, {}, {}
+        self.owed, self.met = {}, set()  # by slot: the unit at which its claim goes on
         self.until = 0 if self.v["until"] == "forget" else self.ck["C"]
         self.old = self.old and self.rnd.random() < 0.5
         self.queue = [o for o, m in enumerate(self.log) if m["k"] in "pd"]
@@ -453,6 +510,12 @@ WRONG = [
     {"H": W},
     {"copies": "fired"},
     {"leaves": "first slot"},
+    {"owed": "forgotten"},
+    {"owed": "from the head"},
+    {"owes": "passed"},
+    {"forgets": "emptied"},
+    {"looks": "no"},
+    {"L": "not behind R"},
 ]
 SAME = [
     {"old": 1},  # all roll by messages when they are made
@@ -460,6 +523,7 @@ SAME = [
     {"roll": "begun"},
     {"overdue": "fires"},
     {"rolls to": "any"},
+    {"cold": 0},  # no page is ever missing
     FIRES_WAITING,
 ]
 
