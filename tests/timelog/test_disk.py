@@ -253,3 +253,13 @@ def test_removing(tmp_path: Path) -> None:
     disk.remove(tmp_path / "a")
     assert disk.events == [("remove", "a")] * 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_no_rename_keeps_what_is_there_nothing_gets_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "RENAME", None)
+    (tmp_path / "a").touch()
+    assert not Watched().rename(tmp_path / "a", tmp_path / "b")
+    assert not Watched().take_over(tmp_path / "a", tmp_path / "b")
+    assert [each.name for each in tmp_path.iterdir()] == ["a"]

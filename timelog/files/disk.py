@@ -537,15 +537,14 @@ class Disk:
 
     def rename(self, path: Path, name: Path) -> bool:
         """Rename a file unless that name exists; False if it cannot be done."""
+        if host.RENAME is None:
+            return False
         (before, folder), (after, _) = self.at(path), self.at(name)
         at = _AT_CWD if folder is None else folder
-        done = host.RENAME is not None and host.RENAME(
-            at, os.fsencode(before), at, os.fsencode(after), _RENAME_NOREPLACE
-        )
-        if done == 0:
+        if not host.RENAME(at, os.fsencode(before), at, os.fsencode(after), _RENAME_NOREPLACE):
             return True
         code = ctypes.get_errno()
-        if host.RENAME is not None and code in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
+        if code in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
             raise OSError(code, os.strerror(code), str(path))
         return False
 
