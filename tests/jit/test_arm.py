@@ -10,7 +10,7 @@ from timerstore.jit.intrinsics import compare_exchange, fetch_add, load_acquire,
 from timerstore.jit.kernel import INTERPRETED, kernel
 from timerstore.jit.lent import publish_at
 from timerstore.jit.locks import lock_acquire, lock_release
-from timerstore.jit.record import Words, add_to_word, exchange_word, observe, publish, record
+from timerstore.jit.record import Bytes, Words, add_to_word, exchange_word, observe, publish, record
 from timerstore.timelog.files.segmenttable import leave
 
 
@@ -40,7 +40,7 @@ def _lock(words: Words) -> None:
 if not INTERPRETED:
     import llvmlite.binding as llvm
 
-    from timerstore.jit import codegen
+    from timerstore.jit import codegen, crcfold
     from timerstore.jit.apart import apart
     from timerstore.jit.building import compiled
 
@@ -72,6 +72,17 @@ if not INTERPRETED:
     @pytest.fixture(autouse=True)
     def arm(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(codegen, "IS_X86", False)
+
+    def test_a_crc_is_the_processor_s_own() -> None:
+        fold = crcfold.new_fold(crcfold.Direct)
+
+        def _crc(buf: Bytes, at: int, count: int, register: int) -> int:
+            return fold(buf, at, count, register)
+
+        code = code_of(kernel(_crc), "+crc")
+        assert count_of("crc32x", code) and count_of("crc32b", code), code
+        assert crcfold.foldings_with("+neon,+crc,+lse") == [crcfold.Direct]
+        assert crcfold.Direct not in crcfold.foldings_with("+crc32,+pclmul,+ssse3")
 
     def test_what_is_published_is_a_release_and_what_is_observed_an_acquire() -> None:
         code = code_of(kernel(_publish))
