@@ -154,11 +154,11 @@ def test_get_shows_all_of_a_timer(run: Run, path: Path) -> None:
 
 
 def test_horizon(run: Run, path: Path) -> None:
-    for delay_s in (5, 30, 500, 3_000, 80_000, 500_000, 9_000_000):
+    for delay_s in (50, 55, 500, 3_000, 80_000, 500_000, 9_000_000):
         put(path, b"x", delay=timedelta(seconds=delay_s))
     put(path, b"x", topic="mail", delay=timedelta(minutes=90))
     rows = dict(line.split("\t") for line in run("horizon", path).stdout.splitlines())
-    assert list(rows.values()) in (["0", "0", "1", "2", "3", "4", "6", "7", "1"],)
+    assert list(rows.values()) == ["0", "0", "0", "2", "3", "4", "6", "7", "1"]
     told = json.loads(run("horizon", path, "--topic", "mail", "--json").stdout)
     assert (told["within an hour"], told["within a day"]) == (0, 1)
     buckets = run("horizon", path, "--bucket", "1h", "--end", "+2h", "--json").stdout.splitlines()
