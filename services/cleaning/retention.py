@@ -37,11 +37,13 @@ from timerstore.jit.locks import KernelLock
 from timerstore.jit.mapping import PAGE_BYTES
 from timerstore.services.durable.flush import Flusher
 from timerstore.services.engine.engine import Engine
-from timerstore.services.looking.log_units import all_units
+from timerstore.services.looking.log_units import all_units, unit_reader
 from timerstore.services.world.state import CLEANING
 from timerstore.timelog.files.checkpoint import TimerCheckpoint
+from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.segmenttable import TABLE_LENGTH, apron_bytes
+from timerstore.timelog.reading.reader import ReadSegments
 from timerstore.timelog.writing.append import BATCH_BYTES, STAGE_BYTES
 
 log = logging.getLogger("timerstore")
@@ -182,25 +184,30 @@ class Retention:
         log, segment_bytes = self.engine.timerlog, self.engine.timerlog.segment_bytes
         read_slot = checkpoint.read_ms // self.engine.precision_ms
         number = max(self._needed_from, log.start // segment_bytes)
-        while (number + 1) * segment_bytes <= checkpoint.timerlog_flushed:
-            if self._is_needed(number, checkpoint.floor, read_slot):
-                break
-            number += 1
+        stop, floor = checkpoint.timerlog_flushed // segment_bytes, checkpoint.floor
+        if number < stop and not self._is_known(number, floor, read_slot):
+            reader = unit_reader(self.engine)
+            while number < stop and not self._is_needed(number, floor, read_slot, reader):
+                number += 1
         self._needed_from = number  # R and F only grow, so those before it are never needed again
         return number * segment_bytes
 
-    def _is_needed(self, number: int, floor: int, read_slot: int) -> bool:
+    def _is_known(self, number: int, floor: int, read_slot: int) -> bool:
+        """Tell whether a segment has the unit that was kept in mind, and that is not passed yet."""
+        kept, message, slot = self._needed_unit
+        return kept == number and message >= floor and slot >= read_slot
+
+    def _is_needed(
+        self, number: int, floor: int, read_slot: int, reader: ReadSegments | PinnedLog
+    ) -> bool:
         """Tell whether a full segment has a unit from F on in a slot from R on.
 
         The one of the latest slot is kept in mind: until it is passed nothing is read again.
         """
-        kept, message, slot = self._needed_unit
-        if kept == number and message >= floor and slot >= read_slot:
-            return True
         start = number * self.engine.timerlog.segment_bytes
         stop = start + self.engine.timerlog.segment_bytes
         found = False
-        for units in all_units(self.engine, start, stop, read_slot):
+        for units in all_units(self.engine, start, stop, read_slot, reader):
             units = units[units.message >= floor]
             if len(units):
                 i = int(units.ms.argmax())

@@ -25,19 +25,29 @@ if TYPE_CHECKING:
 SCAN_UNITS: Final = 16_384
 
 
-def all_units(engine: Engine, start: int, stop: int, from_slot: int = -1) -> Iterator[Units]:
-    """Yield the units in [start, stop) of slots from `from_slot` on; overwritten by the next.
+def unit_reader(engine: Engine) -> ReadSegments | PinnedLog:
+    """Return what reads units through maps of its own: those of the services stay as they are.
 
-    They are read through maps of their own, so that those of the services stay as they are; if
-    nothing is written, units that recovery linked are only in the engine's maps.
+    If nothing is written, units that recovery linked are only in the engine's maps. O(segments).
     """
     log = engine.timerlog
-    reader = (
-        ReadSegments(log.folder, "timerlog", log.segment_bytes, engine.disk.at, open_count_max=4)
-        if engine.disk.writes
-        else PinnedLog(log)
-    )
-    yield from _units(engine, reader, start, stop, from_slot)
+    if not engine.disk.writes:
+        return PinnedLog(log)
+    return ReadSegments(log.folder, "timerlog", log.segment_bytes, engine.disk.at, open_count_max=4)
+
+
+def all_units(
+    engine: Engine,
+    start: int,
+    stop: int,
+    from_slot: int = -1,
+    reader: ReadSegments | PinnedLog | None = None,
+) -> Iterator[Units]:
+    """Yield the units in [start, stop) of slots from `from_slot` on; overwritten by the next.
+
+    `reader`: who reads several ranges makes one for all of them.
+    """
+    yield from _units(engine, reader or unit_reader(engine), start, stop, from_slot)
 
 
 def live_units(engine: Engine) -> Iterator[Units]:

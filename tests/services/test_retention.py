@@ -11,6 +11,7 @@ import pytest
 
 import timerstore
 from timerstore import Config, ManualClock, Tuning
+from timerstore.services.cleaning import retention
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import segment_name
 
@@ -90,6 +91,24 @@ def test_consumed_segments_go(tmp_path: Path) -> None:
         assert len(files(store, "consumequeue/rmq_sys_wheel_timer/0")) <= 2
         store.put(b"again")
         assert drain(store) == [b"again"]
+
+
+def test_the_folder_is_listed_once_for_all_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each listing costs as much as there are segments."""
+    clock, listed = ManualClock(), list[int]()
+    make = retention.unit_reader
+    monkeypatch.setattr(retention, "unit_reader", lambda engine: listed.append(1) or make(engine))
+    with open_small(tmp_path / "s", clock) as store:
+        live_through(store, clock, 300)
+        kept, runs = len(files(store, "timerlog")), 0
+        while len(files(store, "timerlog")) > 3:
+            store.flush()
+            store.core.retention.run()
+            runs += 1
+            assert len(listed) <= runs < 9
+        assert kept > 20
 
 
 def test_young_segments_stay(tmp_path: Path) -> None:
