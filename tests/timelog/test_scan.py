@@ -138,6 +138,7 @@ def numeric(message: naive.Message) -> naive.Message:
     for name in ("TIMER_OUT_MS", "TIMER_DELIVER_MS", "DELAY"):
         if naive.number(message.properties.get(name)) < 0:
             message.properties.pop(name, None)
+    message.topic = message.topic[:127]  # at a topic of more than 255 bytes a scan ends
     message.has_crc = True
     return message
 
