@@ -471,6 +471,7 @@ class Store(listings.Listings, rules_model.Store):
 
     def open(self, lose=0):
         self.begin_listings(self.seed)
+        self.owed, self.met = {}, set()  # no page is missing here
         log = self.log
         self.opened = len(log)
         qs = [m["q"] for m in log if m["k"] in "pd"]

@@ -50,7 +50,7 @@ class History(rules_model.Store):
 
     def __init__(self, seed, **v):
         self.start = 0  # of the timer log
-        super().__init__(seed, **rules_model.RULES | RULES | {"old": 0} | v)
+        super().__init__(seed, **rules_model.RULES | RULES | {"old": 0, "cold": 0} | v)
 
     def someone(self):
         self.hand_over() if self.rnd.random() < 0.1 else super().someone()
