@@ -107,7 +107,7 @@ def installed(python: str, wheel: Path, folder: Path) -> str:
     subprocess.run([python, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
     own = str(folder / "venv" / "bin" / "python")
     pip = [sys.executable, "-m", "pip", "--python", own]
-    subprocess.run([*pip, "install", "--quiet", "--no-compile", str(wheel)], check=True)
+    subprocess.run([*pip, "install", "--quiet", "--no-compile", f"{wheel}[audit]"], check=True)
     (site,) = (folder / "venv").glob("lib/python*/site-packages")
     nowhere = "/dev/null/nowhere"
     places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), nowhere)

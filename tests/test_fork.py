@@ -146,7 +146,7 @@ def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
     kinds = (timerstore.TimerStore, timerstore.Batch, timerstore.Delivery)
     for kind in (*kinds, timerstore.Consumer, Group, Run):
         known = {name.partition(".")[2] for name in calls if name.startswith(kind.__name__ + ".")}
-        assert methods(kind) == known
+        assert methods(kind) - {"json"} == known  # that reads the body, as `body` does
     # Another thread of the parent may hold any lock at the moment of the fork.
     with group.lock.guard(), store.consuming._lock.guard(), store.core.engine.locks.guard():
         told = told_by_a_child(calls)

@@ -205,9 +205,9 @@ def test_retention_looks_once_at_what_a_listing_keeps(
 ) -> None:
     looked = Counter[int]()
 
-    def look(engine: Engine, start: int, stop: int, from_slot: int) -> Iterator[Units]:
+    def look(engine: Engine, start: int, *rest: Any) -> Iterator[Units]:
         looked[start] += 1
-        return all_units(engine, start, stop, from_slot)
+        return all_units(engine, start, *rest)
 
     listing, kept = parked.store.pending(), parked.store.core.engine.timerlog.start
     next(listing)

@@ -5,6 +5,7 @@
     values.py     values as JSON, frames as columns, for a put
     kinds.py      kinds of arguments that many calls share
     instants.py   instants, lengths of time, of Python or of another library
+    numpytimes.py those of NumPy in milliseconds
     config.py     settings
     durably.py    a file that appears once it is whole
     tomlfile.py   a TOML file that a person wrote

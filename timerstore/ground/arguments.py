@@ -20,8 +20,8 @@ from timerstore.ground.kinds import (
     check_int,
     check_name,
     shown_int,
-    units_ms,
 )
+from timerstore.ground.numpytimes import units_ms
 from timerstore.jit.objects import arrow_read, read_objects, rows_read
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.limits import (

@@ -15,7 +15,8 @@ import numpy as np
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.ids import Int64s
-from timerstore.ground.kinds import check_duration, units_ms
+from timerstore.ground.kinds import check_duration
+from timerstore.ground.numpytimes import units_ms
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_ZONE: Final = (

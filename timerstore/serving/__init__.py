@@ -10,6 +10,7 @@
     client.py         the other end: a store's calls
     client_calls.py   who makes them, by asking
     clientrun.py      what was pulled there
+    clientsource.py   what a consumer reads through a client
     link.py           a client's connections: found, lost, found again
     framecolumns.py   columns behind a frame's header
     shared.py         a client that becomes the owner if nobody is

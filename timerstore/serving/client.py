@@ -71,7 +71,7 @@ class Client(Stays, AnyStore):
 
     def _new_source(self, settings: ConsumerSettings) -> Source:
         """Return what a consumer reads."""
-        from timerstore.serving.clientrun import ClientSource
+        from timerstore.serving.clientsource import ClientSource
 
         return ClientSource(self, self._link, settings)
 
