@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from tests import naive
 from tests.naive_services import (
     FAR,
-    KEPT,
     LEVEL_MARK,
     MARKS_DELETE,
     NO_NEED,
-    SPAN,
+    PLACES,
     Log,
     Taken,
 )
@@ -78,10 +77,6 @@ class DequeuePut:
     slot_count: int
     walked: int
     frontier: int
-    front: int  # where the front begins: at R, with nothing put aside
-    aside_walked: int = 0
-    straggler: int = -1
-    front_copy: int = FAR  # the first copy of slots that the front has passed, and R has not
     came: Counter[int] = field(default_factory=Counter)  # units that came, by the slot's place
     cancelled: set[tuple[int, int]] = field(default_factory=set)
     held_from: int = FAR
@@ -93,9 +88,6 @@ class DequeuePut:
     lost: list[int] = field(default_factory=list)
     need: tuple[str, int] = NO_NEED
 
-    def __post_init__(self) -> None:
-        self.aside_stop = self.front  # slots in [R, this) were put aside
-
     def step(self, waiting: list[Taken], now_ms: int) -> int:
         """Append what was taken, then pass slots; return the work done."""
         done = 0
@@ -103,23 +95,10 @@ class DequeuePut:
             self.need = "lost", 0
         else:
             done = self._append(waiting, now_ms)
-        for aside in (0, 1):
-            while self._passes(aside, now_ms):
-                self._pass(aside)
-                done += 1
+        while self._passes(now_ms):
+            self.read += 1
+            done += 1
         return done
-
-    def _pass(self, aside: int) -> None:
-        slot, waits = self.read if aside else self.front, self.read < self.aside_stop
-        place = slot % SPAN + SPAN * aside
-        copy = self.first_copy.pop(place, FAR)
-        if waits and not aside:
-            self.front_copy = min(self.front_copy, copy)
-        self.front += not aside
-        if not waits or (aside and slot + 1 == self.aside_stop):
-            self.read, self.front_copy = self.front, FAR
-        else:
-            self.read += aside
 
     def _append(self, waiting: list[Taken], now_ms: int) -> int:
         decided: list[tuple[Taken, str]] = []
@@ -195,18 +174,13 @@ class DequeuePut:
         else:
             self.cancelled.discard((high, low))
 
-    def _passes(self, aside: int, now_ms: int) -> bool:
-        if aside and self.read >= self.aside_stop:
+    def _passes(self, now_ms: int) -> bool:
+        slot = self.read
+        if now_ms // self.to.log.precision_ms <= slot or self.walked <= slot:
             return False
-        slot, walked = (self.read, self.aside_walked) if aside else (self.front, self.walked)
-        place = slot % SPAN + SPAN * aside
-        if now_ms // self.to.log.precision_ms <= slot or walked <= slot:
+        if self.came[slot % PLACES] != self.settled[slot % PLACES]:
             return False
-        if self.came[place] != self.settled[place]:
-            return False
-        if aside and slot + 1 == self.aside_stop:  # R joins the front
-            return self.came[KEPT] == self.settled[KEPT] and self.front > self.straggler
-        if not aside and slot >= self.checkpointed + self.slot_count:
+        if slot >= self.checkpointed + self.slot_count:
             self.need = "flushed", 0
             return False
         return True

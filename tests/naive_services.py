@@ -11,11 +11,11 @@ from typing import NamedTuple
 from tests import naive
 
 RING = 4_096
-COLD = 256  # entries of ring C before which what was put aside waits while pages are missing
-SPAN = 8
-KEPT = 2 * SPAN  # the place of deletes that are kept
-PLACES = KEPT + 1  # of slots, of slots that were put aside, and that one
+COLD = 256  # entries of ring C before which what was owed waits while pages are missing
+SPAN = 8  # slots that are walked into a ring before its first are emptied
+PLACES = 64  # of claimed slots: half the wheel
 LEAD = 1
+FRONT, OWED = 0, 1
 LEVEL_MARK = 1 << 47
 TIMER, DELETE, UNREADABLE = 0, 1, 2  # kinds of entries between the two enqueue services
 PLAIN, ROLL, MARKS_DELETE, HOP = 1, 2, 4, 8  # a unit's magic
@@ -55,6 +55,11 @@ class Taken(NamedTuple):
     place: int  # its slot's
     magic: int
     at: int
+
+    @property
+    def info(self) -> int:
+        """All but the message and where it was taken from, as ring C has it."""
+        return self.size << 32 | self.place << 8 | self.magic
 
 
 @dataclass
@@ -184,10 +189,6 @@ class EnqueuePut:
     claimed: int
     segment_bytes: int
     late_room: int = RING
-    front: int = 0  # where the front begins, if slots before `aside_stop` were put aside
-    aside_stop: int = 0
-    aside_claimed: int = 0
-    straggler: int = -1
     recovering: bool = False
     batch: int = 512
     done: set[int] = field(default_factory=set)  # sources that an earlier life copied
@@ -258,19 +259,10 @@ class EnqueuePut:
         return True
 
     def _hand_on_late(self, late: Late) -> None:
-        place = late.slot % SPAN
-        if late.slot < self.aside_stop:
-            place += SPAN
-            if late.slot >= self.aside_claimed:
-                return
-        elif late.slot < self.front:
-            self.straggler = self.front
-            place = self.front % SPAN
-        elif late.slot >= self.claimed:
-            return
-        self.late.append(late)
-        self.late_count[place] += 1
-        self.late_room -= 1
+        if late.slot < self.claimed:
+            self.late.append(late)
+            self.late_count[late.slot % PLACES] += 1
+            self.late_room -= 1
 
 
 # --------------------------------------------------------------------- dequeue-get
@@ -287,18 +279,6 @@ class Waiting(NamedTuple):
 
 
 @dataclass
-class Claims:
-    """How far dequeue-get came in one range of slots, and what it holds of it."""
-
-    claimed: int
-    walked: int  # slots before it were walked whole
-    offset: int = -1  # the unit at which a claim goes on
-    buckets: dict[int, list[Waiting]] = field(default_factory=dict)
-    deletes: dict[int, list[int]] = field(default_factory=dict)  # by slot
-    waiting: Counter[int] = field(default_factory=Counter)  # in buckets, by slot
-
-
-@dataclass
 class DequeueGet:
     """From the wheel's chains and ring B to ring C, over the near wheel."""
 
@@ -306,8 +286,7 @@ class DequeueGet:
     segment_bytes: int  # of the timer log
     sizes: naive.Wheel
     read: int  # R
-    front: int  # where the front begins: at R, with nothing put aside
-    first: int = 0  # work that is done for what was put aside before all else
+    first_max: int = 0  # work that is done for what is owed before all else
     units: dict[int, naive.Unit] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)  # of each slot's chain
     unmapped: set[int] = field(default_factory=set)  # segments of the timer log
@@ -315,116 +294,161 @@ class DequeueGet:
     done: set[int] = field(default_factory=set)
     room: int = RING
     is_cold: bool = False  # pages were missing lately
-    kept: list[int] = field(default_factory=list)  # deletes
-    kept_slot: int = 0
-    straggler: int = -1
     checkpointed: int = 0  # the durable R
     end: int = 0  # of the timer log
-    first_hop: dict[int, int] = field(default_factory=dict)  # by the place that was hopped from
+    first_hop: dict[int, int] = field(default_factory=dict)  # by the slot that was hopped from
     chained: Counter[int] = field(default_factory=Counter)  # by the slot's place
     out: list[Taken] = field(default_factory=list)
     need: tuple[str, int] = NO_NEED
 
     def __post_init__(self) -> None:
-        self.aside_stop = self.front  # slots in [R, this) were put aside
-        self.ranges = [Claims(self.front, self.front), Claims(self.read, self.read)]
-
-    def is_aside(self) -> bool:
-        """Whether R is still in what was put aside."""
-        return self.read < self.aside_stop
+        self.claimed = self.owed_slot = self.walked = self.read
+        self.walks = False  # whether the front goes on with the slot before C
+        self.owed: dict[int, int] = {}  # by slot: the unit at which its claim goes on
+        self.first = self.first_max
+        self.emptied = [self.read * self.log.precision_ms] * 2
+        self.buckets: list[dict[int, list[Waiting]]] = [{}, {}]
+        self.deletes: dict[int, list[int]] = {}  # by slot
+        self.waiting: Counter[int] = Counter()  # in buckets, by slot
 
     def step(self, late: list[Late], now_ms: int) -> int:
         """Take late arrivals, claim, take what is due, hand deletes on; return the work done."""
-        done = self._jump(now_ms // self.log.precision_ms) + len(late)
+        now_slot, before = now_ms // self.log.precision_ms, self.room
+        done = self._jump(now_slot) + len(late)
+        last = min(max(now_slot, self.read) + LEAD, self.read + PLACES - 1)
+        stop, waits = self.read + SPAN, self.owed_slot < self._owed_stop() or self.room < RING
+        used = any(self.claimed <= slot < stop for slot in self.last)
+        if not waits and not any(self.buckets) and not used and last >= stop:
+            last = stop - 1  # R comes there, and jumps
+        owed_to = min(self._owed_stop(), self._ring_stop(OWED))
+        ready = self._ready(max(self.claimed, now_slot), last)
         for each in late:
-            slot, aside = self._near_slot(each.slot)
             self._insert(
-                *(slot, aside, each.magic, each.message, each.size, each.due_ms, now_ms),
-                in_front=False,
+                *(each.slot, FRONT, each.magic, each.message, each.size, each.due_ms, now_ms),
+                is_overdue=now_slot > each.slot,
             )
-        waits = self.is_aside()
-        order = (1, 0) if self.first > 0 else (0, 1)
-        for aside in order if waits else (0,):
-            before, work = self.room, self._claim(aside, now_ms)
-            if aside or not waits or self.first <= 0 or self._is_handed_on():
-                self._take(aside, now_ms)
-                work += self._hand_on_deletes(aside, now_ms, keep=waits and not aside)
-            if aside:
-                self._hand_on_kept()
-            work += before - self.room
-            self.first -= work * aside
-            done += work
-        return done
+        work = self._claim(last, now_ms, ready) + self._claim_owed(owed_to, now_ms)
+        if self.owed_slot >= self._owed_stop() and not self.buckets[OWED]:
+            self.first = self.first_max
+        goes_first = not self.is_cold and self.first > 0 and self._is_owed_due(now_ms)
+        for ring in (OWED, FRONT) if goes_first else (FRONT, OWED):
+            if ring == OWED or not (goes_first and self._is_owed_due(now_ms)):
+                self._take(ring, now_ms)
+        if goes_first:
+            self.first -= work + before - self.room
+        self._hand_on_deletes(now_slot)
+        return done + work + before - self.room
 
     def _jump(self, now_slot: int) -> int:
         """Pass the slots without units if all that is claimed was passed; 1 if there are any."""
-        mine = self.ranges[0]
-        if self.is_aside() or mine.claimed != self.read:
+        if self.claimed != self.read:
             return 0
         stop = min(now_slot, self.checkpointed + self.sizes.slot_count)
         to = min([stop, *(slot for slot in self.last if slot >= self.read)])
         if to <= self.read:
             return 0
-        self.read = self.front = mine.claimed = mine.walked = to
+        self.read = self.claimed = self.owed_slot = self.walked = to
+        self.emptied = [max(ms, to * self.log.precision_ms) for ms in self.emptied]
         return 1
 
-    def _is_handed_on(self) -> bool:
-        aside = self.ranges[1]
-        return aside.walked >= self.aside_stop and not aside.waiting.total()
+    def _owed_stop(self) -> int:
+        return self.claimed - self.walks
 
-    def _near_slot(self, slot: int) -> tuple[int, int]:
-        if slot < self.aside_stop:
-            return slot, 1
-        if slot < self.front:
-            self.straggler = self.front
-        return max(slot, self.front), 0
+    def _ring_stop(self, ring: int) -> int:
+        return self.emptied[ring] // self.log.precision_ms + SPAN
+
+    def _is_owed_due(self, now_ms: int) -> bool:
+        if self.owed_slot < min(self._owed_stop(), now_ms // self.log.precision_ms):
+            return True
+        held = self.buckets[OWED]
+        return bool(held) and (self.emptied[OWED] <= now_ms or OVERDUE in held)
+
+    def _ready(self, first: int, last: int) -> int:
+        """How many units the front may walk: up to one that is not in memory, if any lately was."""
+        count = 0
+        slots = [self.claimed - 1, *range(self.claimed, last + 1)]
+        for slot in slots if self.walks else range(first, last + 1):
+            offset = self.owed[slot] if slot < self.claimed else self.last.get(slot, -1)
+            while offset >= 0 and self.is_cold:
+                if offset // self.segment_bytes in self.unmapped:
+                    return FAR
+                unit = self.units[offset]
+                if not unit.is_roll and self.log.is_unmapped(unit.message_offset):
+                    return count
+                count, offset = count + 1, unit.prev_pos
+        return FAR
 
     def _insert(
         self,
         slot: int,
-        aside: int,
+        ring: int,
         magic: int,
         message: int,
         size: int,
         due_ms: int,
         now_ms: int,
         *,
-        in_front: bool,
+        is_overdue: bool = False,
+        in_front: bool = False,
     ) -> None:
-        mine = self.ranges[aside]
         if magic & (MARKS_DELETE | ROLL) == MARKS_DELETE:
-            mine.deletes.setdefault(slot, []).append(message)
+            self.deletes.setdefault(slot, []).append(message)
             return
         precision = self.log.precision_ms
-        at = due_ms = min(due_ms, (slot + 2) * precision)  # its own slot, or one later
-        if due_ms < slot * precision and due_ms <= now_ms:
+        if due_ms <= now_ms and (is_overdue or due_ms < slot * precision):
             at = OVERDUE
+        else:
+            at = due_ms = min(due_ms, (slot + 2) * precision)  # its own slot, or one later
+            self.emptied[ring] = min(self.emptied[ring], due_ms)
+        bucket = self.buckets[ring].setdefault(at, [])
         entry = Waiting(due_ms, message, size, slot, magic)
-        bucket = mine.buckets.setdefault(at, [])
         bucket.insert(0 if in_front else len(bucket), entry)
-        mine.waiting[slot] += 1
+        self.waiting[slot] += 1
 
-    def _claim(self, aside: int, now_ms: int) -> int:
-        mine, base = self.ranges[aside], self.read if aside else self.front
-        limit = max(now_ms // self.log.precision_ms, base) + LEAD
-        if aside:
-            limit = self.aside_stop - 1
-        work = 0
+    def _claim(self, last: int, now_ms: int, ready: int) -> int:
+        precision, work = self.log.precision_ms, 0
         while True:
-            if mine.offset < 0:
-                if mine.claimed > limit or mine.claimed >= base + SPAN:
+            slot = self.claimed
+            if not self.walks:
+                if slot > last:
                     return work
-                mine.offset = self.last.get(mine.claimed, -1)
-                mine.claimed += 1
-            elif not self._claim_unit(mine.claimed - 1, aside, mine.offset, now_ms):
+                if not self.buckets[FRONT]:
+                    self.emptied[FRONT] = max(self.emptied[FRONT], slot * precision)
+                self.owed[slot] = self.last.get(slot, -1)
+                is_timely = now_ms // precision <= slot < self._ring_stop(FRONT)
+                self.walks = is_timely and self.owed[slot] >= 0
+                self.claimed, work = slot + 1, work + 1
+                continue
+            walked = self._walk(slot - 1, FRONT, now_ms, ready)
+            ready, work = ready - walked, work + walked
+            if self.owed[slot - 1] >= 0 and not (ready <= 0 and self.is_cold):
                 return work
-            else:
-                mine.offset = self.units[mine.offset].prev_pos
-            work += 1
-            if mine.offset < 0:
-                mine.walked = mine.claimed
+            self.walks = False
 
-    def _claim_unit(self, slot: int, aside: int, offset: int, now_ms: int) -> bool:
+    def _claim_owed(self, stop: int, now_ms: int) -> int:
+        work = 0
+        while self.owed_slot < self._owed_stop():
+            if self.owed[self.owed_slot] >= 0:
+                if self.owed_slot >= stop:
+                    break
+                work += self._walk(self.owed_slot, OWED, now_ms, FAR)
+                if self.owed[self.owed_slot] >= 0:
+                    break
+            self.owed_slot += 1
+        self.walked = self.owed_slot
+        return work
+
+    def _walk(self, slot: int, ring: int, now_ms: int, most: int) -> int:
+        done = 0
+        while done < most and self.owed[slot] >= 0:
+            offset = self.owed[slot]
+            if not self._claim_unit(slot, ring, offset, now_ms):
+                break
+            self.owed[slot] = self.units[offset].prev_pos
+            done += 1
+        return done
+
+    def _claim_unit(self, slot: int, ring: int, offset: int, now_ms: int) -> bool:
         if offset // self.segment_bytes in self.unmapped:
             self.need = "timerlog segment", offset
             return False
@@ -433,7 +457,7 @@ class DequeueGet:
             return False
         unit = self.units[offset]
         if unit.is_roll:
-            return unit.message_offset in self.done or self._hop(slot, aside, unit, now_ms)
+            return unit.message_offset in self.done or self._hop(slot, unit, now_ms)
         due_ms = unit.time_ms + unit.extra
         is_brokers = (unit.crc, unit.extra) == (0, 0)
         if is_brokers or unit.extra == naive.UINT32_MAX:
@@ -447,13 +471,13 @@ class DequeueGet:
         if unit.message_offset not in self.done:
             size = unit.message_bytes
             self._insert(
-                *(slot, aside, unit.magic, unit.message_offset, size, due_ms, now_ms),
+                *(slot, ring, unit.magic, unit.message_offset, size, due_ms, now_ms),
                 in_front=True,
             )
-            self.chained[slot % SPAN + SPAN * aside] += 1
+            self.chained[slot % PLACES] += 1
         return True
 
-    def _hop(self, slot: int, aside: int, unit: naive.Unit, now_ms: int) -> bool:
+    def _hop(self, slot: int, unit: naive.Unit, now_ms: int) -> bool:
         """Link one more unit of a roll's message, nearer to its due time."""
         precision, message = self.sizes.precision_ms, unit.message_offset
         lead = naive.leads_to(unit, precision, self.sizes.hop * precision)
@@ -467,16 +491,16 @@ class DequeueGet:
         else:
             out_ms = unit.time_ms + (lead - slot) * precision
             due_ms = out_ms if out_ms % precision else None  # it may be a broker's timer
-        claimed = self.ranges[0].claimed
-        wheel = self.sizes._replace(read=self.read, checkpointed_read=self.read, claimed=claimed)
+        wheel = self.sizes._replace(
+            read=self.read, checkpointed_read=self.read, claimed=self.claimed
+        )
         place = naive.place(out_ms, now_ms, wheel)
         magic, size = unit.magic & MARKS_DELETE | PLAIN, unit.message_bytes
         if place.slot <= slot:  # it leads nowhere: it is taken from where it waits
-            self._insert(*(slot, aside, magic, message, size, due_ms or 0, now_ms), in_front=False)
-            self.chained[slot % SPAN + SPAN * aside] += 1
+            self._insert(slot, OWED, magic, message, size, due_ms or 0, now_ms)
+            self.chained[slot % PLACES] += 1
             return True
-        to, to_aside = self._near_slot(place.slot)
-        is_late = to < self.ranges[to_aside].claimed or to > place.slot
+        is_late = place.slot < self.claimed
         if is_late and due_ms is None:
             if self.log.is_unmapped(message):
                 self.need = "commitlog read", message
@@ -496,11 +520,10 @@ class DequeueGet:
         )
         self.units[offset] = naive.seal_unit(hop, offset)
         self.last[place.slot], self.end = offset, offset + naive.UNIT_BYTES
-        self.first_hop.setdefault(slot % SPAN + SPAN * aside, offset)
+        self.first_hop.setdefault(slot, offset)
         if is_late:
-            late = to, to_aside, magic, message, size, due_ms or 0, now_ms
-            self._insert(*late, in_front=False)
-            self.chained[to % SPAN + SPAN * to_aside] += 1
+            self._insert(place.slot, OWED, magic, message, size, due_ms or 0, now_ms)
+            self.chained[place.slot % PLACES] += 1
         return True
 
     def _due_ms(self, message: int, otherwise_ms: int) -> int:
@@ -509,71 +532,52 @@ class DequeueGet:
             return otherwise_ms
         return self.log.due_ms(message)
 
-    def _take(self, aside: int, now_ms: int) -> None:
-        mine = self.ranges[aside]
-        limit, is_half = now_ms, mine.offset >= 0
-        left = RING - COLD if aside and self.is_cold else 0
-        if is_half:  # an earlier one of the slot may still be to come
-            limit = min(limit, (mine.claimed - 1) * self.log.precision_ms - 1)
-        for at in sorted(mine.buckets):
-            for entry in list(mine.buckets[at]):
-                due = at <= limit
-                if at == OVERDUE:
-                    due = entry.due_ms <= now_ms and not is_half
-                if due and self.room > left:
-                    mine.buckets[at].remove(entry)
-                    mine.waiting[entry.slot] -= 1
-                    place = entry.slot % SPAN + SPAN * aside
-                    self._hand_on(
-                        Taken(entry.message, entry.size, place, entry.magic, entry.due_ms)
-                    )
-        mine.buckets = {at: bucket for at, bucket in mine.buckets.items() if bucket}
-
-    def _hand_on_deletes(self, aside: int, now_ms: int, *, keep: bool) -> int:
-        """Hand on, or keep, the deletes of slots that are emptied; return how many were kept."""
-        mine, kept = self.ranges[aside], 0
-        for slot in range(self.read if aside else self.front, mine.walked):
-            if now_ms // self.log.precision_ms <= slot or mine.waiting[slot]:
-                break
-            waiting, place = mine.deletes.get(slot, []), slot % SPAN + SPAN * aside
-            if keep and waiting:
-                self.chained[place] -= len(waiting)
-                self.chained[KEPT] += len(waiting)
-                kept += len(waiting)
-                self.kept, self.kept_slot = self.kept + waiting, max(self.kept_slot, slot)
-                del mine.deletes[slot]
-                continue
-            while waiting and self.room > 0:
-                self._hand_on(Taken(waiting.pop(), 0, place, MARKS_DELETE, slot))
-        return kept
-
-    def _hand_on_kept(self) -> None:
-        mine, last = self.ranges[1], self.aside_stop - 1
-        if self.front <= max(self.kept_slot, self.straggler):
+    def _take(self, ring: int, now_ms: int) -> None:
+        precision, held = self.log.precision_ms, self.buckets[ring]
+        slot, waits = self.owed_slot, self.owed_slot < self._owed_stop()
+        if ring == FRONT:
+            slot, waits = self.claimed - 1, self.walks
+        limit = now_ms
+        if waits:  # an earlier one of the slot may still be to come
+            limit = min(limit, slot * precision - 1)
+        left = RING - COLD if ring == OWED and self.is_cold else 0
+        if held and self.room <= left:
             return
-        if self.read == last and mine.walked == self.aside_stop:
-            if not mine.waiting[last] and not mine.deletes.get(last):
-                while self.kept and self.room > 0:
-                    self._hand_on(Taken(self.kept.pop(), 0, KEPT, MARKS_DELETE, self.kept_slot))
+        for at in sorted(held):
+            for entry in list(held[at]):
+                is_due = entry.due_ms <= now_ms and not waits if at == OVERDUE else at <= limit
+                if not is_due:
+                    break
+                self._take_out(ring, at, entry)
+                if self.room <= left:
+                    self.emptied[ring] = max(self.emptied[ring], at)
+                    return
+        self.emptied[ring] = max(self.emptied[ring], limit + 1)
+
+    def _take_out(self, ring: int, at: int, entry: Waiting) -> None:
+        bucket = self.buckets[ring][at]
+        bucket.remove(entry)
+        if not bucket:
+            del self.buckets[ring][at]
+        self.waiting[entry.slot] -= 1
+        place = entry.slot % PLACES
+        self._hand_on(Taken(entry.message, entry.size, place, entry.magic, entry.due_ms))
+
+    def _hand_on_deletes(self, now_slot: int) -> None:
+        """Hand on the deletes of slots that are emptied, as all before them are."""
+        for slot in range(self.read, min(self.walked, now_slot)):
+            if self.waiting[slot]:
+                break
+            deletes = self.deletes.get(slot, [])
+            while deletes and self.room > 0:
+                self._hand_on(Taken(deletes.pop(), 0, slot % PLACES, MARKS_DELETE, slot))
 
     def _hand_on(self, taken: Taken) -> None:
         self.out.append(taken)
         self.room -= 1
 
-    def may_pass(self, aside: int) -> bool:
-        """Whether all that the first slot of a range held was handed on."""
-        mine, slot = self.ranges[aside], self.read if aside else self.front
-        if mine.walked <= slot or mine.waiting[slot] or mine.deletes.get(slot):
-            return False
-        return not (aside and slot + 1 == self.aside_stop) or not (
-            self.kept or self.front <= self.straggler
-        )
-
-    def passes(self, aside: int) -> None:
-        """Pass it."""
-        was_aside = self.is_aside()
-        self.front += not aside
-        if not was_aside or (aside and self.read + 1 == self.aside_stop):
-            self.read = self.front
-        else:
-            self.read += aside
+    def may_pass(self, now_ms: int) -> bool:
+        """Whether R's slot has ended, and all that it held was handed on."""
+        slot = self.read
+        is_over = self.walked > slot and now_ms // self.log.precision_ms > slot
+        return is_over and not self.waiting[slot] and not self.deletes.get(slot)

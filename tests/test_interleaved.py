@@ -25,15 +25,9 @@ from tests.models.scenes import SCENES, scene
 from tests.models.wrong_kernels import WRONG, wrong
 from tests.rigs.baton import StuckError
 from tests.rigs.program import python
-from tests.services import test_aside
-from tests.services.test_aside import (
-    test_deletes_of_the_front_wait_for_a_roll_that_is_read_last as hopped_deletes,
-)
-from tests.services.test_aside import (
-    test_deletes_of_the_front_wait_for_rolls_that_were_put_aside as aside_deletes,
-)
-from tests.services.test_aside import (
-    test_listing_cancelling_and_rescheduling_see_what_was_put_aside as aside_listing,
+from tests.services import test_owed
+from tests.services.test_owed import (
+    test_listing_cancelling_and_rescheduling_see_what_is_owed as owed_listing,
 )
 from tests.tiers import how_many
 from timerstore.jit.kernel import INTERPRETED
@@ -58,7 +52,7 @@ FOUND_IN: dict[str, tuple[str, int] | int] = {
     "R jumps without wheel": ("link against a jump", 1),
     "R jumps over units": ("jumps", 0),
     "R jumps past the checkpoint": ("jumps", 0),
-    "nobody asks for the checkpoint at which R waits": ("R far behind", 0),
+    "nobody asks for the checkpoint at which R waits": ("jumps", 0),
     "R jumps while something waits": ("jumps", 0),
     "R is judged before wheel": ("cancel at a slot's end", 3),
     "set is read before fire": ("cancel against taking", 0),
@@ -66,12 +60,11 @@ FOUND_IN: dict[str, tuple[str, int] | int] = {
     "levels without fire": ("cancel against a level", 3),
     "level offset after fire": ("cancel against a level", 3),
     "needs are answered under fire": ("cancel against taking", 0),
-    "frontier late": ("put aside, cancel", 0),
+    "frontier late": ("owed, cancel", 0),
     "Q after ring B": ("cancel against taking", 1),
     "a level's clock is read before its end": ("put at a level against its clock", 3),
     "deletes at once": ("cancel at a slot's end", 0),
-    "R passes what is claimed, not walked": ("jumps", 0),
-    "R outruns the checkpoint": ("R far behind", 0),
+    "R outruns the checkpoint": ("jumps", 0),
     "what was not appended is settled": ("cancel against taking", 0),
     "levels pass what was not appended": ("cancel against a level", 0),
     "levels wait for a clock that went back": ("a clock that falls", 0),
@@ -86,19 +79,21 @@ FOUND_IN: dict[str, tuple[str, int] | int] = {
     "reschedule in two appends": ("reschedule against put", 0),
     "cancel passes ring B by": ("cancel of what is overdue", 3),
     "cancel passes ring C by": ("cancel of what is overdue", 1),
-    "R passes what has not hopped": ("R against a hop", 0),
     "R before T": ("flush against a hop", 0),
     "T forgets what hopped": ("hop, flush", 0),
-    "R passes what was put aside": 0,
 }
 SHOWN_BY: dict[str, Callable[[Path], None]] = {
-    "R leaves stragglers behind": test_aside.test_r_waits_for_a_straggler,
-    "R leaves kept deletes behind": aside_deletes,
-    "deletes go before what was put aside": aside_deletes,
-    "deletes go before what hopped": hopped_deletes,
-    "R jumps over what was put aside": test_aside.test_r_jumps_over_nothing_that_was_put_aside,
-    "L forgets what went before": test_aside.test_copies_of_the_front_keep_l_while_r_is_behind,
-    "cancel passes what was put aside by": partial(aside_listing, in_first=1),
+    "R passes what is owed": test_owed.test_r_waits_for_what_is_owed,
+    "what is left is not owed": partial(owed_listing, in_first=1),
+    "what is owed is claimed twice": (
+        test_owed.test_what_is_put_into_a_slot_that_owes_fires_at_once_and_not_again
+    ),
+    "deletes go before what is owed": test_owed.test_deletes_wait_for_rolls_that_are_owed,
+    "L forgets copies behind what is owed": (
+        test_owed.test_copies_of_slots_that_r_has_not_passed_keep_l
+    ),
+    "cancel passes what is owed by": partial(owed_listing, in_first=1),
+    "a listing passes what is owed by": partial(owed_listing, in_first=1),
 }
 """Those that a test of its own catches, step by step."""
 TO_BE_FOUND_ANEW = {"what found no room is forgotten"}
@@ -125,7 +120,7 @@ if INTERPRETED:
     @pytest.mark.timeout(60 + 10 * RUNS)
     @pytest.mark.parametrize("make", [seeded, with_stops])
     def test_seeded_histories(make: Callable[[int], Plan], tmp_path: Path) -> None:
-        """In most of them segments are used again. After stops much is put aside."""
+        """In most of them segments are used again. After stops much is owed."""
         reusing = 0
         for seed in range(FIRST, FIRST + RUNS):
             try:

@@ -1,18 +1,16 @@
 """The near wheel: the timers of the claimed slots, in memory, by exact millisecond.
 
-A ring of buckets, one for each millisecond. It spans SPAN slots, and the cursor C stays within
-R + SPAN, so a bucket belongs to only one millisecond from R's on. While the clock, set back, is
-behind R, what is due before R shares it with that millisecond; each stays there until its own time.
-What was overdue when its slot had passed is in a bucket of its own. A plain delete waits, beside
-the buckets, in its slot's list until R passes the slot.
+Two rings of buckets, one bucket for each millisecond. What falls due, and what was put a moment
+ago, is in the first; what was owed by a slot, see `services/pipeline/dequeue_get.py`, is in the
+second, so that the one does not wait for the other. A ring spans SPAN slots; timers that are due
+further from each other may share a bucket, and each stays there until its own time. What was
+overdue behind its slot is in a bucket of its own. A plain delete waits, beside the buckets, in its
+slot's list until R comes to the slot.
 
-There are two such rings, for two ranges of slots: what was put aside when the store was opened has
-one of its own (`aside` is 1 for it, else 0), see `services/world/aside.py`.
-
-    R·P                      C·P
-     │ slot R │ slot R+1 │ … │ not claimed yet
-     ├┬┬┬┬┬┬┬┬┼┬┬┬┬┬┬┬┬┬┬┼┬┬┬┤
+    ├┬┬┬┬┬┬┬┬┼┬┬┬┬┬┬┬┬┬┬┼┬┬┬┤
       └ bucket: chunk → chunk      (each up to CHUNK_ENTRIES of due, message offset, info)
+
+Each claimed slot, one in [R, C), has a place in the columns: its number modulo their length.
 
 A bucket is a linked list of chunks, in the order of arrival. Single nodes would be a cache miss
 each, because a slot's timers come in no order of due time (174 ns to take one). Chunks live
@@ -25,7 +23,7 @@ from __future__ import annotations
 
 import mmap
 import resource
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -33,13 +31,18 @@ from timerstore.jit.host import MAP_NORESERVE
 from timerstore.jit.intrinsics import prefetch
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.record import Words, record
+from timerstore.timelog.bytes.unit import NO_UNIT
 
 SPAN: Final = 8
-"""Slots of a range that can be claimed at once, a power of two; in normal running two are."""
-KEPT_PLACE: Final = 2 * SPAN
-"""The place of deletes that are kept until nothing is left of what was put aside."""
-PLACES: Final = 3 * SPAN  # of slots, of slots that were put aside, and that one
-NONE: Final = -1
+"""Slots of which a ring holds timers at once, mostly."""
+PLACES_MAX: Final = 1 << 24
+FRONT: Final = 0
+"""The ring of what falls due, and of what was put a moment ago."""
+OWED: Final = 1
+"""The ring of what was owed."""
+NONE: Final = 0
+"""No chunk: the first one is never used."""
+NO_DELETE: Final = -1
 
 # A chunk: 256 bytes, four cache lines.
 CHUNK_NEXT: Final = 0
@@ -48,7 +51,7 @@ CHUNK_HEAD: Final = 2
 CHUNK_ENTRIES: Final = 10
 ENTRY_DUE: Final = 0  # ms: when it is due; of a roll: its slot's start
 ENTRY_MESSAGE: Final = 1  # commit log offset
-ENTRY_INFO: Final = 2  # message size << 16 | slot's place << 8 | unit magic
+ENTRY_INFO: Final = 2  # message size << 32 | slot's place << 8 | unit magic
 ENTRY_WORDS: Final = 3
 CHUNK_WORDS: Final = CHUNK_HEAD + CHUNK_ENTRIES * ENTRY_WORDS
 assert CHUNK_WORDS == 32
@@ -66,33 +69,42 @@ class NearWheel:
     tail: Words  # int64[2 * ring + 2]
     chunks: Words  # int64[CHUNK_WORDS * limit]
     popped: Words  # int64[ENTRY_WORDS]: the entry that was taken out last
-    # Of claimed slots, int64[PLACES] each. The three counts are of units that came since the store
-    # was opened, and are never cleared: R passes a slot once late + chain = settled.
+    # Of claimed slots, int64[places] each. The three counts are of units that came since the store
+    # was opened, and are never cleared: R passes a slot once late + chain = settled. What is marked
+    # * is set by `near_begin_slot`, and means nothing of other slots.
     waiting: Words  # its entries in buckets. By dequeue-get
     deletes: Words  # first chunk of its plain deletes, or NONE. By dequeue-get
     chain: Words  # units that claiming found in its chain. By dequeue-get
     late: Words  # units linked after it was claimed. By enqueue-put, under wheel
     settled: Words  # units that are done with. By dequeue-put
-    first_copy: Words  # offset of the first copy made of one of its messages. By dequeue-put
-    first_hop: Words  # timer log offset of the first unit that a hop from it linked. Under wheel
+    first_copy: Words  # * offset of the first copy made of one of its messages. By dequeue-put
+    first_hop: Words  # * timer log offset of the first unit that a hop from it linked. Under wheel
+    owed: Words  # * the unit at which its claim goes on; NO_UNIT: its chain was walked, or is cut
+    below: Words  # * units of it before this offset were not met yet. By dequeue-get
+    cut: Words  # like `below`, if damage cuts its chain; else 0. By dequeue-get
     free: int = NONE
     """First chunk of the free list."""
-    used: int = 0
-    """Chunks that were ever taken from the pool."""
+    used: int = 1
+    """Chunks that were ever taken from the pool, and the one that never is."""
     count: int = 0
     """Entries in buckets."""
+    owed_count: int = 0
+    """Of these, in the second ring."""
+    let_go_place: int = 0
+    """The place whose deletes were let go last, because there was no room."""
 
 
-def new_near_wheel(precision_ms: int, count_max: int) -> NearWheel:
+def new_near_wheel(precision_ms: int, count_max: int, slot_count: int) -> NearWheel:
     """Return an empty near wheel for some `count_max` timers; at the least a chunk each bucket.
 
-    For fewer where the process may not have any number of addresses.
+    For fewer where the process may not have any number of addresses. `slot_count`: so many slots
+    can be claimed at once. Of places that are not used no page is touched.
     """
     ring = 1
     while ring < (SPAN + 2) * precision_ms:
         ring *= 2
-    bucket_count = 2 * ring + 2
-    least_count, chunk_count = bucket_count + 2, 2 * count_max // CHUNK_ENTRIES
+    bucket_count = 2 * (ring + 1)
+    least_count, chunk_count = bucket_count + 3, 2 * count_max // CHUNK_ENTRIES
     addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
     if addresses != resource.RLIM_INFINITY:
         chunk_count = min(chunk_count, addresses // _ADDRESSES_SHARE // (CHUNK_WORDS * 8))
@@ -100,63 +112,106 @@ def new_near_wheel(precision_ms: int, count_max: int) -> NearWheel:
     # refuses to fork a process that has a few stores, because each would reserve gigabytes again.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
     pool = mmap.mmap(-1, CHUNK_WORDS * 8 * (least_count + chunk_count), flags=flags)
-    columns = np.zeros((7, PLACES), np.int64)
-    columns[1], columns[5], columns[6] = NONE, NO_COPY, NO_COPY
+    place_count = SPAN
+    while place_count < slot_count:
+        place_count *= 2
     return NearWheel(
-        np.full(bucket_count, NONE, np.int64),
-        np.full(bucket_count, NONE, np.int64),
+        np.zeros(bucket_count, np.int64),
+        np.zeros(bucket_count, np.int64),
         np.frombuffer(pool, np.int64),
         np.zeros(ENTRY_WORDS, np.int64),
-        *columns,
+        *np.frombuffer(mmap.mmap(-1, 80 * place_count, flags=flags), np.int64).reshape(10, -1),
     )
 
 
+def give_back(near: NearWheel, start: int, stop: int, claimed: int) -> int:
+    """Give back the memory of places of slots in [start, stop), which R has passed.
+
+    Return the slot to go on from next time. O(slots), a few calls of the system for each 512.
+    `claimed`: C. Else the columns of a store that is open for a week would take their whole length.
+    """
+    place_count, page = len(near.waiting), mmap.PAGESIZE // 8
+    if place_count % page:
+        return stop
+    pool: Any = near.waiting
+    while not isinstance(pool, mmap.mmap):
+        pool = pool.obj if isinstance(pool, memoryview) else pool.base
+    start = max(start, claimed - place_count // 2)  # places of those before may be used again
+    for slot in range(-(-start // page) * page, stop // page * page, page):
+        for at in range(slot % place_count, 10 * place_count, place_count):
+            pool.madvise(mmap.MADV_DONTNEED, 8 * at, mmap.PAGESIZE)
+    return max(start, stop // page * page)
+
+
 @inlined
-def slot_place(slot: int, aside: int) -> int:
-    """Return the place of a claimed slot among those of its range."""
-    return (slot & (SPAN - 1)) + SPAN * aside
+def slot_place(near: NearWheel, slot: int) -> int:
+    """Return the place of a claimed slot."""
+    return slot & (len(near.waiting) - 1)
+
+
+@inlined
+def near_begin_slot(near: NearWheel, slot: int, last: int, end: int) -> None:
+    """Begin with a slot that is claimed: its last unit, the timer log's end. Under wheel."""
+    place = slot_place(near, slot)
+    near.first_copy[place] = near.first_hop[place] = NO_COPY
+    near.owed[place] = last
+    near.below[place] = end
+
+
+def begin_slots(near: NearWheel, start: int, stop: int) -> None:
+    """Begin with claimed slots in which there is no unit, for Python."""
+    places = np.arange(start, stop) % len(near.waiting)
+    near.first_copy[places] = near.first_hop[places] = NO_COPY
+    near.owed[places] = NO_UNIT
 
 
 @inlined
 def ring_buckets(near: NearWheel) -> int:
-    """Return how many buckets a ring has."""
+    """Return how many buckets a ring has, beside that of what was overdue."""
     return len(near.head) // 2 - 1
 
 
 @inlined
-def bucket_at(near: NearWheel, ms: int, aside: int) -> int:
-    """Return the index of a millisecond's bucket in `head` and `tail`."""
-    ring = ring_buckets(near)
-    return (ms & (ring - 1)) + ring * aside
+def ring_count(near: NearWheel, ring: int) -> int:
+    """Return how many entries a ring has."""
+    return near.owed_count if ring == OWED else near.count - near.owed_count
 
 
 @inlined
-def overdue_bucket(near: NearWheel, aside: int) -> int:
-    """Return the index of the bucket of a range's timers that were overdue behind their slots."""
-    return len(near.head) - 2 + aside
+def bucket_at(near: NearWheel, ms: int, ring: int) -> int:
+    """Return the index of a millisecond's bucket in `head` and `tail`."""
+    count = ring_buckets(near)
+    return (ms & (count - 1)) + (count + 1) * ring
+
+
+@inlined
+def overdue_bucket(near: NearWheel, ring: int) -> int:
+    """Return the index of the bucket of a ring's timers that were overdue behind their slots."""
+    count = ring_buckets(near)
+    return count + (count + 1) * ring
 
 
 @inlined
 def pack_info(size: int, place: int, magic: int) -> int:
     """Return an entry's info."""
-    return (size << 16) | (place << 8) | (magic & INFO_MAGIC_BITS)
+    return (size << 32) | (place << 8) | (magic & INFO_MAGIC_BITS)
 
 
 @inlined
 def info_size(info: int) -> int:
     """Return the message's size."""
-    return info >> 16
+    return info >> 32
 
 
 @inlined
 def info_place(info: int) -> int:
     """Return the slot's place."""
-    return (info >> 8) & 0xFF
+    return (info >> 8) & (PLACES_MAX - 1)
 
 
 def place_of(info: int) -> int:
     """Return the slot's place, for Python."""
-    return (info >> 8) & 0xFF
+    return (info >> 8) & (PLACES_MAX - 1)
 
 
 # --- chunks
@@ -241,7 +296,7 @@ class NearTimer(NamedTuple):
     size: int
     slot: int
     magic: int
-    aside: int  # 1 if its slot was put aside
+    ring: int
 
 
 @inlined
@@ -251,11 +306,11 @@ def near_insert(
     timer: NearTimer,
     in_front: bool,
 ) -> None:
-    """Put a timer into a bucket, see `bucket_at`; `near_room` must be positive. O(1).
+    """Put a timer into a bucket of its ring, see `bucket_at`; `near_room` must be positive. O(1).
 
     `in_front`: before all others of its bucket, as a chain is walked, newest first.
     """
-    place = slot_place(timer.slot, timer.aside)
+    place = slot_place(near, timer.slot)
     info = pack_info(timer.size, place, timer.magic)
     chunk = near.head[bucket] if in_front else near.tail[bucket]
     if near.head[bucket] == NONE:
@@ -278,6 +333,7 @@ def near_insert(
         _set_range(near, chunk, _start(near, chunk), i + 1)
     _put_entry(near, _entry(chunk, i), timer.due_ms, timer.message, info)
     near.count += 1
+    near.owed_count += timer.ring
     near.waiting[place] += 1
 
 
@@ -285,7 +341,7 @@ def near_insert(
 def near_pop(near: NearWheel, bucket: int, until_ms: int) -> bool:
     """Take the first entry due by `until_ms` out of a bucket, into `popped`; False if none is.
 
-    O(1), and O(what stands before it) if the clock was set back, see above.
+    O(1), and O(what stands before it) if timers that are due later share the bucket.
     """
     before = NONE
     chunk = near.head[bucket]
@@ -312,6 +368,8 @@ def near_pop(near: NearWheel, bucket: int, until_ms: int) -> bool:
                     near.chunks[at + ENTRY_WORDS] = near.chunks[at]
                 _set_range(near, chunk, start + 1, stop)
             near.count -= 1
+            if bucket > ring_buckets(near):
+                near.owed_count -= 1
             near.waiting[info_place(near.popped[ENTRY_INFO])] -= 1
             return True
         before = chunk
@@ -347,10 +405,10 @@ def near_insert_delete(near: NearWheel, message: int, size: int, place: int, mag
 
 @inlined
 def near_last_delete(near: NearWheel, place: int) -> int:
-    """Return the message of one of a slot's deletes, or NONE. O(1)."""
+    """Return the message of one of a slot's deletes, or NO_DELETE. O(1)."""
     chunk = near.deletes[place]
     if chunk == NONE:
-        return NONE
+        return NO_DELETE
     return near.chunks[_entry(chunk, _stop(near, chunk) - 1) + ENTRY_MESSAGE]
 
 
@@ -366,34 +424,23 @@ def near_drop_delete(near: NearWheel, place: int) -> None:
 
 
 @inlined
-def near_has_room(near: NearWheel, place: int) -> bool:
-    """Tell whether a unit of a slot's place fits; one that does not waits. O(1).
+def near_has_room(near: NearWheel) -> bool:
+    """Tell whether a unit fits; one that does not waits. O(1), O(places) if it is full of deletes.
 
     What falls due makes room. If no timer is left, deletes have taken all of it: then a chunk of
-    the place's own, or of what is kept, is let go. Their targets stay in the cancelled set.
+    any slot's is let go. Their targets stay in the cancelled set.
     """
-    for held in (place, KEPT_PLACE):
-        while near_room(near) <= 0 and near.count == 0 and near.deletes[held] != NONE:
-            near_drop_delete(near, held)
-            near.chain[held] -= 1
+    while near_room(near) <= 0 and near.count == 0:
+        place, looked = near.let_go_place, 0
+        while near.deletes[place] == NONE and looked < len(near.deletes):
+            place = slot_place(near, place + 1)
+            looked += 1
+        near.let_go_place = place
+        if near.deletes[place] == NONE:
+            break
+        near_drop_delete(near, place)
+        near.chain[place] -= 1
     return near_room(near) > 0
-
-
-@inlined
-def near_keep_deletes(near: NearWheel, place: int) -> int:
-    """Move one chunk of a slot's deletes to KEPT_PLACE; return how many they are. O(1)."""
-    chunk = near.deletes[place]
-    if chunk == NONE:
-        return 0
-    near.deletes[place] = near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT]
-    near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT] = near.deletes[KEPT_PLACE]
-    near.deletes[KEPT_PLACE] = chunk
-    for i in range(_stop(near, chunk)):
-        info = near.chunks[_entry(chunk, i) + ENTRY_INFO]
-        near.chunks[_entry(chunk, i) + ENTRY_INFO] = pack_info(
-            info_size(info), KEPT_PLACE, info & INFO_MAGIC_BITS
-        )
-    return _stop(near, chunk)
 
 
 # --- looking
@@ -429,8 +476,9 @@ def near_entries(near: NearWheel) -> tuple[Words, Words]:
 def check(near: NearWheel) -> None:
     """Assert that every chunk is in only one list, and that the counts agree."""
     used = near.used
-    assert 0 <= used <= len(near.chunks) // CHUNK_WORDS
+    assert 1 <= used <= len(near.chunks) // CHUNK_WORDS
     seen = np.zeros(used, np.int64)
+    seen[NONE] = 1
     chunks = near.chunks[: used * CHUNK_WORDS].reshape(used, CHUNK_WORDS)
 
     def walk(chunk: int) -> list[int]:
@@ -448,10 +496,10 @@ def check(near: NearWheel) -> None:
         stop, start = divmod(int(chunks[chunk, CHUNK_RANGE]), 1 << 32)
         assert 0 <= start < stop <= CHUNK_ENTRIES, "a chunk in a list is never empty"
         entries = chunks[chunk, CHUNK_HEAD:].reshape(CHUNK_ENTRIES, ENTRY_WORDS)[start:stop]
-        return (entries[:, ENTRY_INFO] >> 8 & 0xFF).tolist()
+        return (entries[:, ENTRY_INFO] >> 8 & (PLACES_MAX - 1)).tolist()
 
     count = 0
-    remaining = np.zeros(PLACES, np.int64)
+    remaining = np.zeros(len(near.waiting), np.int64)
     for bucket in np.flatnonzero(near.head != NONE).tolist():
         listed = walk(int(near.head[bucket]))
         assert listed[-1] == near.tail[bucket], "the tail is not the last"
@@ -461,7 +509,7 @@ def check(near: NearWheel) -> None:
                 count += 1
     assert count == near.count
     walk(near.free)
-    for place in range(PLACES):
+    for place in np.flatnonzero(near.deletes != NONE).tolist():
         for chunk in walk(int(near.deletes[place])):
             assert set(places(chunk)) == {place}
     assert (remaining == near.waiting).all(), "a slot counts other timers than wait"

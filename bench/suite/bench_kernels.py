@@ -148,7 +148,7 @@ def _near_many(near: Any, start_ms: int, count: int) -> int:
 
 def bench_near(benchmark: Any) -> None:
     """Put timers into the near wheel, take them in the order of due time."""
-    near = new_near_wheel(1_000, 1 << 16)
+    near = new_near_wheel(1_000, 1 << 16, 64)
 
     def stage() -> None:
         assert _near_many(near, START_MS, COUNT) == COUNT

@@ -23,7 +23,7 @@ from timerstore.timelog.bytes.message import (
 from timerstore.timelog.bytes.text import java_hash_of
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
 from timerstore.timelog.writing.tally import LOST_COUNT, TALLY_WORDS
-from timerstore.wheel.near import SPAN, place_of
+from timerstore.wheel.near import place_of
 
 
 def pass_lost(engine: Engine, service: ServiceThread) -> None:
@@ -110,17 +110,13 @@ def _uncount(engine: Engine, message: int, info: int, found: MessageParts) -> No
 
 def _rows_by_unit(engine: Engine, message: int, info: int) -> list[int]:
     """Return the queues whose topic has the hash that stands in the message's unit."""
-    aside, place = divmod(place_of(info), SPAN)
-    world, first = engine.world, engine.world.dequeue_put.front_slot
-    get = world.dequeue_get
-    if aside:
-        get, first = world.aside, engine.read_slot
-    for slot in range(first, get.claimed_slot):
-        if slot % SPAN == place:
-            offset = _find_unit(engine, slot, message)
-            if offset >= 0:
-                data = engine.timerlog.read(offset + fmt.UNIT_HASH_AT, 4)
-                return _rows_of_hash(engine, int.from_bytes(data, "big", signed=True))
+    first, places = engine.read_slot, len(engine.near.waiting)
+    slot = first + (place_of(info) - first) % places
+    if slot < engine.world.dequeue_get.claimed_slot:
+        offset = _find_unit(engine, slot, message)
+        if offset >= 0:
+            data = engine.timerlog.read(offset + fmt.UNIT_HASH_AT, 4)
+            return _rows_of_hash(engine, int.from_bytes(data, "big", signed=True))
     return []
 
 

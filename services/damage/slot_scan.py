@@ -1,7 +1,7 @@
 """Slots whose chain is cut by damage: their sound units are looked for in the timer log, and fire.
 
 Each unit leads to the one before it in its slot, so a damaged one hides all those. A claim that
-comes to it leaves the rest of the chain, notes in `DequeueGet.cut` below which offset units of the
+comes to it leaves the rest of the chain, notes in `NearWheel.cut` below which offset units of the
 slot were not met, and goes on with the next slot. R does not pass a slot that is cut, and from
 there on no plain delete is handed on. A thread that no timer waits for then reads the timer log, a
 copy of nothing that services lock, and claims what it finds, as dequeue-get with its token.
@@ -25,13 +25,13 @@ from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import TIMERS
 from timerstore.services.pipeline.dequeue_get import IS_ROLL, NO_DUE, claim_unit, hop
 from timerstore.services.world import needs
-from timerstore.services.world.state import DEQUEUE_GET, DequeueGet, note_walked
+from timerstore.services.world.state import DEQUEUE_GET, note_walked
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes.unit import NO_UNIT, UNIT_GOOD, WRONG_UNIT_REASON
 from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.reading.reader import ReadSegments
 from timerstore.timelog.reading.units import walk_units
-from timerstore.wheel.near import SPAN
+from timerstore.wheel.near import OWED, slot_place
 
 _HOLD_COUNT: Final = 64
 """Units that are claimed in one hold of near."""
@@ -40,7 +40,6 @@ _HOLD_COUNT: Final = 64
 class Cut(NamedTuple):
     """A slot whose chain is cut."""
 
-    aside: int  # 1 if it was put aside
     slot: int
     below: int  # its units before this offset were not met
 
@@ -48,7 +47,6 @@ class Cut(NamedTuple):
 class FoundUnits(NamedTuple):
     """Units of a slot that is cut."""
 
-    aside: int
     slot: int
     offsets: Words  # the newest first
 
@@ -70,9 +68,8 @@ def scan_slots(engine: Engine, waits: Callable[[], bool]) -> None:
         engine.damage.note("timerlog", engine.damaged_units.pop(), WRONG_UNIT_REASON)
         engine.wanted.add(TIMERS)
     for units in _find_units(engine, cuts) if cuts else ():
-        done, cut, place = 0, engine.world.dequeue_get.cut, units.slot % SPAN
-        if units.aside:
-            cut = engine.world.aside.cut
+        done, cut = 0, engine.near.cut
+        place = units.slot % len(cut)
         while cut[place]:
             before = done
             done = int(claim_found(engine.world, units, done, engine.clock.now_ms))
@@ -83,13 +80,10 @@ def scan_slots(engine: Engine, waits: Callable[[], bool]) -> None:
 
 def _cuts(engine: Engine) -> list[Cut]:
     """Return the slots that are cut; they stay so until this thread has claimed their units."""
-    world, cuts = engine.world, list[Cut]()
-    for aside, get in enumerate((world.dequeue_get, world.aside)):
-        if get.cut.any():
-            walked = int(get.walked_slot)
-            slots = range(walked, walked + SPAN)
-            cuts += [Cut(aside, s, int(get.cut[s % SPAN])) for s in slots if get.cut[s % SPAN]]
-    return cuts
+    get, cut = engine.world.dequeue_get, engine.near.cut
+    slots = np.arange(get.walked_slot, get.claimed_slot)
+    slots = slots[cut[slots % len(cut)] != 0]
+    return [Cut(slot, int(cut[slot % len(cut)])) for slot in slots.tolist()]
 
 
 def _find_units(engine: Engine, cuts: list[Cut]) -> list[FoundUnits]:
@@ -107,7 +101,7 @@ def _find_units(engine: Engine, cuts: list[Cut]) -> list[FoundUnits]:
         for units, cut in zip(found, cuts, strict=True):
             units.append(part.offset[sound & (slots == cut.slot) & (part.offset < cut.below)])
     return [
-        FoundUnits(cut.aside, cut.slot, np.concatenate(units)[::-1].copy())
+        FoundUnits(cut.slot, np.concatenate(units)[::-1].copy())
         for cut, units in zip(cuts, found, strict=True)
     ]
 
@@ -115,15 +109,14 @@ def _find_units(engine: Engine, cuts: list[Cut]) -> list[FoundUnits]:
 @kernel_later
 def leave_chain(world: World, offset: int) -> None:
     """Leave the rest of the chain that is claimed from `offset` on. Takes near. O(1)."""
+    get, near = world.dequeue_get, world.near
     lock_acquire(world.near_lock)
-    for aside in range(2):
-        get = world.dequeue_get
-        if aside == 1:
-            get = world.aside
-        if get.claim_offset == offset:
-            get.cut[(get.claimed_slot - 1) & (SPAN - 1)] = get.claim_below
-            get.claim_offset = NO_UNIT
-            note_walked(get)
+    for slot in (get.owed_slot, get.claimed_slot - 1):
+        place = slot_place(near, slot)
+        if get.owed_slot <= slot < get.claimed_slot and near.owed[place] == offset:
+            near.cut[place] = near.below[place]
+            near.owed[place] = NO_UNIT
+            note_walked(get, near)
     lock_release(world.near_lock)
 
 
@@ -134,26 +127,24 @@ def claim_found(world: World, units: FoundUnits, start: int, now_ms: int) -> int
     Not at the end if there is a need or no room, or if another thread runs dequeue-get's step: call
     again. With the last one the slot is walked whole. Takes near, for rolls wheel too. O(units).
     """
-    mine, get, done = world.dequeue_get.thread, world.dequeue_get, start
-    place = units.slot & (SPAN - 1)
-    if units.aside == 1:
-        get = world.aside
+    mine, near, done = world.dequeue_get.thread, world.near, start
+    place = slot_place(near, units.slot)
     if exchange_word(mine, "token", 1) != 0:
         return start
     before = step_as(DEQUEUE_GET)
     exchange_word(mine, "step", mine.step + 1)
     stop = start
-    while mine.need == needs.NOTHING and get.cut[place] != 0 and done == stop:
+    while mine.need == needs.NOTHING and near.cut[place] != 0 and done == stop:
         stop = min(len(units.offsets), done + _HOLD_COUNT)
         for i in range(done, stop):  # without a lock their pages come into memory
             buf = segment_at(world.timerlog, units.offsets[i])
             if len(buf) > 0:
                 touch_to_read(buf, units.offsets[i] % world.timerlog.segment_bytes)
         lock_acquire(world.near_lock)
-        done = _claim_some(world, get, units, done, stop, now_ms)
+        done = _claim_some(world, units, done, stop, now_ms)
         if done == len(units.offsets):
-            get.cut[place] = 0
-            note_walked(get)
+            near.cut[place] = 0
+            note_walked(world.dequeue_get, near)
         lock_release(world.near_lock)
     publish(mine, "step", mine.step + 1)
     step_as(before)
@@ -162,21 +153,21 @@ def claim_found(world: World, units: FoundUnits, start: int, now_ms: int) -> int
 
 
 @inlined
-def _claim_some(
-    world: World, get: DequeueGet, units: FoundUnits, start: int, stop: int, now_ms: int
-) -> int:
+def _claim_some(world: World, units: FoundUnits, start: int, stop: int, now_ms: int) -> int:
     """Claim units from `start` on; return where it ended: before `stop` if it must wait."""
-    mine, slot, aside = world.dequeue_get.thread, units.slot, units.aside
+    mine, slot = world.dequeue_get.thread, units.slot
     for i in range(start, stop):
         offset = units.offsets[i]
-        previous = claim_unit(world, slot, aside, offset, now_ms)
+        previous = claim_unit(world, slot, OWED, offset, now_ms)
         if previous == IS_ROLL:
             lock_acquire(world.wheel_lock)
-            previous = hop(world, slot, aside, offset, now_ms)
+            previous = hop(world, slot, offset, now_ms)
             lock_release(world.wheel_lock)
         if previous == NO_DUE:
             if mine.need != needs.DAMAGED_TIMERLOG:
                 return i
             mine.need = needs.NOTHING  # it was damaged since it was found
-        get.cut[slot & (SPAN - 1)] = offset  # who begins anew does not claim it again
+        world.near.cut[slot_place(world.near, slot)] = (
+            offset  # who begins anew does not claim it again
+        )
     return stop

@@ -19,7 +19,7 @@ from timerstore.jit.record import Bytes, Words, observe
 from timerstore.services.world.state import PASS_COLUMNS, PASS_FIRST_COPY
 from timerstore.services.world.world import World
 from timerstore.wheel.checksums import PAGE_BYTES
-from timerstore.wheel.near import PLACES
+from timerstore.wheel.near import slot_place
 from timerstore.wheel.timerwheel import PAGE_CAPTURED, PAGE_CLEAN
 
 _READ: Final = 0
@@ -115,9 +115,9 @@ def _capture(
         lock_release(world.fire_lock)
         return False
     oldest = min(end, world.cancelled.held_from)
-    oldest = min(oldest, world.dequeue_put.front_copy)
-    hops_from = min(world.timerlog.end, world.dequeue_put.front_hop)
-    for place in range(PLACES):  # of slots that are claimed and not passed; the others have none
+    hops_from = world.timerlog.end
+    for slot in range(world.dequeue_put.passed_slot, world.dequeue_get.claimed_slot):
+        place = slot_place(near, slot)
         oldest = min(oldest, near.first_copy[place])
         hops_from = min(hops_from, near.first_hop[place])
     for i in range(world.cleaning.pass_count):

@@ -48,6 +48,7 @@ from timerstore.timelog.files.derived import Stamp
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import sealed, write_json
 from timerstore.timelog.files.oserrors import store_error
+from timerstore.wheel.near import give_back
 
 log = logging.getLogger("timerstore")
 
@@ -87,6 +88,7 @@ class Flusher:
         self.waiting_since_ms: int | None = None
         self.sync_count = 0
         self.checkpoint_count = 0
+        self._kept_slot = 0  # memory of slots before it was given back
         self._flushed_s = time.monotonic()
         self._flushed_timerlog = engine.timerlog.end
         self._flushed_index = engine.queues.table.next_index.copy()
@@ -211,6 +213,12 @@ class Flusher:
             # One word, which the services only read: no lock is needed.
             with acting_as(FLUSH):
                 world.flush.checkpointed_slot = captured.read_slot
+            self._kept_slot = give_back(
+                engine.near,
+                self._kept_slot or captured.read_slot,
+                captured.read_slot,
+                captured.claimed_slot,
+            )
             if self.on_checkpoint is not None:
                 self.on_checkpoint()
             engine.disk.keep_spare()

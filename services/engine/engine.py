@@ -27,7 +27,7 @@ from timerstore.services.engine.key_files import KeyFiles
 from timerstore.services.engine.rebuild import QUEUES, TIMERS, Wanted
 from timerstore.services.engine.sizes import find_sizes
 from timerstore.services.world import needs
-from timerstore.services.world.aside import FIRST_COUNT
+from timerstore.services.world.claims import FIRST_COUNT
 from timerstore.services.world.clock import Clock
 from timerstore.services.world.damage import Damage
 from timerstore.services.world.level_arrays import RETRY_WAIT_MS_MAX, new_level_table
@@ -51,7 +51,7 @@ from timerstore.timelog.writing.append import (
 )
 from timerstore.timelog.writing.consumequeue import ConsumeQueues
 from timerstore.wheel.cancelled import CancelledTimers
-from timerstore.wheel.near import new_near_wheel
+from timerstore.wheel.near import begin_slots, new_near_wheel
 from timerstore.wheel.sets import new_table
 from timerstore.wheel.settings import Settings
 from timerstore.wheel.timerwheel import TimerWheel
@@ -131,7 +131,9 @@ class Engine:
         self.holds = Holds(self.commitlog, self.timerlog)
         wheel = path / "timerwheel"
         self.wheel = TimerWheel(disk, wheel, config.wheel_slot_count, is_gone=timers_gone)
-        self.near = new_near_wheel(config.precision_ms, config.near_count_max)
+        self.near = new_near_wheel(
+            config.precision_ms, config.near_count_max, config.wheel_slot_count // 2
+        )
         self.levels = new_level_table(self.level_ms, config.level_batch_count)
         self.adopt_levels()
         self._level_files: dict[int, MappedFile] = {}  # what `levels` points into
@@ -247,27 +249,19 @@ class Engine:
             world.cleaning.timerlog_start = self.timerlog.start
 
     def move_to(self, passed_slot: int, claimed_slot: int) -> None:
-        """Set R, also as checkpointed, and C, with nothing in between. While no step runs."""
+        """Set R, also as checkpointed, and C, with nothing in between. While no step runs.
+
+        Also how much of what is owed goes before all else.
+        """
         world = self.world
         with acting_as(ALONE):
-            world.dequeue_put.passed_slot = world.dequeue_put.front_slot = passed_slot
+            world.dequeue_put.passed_slot = passed_slot
             world.flush.checkpointed_slot = passed_slot
-            world.dequeue_get.claimed_slot = world.dequeue_get.walked_slot = claimed_slot
-            world.dequeue_get.emptied_ms = passed_slot * self.precision_ms
-
-    def put_aside(self, now_ms: int) -> None:
-        """Put aside what has ended by now, see aside.py. Before any slot is claimed."""
-        world, now_slot = self.world, now_ms // self.precision_ms
-        passed_slot = world.dequeue_put.passed_slot
-        if not passed_slot < now_slot < passed_slot + world.settings.slot_count // 2:
-            return
-        with acting_as(ALONE):
-            aside, front = world.aside, world.dequeue_get
-            aside.claimed_slot = aside.walked_slot = passed_slot
-            aside.emptied_ms, aside.first_count = passed_slot * self.precision_ms, FIRST_COUNT
-            front.claimed_slot = front.walked_slot = now_slot
-            front.emptied_ms = now_slot * self.precision_ms
-            world.dequeue_put.front_slot = world.dequeue_put.aside_stop = now_slot
+            get = world.dequeue_get
+            get.claimed_slot = get.owed_slot = get.walked_slot = claimed_slot
+            get.emptied_ms[:] = passed_slot * self.precision_ms
+            get.first_count = get.first_max = FIRST_COUNT
+            begin_slots(self.near, passed_slot, claimed_slot)
 
     def use_done(self, done: Words, count: int) -> None:
         """Make kernels pass by the sources in this map; before services run."""

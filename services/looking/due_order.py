@@ -21,7 +21,6 @@ from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.instant import Instant
 from timerstore.services.looking.slot_units import chain_units
 from timerstore.services.looking.timer_places import (
-    begun_chains,
     level_messages,
     seen_units,
     unlinked_messages,
@@ -95,7 +94,6 @@ class DueOrder:
         self._add(instant.messages, instant.due_ms, AT_THE_EARLIEST)
         self._add(unlinked, np.zeros(len(unlinked), np.int64), AT_THE_EARLIEST)
         self._add(*level_messages(engine, instant), OF_LEVEL)
-        self._read_chains(begun_chains(instant.snapshot))
         self._read_slots()  # R's holds what was overdue when it was linked
 
     def next(self, count: int) -> tuple[Places, tuple[int, int]]:
@@ -174,10 +172,8 @@ class DueOrder:
             said = units[kept]
             known = np.where(said.due_ms == NOT_SAID, AT_THE_EARLIEST, EXACT)
             # Of a roll it says the slot; of what hopped into its own slot, or a broker linked, that
-            # is its own. Only in R's, the first of a range, may be what was overdue by then.
-            is_behind_r = said.leads_to > at.claimed
-            is_behind_r |= (at.aside_claimed < said.leads_to) & (said.leads_to < at.aside_stop)
-            leads = (said.magic & fmt.UNIT_ROLL != 0) | is_behind_r
+            # is its own. Only in R's may be what was overdue by then.
+            leads = (said.magic & fmt.UNIT_ROLL != 0) | (said.leads_to > at.read)
             leads &= (known == AT_THE_EARLIEST) & (said.leads_to != NOT_SAID)
             known[leads], said.due_ms[leads] = IN_A_SLOT, said.leads_to[leads] * precision_ms
             said.due_ms[known == AT_THE_EARLIEST] = 0

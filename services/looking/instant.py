@@ -24,7 +24,6 @@ from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.record import Bytes, Rows, Words, observe
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.holds import Hold
-from timerstore.services.world.aside import is_aside
 from timerstore.services.world.floor import Floor
 from timerstore.services.world.rings import RING_COUNT, place_of, waiting_count
 from timerstore.services.world.state import PASS_COLUMNS, PASS_COUNT_MAX
@@ -33,26 +32,24 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import NO_UNIT
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
 from timerstore.wheel.cancelled import copy_cancelled
-from timerstore.wheel.near import list_entries
+from timerstore.wheel.near import list_entries, slot_place
 from timerstore.wheel.place import ring_top
 from timerstore.wheel.timerwheel import next_used_slot, slot_last
 
-_CLAIMED: Final = 0
-_CLAIM_OFFSET: Final = 1
-_TOP: Final = 2
-_TIMERLOG_END: Final = 3
-_LINKED: Final = 4
-_QUEUE_END: Final = 5
-_MESSAGES: Final = 6
-_CANCELLED_LENGTH: Final = 7
-_CANCELLED: Final = 8
-_COUNT: Final = 9
-_LEVELS: Final = 10
-_ASIDE_CLAIMED: Final = 11
-_ASIDE_STOP: Final = 12
-_ASIDE_OFFSET: Final = 13
-_FLOOR: Final = 14
-_PASSES: Final = 15
+_READ: Final = 0
+_CLAIMED: Final = 1
+_OWED: Final = 2
+_TOP: Final = 3
+_TIMERLOG_END: Final = 4
+_LINKED: Final = 5
+_QUEUE_END: Final = 6
+_MESSAGES: Final = 7
+_CANCELLED_LENGTH: Final = 8
+_CANCELLED: Final = 9
+_COUNT: Final = 10
+_LEVELS: Final = 11
+_FLOOR: Final = 12
+_PASSES: Final = 13
 _CURSORS: Final = 16
 _SLACK: Final = 4_096
 _SLOTS_AT_FIRST: Final = 1_024
@@ -61,11 +58,9 @@ _SLOTS_AT_FIRST: Final = 1_024
 class Snapshot(NamedTuple):
     """The cursors of one moment. Units do not change, so chains are walked later."""
 
+    read: int
     claimed: int
-    claim_offset: int  # the rest of the slot before `claimed`, if it is half claimed
-    aside_claimed: int  # slots in [this, aside_stop) are not claimed either: they were put aside
-    aside_stop: int
-    aside_offset: int  # the rest of the slot before `aside_claimed`, if it is half claimed
+    owed: Rows  # int64[n, 2]: the claimed slots whose chains are to be walked, from which unit on
     top: int
     timerlog_end: int
     queue_start: int
@@ -84,7 +79,7 @@ class Instant(NamedTuple):
     pending_count: int
     level_start: Words  # of each delay level: the index of the first that waits
     level_stop: Words
-    slots: Words  # int64[n, 2]: the used slots not claimed, in order, with each one's last unit
+    slots: Rows  # int64[n, 2]: the slots to be walked, in order, from which unit on
 
 
 @kernel_ahead
@@ -92,6 +87,7 @@ def _capture(
     world: World,
     cursors: Words,
     waiting: Rows,
+    owed: Rows,
     cancelled: Bytes,
     level_start: Words,
     level_stop: Words,
@@ -99,7 +95,8 @@ def _capture(
 ) -> bool:
     """Capture; False, with the lengths that are needed in `cursors`, if it does not fit.
 
-    `waiting`: int64[2, n], the messages, and when each is due at the earliest. `cancelled`:
+    `waiting`: int64[2, n], the messages, and when each is due at the earliest. `owed`: int64[n, 2],
+    as in a Snapshot. `cancelled`:
     uint8[8 * n], or of length 0 if nobody asks for the set.
     """
     messages, due_ms = waiting[0], waiting[1]
@@ -115,6 +112,10 @@ def _capture(
     cursors[_MESSAGES] = count + taken + late_count
     cursors[_CANCELLED] = world.cancelled.count
     cursors[_CANCELLED_LENGTH] = world.cancelled.length
+    cursors[_OWED] = list_owed(world, owed)
+    if cursors[_OWED] > len(owed):
+        _release(world)
+        return False
     if count + taken + late_count > len(messages) or 8 * length > len(cancelled):
         _release(world)
         return False
@@ -127,14 +128,8 @@ def _capture(
         due_ms[count + taken + i] = late.due_ms[place_of(late.ends.head + i)]
     if length > 0:
         copy_cancelled(world.cancelled, cancelled)
+    cursors[_READ] = world.dequeue_put.passed_slot
     cursors[_CLAIMED] = world.dequeue_get.claimed_slot
-    cursors[_CLAIM_OFFSET] = world.dequeue_get.claim_offset
-    cursors[_ASIDE_CLAIMED] = cursors[_ASIDE_STOP] = 0
-    cursors[_ASIDE_OFFSET] = NO_UNIT
-    if is_aside(world):
-        cursors[_ASIDE_CLAIMED] = world.aside.claimed_slot
-        cursors[_ASIDE_STOP] = world.dequeue_put.aside_stop
-        cursors[_ASIDE_OFFSET] = world.aside.claim_offset
     cursors[_TOP] = ring_top(world.settings, observe(world.flush, "checkpointed_slot"))
     cursors[_TIMERLOG_END] = world.timerlog.end
     cursors[_LINKED] = world.enqueue_put.linked_index
@@ -164,6 +159,24 @@ def _release(world: World) -> None:
     lock_release(world.wheel_lock)
     lock_release(world.near_lock)
     lock_release(world.fire_lock)
+
+
+@kernel_ahead
+def list_owed(world: World, owed: Rows) -> int:
+    """Write the claimed slots whose chains are to be walked; count them. Under near.
+
+    `owed`: int64[n, 2], the slot, and from which unit on. What does not fit is only counted.
+    O(claimed slots that were not walked).
+    """
+    near, count = world.near, 0
+    for slot in range(world.dequeue_get.owed_slot, world.dequeue_get.claimed_slot):
+        offset = near.owed[slot_place(near, slot)]
+        if offset != NO_UNIT:
+            if count < len(owed):
+                owed[count, 0] = slot
+                owed[count, 1] = offset
+            count += 1
+    return count
 
 
 @kernel_ahead
@@ -209,16 +222,13 @@ def capture_instant(engine: Engine, *, whole: bool = True) -> Instant:
             return found
         used, at = np.empty((_SLOTS_AT_FIRST, 2), np.int64), found.snapshot
         while True:
-            count = _list_slots(world, at.aside_claimed, at.aside_stop, used, 0)
-            count = _list_slots(world, at.claimed, at.top, used, count)
+            used[: len(at.owed)] = at.owed[: len(used)]
+            count = _list_slots(world, at.claimed, at.top, used, len(at.owed))
             if count <= len(used):
                 break
             used = np.empty((count + _SLACK, 2), np.int64)
-        first = at.claimed
-        if at.aside_claimed < at.aside_stop:
-            first = at.aside_claimed
         # A slot's place in the ring is used again only once a checkpoint lies behind the slot.
-        if world.flush.checkpointed_slot <= first:
+        if world.flush.checkpointed_slot <= at.claimed:
             break
     return found._replace(slots=used[:count])
 
@@ -227,28 +237,28 @@ def _capture_cursors(world: World, hold: Hold, with_cancelled: bool) -> Instant:
     cursors = np.zeros(_CURSORS, np.int64)
     start, stop = np.zeros(fmt.LEVEL_COUNT_MAX, np.int64), np.zeros(fmt.LEVEL_COUNT_MAX, np.int64)
     passes = np.zeros(PASS_COUNT_MAX * PASS_COLUMNS, np.int64)
-    count, length = world.near.count, 1
+    count, length, owed_count = world.near.count, 1, 0
     if world.cancelled.count:
         length = world.cancelled.length
     while True:
         waiting = np.empty((2, count + count // 8 + 2 * RING_COUNT), np.int64)
+        owed = np.zeros((owed_count + _SLOTS_AT_FIRST, 2), np.int64)
         cancelled = np.empty(length if with_cancelled else 0, np.int64)
         waiting.fill(0)  # touch the pages now, and not under the lock
         cancelled.fill(0)
-        told = waiting, cancelled.view(np.uint8)
+        told = waiting, owed, cancelled.view(np.uint8)
         if _capture(world, cursors, *told, start, stop, passes):
             break
         count, length = int(cursors[_MESSAGES]), int(cursors[_CANCELLED_LENGTH])
+        owed_count = int(cursors[_OWED])
     levels = int(cursors[_LEVELS])
     in_set = int(cursors[_CANCELLED_LENGTH]) if with_cancelled and cursors[_CANCELLED] else 0
     passes = passes.reshape(-1, PASS_COLUMNS)[: cursors[_PASSES]]
     floor = Floor(int(cursors[_FLOOR]), passes, world.hopped)
     snapshot = Snapshot(
+        read=int(cursors[_READ]),
         claimed=int(cursors[_CLAIMED]),
-        claim_offset=int(cursors[_CLAIM_OFFSET]),
-        aside_claimed=int(cursors[_ASIDE_CLAIMED]),
-        aside_stop=int(cursors[_ASIDE_STOP]),
-        aside_offset=int(cursors[_ASIDE_OFFSET]),
+        owed=owed[: int(cursors[_OWED])],
         top=int(cursors[_TOP]),
         timerlog_end=int(cursors[_TIMERLOG_END]),
         queue_start=int(cursors[_LINKED]),

@@ -21,13 +21,6 @@ from timerstore.timelog.bytes.unit import NO_UNIT, Units
 _NOTHING: Final = np.zeros(0, np.int64)
 
 
-def begun_chains(at: Snapshot) -> Words:
-    """Return the slots that are half claimed: int64[n, 2], with the unit to begin at."""
-    begun = [(at.claimed - 1, at.claim_offset), (at.aside_claimed - 1, at.aside_offset)]
-    chains = [each for each in begun if each[1] != NO_UNIT]
-    return np.array(chains, np.int64).reshape(-1, 2)
-
-
 def unlinked_messages(engine: Engine, at: Snapshot) -> Words:
     """Return the timer messages that had no unit yet."""
     if at.queue_end <= at.queue_start:
@@ -36,14 +29,14 @@ def unlinked_messages(engine: Engine, at: Snapshot) -> Words:
     return entries["offset"].astype(np.int64)
 
 
-def half_claimed(engine: Engine, at: Snapshot) -> Words:
-    """Return the messages of the units that are still to be claimed of slots that were begun."""
-    parts = [slot_messages(engine, at, *each) for each in begun_chains(at).tolist()]
-    return np.concatenate([_NOTHING, *parts])
-
-
-def slot_messages(engine: Engine, at: Snapshot, slot: int, start: int = NO_UNIT) -> Words:
-    """Return the messages of a slot's units, as the snapshot saw them, from `start` back."""
+def slot_messages(engine: Engine, at: Snapshot, slot: int) -> Words:
+    """Return the messages of a slot's units that were not claimed, as the snapshot saw them."""
+    start = NO_UNIT
+    if slot < at.claimed:
+        owed = at.owed[at.owed[:, 0] == slot, 1]
+        if not len(owed):
+            return _NOTHING
+        start = int(owed[0])
     units_of = slot_units(engine, slot, start, hold=at.hold)
     parts = [units.message[seen_units(engine, units, at)] for units in units_of]
     return np.concatenate([_NOTHING, *parts])

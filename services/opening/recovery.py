@@ -299,11 +299,10 @@ def _take_the_key_index(this: Recovery) -> None:
     this.engine.keys.open(this.engine.world, this.stamp)
 
 
-def _put_aside(this: Recovery) -> None:
-    """Put aside what has been overdue for longer than the wheel reaches."""
+def _begin_to_count(this: Recovery) -> None:
+    """From here on services change what was counted."""
     this.findings.pending_count = this.engine.pending_count()
     this.engine.count_lost = True
-    this.engine.put_aside(this.now_ms)
 
 
 def _make_durable(this: Recovery) -> None:
@@ -363,7 +362,7 @@ OPENING: Final = (
     Step(_settle_the_counts),
     Step(_complete_a_reschedule, lambda this: this.log.last is not None),
     Step(_take_the_key_index),
-    Step(_put_aside),
+    Step(_begin_to_count),
     Step(_make_durable),
 )
 """The steps in their order; docs/recovery.md says what each relies on."""

@@ -1,11 +1,13 @@
 """Dequeue-get: takes what is due out of the wheel.
 
-Claiming walks a slot's chain in the timer log, newest first, into the near wheel; what was linked
-afterwards comes from enqueue-put as late arrivals. Taking moves what the clock has reached, in the
-order of due time, to the dequeue-put queue; a slot's plain deletes follow once it has ended and all
-of its timers were handed on. The near wheel is its own. It moves `claimed_slot`, and R with it over
-slots without units. What was put aside when the store was opened is a second range of slots beside
-that, see `aside.py`. After RocketMQ's `TimerMessageStore.TimerDequeueGetService`.
+Claiming walks slots' chains in the timer log, newest first, into the near wheel; what was linked
+afterwards comes from enqueue-put as late arrivals. What is met in time goes into the near wheel's
+first ring, with these; what was left, because a page was missing, is owed, and goes into the second
+(`services/world/claims.py`). Taking moves what the clock has reached, in the order of due time, to
+the dequeue-put queue, of the first ring first; a slot's plain deletes follow once it has ended, and
+all timers of it and of the slots before were handed on. The near wheel is its own. It moves
+`claimed_slot`, and R with it over slots without units. After RocketMQ's
+`TimerMessageStore.TimerDequeueGetService`.
 
 How rolls hop (`tests/models/rules_model.py` has each rule with a wrong variant):
 
@@ -32,22 +34,15 @@ from timerstore.jit.intrinsics import get_i32, get_i64, get_u32, touch_to_read
 from timerstore.jit.kernel import inlined
 from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.record import Bytes, Words, observe, publish
-from timerstore.jit.system import steady_ns
+from timerstore.jit.system import is_resident, steady_ns
 from timerstore.services.pipeline.jump import jump
 from timerstore.services.pipeline.link_units import has_unit_room, write_unit
 from timerstore.services.world import needs
-from timerstore.services.world.aside import (
-    aside_of,
-    base_slot,
-    claim_limit,
-    is_aside,
-    last_straggler,
-    near_slot,
-)
+from timerstore.services.world.claims import claim_last, owed_stop, ring_stop
 from timerstore.services.world.floor import find_in, is_superseded
 from timerstore.services.world.rings import RING_COUNT, place_of, waiting_count
 from timerstore.services.world.stages import READ_UNITS, count_stage
-from timerstore.services.world.state import DequeueGet, note_walked, tell_need
+from timerstore.services.world.state import note_walked, tell_need
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, exact_due_ms, read_message
@@ -66,22 +61,23 @@ from timerstore.wheel.near import (
     ENTRY_DUE,
     ENTRY_INFO,
     ENTRY_MESSAGE,
-    KEPT_PLACE,
+    FRONT,
+    NO_DELETE,
     NONE,
-    SPAN,
+    OWED,
     NearTimer,
     bucket_at,
+    near_begin_slot,
     near_drop_delete,
     near_has_room,
     near_insert,
     near_insert_delete,
-    near_keep_deletes,
     near_last_delete,
     near_pop,
     near_room,
     overdue_bucket,
     pack_info,
-    ring_buckets,
+    ring_count,
     slot_place,
 )
 from timerstore.wheel.place import place, ring_top
@@ -89,13 +85,9 @@ from timerstore.wheel.timerwheel import slot_last
 
 CLAIM_UNITS: Final = 2_048
 """Units that one step walks at most: near is held for tens of microseconds."""
-TOUCH_NS: Final = 500_000
-"""So long a step waits for pages; at 100 µs each a disk brings some of them."""
 TAKE_COUNT: Final = 1_024
 COLD_COUNT: Final = 256
 """If pages were missing lately, so many wait for theirs before what falls due now, at most."""
-_KEEP_CHUNKS: Final = 64
-"""Chunks of deletes that are kept in one hold of wheel."""
 HOP_COUNT: Final = 64
 """Units that hop in one hold of wheel: some 15 µs."""
 # What reading a unit, or its message, comes to.
@@ -112,52 +104,45 @@ def dequeue_get(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
 
     `is_timed`: count what reading units takes. `clock`: scratch of this thread.
     """
-    jumped = jump(world, now_ms)
-    front_ready, aside_ready = _touch_chain(world, world.dequeue_get, 0, now_ms, clock), 0
-    if is_aside(world):
-        aside_ready = _touch_chain(world, world.aside, 1, now_ms, clock)
+    get, jumped = world.dequeue_get, jump(world, now_ms)
+    is_cold = observe(world.prefetch, "is_active") != 0
+    last, owed_to = claim_last(world, now_ms), min(owed_stop(world), ring_stop(world, OWED))
+    front_ready = _touch_chains(world, FRONT, last + 1, now_ms, is_cold, clock)
+    owed_ready = _touch_chains(world, OWED, owed_to, now_ms, is_cold, clock)
     lock_acquire(world.near_lock)
     done = jumped + _take_late(world, now_ms)
-    # An old R only makes it wait. R is read before slots are claimed: if the ring has wrapped, what
-    # follows must not look at the buckets before R.
-    front, read, waits = base_slot(world, 0), base_slot(world, 1), is_aside(world)
-    goes_first = waits and world.aside.first_count > 0
+    began_ns = 0
+    if is_timed:
+        began_ns = steady_ns(clock)
+    claimed = claim(world, last, now_ms, front_ready, is_cold)
+    claimed += _claim_owed(world, owed_to, now_ms, owed_ready)
+    if is_timed and claimed > 0:
+        count_stage(world.stages, READ_UNITS, claimed, steady_ns(clock) - began_ns)
+    if get.owed_slot >= owed_stop(world) and world.near.owed_count == 0:
+        get.first_count = get.first_max
+    first = not is_cold and get.first_count > 0 and _is_owed_due(world, now_ms)
+    taken = 0
     for turn in range(2):
-        aside = 1 - turn if goes_first else turn
-        get, base, ready = world.dequeue_get, front, front_ready
-        if aside == 1:
-            get, base, ready = world.aside, read, aside_ready
-        if aside == 1 and not waits:
-            break
-        began_ns = 0
-        if is_timed:
-            began_ns = steady_ns(clock)
-        limit = claim_limit(world, aside, base, now_ms)
-        worked = claim(world, get, aside, limit, now_ms, ready)
-        if is_timed and worked > 0:
-            count_stage(world.stages, READ_UNITS, worked, steady_ns(clock) - began_ns)
-        is_second = waits and aside == 0 and world.aside.first_count > 0
-        if not is_second or _is_handed_on(world) or near_room(world.near) <= 0:
-            worked += take(world, get, aside, now_ms, base)
-            if aside == 0 and waits:
-                worked += _keep_deletes(world, now_ms, base)
-            else:
-                worked += _hand_on_deletes(world, get, aside, now_ms, base)
-        if aside == 1:
-            worked += _hand_on_kept(world, read)
-            world.aside.first_count -= worked
-        done += worked
+        ring = OWED if first == (turn == 0) else FRONT
+        if ring == OWED or not (first and _is_owed_due(world, now_ms)):
+            taken += take(world, ring, now_ms, is_cold)
+    if first:
+        get.first_count -= claimed + taken
+    done += claimed + taken + _hand_on_deletes(world, now_ms)
     lock_release(world.near_lock)
     return done
 
 
 @inlined
-def _is_handed_on(world: World) -> bool:
-    """Tell whether all timers that were put aside were handed on."""
-    waiting = 0
-    for i in range(SPAN, 2 * SPAN):
-        waiting += world.near.waiting[i]
-    return waiting == 0 and world.aside.walked_slot >= world.dequeue_put.aside_stop
+def _is_owed_due(world: World, now_ms: int) -> bool:
+    """Tell whether anything that is or was owed is due; of what is owed if there is room for it."""
+    get, near = world.dequeue_get, world.near
+    if near_room(near) > 0:
+        if get.owed_slot < min(owed_stop(world), now_ms // world.settings.precision_ms):
+            return True
+    if near.owed_count == 0:
+        return False
+    return get.emptied_ms[OWED] <= now_ms or near.head[overdue_bucket(near, OWED)] != NONE
 
 
 @inlined
@@ -165,113 +150,177 @@ def _take_late(world: World, now_ms: int) -> int:
     """Take late arrivals into the near wheel; return how many."""
     ring, head = world.late_ring, world.late_ring.ends.head
     count, done = min(waiting_count(ring.ends), CLAIM_UNITS), 0
-    while done < count:
+    while done < count and near_has_room(world.near):
         at = place_of(head + done)
-        slot, aside = near_slot(world, ring.slot[at]), aside_of(world, ring.slot[at])
-        if not near_has_room(world.near, slot_place(slot, aside)):
-            break
-        due_ms, message, size = ring.due_ms[at], ring.message[at], ring.size[at]
-        timer = NearTimer(due_ms, message, size, slot, ring.magic[at], aside)
-        _take_in(world, timer, now_ms, False)
+        due_ms, slot = ring.due_ms[at], ring.slot[at]
+        timer = NearTimer(due_ms, ring.message[at], ring.size[at], slot, ring.magic[at], FRONT)
+        # What its slot holds may be far behind what is taken now: it does not wait for that.
+        _take_in(world, timer, now_ms, now_ms // world.settings.precision_ms > slot, False)
         done += 1
     publish(ring.ends, "head", head + done)
     return done
 
 
 @inlined
-def _take_in(world: World, timer: NearTimer, now_ms: int, in_front: bool) -> None:
-    """Take a unit of a claimed slot, no roll, into the near wheel. O(1)."""
-    near, (due_ms, message, size, slot, magic, aside) = world.near, timer
+def _take_in(world: World, timer: NearTimer, now_ms: int, is_overdue: bool, in_front: bool) -> None:
+    """Take a unit of a claimed slot, no roll, into the near wheel. O(1).
+
+    `is_overdue`: if it is due, it is taken next, and not in the order of its due time.
+    """
+    near, (due_ms, message, size, slot, magic, ring) = world.near, timer
     if magic & fmt.UNIT_DELETE != 0:
-        near_insert_delete(near, message, size, slot_place(slot, aside), magic)
+        near_insert_delete(near, message, size, slot_place(near, slot), magic)
         return
-    precision = world.settings.precision_ms
-    if due_ms < slot * precision and due_ms <= now_ms:  # a later slot stands in for its own
-        near_insert(near, overdue_bucket(near, aside), timer, in_front)
+    precision, emptied_ms = world.settings.precision_ms, world.dequeue_get.emptied_ms
+    # A later slot stands in for its own: if it is due, it is behind that.
+    if due_ms <= now_ms and (is_overdue or due_ms < slot * precision):
+        near_insert(near, overdue_bucket(near, ring), timer, in_front)
         return
     due_ms = min(due_ms, (slot + 2) * precision)  # at most one slot later (a broker's)
-    timer = NearTimer(due_ms, message, size, slot, magic, aside)
-    near_insert(near, bucket_at(near, due_ms, aside), timer, in_front)
-    get = world.aside if aside == 1 else world.dequeue_get
-    get.emptied_ms = min(get.emptied_ms, due_ms)
+    timer = NearTimer(due_ms, message, size, slot, magic, ring)
+    near_insert(near, bucket_at(near, due_ms, ring), timer, in_front)
+    emptied_ms[ring] = min(emptied_ms[ring], due_ms)
 
 
 @inlined
-def _touch_chain(world: World, get: DequeueGet, aside: int, now_ms: int, clock: Words) -> int:
-    """Wait for the pages of the units that are claimed next, without a lock; return how many.
+def _touch_chains(
+    world: World, ring: int, stop: int, now_ms: int, is_cold: bool, clock: Words
+) -> int:
+    """Return how many units before slot `stop` that a ring takes next have their pages in memory.
 
-    What is linked before these meanwhile is in memory. If pages were missing lately it waits for
-    TOUCH_NS at most: what is due fires meanwhile.
+    What is linked before these meanwhile is in memory. Without a lock it waits for the pages; if
+    some were missing lately `touch_ns` at most, and of the front not at all: what is due fires
+    meanwhile. There the message's page is to be in memory as well.
     """
-    slot, last = get.claimed_slot, claim_limit(world, aside, base_slot(world, aside), now_ms)
-    offset, count, is_cold = get.claim_offset, 0, observe(world.prefetch, "is_active") != 0
-    until_ns = 0
-    if is_cold:
-        until_ns = steady_ns(clock) + TOUCH_NS
+    get, near, log = world.dequeue_get, world.near, world.timerlog
+    slot = get.owed_slot
+    if ring == FRONT:
+        slot = get.claimed_slot - 1
+        if get.is_walking == 0:  # a slot that has ended is owed
+            slot = max(get.claimed_slot, now_ms // world.settings.precision_ms)
+    offset, count, until_ns = NO_UNIT, 0, 0
+    if is_cold and ring == OWED:
+        until_ns = steady_ns(clock) + get.touch_ns
     while count < CLAIM_UNITS:
         if offset < world.cleaning.timerlog_start:  # NO_UNIT, or it was removed
-            if slot > last:
-                break
-            offset = slot_last(world.wheel, slot)
+            if slot >= stop:
+                return CLAIM_UNITS
+            offset = near.owed[slot_place(near, slot)]
+            if slot >= get.claimed_slot:
+                offset = slot_last(world.wheel, slot)
             slot += 1
             continue
-        buf = segment_at(world.timerlog, offset)
-        at = offset % world.timerlog.segment_bytes
+        buf = segment_at(log, offset)
+        at = offset % log.segment_bytes
         if not _is_there(world, offset) or at + fmt.UNIT_BYTES > len(buf):
-            break  # who claims it stops there
-        touch_to_read(buf, at + fmt.UNIT_BYTES - 1)
+            return CLAIM_UNITS  # who claims it stops there
+        if is_cold and ring == FRONT:
+            if not _is_in_memory(world, buf, at):
+                return count
+        else:
+            touch_to_read(buf, at + fmt.UNIT_BYTES - 1)
         previous = get_i64(buf, at + fmt.UNIT_PREV_AT)
         count += 1
-        if is_cold and steady_ns(clock) >= until_ns:
+        if until_ns > 0 and steady_ns(clock) >= until_ns:
             return count
         if previous >= offset:
-            break
+            return CLAIM_UNITS
         offset = previous
-    return CLAIM_UNITS
+    return count
 
 
 @inlined
-def claim(world: World, get: DequeueGet, aside: int, last: int, now_ms: int, ready: int) -> int:
-    """Walk chains of a range's slots, up to `last`, into the near wheel; what rolls hops on.
+def _is_in_memory(world: World, buf: Bytes, at: int) -> bool:
+    """Tell whether a unit is, and its message's first page; also where there is no such message."""
+    pages, log = world.dequeue_get.pages, world.commitlog
+    if not is_resident(buf, at, fmt.UNIT_BYTES, pages):
+        return False
+    if get_i32(buf, at + fmt.UNIT_MAGIC_AT) & fmt.UNIT_ROLL != 0:
+        return True  # it hops
+    message = get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
+    if not 0 <= message < observe(log, "end"):
+        return True
+    held, position = segment_at(log, message), message % log.segment_bytes
+    return len(held) > 0 and is_resident(held, position, 1, pages)
 
-    `ready`: units whose pages are in memory.
+
+@inlined
+def claim(world: World, last: int, now_ms: int, ready: int, is_cold: bool) -> int:
+    """Move C, and walk the front's chains into the first ring; what rolls hops on. Count the work.
+
+    Up to the slot `last`. `ready`: units whose pages are in memory.
     """
-    walked = 0
-    while walked < CLAIM_UNITS:
-        offset = get.claim_offset
-        if offset == NO_UNIT:
+    get, near, precision, done = world.dequeue_get, world.near, world.settings.precision_ms, 0
+    while done < CLAIM_UNITS:
+        if get.is_walking == 0:
             slot = get.claimed_slot
             if slot > last:
                 break
+            place = slot_place(near, slot)
+            if ring_count(near, FRONT) == 0:
+                get.emptied_ms[FRONT] = max(get.emptied_ms[FRONT], slot * precision)
             # Its head is read and C moves as one: what enqueue-put links before is in the chain,
             # and what it links afterwards comes as a late arrival.
             lock_acquire(world.wheel_lock)
-            get.claim_offset = slot_last(world.wheel, slot)
-            get.claim_below = world.timerlog.end
+            near_begin_slot(near, slot, slot_last(world.wheel, slot), world.timerlog.end)
+            in_time = now_ms // precision <= slot < ring_stop(world, FRONT)
+            if in_time and near.owed[place] != NO_UNIT:
+                publish(get, "is_walking", 1)
             publish(get, "claimed_slot", slot + 1)
             lock_release(world.wheel_lock)
-            if get.claim_offset == NO_UNIT:
-                note_walked(get)
-            walked += 1
+            done += 1
             continue
-        if ready <= 0:
+        slot = get.claimed_slot - 1
+        walked = _walk(world, slot, FRONT, now_ms, min(ready, CLAIM_UNITS - done))
+        ready, done = ready - walked, done + walked
+        if near.owed[slot_place(near, slot)] != NO_UNIT and not (ready <= 0 and is_cold):
             break
-        previous = claim_unit(world, get.claimed_slot - 1, aside, offset, now_ms)
+        publish(get, "is_walking", 0)
+    return done
+
+
+@inlined
+def _claim_owed(world: World, stop: int, now_ms: int, ready: int) -> int:
+    """Walk what is owed before `stop` into the second ring, the oldest slot first. Count the work.
+
+    `ready`: units whose pages are in memory.
+    """
+    get, near, done = world.dequeue_get, world.near, 0
+    while get.owed_slot < owed_stop(world):
+        slot = get.owed_slot
+        if near.owed[slot_place(near, slot)] != NO_UNIT:
+            if slot >= stop:
+                break
+            done += _walk(world, slot, OWED, now_ms, min(ready, CLAIM_UNITS) - done)
+            if near.owed[slot_place(near, slot)] != NO_UNIT:
+                break
+        publish(get, "owed_slot", slot + 1)
+    note_walked(get, near)
+    return done
+
+
+@inlined
+def _walk(world: World, slot: int, ring: int, now_ms: int, most: int) -> int:
+    """Take up to `most` units of a claimed slot's chain into a ring, or hop with them; count them.
+
+    Less if there is a need, or no room, or no unit any more.
+    """
+    near, done = world.near, 0
+    place = slot_place(near, slot)
+    while done < most and near.owed[place] != NO_UNIT:
+        offset = near.owed[place]
+        previous = claim_unit(world, slot, ring, offset, now_ms)
         if previous == NO_DUE:
             break
         if previous == IS_ROLL:
-            hopped = _hop_on(world, get, aside, now_ms, ready)
-            walked += hopped
-            ready -= hopped
+            hopped = _hop_on(world, slot, now_ms, most - done)
             if hopped == 0:
                 break
+            done += hopped
         else:
-            get.claim_offset, get.claim_below = previous, offset
-            walked += 1
-            ready -= 1
-        if get.claim_offset == NO_UNIT:
-            note_walked(get)
-    return walked
+            near.owed[place], near.below[place] = previous, offset
+            done += 1
+    return done
 
 
 @inlined
@@ -305,7 +354,7 @@ def _look_at_unit(world: World, buf: Bytes, at: int, slot: int, offset: int) -> 
 
 
 @inlined
-def claim_unit(world: World, slot: int, aside: int, offset: int, now_ms: int) -> int:
+def claim_unit(world: World, slot: int, ring: int, offset: int, now_ms: int) -> int:
     """Take one unit into the near wheel; return the one before it, or NO_DUE with a need.
 
     IS_ROLL, and nothing done, of one that is to hop.
@@ -329,7 +378,7 @@ def claim_unit(world: World, slot: int, aside: int, offset: int, now_ms: int) ->
     magic = get_i32(buf, at + fmt.UNIT_MAGIC_AT)
     if magic & fmt.UNIT_ROLL != 0:
         return IS_ROLL
-    if not near_has_room(world.near, slot_place(slot, aside)):
+    if not near_has_room(world.near):
         return NO_DUE
     message, due_ms = get_i64(buf, at + fmt.UNIT_MESSAGE_AT), said_due_ms(buf, at)
     if due_ms == NOT_SAID:
@@ -337,8 +386,8 @@ def claim_unit(world: World, slot: int, aside: int, offset: int, now_ms: int) ->
         if due_ms == NO_DUE:
             return NO_DUE
     size = get_i32(buf, at + fmt.UNIT_MESSAGE_SIZE_AT)
-    _take_in(world, NearTimer(due_ms, message, size, slot, magic, aside), now_ms, True)
-    world.near.chain[slot_place(slot, aside)] += 1
+    _take_in(world, NearTimer(due_ms, message, size, slot, magic, ring), now_ms, False, True)
+    world.near.chain[slot_place(world.near, slot)] += 1
     return get_i64(buf, at + fmt.UNIT_PREV_AT)
 
 
@@ -362,30 +411,33 @@ def message_due_ms(world: World, message: int, otherwise_ms: int) -> int:
 
 
 @inlined
-def _hop_on(world: World, get: DequeueGet, aside: int, now_ms: int, ready: int) -> int:
-    """Hop with the rolls that come next in a chain, `ready` at most; return how many. Takes wheel.
+def _hop_on(world: World, slot: int, now_ms: int, most: int) -> int:
+    """Hop with the rolls that come next in a chain, `most` at most; return how many. Takes wheel.
 
     O(1) for each.
     """
-    done = 0
+    near, done = world.near, 0
+    place = slot_place(near, slot)
     # Each is linked in the hold in which the claim passes it, and before its slot is walked.
     lock_acquire(world.wheel_lock)
-    while done < min(HOP_COUNT, ready) and _is_there(world, get.claim_offset):
-        previous = hop(world, get.claimed_slot - 1, aside, get.claim_offset, now_ms)
+    while done < min(HOP_COUNT, most) and _is_there(world, near.owed[place]):
+        previous = hop(world, slot, near.owed[place], now_ms)
         if previous == NO_DUE:
             break
-        get.claim_offset, get.claim_below = previous, get.claim_offset
+        near.below[place] = near.owed[place]
+        near.owed[place] = previous
         done += 1
     lock_release(world.wheel_lock)
     return done
 
 
 @inlined
-def hop(world: World, slot: int, aside: int, offset: int, now_ms: int) -> int:
+def hop(world: World, slot: int, offset: int, now_ms: int) -> int:
     """Link one more unit for a roll; return the one before it in its chain. O(1).
 
     NO_DUE if it is no roll, or with a need. It does so at any time of the clock: what is due fires
-    from the slot to which it hops.
+    from the slot to which it hops. Its message may not be in memory: where that slot is claimed, it
+    is owed as well.
     """
     mine, settings = world.dequeue_get.thread, world.settings
     buf = segment_at(world.timerlog, offset)
@@ -429,12 +481,9 @@ def hop(world: World, slot: int, aside: int, offset: int, now_ms: int) -> int:
         publish(world.dequeue_put, "flush_wanted", 1)
         mine.need = needs.FLUSHED
         return NO_DUE
-    to_aside, stands_in = aside_of(world, to), near_slot(world, to)
-    if to_aside == 1:
-        claimed = world.aside.claimed_slot
-    is_late = stands_in < claimed or stands_in > to
+    is_late = to < claimed
     if is_late:
-        if not near_has_room(world.near, slot_place(stands_in, to_aside)):
+        if not near_has_room(world.near):
             return NO_DUE
         if not is_said:
             due_ms = message_due_ms(world, message, due_ms)
@@ -462,52 +511,52 @@ def hop(world: World, slot: int, aside: int, offset: int, now_ms: int) -> int:
             due_ms,
         )
         linked = write_unit(world, to, unit)
-        from_place = slot_place(slot, aside)
+        from_place = slot_place(world.near, slot)
         world.near.first_hop[from_place] = min(world.near.first_hop[from_place], linked)
         world.dequeue_get.hop_count += 1
     if is_late:
-        timer = NearTimer(due_ms, message, size, stands_in, new_magic, to_aside)
-        _take_in(world, timer, now_ms, False)
-        world.near.chain[slot_place(stands_in, to_aside)] += 1
-        if stands_in > to:
-            world.dequeue_get.straggler_slot = max(world.dequeue_get.straggler_slot, stands_in)
+        timer = NearTimer(due_ms, message, size, to, new_magic, OWED)
+        _take_in(world, timer, now_ms, False, False)
+        world.near.chain[slot_place(world.near, to)] += 1
     return get_i64(buf, at + fmt.UNIT_PREV_AT)
 
 
 @inlined
-def take(world: World, get: DequeueGet, aside: int, now_ms: int, read: int) -> int:
-    """Move what is due to the dequeue-put queue.
-
-    `read`: where the range begins.
-    """
-    near, precision = world.near, world.settings.precision_ms
-    popped, overdue, taken = near.popped, overdue_bucket(near, aside), 0
-    limit = min(now_ms, read * precision + ring_buckets(near) - 1)
-    # The newest slot is only half claimed: not from it yet, unless it holds more than there is room
-    # for. Then it fires in parts.
-    waits = get.claim_offset != NO_UNIT and near_room(near) > 0
+def take(world: World, ring: int, now_ms: int, is_cold: bool) -> int:
+    """Move what is due in a ring to the dequeue-put queue; return how much."""
+    get, near, precision = world.dequeue_get, world.near, world.settings.precision_ms
+    popped, overdue, taken = near.popped, overdue_bucket(near, ring), 0
+    limit = now_ms
+    # A slot is only half walked: not from it yet, unless it holds more than there is room for. Then
+    # it fires in parts.
+    slot, waits = get.owed_slot, get.owed_slot < owed_stop(world)
+    if ring == FRONT:
+        slot, waits = get.claimed_slot - 1, get.is_walking != 0
+    waits = waits and near_room(near) > 0
     if waits:
-        limit = min(limit, (get.claimed_slot - 1) * precision - 1)
-    if near.count == 0:
-        get.emptied_ms = max(get.emptied_ms, limit + 1)
+        limit = min(limit, slot * precision - 1)
+    if ring_count(near, ring) == 0:
+        get.emptied_ms[ring] = max(get.emptied_ms[ring], limit + 1)
         return 0
     if now_ms < world.callers.fire_from_ms:
         return 0
     length = RING_COUNT
-    if aside == 1 and observe(world.prefetch, "is_active") != 0:
+    if ring == OWED and is_cold:
         length = min(RING_COUNT, COLD_COUNT)
     room = min(length - waiting_count(world.dequeue_ring.ends), TAKE_COUNT)
     while taken < room and not waits and near_pop(near, overdue, now_ms):
         _hand_on(world, popped[ENTRY_MESSAGE], popped[ENTRY_INFO], popped[ENTRY_DUE])
         taken += 1
-    bucket_ms = get.emptied_ms
+    bucket_ms = get.emptied_ms[ring]
     while taken < room and bucket_ms <= limit:
-        if near_pop(near, bucket_at(near, bucket_ms, aside), bucket_ms):
+        if near_pop(near, bucket_at(near, bucket_ms, ring), bucket_ms):
             _hand_on(world, popped[ENTRY_MESSAGE], popped[ENTRY_INFO], bucket_ms)
             taken += 1
+        elif ring_count(near, ring) == 0:
+            bucket_ms = limit + 1
         else:
             bucket_ms += 1
-    get.emptied_ms = bucket_ms
+    get.emptied_ms[ring] = bucket_ms
     return taken
 
 
@@ -526,74 +575,20 @@ def _hand_on(world: World, message: int, info: int, ms: int) -> None:
 
 
 @inlined
-def _is_emptied(world: World, slot: int, aside: int, now_ms: int) -> bool:
-    """Tell whether a walked slot has ended, and all of its timers were handed on."""
-    waiting = world.near.waiting[slot_place(slot, aside)]
-    return now_ms // world.settings.precision_ms > slot and waiting == 0
-
-
-@inlined
-def _hand_on_deletes(world: World, get: DequeueGet, aside: int, now_ms: int, read: int) -> int:
+def _hand_on_deletes(world: World, now_ms: int) -> int:
     """Hand on the plain deletes of slots that have ended and hold no timer any more, nor before."""
-    handed = 0
-    for slot in range(read, get.walked_slot):
-        if not _is_emptied(world, slot, aside, now_ms):
-            break
-        handed += _hand_on_deletes_of(world, slot_place(slot, aside), slot)
-    return handed
-
-
-@inlined
-def _hand_on_deletes_of(world: World, place: int, slot: int) -> int:
-    """Hand on the plain deletes of a place, as far as there is room, as those of a slot."""
     near, handed = world.near, 0
-    room = RING_COUNT - waiting_count(world.dequeue_ring.ends)
-    message = near_last_delete(near, place)
-    while message != NONE and handed < room:
-        near_drop_delete(near, place)
-        _hand_on(world, message, pack_info(0, place, fmt.UNIT_DELETE), slot)
-        handed += 1
-        message = near_last_delete(near, place)
-    return handed
-
-
-@inlined
-def _keep_deletes(world: World, now_ms: int, front: int) -> int:
-    """Keep the front's deletes whose slot is emptied, until nothing is left aside; count them."""
-    near, chunks, kept = world.near, 0, 0
-    for slot in range(front, world.dequeue_get.walked_slot):
-        if not _is_emptied(world, slot, 0, now_ms):
+    stop = min(world.dequeue_get.walked_slot, now_ms // world.settings.precision_ms)
+    # An old R is as good: of slots that were passed since there are none.
+    for slot in range(observe(world.dequeue_put, "passed_slot"), stop):
+        place = slot_place(near, slot)
+        if near.waiting[place] != 0:
             break
-        place = slot_place(slot, 0)
-        if near_last_delete(near, place) == NONE:
-            continue
-        lock_acquire(world.wheel_lock)  # R stays as it is meanwhile, and sees both counts or none
-        while is_aside(world) and chunks < _KEEP_CHUNKS and near_last_delete(near, place) != NONE:
-            count = near_keep_deletes(near, place)
-            near.chain[KEPT_PLACE] += count
-            near.chain[place] -= count
-            world.dequeue_get.kept_slot = max(world.dequeue_get.kept_slot, slot)
-            chunks += 1
-            kept += count
-        lock_release(world.wheel_lock)
-    return kept
-
-
-@inlined
-def _hand_on_kept(world: World, read: int) -> int:
-    """Hand on what was kept of the front's deletes, once nothing is left aside before them.
-
-    Nor in the front: what a roll hopped to late may be their target.
-    """
-    last = world.dequeue_put.aside_stop - 1
-    late = max(world.dequeue_get.kept_slot, last_straggler(world))
-    if observe(world.dequeue_put, "front_slot") <= late:
-        return 0
-    place = slot_place(last, 1)
-    if read != last or world.aside.walked_slot <= last:
-        return 0
-    if world.near.waiting[place] != 0:
-        return 0
-    if near_last_delete(world.near, place) != NONE or waiting_count(world.late_ring.ends) > 0:
-        return 0
-    return _hand_on_deletes_of(world, KEPT_PLACE, world.dequeue_get.kept_slot)
+        room = RING_COUNT - waiting_count(world.dequeue_ring.ends)
+        message = near_last_delete(near, place)
+        while message != NO_DELETE and room > 0:
+            near_drop_delete(near, place)
+            _hand_on(world, message, pack_info(0, place, fmt.UNIT_DELETE), slot)
+            handed, room = handed + 1, room - 1
+            message = near_last_delete(near, place)
+    return handed

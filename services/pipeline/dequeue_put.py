@@ -30,7 +30,6 @@ from timerstore.services.pipeline.copying import (
     stage_is_full,
     touch_message,
 )
-from timerstore.services.world.aside import base_slot, is_aside, last_straggler
 from timerstore.services.world.needs import (
     FLUSHED,
     LOST,
@@ -55,8 +54,6 @@ from timerstore.timelog.writing.append import (
 from timerstore.timelog.writing.frame import FIRED, CopySays
 from timerstore.wheel.cancelled import cancelled_contains, cancelled_pass_delete
 from timerstore.wheel.near import (
-    KEPT_PLACE,
-    NO_COPY,
     info_place,
     info_size,
     slot_place,
@@ -236,64 +233,39 @@ def _settle(world: World, head: int, seen: int, appended: int) -> int:
 
 @inlined
 def _pass_slots(world: World, now_ms: int) -> int:
-    """Move the front, and R, over slots that have ended and hold nothing more to do; count them."""
+    """Move R over slots that have ended and hold nothing more to do; count them."""
     passed = 0
-    for aside in range(2):
-        while passed < PASS_SLOTS and _is_passable(world, aside, now_ms):  # a look without the lock
-            lock_acquire(world.wheel_lock)
-            moves = _is_passable(world, aside, now_ms)
-            if moves:
-                _pass(world, aside)
-                passed += 1
-            lock_release(world.wheel_lock)
-            if not moves:
-                break
+    while passed < PASS_SLOTS and _is_passable(world, now_ms):  # a look without the lock
+        lock_acquire(world.wheel_lock)
+        moves = _is_passable(world, now_ms)
+        if moves:
+            publish(world.dequeue_put, "passed_slot", world.dequeue_put.passed_slot + 1)
+            passed += 1
+        lock_release(world.wheel_lock)
+        if not moves:
+            break
     return passed
 
 
 @inlined
-def _pass(world: World, aside: int) -> None:
-    """Move the front over its slot, or R over one that was put aside. Under wheel."""
-    own, near = world.dequeue_put, world.near
-    slot, waits = base_slot(world, aside), is_aside(world)
-    place = slot_place(slot, aside)
-    if waits and aside == 0:
-        own.front_copy = min(own.front_copy, near.first_copy[place])
-        own.front_hop = min(own.front_hop, near.first_hop[place])
-    near.first_copy[place] = NO_COPY
-    near.first_hop[place] = NO_COPY
-    if aside == 0:
-        publish(own, "front_slot", slot + 1)
-    if not waits or (aside == 1 and slot + 1 == own.aside_stop):
-        own.front_copy = own.front_hop = NO_COPY
-        publish(own, "passed_slot", own.front_slot)
-    elif aside == 1:
-        publish(own, "passed_slot", slot + 1)
-
-
-@inlined
 def has_passable(world: World, now_ms: int) -> bool:
-    """Tell whether any range's first slot may be passed, or waits for a checkpoint unasked for.
+    """Tell whether R's slot may be passed, or waits for a checkpoint unasked for.
 
     As anyone can see without a lock.
     """
     asked = observe(world.dequeue_put, "flush_wanted") != 0
-    if (_is_near(world) or not asked) and _is_settled(world, 0, now_ms):
-        return True
-    return is_aside(world) and _is_settled(world, 1, now_ms)
+    return (_is_near(world) or not asked) and _is_settled(world, now_ms)
 
 
 @inlined
-def _is_passable(world: World, aside: int, now_ms: int) -> bool:
-    """Tell whether a range's first slot can be passed; rely on it only under wheel.
+def _is_passable(world: World, now_ms: int) -> bool:
+    """Tell whether R's slot can be passed; rely on it only under wheel.
 
     If only the durable R is in the way, a checkpoint is asked for.
     """
-    if aside == 1 and not is_aside(world):
+    if not _is_settled(world, now_ms):
         return False
-    if not _is_settled(world, aside, now_ms):
-        return False
-    if aside == 0 and not _is_near(world):
+    if not _is_near(world):
         publish(world.dequeue_put, "flush_wanted", 1)
         world.dequeue_put.thread.need = FLUSHED
         return False
@@ -302,33 +274,19 @@ def _is_passable(world: World, aside: int, now_ms: int) -> bool:
 
 @inlined
 def _is_near(world: World) -> bool:
-    """Tell whether the front is less than the wheel's length ahead of the durable R."""
+    """Tell whether R is less than the wheel's length ahead of the durable R."""
     durable = observe(world.flush, "checkpointed_slot")
-    return observe(world.dequeue_put, "front_slot") < durable + world.settings.slot_count
+    return observe(world.dequeue_put, "passed_slot") < durable + world.settings.slot_count
 
 
 @inlined
-def _is_settled(world: World, aside: int, now_ms: int) -> bool:
-    """Tell whether a range's first slot has ended, and all that came into it is done with."""
-    slot = base_slot(world, aside)
+def _is_settled(world: World, now_ms: int) -> bool:
+    """Tell whether R's slot has ended, owes nothing, and all that came into it is done with."""
+    slot, near = observe(world.dequeue_put, "passed_slot"), world.near
     walked = observe(world.dequeue_get, "walked_slot")
-    if aside == 1:
-        walked = observe(world.aside, "walked_slot")
     if now_ms // world.settings.precision_ms <= slot or walked <= slot:
         return False
-    if not _is_balanced(world, slot_place(slot, aside)):
-        return False
-    if aside == 0 or slot + 1 < observe(world.dequeue_put, "aside_stop"):
-        return True
-    # R joins the front: only behind stragglers, and with the deletes that were kept.
-    straggler = last_straggler(world)
-    return _is_balanced(world, KEPT_PLACE) and observe(world.dequeue_put, "front_slot") > straggler
-
-
-@inlined
-def _is_balanced(world: World, place: int) -> bool:
-    """Tell whether all units that came into a place are settled."""
-    near = world.near
+    place = slot_place(near, slot)
     came = load_acquire(near.chain, place) + load_acquire(near.late, place)
     return came == near.settled[place]
 

@@ -20,7 +20,6 @@ from timerstore.services.pipeline.link_units import (
     unit_in_slot,
     write_unit,
 )
-from timerstore.services.world.aside import aside_of, near_slot
 from timerstore.services.world.floor import find_in
 from timerstore.services.world.needs import CANCELLED_ROOM
 from timerstore.services.world.rings import (
@@ -102,13 +101,9 @@ def _link(world: World, at: int, now_ms: int) -> bool:
     segment = message // world.commitlog.segment_bytes & (TABLE_LENGTH - 1)
     leads_to = max(slot, out_ms // precision)
     world.latest_slot[segment] = max(world.latest_slot[segment], leads_to)
-    aside, stands_in = aside_of(world, slot), near_slot(world, slot)
-    claimed = world.aside.claimed_slot if aside == 1 else world.dequeue_get.claimed_slot
-    late = (stands_in < claimed or stands_in > slot) and copy < 0
+    late = slot < world.dequeue_get.claimed_slot and copy < 0
     if late:
-        world.near.late[slot_place(stands_in, aside)] += 1
-        if stands_in > slot:
-            world.enqueue_put.straggler_slot = stands_in
+        world.near.late[slot_place(world.near, slot)] += 1
     # First Q, then ring B: were it the other way round, a timer could fire whose entry still seems
     # to have no unit, and cancel would say that it did not.
     publish(world.enqueue_put, "linked_index", world.enqueue_put.linked_index + 1)

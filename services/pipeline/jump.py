@@ -11,7 +11,6 @@ from timerstore.jit.acting import act_as
 from timerstore.jit.kernel import inlined
 from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.record import observe, publish
-from timerstore.services.world.aside import is_aside
 from timerstore.services.world.state import DEQUEUE_PUT
 from timerstore.services.world.world import World
 from timerstore.wheel.timerwheel import next_used_slot
@@ -31,7 +30,7 @@ def jump(world: World, now_ms: int) -> int:
     get, put, precision = world.dequeue_get, world.dequeue_put, world.settings.precision_ms
     slot, stop = get.claimed_slot, now_ms // precision
     # Only this service moves C, and R stays behind it: so what is seen here stays.
-    if observe(put, "front_slot") != slot or slot >= stop or is_aside(world):
+    if observe(put, "passed_slot") != slot or slot >= stop:
         return 0
     stop = min(stop, slot + JUMP_SLOTS)
     stop = min(stop, observe(world.flush, "checkpointed_slot") + world.settings.slot_count)
@@ -41,10 +40,11 @@ def jump(world: World, now_ms: int) -> int:
     if to > slot:
         to = min(to, stop)
         publish(get, "claimed_slot", to)
+        publish(get, "owed_slot", to)
         publish(get, "walked_slot", to)
-        get.emptied_ms = max(get.emptied_ms, to * precision)
+        for ring in range(2):
+            get.emptied_ms[ring] = max(get.emptied_ms[ring], to * precision)
         before = act_as(DEQUEUE_PUT)
-        publish(put, "front_slot", to)
         publish(put, "passed_slot", to)
         act_as(before)
     lock_release(world.wheel_lock)

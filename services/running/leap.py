@@ -8,11 +8,7 @@ from __future__ import annotations
 
 from timerstore.jit.acting import ALONE, acting_as
 from timerstore.services.engine.engine import Engine
-from timerstore.timelog.bytes.unit import NO_UNIT
-from timerstore.wheel.near import (
-    NO_COPY,
-    NONE,
-)
+from timerstore.wheel.near import NONE
 from timerstore.wheel.timerwheel import is_used_from
 
 
@@ -31,10 +27,8 @@ def leap(engine: Engine, now_ms: int) -> bool:
     with engine.locks.guard():
         if slot < engine.read_slot + engine.config.wheel_slot_count or _waits(engine):
             return False
-        near, put = engine.near, engine.world.dequeue_put
         with acting_as(ALONE):
-            near.first_copy[:] = near.first_hop[:] = NO_COPY
-            put.flush_wanted = 0  # R waits for no checkpoint any more
+            engine.world.dequeue_put.flush_wanted = 0  # R waits for no checkpoint any more
         # R's slot is claimed: a cancel looks for what is overdue among what was claimed.
         engine.move_to(slot, slot + 1)
     return True
@@ -43,10 +37,8 @@ def leap(engine: Engine, now_ms: int) -> bool:
 def _waits(engine: Engine) -> bool:
     """Tell whether anything waits: a timer, an entry of a queue between services, a unit."""
     world = engine.world
-    put, count = world.dequeue_put, engine.queues.table.count
-    if put.passed_slot < put.aside_stop or world.dequeue_get.claim_offset != NO_UNIT:
-        return True
-    if world.dequeue_get.cut.any():
+    get, count = world.dequeue_get, engine.queues.table.count
+    if get.walked_slot < get.claimed_slot:
         return True
     if engine.queues.table.pending.reshape(2, -1)[:, :count].any():
         return True
@@ -60,4 +52,4 @@ def _waits(engine: Engine) -> bool:
         return True
     if (near.chain + near.late != near.settled).any():
         return True
-    return bool(is_used_from(world.wheel, put.passed_slot))
+    return bool(is_used_from(world.wheel, engine.read_slot))

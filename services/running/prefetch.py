@@ -117,7 +117,7 @@ def walk_ahead(world: World, limit_ns: int) -> bool:
 @inlined
 def _adapt(world: World) -> None:
     """Look further ahead if a slot was claimed before its chain was walked, less far if in time."""
-    ahead, first = world.prefetch, observe(world.dequeue_get, "claimed_slot")
+    ahead, first = world.prefetch, observe(world.dequeue_get, "owed_slot")
     for slot in range(max(ahead.first_slot, first - AHEAD_SLOTS), first):
         middle = slot + ahead.slot_count // 2
         if _was_begun(ahead, slot) and ahead.unit[slot % AHEAD_SLOTS] != NO_UNIT:

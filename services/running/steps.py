@@ -37,7 +37,7 @@ from timerstore.services.pipeline.dequeue_get import dequeue_get
 from timerstore.services.pipeline.dequeue_put import dequeue_put, has_passable
 from timerstore.services.pipeline.enqueue_get import enqueue_get
 from timerstore.services.pipeline.enqueue_put import enqueue_put
-from timerstore.services.world.aside import LEAD, base_slot, can_claim, is_aside
+from timerstore.services.world.claims import LEAD, can_claim, reach_slots
 from timerstore.services.world.needs import FLUSHED, NOTHING
 from timerstore.services.world.rings import RING_COUNT, waiting_count
 from timerstore.services.world.stages import count_stage
@@ -50,15 +50,13 @@ from timerstore.services.world.state import (
 )
 from timerstore.services.world.world import PUTTERS_WOKEN_AT, WAITER_COUNT_MAX, World, service_of
 from timerstore.wheel.near import (
-    KEPT_PLACE,
     NONE,
-    SPAN,
     bucket_at,
     near_first_due,
-    near_last_delete,
     near_room,
     overdue_bucket,
     ring_buckets,
+    ring_count,
 )
 from timerstore.wheel.timerwheel import next_used_slot
 
@@ -188,7 +186,7 @@ def next_step_of(world: World, own: int, service: int, done: int, now_ms: int, c
     if service == ENQUEUE_GET and _input_count(world, service) <= world.putters[PUTTERS_WOKEN_AT]:
         _wake_all(world.putters, clock)  # half of what may wait was read
     _wake_who_waits_for_room(world, service, clock)
-    if service == DEQUEUE_PUT and (can_claim(world, now_ms) or _kept_waits(world)):
+    if service == DEQUEUE_PUT and can_claim(world, now_ms):
         _wake(world, DEQUEUE_GET, clock)  # R has moved, so that it can go on
     if service == DEQUEUE_GET and service != own:  # its thread sleeps for what it knew before
         if observe(stepped, "sleeping_until_ms") > now_ms:
@@ -332,15 +330,6 @@ def _sleep(world: World, own: int, now_ms: int, clock: Words) -> None:
 
 
 @inlined
-def _kept_waits(world: World) -> bool:
-    """Tell whether R has come to the last slot that was put aside: kept deletes may follow."""
-    last = observe(world.dequeue_put, "aside_stop") - 1
-    return observe(world.dequeue_put, "passed_slot") == last and (
-        near_last_delete(world.near, KEPT_PLACE) != NONE
-    )
-
-
-@inlined
 def _event_ms(world: World, service: int, now_ms: int) -> int:
     """Return when a service has something to do that nobody hands it, after `now_ms`."""
     precision = world.settings.precision_ms
@@ -351,14 +340,14 @@ def _event_ms(world: World, service: int, now_ms: int) -> int:
         lock_acquire(world.near_lock)
         event_ms = _near_event_ms(world, now_ms, event_ms)
         lock_release(world.near_lock)
-        if world.dequeue_get.claimed_slot < base_slot(world, 0) + SPAN:
-            event_ms = min(event_ms, (world.dequeue_get.claimed_slot - LEAD) * precision)
+        begins_ms = (world.dequeue_get.claimed_slot - LEAD) * precision
+        if begins_ms > now_ms:  # else it waits for R
+            event_ms = min(event_ms, begins_ms)
     elif service == DELIVER_LEVELS:
         event_ms = _levels_event_ms(world, now_ms, event_ms)
     elif service == DEQUEUE_PUT:
-        for aside in range(2):
-            ends_ms = (base_slot(world, aside) + 1) * precision
-            event_ms = min(event_ms, ends_ms if ends_ms > now_ms else now_ms + RETRY_MS)
+        ends_ms = (observe(world.dequeue_put, "passed_slot") + 1) * precision
+        event_ms = min(event_ms, ends_ms if ends_ms > now_ms else now_ms + RETRY_MS)
     return max(now_ms + 1, event_ms)
 
 
@@ -374,14 +363,14 @@ def _levels_event_ms(world: World, now_ms: int, stop_ms: int) -> int:
 def _near_event_ms(world: World, now_ms: int, stop_ms: int) -> int:
     """Return when the near wheel's next timer is due, `stop_ms` at the latest. Under near."""
     near, fire_from_ms = world.near, world.callers.fire_from_ms
-    for aside in range(2):
-        if near.count == 0 or (aside == 1 and not is_aside(world)):
-            break
-        first_ms = near_first_due(near, overdue_bucket(near, aside), now_ms, stop_ms)
-        emptied_ms = world.aside.emptied_ms if aside == 1 else world.dequeue_get.emptied_ms
+    for ring in range(2):
+        if ring_count(near, ring) == 0:
+            continue
+        first_ms = near_first_due(near, overdue_bucket(near, ring), now_ms, stop_ms)
+        emptied_ms = world.dequeue_get.emptied_ms[ring]
         ms = emptied_ms  # not now: what is due may have found no room when it was tried
         last = min(first_ms, emptied_ms + ring_buckets(near) - 1)
-        while ms < last and near.head[bucket_at(near, ms, aside)] == NONE:
+        while ms < last and near.head[bucket_at(near, ms, ring)] == NONE:
             ms += 1
         stop_ms = min(stop_ms, max(min(first_ms, ms), fire_from_ms))
     return stop_ms
@@ -393,15 +382,11 @@ def _next_event_ms(world: World, now_ms: int, stop_ms: int) -> int:
     precision = world.settings.precision_ms
     stop_ms = _near_event_ms(world, now_ms, _levels_event_ms(world, now_ms, stop_ms))
     last_slot = stop_ms // precision + 1 + LEAD
-    claimed, limit = world.dequeue_get.claimed_slot, base_slot(world, 0) + SPAN
+    claimed = world.dequeue_get.claimed_slot
+    limit = observe(world.dequeue_put, "passed_slot") + reach_slots(world)
     if claimed < limit or now_ms >= world.callers.fire_from_ms:  # else R does not move
         slot = next_used_slot(world.wheel, claimed, last_slot)
         stop_ms = min(stop_ms, (slot - LEAD) * precision)
-    if is_aside(world):  # the clock was set back
-        aside_stop = min(last_slot, world.dequeue_put.aside_stop)
-        slot = next_used_slot(world.wheel, world.aside.claimed_slot, aside_stop)
-        if slot < aside_stop:
-            stop_ms = min(stop_ms, (slot - LEAD) * precision)
     return max(now_ms + 1, stop_ms)
 
 

@@ -6,7 +6,7 @@
     stages.py        how long each part of their work takes
     needs.py         what services ask Python for
     level_arrays.py  the arrays of the levels
-    aside.py         the slots that had ended when the store was opened
+    claims.py        how far slots are claimed, and what of them is owed
     floor.py         which units are superseded by cleaning
     waking.py        whether enqueue-get must be woken
     clock.py         the wall clock, or one that a test moves

@@ -13,7 +13,7 @@ all three to look for a timer that may have been taken):
 |---|---|---|---|
 | enqueue-get | `EnqueueGet` | none | ring A's tail |
 | enqueue-put | `EnqueuePut` | wheel | units, slots, timer log's end, `near.late`, ring B's tail |
-| dequeue-get | both `DequeueGet` | near; wheel for C | near wheel, `near.chain`, ring C; R at C |
+| dequeue-get | `DequeueGet` | near; wheel for C | near wheel, `near.chain`, ring C; R at C |
 | dequeue-put | `DequeuePut` | fire; for R wheel alone | `near.settled`, `near.first_copy`, … |
 | deliver-levels | `DeliverLevels` | fire | the levels' offsets and words |
 | whoever cancels | | fire | |
@@ -41,7 +41,7 @@ from timerstore.jit.system import poll_words
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.bytes.unit import NO_UNIT
-from timerstore.wheel.near import NO_COPY, SPAN
+from timerstore.wheel.near import NearWheel, slot_place
 
 # The services, in the order in which one thread plays them; with the others, who can own words.
 ENQUEUE_GET: Final = 0
@@ -153,34 +153,30 @@ class EnqueuePut:
     linked_count: int = 0
     linked_bytes: int = 0  # of their messages
     collision_count: int = 0  # slots that were needed twice: must stay 0
-    straggler_slot: int = -1  # the latest that stood in for a slot which the front had passed
 
 
 @record
 class DequeueGet:
-    """Dequeue-get's own, under near: of the front, or of what was put aside, see aside.py."""
+    """Dequeue-get's own, under near; see claims.py."""
 
-    thread: ServiceThread  # one for both
-    # int64[SPAN], by the place of a slot whose chain is cut by damage: like `claim_below`; else 0.
-    cut: Words
+    thread: ServiceThread
+    pages: Bytes  # scratch
+    emptied_ms: Words  # int64[2]: the buckets of each ring before it are empty
     claimed_slot: int = 0  # C: slots in [R, C) are claimed. Under wheel too
-    walked_slot: int = 0  # slots before it were walked whole
-    claim_offset: int = NO_UNIT  # the unit at which a claim goes on
-    claim_below: int = 0  # units of its slot before this offset were not met yet
-    emptied_ms: int = 0  # the near wheel's buckets before it are empty
-    first_count: int = 0  # of what was put aside: work that is still done before all else
-    kept_slot: int = 0  # of the front: the latest slot whose deletes were kept
-    straggler_slot: int = -1  # of the front: as enqueue-put's, of what hopped. Under wheel
-    hop_count: int = 0  # of the front: units that hops linked
+    is_walking: int = 0  # 1: the front goes on with the chain of the slot before C
+    owed_slot: int = 0  # slots before it owe nothing
+    walked_slot: int = 0  # slots before it were walked whole: none is cut either
+    first_count: int = 0  # work for what is owed that is still done before all else
+    first_max: int = 0  # that, once nothing is owed
+    touch_ns: int = 500_000  # so long a step waits for pages: at 100 µs each a disk brings some
+    hop_count: int = 0  # units that hops linked
 
 
 @inlined
-def note_walked(get: DequeueGet) -> None:
-    """Say which slots were walked whole: those before the claim, and before any that is cut."""
-    slot, stop = get.walked_slot, get.claimed_slot
-    if get.claim_offset != NO_UNIT:
-        stop -= 1
-    while slot < stop and get.cut[slot & (SPAN - 1)] == 0:
+def note_walked(get: DequeueGet, near: NearWheel) -> None:
+    """Say which slots were walked whole: those before any that owes, or is cut."""
+    slot = get.walked_slot
+    while slot < get.owed_slot and near.cut[slot_place(near, slot)] == 0:
         slot += 1
     publish(get, "walked_slot", slot)
 
@@ -192,10 +188,6 @@ class DequeuePut:
     thread: ServiceThread
     counts: CopyCounts
     passed_slot: int = 0  # R: all slots before it are fired; never falls. Under wheel
-    front_slot: int = 0  # like R, but of slots that were put aside; R without those. Under wheel
-    aside_stop: int = 0  # slots in [R, this) were put aside; fixed once the store is open
-    front_copy: int = NO_COPY  # the first copy of slots that the front has passed, and R has not
-    front_hop: int = NO_COPY  # the same of units that hops linked. Under wheel
     frontier_ms: int = 0  # no timer due later than this was ever fired or dropped
     settled_bytes: int = 0  # of the messages of all units that are done with
     # R waits for a newer checkpoint. Cleared by flush
@@ -284,6 +276,11 @@ class Callers:
     turn: Annotated[int, LINE] = 0
 
 
+def new_pages() -> Bytes:
+    """Return scratch for `is_resident`: a byte for each page of a message."""
+    return np.zeros(fmt.MESSAGE_BYTES_MAX // PAGE_BYTES + 2, np.uint8)
+
+
 def new_prefetch() -> Prefetch:
     """Return one that has walked nothing."""
     return Prefetch(
@@ -292,7 +289,7 @@ def new_prefetch() -> Prefetch:
         np.zeros(AHEAD_SLOTS, np.int64),
         np.zeros(AHEAD_BATCH, np.int64),
         np.zeros(AHEAD_BATCH, np.int64),
-        np.zeros(fmt.MESSAGE_BYTES_MAX // PAGE_BYTES + 2, np.uint8),
+        new_pages(),
         np.zeros(8, np.int64),
     )
 

@@ -62,13 +62,14 @@ from timerstore.services.world.state import (
     Prefetch,
     ServiceThread,
     Wakeups,
+    new_pages,
     new_prefetch,
     new_thread,
 )
 from timerstore.timelog.files.segmenttable import TABLE_LENGTH, SegmentTable
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, QueueTable, Stage, new_stage
 from timerstore.wheel.cancelled import CancelledSet
-from timerstore.wheel.near import SPAN, NearWheel
+from timerstore.wheel.near import NearWheel
 from timerstore.wheel.settings import Settings
 from timerstore.wheel.timerwheel import SlotArray
 
@@ -91,7 +92,6 @@ class World:
     enqueue_get: EnqueueGet
     enqueue_put: EnqueuePut
     dequeue_get: DequeueGet
-    aside: DequeueGet  # the same of the slots that were put aside, see aside.py
     deliver_levels: DeliverLevels
     dequeue_put: DequeuePut
     cancelled: CancelledSet
@@ -163,8 +163,9 @@ def new_world(
         settings=own(settings),
         enqueue_get=own(EnqueueGet(threads[ENQUEUE_GET]), ENQUEUE_GET),
         enqueue_put=own(EnqueuePut(threads[ENQUEUE_PUT]), ENQUEUE_PUT),
-        dequeue_get=own(DequeueGet(threads[DEQUEUE_GET], np.zeros(SPAN, np.int64)), DEQUEUE_GET),
-        aside=own(DequeueGet(threads[DEQUEUE_GET], np.zeros(SPAN, np.int64)), DEQUEUE_GET),
+        dequeue_get=own(
+            DequeueGet(threads[DEQUEUE_GET], new_pages(), np.zeros(2, np.int64)), DEQUEUE_GET
+        ),
         deliver_levels=own(
             DeliverLevels(threads[DELIVER_LEVELS], own(CopyCounts(), DELIVER_LEVELS)),
             DELIVER_LEVELS,

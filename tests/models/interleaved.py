@@ -25,7 +25,7 @@ from tests.models.power_disk import PowerDisk
 from tests.rigs.baton import Baton, attached
 from timerstore import Config, TimerStore, TooLateError, Tuning
 from timerstore.services.running.steps import IDLE_MS_MAX
-from timerstore.services.world.aside import FIRST_COUNT
+from timerstore.services.world.claims import FIRST_COUNT
 from timerstore.services.world.level_arrays import CLAMP_SLACK_MS
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.disk import MappedFile
@@ -86,7 +86,7 @@ class Plan:
     lives: tuple[Life, ...]
     group: bool = False  # durability
     segment_bytes: int = 1 << 11
-    first_count: int = FIRST_COUNT  # of what was put aside, that goes before all else
+    first_count: int = FIRST_COUNT  # of what is owed, that goes before all else
 
 
 def make_plan(integers: Integers) -> Plan:
@@ -137,7 +137,7 @@ def seeded(seed: int) -> Plan:
 
 
 def with_stops(seed: int) -> Plan:
-    """Make up a plan from a seed, with stops between its lives after which much is put aside."""
+    """Make up a plan from a seed, with stops between its lives after which much is owed."""
     rnd, plan = random.Random(-1 - seed), seeded(seed)
     lives = tuple(replace(life, stopped_ms=rnd.choice(STOPS_MS)) for life in plan.lives)
     return replace(plan, lives=lives, first_count=rnd.choice((0, 0, 2, FIRST_COUNT)))

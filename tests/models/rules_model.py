@@ -32,8 +32,7 @@ H       W - 1 slots, the longest hop that leads ahead from a slot which has begu
 old     A store that rolled by messages goes on with hops. What it rolled is done, as ever.
 owed    C goes with the clock. Where the page of a unit is missing, the claim leaves the slot: what
         was not met of its chain is owed from that unit on, and claimed later, the oldest slot
-        first. C is never more than half the ring ahead of R. The engine puts aside instead, once in
-        a life (docs/design.md).
+        first. C is never more than half the ring ahead of R.
 owes    R passes no slot that owes.
 forgets A delete waits for R, so for all that is owed in slots before it.
 looks   A listing, or a lookup by id, walks what is owed.

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from tests.models.interleaved import NEVER, Act, Life, Plan
-from timerstore.services.world.aside import FIRST_COUNT
+from timerstore.services.world.claims import FIRST_COUNT
 
 
 class Scene(NamedTuple):
@@ -130,27 +130,27 @@ SCENES: dict[str, Scene] = {
     "reschedule against put": Scene(
         ((("put", 250), ("reschedule", 0, 420)), (REST, ("put", 30), END))
     ),
-    "put aside, link": Scene(
+    "owed, link": Scene(
         ((REST, ("put", 30), ("put", -150)), (REST, ("put", 30))),
         before=(("put", 30), ("put", 30), ("put", 150)),
         stopped_ms=450,
     ),
-    "put aside, a straggler": Scene(
+    "owed, an overdue put": Scene(
         ((REST, ("tick", 110), REST, ("tick", 110)), (REST, ("put", -300), ("put", -20))),
         before=(("put", 30), ("put", 150)),
         stopped_ms=450,
     ),
-    "put aside, cancel": Scene(
+    "owed, cancel": Scene(
         ((REST, ("tick", 30)), (REST, ("cancel", 0), ("cancel", 1), ("cancel", 2))),
         before=(("put", 30), ("put", 30), ("put", 150)),
         stopped_ms=450,
     ),
-    "put aside, flush": Scene(
+    "owed, flush": Scene(
         ((("put", 0), ("put", 30), REST, ("tick", 110), REST), (REST, ("flush",), END)),
         before=(("put", 30), ("put", 150), ("put", 250)),
         stopped_ms=450,
     ),
-    "put aside, a roll and its delete": Scene(
+    "owed, a roll and its delete": Scene(
         ((("cancel", 0), REST, ("tick", 600), REST, ("tick", 600)), (REST, ("flush",), END)),
         before=(("put", 1_100), ("put", 150)),
         stopped_ms=1_000,

@@ -24,18 +24,16 @@ The steps.
   before it is near, the slot's plain deletes follow through ring C.
 - Dequeue-put settles a batch of ring C. A delete takes its target out of the set, after `frontier`
   was raised to its slot's end; one of a level's message that still waits is *held* instead.
-- Where R is C and nothing is aside, dequeue-get moves both at once, to the next slot with units,
-  the clock's, or the one at which R waits for a checkpoint.
+- Where R is C, dequeue-get moves both at once, to the next slot with units, the clock's, or the one
+  at which R waits for a checkpoint.
 - R passes a slot that has ended, was walked whole, whose units are all settled (late + chained =
   settled: cumulative, never cleared), with Q behind all rolls of slots before it, and which is less
   than the wheel's length ahead of the durable R.
-- What ended before a life began is put aside: slots in [R, aside_stop), a second range that
-  dequeue-get claims, walks and takes beside the front, which begins there. The front passes its
-  slots by itself; R joins it once it has come to aside_stop. Until then the front's first copies
-  count for L, its plain deletes are kept (their target may be a roll that was put aside), and a
-  unit whose slot the front has passed, but R has not, is a straggler: the front's slot stands in
-  for its own, and R joins only behind that, as do the deletes that are kept: what hopped from there
-  to the front may be their target.
+- C goes with the clock. What had ended when it was claimed, and what the front has left because a
+  page was missing, is owed: walked by a second cursor, the oldest first, from the unit on that is
+  noted for the slot when it is claimed, or left. What is linked into it meanwhile comes through
+  ring B. R waits for it; so do plain deletes of later slots, whose target may be a roll that is
+  owed; L is the oldest copy of all slots from R up to C.
 - Deliver-levels copies in the order of arrival; its offset moves within the same hold of fire.
   A message that lies further ahead than a level and a second is due at once, for the clock went
   back. So the queue's end is read before the clock: what lies before that end was put at an earlier
@@ -45,7 +43,7 @@ The steps.
   the GIL may wait for them; and nobody runs its step before that was answered.
 - Cancel says True where the due time is after frontier and R, or the index is not linked, or, of a
   level, not before the offset. Else it takes all three locks and looks where a timer can wait: the
-  unlinked, near, rings B and C, half-claimed chains, slots that are not claimed. Reschedule is
+  unlinked, near, rings B and C, what is owed, slots that are not claimed. Reschedule is
   cancel with the new timer and the delete under one append; recovery mends one that was torn by a
   power cut.
 - Flush captures R, Q, L, level offsets and all ends at one instant, under fire and wheel. Pages are
@@ -87,6 +85,7 @@ CAPTURE: Final = "services.durable.capture"
 BY_ID: Final = "services.calls.by_id"
 FLUSH: Final = "services.durable.flush"
 GET: Final = "services.pipeline.dequeue_get"
+INSTANT: Final = "services.looking.instant"
 JUMP: Final = "services.pipeline.jump"
 LEVELS: Final = "services.pipeline.deliver_levels"
 LINK: Final = "services.pipeline.enqueue_put"
@@ -118,18 +117,11 @@ _LOCKS: Final[dict[str, list[Change]]] = {
         Change(
             *(GET, "claim"),
             """            lock_acquire(world.wheel_lock)
-            get.claim_offset = slot_last(world.wheel, slot)
-            get.claim_below = world.timerlog.end
-            publish(get, "claimed_slot", slot + 1)
-            lock_release(world.wheel_lock)
-""",
+            near_begin_slot(""",
             """            publish(get, "claimed_slot", slot + 1)
             pause()
             lock_acquire(world.wheel_lock)
-            get.claim_offset = slot_last(world.wheel, slot)
-            get.claim_below = world.timerlog.end
-            lock_release(world.wheel_lock)
-""",
+            near_begin_slot(""",
         )
     ],
     "C is read before wheel": [
@@ -138,7 +130,7 @@ _LOCKS: Final[dict[str, list[Change]]] = {
             "    message, out_ms =",
             f"    early = world.dequeue_get.claimed_slot\n{WHEEL_GAP}    message, out_ms =",
         ),
-        Change(*(LINK, "_link"), "else world.dequeue_get.claimed_slot", "else early"),
+        Change(*(LINK, "_link"), "slot < world.dequeue_get.claimed_slot and", "slot < early and"),
     ],
     "R is read before wheel": [
         Change(*(LINK, "_link"), "    message, out_ms =", f"{WHEEL_GAP}    message, out_ms ="),
@@ -147,8 +139,8 @@ _LOCKS: Final[dict[str, list[Change]]] = {
         Change(*(PUT, "_pass_slots"), "lock_acquire(world.wheel_lock)", "pass"),
         Change(
             *(PUT, "_pass_slots"),
-            "                _pass(world, aside)\n",
-            "                pause()\n                _pass(world, aside)\n",
+            '            publish(world.dequeue_put, "passed_slot"',
+            '            pause()\n            publish(world.dequeue_put, "passed_slot"',
         ),
         Change(*(PUT, "_pass_slots"), "lock_release(world.wheel_lock)", "pass"),
     ],
@@ -158,8 +150,8 @@ _LOCKS: Final[dict[str, list[Change]]] = {
         Change(*(JUMP, "jump"), "    lock_release(world.wheel_lock)\n", ""),
     ],
     "R is judged before wheel": [
-        Change(*(PUT, "_pass_slots"), "lock_acquire(", "pause()\n            lock_acquire("),
-        Change(*(PUT, "_pass_slots"), "moves = _is_passable(world, aside, now_ms)", "moves = True"),
+        Change(*(PUT, "_pass_slots"), "lock_acquire(", "pause()\n        lock_acquire("),
+        Change(*(PUT, "_pass_slots"), "moves = _is_passable(world, now_ms)", "moves = True"),
     ],
     "set is read before fire": [
         Change(
@@ -231,20 +223,13 @@ _ORDER: Final[dict[str, list[Change]]] = {
     "deletes at once": [
         Change(
             *(GET, "_hand_on_deletes"),
-            "not _is_emptied(world, slot, aside, now_ms)",
-            "slot >= get.claimed_slot",
-        )
-    ],
-    "R passes what is claimed, not walked": [
-        Change(
-            *(PUT, "_is_settled"),
-            'observe(world.dequeue_get, "walked_slot")',
-            'observe(world.dequeue_get, "claimed_slot")',
+            "near.waiting[place] != 0",
+            "False",
         ),
         Change(
-            *(GET, "claim"),
-            "            lock_release(world.wheel_lock)\n",
-            "            lock_release(world.wheel_lock)\n            pause()\n",
+            *(GET, "_hand_on_deletes"),
+            "min(world.dequeue_get.walked_slot, now_ms // world.settings.precision_ms)",
+            "world.dequeue_get.walked_slot",
         ),
     ],
     "R outruns the checkpoint": [
@@ -260,9 +245,8 @@ _ORDER: Final[dict[str, list[Change]]] = {
         Change(*(PUT, "has_passable"), "(_is_near(world) or not asked)", "_is_near(world)")
     ],
     "R jumps while something waits": [
-        Change(*(JUMP, "jump"), 'observe(put, "front_slot") != slot or ', ""),
+        Change(*(JUMP, "jump"), 'observe(put, "passed_slot") != slot or ', ""),
     ],
-    "R jumps over what was put aside": [Change(*(JUMP, "jump"), " or is_aside(world)", "")],
     "what was not appended is settled": [
         Change(
             *(PUT, "_settle"),
@@ -355,15 +339,6 @@ _CRASHES: Final[dict[str, list[Change]]] = {
             "    self._level_file.write(engine.disk, checkpoint)\n    pause()\n",
         )
     ],
-    "R passes what has not hopped": [
-        Change(
-            *(GET, "claim"),
-            "            hopped = _hop_on(",
-            """            publish(get, "walked_slot", get.claimed_slot)
-            pause()
-            hopped = _hop_on(""",
-        )
-    ],
     "T forgets what hopped": [
         Change(
             *(GET, "hop"),
@@ -371,8 +346,13 @@ _CRASHES: Final[dict[str, list[Change]]] = {
             "world.near.first_hop[from_place]",
         )
     ],
-    "L forgets what went before": [
-        Change(*(PUT, "_pass"), "if waits and aside == 0:", "if False:")
+    "L forgets copies behind what is owed": [
+        Change(
+            *(CAPTURE, "_capture"),
+            "        oldest = min(oldest, near.first_copy[place])",
+            """        if slot < world.dequeue_get.owed_slot + 1:
+            oldest = min(oldest, near.first_copy[place])""",
+        )
     ],
     "held deletes are forgotten": [
         Change(
@@ -400,7 +380,7 @@ _CRASHES: Final[dict[str, list[Change]]] = {
     ],
 }
 
-# --- what a cancel looks at, and what was put aside
+# --- what a cancel looks at, and what is owed
 
 _LOOKS: Final[dict[str, list[Change]]] = {
     "cancel passes ring B by": [
@@ -421,34 +401,40 @@ _LOOKS: Final[dict[str, list[Change]]] = {
             *(PUT, "dequeue_put"), "        lock_acquire(", "        pause()\n        lock_acquire("
         ),
     ],
-    "cancel passes what was put aside by": [
-        Change(*(OVERDUE, "_is_unclaimed"), "return aside | ", "return "),
+    "cancel passes what is owed by": [
+        Change(*(OVERDUE, "_are_to_be_walked"), " | np.isin(slots, snapshot.owed[:, 0])", ""),
     ],
-    "R passes what was put aside": [
-        Change(
-            *(PUT, "_pass"),
-            "slot, waits = base_slot(world, aside), is_aside(world)",
-            "slot, waits = base_slot(world, aside), False",
-        )
+    "a listing passes what is owed by": [
+        Change(*(INSTANT, "list_owed"), "if offset != NO_UNIT:", "if False:")
     ],
-    "R leaves stragglers behind": [
+    "R passes what is owed": [
         Change(
             *(PUT, "_is_settled"),
-            ' and observe(world.dequeue_put, "front_slot") > straggler',
-            "",
+            'walked = observe(world.dequeue_get, "walked_slot")',
+            'walked = observe(world.dequeue_get, "claimed_slot")',
         )
     ],
-    "R leaves kept deletes behind": [
-        Change(*(PUT, "_is_settled"), "_is_balanced(world, KEPT_PLACE) and ", "")
-    ],
-    "deletes go before what was put aside": [
-        Change(*(GET, "dequeue_get"), "if aside == 0 and waits:", "if False:")
-    ],
-    "deletes go before what hopped": [
+    "what is left is not owed": [
         Change(
-            *(GET, "_hand_on_kept"),
-            'if observe(world.dequeue_put, "front_slot") <= late:',
-            "if False:",
+            *(GET, "_claim_owed"),
+            "if slot >= stop:",
+            "if slot < world.dequeue_get.claimed_slot - 3:",
+        )
+    ],
+    "what is owed is claimed twice": [
+        Change(
+            *(GET, "_claim_owed"),
+            "            done += _walk(",
+            """            if near.waiting[slot_place(near, slot)] == 0:
+                near.owed[slot_place(near, slot)] = slot_last(world.wheel, slot)
+            done += _walk(""",
+        )
+    ],
+    "deletes go before what is owed": [
+        Change(
+            *(GET, "_hand_on_deletes"),
+            "stop = min(world.dequeue_get.walked_slot, now_ms",
+            "stop = min(world.dequeue_get.claimed_slot, now_ms",
         )
     ],
 }

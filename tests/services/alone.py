@@ -61,19 +61,12 @@ CURSORS = {
     "collisions": "enqueue_put.collision_count",
     "claimed": "dequeue_get.claimed_slot",
     "walked": "dequeue_get.walked_slot",
-    "claim_offset": "dequeue_get.claim_offset",
-    "scan": "dequeue_get.emptied_ms",
-    "aside_claimed": "aside.claimed_slot",
-    "aside_walked": "aside.walked_slot",
-    "aside_offset": "aside.claim_offset",
-    "aside_scan": "aside.emptied_ms",
-    "first_count": "aside.first_count",
-    "kept_slot": "dequeue_get.kept_slot",
-    "straggler": "enqueue_put.straggler_slot",
+    "owed_slot": "dequeue_get.owed_slot",
+    "walks": "dequeue_get.is_walking",
+    "first_count": "dequeue_get.first_count",
+    "first_max": "dequeue_get.first_max",
+    "touch_ns": "dequeue_get.touch_ns",
     "read": "dequeue_put.passed_slot",
-    "front": "dequeue_put.front_slot",
-    "aside_stop": "dequeue_put.aside_stop",
-    "front_copy": "dequeue_put.front_copy",
     "frontier": "dequeue_put.frontier_ms",
     "hops": "dequeue_get.hop_count",
     "want_flush": "dequeue_put.flush_wanted",
@@ -197,9 +190,7 @@ class Alone:
         return int(getattr(record, field))
 
     def set_cursors(self, **cursors: int) -> None:
-        """Set cursors or counters by name; the front goes with R unless it is named as well."""
-        if "read" in cursors:
-            cursors = {"front": cursors["read"], **cursors}
+        """Set cursors or counters by name."""
         for name, value in cursors.items():
             record, field = self._place(name)
             setattr(record, field, value)
@@ -219,11 +210,19 @@ class Alone:
 
     def slot_column(self, name: str) -> list[int]:
         """A column of the near wheel's slots, by the slot's place."""
-        return [int(each) for each in getattr(self.engine.near, name)[: near.KEPT_PLACE + 1]]
+        return [int(each) for each in getattr(self.engine.near, name)]
+
+    def begin_slots(self, start: int, stop: int) -> None:
+        """Let slots be claimed that hold nothing."""
+        near.begin_slots(self.engine.near, start, stop)
+
+    def emptied(self) -> list[int]:
+        """For each ring the millisecond before which its buckets are empty."""
+        return [int(ms) for ms in self.engine.world.dequeue_get.emptied_ms]
 
     def set_slot_column(self, name: str, slot: int, value: int) -> None:
-        """Set what a column says of one slot of the front."""
-        self.set_place(name, slot % near.SPAN, value)
+        """Set what a column says of one claimed slot."""
+        self.set_place(name, slot % len(self.engine.near.waiting), value)
 
     def set_place(self, name: str, place: int, value: int) -> None:
         """Set what a column says of one place."""

@@ -7,7 +7,6 @@ from tests import naive
 from tests.services.alone import DEQUEUE_PUT, START_MS, START_SLOT, Alone, timer
 from timerstore.services.durable.capture import capture, written
 from timerstore.wheel.checksums import PAGE_BYTES
-from timerstore.wheel.near import PLACES
 from timerstore.wheel.timerwheel import PAGE_CAPTURED, PAGE_CHANGED, PAGE_CLEAN
 
 
@@ -28,6 +27,7 @@ def test_cursors_are_those_of_the_engine() -> None:
         alone.put(timer(alone.tag, "orders", START_MS))
         alone.write_unit(naive.Unit(52, -1, 1, START_MS, 0, 0, 300, 9, 1, 0))
         alone.set_cursors(read=START_SLOT + 1, claimed=START_SLOT + 3, linked=1, frontier=START_MS)
+        alone.begin_slots(START_SLOT, START_SLOT + 3)
         alone.use_sets([(5, 5), (6, 6)])
         alone.engine.levels.offset[1] = 5
         found = capture(alone.engine.world)
@@ -40,25 +40,30 @@ def test_cursors_are_those_of_the_engine() -> None:
 
 
 @given(
-    st.dictionaries(st.integers(0, PLACES - 1), st.integers(0, 500)),
-    st.none() | st.integers(0, 500),
+    st.dictionaries(st.integers(0, 9), st.integers(0, 500)),
+    st.dictionaries(st.integers(0, 9), st.integers(0, 500)),
+    st.integers(0, 9),
     st.none() | st.integers(0, 500),
 )
-def test_the_oldest_copy_counts_that_is_of_a_slot_which_is_not_passed(
-    copies: dict[int, int], front_copy: int | None, held_from: int | None
+def test_the_oldest_copy_and_hop_count_that_are_of_a_slot_which_is_not_passed(
+    copies: dict[int, int], hops: dict[int, int], passed: int, held_from: int | None
 ) -> None:
     with Alone(DEQUEUE_PUT) as alone:
         alone.put(timer(alone.tag, "orders", START_MS))
-        for place, offset in copies.items():
-            alone.set_place("first_copy", place, offset)
-        expected = [alone.engine.commitlog.end, *copies.values()]
-        if front_copy is not None:
-            alone.set_cursors(front_copy=front_copy)
-            expected.append(front_copy)
+        alone.begin_slots(START_SLOT, START_SLOT + 10)
+        for name, of in (("first_copy", copies), ("first_hop", hops)):
+            for slot, offset in of.items():
+                alone.set_slot_column(name, START_SLOT + slot, offset)
+        alone.set_cursors(read=START_SLOT + passed, claimed=START_SLOT + 10)
+        kept = [offset for slot, offset in copies.items() if slot >= passed]
         if held_from is not None:
             alone.use_sets([(-2, 1 << 47 | 9)], held_from=held_from)
-            expected.append(held_from)
-        assert capture(alone.engine.world).scan_from == min(expected)
+            kept.append(held_from)
+        alone.engine.timerlog.end = 520
+        found = capture(alone.engine.world)
+        assert found.scan_from == min([alone.engine.commitlog.end, *kept])
+        hopped = [offset for slot, offset in hops.items() if slot >= passed]
+        assert found.hops_from == min([520, *hopped])
 
 
 def test_a_page_stays_dirty_until_it_is_said_to_be_written() -> None:

@@ -1,17 +1,18 @@
 """Dequeue-get alone: from the wheel's chains or ring B to ring C, beside its twin."""
 
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
 from tests.naive_services import (
+    COLD,
     MARKS_DELETE,
     NO_NEED,
-    OVERDUE,
     PLACES,
     PLAIN,
     ROLL,
-    SPAN,
     DequeueGet,
     Late,
     Log,
@@ -75,10 +76,6 @@ def link(alone: Alone, log: Log, i: int, magic: int, when: tuple[int, int], extr
     alone.link(slot, unit)
 
 
-FRONT = ("claimed", "walked", "claim_offset", "scan")
-ASIDE = tuple(f"aside_{name}" for name in ("claimed", "walked", "offset", "scan"))
-
-
 def make_unit_room(alone: Alone, count: int) -> None:
     """Make room for so many more units, so that none is missing."""
     log = alone.engine.timerlog
@@ -90,30 +87,32 @@ def make_unit_room(alone: Alone, count: int) -> None:
 def taken(row: list[int]) -> Taken:
     """An entry of ring C, taken apart."""
     message, info, at = row
-    return Taken(message, info >> 16, info >> 8 & 0xFF, info & 0xFF, at)
+    return Taken(message, info >> 32, info >> 8 & 0xFFFFFF, info & 0xFF, at)
+
+
+def by_place(counts: Counter[int]) -> list[int]:
+    """Counts of slots, by their places."""
+    found = [0] * PLACES
+    for slot, count in counts.items():
+        found[slot % PLACES] += count
+    return found
 
 
 def compare(alone: Alone, twin: DequeueGet) -> None:
     """Whatever dequeue-get knows or hands on is what the twin does."""
     assert [taken(row) for row in alone.since("dequeue", DEQUEUE_BEGIN)] == twin.out
-    assert (alone.cursor("read"), alone.cursor("front")) == (twin.read, twin.front)
-    front, aside = twin.ranges
-    for mine, names in ((front, FRONT), (aside, ASIDE)):
-        found = [alone.cursor(name) for name in names]
-        assert found[:3] == [mine.claimed, mine.walked, mine.offset]
-        assert found[3] <= min({*mine.buckets} - {OVERDUE}, default=1 << 62)
-    assert alone.cursor("kept_slot") == twin.kept_slot
-    assert not twin.is_aside() or alone.cursor("first_count") == twin.first
-    held = [each for mine in twin.ranges for bucket in mine.buckets.values() for each in bucket]
+    names = ("read", "claimed", "owed_slot", "walked", "walks")
+    known = twin.read, twin.claimed, twin.owed_slot, twin.walked, twin.walks
+    assert tuple(map(alone.cursor, names)) == known
+    assert alone.emptied() == twin.emptied and alone.cursor("first_count") == twin.first
+    held = [each for ring in twin.buckets for bucket in ring.values() for each in bucket]
     assert alone.near_messages() == sorted((each.due_ms, each.message) for each in held)
-    places = [0] * PLACES
-    for i, mine in enumerate(twin.ranges):
-        for slot, count in mine.waiting.items():
-            places[slot % SPAN + SPAN * i] += count
-    assert alone.slot_column("waiting") == places
+    assert alone.slot_column("waiting") == by_place(twin.waiting)
     assert alone.slot_column("chain") == [twin.chained[place] for place in range(PLACES)]
-    hops = [twin.first_hop.get(place, NO_HOP) for place in range(PLACES)]
-    assert alone.slot_column("first_hop") == hops
+    columns = [alone.slot_column(name) for name in ("owed", "first_hop")]
+    for slot in range(twin.read, twin.claimed):
+        expected = [twin.owed[slot], twin.first_hop.get(slot, NO_HOP)]
+        assert [column[slot % PLACES] for column in columns] == expected
     assert alone.units().units == twin.units
     assert {slot: cell.last_offset for slot, cell in alone.slots().items()} == twin.last
 
@@ -139,6 +138,7 @@ def answer(alone: Alone, twin: DequeueGet) -> None:
     st.sampled_from([0, 0, 1, 2, 5, 11]),
     st.sampled_from([0, 4, 1_000]),
     st.sampled_from([0, 100, 125]),
+    st.booleans(),
 )
 def test_alone(
     units: list[tuple[int, tuple[int, int], object]],
@@ -146,11 +146,15 @@ def test_alone(
     unmapped: set[int],
     done: set[int],
     begin: int,
-    aside: int,
+    stopped: int,
     first: int,
     behind: int,
+    is_cold: bool,
 ) -> None:
-    """With `aside` slots that were put aside, and a checkpoint some slots behind."""
+    """After a stop of some slots, with a checkpoint some slots behind.
+
+    If it is cold, the front leaves what names a message in a segment that is not mapped.
+    """
     with Alone(DEQUEUE_GET) as alone:
         engine = alone.engine
         log = Log(alone.tag, PRECISION_MS, engine.commitlog.segment_bytes)
@@ -161,13 +165,12 @@ def test_alone(
         end = engine.timerlog.end
         full = end // engine.timerlog.segment_bytes
         gone = alone.unmap(engine.timerlog, *(each for each in unmapped if each < full))
-        front = START_SLOT + aside
         sizes = engine.config.wheel_slot_count, engine.config.roll_window_slots
         wheel = naive.Wheel(PRECISION_MS, *sizes, 0, 0)
-        twin = DequeueGet(log, engine.timerlog.segment_bytes, wheel, START_SLOT, front, first)
-        alone.set_cursors(aside_claimed=START_SLOT, aside_walked=START_SLOT, aside_scan=START_MS)
-        alone.set_cursors(first_count=first, aside_stop=front, front=front)
-        alone.set_cursors(claimed=front, walked=front, scan=front * PRECISION_MS)
+        twin = DequeueGet(log, engine.timerlog.segment_bytes, wheel, START_SLOT, first)
+        twin.is_cold = is_cold
+        alone.set_cursors(first_count=first, first_max=first, is_cold=int(is_cold))
+        alone.set_cursors(touch_ns=1 << 60)
         twin.checkpointed = START_SLOT - behind
         alone.set_cursors(checkpointed=twin.checkpointed)
         twin.units, twin.unmapped = alone.units().units, gone
@@ -177,39 +180,31 @@ def test_alone(
         alone.use_sets(done=dict.fromkeys(twin.done, 5))
         alone.begin_ring("dequeue", DEQUEUE_BEGIN)
         alone.begin_ring("late", begin + RING_COUNT - 2)
-        now_ms, number = front * PRECISION_MS, 1 << 31
+        now_ms, number = (START_SLOT + stopped) * PRECISION_MS, 1 << 31
         to_the_end = [(300, [], 60, 3)] * 40
         for step_ms, arrivals, room, passes in [*turns, *to_the_end]:
             now_ms += step_ms
             late = []
             for magic, place, later_ms in arrivals:
-                slots = [*range(max(twin.read, twin.aside_stop), twin.ranges[0].claimed)]
-                if twin.is_aside():
-                    slots = [*range(twin.read, twin.ranges[1].claimed), *slots]
+                slots = range(twin.read, twin.claimed)
                 if slots:
                     slot = slots[place % len(slots)]
-                    if twin.aside_stop <= slot < twin.front:  # as enqueue-put says it
-                        alone.set_cursors(straggler=twin.front)
                     late.append(Late(slot, magic, number, 77, slot * PRECISION_MS + later_ms))
                     number += 1
             alone.push("late", late)
+            room += (RING_COUNT - COLD) * is_cold  # what is owed finds so much
             twin.room = room
             alone.leave_room("dequeue", room)
             assert alone.step(now_ms) == twin.step(late, now_ms)
             assert alone.need == twin.need and alone.waiting("late") == 0
             compare(alone, twin)
             answer(alone, twin)
-            for i in range(2 * passes):
-                base = twin.read if i % 2 else twin.front
-                if i % 2 and not twin.is_aside():
-                    continue
-                if twin.may_pass(i % 2) and now_ms // PRECISION_MS > base:
-                    twin.passes(i % 2)
+            for _ in range(passes):
+                if twin.may_pass(now_ms):
+                    twin.read += 1
                     twin.checkpointed = twin.read - behind
-                    alone.set_cursors(read=twin.read, front=twin.front)
-                    alone.set_cursors(checkpointed=twin.checkpointed)
-        assert not any(mine.buckets for mine in twin.ranges) and twin.read > START_SLOT + 12
-        assert not twin.kept
+                    alone.set_cursors(read=twin.read, checkpointed=twin.checkpointed)
+        assert not any(twin.buckets) and twin.read > START_SLOT + 12
         handed = sorted(each.message for each in twin.out)
         linked = {unit.message_offset for unit in twin.units.values()}
         everyone = [each for each in linked if each not in twin.done]
@@ -231,22 +226,20 @@ def test_what_was_taken_is_due_and_in_order() -> None:
         assert (first, then) == ([3, 1, 4], [3, 1, 4, 0, 2])
 
 
-def test_while_pages_are_missing_what_was_put_aside_leaves_room_for_what_falls_due() -> None:
+def test_while_pages_are_missing_what_is_owed_leaves_room_for_what_falls_due() -> None:
     with Alone(DEQUEUE_GET) as alone:
         log = Log(alone.tag, PRECISION_MS, alone.engine.commitlog.segment_bytes)
         for i in range(8):
             link(alone, log, i, PLAIN, (0 if i < 5 else 1, 0), 0)
-        front, now_ms = START_SLOT + 1, START_MS + PRECISION_MS + 50
+        now_ms = START_MS + PRECISION_MS + 50
         wheel = naive.Wheel(PRECISION_MS, 128, 12, 0, 0)
-        twin = DequeueGet(log, alone.engine.timerlog.segment_bytes, wheel, START_SLOT, front)
+        twin = DequeueGet(log, alone.engine.timerlog.segment_bytes, wheel, START_SLOT)
+        alone.set_cursors(first_count=0, first_max=0, touch_ns=1 << 60)
         twin.units = alone.units().units
         twin.last = {slot: cell.last_offset for slot, cell in alone.slots().items()}
-        alone.set_cursors(aside_claimed=START_SLOT, aside_walked=START_SLOT, aside_scan=START_MS)
-        alone.set_cursors(aside_stop=front, front=front, claimed=front, walked=front)
-        alone.set_cursors(scan=front * PRECISION_MS)
         alone.begin_ring("dequeue", DEQUEUE_BEGIN)
         counts = []
-        # Of 256 that may wait for their pages there is room for five more, of which three are due.
+        # Of 256 that may wait for their pages there is room for two more.
         for is_cold, room in [(False, 0), (True, RING_COUNT - 256 + 5), (False, 60)]:
             twin.is_cold, twin.room = is_cold, room
             alone.set_cursors(is_cold=int(is_cold))
@@ -282,7 +275,7 @@ def test_a_unit_in_a_slot_that_is_not_its_own_is_damage() -> None:
 def test_what_is_due_before_r_fires_by_its_own_millisecond() -> None:
     """While the clock, set back, is behind R: also if several share a place of the ring."""
     with Alone(DEQUEUE_GET) as alone:
-        ring = (len(alone.engine.near.head) - 2) // 2
+        ring = len(alone.engine.near.head) // 2 - 1
         alone.step(START_MS)
         began_ms = START_MS - 3 * ring
         due = [began_ms + ms for ms in (5, ring + 5, 5, 2 * ring + 5, 3, -7, ring + 4)]

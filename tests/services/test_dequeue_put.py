@@ -11,13 +11,11 @@ from tests import naive
 from tests.naive_copying import LOST, Appended, DequeuePut
 from tests.naive_services import (
     FAR,
-    KEPT,
     LEVEL_MARK,
     MARKS_DELETE,
     NO_NEED,
     PLACES,
     PLAIN,
-    SPAN,
     Log,
     Taken,
 )
@@ -83,8 +81,8 @@ def put(alone: Alone, log: Log, kind: str, slot: int, within_ms: int, topic: str
         kind, offset
     )
     if magic == PLAIN | MARKS_DELETE:
-        return Taken(offset, 0, slot % SPAN, MARKS_DELETE, slot)
-    return Taken(offset, size + (kind == "size"), slot % SPAN, magic, at)
+        return Taken(offset, 0, slot % PLACES, MARKS_DELETE, slot)
+    return Taken(offset, size + (kind == "size"), slot % PLACES, magic, at)
 
 
 def compare(alone: Alone, twin: DequeuePut, start: int) -> None:
@@ -100,7 +98,7 @@ def compare(alone: Alone, twin: DequeuePut, start: int) -> None:
     for topic in {name for name, _ in twin.to.queues}:
         rows = [alone.row(*name) for name in twin.to.queues if name[0] == topic]
         assert sum(map(alone.pending, rows)) == twin.pending[topic]
-    found = {name: alone.cursor(name) for name in ("read", "front", "front_copy", "frontier")}
+    found = {name: alone.cursor(name) for name in ("read", "frontier")}
     assert found == {name: getattr(twin, name) for name in found}
     counts = {name: alone.cursor(name) for name in ("fired", "dropped")}
     assert counts == {name: twin.counts[name] for name in counts}
@@ -133,14 +131,6 @@ def answer(alone: Alone, twin: DequeuePut) -> None:
     twin.need = NO_NEED
 
 
-def _put_aside(entry: Taken, item: tuple[str, int, int, str], front: int) -> Taken:
-    """The entry with its place where the slots before `front` were put aside."""
-    if START_SLOT + item[1] < front:
-        return entry._replace(place=entry.place + SPAN)
-    is_kept = entry.magic & MARKS_DELETE != 0 and front > START_SLOT
-    return entry._replace(place=KEPT) if is_kept else entry
-
-
 @given(
     st.lists(ITEMS, max_size=40),
     TURNS,
@@ -148,8 +138,6 @@ def _put_aside(entry: Taken, item: tuple[str, int, int, str], front: int) -> Tak
     st.sets(st.integers(0, 3), max_size=2),
     st.integers(126, 128),
     st.integers(0, 15),
-    st.sampled_from([0, 0, 1, 3]),
-    st.booleans(),
 )
 def test_alone(
     items: list[tuple[str, int, int, str]],
@@ -158,19 +146,12 @@ def test_alone(
     unmapped: set[int],
     slots_unflushed: int,
     cancelled: int,
-    aside: int,
-    straggles: bool,
 ) -> None:
-    """With `aside` slots that were put aside."""
     with Alone(DEQUEUE_PUT) as alone:
         engine = alone.engine
         items = sorted(items, key=lambda item: item[1])
         log = Log(alone.tag, PRECISION_MS, engine.commitlog.segment_bytes)
         entries = [put(alone, log, k, START_SLOT + s, ms, topic) for k, s, ms, topic in items]
-        front = START_SLOT + aside
-        entries = [
-            _put_aside(entry, item, front) for entry, item in zip(entries, items, strict=True)
-        ]
         last = engine.commitlog.end // log.segment_bytes
         log.unmapped = alone.unmap(engine.commitlog, *(unmapped - {last}))
         mapped = alone.writable()
@@ -179,8 +160,7 @@ def test_alone(
         to = Appended(log, topic_rows, mapped, set(), engine.queues.segment_entries)
         twin = DequeuePut(
             *(to, START_SLOT, START_SLOT - slots_unflushed, engine.config.wheel_slot_count),
-            *(front, START_MS - 1, front, START_SLOT),
-            straggler=front if straggles and aside else -1,
+            *(START_SLOT, START_MS - 1),
         )
         gone = [log.identity(e.message) for e, item in zip(entries, items, strict=True)
                 if item[0] == "cancelled"]  # fmt: skip
@@ -193,20 +173,18 @@ def test_alone(
             late = twin.came[place] // 2
             alone.set_place("late", place, late)
             alone.set_place("chain", place, twin.came[place] - late)
-        alone.set_cursors(checkpointed=twin.checkpointed, straggler=twin.straggler)
-        alone.set_cursors(front=front, aside_stop=front)
+        alone.set_cursors(checkpointed=twin.checkpointed)
+        alone.begin_slots(0, PLACES)
         alone.begin_ring("dequeue", begin)
         start, now_ms, ready, done = log.end, START_MS, 0, 0
         to_the_end = [(40, 200, 5)] * 60
         for count, step_ms, walks in [*turns, *to_the_end]:
             now_ms += step_ms
             more = entries[ready : ready + count]
-            rows = [[e.message, e.size << 16 | e.place << 8 | e.magic, e.at] for e in more]
+            rows = [[e.message, e.info, e.at] for e in more]
             alone.push("dequeue", rows)
             ready += len(more)
-            twin.walked = max(twin.walked, min(twin.front + walks, START_SLOT + 5))
-            twin.aside_walked = max(twin.aside_walked, min(twin.read + walks, front))
-            alone.set_cursors(aside_walked=twin.aside_walked)
+            twin.walked = max(twin.walked, min(twin.read + walks, START_SLOT + 5))
             alone.set_cursors(walked=twin.walked, claimed=twin.walked)
             settled = sum(twin.settled.values())
             assert alone.step(now_ms) == twin.step(entries[done:ready], now_ms)

@@ -56,7 +56,6 @@ def compare(alone: Alone, twin: EnqueuePut) -> None:
     assert alone.slots() == twin.slots
     assert [tuple(row) for row in alone.since("late", LATE_BEGIN)] == twin.late
     assert alone.slot_column("late") == [twin.late_count[place] for place in range(PLACES)]
-    assert alone.cursor("straggler") == twin.straggler
     assert alone.cancelled() == twin.cancelled
     assert alone.cursor("linked") == alone.cursor("linked_count") == twin.linked
     assert alone.cursor("collisions") == 0
@@ -84,7 +83,6 @@ def compare(alone: Alone, twin: EnqueuePut) -> None:
     ),
     st.sets(st.integers(0, 39), max_size=3),
     st.booleans(),
-    st.sampled_from([0, 0, 2, 4]),
 )
 def test_alone(
     items: list[tuple[int, int, int, int]],
@@ -92,9 +90,7 @@ def test_alone(
     turns: list[tuple[int, int, int, bool, int]],
     done: set[int],
     recovering: bool,
-    aside: int,
 ) -> None:
-    """With `aside` slots that were put aside, of which one is claimed."""
     with Alone(ENQUEUE_PUT) as alone:
         alone.begin_ring("enqueue", begin)
         entries = [entry_of(i, *item) for i, item in enumerate(items)]
@@ -115,9 +111,6 @@ def test_alone(
             START_SLOT,
             config.timerlog_segment_bytes,
             late_room=3,
-            front=START_SLOT + aside,
-            aside_stop=START_SLOT + aside,
-            aside_claimed=START_SLOT + bool(aside),
             recovering=recovering,
             done=sources,
             cancelled_room=4,
@@ -132,17 +125,10 @@ def test_alone(
             now_ms += clock_ms
             wheel = twin.wheel
             read = min(wheel.read + slots, wheel.checkpointed_read + wheel.slot_count)
-            if aside:  # R goes on once nothing is left aside
-                twin.front += slots
-                read = min(read, twin.aside_stop - 1)
-            else:
-                twin.front = read
-            twin.claimed = max(twin.claimed, twin.front + slots)
+            twin.claimed = max(twin.claimed, read + slots)
             checkpointed = read if flushed else wheel.checkpointed_read
             twin.wheel = wheel._replace(read=read, checkpointed_read=checkpointed)
             alone.set_cursors(read=read, checkpointed=checkpointed, claimed=twin.claimed)
-            alone.set_cursors(front=twin.front, aside_stop=twin.aside_stop if aside else 0)
-            alone.set_cursors(aside_claimed=twin.aside_claimed)
             behind = max(0, behind - taken)
             twin.late_room = 3 - behind
             alone.leave_room("late", twin.late_room)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.models.ledger import check_store, read_ledger
-from tests.naive_services import MARKS_DELETE, PLAIN, Late, Log
+from tests.naive_services import MARKS_DELETE, PLACES, PLAIN, Late, Log
 from tests.services.alone import DEQUEUE_GET, PRECISION_MS, START_MS, START_SLOT, Alone
 from tests.services.test_dequeue_get import link, taken
 from tests.small_store import SMALL
@@ -32,12 +32,13 @@ SLOT_MS = 1_000
 def chunks(count: int) -> Iterator[None]:
     """Stores that are opened meanwhile have so many chunks in their near wheel."""
 
-    def narrow(precision_ms: int, _count_max: int) -> NearWheel:
-        made = near.new_near_wheel(precision_ms, 0)
-        few = np.zeros(CHUNK_WORDS * count, np.int64)
-        columns = made.waiting, made.deletes, made.chain, made.late, made.settled
-        hops = made.first_copy, made.first_hop
-        return NearWheel(made.head, made.tail, few, made.popped, *columns, *hops)
+    def narrow(precision_ms: int, _count_max: int, slot_count: int) -> NearWheel:
+        made = near.new_near_wheel(precision_ms, 0, slot_count)
+        few = np.zeros(CHUNK_WORDS * (count + 1), np.int64)  # one is never used
+        arrays = [getattr(made, name) for name, kind in NearWheel.__annotations__.items()
+                  if kind == "Words"]  # fmt: skip
+        arrays[2] = few
+        return NearWheel(*arrays)
 
     with patch.object(engine_module, "new_near_wheel", narrow):
         yield
@@ -96,7 +97,7 @@ def test_deletes_alone_do_not_fill_it_for_ever(behind: int) -> None:
         found = handed_on(alone)
         assert sorted(found[:50]) == timers and len({*found}) == len(found)
         # R passes the slot once what was handed on is settled: what was let go is not waited for.
-        assert alone.slot_column("chain")[START_SLOT % near.SPAN] == len(found)
+        assert alone.slot_column("chain")[START_SLOT % PLACES] == len(found)
         assert 0 < len(found) - 50 <= 3 * CHUNK_ENTRIES
         near.check(alone.engine.near)
 

@@ -11,12 +11,10 @@ from tests import naive
 from tests.table_stores import LIVES, live
 from timerstore.services.looking.instant import Instant, capture_instant
 from timerstore.services.looking.timer_places import (
-    half_claimed,
     level_messages,
     slot_messages,
     unlinked_messages,
 )
-from timerstore.timelog.bytes.unit import NO_UNIT
 
 
 def segments(folder: Path) -> dict[int, bytes]:
@@ -38,8 +36,9 @@ def slow_wheel(store: timerstore.TimerStore, instant: Instant) -> list[int]:
         if get.claimed_slot <= slot.number < top:
             for at in naive.walk_chain(units, slot.last_offset):
                 found.append(units[at].message_offset)
-    if get.claim_offset != NO_UNIT:
-        for at in naive.walk_chain(units, get.claim_offset):
+    near = store.core.engine.near
+    for number in range(get.owed_slot, get.claimed_slot):
+        for at in naive.walk_chain(units, int(near.owed[number % len(near.owed)])):
             found.append(units[at].message_offset)
     return sorted(found)
 
@@ -66,7 +65,7 @@ def test_places_are_what_the_twins_say(life: list[tuple[object, ...]]) -> None:
         in_levels, due_ms = level_messages(engine, instant)
         waiting, levels = slow_wheel(store, instant), slow_levels(store)
         assert sorted(zip(in_levels.tolist(), due_ms.tolist(), strict=True)) == levels
-        parts = [instant.messages, unlinked_messages(engine, at), half_claimed(engine, at)]
-        parts += [slot_messages(engine, at, *each) for each in instant.slots.tolist()]
+        parts = [instant.messages, unlinked_messages(engine, at)]
+        parts += [slot_messages(engine, at, slot) for slot, _ in instant.slots.tolist()]
         assert sorted(np.concatenate(parts).tolist()) == waiting
         store.abandon()

@@ -34,7 +34,6 @@ OWNERS = {
     "enqueue_get": {ENQUEUE_GET},
     "enqueue_put": {ENQUEUE_PUT},
     "dequeue_get": {DEQUEUE_GET},
-    "aside": {DEQUEUE_GET},
     "deliver_levels": {DELIVER_LEVELS},
     "dequeue_put": {DEQUEUE_PUT},
     "cancelled": OF_FIRE,
@@ -106,7 +105,7 @@ def test_records_share_no_cache_line(tmp_path: Path) -> None:
         ]
         assert all(int(each.block[0]) % 64 == 0 for each in records.values())
         assert len(lines) == len(set(lines))
-        assert len(records) == 38
+        assert len(records) == 37
 
 
 def test_what_threads_wait_on_has_lines_of_its_own() -> None:

@@ -17,14 +17,13 @@ from timerstore.wheel.near import (
     ENTRY_DUE,
     ENTRY_INFO,
     ENTRY_MESSAGE,
-    KEPT_PLACE,
+    NO_DELETE,
     NONE,
-    PLACES,
-    SPAN,
     NearTimer,
     NearWheel,
     bucket_at,
     check,
+    give_back,
     info_place,
     info_size,
     near_drop_delete,
@@ -32,7 +31,6 @@ from timerstore.wheel.near import (
     near_first_due,
     near_insert,
     near_insert_delete,
-    near_keep_deletes,
     near_last_delete,
     near_pop,
     near_room,
@@ -44,15 +42,17 @@ pytestmark = pytest.mark.long
 
 START_MS = 1_700_000_000_000
 PRECISION_MS = 100
-ASIDE = 1_000  # buckets from here on are those of what was put aside
-OVERDUE = 2 * ASIDE  # and from here on, those of what was overdue
+SLOTS = 12  # that can be claimed at once
+PLACES = 16
+SECOND = 1_000  # buckets from here on are the second ring's
+OVERDUE = 2 * SECOND  # and from here on, those of what was overdue
 Entry = tuple[int, int, int, int, int]  # due, message, size, slot's place, magic
 
 
 @kernel
 def _insert(near: Any, values: Any, in_front: bool) -> None:
-    bucket, due_ms, message, size, slot, magic, aside = values
-    timer = NearTimer(due_ms, message, size, slot, magic, aside)
+    bucket, due_ms, message, size, slot, magic, ring = values
+    timer = NearTimer(due_ms, message, size, slot, magic, ring)
     near_insert(near, bucket, timer, in_front)
 
 
@@ -87,11 +87,6 @@ def _drop_delete(near: Any, place: int) -> None:
 
 
 @kernel
-def _keep_deletes(near: Any, place: int) -> int:
-    return near_keep_deletes(near, place)
-
-
-@kernel
 def _info(info: int, out: Any) -> None:
     out[0] = info_size(info)
     out[1] = info_place(info)
@@ -106,7 +101,7 @@ class Model:
     """A near wheel, and beside it lists that do the same."""
 
     def __init__(self) -> None:
-        self.near: NearWheel = new_near_wheel(PRECISION_MS, 100)
+        self.near: NearWheel = new_near_wheel(PRECISION_MS, 100, SLOTS)
         self.buckets: defaultdict[int, list[Entry]] = defaultdict(list)
         self.deletes: defaultdict[int, list[int]] = defaultdict(list)
         self.next_message = 1
@@ -118,22 +113,22 @@ class Model:
         return int(popped[ENTRY_DUE]), int(popped[ENTRY_MESSAGE]), int(out[0]), int(out[1]), magic
 
     def at(self, bucket: int) -> int:
-        range_, within_ms = divmod(bucket, ASIDE)
+        range_, within_ms = divmod(bucket, SECOND)
         return int(_bucket(self.near, START_MS + within_ms, range_))
 
     def insert(self, bucket: int, later_ms: int, in_front: bool) -> None:
-        aside, within_ms = bucket // ASIDE % 2, bucket % ASIDE
+        ring, within_ms = bucket // SECOND % 2, bucket % SECOND
         bucket_ms = START_MS + within_ms
         slot = bucket_ms // PRECISION_MS
-        place = slot % SPAN + SPAN * aside
+        place = slot % PLACES
         entry = bucket_ms + later_ms, self.next_message, 91 + bucket, place, 1 + 2 * in_front
         self.next_message += 1
-        values = np.array([self.at(bucket), *entry[:3], slot, entry[4], aside], np.int64)
+        values = np.array([self.at(bucket), *entry[:3], slot, entry[4], ring], np.int64)
         _insert(self.near, values, in_front)
         self.buckets[bucket].insert(0 if in_front else len(self.buckets[bucket]), entry)
 
     def pop(self, bucket: int, later_ms: int = 9) -> None:
-        now_ms = START_MS + bucket % ASIDE + later_ms
+        now_ms = START_MS + bucket % SECOND + later_ms
         got = _pop(self.near, self.at(bucket), now_ms)
         due = [entry for entry in self.buckets[bucket] if entry[0] <= now_ms]
         assert bool(got) == bool(due)
@@ -148,17 +143,10 @@ class Model:
 
     def drop_delete(self, place: int) -> None:
         message = int(_last_delete(self.near, place))
-        assert (message == NONE) == (not self.deletes[place])
-        if message != NONE:
+        assert (message == NO_DELETE) == (not self.deletes[place])
+        if message != NO_DELETE:
             self.deletes[place].remove(message)
             _drop_delete(self.near, place)
-
-    def keep_deletes(self, place: int) -> None:
-        count = _keep_deletes(self.near, place)
-        assert min(1, len(self.deletes[place])) <= count <= CHUNK_ENTRIES
-        moved = self.deletes[place][len(self.deletes[place]) - count :]
-        self.deletes[place] = self.deletes[place][: len(self.deletes[place]) - count]
-        self.deletes[KEPT_PLACE] += moved
 
     def check(self) -> None:
         check(self.near)
@@ -168,16 +156,18 @@ class Model:
             entry[:2] for entry in entries
         )
         for bucket, held in self.buckets.items():
-            stop_ms = START_MS + bucket % ASIDE + 50
+            stop_ms = START_MS + bucket % SECOND + 50
             first = min([entry[0] for entry in held] + [stop_ms])
             assert _first_due(self.near, self.at(bucket), 0, stop_ms) == first
             found = _first_due(self.near, self.at(bucket), stop_ms - 50, stop_ms)
             assert found == first or first <= found <= stop_ms - 50
         remaining = [sum(entry[3] == place for entry in entries) for place in range(PLACES)]
         assert self.near.waiting.tolist() == remaining
+        second = [bucket for bucket in self.buckets if bucket // SECOND % 2]
+        assert self.near.owed_count == sum(len(self.buckets[bucket]) for bucket in second)
 
 
-BUCKETS = [0, 0, 0, 1, 1, 99, 100, 799, ASIDE, ASIDE, ASIDE + 99, OVERDUE, OVERDUE + ASIDE]
+BUCKETS = [0, 0, 0, 1, 1, 99, 100, 799, SECOND, SECOND, SECOND + 99, OVERDUE, OVERDUE + SECOND]
 BUCKETS = st.sampled_from(BUCKETS)
 LATER = st.integers(-3, 3)
 ACTIONS = st.lists(
@@ -185,9 +175,8 @@ ACTIONS = st.lists(
     | st.tuples(st.just("insert"), BUCKETS, LATER, st.booleans())
     | st.tuples(st.just("pop"), BUCKETS)
     | st.tuples(st.just("pop"), BUCKETS, LATER)
-    | st.tuples(st.just("insert_delete"), st.integers(0, KEPT_PLACE - 1))
-    | st.tuples(st.just("drop_delete"), st.integers(0, KEPT_PLACE))
-    | st.tuples(st.just("keep_deletes"), st.integers(0, SPAN - 1)),
+    | st.tuples(st.just("insert_delete"), st.integers(0, PLACES - 1))
+    | st.tuples(st.just("drop_delete"), st.integers(0, PLACES - 1)),
     max_size=70,
 )
 
@@ -211,7 +200,7 @@ def test_any_actions(actions: list[tuple[Any, ...]]) -> None:
     while chunk != NONE:
         free += 1
         chunk = int(model.near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT])
-    assert free == model.near.used
+    assert free == model.near.used - 1
 
 
 @pytest.mark.parametrize("in_front", [False, True])
@@ -242,7 +231,7 @@ def test_a_bucket_whose_last_chunk_went_is_appended_to_again() -> None:
 
 
 def test_room_runs_out_and_comes_back() -> None:
-    near = new_near_wheel(PRECISION_MS, 0)
+    near = new_near_wheel(PRECISION_MS, 0, SLOTS)
     for bucket in range(len(near.head)):
         assert _room(near) > 0
         _insert(near, np.array([bucket, 7, 1, 91, 0, 1, 0], np.int64), False)
@@ -258,12 +247,12 @@ def test_a_limit_of_addresses_leaves_room_for_fewer(monkeypatch: pytest.MonkeyPa
     count_max = 1 << 26
 
     def made_for(near: NearWheel) -> int:
-        return (len(near.chunks) // CHUNK_WORDS - len(near.head) - 2) * CHUNK_ENTRIES // 2
+        return (len(near.chunks) // CHUNK_WORDS - len(near.head) - 3) * CHUNK_ENTRIES // 2
 
-    assert count_max - CHUNK_ENTRIES < made_for(new_near_wheel(PRECISION_MS, count_max))
+    assert count_max - CHUNK_ENTRIES < made_for(new_near_wheel(PRECISION_MS, count_max, SLOTS))
     monkeypatch.setattr("resource.getrlimit", lambda _: (4 << 30, resource.RLIM_INFINITY))
-    assert 10_000_000 < made_for(new_near_wheel(PRECISION_MS, count_max)) < 11_000_000
-    few = made_for(new_near_wheel(PRECISION_MS, 1_000))
+    assert 10_000_000 < made_for(new_near_wheel(PRECISION_MS, count_max, SLOTS)) < 11_000_000
+    few = made_for(new_near_wheel(PRECISION_MS, 1_000, SLOTS))
     assert 1_000 - CHUNK_ENTRIES < few <= 1_000
 
 
@@ -315,3 +304,26 @@ def test_check_notices() -> None:
         damage(near)
         with pytest.raises(AssertionError):
             check(near)
+
+
+def test_memory_of_passed_slots_is_given_back_and_no_other() -> None:
+    near = new_near_wheel(PRECISION_MS, 0, 16_384)
+    place_count, page = len(near.waiting), 512
+    start = 5 * place_count - 3 * page - 7  # the places begin anew on the way
+    near.settled[:] = near.cut[:] = 1
+    stop = start + 6 * page + 9
+    again = give_back(near, start, stop, stop + 2)
+    kept = [slot % place_count for slot in (start, stop - 1, stop)]
+    given = (near.settled == 0) & (near.cut == 0)
+    assert not given[kept].any() and given.sum() == 6 * page
+    assert stop - page < again <= stop and again % page == 0
+    # A slot so far back may have its place used again.
+    near.settled[:] = 1
+    assert give_back(near, start - place_count, start, start + place_count // 2 + 1) >= start
+    assert near.settled.all()
+
+
+def test_few_places_are_kept() -> None:
+    near = new_near_wheel(PRECISION_MS, 0, SLOTS)
+    near.settled[:] = 1
+    assert give_back(near, 0, 1_000, 1_002) == 1_000 and near.settled.all()

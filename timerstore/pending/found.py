@@ -18,12 +18,11 @@ from timerstore.services.looking.due_order import (
     DueOrder,
     Places,
 )
-from timerstore.services.looking.instant import Instant, Snapshot, capture_instant
+from timerstore.services.looking.instant import Instant, Snapshot, capture_instant, list_owed
 from timerstore.services.looking.level_timers import read_waiting
 from timerstore.services.looking.read_pending import reading_of
 from timerstore.services.world.floor import read_floor
 from timerstore.timelog.bytes.message import MessageParts
-from timerstore.timelog.bytes.unit import NO_UNIT
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.wheel import judge as pending
 from timerstore.wheel.sets import map_keys
@@ -93,15 +92,15 @@ def read_messages(core: Core, messages: Int64s, hold: Hold, cancelled: Int64s = 
 
 
 def capture_locked(core: Core) -> Snapshot:
-    """Capture the cursors; under the locks of the services. O(1)."""
+    """Capture the cursors; under the locks of the services. O(claimed slots not walked)."""
     engine, world = core.engine, core.engine.world
-    aside_stop, aside = world.dequeue_put.aside_stop, (0, 0, NO_UNIT)
-    if engine.read_slot < aside_stop:
-        aside = world.aside.claimed_slot, aside_stop, world.aside.claim_offset
+    owed = np.zeros((0, 2), np.int64)
+    while (count := list_owed(world, owed)) > len(owed):
+        owed = np.zeros((count, 2), np.int64)
     return Snapshot(
+        engine.read_slot,
         world.dequeue_get.claimed_slot,
-        world.dequeue_get.claim_offset,
-        *aside,
+        owed,
         world.flush.checkpointed_slot + 2 * world.settings.slot_count,  # see wheel/place.py
         engine.timerlog.end,
         world.enqueue_put.linked_index,

@@ -14,7 +14,7 @@ from timerstore.pending.timers import Timer, read_timer
 from timerstore.services.calls.first_puts import PUT_DAMAGED
 from timerstore.services.engine.holds import while_held
 from timerstore.services.looking.instant import capture_instant
-from timerstore.services.looking.timer_places import half_claimed, slot_messages, unlinked_messages
+from timerstore.services.looking.timer_places import slot_messages, unlinked_messages
 from timerstore.wheel.place import may_have_rolled
 
 
@@ -54,13 +54,11 @@ def latest_copy(core: Core, offset: int, due_ms: int, put_ms: int) -> int:
     own = due_ms // engine.precision_ms
     instant = capture_instant(engine, whole=False)
     at = instant.snapshot
-    parts = [instant.messages, unlinked_messages(engine, at), half_claimed(engine, at)]
+    parts = [instant.messages, unlinked_messages(engine, at)]
     hop = world.settings.hop_slots
     latest = own - max(0, -(-(own - at.top + 1) // hop)) * hop
-    waits_aside = range(at.aside_claimed, at.aside_stop)
-    for slot in range(latest, min([at.claimed, *waits_aside[:1]]) - 1, -hop):
-        if slot >= at.claimed or slot in waits_aside:
-            parts.append(slot_messages(engine, at, slot))
+    for slot in range(latest, min([at.claimed, *at.owed[:1, 0].tolist()]) - 1, -hop):
+        parts.append(slot_messages(engine, at, slot))
     found = read_messages(core, np.concatenate(parts), at.hold)
     mine = found.message[found.low == offset]
     return int(mine.max()) if len(mine) else offset

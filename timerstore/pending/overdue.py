@@ -18,7 +18,7 @@ from timerstore.pending.found import capture_locked, read_messages
 from timerstore.pending.unlinked import unlinked_copies
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.instant import Snapshot
-from timerstore.services.looking.timer_places import half_claimed, slot_messages, unlinked_messages
+from timerstore.services.looking.timer_places import slot_messages, unlinked_messages
 from timerstore.services.world.rings import waiting_places
 from timerstore.timelog.bytes.message import IDENTITY_OURS
 from timerstore.wheel.near import near_entries
@@ -100,7 +100,7 @@ def find_waiting_foreign(core: Core, due_ms: int, high: int, low: int) -> bool:
     """
     engine, snapshot = core.engine, capture_locked(core)
     _, near = near_entries(engine.near)
-    parts = [near, unlinked_messages(engine, snapshot), half_claimed(engine, snapshot)]
+    parts = [near, unlinked_messages(engine, snapshot)]
     last = max(due_ms // engine.precision_ms, snapshot.claimed)
     parts.append(_messages_until(engine, snapshot, last))
     found = read_messages(core, np.unique(np.concatenate(parts)), snapshot.hold)
@@ -108,9 +108,9 @@ def find_waiting_foreign(core: Core, due_ms: int, high: int, low: int) -> bool:
 
 
 def _messages_until(engine: Engine, snapshot: Snapshot, last: int) -> Int64s:
-    """Return the messages of all slots up to one that are not claimed."""
+    """Return the messages of all units of slots up to one that were not claimed."""
     times = engine.wheel.slots["time"]
-    slots = np.sort(times[_is_unclaimed(snapshot, times) & (times <= last)]).tolist()
+    slots = np.sort(times[_are_to_be_walked(snapshot, times) & (times <= last)]).tolist()
     parts = [slot_messages(engine, snapshot, slot) for slot in slots]
     return np.concatenate([np.zeros(0, np.int64), *parts])
 
@@ -122,9 +122,8 @@ def _linked_messages(core: Core, snapshot: Snapshot, due_ms: Int64s) -> Int64s:
     parts = [
         _near_messages(engine, due_ms, own),
         _handed_on_messages(engine),
-        half_claimed(engine, snapshot),
     ]
-    for slot in _unclaimed_slots(engine, snapshot, own):
+    for slot in _slots_to_walk(engine, snapshot, own):
         parts.append(slot_messages(engine, snapshot, slot))
     return np.concatenate(parts)
 
@@ -139,31 +138,27 @@ def _near_messages(engine: Engine, due_ms: Int64s, own: Int64s) -> Int64s:
     """Return the messages of near wheel nodes that wait for one of these times, or may roll."""
     near, world = engine.near, engine.world
     waiting_ms, messages = near_entries(near)
-    starts = np.concatenate(
-        [
-            np.arange(world.dequeue_put.front_slot, world.dequeue_get.claimed_slot),
-            np.arange(world.dequeue_put.passed_slot, world.aside.claimed_slot),
-        ]
-    )
+    starts = np.arange(world.dequeue_put.passed_slot, world.dequeue_get.claimed_slot)
     return messages[np.isin(waiting_ms, np.concatenate([due_ms, starts * engine.precision_ms]))]
 
 
-def _is_unclaimed(snapshot: Snapshot, slots: Int64s) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Tell of which slots no unit was claimed, if they have any and are not passed."""
-    aside = (snapshot.aside_claimed <= slots) & (slots < snapshot.aside_stop)
-    return aside | (slots >= snapshot.claimed)
+def _are_to_be_walked(snapshot: Snapshot, slots: Int64s) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Tell of which slots there are units that were not claimed, if any are and not passed."""
+    return (slots >= snapshot.claimed) | np.isin(slots, snapshot.owed[:, 0])
 
 
-def _unclaimed_slots(engine: Engine, snapshot: Snapshot, own: Int64s) -> list[int]:
-    """Return the used slots that are not claimed, and are on the grid of one of these."""
+def _slots_to_walk(engine: Engine, snapshot: Snapshot, own: Int64s) -> list[int]:
+    """Return the used slots with units not claimed that are on the grid of one of these."""
     hop = engine.world.settings.hop_slots
     wheel = engine.wheel.slots["time"]
     # The latest slot of each grid that lies in the ring.
     slots = own - np.maximum(0, -(-(own - snapshot.top + 1) // hop)) * hop
     found: set[int] = set()
-    if _is_unclaimed(snapshot, np.array([engine.read_slot]))[0]:  # it stands in for those before it
+    if _are_to_be_walked(snapshot, np.array([engine.read_slot]))[
+        0
+    ]:  # it stands in for those before it
         found.add(engine.read_slot)
     while len(slots := slots[slots >= engine.read_slot]):
-        found.update(np.unique(slots[_is_unclaimed(snapshot, slots)]).tolist())
+        found.update(np.unique(slots[_are_to_be_walked(snapshot, slots)]).tolist())
         slots = slots - hop
     return sorted(slot for slot in found if int(wheel[slot % len(wheel)]) == slot)

@@ -1,7 +1,7 @@
-"""What was put aside: neither does what falls due wait for it, nor is any of it lost.
+"""What is owed: neither does what falls due wait for it, nor is any of it lost.
 
-Services are stepped by hand on a manual clock; a round is one step of each. A range has eight slots
-claimed at most, so what was put aside takes a round for each eight slots.
+Services are stepped by hand on a manual clock; a round is one step of each. Eight slots are walked
+into a ring at most, so what is owed takes a round for each eight slots.
 """
 
 import shutil
@@ -15,22 +15,22 @@ import pytest
 
 from tests.models.ledger import check_store, read_ledger, read_messages
 from timerstore import Config, ManualClock, TimerStore, Tuning
+from timerstore.jit.acting import acting_as
 from timerstore.services.durable.capture import capture
 from timerstore.services.engine import engine as engine_module
-from timerstore.services.pipeline.dequeue_get import CLAIM_UNITS
+from timerstore.services.pipeline.dequeue_get import CLAIM_UNITS, COLD_COUNT
 from timerstore.services.running.provide import provide
 from timerstore.services.running.runner import Runner
 from timerstore.services.running.steps import step
-from timerstore.services.world.aside import FIRST_COUNT
-from timerstore.services.world.needs import NOTHING, TIMERLOG_SEGMENT
+from timerstore.services.world.claims import FIRST_COUNT
+from timerstore.services.world.needs import NOTHING
 from timerstore.services.world.state import (
     DEQUEUE_GET,
     DEQUEUE_PUT,
     ENQUEUE_GET,
     ENQUEUE_PUT,
+    PREFETCH,
 )
-from timerstore.timelog.bytes.unit import NO_UNIT
-from timerstore.wheel.near import NO_COPY, SPAN
 
 START_MS = 1_800_000_000_000
 SLOT_MS = 100
@@ -75,8 +75,8 @@ class Stopped:
         self.clock._now_ms = OPENED_MS
         self.store = TimerStore(path, config=CONFIG, clock=self.clock)
         self.engine, self.world = self.store.core.engine, self.store.core.engine.world
-        self.put = self.world.dequeue_put
-        assert (self.engine.read_slot, self.put.front_slot) == (START_MS // SLOT_MS, self.now_slot)
+        self.get = self.world.dequeue_get
+        assert self.engine.read_slot == self.get.claimed_slot == START_MS // SLOT_MS
 
     @property
     def now_slot(self) -> int:
@@ -107,15 +107,23 @@ class Stopped:
         messages = read_messages(self.path)
         return [m.properties["UNIQ_KEY"] for m in messages if m.topic in ("t", "now")]
 
-    def is_aside(self) -> bool:
-        """Whether R is still in what was put aside."""
-        return int(self.engine.read_slot) < int(self.put.aside_stop)
+    def owes(self) -> bool:
+        """Whether anything is owed still."""
+        is_walked = self.get.walked_slot == self.get.claimed_slot
+        return not is_walked or bool(self.engine.near.owed_count)
+
+    def set_cold(self, is_cold: int) -> None:
+        """Say that pages were missing lately: a step then waits for that of one unit."""
+        with acting_as(PREFETCH):
+            self.world.prefetch.is_active = is_cold
+        with acting_as(DEQUEUE_GET):
+            self.get.touch_ns = 0
 
     def finish(self) -> None:
         """Let everything come that is due by now, and judge."""
         for _ in range(300):
             self.round()
-        assert not self.is_aside()
+        assert not self.owes() and self.engine.read_slot >= self.now_slot
         judge(self.store, self.path, self.clock.now_ms)
 
     def kill(self, path: Path) -> list[str]:
@@ -157,15 +165,47 @@ def test_what_falls_due_meanwhile_comes_first(tmp_path: Path) -> None:
     with stopped(tmp_path / "s", in_first=CLAIM_UNITS + 100) as after:
         fresh = after.store.put(b"f", topic="now", at_ms=OPENED_MS)
         after.round()
-        assert after.fired() == [fresh]  # the first slot's chain is only half walked
-        assert after.is_aside() and after.world.aside.claim_offset != NO_UNIT
+        assert after.fired() == [fresh]
         after.tick(20)
+        after.step(DEQUEUE_GET)  # the first slot's chain is only half walked
         second = after.store.put(b"f", topic="now", at_ms=OPENED_MS + 20)
         after.round()
-        assert after.fired()[1] == second and len(after.fired()) > 2
+        assert after.fired()[1] == second and after.owes()
         after.finish()
-        # What was put aside kept its order, by due time and then by arrival.
+        # What is owed kept its order, by due time and then by arrival.
         assert [id for id in after.fired() if id in {*after.overdue}] == after.overdue
+
+
+@pytest.mark.parametrize("is_linked", [False, True], ids=["put", "linked"])
+def test_a_fresh_timer_does_not_wait_for_what_was_left_while_the_store_ran(
+    tmp_path: Path, is_linked: bool
+) -> None:
+    """The front comes to messages that are not in memory: what was put behind them goes first."""
+    with stopped(tmp_path / "s") as after:
+        after.finish()
+        due_ms, count = OPENED_MS + 3 * SLOT_MS, CLAIM_UNITS + 1_000
+        cold = after.store.put_many([b"c" * 40] * count, topic="cold", at_ms=due_ms)
+        after.store.put_many([b"x" * 900] * 150, topic="far", at_ms=OPENED_MS + 10_000_000)
+        fresh = [after.store.put(b"f", topic="now", at_ms=due_ms + 20)] * is_linked
+        for _ in range(20):
+            after.link()
+        after.set_cold(1)
+        log = after.engine.commitlog
+        first = int(str(cold[0])[12:24], 16) // log.segment_bytes
+        for number in range(first, log.end // log.segment_bytes - 1):
+            log.drop(number)
+        after.tick(3 * SLOT_MS + 20)
+        for _ in range(3):
+            after.step(DEQUEUE_GET)
+        assert after.owes()
+        if not is_linked:
+            fresh.append(after.store.put(b"f", topic="now", at_ms=due_ms + 20))
+        after.round()
+        messages = [m for m in read_messages(after.path) if m.topic in ("cold", "now")]
+        assert fresh[0] in [m.properties["UNIQ_KEY"] for m in messages]
+        assert len(messages) <= COLD_COUNT + 1
+        after.set_cold(0)
+        after.finish()
 
 
 def test_a_short_backlog_goes_before_all_else(tmp_path: Path) -> None:
@@ -177,7 +217,7 @@ def test_a_short_backlog_goes_before_all_else(tmp_path: Path) -> None:
 
 @pytest.mark.prove
 @pytest.mark.parametrize("in_first", [1, CLAIM_UNITS + 100], ids=["slots", "chain"])
-def test_listing_cancelling_and_rescheduling_see_what_was_put_aside(
+def test_listing_cancelling_and_rescheduling_see_what_is_owed(
     tmp_path: Path, in_first: int
 ) -> None:
     with stopped(tmp_path / "s", in_first=in_first) as after:
@@ -203,85 +243,64 @@ def test_listing_cancelling_and_rescheduling_see_what_was_put_aside(
 
 @pytest.mark.parametrize("rounds", range(9))
 def test_a_kill_at_any_time(tmp_path: Path, rounds: int) -> None:
-    """The checkpoint is that of a moment when the front is ahead of R."""
+    """The checkpoint is that of a moment when C is far ahead of R."""
     with stopped(tmp_path / "s") as after:
         fresh = [after.store.put(b"f", topic="now", at_ms=OPENED_MS + 20 * i) for i in range(9)]
         after.link()
         after.tick(250)
         for _ in range(rounds):
             after.round()
-        assert after.is_aside() == (rounds < 7)
+        assert after.owes() == (0 < rounds < 8)
         after.store.core.flusher.flush()
         after.round()
         fired = after.kill(tmp_path / "t")
         assert sorted(fired) == sorted([*fresh, *after.overdue, after.roller])
 
 
-def test_copies_of_the_front_keep_l_while_r_is_behind(tmp_path: Path) -> None:
+def test_copies_of_slots_that_r_has_not_passed_keep_l(tmp_path: Path) -> None:
     with stopped(tmp_path / "s") as after:
+        after.step(DEQUEUE_GET)
         fresh = after.store.put(b"f", topic="now", at_ms=OPENED_MS)
-        after.link()
         after.tick(150)
         after.round()
-        assert fresh in after.fired() and after.put.front_slot > after.put.aside_stop
+        assert fresh in after.fired() and after.owes()
         copy = next(m.offset for m in read_messages(after.path) if m.topic == "now")
-        assert after.is_aside() and after.put.front_copy == copy
         assert capture(after.world).scan_from <= copy
         after.finish()
-        assert after.put.front_copy == NO_COPY
         assert capture(after.world).scan_from > copy
 
 
-def test_deletes_of_the_front_wait_for_rolls_that_were_put_aside(tmp_path: Path) -> None:
-    with stopped(tmp_path / "s") as after:
+def test_deletes_wait_for_rolls_that_are_owed(tmp_path: Path) -> None:
+    with stopped(tmp_path / "s", ahead_slots=12) as after:
+        after.tick(20 * SLOT_MS)  # its own slot has ended, in which the delete comes
+        after.set_cold(1)
+        after.step(DEQUEUE_GET)
         assert after.store.cancel(after.roller) is True
-        after.tick(20 * SLOT_MS)  # its own slot has ended, in which the delete is
         after.round()
-        after.round()
-        after.round()
-        assert after.put.front_slot > (OPENED_MS + 15 * SLOT_MS) // SLOT_MS and after.is_aside()
+        assert after.engine.near.late.any() and after.owes()
         assert after.store.core.engine.cancelled.set.count == 1  # still known
+        after.set_cold(0)
         after.finish()
         assert after.roller not in after.fired()
         assert after.store.core.engine.cancelled.set.count == 0
 
 
-def test_deletes_of_the_front_wait_for_a_roll_that_is_read_last(tmp_path: Path) -> None:
-    """Its segment is not mapped while all else that was put aside is settled."""
-    with stopped(tmp_path / "s", in_first=300, ahead_slots=ROLL_SLOTS - 2) as after:
-        assert after.store.cancel(after.roller) is True
-        after.tick((ROLL_SLOTS + 5) * SLOT_MS)
-        last = int(after.put.aside_stop) - 1
-        while after.put.passed_slot <= START_MS // SLOT_MS + 1:
-            after.round()
-        after.engine.timerlog.drop(0)  # the roll's, and the first slot's, which is passed
-        for _ in range(100):
-            for service in (DEQUEUE_GET, DEQUEUE_PUT):
-                step(after.world, service, after.clock.now_ms)
-                if after.engine.need(service) != TIMERLOG_SEGMENT:
-                    provide(after.engine, service)
-        assert after.put.passed_slot == last and after.world.aside.walked_slot == last
-        assert after.store.core.engine.cancelled.set.count == 1
-        after.finish()
-        assert after.roller not in after.fired()
-        assert after.store.core.engine.cancelled.set.count == 0
-
-
-def test_r_waits_for_a_straggler(tmp_path: Path) -> None:
+def test_r_waits_for_what_is_owed(tmp_path: Path) -> None:
     with stopped(tmp_path / "s") as after:
-        after.tick(3 * SLOT_MS)
-        while after.put.passed_slot < after.put.aside_stop - 2 * SPAN:
-            after.round()
-        while int(after.world.aside.walked_slot) < int(after.put.aside_stop):
-            after.step(DEQUEUE_GET, DEQUEUE_PUT)
-            after.step(DEQUEUE_GET)
-        straggler = after.store.put(b"s", topic="now", at_ms=OPENED_MS + 50)
-        after.link()
-        assert after.world.enqueue_put.straggler_slot == after.put.front_slot
-        after.step(DEQUEUE_PUT)  # settles the last that was put aside
-        assert after.put.passed_slot == after.put.aside_stop - 1
+        after.round()
+        after.step(DEQUEUE_PUT)
+        assert after.owes() and after.engine.read_slot == START_MS // SLOT_MS + 1
         after.store.core.flusher.flush()
-        assert straggler in after.kill(tmp_path / "t")
+        assert sorted(after.kill(tmp_path / "t")) == sorted([*after.overdue, after.roller])
+
+
+def test_what_is_put_into_a_slot_that_owes_fires_at_once_and_not_again(tmp_path: Path) -> None:
+    with stopped(tmp_path / "s") as after:
+        after.round()
+        late = after.store.put(b"s", topic="now", at_ms=OPENED_MS - 7 * SLOT_MS)
+        after.round()
+        assert late in after.fired() and after.owes()
+        after.finish()
 
 
 def test_a_clock_that_was_set_back(tmp_path: Path) -> None:
@@ -292,38 +311,41 @@ def test_a_clock_that_was_set_back(tmp_path: Path) -> None:
         for _ in range(20):
             after.round()
         judge(after.store, after.path, after.clock.now_ms)
-        assert after.is_aside()
+        assert after.owes()
         after.tick(20 * SLOT_MS)
         after.finish()
 
 
-def test_r_jumps_over_nothing_that_was_put_aside(tmp_path: Path) -> None:
+def test_r_jumps_over_nothing_that_is_owed(tmp_path: Path) -> None:
     """The clock was set ahead before anything was claimed."""
     with stopped(tmp_path / "s") as store:
         store.tick(30 * SLOT_MS)
         store.step(DEQUEUE_GET)
-        assert store.is_aside()
+        assert store.owes()
         store.finish()
         assert store.engine.read_slot == store.now_slot
 
 
-def test_after_a_stop_of_half_the_wheel_nothing_is_put_aside(tmp_path: Path) -> None:
+@pytest.mark.parametrize("slots", [62, 63, 90])
+def test_after_a_stop_of_half_the_wheel_what_is_overdue_goes_first(
+    tmp_path: Path, slots: int
+) -> None:
     clock = ManualClock(START_MS)
     with TimerStore(tmp_path, config=CONFIG, clock=clock) as store:
-        store.put(b"o", topic="t", at_ms=START_MS + 50)
-    for slots, stop in ((63, 63), (64, 0)):
-        clock._now_ms = START_MS + slots * SLOT_MS
-        with TimerStore(tmp_path, config=CONFIG, clock=clock) as store:
-            aside_stop = store.core.engine.world.dequeue_put.aside_stop
-            assert aside_stop == (START_MS // SLOT_MS + stop if stop else 0)
-            assert len(store.pull("t", timeout=0)) == 1
-        shutil.rmtree(tmp_path)
-        clock._now_ms = START_MS
-        with TimerStore(tmp_path, config=CONFIG, clock=clock) as store:
-            store.put(b"o", topic="t", at_ms=START_MS + 50)
+        overdue = store.put(b"o", topic="t", at_ms=START_MS + 50)
+    clock._now_ms = START_MS + slots * SLOT_MS
+    with patch.object(Runner, "play"):
+        store = TimerStore(tmp_path, config=CONFIG, clock=clock)
+        world = store.core.engine.world
+        step(world, DEQUEUE_GET, clock.now_ms)
+        limit = START_MS // SLOT_MS + min(64, slots + 2)
+        assert world.dequeue_get.claimed_slot == limit
+        store.abandon()
+    with TimerStore(tmp_path, config=CONFIG, clock=clock) as store:
+        assert store.pull("t", timeout=0).ids.to_pylist() == [overdue]
 
 
-def test_the_latest_copy_of_a_timer_that_rolled_may_be_put_aside(tmp_path: Path) -> None:
+def test_the_latest_copy_of_a_timer_that_rolled_may_be_overdue(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     with TimerStore(tmp_path, config=CONFIG, clock=clock) as store:
         id = store.put(b"r", topic="t", at_ms=START_MS + 90 * SLOT_MS)
@@ -332,11 +354,8 @@ def test_the_latest_copy_of_a_timer_that_rolled_may_be_put_aside(tmp_path: Path)
     clock._now_ms = START_MS + 85 * SLOT_MS
     with patch.object(Runner, "play"):
         store = TimerStore(tmp_path, config=CONFIG, clock=clock)
-        aside = range(
-            store.core.engine.world.aside.claimed_slot,
-            store.core.engine.world.dequeue_put.aside_stop,
-        )
-        assert START_MS // SLOT_MS + 64 in aside  # where it waits
+        # Where it waits.
+        assert store.core.engine.read_slot <= START_MS // SLOT_MS + 64 < clock.now_ms // SLOT_MS
         timer = store.get(id)
         assert timer is not None and timer.roll_count == 0  # no message was appended again
         store.abandon()
