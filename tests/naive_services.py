@@ -330,9 +330,9 @@ class DequeueGet:
         work = self._claim(last, now_ms, ready) + self._claim_owed(owed_to, now_ms)
         if self.owed_slot >= self._owed_stop() and not self.buckets[OWED]:
             self.first = self.first_max
-        goes_first = not self.is_cold and self.first > 0 and self._is_owed_due(now_ms)
+        goes_first = not self.is_cold and self.first > 0 and self._is_owed_next(now_ms)
         for ring in (OWED, FRONT) if goes_first else (FRONT, OWED):
-            if ring == OWED or not (goes_first and self._is_owed_due(now_ms)):
+            if ring == OWED or not (goes_first and self._is_owed_next(now_ms)):
                 self._take(ring, now_ms)
         if goes_first:
             self.first -= work + before - self.room
@@ -357,11 +357,13 @@ class DequeueGet:
     def _ring_stop(self, ring: int) -> int:
         return self.emptied[ring] // self.log.precision_ms + SPAN
 
-    def _is_owed_due(self, now_ms: int) -> bool:
+    def _is_owed_next(self, now_ms: int) -> bool:
+        until_ms = min(now_ms, self.emptied[FRONT]) if self.buckets[FRONT] else now_ms
         if self.owed_slot < min(self._owed_stop(), now_ms // self.log.precision_ms):
-            return True
+            if self.owed_slot * self.log.precision_ms <= until_ms:
+                return True
         held = self.buckets[OWED]
-        return bool(held) and (self.emptied[OWED] <= now_ms or OVERDUE in held)
+        return bool(held) and (self.emptied[OWED] <= until_ms or OVERDUE in held)
 
     def _ready(self, first: int, last: int) -> int:
         """How many units the front may walk: up to one that is not in memory, if any lately was."""

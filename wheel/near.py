@@ -35,7 +35,7 @@ from timerstore.timelog.bytes.unit import NO_UNIT
 
 SPAN: Final = 8
 """Slots of which a ring holds timers at once, mostly."""
-PLACES_MAX: Final = 1 << 24
+SLOT_PLACES_MAX: Final = 1 << 24
 FRONT: Final = 0
 """The ring of what falls due, and of what was put a moment ago."""
 OWED: Final = 1
@@ -206,12 +206,12 @@ def info_size(info: int) -> int:
 @inlined
 def info_place(info: int) -> int:
     """Return the slot's place."""
-    return (info >> 8) & (PLACES_MAX - 1)
+    return (info >> 8) & (SLOT_PLACES_MAX - 1)
 
 
 def place_of(info: int) -> int:
     """Return the slot's place, for Python."""
-    return (info >> 8) & (PLACES_MAX - 1)
+    return (info >> 8) & (SLOT_PLACES_MAX - 1)
 
 
 # --- chunks
@@ -496,7 +496,7 @@ def check(near: NearWheel) -> None:
         stop, start = divmod(int(chunks[chunk, CHUNK_RANGE]), 1 << 32)
         assert 0 <= start < stop <= CHUNK_ENTRIES, "a chunk in a list is never empty"
         entries = chunks[chunk, CHUNK_HEAD:].reshape(CHUNK_ENTRIES, ENTRY_WORDS)[start:stop]
-        return (entries[:, ENTRY_INFO] >> 8 & (PLACES_MAX - 1)).tolist()
+        return (entries[:, ENTRY_INFO] >> 8 & (SLOT_PLACES_MAX - 1)).tolist()
 
     count = 0
     remaining = np.zeros(len(near.waiting), np.int64)

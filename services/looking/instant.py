@@ -89,15 +89,14 @@ def _capture(
     waiting: Rows,
     owed: Rows,
     cancelled: Bytes,
-    level_start: Words,
-    level_stop: Words,
+    waiting_levels: Rows,
     passes: Words,
 ) -> bool:
     """Capture; False, with the lengths that are needed in `cursors`, if it does not fit.
 
     `waiting`: int64[2, n], the messages, and when each is due at the earliest. `owed`: int64[n, 2],
-    as in a Snapshot. `cancelled`:
-    uint8[8 * n], or of length 0 if nobody asks for the set.
+    as in a Snapshot. `cancelled`: uint8[8 * n], or of length 0 if nobody asks for the set.
+    `waiting_levels`: int64[2, n], the first index that waits of each delay level, and the end.
     """
     messages, due_ms = waiting[0], waiting[1]
     queues, levels, due, late = world.queues, world.levels, world.dequeue_ring, world.late_ring
@@ -145,10 +144,9 @@ def _capture(
         pending += queues.pending[row] + queues.pending[QUEUE_COUNT_MAX + row]
     cursors[_COUNT] = pending
     for level in range(levels.count):
-        level_start[level] = levels.offset[level]
-        level_stop[level] = levels.offset[level]
+        waiting_levels[0, level] = waiting_levels[1, level] = levels.offset[level]
         if levels.row[level] >= 0:
-            level_stop[level] = load_acquire(queues.next_index, levels.row[level])
+            waiting_levels[1, level] = load_acquire(queues.next_index, levels.row[level])
     lock_release(world.append_lock)
     _release(world)
     return True
@@ -235,7 +233,7 @@ def capture_instant(engine: Engine, *, whole: bool = True) -> Instant:
 
 def _capture_cursors(world: World, hold: Hold, with_cancelled: bool) -> Instant:
     cursors = np.zeros(_CURSORS, np.int64)
-    start, stop = np.zeros(fmt.LEVEL_COUNT_MAX, np.int64), np.zeros(fmt.LEVEL_COUNT_MAX, np.int64)
+    waiting_levels = np.zeros((2, fmt.LEVEL_COUNT_MAX), np.int64)
     passes = np.zeros(PASS_COUNT_MAX * PASS_COLUMNS, np.int64)
     count, length, owed_count = world.near.count, 1, 0
     if world.cancelled.count:
@@ -247,7 +245,7 @@ def _capture_cursors(world: World, hold: Hold, with_cancelled: bool) -> Instant:
         waiting.fill(0)  # touch the pages now, and not under the lock
         cancelled.fill(0)
         told = waiting, owed, cancelled.view(np.uint8)
-        if _capture(world, cursors, *told, start, stop, passes):
+        if _capture(world, cursors, *told, waiting_levels, passes):
             break
         count, length = int(cursors[_MESSAGES]), int(cursors[_CANCELLED_LENGTH])
         owed_count = int(cursors[_OWED])
@@ -272,7 +270,7 @@ def _capture_cursors(world: World, hold: Hold, with_cancelled: bool) -> Instant:
         due_ms=waiting[1, : int(cursors[_MESSAGES])],
         cancelled=cancelled[:in_set],
         pending_count=int(cursors[_COUNT]),
-        level_start=start[:levels],
-        level_stop=stop[:levels],
+        level_start=waiting_levels[0, :levels],
+        level_stop=waiting_levels[1, :levels],
         slots=np.zeros((0, 2), np.int64),
     )

@@ -85,6 +85,7 @@ from timerstore.wheel.timerwheel import slot_last
 
 CLAIM_UNITS: Final = 2_048
 """Units that one step walks at most: near is held for tens of microseconds."""
+CLAIM_SLOTS: Final = 256  # that one step claims: so C comes to a clock far ahead in a second
 TAKE_COUNT: Final = 1_024
 COLD_COUNT: Final = 256
 """If pages were missing lately, so many wait for theirs before what falls due now, at most."""
@@ -120,11 +121,11 @@ def dequeue_get(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
         count_stage(world.stages, READ_UNITS, claimed, steady_ns(clock) - began_ns)
     if get.owed_slot >= owed_stop(world) and world.near.owed_count == 0:
         get.first_count = get.first_max
-    first = not is_cold and get.first_count > 0 and _is_owed_due(world, now_ms)
+    first = not is_cold and get.first_count > 0 and _is_owed_next(world, now_ms)
     taken = 0
     for turn in range(2):
         ring = OWED if first == (turn == 0) else FRONT
-        if ring == OWED or not (first and _is_owed_due(world, now_ms)):
+        if ring == OWED or not (first and _is_owed_next(world, now_ms)):
             taken += take(world, ring, now_ms, is_cold)
     if first:
         get.first_count -= claimed + taken
@@ -134,15 +135,18 @@ def dequeue_get(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
 
 
 @inlined
-def _is_owed_due(world: World, now_ms: int) -> bool:
-    """Tell whether anything that is or was owed is due; of what is owed if there is room for it."""
-    get, near = world.dequeue_get, world.near
-    if near_room(near) > 0:
-        if get.owed_slot < min(owed_stop(world), now_ms // world.settings.precision_ms):
+def _is_owed_next(world: World, now_ms: int) -> bool:
+    """Tell whether what is owed, if it has room, or was, is due, and not later than the front's."""
+    get, near, precision = world.dequeue_get, world.near, world.settings.precision_ms
+    until_ms = now_ms
+    if ring_count(near, FRONT) > 0:
+        until_ms = min(until_ms, get.emptied_ms[FRONT])
+    if near_room(near) > 0 and get.owed_slot * precision <= until_ms:
+        if get.owed_slot < min(owed_stop(world), now_ms // precision):
             return True
     if near.owed_count == 0:
         return False
-    return get.emptied_ms[OWED] <= now_ms or near.head[overdue_bucket(near, OWED)] != NONE
+    return get.emptied_ms[OWED] <= until_ms or near.head[overdue_bucket(near, OWED)] != NONE
 
 
 @inlined
@@ -240,8 +244,8 @@ def _is_in_memory(world: World, buf: Bytes, at: int) -> bool:
     message = get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
     if not 0 <= message < observe(log, "end"):
         return True
-    held, position = segment_at(log, message), message % log.segment_bytes
-    return len(held) > 0 and is_resident(held, position, 1, pages)
+    held = segment_at(log, message)
+    return len(held) > 0 and is_resident(held, message % log.segment_bytes, 1, pages)
 
 
 @inlined
@@ -251,6 +255,7 @@ def claim(world: World, last: int, now_ms: int, ready: int, is_cold: bool) -> in
     Up to the slot `last`. `ready`: units whose pages are in memory.
     """
     get, near, precision, done = world.dequeue_get, world.near, world.settings.precision_ms, 0
+    last = min(last, get.claimed_slot + CLAIM_SLOTS - 1)
     while done < CLAIM_UNITS:
         if get.is_walking == 0:
             slot = get.claimed_slot
