@@ -217,7 +217,7 @@ class Flusher:
                 engine.near,
                 self._kept_slot or captured.read_slot,
                 captured.read_slot,
-                captured.claimed_slot,
+                int(world.dequeue_get.claimed_slot),  # as it is by now: the clock may leap
             )
             if self.on_checkpoint is not None:
                 self.on_checkpoint()

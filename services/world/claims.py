@@ -14,7 +14,7 @@ but its time. What was linked before, the slot's chain, is walked by one of two:
 
 What the front has met, and late arrivals, go before what was owed, each in the order of due time.
 But after a short stop nothing changes its order: FIRST_COUNT units of what is owed, walked or
-handed on, go before all else, unless pages are missing.
+handed on, go before what is due later, unless pages are missing.
 
 R passes a slot that owes nothing, whose units are all settled. C is half the wheel ahead of R at
 most: after a longer stop what is overdue goes first.
