@@ -167,7 +167,6 @@ def _claim_some(world: World, units: FoundUnits, start: int, stop: int, now_ms: 
             if mine.need != needs.DAMAGED_TIMERLOG:
                 return i
             mine.need = needs.NOTHING  # it was damaged since it was found
-        world.near.cut[slot_place(world.near, slot)] = (
-            offset  # who begins anew does not claim it again
-        )
+        # Who begins anew does not claim it again.
+        world.near.cut[slot_place(world.near, slot)] = offset
     return stop

@@ -162,7 +162,10 @@ def written(world: World) -> None:
 
 
 def capture(world: World) -> Captured:
-    """Capture cursors and dirty pages; call `written` once they are durable. O(dirty pages)."""
+    """Capture cursors and dirty pages; call `written` once they are durable.
+
+    O(dirty pages + claimed slots).
+    """
     cursors = np.zeros(_CURSORS, np.int64)
     next_index = np.zeros(world.queues.count + _SLACK, np.int64)
     level_offsets = np.zeros(len(world.levels.offset), np.int64)

@@ -6,7 +6,7 @@
 
 Units meet their slot by one window, messages their timer's by another. A rule's query returns
 `file`, `place` (bytes), `reason`, and `is_torn`: the next opening mends it. Its head says
-what it looks at: one row is one thing that was checked.
+what it `counts`: one row is one thing that was checked.
 """
 
 from __future__ import annotations
@@ -14,10 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
-from timerstore.audit.rule import OURS, sql_files
-
-_COUNTS: Final = "-- counts: "
-
+from timerstore.audit.rule import OURS, read_head, sql_files
 
 MEETINGS: Final = {
     name.lstrip("0123456789_"): text for name, text in sql_files(OURS / "meetings").items()
@@ -43,15 +40,8 @@ def checked_queries() -> list[str]:
     """Return the queries for how much each rule looked at: a column each, one pass over a table."""
     columns: dict[str, list[str]] = defaultdict(list)
     for name, text in INTEGRITY.items():
-        if text.startswith(_COUNTS):
-            table, where = _counted(text)
-            columns[table].append(f"count(CASE WHEN {where} THEN 1 END) AS {name}")
+        head, _ = read_head(name, text, ("counts",))
+        if head:
+            table, _, where = head["counts"].partition(" WHERE ")
+            columns[table].append(f"count(CASE WHEN {where or 'TRUE'} THEN 1 END) AS {name}")
     return [f"SELECT {', '.join(each)} FROM {table}" for table, each in columns.items()]
-
-
-def _counted(text: str) -> tuple[str, str]:
-    """Return the tables that a rule looks at, and which of their rows."""
-    first, *rest = text.removeprefix(_COUNTS).splitlines()
-    more = [each.removeprefix("--") for each in rest if each.startswith("--   ")]
-    table, _, where = " ".join([first, *more]).partition(" WHERE ")
-    return table, where or "TRUE"

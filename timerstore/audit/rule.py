@@ -19,7 +19,7 @@ name places by `file` and `offset`. A query uses what DuckDB and Spark share.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -77,7 +77,7 @@ class Rule(Query):
 
 def read_rule(name: str, content: str) -> Rule:
     """Read a rule out of its file. Raises InvalidArgumentError."""
-    head, text = _divided(name, content)
+    head, text = read_head(name, content)
     for key in _NEEDED:
         if key not in head:
             raise InvalidArgumentError(f"{name}.sql does not say {key!r}. Write -- {key}: …")
@@ -86,8 +86,8 @@ def read_rule(name: str, content: str) -> Rule:
     return Rule(name, _names(head["looks at"]), text, limits=limits, **rest)
 
 
-def _divided(name: str, content: str) -> tuple[dict[str, str], str]:
-    """Return the head by its keys, and what follows."""
+def read_head(name: str, content: str, keys: Collection[str] = _KEYS) -> tuple[dict[str, str], str]:
+    """Return the head by its keys, and what follows. Raises InvalidArgumentError."""
     lines = content.splitlines(keepends=True)
     head: dict[str, str] = {}
     key = ""
@@ -98,8 +98,8 @@ def _divided(name: str, content: str) -> tuple[dict[str, str], str]:
         if not line.startswith("-- "):
             return head, "".join(lines[number:])
         key, _, value = line.removeprefix("-- ").partition(": ")
-        if key not in _KEYS:
-            raise InvalidArgumentError(f"{name}.sql says {key!r}. {meant(key, _KEYS)}")
+        if key not in keys:
+            raise InvalidArgumentError(f"{name}.sql says {key!r}. {meant(key, keys)}")
         head[key] = value.strip()
     raise InvalidArgumentError(f"{name}.sql has no query. Write one below its head.")
 
@@ -116,7 +116,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _read_table(name: str, content: str) -> Query:
-    head, text = _divided(name, content)
+    head, text = read_head(name, content)
     return Query(name, _names(head["looks at"]), text)
 
 

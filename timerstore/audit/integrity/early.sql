@@ -1,3 +1,4 @@
+--
 -- The reader asks this of what has a due time; here of what was in a delay level.
 SELECT 'commitlog' AS file, message AS place,
   'it was delivered before its level was over' AS reason, FALSE AS is_torn

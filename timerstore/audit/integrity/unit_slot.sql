@@ -1,5 +1,6 @@
--- A unit before its due time is sound if a copy was made, or a unit waits: a handover moves all
--- but the last unit of a message to a slot that has passed. The reader asks the rest of this rule.
+--
+-- A unit before its due time is sound if a copy was made, or a unit waits: a handover by a version
+-- before 1.0.0 moved all but the last unit of a message to a slot that had passed. The reader asks the rest of this rule.
 SELECT 'timerlog' AS file, units.unit AS place,
   'its slot is before its due time, and nothing was copied from its message' AS reason,
   sources.is_wheel_torn AS is_torn
