@@ -265,12 +265,14 @@ def cancel_found(
         check_is_there(path)
         with open_store(path, read_only=True) as files:
             table = files.pending_columns(topic=topic, columns=["id", "key"])
-        pairs = zip(*(table[name].to_pylist() for name in ("id", "key")), strict=True)
-        ids = [id for id, each in pairs if _is_meant(each, key, prefix)]
-    if dry_run and ids:
-        return len(ids)
+            pairs = zip(*(table[name].to_pylist() for name in ("id", "key")), strict=True)
+            ids = [id for id, each in pairs if _is_meant(each, key, prefix)]
+            if dry_run:
+                if not ids:
+                    check_known("topic", topic, files.stats().to_dict())
+                return len(ids)
     with changing(path, config) as store:
-        if key is not None and not dry_run:
+        if key is not None:
             count = store.cancel_key(topic=topic, key=key)
         else:
             parts = (ids[i : i + AT_ONCE] for i in range(0, len(ids), AT_ONCE))

@@ -79,10 +79,10 @@ def _show_metrics(store: TimerStore, where: str) -> None:
 
 
 def _tell_systemd(text: str) -> None:
-    """Tell the supervisor, if there is one; nobody is told twice for want of an answer."""
+    """Tell the supervisor, if there is one. This never waits: a text that finds no room is lost."""
     name = os.environ.get("NOTIFY_SOCKET", "")
     if name[:1] not in ("/", "@"):
         return
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.connect("\0" + name[1:] if name[0] == "@" else name)
-        sock.sendall(text.encode())
+        sock.send(text.encode(), socket.MSG_DONTWAIT)
