@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import mmap
 import resource
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from timerstore.jit.host import MAP_NORESERVE
 from timerstore.jit.intrinsics import prefetch
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.record import Words, record
+from timerstore.jit.system import release_words
 from timerstore.timelog.bytes.unit import NO_UNIT
 
 SPAN: Final = 8
@@ -124,23 +125,17 @@ def new_near_wheel(precision_ms: int, count_max: int, slot_count: int) -> NearWh
     )
 
 
-def give_back(near: NearWheel, start: int, stop: int, claimed: int) -> int:
-    """Give back the memory of places of slots in [start, stop), which R has passed.
+PAGE_PLACES: Final = mmap.PAGESIZE // 8
+"""Places of which a column has a page."""
 
-    Return the slot to go on from next time. O(slots), a few calls of the system for each 512.
-    `claimed`: C. Else the columns of a store that is open for a week would take their whole length.
-    """
-    place_count, page = len(near.waiting), mmap.PAGESIZE // 8
-    if place_count % page:
-        return stop
-    pool: Any = near.waiting
-    while not isinstance(pool, mmap.mmap):
-        pool = pool.obj if isinstance(pool, memoryview) else pool.base
-    start = max(start, claimed - place_count // 2)  # places of those before may be used again
-    for slot in range(-(-start // page) * page, stop // page * page, page):
-        for at in range(slot % place_count, 10 * place_count, place_count):
-            pool.madvise(mmap.MADV_DONTNEED, 8 * at, mmap.PAGESIZE)
-    return max(start, stop // page * page)
+
+@inlined
+def give_back_page(near: NearWheel, place: int) -> None:
+    """Give back the memory of PAGE_PLACES places from `place` on, of which none is in use."""
+    for column in (near.waiting, near.deletes, near.chain, near.late, near.settled):
+        release_words(column, place, PAGE_PLACES)
+    for column in (near.first_copy, near.first_hop, near.owed, near.below, near.cut):
+        release_words(column, place, PAGE_PLACES)
 
 
 @inlined

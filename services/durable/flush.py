@@ -31,6 +31,7 @@ from timerstore.services.damage.scrub import Scrub
 from timerstore.services.durable.ahead_file import write_ahead
 from timerstore.services.durable.cancelled_file import write_cancelled
 from timerstore.services.durable.capture import Captured, capture, written
+from timerstore.services.durable.give_back import give_back
 from timerstore.services.durable.group_commit import IS_DURABLE, LEADS, MAY_LEAD, GroupCommit
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.level_file import LevelOffsetFile
@@ -48,7 +49,6 @@ from timerstore.timelog.files.derived import Stamp
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import sealed, write_json
 from timerstore.timelog.files.oserrors import store_error
-from timerstore.wheel.near import give_back
 
 log = logging.getLogger("timerstore")
 
@@ -213,12 +213,8 @@ class Flusher:
             # One word, which the services only read: no lock is needed.
             with acting_as(FLUSH):
                 world.flush.checkpointed_slot = captured.read_slot
-            self._kept_slot = give_back(
-                engine.near,
-                self._kept_slot or captured.read_slot,
-                captured.read_slot,
-                int(world.dequeue_get.claimed_slot),  # as it is by now: the clock may leap
-            )
+            kept_slot = self._kept_slot or captured.read_slot
+            self._kept_slot = int(give_back(world, kept_slot, captured.read_slot))
             if self.on_checkpoint is not None:
                 self.on_checkpoint()
             engine.disk.keep_spare()

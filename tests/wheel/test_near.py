@@ -23,7 +23,6 @@ from timerstore.wheel.near import (
     NearWheel,
     bucket_at,
     check,
-    give_back,
     info_place,
     info_size,
     near_drop_delete,
@@ -304,26 +303,3 @@ def test_check_notices() -> None:
         damage(near)
         with pytest.raises(AssertionError):
             check(near)
-
-
-def test_memory_of_passed_slots_is_given_back_and_no_other() -> None:
-    near = new_near_wheel(PRECISION_MS, 0, 16_384)
-    place_count, page = len(near.waiting), 512
-    start = 5 * place_count - 3 * page - 7  # the places begin anew on the way
-    near.settled[:] = near.cut[:] = 1
-    stop = start + 6 * page + 9
-    again = give_back(near, start, stop, stop + 2)
-    kept = [slot % place_count for slot in (start, stop - 1, stop)]
-    given = (near.settled == 0) & (near.cut == 0)
-    assert not given[kept].any() and given.sum() == 6 * page
-    assert stop - page < again <= stop and again % page == 0
-    # A slot so far back may have its place used again.
-    near.settled[:] = 1
-    assert give_back(near, start - place_count, start, start + place_count // 2 + 1) >= start
-    assert near.settled.all()
-
-
-def test_few_places_are_kept() -> None:
-    near = new_near_wheel(PRECISION_MS, 0, SLOTS)
-    near.settled[:] = 1
-    assert give_back(near, 0, 1_000, 1_002) == 1_000 and near.settled.all()

@@ -42,7 +42,7 @@ PAGE_BYTES: Final = 4_096
 _FAILED: Final = ctypes.c_void_p(-1).value
 _MADV_RANDOM: Final = 1
 MADV_WILLNEED: Final = 3
-_MADV_DONTNEED: Final = 4
+MADV_DONTNEED: Final = 4
 _PROT_NONE: Final = 0
 _MAP_FIXED: Final = 0x10
 
@@ -181,4 +181,4 @@ def release_pages(view: Bytes) -> None:
     What was written to a shared one stays in the page cache. They are mapped again when they are
     looked at.
     """
-    _LIBC.madvise(view.ctypes.data, len(view), _MADV_DONTNEED)
+    _LIBC.madvise(view.ctypes.data, view.nbytes, MADV_DONTNEED)

@@ -29,6 +29,7 @@ _NAP_US: Final = 200
 _PAGE: Final = mmap.PAGESIZE
 _POPULATE: Final = host.MADV_POPULATE_WRITE
 _WILLNEED: Final = mapping.MADV_WILLNEED
+_DONTNEED: Final = mapping.MADV_DONTNEED
 _EFAULT: Final = errno.EFAULT
 
 _external: Any = partial(Instruction, "dispatchers.external")
@@ -86,6 +87,10 @@ if INTERPRETED:
         """Do what `mapping.read_ahead` does."""
         mapping.read_ahead(view, int(at), int(count))
 
+    def release_words(words: Words, at: int, count: int) -> None:
+        """Do what `mapping.release_pages` does with whole pages of words."""
+        mapping.release_pages(words[at : at + count].view(np.uint8))
+
     def is_resident(view: Bytes, at: int, count: int, pages: Bytes) -> bool:
         """Do what `mapping.is_resident` does."""
         return mapping.is_resident(view, int(at), int(count))
@@ -138,6 +143,11 @@ else:
         address = view.ctypes.data + at
         start = address // _PAGE * _PAGE
         _madvise(start, address + count - start, _WILLNEED)
+
+    @inlined
+    def release_words(words: Words, at: int, count: int) -> None:
+        """Do what `mapping.release_pages` does with whole pages of words."""
+        _madvise(words.ctypes.data + 8 * at, 8 * count, _DONTNEED)
 
     @inlined
     def is_resident(view: Bytes, at: int, count: int, pages: Bytes) -> bool:
