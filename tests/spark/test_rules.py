@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from tests.pipeline.own_rules import make
 from tests.pipeline.planted_stores import PLANTED, Case
 from tests.pipeline.test_drift import SUNDAY, WEEKDAY, asked, row
-from timerstore import pipeline
+from timerstore import InvalidArgumentError, pipeline
+from timerstore.validation import validate
 
 pytestmark = pytest.mark.slow
 LIVE = [name for name in PLANTED if not name.startswith("drift")]
@@ -47,3 +49,23 @@ def test_of_drift(spark: Any) -> None:
     assert {rule for (_, rule), each in found.items() if each.checked} == {
         name for name in PLANTED if name.startswith("drift")
     }
+
+
+def test_of_one_s_own(spark: Any, tmp_path: Path) -> None:
+    """In a run and in a validation; what is wrong with one names its file."""
+    import timerstore.spark
+
+    stores, rules = make(tmp_path), tmp_path / "rules"
+    options: dict[str, Any] = {"run": "one", "rules": rules, "now_ms": 1_800_003_601_000}
+    pipeline.run(stores, tmp_path / "duckdb", **options)
+    pipeline.run(stores, tmp_path / "spark", spark=spark, **options)
+    told = findings(tmp_path / "duckdb")
+    assert findings(tmp_path / "spark") == told
+    assert {row["verdict"] for row in told if row["kind"] == "own"} == {"ok", "warn", "fail"}
+    (rules / "far.sql").unlink()
+    found = timerstore.spark.validate(spark, stores / "often", rules=rules)
+    assert found == validate(stores / "often", rules=rules) and found["twice"].failed == 2
+    text = (rules / "twice.sql").read_text()
+    (rules / "twice.sql").write_text(text.replace("FROM timers", "FROM tumers"))
+    with pytest.raises(InvalidArgumentError, match=r"twice\.sql cannot be run.*tumers"):
+        pipeline.run(stores, spark=spark, rules=rules)

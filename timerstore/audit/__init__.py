@@ -6,6 +6,8 @@ integrity/   a rule of integrity each: the places in a store at which it fails
 meetings/    tables that these read, made of what the parts of a store say
 measures/    what a store holds, made of the same
 rule.py      a rule of distribution, out of its file
+own.py       rules of your own, in a folder
+sentences.py what a rule says, filled with numbers
 engines.py   DuckDB and Spark, which run the same text
 asking.py    what a rule of distribution finds
 meeting.py   all queries over one store's facts
@@ -14,7 +16,7 @@ meeting.py   all queries over one store's facts
 from __future__ import annotations
 
 from timerstore.audit.asking import ask
-from timerstore.audit.engines import DuckDB, OnSpark
+from timerstore.audit.engines import DuckDB, OnSpark, open_on
 from timerstore.audit.rule import DISTRIBUTION_RULES, NEVER, Limits, Rule
 
-__all__ = ["DISTRIBUTION_RULES", "NEVER", "DuckDB", "Limits", "OnSpark", "Rule", "ask"]
+__all__ = ["DISTRIBUTION_RULES", "NEVER", "DuckDB", "Limits", "OnSpark", "Rule", "ask", "open_on"]

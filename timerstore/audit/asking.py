@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from timerstore.audit.engines import Engine, rows_of
-from timerstore.audit.rule import Limits, Rule, made_for
+from timerstore.audit.rule import NEVER, Limits, Rule, made_for
 from timerstore.errors import InvalidArgumentError
 
 PLACES_MAX: Final = 5
@@ -16,22 +19,53 @@ _COLUMNS: Final = ("store", "value", "checked")
 def ask(engine: Engine, rule: Rule, limits: Limits) -> dict[str, list[dict[str, Any]]]:
     """Return what a rule finds, by store: the rows of the largest values, the first one speaks.
 
-    Rows without a value, or of which fewer were checked than `least`, are left out. What is equal
+    Rows without a value, or of which fewer were checked than `least`, are left out. `rows_warned`,
+    `rows_failed`: how many rows have a value above the limit. What is equal
     is in the order of the other columns, so that it does not depend on the engine.
     """
-    tables = "".join(f"{name} AS ({made.text}), " for name, made in made_for(rule.looks_at).items())
-    found = f"WITH {tables}found AS ({rule.text})"
-    columns = engine.columns(f"{found} SELECT * FROM found")
-    for name in _COLUMNS:
-        if name not in columns:
-            raise InvalidArgumentError(f"The rule {rule.name} returns no {name}. Select it.")
+    columns = columns_of(engine, rule)
     order = ", ".join(f"found.{each}" for each in columns if each not in ("store", "value"))
-    rows = engine.ask(
-        f"{found} SELECT * FROM (SELECT found.*, row_number() OVER (PARTITION BY found.store "
-        f"ORDER BY found.value DESC, {order}) AS nth FROM found WHERE found.value IS NOT NULL "
-        f"AND found.checked >= {limits.least}) AS ranked WHERE nth <= {PLACES_MAX}"
-    )
+    with _told(engine, rule):
+        rows = engine.ask(
+            f"{_found(rule)} SELECT * FROM (SELECT found.*, row_number() OVER (PARTITION BY "
+            f"found.store ORDER BY found.value DESC, {order}) AS nth, {_above(limits.warn)} AS "
+            f"rows_warned, {_above(limits.fail)} AS rows_failed FROM found WHERE found.value "
+            f"IS NOT NULL AND found.checked >= {limits.least}) AS ranked WHERE nth <= {PLACES_MAX}"
+        )
     by_store: dict[str, list[dict[str, Any]]] = {}
     for row in sorted(rows_of(rows), key=lambda row: (row["store"], row["nth"])):
         by_store.setdefault(row["store"], []).append(row)
     return by_store
+
+
+def columns_of(engine: Engine, rule: Rule) -> list[str]:
+    """Return the columns that a rule's query returns. Raises InvalidArgumentError."""
+    with _told(engine, rule):
+        columns = engine.columns(f"{_found(rule)} SELECT * FROM found")
+    for name in _COLUMNS:
+        if name not in columns:
+            raise InvalidArgumentError(f"{rule.file} returns no {name}. Select it.")
+    return columns
+
+
+def _above(limit: float) -> str:
+    """Return an expression for how many rows of a store have a value above a limit."""
+    if limit == NEVER:
+        return "0"
+    return f"count(CASE WHEN found.value > {limit} THEN 1 END) OVER (PARTITION BY found.store)"
+
+
+def _found(rule: Rule) -> str:
+    tables = "".join(f"{name} AS ({made.text}), " for name, made in made_for(rule.looks_at).items())
+    return f"WITH {tables}found AS (\n{rule.text}\n)"
+
+
+@contextmanager
+def _told(engine: Engine, rule: Rule) -> Iterator[None]:
+    """Let an error of the engine name the rule's file."""
+    try:
+        yield
+    except engine.errors as e:
+        # Behind this stand DuckDB's copy of the query, Spark's, or Spark's plan.
+        said = re.split("\n\n|== SQL|;\n", str(e))[0].strip()
+        raise InvalidArgumentError(f"{rule.file} cannot be run. The engine says: {said}") from e

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+
+import pyarrow as pa
+
+from timerstore.backups.lookat import look_at
+from timerstore.tables.bounds import Bounds
+from timerstore.tables.reading import read_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +23,9 @@ _MEMORY: Final = "1GB"
 class Engine(Protocol):
     """Runs queries over the tables that it was given, and over those that queries made."""
 
+    errors: type[Exception]
+    """What it raises if a query cannot be run."""
+
     def columns(self, query: str) -> list[str]:
         """Return the names of a query's columns."""
 
@@ -25,6 +34,11 @@ class Engine(Protocol):
 
     def ask(self, query: str) -> Any:
         """Return what a query returns, as an Arrow table."""
+
+    def add_stores(
+        self, table: str, schema: Any, paths: Mapping[str, str], upto: str | None, levels: str
+    ) -> None:
+        """Take in a table of stores, given by their names; `schema` begins with `store`."""
 
 
 def rows_of(table: Any) -> list[dict[str, Any]]:
@@ -56,6 +70,7 @@ class DuckDB:
     def __init__(self, tables: Mapping[str, Any]) -> None:
         """`tables`: by name. Raises ImportError."""
         duckdb = import_duckdb()
+        self.errors: type[Exception] = duckdb.Error
         self._folder = tempfile.TemporaryDirectory(prefix="timerstore-")
         self._connection = duckdb.connect(
             config={
@@ -63,6 +78,7 @@ class DuckDB:
                 "memory_limit": _MEMORY,
                 "temp_directory": self._folder.name,
                 "preserve_insertion_order": "false",
+                "python_enable_replacements": "false",  # no variable of ours is a table
             }
         )
         for name, table in tables.items():
@@ -76,6 +92,18 @@ class DuckDB:
         )
         self._connection.execute(f"INSERT INTO {name} SELECT * FROM rows_to_add")
         self._connection.unregister("rows_to_add")
+
+    def add_stores(
+        self, table: str, schema: Any, paths: Mapping[str, str], upto: str | None, levels: str
+    ) -> None:
+        """Copy a table of stores, given by their names, batch by batch."""
+        self.add(table, schema.empty_table())
+        options: dict[str, Any] = {"upto": upto, "delay_levels": levels, "look": look_at}
+        for store, path in paths.items():
+            for batch in read_store(path, table, schema.names, Bounds(), schema=schema, **options):
+                names = pa.repeat(pa.scalar(store, pa.string()), batch.num_rows)
+                rows = pa.Table.from_batches([batch])
+                self.add(table, rows.set_column(0, schema.field(0), names))
 
     def columns(self, query: str) -> list[str]:
         """Return the names of a query's columns."""
@@ -102,6 +130,9 @@ class OnSpark:
 
     def __init__(self, spark: SparkSession, tables: Mapping[str, DataFrame]) -> None:
         """`tables`: DataFrames by name."""
+        from pyspark.errors import PySparkException
+
+        self.errors: type[Exception] = PySparkException
         self._spark, self._prefix = spark, f"timerstore_{uuid.uuid4().hex}_"
         self._names: list[str] = []
         for name, frame in tables.items():
@@ -110,6 +141,19 @@ class OnSpark:
     def _enter(self, name: str, frame: DataFrame) -> None:
         frame.createOrReplaceTempView(self._prefix + name)
         self._names.append(name)
+
+    def add_stores(
+        self, table: str, schema: Any, paths: Mapping[str, str], upto: str | None, levels: str
+    ) -> None:
+        """Read a table of stores, given by their names, when a query asks for it."""
+        columns, given = schema.names[1:], list(dict.fromkeys(paths.values()))
+        options = {"table": table, "columns": ",".join(schema.names), "delay_levels": levels}
+        options |= {} if upto is None else {"upto": upto}
+        read = self._spark.read.format("timerstore").options(**options).load(given)
+        names = {"path": list(paths.values()), "name": list(paths)}
+        named = self._spark.createDataFrame(pa.table(names))
+        rows = read.join(named, read["store"] == named["path"])
+        self._enter(table, rows.selectExpr("name AS store", *(f"`{each}`" for each in columns)))
 
     def columns(self, query: str) -> list[str]:
         """Return the names of a query's columns."""
@@ -133,3 +177,14 @@ class OnSpark:
     def __exit__(self, *_: object) -> None:
         for name in self._names:
             self._spark.catalog.dropTempView(self._prefix + name)
+
+
+def open_on(spark: SparkSession | None) -> Callable[[Mapping[str, Any]], DuckDB | OnSpark]:
+    """Return what opens an engine on Arrow tables: Spark, or DuckDB if there is no session."""
+    if spark is None:
+        return DuckDB
+
+    def on_spark(tables: Mapping[str, Any]) -> OnSpark:
+        return OnSpark(spark, {name: spark.createDataFrame(each) for name, each in tables.items()})
+
+    return on_spark

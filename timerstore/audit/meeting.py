@@ -40,7 +40,7 @@ def checked_queries() -> list[str]:
     """Return the queries for how much each rule looked at: a column each, one pass over a table."""
     columns: dict[str, list[str]] = defaultdict(list)
     for name, text in INTEGRITY.items():
-        head, _ = read_head(name, text, ("counts",))
+        head, _ = read_head(f"{name}.sql", text, ("counts",))
         if head:
             table, _, where = head["counts"].partition(" WHERE ")
             columns[table].append(f"count(CASE WHEN {where or 'TRUE'} THEN 1 END) AS {name}")

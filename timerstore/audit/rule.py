@@ -73,20 +73,23 @@ class Rule(Query):
     """The sentence if it returns no row about a store."""
     place: str
     limits: Limits
+    file: str
+    """Where it was read, as errors name it."""
 
 
-def read_rule(name: str, content: str) -> Rule:
+def read_rule(name: str, content: str, file: str | None = None) -> Rule:
     """Read a rule out of its file. Raises InvalidArgumentError."""
-    head, text = read_head(name, content)
+    file = f"{name}.sql" if file is None else file
+    head, text = read_head(file, content)
     for key in _NEEDED:
         if key not in head:
-            raise InvalidArgumentError(f"{name}.sql does not say {key!r}. Write -- {key}: …")
-    limits = Limits(**{key: _number(head[key], name) for key in Limits._fields if key in head})
+            raise InvalidArgumentError(f"{file} does not say {key!r}. Write -- {key}: …")
+    limits = Limits(**{key: _number(head[key], file) for key in Limits._fields if key in head})
     rest = {key: head.get(key, "") for key in ("measures", "means", "do", "says", "none", "place")}
-    return Rule(name, _names(head["looks at"]), text, limits=limits, **rest)
+    return Rule(name, _names(head["looks at"]), text, limits=limits, file=file, **rest)
 
 
-def read_head(name: str, content: str, keys: Collection[str] = _KEYS) -> tuple[dict[str, str], str]:
+def read_head(file: str, content: str, keys: Collection[str] = _KEYS) -> tuple[dict[str, str], str]:
     """Return the head by its keys, and what follows. Raises InvalidArgumentError."""
     lines = content.splitlines(keepends=True)
     head: dict[str, str] = {}
@@ -99,16 +102,16 @@ def read_head(name: str, content: str, keys: Collection[str] = _KEYS) -> tuple[d
             return head, "".join(lines[number:])
         key, _, value = line.removeprefix("-- ").partition(": ")
         if key not in keys:
-            raise InvalidArgumentError(f"{name}.sql says {key!r}. {meant(key, keys)}")
+            raise InvalidArgumentError(f"{file} says {key!r} in its head. {meant(key, keys)}")
         head[key] = value.strip()
-    raise InvalidArgumentError(f"{name}.sql has no query. Write one below its head.")
+    raise InvalidArgumentError(f"{file} has no query. Write one below its head.")
 
 
-def _number(text: str, name: str) -> float:
+def _number(text: str, file: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InvalidArgumentError(f"{name}.sql has the limit {text!r}. Use a number.") from None
+        raise InvalidArgumentError(f"{file} has the limit {text!r}. Use a number.") from None
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -116,7 +119,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _read_table(name: str, content: str) -> Query:
-    head, text = read_head(name, content)
+    head, text = read_head(f"{name}.sql", content)
     return Query(name, _names(head["looks at"]), text)
 
 

@@ -44,6 +44,10 @@ RollWindow = Annotated[
     int | None,
     typer.Option(help="The roll window of a broker, in slots. A broker's store does not say it."),
 ]
+OwnRules = Annotated[
+    Path | None,
+    typer.Option("--rules", help="A folder of rules of your own, a file of SQL each."),
+]
 All = Annotated[bool, typer.Option("--all", help="Show also the rules that passed.")]
 
 
@@ -135,6 +139,7 @@ def validate(
     ] = False,
     upto: Upto = None,
     roll_window: RollWindow = None,
+    rules: OwnRules = None,
     show_all: All = False,
     as_json: AsJson = False,
     config: ConfigFile = None,
@@ -146,7 +151,7 @@ def validate(
 
     Example: timerstore validate timers/ --all
     """
-    options: dict[str, Any] = {"upto": upto, "roll_window_slots": roll_window}
+    options: dict[str, Any] = {"upto": upto, "roll_window_slots": roll_window, "rules": rules}
     with answering(as_json=as_json) as out:
         options["delay_levels"] = settings(config).delay_levels
         if upto != "end":

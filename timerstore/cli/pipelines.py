@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from timerstore.cli.app import CHECK, AsJson, ConfigFile, Group, answering, app, settings
-from timerstore.cli.checking import RollWindow, Upto
+from timerstore.cli.checking import OwnRules, RollWindow, Upto
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED, WARNED
 from timerstore.cli.until_signal import told_to_end
@@ -76,6 +76,7 @@ def run_(
     thresholds: Annotated[
         Path | None, typer.Option(help="A TOML file with the limits at which rules warn and fail.")
     ] = None,
+    rules: OwnRules = None,
     fire_rate: FireRate = None,
     measure: Measure = False,
     spark: Annotated[
@@ -102,7 +103,8 @@ def run_(
             raise InvalidArgumentError("Pass either stores or --list.")
         options: dict[str, Any] = {"run": run, "upto": upto, "roll_window_slots": roll_window}
         options["delay_levels"] = settings(config).delay_levels
-        options["thresholds"] = _limits(out_, thresholds, fire_rate, measure)
+        options["rules"] = rules
+        options["thresholds"] = _limits(out_, thresholds, rules, fire_rate, measure)
         named = stores if list_file is None else read_list(list_file)
         found = _run(out_, named, out, options, spark=spark or master is not None, master=master)
         out_.status = {"ok": out_.status, "warn": WARNED, "fail": DAMAGED}[found.verdict]
@@ -110,6 +112,30 @@ def run_(
             out_.json(found.to_dict())
         else:
             show_run(out_, found)
+
+
+@pipeline.command()
+def explain(
+    rule: Annotated[str, typer.Argument(metavar="RULE", help="The rule's name.")],
+    out: Annotated[
+        Path | None,
+        typer.Argument(metavar="OUT", help="The folder of the result tables, if there are some."),
+    ] = None,
+    rules: OwnRules = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a rule: what it measures and means, what to do, its query, what it said last.
+
+    Example: timerstore pipeline explain skew_neighbours tables/
+    """
+    with answering(as_json=as_json) as out_:
+        from timerstore.pipeline import explain as ask
+
+        found = ask(rule, out, rules=rules)
+        if as_json:
+            out_.json(found.to_dict())
+        for line in () if as_json else str(found).splitlines():
+            out_.say(line)
 
 
 @pipeline.command()
@@ -212,12 +238,15 @@ def measured(out: Output) -> float:
         return measure_fire_rate()
 
 
-def _limits(out: Output, file: Path | None, rate: float | None, measure: bool) -> Any:
+def _limits(
+    out: Output, file: Path | None, own: Path | None, rate: float | None, measure: bool
+) -> Any:
     from dataclasses import replace
 
-    from timerstore.pipeline import Thresholds
+    from timerstore.audit.own import read_rules
+    from timerstore.pipeline import DISTRIBUTION_RULES, Thresholds
 
-    limits = Thresholds() if file is None else Thresholds.from_toml(file)
+    limits = Thresholds.of(file, (*DISTRIBUTION_RULES, *read_rules(own)))
     if measure:
         rate = measured(out)
     if rate is not None:

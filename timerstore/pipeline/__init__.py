@@ -1,6 +1,7 @@
 """From stores to tables with a history, with a verdict on how their timers are distributed.
 
     runs.py          a run, from stores to tables
+    runoptions.py    what all parts of it must know
     fleet.py         which stores it reads
     onestore.py      one store, from its bytes to its files
     onspark.py       all of them on Spark's workers
@@ -10,8 +11,8 @@
     tablefiles.py    where they lie, how a run replaces what it wrote
     publishing.py    the same in a catalog of Iceberg or Delta
     runresult.py     what a run returns
+    explaining.py    a rule in words, as SQL, with what it said last
     judging.py       asks the rules of distribution, which are in timerstore/audit
-    sentences.py     what they say, filled with numbers
     finding.py       what a rule says
     thresholds.py    from which value on it warns
     htmlreport.py    a page about a run
@@ -26,6 +27,7 @@ tables are made of. So each is read once, and what is there is judged by the sam
 from __future__ import annotations
 
 from timerstore.audit import DISTRIBUTION_RULES
+from timerstore.pipeline.explaining import Explanation, explain
 from timerstore.pipeline.finding import Finding
 from timerstore.pipeline.firerate import measure_fire_rate
 from timerstore.pipeline.following import follow
@@ -41,10 +43,12 @@ __all__ = [
     "DISTRIBUTION_RULES",
     "TABLES",
     "VERSION",
+    "Explanation",
     "Finding",
     "RunResult",
     "StoreResult",
     "Thresholds",
+    "explain",
     "follow",
     "measure_fire_rate",
     "publish",

@@ -17,6 +17,7 @@ FAIL: Final = "fail"
 VERDICTS: Final = (OK, WARN, FAIL)
 CONSISTENCY: Final = "consistency"
 DISTRIBUTION: Final = "distribution"
+OWN: Final = "own"
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from timerstore.audit import DISTRIBUTION_RULES, DuckDB, Limits, OnSpark, Rule, ask
+from timerstore.audit import DISTRIBUTION_RULES, DuckDB, Limits, OnSpark, Rule, ask, open_on
+from timerstore.audit.own import add_stores, check_rules
+from timerstore.audit.sentences import filled
 from timerstore.ground.amounts import DAY_MS
-from timerstore.pipeline.finding import DISTRIBUTION, OK, Finding, verdict_of, worst
+from timerstore.pipeline.finding import DISTRIBUTION, OK, OWN, Finding, verdict_of, worst
 from timerstore.pipeline.resulttables import TABLES
+from timerstore.pipeline.runoptions import RunOptions
 from timerstore.pipeline.runresult import StoreResult
-from timerstore.pipeline.sentences import filled
 from timerstore.pipeline.storetables import UNREADABLE
 from timerstore.pipeline.tablefiles import TableFiles
 from timerstore.pipeline.thresholds import Thresholds
@@ -27,6 +29,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _READ: Final = ("slot_load", "due", "lateness", "groups", "growth")
+_HISTORY: Final = pa.schema(
+    [("store", pa.string()), *((name, pa.int64()) for name in ("ago", "day", "pending", "runs"))]
+)
+_LIMITS: Final = pa.schema(
+    [("rule", pa.string()), *((name, pa.float64()) for name in Limits._fields)]
+)
 _PROFILES: Final = {"due": "due_profile", "late": "late_profile", "load": "load_profile"}
 _DIGITS: Final = 9
 """Of a value that are kept: the last ones depend on the order in which an engine adds."""
@@ -51,22 +59,33 @@ class Looked(NamedTuple):
 
 
 def judge_all(
-    looked: Sequence[Looked], files: TableFiles, thresholds: Thresholds, spark: SparkSession | None
+    looked: Sequence[Looked], options: RunOptions, spark: SparkSession | None
 ) -> list[StoreResult]:
     """Ask each rule of all stores, and write `stores` and `findings`; return what was found."""
-    read = [each for each in looked if each.is_read]
+    read, files = [each for each in looked if each.is_read], options.files
     found: dict[str, list[Finding]] = {each.name: list(each.consistency) for each in read}
     if read:
-        with open_engine(read, files, thresholds, spark) as engine:
-            for rule in DISTRIBUTION_RULES:
-                limits = thresholds.limits[rule.name]
+        with open_engine(read, files, options.thresholds, spark) as engine:
+            paths = {each.name: each.row["path"] for each in read}
+            add_stores(engine, options.own_rules, paths, options.upto, options.delay_levels)
+            for rule in (*DISTRIBUTION_RULES, *options.own_rules):
+                kind = OWN if rule in options.own_rules else DISTRIBUTION
+                limits = options.thresholds.limits[rule.name]
                 rows = ask(engine, rule, limits)
                 for each in read:
-                    found[each.name].append(judged(rule, limits, rows.get(each.name, [])))
+                    found[each.name].append(judged(rule, limits, rows.get(each.name, []), kind))
     return [_write(each, found.get(each.name), files) for each in looked]
 
 
-def judged(rule: Rule, limits: Limits, rows: Sequence[Mapping[str, Any]]) -> Finding:
+def check_own(rules: Sequence[Rule], spark: SparkSession | None) -> None:
+    """Try rules of your own before stores are read. Raises InvalidArgumentError."""
+    tables = _few([], Thresholds()) | {name: _with_store(name) for name in _READ}
+    check_rules(rules, {name: each.schema for name, each in tables.items()}, open_on(spark))
+
+
+def judged(
+    rule: Rule, limits: Limits, rows: Sequence[Mapping[str, Any]], kind: str = DISTRIBUTION
+) -> Finding:
     """Return what a rule finds in one store; without a row there is nothing to judge."""
     told: Mapping[str, Any] = rows[0] if rows else {"value": 0.0, "checked": 0}
     value = float(f"{told['value']:.{_DIGITS}g}")
@@ -74,7 +93,7 @@ def judged(rule: Rule, limits: Limits, rows: Sequence[Mapping[str, Any]]) -> Fin
     said = limits._asdict() | dict(told)
     return Finding(
         rule=rule.name,
-        kind=DISTRIBUTION,
+        kind=kind,
         verdict=verdict,
         value=value,
         says=filled(rule.says if rows else rule.none, said),
@@ -120,17 +139,7 @@ def open_engine(
     spark: SparkSession | None,
 ) -> DuckDB | OnSpark:
     """Return what runs the rules, with the tables that they read."""
-    few = {
-        "stores": _stores(read),
-        "history": pa.Table.from_pylist([row for each in read for row in _history(each)]),
-        "profiles": _profiles(read),
-        "limits": pa.Table.from_pylist(
-            [{"rule": name} | each._asdict() for name, each in thresholds.limits.items()]
-        ),
-        "machine": pa.table(
-            {"fire_rate_per_s": pa.array([thresholds.fire_rate_per_s], pa.float64())}
-        ),
-    }
+    few = _few(read, thresholds)
     if spark is None:
         written = [file for each in read for file in each.files]
         return DuckDB(few | {name: files.dataset(name, written) for name in _READ})
@@ -138,9 +147,23 @@ def open_engine(
     return OnSpark(spark, frames | {name: files.frame(spark, name) for name in _READ})
 
 
-def _stores(read: Sequence[Looked]) -> Any:
-    table = TABLES["stores"].rows([each.row for each in read])
-    return table.append_column("store", pa.array([each.name for each in read]))
+def _few(read: Sequence[Looked], thresholds: Thresholds) -> dict[str, Any]:
+    """Return the tables that no file has."""
+    limits = [{"rule": name} | each._asdict() for name, each in thresholds.limits.items()]
+    history = [row for each in read for row in _history(each)]
+    rate = pa.array([thresholds.fire_rate_per_s], pa.float64())
+    return {
+        "stores": _with_store("stores", [each.row for each in read], [each.name for each in read]),
+        "history": pa.Table.from_pylist(history, _HISTORY),
+        "profiles": _profiles(read),
+        "limits": pa.Table.from_pylist(limits, _LIMITS),
+        "machine": pa.table({"fire_rate_per_s": rate}),
+    }
+
+
+def _with_store(table: str, rows: Sequence[dict[str, Any]] = (), names: Sequence[str] = ()) -> Any:
+    """Return rows of a result table, with the stores that they are of."""
+    return TABLES[table].rows(rows).append_column("store", pa.array(names, pa.string()))
 
 
 def _runs(looked: Looked) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -167,15 +190,15 @@ def _profiles(read: Sequence[Looked]) -> Any:
         for ago, row in _runs(each)
         for profile, column in _PROFILES.items()
     ]
-    lengths = [len(bins) for *_, bins in rows]
-    names, ago, profiles, counts = zip(*rows, strict=True)
+    lengths = np.array([len(bins) for *_, bins in rows], np.int64)
     at = pa.array(np.repeat(np.arange(len(rows)), lengths))
+    bins = [np.arange(each) for each in lengths]
     return pa.table(
         {
-            "store": pa.array(names).take(at),
-            "ago": pa.array(ago, pa.int64()).take(at),
-            "profile": pa.array(profiles).take(at),
-            "bin": np.concatenate([np.arange(each) for each in lengths]),
-            "timers": pa.array([count for bins in counts for count in bins], pa.int64()),
+            "store": pa.array([each[0] for each in rows], pa.string()).take(at),
+            "ago": pa.array([each[1] for each in rows], pa.int64()).take(at),
+            "profile": pa.array([each[2] for each in rows], pa.string()).take(at),
+            "bin": pa.array(np.concatenate([*bins, np.zeros(0, np.int64)]), pa.int64()),
+            "timers": pa.array([count for *_, bins in rows for count in bins], pa.int64()),
         }
     )

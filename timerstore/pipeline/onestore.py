@@ -7,33 +7,18 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from timerstore.ground.config import DELAY_LEVELS
 from timerstore.pipeline.finding import of_validation
 from timerstore.pipeline.fleet import Member
 from timerstore.pipeline.judging import Looked
+from timerstore.pipeline.runoptions import RunOptions
 from timerstore.pipeline.storetables import reason_of, tables_of, unreadable
-from timerstore.pipeline.tablefiles import TableFiles, history_of
-from timerstore.pipeline.thresholds import Thresholds
+from timerstore.pipeline.tablefiles import history_of
 from timerstore.tables.view import forget
 from timerstore.validation.evidence import Evidence
 from timerstore.validation.files import finish
 from timerstore.validation.plain import run
-from timerstore.validation.plan import SPLIT_BYTES, Plan, Scope, make_plan
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """What all parts of a run must know."""
-
-    files: TableFiles
-    thresholds: Thresholds
-    now_ms: int
-    upto: str | None = None
-    delay_levels: str = DELAY_LEVELS
-    roll_window_slots: int | None = None
-    split_bytes: int = SPLIT_BYTES
+from timerstore.validation.plan import Plan, Scope, make_plan
 
 
 def plan_store(member: Member, options: RunOptions) -> Plan:

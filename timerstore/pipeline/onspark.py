@@ -16,7 +16,8 @@ import pyarrow as pa
 from timerstore.audit.engines import import_duckdb
 from timerstore.pipeline.fleet import Member, size_of
 from timerstore.pipeline.judging import Looked
-from timerstore.pipeline.onestore import RunOptions, do_store
+from timerstore.pipeline.onestore import do_store
+from timerstore.pipeline.runoptions import RunOptions
 from timerstore.validation.onspark import run
 
 if TYPE_CHECKING:

@@ -181,7 +181,7 @@ _TABLES: Final = (
         _columns(
             _RUN,
             ("rule", _TEXT, "its name"),
-            ("kind", _TEXT, "consistency (docs/validate.md) or distribution (docs/pipeline.md)"),
+            ("kind", _TEXT, "consistency (docs/validate.md), distribution, or own: your rules"),
             ("verdict", _TEXT, "ok, warn or fail"),
             ("value", _REAL, "what was measured; of consistency how many places failed"),
             ("warn", _REAL, "above this it warns; null of consistency"),

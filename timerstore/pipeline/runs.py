@@ -11,14 +11,17 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from timerstore.audit import DISTRIBUTION_RULES
 from timerstore.audit.engines import import_duckdb
+from timerstore.audit.own import read_rules
 from timerstore.ground.config import DELAY_LEVELS
 from timerstore.ground.kinds import check_int, check_place
 from timerstore.ground.moments import LAST_MS, moment
 from timerstore.pipeline.fleet import Member, find_members
-from timerstore.pipeline.judging import Looked, judge_all
-from timerstore.pipeline.onestore import RunOptions, do_store
+from timerstore.pipeline.judging import Looked, check_own, judge_all
+from timerstore.pipeline.onestore import do_store
 from timerstore.pipeline.resulttables import TABLES, VERSION
+from timerstore.pipeline.runoptions import RunOptions
 from timerstore.pipeline.runresult import RunResult
 from timerstore.pipeline.storetables import UNREADABLE
 from timerstore.pipeline.tablefiles import RUNS, TableFiles, check_run, find_day
@@ -38,6 +41,7 @@ def run(
     spark: SparkSession | None = None,
     run: str | None = None,
     thresholds: Thresholds | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    rules: str | os.PathLike[str] | None = None,
     now_ms: int | None = None,
     upto: str | None = None,
     delay_levels: str = DELAY_LEVELS,
@@ -55,7 +59,8 @@ def run(
     workers must see the stores and `out` under the same paths; None: all in this process, with the
     same tables; that needs the extra `audit`. `run`: its name; the same name again replaces what it
     wrote, under the day on which it first did. None: the time. `thresholds`: a TOML file, or its
-    content; docs/pipeline.md. `now_ms`: as of when, for what is open. The others are those of
+    content; docs/pipeline.md. `rules`: a folder of rules of your own, asked beside the others;
+    docs/howto/own-rules.md. `now_ms`: as of when, for what is open. The others are those of
     `timerstore.validation.validate`. What was written counts once its row is in the table `runs`,
     which comes last. Raises InvalidArgumentError, NotAStoreError for a pattern that matches
     nothing, StoreAccessError for `out`, ImportError. O(bytes).
@@ -68,8 +73,10 @@ def run(
     roll_window_slots, split_bytes = check_options(
         upto, delay_levels, roll_window_slots, split_bytes
     )
+    own = read_rules(rules)
     if spark is None:
         import_duckdb()  # before hours of reading
+    check_own(own, spark)
     members = find_members(stores)
     name = check_run(f"{moment(now_ms):%Y%m%dT%H%M%SZ}" if run is None else run)
     kept = None if out is not None else _Kept()
@@ -77,17 +84,18 @@ def run(
     day = find_day(place, name) or f"{moment(now_ms):%Y-%m-%d}"
     options = RunOptions(
         files=TableFiles(place, name, day),
-        thresholds=_thresholds(thresholds),
+        thresholds=Thresholds.of(thresholds, (*DISTRIBUTION_RULES, *own)),
         now_ms=now_ms,
         upto=upto,
         delay_levels=delay_levels,
         roll_window_slots=roll_window_slots,
         split_bytes=split_bytes,
+        own_rules=own,
     )
     with told_of(place):
         options.files.begin()
     looked = _look_at_all(members, options, spark)
-    found = judge_all(looked, options.files, options.thresholds, spark)
+    found = judge_all(looked, options, spark)
     options.files.remove_others([file for each in found for file in each.files])
     result = RunResult(
         name, day, options.files.out, time.perf_counter() - began_s, tuple(found), kept
@@ -102,14 +110,6 @@ class _Kept:
     def __init__(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="timerstore-run-")
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
-
-
-def _thresholds(given: Any) -> Thresholds:
-    if given is None or isinstance(given, Thresholds):
-        return given or Thresholds()
-    if isinstance(given, Mapping):
-        return Thresholds.from_mapping(given)
-    return Thresholds.from_toml(given)
 
 
 def _look_at_all(

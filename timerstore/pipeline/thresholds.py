@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from timerstore.audit import DISTRIBUTION_RULES, NEVER, Limits
+from timerstore.audit import DISTRIBUTION_RULES, NEVER, Limits, Rule
 from timerstore.errors import InvalidArgumentError
 from timerstore.ground.kinds import check_path, meant
 from timerstore.ground.tomlfile import read_toml
@@ -36,15 +36,37 @@ class Thresholds:
             _rate(self.fire_rate_per_s, "fire_rate_per_s")
 
     @classmethod
-    def from_toml(cls, path: str | os.PathLike[str]) -> Thresholds:
-        """Read a file with a table for each rule that differs; docs/pipeline.md shows one."""
-        name = str(check_path(path))
-        return cls.from_mapping(read_toml(path, "thresholds"), name)
+    def of(cls, given: Any, rules: Iterable[Rule]) -> Thresholds:
+        """Return what was given, as a file, its content, an object or None, for these rules."""
+        if given is None:
+            given = cls()
+        if isinstance(given, cls):
+            limits = {rule.name: given.limits.get(rule.name, rule.limits) for rule in rules}
+            return replace(given, limits=limits)
+        if isinstance(given, Mapping):
+            return cls.from_mapping(given, rules=rules)
+        return cls.from_toml(given, rules)
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any], name: str = "thresholds") -> Thresholds:
-        """Take limits by rule over the defaults. Raises InvalidArgumentError."""
-        limits, rate = dict(DEFAULTS), None
+    def from_toml(
+        cls, path: str | os.PathLike[str], rules: Iterable[Rule] = DISTRIBUTION_RULES
+    ) -> Thresholds:
+        """Read a file with a table for each rule that differs; docs/pipeline.md shows one.
+
+        `rules`: those that there are.
+        """
+        name = str(check_path(path))
+        return cls.from_mapping(read_toml(path, "thresholds"), name, rules)
+
+    @classmethod
+    def from_mapping(
+        cls,
+        values: Mapping[str, Any],
+        name: str = "thresholds",
+        rules: Iterable[Rule] = DISTRIBUTION_RULES,
+    ) -> Thresholds:
+        """Take limits by rule over those that the rules say. Raises InvalidArgumentError."""
+        limits, rate = {rule.name: rule.limits for rule in rules}, None
         for rule, table in values.items():
             if rule == "fire_rate_per_s":
                 rate = _rate(table, f"{name}: {rule}")

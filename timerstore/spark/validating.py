@@ -7,11 +7,13 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from timerstore.audit.own import read_rules
 from timerstore.backups.destination import is_copy
 from timerstore.ground.config import DELAY_LEVELS
 from timerstore.tables.view import forget
 from timerstore.validation.files import finish
 from timerstore.validation.onspark import run
+from timerstore.validation.ownrules import ask_own, check_own
 from timerstore.validation.plain import validate as plainly
 from timerstore.validation.plan import SPLIT_BYTES, make_plan
 from timerstore.validation.result import Validation
@@ -25,6 +27,7 @@ def validate(
     delay_levels: str = DELAY_LEVELS,
     roll_window_slots: int | None = None,
     split_bytes: int = SPLIT_BYTES,
+    rules: str | os.PathLike[str] | None = None,
 ) -> Validation:
     """Check that the parts of a store agree with each other, on Spark's workers.
 
@@ -43,11 +46,14 @@ def validate(
         "split_bytes": split_bytes,
     }
     if is_copy(path):
-        return plainly(path, **options)
+        return plainly(path, rules=rules, **options)
+    own = read_rules(rules)
+    check_own(own, spark)
     plan = make_plan(path, **options)
     try:
         tally = run(spark, plan)
         finish(plan.scope, tally)
-        return Validation.make(plan.scope, tally)
+        found = ask_own(own, os.path.abspath(path), upto, delay_levels, spark)
+        return Validation.make(plan.scope, tally, found)
     finally:
         forget(plan.scope.cut)

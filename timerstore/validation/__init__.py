@@ -16,6 +16,7 @@
     onspark.py      … on Spark
     behind.py       … how far each group is behind
     measured.py     what a store holds, in numbers that can be added
+    ownrules.py     what the user's own rules find
     findings.py     where the parts put what they find
     evidence.py     findings that can be merged
     result.py       what the caller gets

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 
 from timerstore.audit.engines import DuckDB, import_duckdb
+from timerstore.audit.own import read_rules
 from timerstore.ground.config import DELAY_LEVELS
 from timerstore.tables.splits import Range
 from timerstore.tables.view import forget
@@ -17,6 +18,7 @@ from timerstore.timelog.files.oserrors import telling
 from timerstore.validation.evidence import Evidence
 from timerstore.validation.facts import SCHEMAS, SOURCES
 from timerstore.validation.files import finish
+from timerstore.validation.ownrules import ask_own, check_own
 from timerstore.validation.plan import SPLIT_BYTES, Plan, make_plan
 from timerstore.validation.result import Validation
 from timerstore.validation.work import look_at, meet, source_facts
@@ -57,21 +59,24 @@ def validate(
     delay_levels: str = DELAY_LEVELS,
     roll_window_slots: int | None = None,
     split_bytes: int = SPLIT_BYTES,
+    rules: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Validation:
     """Check that the parts of a store agree with each other; change nothing.
 
     Reads a closed store or a copy to its end, one that is open to its last checkpoint, a broker's
     too. `upto`: "checkpoint" or "end", if it is not to choose itself. `delay_levels`: those of
-    the store; `roll_window_slots`: of a broker's, which its files do not say. `progress`: is
-    told how many steps are done, of how many. Needs the extra `audit`. Raises NotAStoreError,
-    ImportError; damage is in the result. O(bytes); 1 GB of memory at most for what is to meet,
-    the rest goes to temporary files.
+    the store; `roll_window_slots`: of a broker's, which its files do not say. `rules`: a folder of
+    rules of your own (docs/howto/own-rules.md). `progress`: is told how many steps are done, of how
+    many. Needs the extra `audit`. Raises NotAStoreError, ImportError; damage is in the result.
+    O(bytes); 1 GB of memory at most for what is to meet, the rest goes to temporary files.
 
     >>> timerstore.validation.validate("timers/").ok
     True
     """
     import_duckdb()  # before hours of reading
+    own = read_rules(rules)
+    check_own(own)
     plan = make_plan(
         path,
         upto=upto,
@@ -90,6 +95,6 @@ def validate(
     try:
         tally = run(plan, step)
         finish(plan.scope, tally)
-        return Validation.make(plan.scope, tally)
+        return Validation.make(plan.scope, tally, ask_own(own, path, upto, delay_levels))
     finally:
         forget(plan.scope.cut)

@@ -12,7 +12,7 @@ from timerstore.timelog.files.batchqueues import folder_name
 from timerstore.validation.evidence import Evidence, Example
 from timerstore.validation.files import bytes_read, store_name
 from timerstore.validation.plan import Scope
-from timerstore.validation.rules import NAMES, RULES, Rule, Severity
+from timerstore.validation.rules import OWN, RULES, Rule, Severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ class Validation:
     """Queues of RocketMQ that timerstore does not read; their messages are compared with none."""
 
     @classmethod
-    def make(cls, scope: Scope, tally: Evidence) -> Validation:
-        """Make one of everything that was found."""
+    def make(cls, scope: Scope, tally: Evidence, own: tuple[RuleResult, ...] = ()) -> Validation:
+        """Make one of everything that was found; `own`: by rules of the user."""
         view = scope.view
         rules = [
             RuleResult(
@@ -89,7 +89,7 @@ class Validation:
         counts = {name: tally.counts[name] for name in (*names, "fired", "rolls", "deletes")}
         return cls(
             path=store_name(scope),
-            rules=tuple(rules),
+            rules=(*rules, *own),
             counts=counts,
             bytes_count=bytes_read(scope),
             by_broker=view.checkpoint is not None and not view.ours,
@@ -110,7 +110,7 @@ class Validation:
 
     def __getitem__(self, name: str) -> RuleResult:
         """Return how a rule did, by its name."""
-        return next(each for each in self.rules if each.rule is NAMES[name])
+        return {each.name: each for each in self.rules}[name]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, for JSON."""
@@ -139,11 +139,11 @@ class Validation:
     def verdict(self) -> str:
         """One sentence."""
         errors = [each for each in self.rules if not each.ok and each.severity == "error"]
-        if not errors:
-            return "sound"
-        fail = "rule fails" if len(errors) == 1 else "rules fail"
+        own = [each for each in errors if each.rule.group == OWN]
+        errors = [each for each in errors if each not in own]
         places = counted(sum(each.failed for each in errors), "place")
-        return f"DAMAGED: {len(errors)} {fail}, at {places}"
+        damage = f"DAMAGED: {_rules_fail(errors)}, at {places}" if errors else "sound"
+        return f"{damage}; of your own {_rules_fail(own)}" if own else damage
 
     def __str__(self) -> str:
         """Return the verdict, the first places of each failure, and the counts."""
@@ -182,6 +182,10 @@ class Validation:
             f"<div>{html.escape(self.path)}: {title}<br><small>{self._counted()}</small>"
             f"<table>{head}{body}</table></div>"
         )
+
+
+def _rules_fail(failed: list[RuleResult]) -> str:
+    return f"{len(failed)} rule fails" if len(failed) == 1 else f"{len(failed)} rules fail"
 
 
 def _html_row(result: RuleResult) -> str:

@@ -35,6 +35,8 @@ MESSAGES: Final = "messages"
 TIMERS: Final = "timers"
 QUEUES: Final = "queues"
 CURSORS: Final = "cursors"
+OWN: Final = "own"
+"""Of rules that the user has written."""
 
 RULES: Final = (
     Rule(
