@@ -270,8 +270,8 @@ class Cleaner:
     def run(self, *, at_once: bool = False, until: int = WORTH_IT) -> None:
         """Begin to clean what is worth it, or all that can be cleaned before an offset; move F.
 
-        `at_once`: to its end; else `go_on` does the rest, piece by piece. With an offset it comes
-        to an end whatever is put meanwhile. O(units of the segments that are passed + queues).
+        `at_once`: as far as the log goes now, so it comes to an end whatever is put meanwhile; else
+        `go_on` does the rest, piece by piece. O(units of the segments that are passed + queues).
         Raises StoreFullError if there is no room for a copy.
         """
         self._may_begin = True
@@ -293,10 +293,10 @@ class Cleaner:
 
     def _step_often(self, *, at_once: bool, until: int) -> None:
         cleaning, steps = self.engine.world.cleaning, 0
-        stop = cleaning.copied_bytes + TICK_BYTES
+        stop, log_end = cleaning.copied_bytes + TICK_BYTES, self.engine.commitlog.end
         try:
             while at_once or (cleaning.copied_bytes < stop and steps < _TICK_STEPS):
-                if not self._step(until):
+                if not self._step(until, log_end):
                     self._may_begin = False
                     break
                 steps += 1
@@ -323,7 +323,7 @@ class Cleaner:
 
     def step(self) -> bool:
         """Do one bounded step, whether it is worth it or not; False if there is none."""
-        done = self._step(_ALL)
+        done = self._step(_ALL, _ALL)
         self._move_floor()
         return done
 
@@ -371,7 +371,7 @@ class Cleaner:
         dropped_count = sum(len(each.targets) for each in [*self._passes])
         return live_bytes(self.engine, waits_bytes, dropped_count)
 
-    def _step(self, until: int) -> bool:
+    def _step(self, until: int, log_end: int) -> bool:
         if self.stopped or self.error is not None or self.engine.wanted.indexes:
             return False
         if self._walk is not None:
@@ -380,18 +380,18 @@ class Cleaner:
         if self._round is not None and not self._round.is_read:
             self._round.read_on()
             return True
-        return (self._may_begin or until != WORTH_IT) and self._begin(until)
+        return (self._may_begin or until != WORTH_IT) and self._begin(until, log_end)
 
     # --- a pass begins
 
-    def _begin(self, until: int) -> bool:
-        """Begin a pass over the oldest segment, or what is left of it."""
+    def _begin(self, until: int, log_end: int) -> bool:
+        """Begin a pass over the oldest segment, or what is left of it, if it is before both."""
         self._move_floor()
         engine, world = self.engine, self.engine.world
         start = self._passes[-1].stop if self._passes else world.cleaning.floor
         number = start // engine.commitlog.segment_bytes
         stop = (number + 1) * engine.commitlog.segment_bytes
-        if stop > self.reach.find(start) or WORTH_IT < until <= start:
+        if stop > self.reach.find(start) or WORTH_IT < until <= start or log_end <= start:
             return False
         self._learn()
         latest_slot = int(world.latest_slot[number % TABLE_LENGTH])

@@ -345,7 +345,10 @@ def test_it_needs_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(drain(store)) == 60
 
 
-def test_it_ends_whatever_is_put_meanwhile(tmp_path: Path) -> None:
+@pytest.mark.parametrize("called", [True, False], ids=["called", "by itself"])
+def test_it_ends_whatever_is_put_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: bool
+) -> None:
     """It goes as far as the log went when it was called; the copies themselves come behind that."""
     clock = ManualClock(START_MS)
     with open_small(tmp_path / "s", clock) as store:
@@ -360,6 +363,10 @@ def test_it_ends_whatever_is_put_meanwhile(tmp_path: Path) -> None:
             live_on(store, clock, 1)
 
         store.core.cleaner.on_copies = busy
-        store.clean()
+        if called:
+            store.clean()
+        else:
+            monkeypatch.setattr(store.core.cleaner, "_is_worth_it", lambda start: True)
+            store.flush()
         assert hops > 0
         assert set(far) <= {timer.id for timer in store.pending()}
