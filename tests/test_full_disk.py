@@ -51,6 +51,7 @@ def _run(program: str, root: Path, *arguments: str) -> None:
 
 @pytest.mark.tier("prove", but=("xfs",))
 @pytest.mark.parametrize("kind", ["xfs", "ext4"])
+@pytest.mark.linux  # nothing else tells that a page cannot be written to
 def test_a_folio_that_reaches_beyond_what_was_granted(tmp_path: Path, kind: str) -> None:
     """Its pages cannot be written to on a full disk, though the file has their blocks."""
     with mounted(tmp_path, kind) as root:

@@ -159,6 +159,7 @@ def test_a_reader_stays_with_its_store(tmp_path: Path, monkeypatch: pytest.Monke
     assert sum(len(rows) for rows in reader.scan(stop=reader.checkpoint.commitlog_flushed)) > COUNT
 
 
+@pytest.mark.linux
 def test_a_socket_is_made_where_the_store_lies(tmp_path: Path) -> None:
     path, moved = tmp_path / "s", tmp_path / "moved"
     store = timerstore.open(path, config=replace(SMALL, control=False))

@@ -20,7 +20,7 @@ from timerstore.timelog.bytes.decode import decode_message
 from timerstore.timelog.files.segmenttable import apron_bytes
 from timerstore.timelog.reading.reader import StoreReader
 
-pytestmark = pytest.mark.on_disk
+pytestmark = [pytest.mark.on_disk, pytest.mark.linux]
 
 SEGMENT_BYTES = 1 << 14
 START_MS = 1_800_000_000_000

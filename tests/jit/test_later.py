@@ -98,7 +98,7 @@ if not INTERPRETED:
         done = ended("-c", f"import sys\n{program}", tmp_path / "store", **empty)
         assert done.returncode == 1
         assert "TimerStoreError: A kernel has to be compiled" in done.stderr
-        assert "pip install 'numba>=0.61'" in done.stderr
+        assert "pip install 'timerstore[compile]'" in done.stderr
 
     def test_python_cannot_say_what_kernels_say() -> None:
         assert isinstance(get_u8, Instruction)

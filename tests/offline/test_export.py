@@ -165,6 +165,7 @@ def test_progress_counts_what_is_exported(tmp_path: Path) -> None:
     assert all(done <= 9_000 == total for done, total in told)
 
 
+@pytest.mark.linux
 def test_nothing_is_left_of_an_export_that_was_killed(tmp_path: Path) -> None:
     """Where files can be without a name, one that is not whole has none."""
     with appearing(tmp_path / "out.csv") as file:

@@ -383,6 +383,7 @@ def test_nothing_old_is_left_by_a_clean_close(used: SegmentedFile) -> None:
     assert kinds(used)[-3:] == ["remove", "sync_folder", "sync"]
 
 
+@pytest.mark.linux
 def test_a_clean_close_leaves_no_gap(used: SegmentedFile) -> None:
     forget(used, 2 * SIZE)
     used.end = 5 * SIZE + 50

@@ -69,7 +69,7 @@ def _show_metrics(store: TimerStore, where: str) -> None:
         start_http_server(int(port), addr=host or "127.0.0.1")
     except ImportError as e:
         raise InvalidArgumentError(
-            "--metrics needs the extra metrics. Run pip install prometheus-client."
+            "--metrics needs the extra metrics. Run: pip install 'timerstore[metrics]'"
         ) from e
     except (ValueError, OverflowError, OSError) as e:
         raise InvalidArgumentError(f"--metrics is {where!r}: {e}. Pass a port that is free.") from e

@@ -125,9 +125,17 @@ else:
         return os.fspath(path.absolute())
 
     def reserve(fd: int, start: int, length: int) -> None:
-        """Write a byte of each block as it is; F_PREALLOCATE would fill no hole."""
-        for at in (*range(start, start + length, _BLOCK_BYTES), start + length - 1):
-            os.pwrite(fd, os.pread(fd, 1, at) or b"\0", at)
+        """Write a zero to each block of a hole; F_PREALLOCATE would fill none.
+
+        Nothing is read: Linux would read ahead into folios that reach beyond what is reserved, and
+        on a full disk no page of those can be written to.
+        """
+        at, stop, block_bytes = start, start + length, min(_BLOCK_BYTES, os.fstatvfs(fd).f_frsize)
+        if os.fstat(fd).st_size < stop:
+            os.ftruncate(fd, stop)
+        while at < stop and (at := os.lseek(fd, at, os.SEEK_HOLE)) < stop:
+            os.pwrite(fd, b"\0", at)
+            at += block_bytes - at % block_bytes
 
     def sync_data(fd: int) -> None:
         """Have the drive itself write, which fsync of macOS does not."""

