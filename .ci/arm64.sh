@@ -23,7 +23,7 @@ if [ ! -e $programs/qemu-aarch64 ]; then
   printf '%s' ":qemu-aarch64:M::$head:$mask:$(command -v qemu-aarch64-static):F" >$programs/register
 fi
 
-there() { chroot "$root" env -i PATH=/venv/bin:/usr/bin:/bin:/usr/sbin:/sbin HOME=/root LANG=C.UTF-8 "$@"; }
+there() { chroot "$root" env -i PATH=/venv/bin:/usr/bin:/bin:/usr/sbin:/sbin HOME=/venv LANG=C.UTF-8 "$@"; }
 
 # pip of this machine fetches the wheels of the other one, which takes seconds.
 install() {
@@ -60,7 +60,7 @@ git ls-files -z --cached --others --exclude-standard | tar -c --null -T - | tar 
 mount --bind "$root/kernels" "$root/src/timerstore/kernels"
 there bash -c 'cd /src && python -P -c "
 from setuptools import build_meta
-build_meta.build_editable(\"/tmp\")" >/dev/null 2>&1 && cd /venv/lib/python3.11/site-packages && rm -rf timerstore-*.dist-info && python -m zipfile -e /tmp/timerstore-*.whl . && rm /tmp/timerstore-*.whl'
+build_meta.build_editable(\"/venv\")" >/dev/null 2>&1 && cd /venv/lib/python3.11/site-packages && rm -rf timerstore-*.dist-info && python -m zipfile -e /venv/timerstore-*.whl . && rm /venv/timerstore-*.whl'
 printf '#!/venv/bin/python\nfrom timerstore.cli import main\nmain()\n' >"$root/venv/bin/timerstore"
 chmod +x "$root/venv/bin/timerstore"
 
