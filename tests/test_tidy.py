@@ -26,7 +26,7 @@ LAYERS = [
     "timerstore.jit",
     "timerstore.timelog",
     "timerstore.wheel",
-    "timerstore.ground",
+    "timerstore.values",
     "timerstore.services",
     "timerstore",
 ]
