@@ -48,7 +48,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "prove" if PROVING el
 
 
 _OUTSIDE = (
-    *("aio", "cli", "consumer", "examples", "otel", "recurring", "share"),
+    *("aio", "cli", "consumer", "control", "examples", "otel", "recurring", "serving"),
     *("bench", "watching"),
     *("test_dedup.py", "test_docs.py", "test_examples.py", "test_format_doc.py", "test_pages.py"),
     *("test_readme.py", "test_reference.py", "test_site.py", "test_tidy.py"),
@@ -223,4 +223,4 @@ def golden_list() -> Callable[[str], list[dict[str, Any]]]:
 @pytest.fixture
 def any_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store with a small wheel is handed over too, though no broker opens that."""
-    monkeypatch.setattr("timerstore.store.handover.check_wheel", lambda engine: None)
+    monkeypatch.setattr("timerstore.closing.handover.check_wheel", lambda engine: None)

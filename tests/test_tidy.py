@@ -26,7 +26,7 @@ LAYERS = [
     "timerstore.jit",
     "timerstore.timelog",
     "timerstore.wheel",
-    "timerstore.values",
+    "timerstore.ground",
     "timerstore.services",
     "timerstore",
 ]

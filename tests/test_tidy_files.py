@@ -6,7 +6,7 @@ from typing import Final
 from tests.test_tidy import SOURCES, shown, tree_of
 
 ROOMS: Final = (
-    *("services/", "wheel/", "timelog/reading/", "timerstore/aio/", "timerstore/store/"),
+    *("services/", "wheel/", "timelog/reading/", "timerstore/aio/", "timerstore/closing/"),
     *(
         "timerstore/consumer/",
         "timerstore/consuming/",
@@ -19,7 +19,7 @@ ROOMS: Final = (
     *("timerstore/backups/follow_status.py", "timerstore/backups/follower.py"),
     *("timerstore/backups/ship.py", "timerstore/backups/snapshot.py", "timerstore/core/core.py"),
     *("timerstore/core/popped.py", "timerstore/core/switches.py", "timerstore/core/offsets.py"),
-    *("timerstore/share/door.py", "timerstore/share/server.py", "timerstore/store/store.py"),
+    *("timerstore/serving/door.py", "timerstore/serving/server.py", "timerstore/store/store.py"),
     *("timerstore/tables/cursortable.py", "timerstore/tables/places.py"),
 )
 """What is there reads a store that is open, or that somebody may move meanwhile."""

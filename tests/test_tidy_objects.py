@@ -55,7 +55,7 @@ def test_kernels_say_what_they_take() -> None:
     assert list(vague_parameters(ast.parse("@inlined\ndef f(a: Any, b: int): pass"))) == ["f(a)"]
 
 
-KEPT_TO_THEMSELVES = ("aio", "consumer", "consuming", "rocketmq", "share")
+KEPT_TO_THEMSELVES = ("aio", "consumer", "consuming", "rocketmq", "serving")
 NAMED_TUPLE = {"_asdict", "_field_defaults", "_fields", "_make", "_replace"}
 PYTHONS_OWN = NAMED_TUPLE | {"_get_running_loop", "_is_owned"}
 """What the standard library lets others use, or has no other name for."""

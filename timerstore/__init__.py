@@ -19,9 +19,9 @@ timerstore.validation. At the shell: timerstore --help. All else below is the ho
 where each name lives.
 
 The product, from the bottom up: `jit` (compiled kernels), `timelog` (append-only logs),
-`wheel` (slots and the near wheel), `values` (settings, ids, checks), `services` (the five services,
+`wheel` (slots and the near wheel), `ground` (settings, ids, checks), `services` (the five services,
 flush, recovery), `core` (a store that is open), `putting`, `pending`, `consuming` (its calls),
-`store` (opened and closed), `consumer` (handlers in threads), `aio`, `share` (other processes),
+`store`, `closing`, `consumer` (handlers in threads), `aio`, `serving`, `control` (other processes),
 `recurring`. Beside it: `watching` (stats, health, what became of a timer), `backups`, `offline`
 (read, export, verify, salvage), `tables` (a store as Arrow), `spark`, `validation`, `audit`,
 `pipeline` (is it sound, how is it spread), `rocketmq`, `otel`, `cli`.
@@ -36,7 +36,7 @@ from __future__ import annotations
 import os as _os
 from typing import TYPE_CHECKING
 
-from timerstore.values.lazy_names import loader as _loader
+from timerstore.ground.lazy_names import loader as _loader
 
 if _os.name == "nt":
     raise ImportError("timerstore does not run on Windows. Run your program in WSL.")
@@ -81,19 +81,19 @@ if TYPE_CHECKING:
         TooLateError,
         UnknownTimerError,
     )
+    from timerstore.ground.config import Config, Tuning
+    from timerstore.ground.ids import TimerIds
     from timerstore.offline.read import read
     from timerstore.offline.salvage import SalvageReport, salvage
     from timerstore.offline.verify import verify
     from timerstore.pending.listing import Horizon
     from timerstore.pending.timers import Timer
     from timerstore.services.world.clock import ManualClock
-    from timerstore.share.client import Client, connect
-    from timerstore.share.opening import open
-    from timerstore.share.server import Server, serve
-    from timerstore.share.shared import SharedStore
+    from timerstore.serving.client import Client, connect
+    from timerstore.serving.opening import open
+    from timerstore.serving.server import Server, serve
+    from timerstore.serving.shared import SharedStore
     from timerstore.store.store import TimerStore
-    from timerstore.values.config import Config, Tuning
-    from timerstore.values.ids import TimerIds
     from timerstore.version import __version__ as __version__
     from timerstore.watching.calls import AnyStore
     from timerstore.watching.find import Found, GroupFound
@@ -119,18 +119,18 @@ _HOMES = {
         "ReadOnlyError StoreAccessError StoreClosedError StoreFullError "
         "StoreLockedError TimerStoreError TooLateError UnknownTimerError"
     ),
-    "values.config": "Config Tuning",
-    "values.ids": "TimerIds",
+    "ground.config": "Config Tuning",
+    "ground.ids": "TimerIds",
     "backups.restore": "RestoreReport backup_points restore",
     "offline.salvage": "SalvageReport salvage",
     "offline.verify": "verify",
     "pending.listing": "Horizon",
     "pending.timers": "Timer",
     "services.world.clock": "ManualClock",
-    "share.client": "Client connect",
-    "share.opening": "open",
-    "share.server": "Server serve",
-    "share.shared": "SharedStore",
+    "serving.client": "Client connect",
+    "serving.opening": "open",
+    "serving.server": "Server serve",
+    "serving.shared": "SharedStore",
     "store.store": "TimerStore",
     "offline.read": "read",
     "version": "__version__",

@@ -13,9 +13,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.values.arguments import check_text
-from timerstore.values.checks import Duration, check_duration
-from timerstore.values.instants import whole_ms
+from timerstore.ground.arguments import check_text
+from timerstore.ground.instants import whole_ms
+from timerstore.ground.kinds import Duration, check_duration
 
 if TYPE_CHECKING:
     from timerstore.consuming.delivery import Delivery

@@ -21,12 +21,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import commands
 
+from timerstore.ground.config import Config, Tuning
 from timerstore.pipeline import DISTRIBUTION_RULES, TABLES
 from timerstore.pipeline.thresholds import DEFAULTS, NEVER
 from timerstore.tables import TABLES as STORE_TABLES
 from timerstore.timelog.files.identity import SIZES
 from timerstore.validation.rules import RULES
-from timerstore.values.config import Config, Tuning
 from timerstore.watching.metrictable import GROUP_METRICS, STORE_METRICS, TOPIC_METRICS
 
 MARK = re.compile(r"^<!-- made: (?P<name>[a-z-]+)(?: (?P<of>\w+))? -->$", re.MULTILINE)

@@ -23,12 +23,12 @@ from timerstore import (
     TooLateError,
     UnknownTimerError,
 )
+from timerstore.closing.close import close
+from timerstore.ground.ids import parse_id
 from timerstore.pending import byid, pending
 from timerstore.pending.cancel import cancel_many
 from timerstore.pending.get import get
 from timerstore.pending.timers import from_parts
-from timerstore.store.close import close
-from timerstore.values.ids import parse_id
 
 START_MS = 1_800_000_000_000
 FAR_MS = 4_000_000_000_000

@@ -15,12 +15,12 @@ from tests.services.test_cleaning import SMALL, clean_all, live_on
 from tests.tiers import how_many
 from timerstore import ManualClock, TimerStore
 from timerstore.core.core import Core
+from timerstore.ground.ids import Int64s, parse_id
 from timerstore.pending import unlinked
 from timerstore.pending.found import Found, capture_locked, read_messages
 from timerstore.services.engine.holds import Hold
 from timerstore.services.looking.timer_places import unlinked_messages
 from timerstore.timelog.bytes.message import IDENTITY_OURS
-from timerstore.values.ids import Int64s, parse_id
 
 pytestmark = pytest.mark.long
 

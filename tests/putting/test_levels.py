@@ -15,8 +15,8 @@ from tests.table_stores import exported_rows
 from timerstore import Config, InvalidArgumentError, ManualClock, TimerStore, TooLateError, Tuning
 from timerstore.cli.commands import app
 from timerstore.errors import StoreFullError, TimerStoreError
+from timerstore.ground.ids import parse_id
 from timerstore.timelog.bytes import format as fmt
-from timerstore.values.ids import parse_id
 
 START_MS = 1_800_000_000_000
 SECOND = timedelta(seconds=1)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.small_store import SMALL
 from timerstore import Config, InvalidArgumentError, TimerStore
+from timerstore.ground.instants import whole_ms
+from timerstore.ground.put import Put
 from timerstore.jit.kernel import INTERPRETED
-from timerstore.values.instants import whole_ms
-from timerstore.values.put import Put
 
 FAR_MS = 4_000_000_000_000
 TOKYO = timezone(timedelta(hours=9))

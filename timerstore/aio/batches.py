@@ -21,8 +21,8 @@ from timerstore.consuming.puts import Put
 from timerstore.consuming.run import Run
 from timerstore.consuming.sendback import send_back
 from timerstore.errors import StoreClosedError
-from timerstore.values.arguments import given_delay
-from timerstore.values.checks import Duration
+from timerstore.ground.arguments import given_delay
+from timerstore.ground.kinds import Duration
 
 CONSUME_COUNT: Final = 256
 """Messages that an iterator takes from its group at once; it gives back what it did not yield."""

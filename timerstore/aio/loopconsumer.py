@@ -32,9 +32,9 @@ from timerstore.consuming.constants import LISTED_MAX
 from timerstore.consuming.dead_letters import DeadLetter
 from timerstore.consuming.starting import Start
 from timerstore.errors import InvalidArgumentError, TimerStoreError
-from timerstore.values.arguments import check_topic_to_consume
-from timerstore.values.checks import Duration, check_bool, check_duration, check_int, check_kind
-from timerstore.values.no_pickle import Stays
+from timerstore.ground.arguments import check_topic_to_consume
+from timerstore.ground.kinds import Duration, check_bool, check_duration, check_int, check_kind
+from timerstore.ground.no_pickle import Stays
 
 log = logging.getLogger("timerstore")
 

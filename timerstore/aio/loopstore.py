@@ -18,12 +18,12 @@ from timerstore.aio.batches import PULL_COUNT_MAX, Batch, LoopRun, Messages, nex
 from timerstore.aio.side import LoopSide
 from timerstore.consuming import consuming
 from timerstore.errors import TimerStoreError
+from timerstore.ground.kinds import Duration, check_int, check_timeout
+from timerstore.ground.no_pickle import Stays
+from timerstore.ground.values import json_body
 from timerstore.pending.is_pending import is_foreign
 from timerstore.pending.timers import Timer
 from timerstore.store import store
-from timerstore.values.checks import Duration, check_int, check_timeout
-from timerstore.values.no_pickle import Stays
-from timerstore.values.values import json_body
 from timerstore.watching.calls import AnyStore
 
 P = ParamSpec("P")

@@ -20,8 +20,8 @@ from timerstore.backups.progress import Progress, Summed
 from timerstore.backups.restore import restore_point
 from timerstore.backups.standby import StandbyState, copy_standby, held_folder, read_standby
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.ground.config import Config
 from timerstore.timelog.files.disk import Disk, MappedFile
-from timerstore.values.config import Config
 
 
 @contextmanager

@@ -22,11 +22,11 @@ from timerstore.backups.snapshot import check_whole, refuse_inside
 from timerstore.backups.taken import BackupReport
 from timerstore.core.directory import is_standby
 from timerstore.errors import InvalidArgumentError
+from timerstore.ground.config import Config
+from timerstore.ground.kinds import check_int, check_kind, check_path
 from timerstore.timelog.files.heldfolder import HeldFolder, hold_to_read
 from timerstore.timelog.files.oserrors import telling
 from timerstore.timelog.reading.reader import StoreReader
-from timerstore.values.checks import check_int, check_kind, check_path
-from timerstore.values.config import Config
 
 _KEEP_MAX: Final = 1 << 20
 

@@ -12,12 +12,12 @@ from timerstore.backups.points import BackupLock
 from timerstore.backups.report import Problem
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError
+from timerstore.ground.config import Config
 from timerstore.services.opening.recovery_findings import RecoveryFindings
 from timerstore.services.world.clock import ManualClock
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.identity import find_identity
 from timerstore.timelog.files.names import BUILDING_FOLDER, held_names, segment_offset
-from timerstore.values.config import Config
 
 
 @contextmanager

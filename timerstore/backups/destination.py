@@ -25,9 +25,9 @@ from timerstore.errors import (
     StoreFullError,
     StoreLockedError,
 )
+from timerstore.ground.kinds import ADDRESS, check_path, is_url
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import held_names
-from timerstore.values.checks import ADDRESS, check_path, is_url
 
 Place: TypeAlias = "str | os.PathLike[str] | Any"
 """A folder, an address such as s3://bucket/timers, or a pyarrow.fs.FileSystem."""

@@ -20,10 +20,10 @@ from typing import Any, Final
 
 from timerstore.backups.destination import Destination
 from timerstore.errors import StoreLockedError, TimerStoreError
+from timerstore.ground.moments import moment
 from timerstore.timelog.files.disk import FILE_MODE, FOLDER_MODE
 from timerstore.timelog.files.smallfile import At, by_path, is_there, read_head
 from timerstore.timelog.files.steady import list_names
-from timerstore.values.moments import moment
 
 FOLLOW_FOLDER: Final = "follow"
 _FILE_BYTES_MAX: Final = 1 << 16

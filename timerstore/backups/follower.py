@@ -35,6 +35,7 @@ from timerstore.errors import (
     StoreLockedError,
     TimerStoreError,
 )
+from timerstore.ground.config import Config
 from timerstore.services.world.background import BackgroundThread, Failure, Flag
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.disk import Disk
@@ -42,7 +43,6 @@ from timerstore.timelog.files.names import segment_name
 from timerstore.timelog.files.smallfile import is_there, open_at
 from timerstore.timelog.files.steady import list_names
 from timerstore.timelog.reading.reader import StoreReader
-from timerstore.values.config import Config
 
 log = logging.getLogger("timerstore")
 

@@ -6,9 +6,9 @@ import weakref
 from contextlib import ExitStack
 
 from timerstore.backups.destination import is_copy
+from timerstore.ground.config import DELAY_LEVELS
 from timerstore.tables import view as tables
 from timerstore.tables.view import StoreView
-from timerstore.values.config import DELAY_LEVELS
 
 
 def look_at(path: str, *, upto: str | None = None, delay_levels: str = DELAY_LEVELS) -> StoreView:

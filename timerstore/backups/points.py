@@ -11,7 +11,7 @@ from typing import Final
 
 from timerstore.backups.report import Report
 from timerstore.errors import StoreLockedError
-from timerstore.values.moments import moment
+from timerstore.ground.moments import moment
 
 TIME_MS_MAX: Final = 253_402_300_799_999
 """The end of the year 9999."""

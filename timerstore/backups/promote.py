@@ -30,11 +30,11 @@ from timerstore.backups.standby import (
 from timerstore.backups.timeline import RESTORED_FILE, Restores, read_restores
 from timerstore.core.directory import STANDBY_FILE
 from timerstore.errors import CorruptStoreError, NotAStoreError, StoreLockedError
+from timerstore.ground.config import Config
 from timerstore.services.world.clock import ManualClock
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import write_json
 from timerstore.timelog.files.names import is_small_file
-from timerstore.values.config import Config
 
 PROMOTED_FILE: Final = "promoted.json"
 

@@ -32,6 +32,10 @@ from timerstore.backups.standby import read_standby
 from timerstore.backups.timeline import note_restore
 from timerstore.core.offsets import ConsumerOffsets
 from timerstore.errors import InvalidArgumentError
+from timerstore.ground.arguments import given_instant
+from timerstore.ground.config import Config
+from timerstore.ground.kinds import check_int, check_kind, check_path
+from timerstore.ground.moments import moment, shown_time
 from timerstore.services.world.background import Flag
 from timerstore.services.world.clock import ManualClock
 from timerstore.timelog.files.disk import Disk
@@ -39,10 +43,6 @@ from timerstore.timelog.files.names import INT64_MAX
 from timerstore.timelog.files.oserrors import telling, told_of
 from timerstore.timelog.reading.pastdamage import sound_messages
 from timerstore.timelog.reading.reader import StoreReader
-from timerstore.values.arguments import given_instant
-from timerstore.values.checks import check_int, check_kind, check_path
-from timerstore.values.config import Config
-from timerstore.values.moments import moment, shown_time
 
 _LIVES_MS: Final = 600_000
 """A store of which a point is younger may still live."""

@@ -43,8 +43,8 @@ from timerstore.backups.snapshot import (
 from timerstore.backups.taken import BackupReport
 from timerstore.backups.timeline import Restores, find_divergence, read_restores
 from timerstore.errors import StoreAccessError, StoreLockedError
+from timerstore.ground.moments import shown_time
 from timerstore.timelog.reading.reader import StoreReader
-from timerstore.values.moments import shown_time
 
 logger = logging.getLogger("timerstore")
 

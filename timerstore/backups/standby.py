@@ -41,6 +41,7 @@ from timerstore.errors import (
     StoreFullError,
     TimerStoreError,
 )
+from timerstore.ground.kinds import check_path
 from timerstore.jit.host import copy_bytes
 from timerstore.services.world.background import Flag
 from timerstore.timelog.files.disk import Disk
@@ -61,7 +62,6 @@ from timerstore.timelog.files.names import (
 )
 from timerstore.timelog.files.smallfile import by_path, open_at, read_small
 from timerstore.timelog.reading.reader import Fault
-from timerstore.values.checks import check_path
 
 log = logging.getLogger("timerstore")
 

@@ -21,8 +21,8 @@ from timerstore.cli.open_store import held_by
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED
 from timerstore.errors import InvalidArgumentError
-from timerstore.values.amounts import shown_bytes
-from timerstore.values.moments import shown_time
+from timerstore.ground.amounts import shown_bytes
+from timerstore.ground.moments import shown_time
 
 if TYPE_CHECKING:
     from timerstore.backups.report import VerifyReport

@@ -28,8 +28,8 @@ from timerstore.cli.output import (
 )
 from timerstore.cli.status import TOO_LATE
 from timerstore.errors import InvalidArgumentError
-from timerstore.values.amounts import shown_from
-from timerstore.values.moments import shown_time
+from timerstore.ground.amounts import shown_from
+from timerstore.ground.moments import shown_time
 
 if TYPE_CHECKING:
     from timerstore.consuming.dead_letters import DeadLetter

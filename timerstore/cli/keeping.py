@@ -31,8 +31,8 @@ from timerstore.cli.status import DAMAGED
 from timerstore.cli.times import parse_delay
 from timerstore.cli.until_signal import told_to_end
 from timerstore.errors import InvalidArgumentError, StoreLockedError
-from timerstore.values.amounts import shown_bytes
-from timerstore.values.moments import shown_time
+from timerstore.ground.amounts import shown_bytes
+from timerstore.ground.moments import shown_time
 from timerstore.watching.sections import Fact, Page, disk_facts
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ def handover(path: StorePath, as_json: AsJson = False, config: ConfigFile = None
     with answering(as_json=as_json) as out, open_to_change(path, config) as store:
         with out.progress("handing over"):
             until_ms = store.handover()
-        from timerstore.store.broker_files import CONFIG_FILE
+        from timerstore.closing.broker_files import CONFIG_FILE
 
         settings = str(path / CONFIG_FILE)
         commands = _commands(path / CONFIG_FILE)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from timerstore.cli.app import settings
 from timerstore.cli.output import Output
 from timerstore.cli.times import now_ms
+from timerstore.control.asking import Owner, find_owner
 from timerstore.errors import (
     InvalidArgumentError,
     NotAStoreError,
@@ -26,9 +27,8 @@ from timerstore.errors import (
     StoreClosedError,
     TimerStoreError,
 )
-from timerstore.share.asking import Owner, find_owner
-from timerstore.values.checks import check_path, unknown_name
-from timerstore.values.moments import shown_time
+from timerstore.ground.kinds import check_path, unknown_name
+from timerstore.ground.moments import shown_time
 
 if TYPE_CHECKING:
     from timerstore.pending.timers import Timer
@@ -89,7 +89,7 @@ class OwnersStore(AnyStore):
 
     def pending_columns(self, **given: Any) -> Any:
         """Return pending timers as a table."""
-        from timerstore.share.framecolumns import read_table
+        from timerstore.serving.framecolumns import read_table
 
         return read_table(self._owner.ask("pending_columns", **given)[1])
 
@@ -124,7 +124,7 @@ class Look(AnyStore):
     @cached_property
     def files(self) -> TimerStore:
         """The store, opened from its files to be looked at."""
-        from timerstore.share import opening
+        from timerstore.serving import opening
 
         config = settings(self._config_file)
         store = opening.open(self._path, read_only=True, config=config)
@@ -269,7 +269,7 @@ def open_to_change(
 
     `is_bulk`: what is put need not be durable before `flush`.
     """
-    from timerstore.share import opening
+    from timerstore.serving import opening
 
     if not create:
         check_is_there(path)

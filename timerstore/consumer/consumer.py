@@ -29,12 +29,12 @@ from timerstore.consuming.dead_letters import DeadLetter
 from timerstore.consuming.starting import Start
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError, TimerStoreError
+from timerstore.ground.arguments import check_topic_to_consume
+from timerstore.ground.kinds import Duration, check_bool, check_duration, check_int
+from timerstore.ground.no_pickle import Closes
 from timerstore.pending.found import first_due_ms
 from timerstore.services.engine.holds import while_held
 from timerstore.services.world.clock import ManualClock, attend, leave
-from timerstore.values.arguments import check_topic_to_consume
-from timerstore.values.checks import Duration, check_bool, check_duration, check_int
-from timerstore.values.no_pickle import Closes
 from timerstore.watching.calls import AnyStore
 from timerstore.watching.commoncalls import CommonCalls
 

@@ -23,9 +23,9 @@ from timerstore.consuming.constants import DEAD, Wait
 from timerstore.consuming.delivery import Delivery
 from timerstore.consuming.failures import Failure, said_by
 from timerstore.errors import StoreClosedError, TimerStoreError
+from timerstore.ground.arguments import given_delay
+from timerstore.ground.moments import shown_time
 from timerstore.jit.guards import Lock
-from timerstore.values.arguments import given_delay
-from timerstore.values.moments import shown_time
 
 log = logging.getLogger("timerstore")
 

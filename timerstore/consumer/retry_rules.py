@@ -13,8 +13,8 @@ from typing import Any, Final, Self
 
 from timerstore.consuming.constants import DEAD, Wait
 from timerstore.errors import InvalidArgumentError
-from timerstore.values.arguments import given_delay
-from timerstore.values.checks import Duration, as_int, check_duration, check_kind, check_list
+from timerstore.ground.arguments import given_delay
+from timerstore.ground.kinds import Duration, as_int, check_duration, check_kind, check_list
 
 FIRST_LEVEL: Final = 3
 """The delay level after the first failure; each further one waits a level more."""

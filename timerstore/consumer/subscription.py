@@ -25,9 +25,9 @@ from timerstore.consuming.grouptally import GroupTally
 from timerstore.consuming.retries import RetryCursor
 from timerstore.consuming.run import Run
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, StoreClosedError
+from timerstore.ground.config import Config
 from timerstore.jit.guards import RLock
 from timerstore.timelog.bytes.text import java_hash_of
-from timerstore.values.config import Config
 
 log = logging.getLogger("timerstore")
 

@@ -29,6 +29,15 @@ from timerstore.consuming.groupreader import Place, Reader
 from timerstore.consuming.puts import NAMES, Put, checked
 from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError, TimerStoreError, TooLateError
+from timerstore.ground.arguments import (
+    check_body,
+    check_topic,
+    encode_properties,
+    given_delay,
+    resolve_due_ms,
+)
+from timerstore.ground.ids import format_id
+from timerstore.ground.kinds import check_bool
 from timerstore.putting.bylevel import check_level, stage_at_level
 from timerstore.putting.putter import compose_timer
 from timerstore.putting.putting import Putting
@@ -38,15 +47,6 @@ from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.writing.ackrecord import ACKS_TOPIC, AckRecord, compose_record
 from timerstore.timelog.writing.append import STAGE_BYTES
 from timerstore.timelog.writing.compose import Staged, stage_messages
-from timerstore.values.arguments import (
-    check_body,
-    check_topic,
-    encode_properties,
-    given_delay,
-    resolve_due_ms,
-)
-from timerstore.values.checks import check_bool
-from timerstore.values.ids import format_id
 
 
 @inside

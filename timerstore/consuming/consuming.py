@@ -29,12 +29,12 @@ from timerstore.consuming.tallyfile import (
 from timerstore.core.core import Core
 from timerstore.core.offsets import CommittedIndexes
 from timerstore.errors import StoreClosedError
+from timerstore.ground.arguments import check_group, check_topic_to_consume
+from timerstore.ground.kinds import check_int, check_timeout
 from timerstore.jit.guards import Guard, Lock, RLock
 from timerstore.putting.putting import Putting
 from timerstore.services.world.background import Failure
 from timerstore.timelog.bytes.format import RETRY_PREFIX
-from timerstore.values.arguments import check_group, check_topic_to_consume
-from timerstore.values.checks import check_int, check_timeout
 
 PULL_COUNT_MAX: Final = 1 << 16
 """Messages in one batch."""

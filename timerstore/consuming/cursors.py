@@ -8,9 +8,9 @@ import numpy as np
 
 from timerstore.consuming import window as win
 from timerstore.consuming.window import DONE, HELD, NO_ROOM, OUT, WAITING, Window
+from timerstore.ground.ranges import Ranges, merged
 from timerstore.jit.entrypoint import entry_on
 from timerstore.jit.lent import lend, new_lent
-from timerstore.values.ranges import Ranges, merged
 
 HandedState = Literal["waiting", "handed out", "done"]
 _STATES: Final[dict[int, HandedState]] = {

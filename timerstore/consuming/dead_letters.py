@@ -16,11 +16,11 @@ from timerstore.consuming.failures import error_of, first_failed_ms, trace_id
 from timerstore.consuming.read_queue import read_queued
 from timerstore.consuming.sendback import send_to, wait_durable
 from timerstore.core.gate import inside
+from timerstore.ground.arguments import check_group
+from timerstore.ground.kinds import check_int, check_names
+from timerstore.ground.moments import moment
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message, user_properties
-from timerstore.values.arguments import check_group
-from timerstore.values.checks import check_int, check_names
-from timerstore.values.moments import moment
 
 _AT_ONCE: Final = 256
 """Dead letters that are appended together, with one fsync, before their offset is committed."""

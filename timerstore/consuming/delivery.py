@@ -14,12 +14,12 @@ from timerstore.consuming.batchcolumns import arrow_int64
 from timerstore.consuming.constants import Wait
 from timerstore.consuming.failures import Failure
 from timerstore.consuming.puts import Put
+from timerstore.ground.arguments import given_delay
+from timerstore.ground.ids import Int64s, Moments
+from timerstore.ground.kinds import Duration
+from timerstore.ground.moments import moment
+from timerstore.ground.no_pickle import Stays
 from timerstore.timelog.bytes.decode import Message, user_properties
-from timerstore.values.arguments import given_delay
-from timerstore.values.checks import Duration
-from timerstore.values.ids import Int64s, Moments
-from timerstore.values.moments import moment
-from timerstore.values.no_pickle import Stays
 
 
 class Delivery(Stays):

@@ -11,8 +11,8 @@ from timerstore.consuming.constants import dead_topic
 from timerstore.consuming.consuming import Consuming
 from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError
+from timerstore.ground.arguments import check_group, check_topic_to_consume
 from timerstore.timelog.bytes import format as fmt
-from timerstore.values.arguments import check_group, check_topic_to_consume
 
 
 @inside

@@ -30,6 +30,8 @@ from timerstore.consuming.retries import NOT_ITS_MESSAGE, GroupRetries, RetryCur
 from timerstore.consuming.run import Run
 from timerstore.core.gate import inside
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.ground.ids import Int64s
+from timerstore.ground.ranges import Ranges
 from timerstore.jit.lent import lend
 from timerstore.jit.record import Bytes
 from timerstore.putting.putting import Putting
@@ -52,8 +54,6 @@ from timerstore.timelog.reading.pull import (
     Puller,
     columns_bytes,
 )
-from timerstore.values.ids import Int64s
-from timerstore.values.ranges import Ranges
 
 Room = Callable[[QueueCursor, int, int], int]
 _D = TypeVar("_D")

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from timerstore.errors import InvalidArgumentError
+from timerstore.ground.put import Timing
 from timerstore.timelog.writing.ackrecord import PUTS_MAX
-from timerstore.values.put import Timing
 
 
 class Put(Timing, total=False):

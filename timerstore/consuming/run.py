@@ -21,12 +21,12 @@ from timerstore.consuming.puts import Put
 from timerstore.consuming.ready import NO_RESPONSE
 from timerstore.consuming.retries import RetryCursor
 from timerstore.consuming.sendback import send_back, send_to_dead
+from timerstore.ground.ids import Int64s
+from timerstore.ground.kinds import check_int
+from timerstore.ground.ranges import Ranges, merged
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message
 from timerstore.timelog.reading import pull
-from timerstore.values.checks import check_int
-from timerstore.values.ids import Int64s
-from timerstore.values.ranges import Ranges, merged
 
 
 class Run(HandedOut):

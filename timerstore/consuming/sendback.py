@@ -17,6 +17,10 @@ from timerstore.consuming.failures import FAILED, Failure, failed_properties
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError
+from timerstore.ground.arguments import check_due_ms
+from timerstore.ground.ids import parse_id
+from timerstore.ground.instants import whole_ms
+from timerstore.ground.kinds import check_duration
 from timerstore.putting.bylevel import check_level, stage_at_level
 from timerstore.putting.putting import Putting
 from timerstore.services.calls.deletes import append_all
@@ -31,10 +35,6 @@ from timerstore.timelog.bytes.limits import (
 from timerstore.timelog.bytes.text import java_hash_of
 from timerstore.timelog.writing.compose import Staged, compose, stage_messages
 from timerstore.timelog.writing.frame import encode_property, encode_waiting
-from timerstore.values.arguments import check_due_ms
-from timerstore.values.checks import check_duration
-from timerstore.values.ids import parse_id
-from timerstore.values.instants import whole_ms
 
 _DROPPED: Final = frozenset(
     (

@@ -8,8 +8,8 @@ from timerstore.consuming.consuming import Consuming
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.ground.arguments import check_due_ms
 from timerstore.timelog.bytes.decode import decode_message
-from timerstore.values.arguments import check_due_ms
 
 Start = Literal["earliest", "latest"] | int
 

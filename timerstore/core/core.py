@@ -1,6 +1,6 @@
 """What an open store consists of: its engine, clock, threads, files.
 
-The rooms (`putting/`, `pending/`, `consuming/`, `store/`) work on it; it knows none of them, nor
+The rooms (`putting/`, `pending/`, `consuming/`, `closing/`) work on it; it knows none of them, nor
 the store, which is the face before them.
 """
 
@@ -34,6 +34,7 @@ from timerstore.errors import (
     StoreFullError,
     TimerStoreError,
 )
+from timerstore.ground.config import Config
 from timerstore.jit.guards import RLock
 from timerstore.jit.locks import Gate
 from timerstore.services.broker.new_index import remove_index
@@ -51,7 +52,6 @@ from timerstore.services.world.world import WAITER_COUNT_MAX
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.lockfile import LockFile
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, Stage, new_stage
-from timerstore.values.config import Config
 
 log = logging.getLogger("timerstore")
 

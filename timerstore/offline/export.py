@@ -21,6 +21,8 @@ import pyarrow as pa
 
 from timerstore.backups.lookat import look_at
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.ground.config import Config
+from timerstore.ground.kinds import check_choice, check_kind, check_path
 from timerstore.tables.commitlog import BATCH_BYTES, MessageRows, pieces, read_log
 from timerstore.tables.exported import MAKERS, SCHEMAS, Table
 from timerstore.tables.places import settled
@@ -28,8 +30,6 @@ from timerstore.tables.timertable import find_pending, read_timers
 from timerstore.tables.view import StoreView, UpTo, view_whole
 from timerstore.timelog.files.oserrors import told_of
 from timerstore.timelog.reading.reader import Fault
-from timerstore.values.checks import check_choice, check_kind, check_path
-from timerstore.values.config import Config
 
 Format = Literal["jsonl", "csv", "arrow", "parquet"]
 Progress = Callable[[int, int | None], None]

@@ -22,6 +22,8 @@ from timerstore.backups.destination import Place, shown_place
 from timerstore.backups.progress import Progress, Summed
 from timerstore.backups.report import Problem, Report, shown_problems
 from timerstore.backups.snapshot import refuse_inside
+from timerstore.ground.config import Config
+from timerstore.ground.kinds import check_kind, check_path
 from timerstore.offline.leftovers import Leftovers, copy_log, look_at, sizes_for, small_files
 from timerstore.offline.lostranges import LogFound, cover, find_ranges
 from timerstore.offline.verify import verify
@@ -36,8 +38,6 @@ from timerstore.timelog.files.oserrors import telling, told_of
 from timerstore.timelog.files.steady import read_file
 from timerstore.timelog.reading.pastdamage import sound_messages
 from timerstore.timelog.reading.reader import Fault, StoreReader
-from timerstore.values.checks import check_kind, check_path
-from timerstore.values.config import Config
 
 GROUP: Final = "salvage"
 """It has read the fillers, so that they keep no segment."""

@@ -20,6 +20,8 @@ from timerstore.backups.progress import Progress
 from timerstore.backups.report import PROBLEMS_MAX, Problem, VerifyReport
 from timerstore.backups.standby import standby_faults
 from timerstore.core.directory import is_standby
+from timerstore.ground.config import Config
+from timerstore.ground.kinds import check_kind, check_path
 from timerstore.tables.splits import LOG, UNITS, WHEEL, Range
 from timerstore.tables.timertable import count_pending
 from timerstore.tables.view import forget
@@ -31,8 +33,6 @@ from timerstore.validation.files import finish
 from timerstore.validation.plain import run
 from timerstore.validation.plan import Plan, Scope, make_plan
 from timerstore.validation.rules import ABOUT_BYTES, RULES
-from timerstore.values.checks import check_kind, check_path
-from timerstore.values.config import Config
 
 _PARTS: Final = (LOG, "consumequeue", UNITS, WHEEL)
 """In the order in which what is wrong is told, behind the small files."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from timerstore.ground.ids import format_id
 from timerstore.jit.locks import Gate
 from timerstore.jit.objects import OBJECTS_CAN_BE_GIVEN
 from timerstore.pending.replacement import Payload, encode_described
@@ -28,7 +29,6 @@ from timerstore.timelog.bytes.decode import decode_properties, text
 from timerstore.timelog.bytes.limits import DESCRIPTION_BYTES_MAX
 from timerstore.timelog.bytes.text import java_hash_of
 from timerstore.timelog.writing.frame import encode_property, new_template
-from timerstore.values.ids import format_id
 
 TOPICS_MAX: Final = 1_024
 """Topics whose templates are kept: 2 KB each."""

@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 
 from timerstore.core.core import Core
+from timerstore.ground.ids import Int64s, TimerIds, read_plain
+from timerstore.ground.kinds import check_list
 from timerstore.pending.find_by_id import find_theirs, is_cancelled, replace, still_waits
 from timerstore.pending.is_pending import Bools, find, is_foreign, judge, parse
 from timerstore.services.calls.cancel_ahead import (
@@ -36,8 +38,6 @@ from timerstore.services.damage.pass_lost import name_lost
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.nonzero import nonzero_places
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
-from timerstore.values.checks import check_list
-from timerstore.values.ids import Int64s, TimerIds, read_plain
 
 
 def cancel_many(core: Core, ids: Sequence[str]) -> Bools:

@@ -15,6 +15,7 @@ import numpy as np
 
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError, UnknownTimerError
+from timerstore.ground.ids import format_id
 from timerstore.pending.found import Found, find_pending
 from timerstore.pending.is_pending import judge, parse
 from timerstore.pending.overdue import find_waiting_foreign
@@ -29,7 +30,6 @@ from timerstore.timelog.bytes.decode import Message, decode_message
 from timerstore.timelog.bytes.message import IDENTITY_OURS
 from timerstore.timelog.bytes.timeridentity import identity_of
 from timerstore.timelog.writing.compose import Staged, stage_messages
-from timerstore.values.ids import format_id
 
 
 class Target(NamedTuple):

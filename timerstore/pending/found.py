@@ -8,6 +8,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from timerstore.core.core import Core
+from timerstore.ground.ids import Int64s
+from timerstore.ground.kinds import check_name
 from timerstore.services.damage.pass_lost import name_lost
 from timerstore.services.engine.holds import Hold, while_held
 from timerstore.services.looking.due_order import (
@@ -22,8 +24,6 @@ from timerstore.services.looking.read_pending import reading_of
 from timerstore.services.world.floor import read_floor
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.files.pinned import PinnedLog
-from timerstore.values.checks import check_name
-from timerstore.values.ids import Int64s
 from timerstore.wheel import judge as pending
 from timerstore.wheel.sets import map_keys
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.ground.ids import parse_id
 from timerstore.pending.find_by_id import broker_copies
 from timerstore.pending.found import read_messages
 from timerstore.pending.is_pending import judge
@@ -14,7 +15,6 @@ from timerstore.services.calls.first_puts import PUT_DAMAGED
 from timerstore.services.engine.holds import while_held
 from timerstore.services.looking.instant import capture_instant
 from timerstore.services.looking.timer_places import slot_messages, unlinked_messages
-from timerstore.values.ids import parse_id
 from timerstore.wheel.place import may_have_rolled
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError, UnknownTimerError
+from timerstore.ground.ids import Int64s, TimerId, TimerIds, format_id, parse_id
 from timerstore.pending.overdue import find_moved, find_overdue
 from timerstore.services.calls.first_puts import (
     PUT_GONE,
@@ -26,7 +27,6 @@ from timerstore.services.calls.first_puts import (
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import decode_message
 from timerstore.timelog.bytes.message import IDENTITY_OURS, MessageParts
-from timerstore.values.ids import Int64s, TimerId, TimerIds, format_id, parse_id
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 

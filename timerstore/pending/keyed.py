@@ -18,6 +18,9 @@ from timerstore.errors import (
     TooLateError,
     UnknownTimerError,
 )
+from timerstore.ground.arguments import check_text
+from timerstore.ground.kinds import check_name
+from timerstore.ground.put import Put
 from timerstore.jit.locks import KernelLock
 from timerstore.pending.byid import ById
 from timerstore.pending.cancel import cancel_many
@@ -31,9 +34,6 @@ from timerstore.services.calls import key_search
 from timerstore.services.calls.key_search import (
     KeySearch,
 )
-from timerstore.values.arguments import check_text
-from timerstore.values.checks import check_name
-from timerstore.values.put import Put
 
 
 class Keyed:

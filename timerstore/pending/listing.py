@@ -10,14 +10,14 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.core.core import Core
+from timerstore.ground.amounts import exact_span
+from timerstore.ground.arguments import DUE_MS_MAX, check_due_ms
+from timerstore.ground.ids import Int64s, Moments
+from timerstore.ground.kinds import check_int, check_name
 from timerstore.pending.found import Found, find_due_times, find_in_order
 from timerstore.pending.timers import Timer, decode_timers
 from timerstore.services.engine.holds import LapsedError, lapsed_often
 from timerstore.services.looking.due_order import NEVER_MS
-from timerstore.values.amounts import exact_span
-from timerstore.values.arguments import DUE_MS_MAX, check_due_ms
-from timerstore.values.checks import check_int, check_name
-from timerstore.values.ids import Int64s, Moments
 
 _AT_ONCE: Final = 256
 """Timers that are decoded together."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from timerstore.core.core import Core
+from timerstore.ground.ids import Int64s
 from timerstore.pending.found import capture_locked, read_messages
 from timerstore.pending.unlinked import unlinked_copies
 from timerstore.services.engine.engine import Engine
@@ -20,7 +21,6 @@ from timerstore.services.looking.instant import Snapshot
 from timerstore.services.looking.timer_places import slot_messages, unlinked_messages
 from timerstore.services.world.rings import waiting_places
 from timerstore.timelog.bytes.message import IDENTITY_OURS
-from timerstore.values.ids import Int64s
 from timerstore.wheel.near import near_entries
 
 

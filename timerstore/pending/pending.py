@@ -10,6 +10,9 @@ import pyarrow as pa
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError, TooLateError
+from timerstore.ground.arguments import DUE_MS_MAX, resolve_due_ms
+from timerstore.ground.kinds import check_name
+from timerstore.ground.put import Given, Put
 from timerstore.pending.byid import ById
 from timerstore.pending.cancel import cancel_many
 from timerstore.pending.get import get
@@ -21,9 +24,6 @@ from timerstore.pending.replacement import UNCHANGED, Payload, check_payload
 from timerstore.pending.reschedule import reschedule
 from timerstore.pending.timers import Timer
 from timerstore.putting.putting import Putting
-from timerstore.values.arguments import DUE_MS_MAX, resolve_due_ms
-from timerstore.values.checks import check_name
-from timerstore.values.put import Given, Put
 
 
 class PendingTimers:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError
+from timerstore.ground.kinds import check_names
 from timerstore.pending.found import find_in_order
 from timerstore.pending.listing import check_range
 from timerstore.services.damage.pass_lost import name_lost
@@ -23,7 +24,6 @@ from timerstore.tables.exported import MAKERS, SCHEMAS
 from timerstore.tables.places import NO_UNIT
 from timerstore.tables.timertable import TimerRows, choose_timers
 from timerstore.timelog.files.pinned import PinnedLog
-from timerstore.values.checks import check_names
 from timerstore.wheel.judge import IN_MESSAGE
 
 NAMES: Final = tuple(SCHEMAS["pending"].names)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from timerstore.core.core import Core
+from timerstore.ground.arguments import check_body, check_description, encode_properties
 from timerstore.pending.timers import Timer
 from timerstore.putting.putter import compose_timer
 from timerstore.timelog.bytes.decode import user_properties
 from timerstore.timelog.writing.compose import Staged
-from timerstore.values.arguments import check_body, check_description, encode_properties
 
 
 class Payload(NamedTuple):

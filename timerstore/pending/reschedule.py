@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError, TooLateError
+from timerstore.ground.ids import format_id
 from timerstore.pending.find_by_id import (
     Target,
     find_ours,
@@ -22,7 +23,6 @@ from timerstore.pending.find_by_id import (
 )
 from timerstore.pending.is_pending import is_foreign
 from timerstore.pending.replacement import Payload, compose_moved
-from timerstore.values.ids import format_id
 
 
 def reschedule(core: Core, id: str, due_ms: int, now_ms: int, payload: Payload) -> str:

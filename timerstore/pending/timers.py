@@ -8,6 +8,9 @@ from datetime import datetime
 import numpy as np
 
 from timerstore.core.core import Core
+from timerstore.ground.html import html_table
+from timerstore.ground.ids import Int64s
+from timerstore.ground.moments import moment, shown_time
 from timerstore.jit.record import Bytes
 from timerstore.services.engine.holds import Hold
 from timerstore.services.looking.read_pending import look_held
@@ -26,9 +29,6 @@ from timerstore.timelog.bytes.decode import (
     user_properties,
 )
 from timerstore.timelog.bytes.message import GOOD, MessageParts
-from timerstore.values.html import html_table
-from timerstore.values.ids import Int64s
-from timerstore.values.moments import moment, shown_time
 
 
 @dataclass(frozen=True, slots=True)

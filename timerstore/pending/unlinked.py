@@ -11,11 +11,11 @@ import numpy as np
 
 from timerstore.core.core import Core
 from timerstore.core.unitless import Copies
+from timerstore.ground.ids import Int64s
 from timerstore.pending.found import read_messages
 from timerstore.services.looking.instant import Snapshot
 from timerstore.services.looking.timer_places import unlinked_messages
 from timerstore.timelog.bytes.message import IDENTITY_OURS
-from timerstore.values.ids import Int64s
 
 
 def unlinked_copies(core: Core, at: Snapshot, offsets: Int64s) -> Int64s:

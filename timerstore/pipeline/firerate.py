@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
+from timerstore.ground.config import Config
+from timerstore.ground.kinds import check_positive
 from timerstore.store.store import TimerStore
-from timerstore.values.checks import check_positive
-from timerstore.values.config import Config
 
 COUNT: Final = 100_000
 ROUNDS: Final = 3

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.values.checks import meant
+from timerstore.ground.kinds import meant
 
 VERSION: Final = 1
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from timerstore.errors import InvalidArgumentError
+from timerstore.ground.arguments import check_alone
+from timerstore.ground.ids import format_id
+from timerstore.ground.kinds import as_int, shown_int
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
 from timerstore.timelog.writing.compose import Staged, compose
 from timerstore.timelog.writing.frame import encode_waiting
-from timerstore.values.arguments import check_alone
-from timerstore.values.checks import as_int, shown_int
-from timerstore.values.ids import format_id
 
 if TYPE_CHECKING:
     from timerstore.services.engine.engine import Engine

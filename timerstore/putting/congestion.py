@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from timerstore.errors import CongestedError
+from timerstore.ground.ids import Int64s
 from timerstore.jit.guards import RLock
-from timerstore.values.ids import Int64s
 from timerstore.wheel.place import place_all
 
 if TYPE_CHECKING:

@@ -9,6 +9,8 @@ import numpy as np
 
 from timerstore.core.core import Core
 from timerstore.errors import TimerStoreError
+from timerstore.ground.arguments import Binaries
+from timerstore.ground.ids import Int64s, TimerIds, format_id
 from timerstore.jit.objects import NO_PIECES
 from timerstore.putting.admission import Admission
 from timerstore.putting.space import Space
@@ -27,8 +29,6 @@ from timerstore.timelog.writing.frame import (
     encode_waiting,
     new_template,
 )
-from timerstore.values.arguments import Binaries
-from timerstore.values.ids import Int64s, TimerIds, format_id
 
 TEMPLATES_MAX: Final = 1_024
 """Templates that are kept: one for each topic with each tag that is used."""

@@ -9,16 +9,7 @@ import numpy as np
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError
-from timerstore.putting.admission import Admission
-from timerstore.putting.bylevel import check_level, stage_at_level
-from timerstore.putting.congestion import Congestion
-from timerstore.putting.putter import Putter, compose_timer
-from timerstore.putting.short_way import ShortWay
-from timerstore.putting.space import Space
-from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.text import first_bad_key, java_hash_of
-from timerstore.timelog.writing.frame import encode_property
-from timerstore.values.arguments import (
+from timerstore.ground.arguments import (
     Binaries,
     check_body,
     check_description,
@@ -29,8 +20,17 @@ from timerstore.values.arguments import (
     resolve_due_ms,
     too_long,
 )
-from timerstore.values.ids import TimerIds, format_id
-from timerstore.values.put import Put
+from timerstore.ground.ids import TimerIds, format_id
+from timerstore.ground.put import Put
+from timerstore.putting.admission import Admission
+from timerstore.putting.bylevel import check_level, stage_at_level
+from timerstore.putting.congestion import Congestion
+from timerstore.putting.putter import Putter, compose_timer
+from timerstore.putting.short_way import ShortWay
+from timerstore.putting.space import Space
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.text import first_bad_key, java_hash_of
+from timerstore.timelog.writing.frame import encode_property
 
 
 class Prepared(NamedTuple):

@@ -17,6 +17,9 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import InvalidArgumentError
+from timerstore.ground.arguments import DUE_MS_MAX, DUE_MS_MIN, encode_properties
+from timerstore.ground.instants import EPOCH, whole_ms
+from timerstore.ground.put import Given
 from timerstore.jit.entrypoint import entry_ahead, entry_point
 from timerstore.jit.intrinsics import view_bytes
 from timerstore.jit.kernel import INTERPRETED
@@ -38,9 +41,6 @@ from timerstore.timelog.bytes.text import java_hash_of
 from timerstore.timelog.files.segmenttable import SegmentTable
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX, QueueTable, Stage, append, new_stage
 from timerstore.timelog.writing.frame import NewSays, Template, frame_new, new_template
-from timerstore.values.arguments import DUE_MS_MAX, DUE_MS_MIN, encode_properties
-from timerstore.values.instants import EPOCH, whole_ms
-from timerstore.values.put import Given
 
 NEEDS_LONG_WAY: Final = 0
 IS_PUT: Final = 1

@@ -21,9 +21,9 @@ import numpy as np
 
 from timerstore.core.core import Core
 from timerstore.errors import StoreFullError
+from timerstore.ground.ids import Int64s
 from timerstore.jit.guards import Guard, RLock
 from timerstore.timelog.files.blocks import step_bytes
-from timerstore.values.ids import Int64s
 
 TIMER_BYTES: Final = 256
 """Beside its message, a timer may take so much: units of 52 bytes for its place and for two hops,

@@ -26,12 +26,12 @@ from timerstore.errors import (
     TimerStoreError,
     TooLateError,
 )
+from timerstore.ground.ids import parse_id
+from timerstore.ground.kinds import Duration
+from timerstore.ground.no_pickle import Stays
 from timerstore.recurring.job import JOB, SCHEDULED, TOPIC, Job, Missed, name_of, new_job, read_job
 from timerstore.recurring.when import Every, Schedule
 from timerstore.services.world.background import BackgroundThread, Failure, Flag
-from timerstore.values.checks import Duration
-from timerstore.values.ids import parse_id
-from timerstore.values.no_pickle import Stays
 
 if TYPE_CHECKING:
     from timerstore.watching.calls import AnyStore

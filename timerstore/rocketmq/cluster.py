@@ -23,6 +23,30 @@ from timerstore.errors import (
     StoreClosedError,
     TimerStoreError,
 )
+from timerstore.ground.arguments import (
+    Bodies,
+    Durations,
+    Instants,
+    Keys,
+    Times,
+    binary_array,
+    check_body,
+    check_due_array,
+    check_group,
+    encode_properties,
+    given_delay,
+    given_times,
+    resolve_due_ms,
+)
+from timerstore.ground.kinds import (
+    Duration,
+    check_bool,
+    check_duration,
+    check_int,
+    check_kind,
+    check_timeout,
+)
+from timerstore.ground.no_pickle import Closes
 from timerstore.jit.guards import Lock
 from timerstore.rocketmq.clientparts import broker_of
 from timerstore.rocketmq.clusterrun import ClusterRun
@@ -53,30 +77,6 @@ from timerstore.rocketmq.sending import (
     check_properties,
 )
 from timerstore.timelog.bytes import format as fmt
-from timerstore.values.arguments import (
-    Bodies,
-    Durations,
-    Instants,
-    Keys,
-    Times,
-    binary_array,
-    check_body,
-    check_due_array,
-    check_group,
-    encode_properties,
-    given_delay,
-    given_times,
-    resolve_due_ms,
-)
-from timerstore.values.checks import (
-    Duration,
-    check_bool,
-    check_duration,
-    check_int,
-    check_kind,
-    check_timeout,
-)
-from timerstore.values.no_pickle import Closes
 
 log = logging.getLogger("timerstore")
 

@@ -23,6 +23,7 @@ from timerstore.errors import (
     MissingFileError,
     TimerStoreError,
 )
+from timerstore.ground.durably import write_durably
 from timerstore.pending.timers import Timer
 from timerstore.rocketmq.recall import whole_seconds_ms
 from timerstore.rocketmq.sending import (
@@ -34,7 +35,6 @@ from timerstore.rocketmq.sending import (
 )
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.smallfile import read_small
-from timerstore.values.atomic_write import write_durably
 from timerstore.watching.calls import AnyStore
 
 BODY_BYTES_MAX: Final = 4 << 20

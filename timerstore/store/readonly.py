@@ -11,9 +11,9 @@ from timerstore.backups.destination import Place, is_address
 from timerstore.core.core import Core
 from timerstore.core.readonlycore import REASON, ReadOnlyCore
 from timerstore.errors import ReadOnlyError
+from timerstore.ground.config import Config
+from timerstore.ground.kinds import check_place
 from timerstore.store.store import Calls, TimerStore
-from timerstore.values.checks import check_place
-from timerstore.values.config import Config
 
 
 class ReadOnlyStore(TimerStore):

@@ -14,6 +14,8 @@ from timerstore.backups.destination import Place, find_destination
 from timerstore.backups.follower import Follower, Following
 from timerstore.backups.progress import Progress
 from timerstore.backups.taken import BackupReport
+from timerstore.closing.close import close
+from timerstore.closing.handover import handover
 from timerstore.consuming.consuming import Consuming
 from timerstore.consuming.dead_letters import drop, list_dead_letters, retry_dead_letters
 from timerstore.consuming.forgetgroup import forget_group
@@ -22,20 +24,18 @@ from timerstore.core.gate import inside
 from timerstore.core.interpreter import check_interpreter
 from timerstore.core.readonlycore import refuse_real_timers
 from timerstore.errors import StoreFullError
+from timerstore.ground.config import Config
+from timerstore.ground.instants import whole_ms
+from timerstore.ground.kinds import Duration, check_duration, check_kind, check_place
+from timerstore.ground.no_pickle import Stays
 from timerstore.pending.pending import PendingTimers
 from timerstore.putting.putting import Putting
 from timerstore.services.cleaning.cleaning import Cleaner
 from timerstore.services.cleaning.reach import Reach
 from timerstore.services.cleaning.retention import Retention
 from timerstore.services.world.clock import ManualClock
-from timerstore.store.close import close
-from timerstore.store.handover import handover
 from timerstore.store.switching import pause, resume
 from timerstore.timelog.files.disk import Disk
-from timerstore.values.checks import Duration, check_duration, check_kind, check_place
-from timerstore.values.config import Config
-from timerstore.values.instants import whole_ms
-from timerstore.values.no_pickle import Stays
 from timerstore.watching.calls import AnyStore
 from timerstore.watching.find import find
 from timerstore.watching.health import read_health

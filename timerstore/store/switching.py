@@ -22,18 +22,12 @@ from timerstore.core.gate import inside
 from timerstore.core.offsets import ConsumerOffsets
 from timerstore.core.switches import SWITCHES_FILE, Pause, Paused, Switches
 from timerstore.errors import InvalidArgumentError
+from timerstore.ground.arguments import DUE_MS_MAX, check_group
+from timerstore.ground.instants import whole_ms
+from timerstore.ground.kinds import Duration, check_bool, check_choice, check_duration, unknown_name
 from timerstore.services.world.clock import SystemClock
 from timerstore.services.world.state import DELIVER_LEVELS, DEQUEUE_GET
 from timerstore.timelog.files.disk import Disk
-from timerstore.values.arguments import DUE_MS_MAX, check_group
-from timerstore.values.checks import (
-    Duration,
-    check_bool,
-    check_choice,
-    check_duration,
-    unknown_name,
-)
-from timerstore.values.instants import whole_ms
 
 _SETTLE_S: Final = 2.0
 """So long `pause("firing")` waits for what was taken before; a full disk may hold it back."""

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.values.checks import meant
+from timerstore.ground.kinds import meant
 
 BIGINT: Final = "bigint"
 INT: Final = "int"

@@ -11,6 +11,8 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from timerstore.errors import CorruptStoreError
+from timerstore.ground.config import DELAY_LEVELS
+from timerstore.ground.kinds import check_int
 from timerstore.tables import timertable as timers
 from timerstore.tables.boundaries import cut_log
 from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds
@@ -22,8 +24,6 @@ from timerstore.tables.view import Cut, StoreView, cut_store
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.oserrors import telling
 from timerstore.timelog.reading.reader import Fault
-from timerstore.values.checks import check_int
-from timerstore.values.config import DELAY_LEVELS
 
 SPLITS_MAX: Final = 100_000
 _TIMER_BYTES: Final = 256

@@ -3,7 +3,7 @@
 Each call is declared here once. A store in this process, a client of one, a shared store: each is
 an `AnyStore`, so a type checker, `help` and the documentation show the same text for all of them. A
 call hands its arguments, in order, to the method of the same name of `_calls`. Those are rooms of
-the store (`store/store.py`), or calls to the process that has it open (`share/client.py`). The
+the store (`store/store.py`), or calls to the process that has it open (`serving/client.py`). The
 store for asyncio reuses each call (`aio/loopstore.py`); the door answers all that `CALLS` names.
 """
 
@@ -24,7 +24,7 @@ import pyarrow as pa
 from timerstore.consuming.constants import LISTED_MAX
 from timerstore.consuming.delivery import Batch, Delivery
 from timerstore.core.switches import Paused
-from timerstore.values.arguments import (
+from timerstore.ground.arguments import (
     ArrowArray,
     ArrowChunks,
     Bodies,
@@ -36,10 +36,10 @@ from timerstore.values.arguments import (
     given_instant,
     given_times,
 )
-from timerstore.values.checks import Duration
-from timerstore.values.ids import TimerIds
-from timerstore.values.put import Described
-from timerstore.values.values import json_body, put_columns
+from timerstore.ground.ids import TimerIds
+from timerstore.ground.kinds import Duration
+from timerstore.ground.put import Described
+from timerstore.ground.values import json_body, put_columns
 
 if TYPE_CHECKING:  # a client that does not ask for one of these does not load the engine
     from timerstore.consuming.dead_letters import DeadLetter

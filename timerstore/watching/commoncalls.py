@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from timerstore.consuming.delivery import Batch, Delivery
-from timerstore.values.arguments import Bodies, Keys, Times
-from timerstore.values.checks import Duration
+from timerstore.ground.arguments import Bodies, Keys, Times
+from timerstore.ground.kinds import Duration
 
 
 class CommonCalls(Protocol):

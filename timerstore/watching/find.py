@@ -22,6 +22,8 @@ from timerstore.consuming.cursors import HandedState
 from timerstore.consuming.starting import first_index
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, UnknownTimerError
+from timerstore.ground.ids import format_id, parse_id
+from timerstore.ground.moments import moment
 from timerstore.jit.record import Words
 from timerstore.pending.pending import PendingTimers
 from timerstore.pending.timers import Timer
@@ -31,8 +33,6 @@ from timerstore.services.looking.slot_units import slot_units
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message, decode_message, text
 from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
-from timerstore.values.ids import format_id, parse_id
-from timerstore.values.moments import moment
 
 TimerState = Literal["pending", "fired", "cancelled", "moved", "unknown"]
 GroupState = HandedState | Literal["sent back", "dead"]

@@ -10,11 +10,11 @@ from timerstore.consuming.read_queue import read_queued
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError
+from timerstore.ground.kinds import check_int, check_name
+from timerstore.ground.moments import moment
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message, user_properties
 from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
-from timerstore.values.checks import check_int, check_name
-from timerstore.values.moments import moment
 
 FIRED_MAX: Final = 10_000
 """Messages of one call at most."""

@@ -13,6 +13,8 @@ from timerstore.consuming.consuming import Consuming
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
 from timerstore.errors import CorruptStoreError
+from timerstore.ground.html import html_text
+from timerstore.ground.moments import moment
 from timerstore.pending.get import get
 from timerstore.pending.timers import Timer, read_timer
 from timerstore.services.durable.capture import read_appended
@@ -22,8 +24,6 @@ from timerstore.services.world.world import bucket_lateness_ms
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.format import UNIT_BYTES
 from timerstore.timelog.files.segmenttable import TABLE_LENGTH
-from timerstore.values.html import html_text
-from timerstore.values.moments import moment
 from timerstore.watching.followedcopies import CopyStats, read_copies
 from timerstore.watching.groups import GroupStats, read_groups
 from timerstore.watching.sections import NOTHING, as_text, sections

@@ -1,0 +1,21 @@
+"""Serving: one process has the store open, others of the same machine use it through a socket.
+
+    door.py           the owner's end: who may come in, a thread for each connection
+    opening.py        a directory is opened, as the kind of store that was asked for
+    server.py         serving a store to clients; letting the shell ask it
+    session.py        what one client holds: batches, listings; it comes back when the client has
+                      gone
+    answers.py        what can be asked, by name
+    answered_before.py  whether a call whose answer was lost was made: the log's tail tells
+    client.py         the other end: a store's calls
+    client_calls.py   who makes them, by asking
+    clientrun.py      what was pulled there
+    clientsource.py   what a consumer reads through a client
+    link.py           a client's connections: found, lost, found again
+    framecolumns.py   columns behind a frame's header
+    shared.py         a client that becomes the owner if nobody is
+    election.py       which one is becoming it
+
+A client of the store, and above it: it asks the store's public calls. `docs/processes.md` has the
+rules.
+"""
