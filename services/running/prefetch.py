@@ -30,7 +30,6 @@ from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
-import numpy.ma  # else np.unique imports it, which takes a descriptor
 
 from timerstore.errors import CorruptStoreError
 from timerstore.jit.acting import act_as, acting_as
@@ -302,8 +301,8 @@ class Prefetcher:
             return more
         count = state.batch_count
         order = np.argsort(state.message[:count])
-        segments = np.unique(state.message[order] // engine.commitlog.segment_bytes)
-        _map_segments(engine.commitlog, segments.tolist())
+        segments = set((state.message[order] // engine.commitlog.segment_bytes).tolist())
+        _map_segments(engine.commitlog, sorted(segments))
         with engine.commitlog.reading():
             ask_for_messages(engine.world, state.message[order], state.size[order])
         return more

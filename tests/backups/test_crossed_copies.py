@@ -164,7 +164,7 @@ def test_a_destination_that_lets_nobody_delete(
     assert timerstore.verify(str(kept.dest)).ok
     kept.follower.close()
     cut.fails = lambda call: call.startswith("remove")
-    monkeypatch.setattr("timerstore.store.store.find_destination", lambda dest: cut)
+    monkeypatch.setattr("timerstore.backups.destination.find_destination", lambda dest: cut)
     before = len(timerstore.backup_points(str(kept.dest)))
     with pytest.raises(StoreAccessError, match="was taken, but older points"):
         kept.back_up(keep=1)

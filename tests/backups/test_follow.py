@@ -371,7 +371,7 @@ def test_what_begins_while_its_store_is_closed_ends(
         return Following(follower)
 
     with monkeypatch.context() as patch:
-        patch.setattr("timerstore.store.store.Following", begun_late)
+        patch.setattr("timerstore.backups.follower.Following", begun_late)
         with pytest.raises(StoreClosedError):
             store.follow(place)
     with timerstore.open(path, config=SMALL) as store:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from timerstore.errors import CorruptStoreError
 from timerstore.jit.record import Words
 from timerstore.timelog.files.disk import MappedFile
@@ -40,7 +38,7 @@ class PinnedLog:
         )
         wanted = list(range(first, last + 1))
         if len(wanted) > _NEAR_COUNT:
-            wanted = np.unique(offsets // self._log.segment_bytes).tolist()
+            wanted = sorted(set((offsets // self._log.segment_bytes).tolist()))
         self._pin(wanted)
 
     def map_from(self, offset: int, wanted: Words | None = None) -> bool:

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from secrets import token_hex
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
@@ -94,7 +93,8 @@ class Destination:
         """Write an object; once this returns it is there, whole. O(bytes)."""
         self.request_count += 1
         self.sent_bytes += len(data)
-        temporary = f"{name}.{os.getpid()}-{token_hex(4)}.tmp"  # nobody else writes that file
+        # Nobody else writes that file.
+        temporary = f"{name}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
         with self._telling():
             try:
                 if self.folder is not None:

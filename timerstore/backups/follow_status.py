@@ -16,14 +16,16 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from timerstore.backups.destination import Destination
 from timerstore.errors import StoreLockedError, TimerStoreError
 from timerstore.ground.moments import moment
 from timerstore.timelog.files.disk import FILE_MODE, FOLDER_MODE
 from timerstore.timelog.files.smallfile import At, by_path, is_there, read_head
 from timerstore.timelog.files.steady import list_names
+
+if TYPE_CHECKING:
+    from timerstore.backups.destination import Destination
 
 FOLLOW_FOLDER: Final = "follow"
 _FILE_BYTES_MAX: Final = 1 << 16

@@ -16,7 +16,6 @@ import logging
 import os
 import pkgutil
 import signal
-import subprocess
 import sys
 import time
 from importlib import import_module
@@ -162,6 +161,8 @@ def _worker_count(missing: list[Ahead]) -> int:
 
 def _compile_side_by_side(missing: list[Ahead]) -> None:
     """Have workers fill the cache, the longest first. What they fail at is left to this process."""
+    import subprocess  # few programs compile, and it takes a while
+
     small = [each for each in AHEAD if each.kernel is None]  # of which nobody can tell
     missing = sorted(missing + small, key=lambda each: -reach_bytes(each.function))
     names = [each.name for each in missing]

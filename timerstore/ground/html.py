@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from html import escape
 from typing import Final
 
 _CHARACTERS_MAX: Final = 500
@@ -27,10 +26,16 @@ def html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
 
 def html_text(text: str) -> str:
     """Return a text whose lines and columns stay as they are, escaped."""
-    return f'<pre style="{_INHERITED}">{escape(text)}</pre>'
+    return f'<pre style="{_INHERITED}">{_escaped(text)}</pre>'
 
 
 def _cell(text: str) -> str:
     if len(text) > _CHARACTERS_MAX:
         text = text[:_CHARACTERS_MAX] + "…"
+    return _escaped(text)
+
+
+def _escaped(text: str) -> str:
+    from html import escape  # which brings the names of all of HTML's characters
+
     return escape(text)

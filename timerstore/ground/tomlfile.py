@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +18,8 @@ def read_toml(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
 
     Raises InvalidArgumentError.
     """
+    import tomllib  # few programs have a file of settings
+
     name = str(check_path(path))
     try:
         with Path(name).open("rb") as file:

@@ -14,7 +14,6 @@ import hashlib
 import logging
 import os
 import stat
-import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -81,6 +80,8 @@ def folder_to_write() -> str | None:
 
     A line in the log says so, or that it is a temporary one.
     """
+    import tempfile  # what is compiled already needs none
+
     reasons = []
     for folder in _folders():
         try:
@@ -118,6 +119,8 @@ def _folders() -> list[str]:
 
 
 def _temporary() -> str | None:
+    import tempfile
+
     try:
         return os.path.join(tempfile.gettempdir(), f"timerstore-{os.geteuid()}")
     except OSError:

@@ -14,7 +14,6 @@ import platform
 import socket
 import struct
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any, Final
 
@@ -105,6 +104,8 @@ else:
 
     def open_event() -> int:
         """Open a FIFO for both ends."""
+        import tempfile
+
         with tempfile.TemporaryDirectory() as folder:
             name = os.path.join(folder, "event")
             os.mkfifo(name, 0o600)
@@ -112,6 +113,8 @@ else:
 
     def open_in_memory(name: str) -> int:
         """Make a file that lies on the disk, and take its name away."""
+        import tempfile
+
         fd, path = tempfile.mkstemp()
         os.unlink(path)
         return fd

@@ -12,6 +12,7 @@ under way: they have nowhere else to go, and only count.
 
 from __future__ import annotations
 
+import random
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ class Congestion:
     def __init__(self, engine: Engine) -> None:
         """Nothing was put yet that has no unit."""
         self.engine, self.limit = engine, engine.config.congestion_slot_count
-        self._rng = np.random.default_rng()
+        self._rng = random.Random()
         self._lock = RLock()  # a signal's handler may put meanwhile
         self._unlinked: deque[tuple[int, dict[int, int]]] = deque()
         """What was let in: the timer queue's end then, and how many for each slot."""

@@ -1,6 +1,7 @@
 """Serving: one process has the store open, others of the same machine use it through a socket.
 
     door.py           the owner's end: who may come in, a thread for each connection
+    http_get.py       what `curl` may ask there
     opening.py        a directory is opened, as the kind of store that was asked for
     server.py         serving a store to clients; letting the shell ask it
     session.py        what one client holds: batches, listings; it comes back when the client has

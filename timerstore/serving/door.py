@@ -9,20 +9,17 @@ wait for the same one, as threads do.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
-import secrets
 import socket
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
-from http.server import BaseHTTPRequestHandler
-from typing import Any, Final
+from typing import Final
 
 from timerstore.control.socketfile import Listener, is_allowed
 from timerstore.control.wire import (
@@ -78,7 +75,7 @@ class Door:
         self.closing, self.serving = Flag(), Flag()
         self.sessions: dict[str, Session] = {}
         self._answers = Answers(store)
-        self._life = secrets.token_hex(4)
+        self._life = os.urandom(4).hex()
         self._left: OrderedDict[str, LastAnswers] = OrderedDict()
         """Of clients that went without a good-bye, and may come again."""
         self._wires: set[Wire] = set()
@@ -207,6 +204,8 @@ class Door:
         try:
             wire.limit(_HELLO_S, _SEND_S)
             if wire.first().isalpha():
+                from timerstore.serving.http_get import answer_get
+
                 answer_get(wire.socket, partial(self._answer_get, wire))
                 return
             hello, parts = wire.receive(FRAME_BYTES_MAX)
@@ -415,46 +414,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-READS: Final = ("health", "stats", "count")
-"""Calls without arguments that change nothing."""
-_WAIT_S: Final = 5.0
-"""So long the other end may take for each piece."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server_version, sys_version = "timerstore", ""
-    timeout = _WAIT_S
-
-    def __init__(self, guest: socket.socket, answer: Callable[[str], dict[str, Any]]) -> None:
-        self._answer = answer
-        super().__init__(guest, ("", 0), None)  # type: ignore[arg-type]
-
-    def do_GET(self) -> None:
-        name = self.path.strip("/")
-        if name in READS:
-            answer = self._answer(name)
-            self._send(200 if "result" in answer else 409, answer)
-        else:
-            text = (
-                f"There is no page {self.path!r}. GET one of {', '.join(READS)}; for all else "
-                "use the command `timerstore`."
-            )
-            self._send(404, {"error": "InvalidArgumentError", "message": text})
-
-    def _send(self, status: int, answer: dict[str, Any]) -> None:
-        content = json.dumps(answer).encode() + b"\n"
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: the answer goes to the client."""
-
-
-def answer_get(guest: socket.socket, answer: Callable[[str], dict[str, Any]]) -> None:
-    """Answer one request; raises OSError if the other end has gone."""
-    _Handler(guest, answer)  # its making is its whole life

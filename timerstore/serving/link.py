@@ -12,7 +12,6 @@ import contextlib
 import errno
 import math
 import os
-import secrets
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -103,7 +102,7 @@ class Link:
 
     def _renew(self) -> None:
         """Begin as a client that nobody knows yet."""
-        self.session = secrets.token_hex(6)
+        self.session = os.urandom(6).hex()
         self.log_end = 0  # the log has come so far, as somebody was told
         self._numbers = count(1)
         self._idle: list[_Slot] = []

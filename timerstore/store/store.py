@@ -8,12 +8,8 @@ import time
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from timerstore.backups.backup import take_point
-from timerstore.backups.destination import Place, find_destination
-from timerstore.backups.follower import Follower, Following
-from timerstore.backups.progress import Progress
-from timerstore.backups.taken import BackupReport
 from timerstore.closing.close import close
 from timerstore.closing.handover import handover
 from timerstore.consuming.consuming import Consuming
@@ -37,10 +33,37 @@ from timerstore.services.world.clock import ManualClock
 from timerstore.store.switching import pause, resume
 from timerstore.timelog.files.disk import Disk
 from timerstore.watching.calls import AnyStore
-from timerstore.watching.find import find
-from timerstore.watching.health import read_health
-from timerstore.watching.stats import read_stats
 from timerstore.watching.topics import read_upcoming
+
+if TYPE_CHECKING:  # what a first timer does without is imported once somebody asks for it
+    from timerstore.backups.destination import Place
+    from timerstore.backups.follower import Following
+    from timerstore.backups.progress import Progress
+    from timerstore.backups.taken import BackupReport
+    from timerstore.watching.find import Found
+    from timerstore.watching.health import Health
+    from timerstore.watching.stats import Stats
+
+
+# The room that watches is imported once somebody looks.
+
+
+def _find(core: Core, consuming: Consuming, timers: PendingTimers, id: str) -> Found:
+    from timerstore.watching.find import find
+
+    return find(core, consuming, timers, id)
+
+
+def _read_stats(core: Core, consuming: Consuming) -> Stats:
+    from timerstore.watching.stats import read_stats
+
+    return read_stats(core, consuming)
+
+
+def _read_health(core: Core, consuming: Consuming) -> Health:
+    from timerstore.watching.health import read_health
+
+    return read_health(core, consuming)
 
 
 class Calls:
@@ -56,15 +79,15 @@ class Calls:
         self.cancel_key = timers.cancel_key
         self.reschedule = timers.reschedule
         self.get = timers.get
-        self.find = partial(find, core, consuming, timers)
+        self.find = partial(_find, core, consuming, timers)
         self.get_key = timers.get_key
         self.pending = timers.list
         self.pending_columns = timers.columns
         self.count = timers.count
         self.horizon = timers.horizon
         self.upcoming = partial(read_upcoming, core)
-        self.stats = partial(read_stats, core, consuming)
-        self.health = partial(read_health, core, consuming)
+        self.stats = partial(_read_stats, core, consuming)
+        self.health = partial(_read_health, core, consuming)
         self.consume = consuming.consume
         self.pull = consuming.pull
         self.dead_letters = partial(list_dead_letters, consuming)
@@ -154,6 +177,9 @@ class TimerStore(Stays, AnyStore):
 
         A checkpoint is made first, so everything put, cancelled and acknowledged before is in it.
         """
+        from timerstore.backups.backup import take_point
+        from timerstore.backups.destination import find_destination
+
         core = self.core
         core.flush()
         core.disk.check_place()
@@ -185,6 +211,9 @@ class TimerStore(Stays, AnyStore):
         Raises StoreLockedError if a process of this machine follows there already,
         InvalidArgumentError, StoreAccessError if the address leads nowhere.
         """
+        from timerstore.backups.destination import find_destination
+        from timerstore.backups.follower import Follower, Following
+
         every_s, core = check_duration(every, "every").total_seconds(), self.core
         keep_ms = None if keep is None else whole_ms(check_duration(keep, "keep"))
         core.check_open()
