@@ -286,7 +286,7 @@ class Cleaner:
         if until != WORTH_IT:
             with self._waiting():
                 self._step_often(at_once=at_once, until=until)
-        else:
+        elif at_once or not state.reads_units(self.engine.world.prefetch):
             with self._lock.if_free.guard() as taken:
                 if taken:
                     self._step_often(at_once=at_once, until=until)

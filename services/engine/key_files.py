@@ -36,6 +36,7 @@ from timerstore.jit.locks import KernelLock
 from timerstore.jit.system import set_thread_name
 from timerstore.services.world.background import BackgroundThread, Flag
 from timerstore.services.world.clock import Clock
+from timerstore.services.world.state import reads_units
 from timerstore.services.world.world import World
 from timerstore.timelog.files.derived import KEYS_FILE, Stamp, read_derived, write_derived
 from timerstore.timelog.files.disk import Disk, MappedFile
@@ -61,6 +62,7 @@ at most, because it goes as a whole. Larger ones if there are very many files.""
 _MANY_FILES: Final = FILE_COUNT_MAX // 2
 _ROOM_OF_MANY: Final = 1 << 24
 _STEP_COUNT: Final = 4_096
+_WAIT_S: Final = 0.05
 """Entries of a queue that are looked at in one hold of the lock, some 0.3 ms."""
 MUCH: Final = 1 << 16
 """So many are looked at by the flush thread at once; if there are more at opening, a thread of its
@@ -234,6 +236,8 @@ class KeyFiles:
 
     def _make_anew(self) -> None:
         set_thread_name("keys")
+        while reads_units(self._world.prefetch) and not self._ending.is_set():
+            self._ending.wait(_WAIT_S)
         with suppress(StoreFullError):  # the flush thread tries again, and says so
             self.catch_up()
 

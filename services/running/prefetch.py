@@ -15,7 +15,8 @@ in each control group; else what came first would be gone again when it is due. 
 too far ahead for that, dequeue-put asks for the pages.
 
 Units of one slot are found one behind the other, each by a read of the disk. So after opening, if
-it fits into half of the free memory, the timer log is also read in order once, the newest first.
+it fits into half of the free memory, the timer log is also read in order once, the newest first,
+one piece behind the other. Cleaning and the key index, which read in order as well, wait for that.
 
 It only asks: nothing depends on what it has done. It holds no lock, and reads a unit only if its
 page is in memory. While nothing has to be read from the disk it sleeps: it is woken by major page
@@ -69,6 +70,8 @@ _PIECE_BYTES: Final = 128 << 10
 """The system reads no more at one asking, on a disk as Linux sets it."""
 _UNITS_BYTES: Final = 2 << 20
 """So many bytes of units are asked for at once; more would hold up what is due next."""
+_UNITS_NS: Final = 1_000_000_000
+"""What has not come by then does not: it cannot be read."""
 _CALL_NS: Final = 10_000_000
 _NAP_US: Final = 100
 _ACTIVE_S: Final = 5.0
@@ -93,7 +96,9 @@ def walk_ahead(world: World, limit_ns: int) -> bool:
     until_ns = steady_ns(ahead.clock) + limit_ns
     while True:
         _adapt(world)
-        asked_bytes, is_waiting = 0, False
+        if ahead.units_stop > 0:
+            _read_units(world)
+        asked_bytes, is_waiting = 0, ahead.units_stop > 0
         for slot in range(ahead.first_slot, ahead.first_slot + ahead.slot_count):
             place = slot % AHEAD_SLOTS
             if ahead.slot[place] != slot:
@@ -181,6 +186,31 @@ def _have(ahead: Prefetch, buf: Bytes, at: int, count: int) -> bool:
     return False
 
 
+@inlined
+def _read_units(world: World) -> None:
+    """Ask for the piece of the timer log that is next, once the one behind it has come."""
+    ahead, log, stop = world.prefetch, world.timerlog, world.prefetch.units_stop
+    first = world.cleaning.timerlog_start
+    start = max(first, stop - _UNITS_BYTES, (stop - 1) // log.segment_bytes * log.segment_bytes)
+    is_there, now_ns = True, steady_ns(ahead.clock)
+    if start < stop:
+        buf = segment_at(log, start)
+        if len(buf) == 0:
+            ahead.unmapped = start
+            return
+        for offset in range(start, stop, _PIECE_BYTES):
+            at, count = offset % log.segment_bytes, min(_PIECE_BYTES, stop - offset)
+            if ahead.units_asked_ns == 0:
+                is_there = _have(ahead, buf, at, count) and is_there
+            else:
+                is_there = is_there and is_resident(buf, at, count, ahead.pages)
+    if ahead.units_asked_ns == 0:
+        ahead.units_asked_ns = now_ns
+    if is_there or now_ns - ahead.units_asked_ns > _UNITS_NS:
+        ahead.units_asked_ns = 0
+        ahead.units_stop = start if start > first else 0
+
+
 @kernel_ahead
 def ask_for_messages(world: World, messages: Words, sizes: Words) -> None:
     """Have messages read into memory, without waiting for them. O(pages)."""
@@ -191,22 +221,6 @@ def ask_for_messages(world: World, messages: Words, sizes: Words) -> None:
         if len(buf) > 0 and messages[i] < end and 0 < sizes[i] <= fmt.MESSAGE_BYTES_MAX:
             _have(ahead, buf, messages[i] % log.segment_bytes, sizes[i])
     act_as(before)
-
-
-@kernel_ahead
-def ask_for_units(world: World, start: int, stop: int) -> bool:
-    """Have a range of the timer log read into memory; True if it is there already. O(pages)."""
-    before, ahead, log = act_as(PREFETCH), world.prefetch, world.timerlog
-    is_there = True
-    while start < stop:
-        buf = segment_at(log, start)
-        at = start % log.segment_bytes
-        count = min(_PIECE_BYTES, log.segment_bytes - at, stop - start)
-        if len(buf) > 0 and not _have(ahead, buf, at, count):
-            is_there = False
-        start += count
-    act_as(before)
-    return is_there
 
 
 def _map_segments(log: SegmentedFile, numbers: Iterable[int]) -> list[int]:
@@ -237,7 +251,10 @@ class Prefetcher:
         self._until_s = self._measured_s = 0.0
         self._measure(time.monotonic())
         fits = engine.timerlog.end - engine.timerlog.start <= self.state.bytes_max
-        self._units_stop = engine.timerlog.end if fits else 0  # those before it are to be read
+        with acting_as(PREFETCH):
+            self.state.is_active = 1
+            self.state.units_stop = engine.timerlog.end if fits else 0
+            self.state.units_asked_ns = 0
 
     def run(self, stop: Flag) -> None:
         """Look ahead until `stop` is set, and for what damage hides; the body of a thread."""
@@ -277,20 +294,9 @@ class Prefetcher:
         with acting_as(PREFETCH):
             self.state.bytes_max = available_bytes() // _SHARE
 
-    def _ask_for_units(self) -> None:
-        """Ask for the next units, of which the newest come first, once those before have come."""
-        log, stop = self.engine.timerlog, self._units_stop
-        start = max(log.start, stop - _UNITS_BYTES)
-        _map_segments(log, range(start // log.segment_bytes, -(-stop // log.segment_bytes)))
-        with log.reading():
-            if ask_for_units(self.engine.world, start, stop):
-                self._units_stop = start if start > log.start else 0
-
     def step(self) -> bool:
         """Look ahead for up to 10 ms; tell whether there is more to look at now."""
         engine, state = self.engine, self.state
-        if self._units_stop:
-            self._ask_for_units()
         with engine.timerlog.reading():
             more = bool(walk_ahead(engine.world, _CALL_NS))
         if state.unmapped != NO_UNIT:
@@ -308,11 +314,14 @@ class Prefetcher:
         return more
 
     def _map_unit(self, offset: int) -> None:
-        """Map the segment of a unit, or end the walk that has come to it."""
-        log = self.engine.timerlog
-        if _map_segments(log, [offset // log.segment_bytes]):
+        """Map the segment of a unit, or end the walk that has come to it, or leave it unread."""
+        log, state = self.engine.timerlog, self.state
+        number = offset // log.segment_bytes
+        if _map_segments(log, [number]):
             with acting_as(PREFETCH):
-                self.state.unit[self.state.unit == offset] = NO_UNIT
+                state.unit[state.unit == offset] = NO_UNIT
+                if (state.units_stop - 1) // log.segment_bytes == number:
+                    state.units_stop = number * log.segment_bytes
 
 
 def _major_faults() -> int:

@@ -246,6 +246,13 @@ class Prefetch:
     walked_count: int = 0
     missing_count: int = 0  # pages that were not in memory, and were asked for
     is_active: int = 0  # 1: pages were missing lately
+    units_stop: int = 0  # the timer log before it is still to be read in order
+    units_asked_ns: int = 0  # when the last piece of that was asked for; 0: it was not
+
+
+def reads_units(prefetch: Prefetch) -> bool:
+    """Tell whether the timer log is being read, as after opening: what else can be read waits."""
+    return prefetch.is_active != 0 and prefetch.units_stop > 0
 
 
 @record

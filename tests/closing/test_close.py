@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 import weakref
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,32 @@ def test_what_comes_in_the_place_of_a_message_does_so_though_closing_begins(
     with TimerStore(tmp_path) as again:
         batches = [again.pull("t", group="g", timeout=timeout) for timeout in (10, 0.3)]
         assert [each for batch in batches for each in batch.ids.to_pylist()] == [id]
+
+
+@pytest.mark.timeout(60)
+def test_what_cleaning_copied_meanwhile_has_its_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next opening counts all that is pending again."""
+    stop = Runner.stop
+
+    def stop_slowly(runner: Runner) -> None:
+        stop(runner)
+        time.sleep(0.3)  # the flush thread looks up each 50 ms
+
+    monkeypatch.setattr(Runner, "stop", stop_slowly)
+    with TimerStore(tmp_path, config=replace(SMALL, retention_ms=1)) as store:
+        store.put_many([b"x" * 100] * 2_000, topic="t", at_ms=FAR_MS)
+        cleaner, cleaning = store.core.cleaner, store.core.engine.world.cleaning
+
+        def clean() -> None:
+            cleaner.run(at_once=True, until=cleaner.reach.find(cleaning.floor))
+
+        store.core.flusher.on_tick = clean
+        while not cleaning.copied_count:
+            time.sleep(0.001)
+    with TimerStore(tmp_path) as store:
+        assert store.core.findings.relinked_count == 0 and store.count("t") == 2_000
 
 
 class ClosesFirst:

@@ -49,10 +49,10 @@ def close(
             group.let_go()
         if isinstance(core.clock, ManualClock):
             unlisten(core.clock, core.clock_moved)
+        core.flusher.stop()  # first: cleaning appends copies, which are linked as all else
         if flush and core.failure.error is None:
             core.runner.link_all(LINK_PATIENCE_S)
         core.runner.stop()
-        core.flusher.stop()
         try:
             if flush and core.failure.error is None and not core.flushed:
                 core.flusher.flush(clean=True)
