@@ -22,7 +22,7 @@ from harness import sized
 from results import Row
 
 import timerstore
-from timerstore.backups.follow_status import read_statuses
+from timerstore.copies.follow_status import read_statuses
 
 BODY_BYTES = 100
 BATCH = 20_000
@@ -198,10 +198,10 @@ def copy_durably(path: Path, target: Path) -> None:
 
 def lay_down(dest: str, target: Path) -> None:
     """Lay down the log of a destination's last point."""
-    from timerstore.backups.catalog import read_catalog
-    from timerstore.backups.destination import find_destination
-    from timerstore.backups.fetching import lay_log
-    from timerstore.backups.progress import Summed
+    from timerstore.copies.catalog import read_catalog
+    from timerstore.copies.destination import find_destination
+    from timerstore.copies.fetching import lay_log
+    from timerstore.copies.progress import Summed
     from timerstore.timelog.files.disk import Disk
 
     catalog = read_catalog(find_destination(dest))

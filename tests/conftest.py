@@ -223,4 +223,4 @@ def golden_list() -> Callable[[str], list[dict[str, Any]]]:
 @pytest.fixture
 def any_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store with a small wheel is handed over too, though no broker opens that."""
-    monkeypatch.setattr("timerstore.closing.handover.check_wheel", lambda engine: None)
+    monkeypatch.setattr("timerstore.store.handover.check_wheel", lambda engine: None)

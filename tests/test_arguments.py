@@ -28,12 +28,12 @@ from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from tests.store_calls import WITHOUT_ARGUMENTS, arguments, methods
 from timerstore import Config, InvalidArgumentError
-from timerstore.control.wire import to_json
-from timerstore.ground.arguments import check_body
 from timerstore.offline.export import export
+from timerstore.share.wire import to_json
 from timerstore.tables import read_table
 from timerstore.timelog.files.disk import Disk
 from timerstore.validation import validate
+from timerstore.values.arguments import check_body
 
 pytestmark = pytest.mark.slow
 

@@ -14,11 +14,11 @@ import timerstore
 import timerstore.pipeline
 from tests.small_store import SMALL
 from timerstore import errors
-from timerstore.backups.building import built_beside
-from timerstore.control import socketfile
-from timerstore.ground.arguments import DUE_MS_MIN
+from timerstore.copies.building import built_beside
+from timerstore.share import socketfile
 from timerstore.timelog.files.disk import Disk, WrongSizeError
 from timerstore.timelog.files.names import BUILDING_FOLDER, held_names
+from timerstore.values.arguments import DUE_MS_MIN
 
 pytestmark = pytest.mark.long
 

@@ -19,9 +19,9 @@ import timerstore
 from tests.rigs.storm_taken import run_of
 from tests.small_store import SMALL
 from tests.store_calls import Calls, calls_of, methods
-from timerstore.consuming.failures import Failure
-from timerstore.consuming.group import Group
-from timerstore.consuming.run import Run
+from timerstore.calls.consuming.failures import Failure
+from timerstore.calls.consuming.group import Group
+from timerstore.calls.consuming.run import Run
 
 pytestmark = pytest.mark.slow
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.pending.test_foreign import SECOND, SMALL, START_MS
+from tests.calls.pending.test_foreign import SECOND, SMALL, START_MS
 from tests.rigs import broker
 from timerstore import ManualClock, TimerStore, read, verify
 from timerstore.timelog.bytes import format as fmt

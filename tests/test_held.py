@@ -21,8 +21,8 @@ PYTHON_LOCKS = {"Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition", "
 NAMES = {*UNDONE, *set().union(*UNDONE.values()), *PYTHON_LOCKS, "guard"}
 THREADS_OF_OURS = {
     "timerstore/consumer/threads.py",
-    "timerstore/serving/door.py",
-    "timerstore/serving/answers.py",
+    "timerstore/share/door.py",
+    "timerstore/share/answers.py",
 }
 """No signal's exception falls into these: they are run by threads of ours."""
 OF_PYTHON = {"timerstore/jit/guards.py", "services/world/background.py"}

@@ -31,7 +31,7 @@ _thread.start_new_thread = threading._start_new_thread = threading._start_joinab
 }
 TRIED = """
 import sys
-import timerstore, timerstore.serving.client
+import timerstore, timerstore.share.client
 path = sys.argv[1]
 for each in (
     lambda: timerstore.open(path),

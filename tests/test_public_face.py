@@ -15,7 +15,7 @@ import pytest
 
 import timerstore
 from tests.markdown import ROOT
-from timerstore.ground.moments import moment
+from timerstore.values.moments import moment
 
 CALLS = {
     "TimerStore": (
@@ -205,7 +205,7 @@ def test_help_of_config_names_every_setting() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("serving.client.Client", "serving.shared.SharedStore", "serving.server.Server"),
+        *("share.client.Client", "share.shared.SharedStore", "share.server.Server"),
         *("aio.TimerStore", "aio.Consumer", "aio.Batch", "recurring.Schedules", "dedup.Done"),
     ],
 )

@@ -33,7 +33,7 @@ from timerstore import (
     Tuning,
     UnknownTimerError,
 )
-from timerstore.consuming.sendback import send_back
+from timerstore.calls.consuming.sendback import send_back
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.timelog.bytes import format as fmt
 

@@ -26,11 +26,24 @@ LAYERS = [
     "timerstore.jit",
     "timerstore.timelog",
     "timerstore.wheel",
-    "timerstore.ground",
+    "timerstore.values",
     "timerstore.services",
     "timerstore",
 ]
 FOLDER_OF = {name: f"timerstore.{name}" for name in ("timelog", "wheel", "services")}
+
+BESIDE = (
+    "metrics",
+    "otel",
+    "offline",
+    "validation",
+    "audit",
+    "pipeline",
+    "spark",
+    "rocketmq",
+    "cli",
+)
+"""The folders of `timerstore/` that stand beside the product; the others are the product."""
 
 FLOORS_MAX = 10  # of the face: as many rooms stand on each other at most
 
@@ -261,6 +274,28 @@ def test_the_face_has_few_floors() -> None:
         return 1 + max((floor(other) for other in rooms[room] & face), default=0)
 
     assert max(map(floor, face)) <= FLOORS_MAX
+
+
+def test_the_product_stands_without_what_is_beside_it() -> None:
+    """Folders of `timerstore/` with all below them make no circle; the two blocks one edge."""
+    folders = {"timerstore", *FOLDER_OF}
+    ours = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in folders]
+    blocks: dict[str, set[str]] = {}
+    for name, others in import_graph(ours).items():
+        own = name.split(".")[1:2]
+        if own and own[0] not in ("__main__", "pytestplugin"):
+            blocks.setdefault(own[0], set()).update(other.split(".")[1] for other in others)
+    found = {name: others - {name} for name, others in blocks.items()}
+    assert {"store", "calls", *BESIDE} <= set(found)
+    assert circles(found) == []
+    product = set(found) - set(BESIDE)
+    assert {name: found[name] & set(BESIDE) for name in product if found[name] & set(BESIDE)} == {}
+    head = ast.get_docstring(tree_of(ROOT / "timerstore" / "__init__.py")) or ""
+    above, below = head.split("Beside it, ")
+    assert {name for name in found if re.search(rf"^ {{4}}{name} ", above, re.MULTILINE)} == {
+        name for name in product if (ROOT / "timerstore" / name).is_dir()
+    }
+    assert all(re.search(rf"\b{name}\b", below) for name in BESIDE)
 
 
 def test_text_speaks_of_the_project_alone() -> None:

@@ -5,15 +5,15 @@ from collections.abc import Iterator
 
 from tests.test_tidy import OURS, shown, tree_of
 
-ROOMS = ("services/looking/", "timerstore/pending/")
+ROOMS = ("services/looking/", "timerstore/calls/pending/")
 WHO_LOOKS_AGAIN = {
     "services/looking/level_timers.py read_kept",  # `read_held` asks behind it
     "services/looking/read_pending.py _enter_topic",  # then its caller locates the message
-    "timerstore/pending/get.py get",
-    "timerstore/pending/is_pending.py find",
-    "timerstore/pending/keyed.py _find",
-    "timerstore/pending/keyed.py _read_found",
-    "timerstore/pending/keyed.py _read_id",
+    "timerstore/calls/pending/get.py get",
+    "timerstore/calls/pending/is_pending.py find",
+    "timerstore/calls/pending/keyed.py _find",
+    "timerstore/calls/pending/keyed.py _read_found",
+    "timerstore/calls/pending/keyed.py _read_id",
 }
 """They hold no place for longer than a look: what is gone is looked for by id or by key again."""
 ASKS = {"pass_missing", "check"}

@@ -6,20 +6,21 @@ from typing import Final
 from tests.test_tidy import SOURCES, shown, tree_of
 
 ROOMS: Final = (
-    *("services/", "wheel/", "timelog/reading/", "timerstore/aio/", "timerstore/closing/"),
+    *("services/", "wheel/", "timelog/reading/", "timerstore/aio/"),
     *(
         "timerstore/consumer/",
-        "timerstore/consuming/",
-        "timerstore/pending/",
-        "timerstore/putting/",
+        "timerstore/calls/consuming/",
+        "timerstore/calls/pending/",
+        "timerstore/calls/putting/",
     ),
     *("timerstore/watching/", "timerstore/validation/"),
+    *(f"timerstore/store/{name}.py" for name in ("broker_files", "close", "handover")),
     *("timelog/files/segments.py", "timelog/files/sharing.py", "timelog/files/steady.py"),
     *("timelog/files/identity.py", "timelog/files/rocksdb.py", "timelog/files/batchqueues.py"),
-    *("timerstore/backups/follow_status.py", "timerstore/backups/follower.py"),
-    *("timerstore/backups/ship.py", "timerstore/backups/snapshot.py", "timerstore/core/core.py"),
+    *("timerstore/copies/follow_status.py", "timerstore/copies/follower.py"),
+    *("timerstore/copies/ship.py", "timerstore/copies/snapshot.py", "timerstore/core/core.py"),
     *("timerstore/core/popped.py", "timerstore/core/switches.py", "timerstore/core/offsets.py"),
-    *("timerstore/serving/door.py", "timerstore/serving/server.py", "timerstore/store/store.py"),
+    *("timerstore/share/door.py", "timerstore/share/server.py", "timerstore/store/store.py"),
     *("timerstore/tables/cursortable.py", "timerstore/tables/places.py"),
 )
 """What is there reads a store that is open, or that somebody may move meanwhile."""

@@ -9,10 +9,10 @@ from tests.test_tidy import OURS, shown, tree_of
 OF_THE_SERVICES = re.compile(r"\blocks(\.(fire|near|wheel))?\.guard\(\)")
 WHERE_PYTHON_TAKES_THEM = {
     # what takes long: an id may have fired, a segment goes, the cancelled set is full at once
-    "timerstore/pending/cancel.py _cancel_others",
-    "timerstore/pending/cancel.py _cancel_theirs",
-    "timerstore/pending/reschedule.py reschedule",
-    "timerstore/pending/is_pending.py judge",
+    "timerstore/calls/pending/cancel.py _cancel_others",
+    "timerstore/calls/pending/cancel.py _cancel_theirs",
+    "timerstore/calls/pending/reschedule.py reschedule",
+    "timerstore/calls/pending/is_pending.py judge",
     "services/running/provide.py _provide",
     "services/cleaning/retention.py _remove",
     # some words

@@ -55,7 +55,7 @@ def test_kernels_say_what_they_take() -> None:
     assert list(vague_parameters(ast.parse("@inlined\ndef f(a: Any, b: int): pass"))) == ["f(a)"]
 
 
-KEPT_TO_THEMSELVES = ("aio", "consumer", "consuming", "rocketmq", "serving")
+KEPT_TO_THEMSELVES = ("aio", "consumer", "calls/consuming", "rocketmq", "share")
 NAMED_TUPLE = {"_asdict", "_field_defaults", "_fields", "_make", "_replace"}
 PYTHONS_OWN = NAMED_TUPLE | {"_get_running_loop", "_is_owned"}
 """What the standard library lets others use, or has no other name for."""
@@ -115,7 +115,7 @@ ADDRESS = re.compile(
 GIVEN_OBJECTS = {
     "services/calls/by_id.py",
     "services/calls/key_search.py",
-    "timerstore/putting/short_way.py",
+    "timerstore/calls/putting/short_way.py",
 }
 """Their kernels are given objects of Python's by their addresses, while the caller keeps them."""
 

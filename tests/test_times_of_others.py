@@ -13,8 +13,8 @@ import pytest
 
 import timerstore
 from timerstore import InvalidArgumentError, ManualClock, Retry
-from timerstore.ground.kinds import check_timeout
 from timerstore.recurring import every
+from timerstore.values.kinds import check_timeout
 
 START_MS = 1_800_000_000_000
 MS = timedelta(milliseconds=1)

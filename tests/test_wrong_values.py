@@ -20,11 +20,11 @@ from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
 from tests.test_wrong_files import START_MS, look
 from tests.tiers import PROVING
-from timerstore.backups.catalog import point_object, read_catalog
-from timerstore.backups.destination import find_destination
-from timerstore.backups.promote import promote
-from timerstore.backups.standby import Standby
 from timerstore.cli.progressfile import Progress, read_progress, write_progress
+from timerstore.copies.catalog import point_object, read_catalog
+from timerstore.copies.destination import find_destination
+from timerstore.copies.promote import promote
+from timerstore.copies.standby import Standby
 from timerstore.timelog.files.jsonfile import sealed
 from timerstore.timelog.files.names import is_small_file, number_of, segment_offset
 

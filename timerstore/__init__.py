@@ -18,13 +18,32 @@ timerstore.spark. With a RocketMQ cluster: timerstore.rocketmq. Do a store's par
 timerstore.validation. At the shell: timerstore --help. All else below is the house: `_HOMES` says
 where each name lives.
 
-The product, from the bottom up: `jit` (compiled kernels), `timelog` (append-only logs),
-`wheel` (slots and the near wheel), `ground` (settings, ids, checks), `services` (the five services,
-flush, recovery), `core` (a store that is open), `putting`, `pending`, `consuming` (its calls),
-`store`, `closing`, `consumer` (handlers in threads), `aio`, `serving`, `control` (other processes),
-`recurring`. Beside it: `watching` (stats, health, what became of a timer), `backups`, `offline`
-(read, export, verify, salvage), `tables` (a store as Arrow), `spark`, `validation`, `audit`,
-`pipeline` (is it sound, how is it spread), `rocketmq`, `otel`, `cli`.
+The product, from the bottom up:
+
+    jit        compiled kernels
+    timelog    append-only logs
+    wheel      slots, the near wheel
+    values     what goes into calls and comes out: settings, ids, checks
+    services   the five services, flush, recovery
+    core       what an open store consists of
+    copies     backup, follow, restore, standby
+    tables     a store as Arrow tables
+    calls      what each call does: putting, pending, consuming
+    watching   the calls of a store, as one table; stats, health, what became of a timer
+    store      the store: who makes each call, how it is closed or handed over
+    consumer   handlers in threads
+    recurring  jobs that recur
+    share      other processes
+    aio        asyncio
+
+Beside it, imported by none of these:
+
+    metrics, otel                Prometheus, OpenTelemetry
+    validation, audit, pipeline  is it sound, how is it spread
+    offline                      read, export, verify, salvage
+    spark                        its tables there
+    rocketmq                     a cluster's client
+    cli                          the shell
 
 One timer's way: put → commit log → enqueue-get → enqueue-put → timer log + wheel → dequeue-get →
 near wheel → dequeue-put → commit log → consume. Through a delay level: put → its queue →
@@ -36,7 +55,7 @@ from __future__ import annotations
 import os as _os
 from typing import TYPE_CHECKING
 
-from timerstore.ground.lazy_names import loader as _loader
+from timerstore.values.lazy_names import loader as _loader
 
 if _os.name == "nt":
     raise ImportError("timerstore does not run on Windows. Run your program in WSL.")
@@ -50,18 +69,20 @@ if TYPE_CHECKING:
     from timerstore import rocketmq as rocketmq
     from timerstore import spark as spark
     from timerstore import validation as validation
-    from timerstore.backups.backup import backup
-    from timerstore.backups.follow_status import CopyStatus
-    from timerstore.backups.follower import Following
-    from timerstore.backups.points import BackupPoint
-    from timerstore.backups.report import Problem, VerifyReport
-    from timerstore.backups.restore import RestoreReport, backup_points, restore
-    from timerstore.backups.taken import BackupReport
+    from timerstore.calls.consuming.dead_letters import DeadLetter
+    from timerstore.calls.consuming.delivery import Batch, Delivery
+    from timerstore.calls.pending.listing import Horizon
+    from timerstore.calls.pending.timers import Timer
     from timerstore.consumer.consumer import Consumer
     from timerstore.consumer.hooks import Hook
     from timerstore.consumer.retry_rules import Outcome, Retry
-    from timerstore.consuming.dead_letters import DeadLetter
-    from timerstore.consuming.delivery import Batch, Delivery
+    from timerstore.copies.backup import backup
+    from timerstore.copies.follow_status import CopyStatus
+    from timerstore.copies.follower import Following
+    from timerstore.copies.points import BackupPoint
+    from timerstore.copies.report import Problem, VerifyReport
+    from timerstore.copies.restore import RestoreReport, backup_points, restore
+    from timerstore.copies.taken import BackupReport
     from timerstore.errors import (
         ClusterError,
         CongestedError,
@@ -81,60 +102,58 @@ if TYPE_CHECKING:
         TooLateError,
         UnknownTimerError,
     )
-    from timerstore.ground.config import Config, Tuning
-    from timerstore.ground.ids import TimerIds
     from timerstore.offline.read import read
     from timerstore.offline.salvage import SalvageReport, salvage
     from timerstore.offline.verify import verify
-    from timerstore.pending.listing import Horizon
-    from timerstore.pending.timers import Timer
     from timerstore.services.world.clock import ManualClock
-    from timerstore.serving.client import Client, connect
-    from timerstore.serving.opening import open
-    from timerstore.serving.server import Server, serve
-    from timerstore.serving.shared import SharedStore
+    from timerstore.share.client import Client, connect
+    from timerstore.share.opening import open
+    from timerstore.share.server import Server, serve
+    from timerstore.share.shared import SharedStore
     from timerstore.store.store import TimerStore
+    from timerstore.values.config import Config, Tuning
+    from timerstore.values.ids import TimerIds
     from timerstore.version import __version__ as __version__
-    from timerstore.watching.calls import AnyStore
+    from timerstore.watching.any_store import AnyStore
     from timerstore.watching.find import Found, GroupFound
     from timerstore.watching.health import Condition, Health, HealthWarning
     from timerstore.watching.stats import Stats
     from timerstore.watching.topics import TopicStats, Upcoming
 
 _HOMES = {
-    "backups.backup": "backup",
-    "backups.follow_status": "CopyStatus",
-    "backups.follower": "Following",
-    "backups.points": "BackupPoint",
-    "backups.report": "Problem VerifyReport",
-    "backups.taken": "BackupReport",
+    "copies.backup": "backup",
+    "copies.follow_status": "CopyStatus",
+    "copies.follower": "Following",
+    "copies.points": "BackupPoint",
+    "copies.report": "Problem VerifyReport",
+    "copies.taken": "BackupReport",
     "consumer.consumer": "Consumer",
     "consumer.hooks": "Hook",
     "consumer.retry_rules": "Outcome Retry",
-    "consuming.dead_letters": "DeadLetter",
-    "consuming.delivery": "Batch Delivery",
+    "calls.consuming.dead_letters": "DeadLetter",
+    "calls.consuming.delivery": "Batch Delivery",
     "errors": (
         "ClusterError CongestedError CorruptStoreError FlushFailedError ForkedProcessError "
         "InvalidArgumentError MissingFileError NotAStoreError PausedError "
         "ReadOnlyError StoreAccessError StoreClosedError StoreFullError "
         "StoreLockedError TimerStoreError TooLateError UnknownTimerError"
     ),
-    "ground.config": "Config Tuning",
-    "ground.ids": "TimerIds",
-    "backups.restore": "RestoreReport backup_points restore",
+    "values.config": "Config Tuning",
+    "values.ids": "TimerIds",
+    "copies.restore": "RestoreReport backup_points restore",
     "offline.salvage": "SalvageReport salvage",
     "offline.verify": "verify",
-    "pending.listing": "Horizon",
-    "pending.timers": "Timer",
+    "calls.pending.listing": "Horizon",
+    "calls.pending.timers": "Timer",
     "services.world.clock": "ManualClock",
-    "serving.client": "Client connect",
-    "serving.opening": "open",
-    "serving.server": "Server serve",
-    "serving.shared": "SharedStore",
+    "share.client": "Client connect",
+    "share.opening": "open",
+    "share.server": "Server serve",
+    "share.shared": "SharedStore",
     "store.store": "TimerStore",
     "offline.read": "read",
     "version": "__version__",
-    "watching.calls": "AnyStore",
+    "watching.any_store": "AnyStore",
     "watching.find": "Found GroupFound",
     "watching.health": "Condition Health HealthWarning",
     "watching.stats": "Stats",

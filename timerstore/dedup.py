@@ -13,12 +13,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.arguments import check_text
-from timerstore.ground.instants import whole_ms
-from timerstore.ground.kinds import Duration, check_duration
+from timerstore.values.arguments import check_text
+from timerstore.values.instants import whole_ms
+from timerstore.values.kinds import Duration, check_duration
 
 if TYPE_CHECKING:
-    from timerstore.consuming.delivery import Delivery
+    from timerstore.calls.consuming.delivery import Delivery
 
 HANDLER_BYTES_MAX: Final = 127
 _ID_LENGTH: Final = 128

@@ -13,11 +13,11 @@ from typing import Final
 import timerstore.store.store  # noqa: F401  its calls' kernels count as well
 from timerstore.core.ahead import compile_all
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.kinds import check_place
 from timerstore.jit.cachefolder import FOLDER
 from timerstore.jit.kernel import AHEAD, LATER
 from timerstore.jit.loading import file_in_cache
 from timerstore.timelog.files.oserrors import told_of
+from timerstore.values.kinds import check_place
 from timerstore.version import __version__
 
 _PACKAGES: Final = (

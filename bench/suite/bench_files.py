@@ -13,7 +13,6 @@ import pytest
 import timerstore
 from suite.rig import BODIES, COUNT, FAR_MS, PYTHON, START_MS, drive, play, put
 from timerstore import Config, ManualClock, TimerStore
-from timerstore.ground.arguments import Binaries
 from timerstore.jit.intrinsics import get_word
 from timerstore.jit.kernel import kernel
 from timerstore.jit.objects import NO_PIECES, rows_read
@@ -27,6 +26,7 @@ from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.timerlog import WALK_DONE, scan_units
 from timerstore.timelog.writing.append import new_stage
 from timerstore.timelog.writing.frame import Puts, frame_batch, new_template
+from timerstore.values.arguments import Binaries
 
 IDS = 100_000
 

@@ -21,13 +21,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import commands
 
-from timerstore.ground.config import Config, Tuning
+from timerstore.metrics.table import GROUP_METRICS, STORE_METRICS, TOPIC_METRICS
 from timerstore.pipeline import DISTRIBUTION_RULES, TABLES
 from timerstore.pipeline.thresholds import DEFAULTS, NEVER
 from timerstore.tables import TABLES as STORE_TABLES
 from timerstore.timelog.files.identity import SIZES
 from timerstore.validation.rules import RULES
-from timerstore.watching.metrictable import GROUP_METRICS, STORE_METRICS, TOPIC_METRICS
+from timerstore.values.config import Config, Tuning
 
 MARK = re.compile(r"^<!-- made: (?P<name>[a-z-]+)(?: (?P<of>\w+))? -->$", re.MULTILINE)
 

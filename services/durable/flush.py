@@ -23,7 +23,6 @@ from timerstore.errors import (
     StoreFullError,
     TimerStoreError,
 )
-from timerstore.ground.inloop import note_blocking
 from timerstore.jit.acting import acting_as
 from timerstore.jit.record import Words
 from timerstore.jit.system import set_thread_name
@@ -49,6 +48,7 @@ from timerstore.timelog.files.derived import Stamp
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import sealed, write_json
 from timerstore.timelog.files.oserrors import store_error
+from timerstore.values.inloop import note_blocking
 
 log = logging.getLogger("timerstore")
 

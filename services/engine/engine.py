@@ -14,7 +14,6 @@ from typing import Final, TypeVar
 import numpy as np
 
 from timerstore.errors import InvalidArgumentError, NotAStoreError
-from timerstore.ground.config import Config
 from timerstore.jit.acting import ALONE, acting_as
 from timerstore.jit.host import wake_event
 from timerstore.jit.kernel import kernel_ahead
@@ -50,6 +49,7 @@ from timerstore.timelog.writing.append import (
     Stage,
 )
 from timerstore.timelog.writing.consumequeue import ConsumeQueues
+from timerstore.values.config import Config
 from timerstore.wheel.cancelled import CancelledTimers
 from timerstore.wheel.near import begin_slots, new_near_wheel
 from timerstore.wheel.sets import new_table

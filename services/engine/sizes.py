@@ -18,7 +18,6 @@ from typing import NamedTuple
 import numpy as np
 
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, NotAStoreError
-from timerstore.ground.config import Config
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.checkpoint import decode_checkpoint
 from timerstore.timelog.files.disk import Disk
@@ -32,6 +31,7 @@ from timerstore.timelog.files.identity import (
 )
 from timerstore.timelog.reading.reader import StoreReader
 from timerstore.timelog.reading.scan import LoggedMessages
+from timerstore.values.config import Config
 
 log = logging.getLogger("timerstore")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from timerstore.ground.config import Config
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import open_rebuilding
 from timerstore.services.opening.recovery import recover
@@ -12,6 +11,7 @@ from timerstore.services.opening.recovery_findings import RecoveryFindings
 from timerstore.services.world.clock import Clock
 from timerstore.services.world.damage import Place
 from timerstore.timelog.files.disk import Disk
+from timerstore.values.config import Config
 
 
 def open_engine(

@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Final, Protocol
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.kinds import as_int, check_duration
 from timerstore.jit.guards import RLock
+from timerstore.values.kinds import as_int, check_duration
 
 CLOCK_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
 

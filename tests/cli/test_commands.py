@@ -23,7 +23,7 @@ from tests.rigs.waiting import wait_until
 from timerstore.cli.commands import app
 from timerstore.cli.status import Status
 from timerstore.errors import TimerStoreError
-from timerstore.ground.amounts import shown_bytes
+from timerstore.values.amounts import shown_bytes
 
 pytestmark = pytest.mark.slow
 

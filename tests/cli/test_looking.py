@@ -79,7 +79,7 @@ def test_what_does_not_ask_for_all_is_asked_of_the_owner(
     owner.put_many([b"%d" % i for i in range(1_200)], topic="bills", delay_ms=7_200_000)
     every = [timer.id for timer in owner.pending()]
     with monkeypatch.context() as patch:
-        patch.setattr("timerstore.serving.opening.open", opened)
+        patch.setattr("timerstore.share.opening.open", opened)
         for limit in (0, 3, 1_250, 5_000):
             lines = run("pending", path, "--json", "--limit", limit).stdout.splitlines()
             assert [json.loads(line)["id"] for line in lines] == every[:limit]
@@ -244,7 +244,7 @@ def test_an_owner_that_is_silent_hinders_no_look(
 
     timer = [*owner.pending()][-1]
     with monkeypatch.context() as patch:
-        patch.setattr("timerstore.control.asking.Owner._send", silent)
+        patch.setattr("timerstore.share.asking.Owner._send", silent)
         result = run("count", path, "--topic", "mail")
         assert result.stdout == "100\n"
         assert "It does not answer. This command reads the store's files instead." in result.stderr

@@ -13,7 +13,7 @@ import timerstore
 from tests.cli.shell import SMALL, Run, put
 from tests.rigs.damaging import flip_bit
 from timerstore.cli.output import fit
-from timerstore.ground.amounts import shown_from, shown_span
+from timerstore.values.amounts import shown_from, shown_span
 
 
 @given(

@@ -23,8 +23,8 @@ from timerstore import (
     StoreFullError,
     TimerStore,
 )
+from timerstore.calls.consuming import run as run_module
 from timerstore.consumer.subscription import parse_tags
-from timerstore.consuming import run as run_module
 
 SECOND = timedelta(seconds=1)
 
@@ -423,7 +423,7 @@ def test_redrive(shop: Shop) -> None:
 
 
 def test_redrive_that_fails_in_the_middle(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    from timerstore.consuming import dead_letters
+    from timerstore.calls.consuming import dead_letters
 
     consumer = Consumer(shop.store, "g", max_attempts=0)
     consumer.subscribe("t", lambda d: Retry(delay_level=-1))

@@ -32,9 +32,9 @@ from timerstore import (
     StoreFullError,
     TimerStore,
 )
+from timerstore.calls.consuming import run as run_module
+from timerstore.calls.consuming.starting import begin_groups
 from timerstore.consumer.handling import AGAIN_MS
-from timerstore.consuming import run as run_module
-from timerstore.consuming.starting import begin_groups
 from timerstore.jit.kernel import INTERPRETED
 
 pytestmark = pytest.mark.long

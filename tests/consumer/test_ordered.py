@@ -25,7 +25,7 @@ from timerstore import (
     Retry,
     TimerStore,
 )
-from timerstore.consuming import run as run_module
+from timerstore.calls.consuming import run as run_module
 
 SECOND = timedelta(seconds=1)
 ROWS = table("ordered")

@@ -19,10 +19,10 @@ from tests.rigs.history import Act, Acts
 from tests.small_store import SMALL
 from tests.tiers import how_many
 from timerstore import Consumer, Delivery, InvalidArgumentError, ManualClock, Retry, TimerStore
+from timerstore.calls.consuming.consuming import Consuming
+from timerstore.calls.consuming.starting import begin_groups
 from timerstore.consumer.order import Lines
 from timerstore.consumer.ordered import OrderedSubscription
-from timerstore.consuming.consuming import Consuming
-from timerstore.consuming.starting import begin_groups
 from timerstore.jit.kernel import INTERPRETED
 
 PLAYS = how_many("ORDERED_PLAYS", 3 if INTERPRETED else 4, 40)

@@ -21,11 +21,11 @@ from timerstore import (
     StoreFullError,
     TimerStore,
 )
+from timerstore.calls.consuming import run as run_module
+from timerstore.calls.consuming.group import Group
 from timerstore.consumer import handling
 from timerstore.consumer.subscription import Subscription
 from timerstore.consumer.threads import Threads
-from timerstore.consuming import run as run_module
-from timerstore.consuming.group import Group
 from timerstore.services.world.background import BackgroundThread
 
 SMALL: dict[str, Any] = {

@@ -15,8 +15,8 @@ from tests import naive
 from tests.models.ledger import read_messages
 from tests.table_stores import SECOND, eventful, exported, exported_rows
 from timerstore import ManualClock
-from timerstore.ground.durably import appearing
 from timerstore.offline.export import SCHEMAS, export
+from timerstore.values.durably import appearing
 
 
 def live(path: Path) -> tuple[timerstore.TimerStore, ManualClock]:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import timerstore
 from tests.table_stores import LIVES, live
-from timerstore.ground.amounts import HOUR_MS, MINUTE_MS
 from timerstore.tables.bounds import java_hash
 from timerstore.timelog.reading.rowsums import summed
 from timerstore.validation import measured as counted
@@ -30,6 +29,7 @@ from timerstore.validation.measured import (
 )
 from timerstore.validation.plain import run
 from timerstore.validation.plan import make_plan
+from timerstore.values.amounts import HOUR_MS, MINUTE_MS
 
 pytestmark = pytest.mark.slow
 

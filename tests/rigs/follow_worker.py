@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tests.rigs.nursery import nurse, say
 from timerstore import Config, TimerStore, Tuning
-from timerstore.backups.destination import find_destination
-from timerstore.backups.follower import Follower
+from timerstore.copies.destination import find_destination
+from timerstore.copies.follower import Follower
 from timerstore.services.world.background import Flag
 
 CONFIG = Config(

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow.fs
 from pyarrow.fs import FileSystemHandler, LocalFileSystem, PyFileSystem
 
-from timerstore.backups.destination import Destination
+from timerstore.copies.destination import Destination
 from timerstore.errors import StoreAccessError
 
 BUCKET: Final = "bucket"

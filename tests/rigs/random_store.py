@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.rigs.history import LEVELS, Act, History
-from timerstore.consuming.sendback import send_back
+from timerstore.calls.consuming.sendback import send_back
 
 LEVEL_COUNT = len(LEVELS.split())
 

@@ -17,13 +17,13 @@ from tests.rigs.patient import Folder, Patient
 from tests.rigs.said_ahead import called, compiled, not_said_ahead
 from tests.small_store import SMALL
 from timerstore import Config, ManualClock, Tuning
-from timerstore.ground.ids import parse_id
 from timerstore.jit.kernel import LATER
 from timerstore.tables.view import forget
 from timerstore.timelog.bytes import format as fmt
 from timerstore.validation import validate
 from timerstore.validation.plain import run
 from timerstore.validation.plan import make_plan
+from timerstore.values.ids import parse_id
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SECOND = timedelta(seconds=1)
@@ -36,7 +36,7 @@ NOT_HERE = {
     "timerstore.wheel.timerwheel._set_head",
 }
 """For a fired copy that has lost where it was put: `tests/timelog/test_audit.py` has one. For the
-index of a handover: `tests/closing/test_handover.py`. For the timer log and the wheel by
+index of a handover: `tests/store/test_handover.py`. For the timer log and the wheel by
 themselves: the examples at the heads of their files.
 """
 _IN_BODY = 90

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import timerstore
 from timerstore import Config, TooLateError, Tuning
-from timerstore.control.wire import Header, Part, Wire
-from timerstore.serving.shared import SharedStore
+from timerstore.share.shared import SharedStore
+from timerstore.share.wire import Header, Part, Wire
 
 TOPIC, GROUP = "shared", "workers"
 CONFIG = Config(

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from timerstore import Batch, Delivery
-from timerstore.consuming.run import Run
+from timerstore.calls.consuming.run import Run
 
 _RETRY = "%RETRY%"
 

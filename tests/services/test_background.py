@@ -402,7 +402,7 @@ def test_time_goes_on_where_a_handover_fails(
     with timerstore.open(tmp_path, config=CONFIG, clock=clock) as store:
         store.put(b"before", delay=timedelta(hours=1))
         with monkeypatch.context() as patch:
-            patch.setattr(f"timerstore.closing.handover.{step}", raising(ENDS[-1]))
+            patch.setattr(f"timerstore.store.handover.{step}", raising(ENDS[-1]))
             with pytest.raises(AnyEnd):
                 store.handover()
         store.put(b"x", topic="later", delay=timedelta(milliseconds=1))

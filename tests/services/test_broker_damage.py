@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.closing.test_broker_files import open_large
 from tests.rigs.damaging import flip_bit
 from tests.services.test_cleaning import START_MS
+from tests.store.test_broker_files import open_large
 from timerstore import ManualClock, TimerStoreError, salvage
 from timerstore.services.engine.rebuild import MARK_FILE
 

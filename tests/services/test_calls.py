@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.services.alone import DEQUEUE_PUT, ENQUEUE_GET, START_MS, Alone, delete, timer
-from timerstore.ground.arguments import Binaries
-from timerstore.ground.ids import format_id
 from timerstore.jit.objects import NO_PIECES
 from timerstore.services.calls.deletes import Deleted, append_all, append_deletes
 from timerstore.services.calls.find_id import find_named
@@ -26,6 +24,8 @@ from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, new_stage
 from timerstore.timelog.writing.compose import Staged, compose, stage_messages
 from timerstore.timelog.writing.frame import Puts, new_template
+from timerstore.values.arguments import Binaries
+from timerstore.values.ids import format_id
 
 # --- deletes: what a cancel leaves in the log, over segments
 

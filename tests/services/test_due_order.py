@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import timerstore
 from tests.table_stores import LIVES, REFUSED, SMALL, TOPICS
 from timerstore import Config, ManualClock, TimerStore, Tuning
-from timerstore.pending import found
+from timerstore.calls.pending import found
 from timerstore.services.looking.due_order import DueOrder
 from timerstore.services.looking.instant import capture_instant
 from timerstore.timelog.bytes.unit import Units

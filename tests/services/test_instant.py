@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import timerstore
 from tests.small_store import SMALL
-from timerstore.pending.found import capture_locked
+from timerstore.calls.pending.found import capture_locked
 from timerstore.services.looking.instant import capture_instant
 from timerstore.services.world.rings import waiting_places
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX

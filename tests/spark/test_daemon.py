@@ -6,7 +6,7 @@ from typing import Any
 import pyspark
 import pytest
 
-from timerstore.ground.sparkdaemon import MODULE, without_zips
+from timerstore.values.sparkdaemon import MODULE, without_zips
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,6 @@ from tests.strategies import (
     properties,
     usual_messages,
 )
-from timerstore.ground.arguments import Binaries
 from timerstore.jit.kernel import kernel
 from timerstore.jit.objects import NO_PIECES
 from timerstore.timelog.bytes import format as fmt
@@ -44,6 +43,7 @@ from timerstore.timelog.writing.frame import (
     new_message_bytes_max,
     new_template,
 )
+from timerstore.values.arguments import Binaries
 
 SOURCE, TARGET = Guarded(1 << 16), Guarded(1 << 17)
 STAGE = new_stage()

@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.ground import ids as of_ids
-from timerstore.ground.arguments import Binaries
-from timerstore.ground.ids import ID_DIGITS, TimerIds, format_id, parse_id, read_plain
 from timerstore.timelog.bytes.idtext import read_ids, write_ids
+from timerstore.values import ids as of_ids
+from timerstore.values.arguments import Binaries
+from timerstore.values.ids import ID_DIGITS, TimerIds, format_id, parse_id, read_plain
 
 TAG = 0xEF5F2ADA
 PARTS = st.tuples(st.integers(0, 2**48 - 1), st.integers(0, 2**48 - 1))

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import as_array
-from timerstore.ground.arguments import Binaries
 from timerstore.jit.intrinsics import get_word
 from timerstore.jit.kernel import kernel
 from timerstore.timelog.bytes.text import (
@@ -26,6 +25,7 @@ from timerstore.timelog.bytes.text import (
     put_hex_8,
     put_hex_12,
 )
+from timerstore.values.arguments import Binaries
 
 
 @kernel

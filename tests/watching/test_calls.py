@@ -9,9 +9,9 @@ import pytest
 
 import timerstore
 from tests.small_store import SMALL
-from timerstore.ground.put import Put
-from timerstore.serving.client_calls import AskedCalls
-from timerstore.watching.calls import CALLS, TURNED
+from timerstore.share.client_calls import AskedCalls
+from timerstore.values.put import Put
+from timerstore.watching.any_store import CALLS, TURNED
 
 
 @pytest.fixture(scope="module")

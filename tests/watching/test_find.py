@@ -22,7 +22,7 @@ from timerstore import (
     UnknownTimerError,
 )
 from timerstore.consumer.consumer import Consumer
-from timerstore.ground.ids import format_id
+from timerstore.values.ids import format_id
 from timerstore.watching import find as module
 
 SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)

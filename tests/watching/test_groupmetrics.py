@@ -8,7 +8,7 @@ import pytest
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import Consumer, ManualClock, Retry, TimerStore, metrics
-from timerstore.watching import metrictable
+from timerstore.metrics import table as metrictable
 
 prometheus_client = pytest.importorskip("prometheus_client")
 

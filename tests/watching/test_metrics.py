@@ -9,7 +9,7 @@ import pytest
 
 import timerstore
 from timerstore import Config, ManualClock, Tuning, metrics
-from timerstore.watching.metrictable import STATES, STORE_METRICS
+from timerstore.metrics.table import STATES, STORE_METRICS
 
 prometheus_client = pytest.importorskip("prometheus_client")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from timerstore import Config, ManualClock, TimerStore, Tuning, metrics
+from timerstore.metrics import table as metrictable
+from timerstore.metrics.table import LATENESS_ENDS_MS, OTHERS, SET_DELAY_ENDS_MS
 from timerstore.timelog.writing.tally import HISTOGRAM_BUCKETS, bucket_max
-from timerstore.watching import metrictable
-from timerstore.watching.metrictable import LATENESS_ENDS_MS, OTHERS, SET_DELAY_ENDS_MS
 
 prometheus_client = pytest.importorskip("prometheus_client")
 

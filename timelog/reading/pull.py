@@ -85,7 +85,7 @@ READY_BYTES: Final = 64 << 10
 READY_LOW: Final = 0
 READY_HIGH: Final = 1
 READY_MESSAGE_BYTES: Final = 2
-# And of what the ready way of a pull did (`timerstore/consuming/ready.py`).
+# And of what the ready way of a pull did (`timerstore/calls/consuming/ready.py`).
 READY_QUEUE: Final = 3
 READY_SEGMENT: Final = 4
 READY_START: Final = 5

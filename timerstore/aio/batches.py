@@ -14,15 +14,15 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from timerstore.aio.side import TURN_S, LoopSide
-from timerstore.consuming.delivery import Batch as PlainBatch
-from timerstore.consuming.delivery import Delivery as PlainDelivery
-from timerstore.consuming.group import Group
-from timerstore.consuming.puts import Put
-from timerstore.consuming.run import Run
-from timerstore.consuming.sendback import send_back
+from timerstore.calls.consuming.delivery import Batch as PlainBatch
+from timerstore.calls.consuming.delivery import Delivery as PlainDelivery
+from timerstore.calls.consuming.group import Group
+from timerstore.calls.consuming.puts import Put
+from timerstore.calls.consuming.run import Run
+from timerstore.calls.consuming.sendback import send_back
 from timerstore.errors import StoreClosedError
-from timerstore.ground.arguments import given_delay
-from timerstore.ground.kinds import Duration
+from timerstore.values.arguments import given_delay
+from timerstore.values.kinds import Duration
 
 CONSUME_COUNT: Final = 256
 """Messages that an iterator takes from its group at once; it gives back what it did not yield."""

@@ -15,6 +15,9 @@ from timerstore.aio.batches import Delivery
 from timerstore.aio.handlers import Handlers
 from timerstore.aio.loopsource import LoopSource
 from timerstore.aio.loopstore import TimerStore
+from timerstore.calls.consuming.constants import LISTED_MAX
+from timerstore.calls.consuming.dead_letters import DeadLetter
+from timerstore.calls.consuming.starting import Start
 from timerstore.consumer.consumersettings import ConsumerSettings, Ordered
 from timerstore.consumer.hooks import Hook
 from timerstore.consumer.retry_rules import Retry
@@ -28,13 +31,10 @@ from timerstore.consumer.running import (
 )
 from timerstore.consumer.subscription import check_takes_one
 from timerstore.consumer.workings import Workings
-from timerstore.consuming.constants import LISTED_MAX
-from timerstore.consuming.dead_letters import DeadLetter
-from timerstore.consuming.starting import Start
 from timerstore.errors import InvalidArgumentError, TimerStoreError
-from timerstore.ground.arguments import check_topic_to_consume
-from timerstore.ground.kinds import Duration, check_bool, check_duration, check_int, check_kind
-from timerstore.ground.no_pickle import Stays
+from timerstore.values.arguments import check_topic_to_consume
+from timerstore.values.kinds import Duration, check_bool, check_duration, check_int, check_kind
+from timerstore.values.no_pickle import Stays
 
 log = logging.getLogger("timerstore")
 

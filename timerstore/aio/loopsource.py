@@ -8,10 +8,10 @@ from typing import Any
 
 from timerstore.aio.batches import LoopRun
 from timerstore.aio.side import LoopSide
+from timerstore.calls.consuming.group import Group
 from timerstore.consumer.consumersettings import ConsumerSettings
 from timerstore.consumer.storesource import StoreSource
 from timerstore.consumer.subscription import LimitedSubscription, Task
-from timerstore.consuming.group import Group
 
 
 class LoopSource(StoreSource):

@@ -16,15 +16,15 @@ import pyarrow as pa
 
 from timerstore.aio.batches import PULL_COUNT_MAX, Batch, LoopRun, Messages, next_run
 from timerstore.aio.side import LoopSide
-from timerstore.consuming import consuming
+from timerstore.calls.consuming import consuming
+from timerstore.calls.pending.is_pending import is_foreign
+from timerstore.calls.pending.timers import Timer
 from timerstore.errors import TimerStoreError
-from timerstore.ground.kinds import Duration, check_int, check_timeout
-from timerstore.ground.no_pickle import Stays
-from timerstore.ground.values import json_body
-from timerstore.pending.is_pending import is_foreign
-from timerstore.pending.timers import Timer
 from timerstore.store import store
-from timerstore.watching.calls import AnyStore
+from timerstore.values.kinds import Duration, check_int, check_timeout
+from timerstore.values.no_pickle import Stays
+from timerstore.values.values import json_body
+from timerstore.watching.any_store import AnyStore
 
 P = ParamSpec("P")
 R = TypeVar("R")

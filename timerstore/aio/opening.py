@@ -11,11 +11,11 @@ from typing import Any
 
 from timerstore.aio.loopstore import TimerStore
 from timerstore.aio.side import LoopSide, new_pool
-from timerstore.ground.config import Config
-from timerstore.ground.kinds import check_kind
 from timerstore.services.world.clock import ManualClock
-from timerstore.serving.opening import open as open_store
+from timerstore.share.opening import open as open_store
 from timerstore.store.store import TimerStore as PlainStore
+from timerstore.values.config import Config
+from timerstore.values.kinds import check_kind
 
 
 class Opening:

@@ -21,8 +21,8 @@ from typing import Final, ParamSpec, TypeVar
 
 from timerstore.aio.commits import Commits
 from timerstore.aio.wakeups import Arrivals, Wakeups
+from timerstore.calls.putting.admission import WouldWaitError
 from timerstore.errors import TimerStoreError
-from timerstore.putting.admission import WouldWaitError
 from timerstore.store.store import TimerStore
 
 P = ParamSpec("P")

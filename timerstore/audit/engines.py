@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import pyarrow as pa
 
-from timerstore.backups.lookat import look_at
+from timerstore.copies.lookat import look_at
 from timerstore.tables.bounds import Bounds
 from timerstore.tables.reading import read_store
 

@@ -19,8 +19,8 @@ from timerstore.audit.engines import Engine
 from timerstore.audit.meeting import INTEGRITY
 from timerstore.audit.rule import DISTRIBUTION_RULES, Limits, Rule, made_for, read_rule, sql_files
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.kinds import check_path, meant
 from timerstore.tables.schema import STORE, TABLES, arrow_schema
+from timerstore.values.kinds import check_path, meant
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,60}")
 _WORD: Final = re.compile(r"\w+")

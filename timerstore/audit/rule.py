@@ -26,7 +26,7 @@ from importlib.resources.abc import Traversable
 from typing import Final, NamedTuple
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.kinds import meant
+from timerstore.values.kinds import meant
 
 NEVER: Final = math.inf
 _KEYS: Final = (

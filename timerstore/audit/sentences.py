@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from string import Formatter
 from typing import Any, Final
 
-from timerstore.ground.amounts import SECOND_MS, counted, rough_span, share, shown_bytes
-from timerstore.ground.moments import moment
+from timerstore.values.amounts import SECOND_MS, counted, rough_span, share, shown_bytes
+from timerstore.values.moments import moment
 
 _FORMS: Final[Mapping[str, Callable[[Any], str]]] = {
     "bytes": lambda count: shown_bytes(int(count)),

@@ -20,11 +20,11 @@ from timerstore.cli.output import Output, shown_here
 from timerstore.cli.status import MEANING, Status, status_of
 from timerstore.cli.times import Instant, now_ms, parse_instant
 from timerstore.errors import TimerStoreError
-from timerstore.ground.amounts import shown_from
 from timerstore.timelog.files.smallfile import read_small
+from timerstore.values.amounts import shown_from
 
 if TYPE_CHECKING:
-    from timerstore.ground.config import Config
+    from timerstore.values.config import Config
 
 OWN_ERROR = (
     "timerstore: this is a fault of timerstore, not yours: {}. Please report it, with the lines "
@@ -209,7 +209,7 @@ def _tell(out: Output, error: Exception) -> Status:
 
 def settings(config_file: Path | None) -> Config:
     """Return the settings of a file, or of the environment."""
-    from timerstore.ground.config import Config
+    from timerstore.values.config import Config
 
     return Config.from_env() if config_file is None else Config.from_toml(config_file)
 

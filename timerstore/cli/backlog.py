@@ -20,8 +20,8 @@ from timerstore.cli.app import (
 )
 from timerstore.cli.open_store import changing, check_known, looking
 from timerstore.cli.output import Columns
-from timerstore.ground.amounts import shown_span
-from timerstore.ground.moments import shown_time
+from timerstore.values.amounts import shown_span
+from timerstore.values.moments import shown_time
 
 NOBODY = "(nobody)"
 """In place of a group's name: no group has ever read the topic."""

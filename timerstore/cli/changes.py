@@ -28,10 +28,10 @@ from timerstore.cli.output import Output
 from timerstore.cli.status import TOO_LATE
 from timerstore.cli.times import Instant, now_ms, parse_delay
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.moments import shown_time
+from timerstore.values.moments import shown_time
 
 if TYPE_CHECKING:
-    from timerstore.watching.calls import AnyStore
+    from timerstore.watching.any_store import AnyStore
 
 _VERDICTS = {True: "cancelled", False: "too late"}
 AT_ONCE = 10_000
@@ -181,7 +181,7 @@ def put_lines(out: Output, store: AnyStore, options: dict[str, Any]) -> None:
 
 def show_ids(out: Output, ids: Iterable[str]) -> None:
     """Write ids, one a line."""
-    from timerstore.ground.ids import parse_id
+    from timerstore.values.ids import parse_id
 
     for id in ids:
         if out.as_json:
@@ -258,7 +258,7 @@ def cancel_found(
     dry_run: bool,
 ) -> int:
     """Cancel all of a topic, or those with a key, or whose key begins so; return how many."""
-    from timerstore.serving.opening import open as open_store
+    from timerstore.share.opening import open as open_store
 
     ids: list[str] = []
     if key is None or dry_run:

@@ -21,11 +21,11 @@ from timerstore.cli.open_store import held_by
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.amounts import shown_bytes
-from timerstore.ground.moments import shown_time
+from timerstore.values.amounts import shown_bytes
+from timerstore.values.moments import shown_time
 
 if TYPE_CHECKING:
-    from timerstore.backups.report import VerifyReport
+    from timerstore.copies.report import VerifyReport
     from timerstore.validation import Validation
 
 EXAMPLES_SHOWN = 3
@@ -86,7 +86,7 @@ def verify(
     Example: timerstore verify timers/
     """
     with answering(as_json=as_json) as out:
-        from timerstore.backups.destination import is_address
+        from timerstore.copies.destination import is_address
 
         as_of_ms = None if is_address(path) else tell_live(out, Path(path))
         from timerstore.offline.verify import verify as run

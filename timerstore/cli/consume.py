@@ -12,10 +12,10 @@ from timerstore.cli.changes import DryRun
 from timerstore.cli.open_store import check_known, never_seen, open_still, open_to_change
 from timerstore.cli.output import Output, body_field, shown_body
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.moments import shown_time
+from timerstore.values.moments import shown_time
 
 if TYPE_CHECKING:
-    from timerstore.consuming.delivery import Batch, Delivery
+    from timerstore.calls.consuming.delivery import Batch, Delivery
 
 PULL_COUNT = 512
 TopicToRead = Annotated[

@@ -28,11 +28,11 @@ from timerstore.cli.output import (
 )
 from timerstore.cli.status import TOO_LATE
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.amounts import shown_from
-from timerstore.ground.moments import shown_time
+from timerstore.values.amounts import shown_from
+from timerstore.values.moments import shown_time
 
 if TYPE_CHECKING:
-    from timerstore.consuming.dead_letters import DeadLetter
+    from timerstore.calls.consuming.dead_letters import DeadLetter
 
 WIDE = 110
 """A terminal of so many columns has room for key, tag and body beside the error."""

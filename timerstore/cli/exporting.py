@@ -11,7 +11,7 @@ import typer
 from timerstore.cli.app import CHECK, AsJson, ConfigFile, StorePath, answering, app, settings
 from timerstore.cli.checking import tell_live
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.durably import appearing
+from timerstore.values.durably import appearing
 
 # As in tables/exported.py and offline/export.py, which --help need not load.
 TableName = Literal["pending", "fired", "messages"]

@@ -27,7 +27,7 @@ from timerstore.cli.rows import Columns, Row, read_chunks
 from timerstore.cli.times import now_ms
 
 if TYPE_CHECKING:
-    from timerstore.watching.calls import AnyStore
+    from timerstore.watching.any_store import AnyStore
 
 _LOOKS_APART_S = 0.5
 

@@ -31,14 +31,14 @@ from timerstore.cli.status import DAMAGED
 from timerstore.cli.times import parse_delay
 from timerstore.cli.until_signal import told_to_end
 from timerstore.errors import InvalidArgumentError, StoreLockedError
-from timerstore.ground.amounts import shown_bytes
-from timerstore.ground.moments import shown_time
+from timerstore.values.amounts import shown_bytes
+from timerstore.values.moments import shown_time
 from timerstore.watching.sections import Fact, Page, disk_facts
 
 if TYPE_CHECKING:
-    from timerstore.backups.points import BackupPoint
-    from timerstore.backups.restore import RestoreReport
-    from timerstore.backups.taken import BackupReport
+    from timerstore.copies.points import BackupPoint
+    from timerstore.copies.restore import RestoreReport
+    from timerstore.copies.taken import BackupReport
     from timerstore.offline.salvage import SalvageReport
 
 
@@ -69,7 +69,7 @@ def backup(
     Example: timerstore backup timers/ backup/ --keep 48
     """
     with answering(as_json=as_json) as out:
-        from timerstore.backups.backup import backup as run
+        from timerstore.copies.backup import backup as run
 
         with out.progress(f"backing up {path}", "bytes") as update:
             report = run(path, dest, keep=keep, config=settings(config), progress=update)
@@ -102,9 +102,9 @@ def follow(
     Example: timerstore follow timers/ s3://bucket/timers --every 1s
     """
     with answering(as_json=False) as out:
-        from timerstore.backups.destination import find_destination
-        from timerstore.backups.follow_status import forget_status
-        from timerstore.backups.follower import Follower
+        from timerstore.copies.destination import find_destination
+        from timerstore.copies.follow_status import forget_status
+        from timerstore.copies.follower import Follower
 
         if forget:
             known = forget_status(path, find_destination(dest).key)
@@ -142,8 +142,8 @@ def standby(
     Example: timerstore standby s3://bucket/timers local/
     """
     with answering(as_json=False) as out:
-        from timerstore.backups.destination import find_destination
-        from timerstore.backups.standby import Standby
+        from timerstore.copies.destination import find_destination
+        from timerstore.copies.standby import Standby
 
         waiting_s = max(parse_delay(every).total_seconds(), 0.01)
         keeper = Standby(local, find_destination(dest), dest)
@@ -185,7 +185,7 @@ def promote(
     Example: timerstore promote local/
     """
     with answering(as_json=as_json) as out:
-        from timerstore.backups.promote import promote as run
+        from timerstore.copies.promote import promote as run
 
         with out.progress(f"promoting {local}"):
             report = run(local, fenced=not no_fence, config=settings(config))
@@ -220,8 +220,8 @@ def restore(
     Example: timerstore restore backup/ restored/ --at "yesterday 15:00"
     """
     with answering(as_json=as_json) as out:
-        from timerstore.backups.restore import backup_points
-        from timerstore.backups.restore import restore as run
+        from timerstore.copies.restore import backup_points
+        from timerstore.copies.restore import restore as run
 
         at_ms = read_instant(out, at, "--at")
         if dest is None:
@@ -249,7 +249,7 @@ def salvage(
     Example: timerstore salvage broken/ salvaged/
     """
     with answering(as_json=as_json) as out:
-        from timerstore.backups.destination import is_address
+        from timerstore.copies.destination import is_address
 
         who = None if is_address(path) else held_by(Path(path))
         if who is not None:
@@ -310,7 +310,7 @@ def handover(path: StorePath, as_json: AsJson = False, config: ConfigFile = None
     with answering(as_json=as_json) as out, open_to_change(path, config) as store:
         with out.progress("handing over"):
             until_ms = store.handover()
-        from timerstore.closing.broker_files import CONFIG_FILE
+        from timerstore.store.broker_files import CONFIG_FILE
 
         settings = str(path / CONFIG_FILE)
         commands = _commands(path / CONFIG_FILE)

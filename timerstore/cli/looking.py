@@ -34,14 +34,14 @@ from timerstore.cli.output import (
 )
 from timerstore.cli.status import TOO_LATE
 from timerstore.cli.times import parse_delay
-from timerstore.control.wire import to_json
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.amounts import shown_from
-from timerstore.ground.moments import shown_time
+from timerstore.share.wire import to_json
+from timerstore.values.amounts import shown_from
+from timerstore.values.moments import shown_time
 from timerstore.watching.sections import Fact, sections
 
 if TYPE_CHECKING:
-    from timerstore.pending.timers import Timer
+    from timerstore.calls.pending.timers import Timer
 
 
 Limit = Annotated[
@@ -248,7 +248,7 @@ def get_key(look: Look, topic: str | None, key: str) -> Timer | None:
 
 def offset_of(id: str) -> int | None:
     """Return where in the commit log a timer was put, as its id says; None of a broker's id."""
-    from timerstore.ground.ids import parse_id
+    from timerstore.values.ids import parse_id
 
     parsed = parse_id(id)
     return None if parsed is None else parsed.offset

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 from timerstore.cli.app import settings
 from timerstore.cli.output import Output
 from timerstore.cli.times import now_ms
-from timerstore.control.asking import Owner, find_owner
 from timerstore.errors import (
     InvalidArgumentError,
     NotAStoreError,
@@ -27,13 +26,14 @@ from timerstore.errors import (
     StoreClosedError,
     TimerStoreError,
 )
-from timerstore.ground.kinds import check_path, unknown_name
-from timerstore.ground.moments import shown_time
+from timerstore.share.asking import Owner, find_owner
+from timerstore.values.kinds import check_path, unknown_name
+from timerstore.values.moments import shown_time
 
 if TYPE_CHECKING:
-    from timerstore.pending.timers import Timer
+    from timerstore.calls.pending.timers import Timer
     from timerstore.store.store import TimerStore
-    from timerstore.watching.calls import AnyStore
+    from timerstore.watching.any_store import AnyStore
 else:  # it loads NumPy and Arrow, for which a command that asks an owner need not wait
     AnyStore = object
 
@@ -89,7 +89,7 @@ class OwnersStore(AnyStore):
 
     def pending_columns(self, **given: Any) -> Any:
         """Return pending timers as a table."""
-        from timerstore.serving.framecolumns import read_table
+        from timerstore.share.framecolumns import read_table
 
         return read_table(self._owner.ask("pending_columns", **given)[1])
 
@@ -124,7 +124,7 @@ class Look(AnyStore):
     @cached_property
     def files(self) -> TimerStore:
         """The store, opened from its files to be looked at."""
-        from timerstore.serving import opening
+        from timerstore.share import opening
 
         config = settings(self._config_file)
         store = opening.open(self._path, read_only=True, config=config)
@@ -229,8 +229,8 @@ def looking(out: Output, path: str | Path, config_file: Path | None = None) -> I
 @contextmanager
 def _fetched(out: Output, address: str | Path) -> Iterator[Path]:
     """Lay down the last point of a backup, for as long as the block runs; say of when it is."""
-    from timerstore.backups.asfolder import as_folder
-    from timerstore.backups.destination import shown_place
+    from timerstore.copies.asfolder import as_folder
+    from timerstore.copies.destination import shown_place
 
     with ExitStack() as stack:
         with out.progress(f"fetching {address}", "bytes") as update:
@@ -269,7 +269,7 @@ def open_to_change(
 
     `is_bulk`: what is put need not be durable before `flush`.
     """
-    from timerstore.serving import opening
+    from timerstore.share import opening
 
     if not create:
         check_is_there(path)

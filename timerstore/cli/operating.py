@@ -12,10 +12,10 @@ from timerstore.cli.open_store import check_is_there, held_by
 from timerstore.cli.output import Output, shown_here
 from timerstore.cli.status import DAMAGED, WARNED, Status
 from timerstore.cli.times import now_ms, parse_delay, parse_instant
-from timerstore.control.asking import Owner, find_owner
 from timerstore.errors import InvalidArgumentError, StoreLockedError
-from timerstore.ground.amounts import shown_from
-from timerstore.ground.moments import shown_time
+from timerstore.share.asking import Owner, find_owner
+from timerstore.values.amounts import shown_from
+from timerstore.values.moments import shown_time
 
 What = Annotated[
     str, typer.Argument(metavar="WHAT", help="firing, putting or consuming.", show_default=False)

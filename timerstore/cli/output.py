@@ -29,7 +29,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from timerstore.cli.status import Status
-from timerstore.ground.amounts import shown, shown_bytes
+from timerstore.values.amounts import shown, shown_bytes
 from timerstore.watching.sections import Line, Page, drawn_facts, drawn_table, plain_lines
 
 _GAP = 2

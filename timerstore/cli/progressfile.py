@@ -26,8 +26,8 @@ from timerstore.errors import (
     StoreLockedError,
     TimerStoreError,
 )
-from timerstore.ground.durably import write_durably
 from timerstore.timelog.files.smallfile import read_small
+from timerstore.values.durably import write_durably
 
 _PIECE_BYTES = 1 << 20
 
@@ -163,9 +163,9 @@ def puts_behind(path: Path, log_end: int, due_ms: set[int]) -> Iterator[tuple[Ro
     """
     import numpy as np
 
-    from timerstore.ground.ids import parse_id
     from timerstore.timelog.bytes.decode import decode_message, user_properties
     from timerstore.timelog.reading.reader import StoreReader
+    from timerstore.values.ids import parse_id
 
     reader = StoreReader(path, np.zeros(0, np.int64))
     if log_end < reader.commitlog.start:

@@ -149,7 +149,7 @@ _VALUES: Final = {"jsonl": _json_lines, "csv": _csv, "parquet": _parquet, "arrow
 
 
 def _row(values: dict[str, Any], columns: Columns, topic: str, base_ms: int) -> Row:
-    from timerstore.ground.arguments import check_due_ms, check_topic, encode_properties
+    from timerstore.values.arguments import check_due_ms, check_topic, encode_properties
 
     def value(names: tuple[str, ...]) -> Any:
         return next((values[name] for name in names if values.get(name) is not None), None)

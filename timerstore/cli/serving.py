@@ -46,7 +46,7 @@ def serve(
         told_to_end() as came,
         open_to_change(path, config, create=True) as store,
     ):
-        from timerstore.serving.server import serve as let_others_use
+        from timerstore.share.server import serve as let_others_use
 
         if metrics is not None:
             _show_metrics(store, metrics)

@@ -12,8 +12,8 @@ from timerstore.cli.app import LOOK, AsJson, OfTopic, StorePath, answering, app
 from timerstore.cli.operating import owner_of
 from timerstore.cli.output import Output, body_field, shown_body, whole_text
 from timerstore.errors import NotAStoreError
-from timerstore.ground.amounts import shown
-from timerstore.ground.moments import shown_time
+from timerstore.values.amounts import shown
+from timerstore.values.moments import shown_time
 
 LOOK_S = 0.2
 ROWS_AT_ONCE = 2_000

@@ -21,8 +21,8 @@ from timerstore.cli.app import LOOK, AsJson, StorePath, answering, app
 from timerstore.cli.operating import owner_of
 from timerstore.cli.output import styled
 from timerstore.errors import NotAStoreError
-from timerstore.ground.amounts import short_count, shown, shown_span
-from timerstore.ground.moments import shown_time
+from timerstore.values.amounts import short_count, shown, shown_span
+from timerstore.values.moments import shown_time
 from timerstore.watching.sections import (
     Earlier,
     Line,
@@ -33,7 +33,7 @@ from timerstore.watching.sections import (
 )
 
 if TYPE_CHECKING:
-    from timerstore.control.asking import Owner
+    from timerstore.share.asking import Owner
 
 _QUIT = ("q", "Q", "\x1b", "\x03")
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"

@@ -10,6 +10,10 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Final, Self, TypeVar, cast
 
+from timerstore.calls.consuming.constants import LISTED_MAX
+from timerstore.calls.consuming.dead_letters import DeadLetter
+from timerstore.calls.consuming.starting import Start
+from timerstore.calls.pending.found import first_due_ms
 from timerstore.consumer.consumersettings import ConsumerSettings, Ordered
 from timerstore.consumer.hooks import Hook
 from timerstore.consumer.running import (
@@ -24,19 +28,15 @@ from timerstore.consumer.storesource import StoreSource
 from timerstore.consumer.subscription import Handler, check_handler
 from timerstore.consumer.threads import Threads
 from timerstore.consumer.workings import CLOSED, NEW, STARTED, Workings, source_of
-from timerstore.consuming.constants import LISTED_MAX
-from timerstore.consuming.dead_letters import DeadLetter
-from timerstore.consuming.starting import Start
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError, TimerStoreError
-from timerstore.ground.arguments import check_topic_to_consume
-from timerstore.ground.kinds import Duration, check_bool, check_duration, check_int
-from timerstore.ground.no_pickle import Closes
-from timerstore.pending.found import first_due_ms
 from timerstore.services.engine.holds import while_held
 from timerstore.services.world.clock import ManualClock, attend, leave
-from timerstore.watching.calls import AnyStore
-from timerstore.watching.commoncalls import CommonCalls
+from timerstore.values.arguments import check_topic_to_consume
+from timerstore.values.kinds import Duration, check_bool, check_duration, check_int
+from timerstore.values.no_pickle import Closes
+from timerstore.watching.any_store import AnyStore
+from timerstore.watching.common_calls import CommonCalls
 
 log = logging.getLogger("timerstore")
 

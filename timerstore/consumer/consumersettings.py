@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Literal
 
+from timerstore.calls.consuming.starting import Start, check_start
 from timerstore.consumer.hooks import Hook
 from timerstore.consumer.retry_rules import check_backoff
-from timerstore.consuming.starting import Start, check_start
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.arguments import check_group
-from timerstore.ground.kinds import Duration, check_bool, check_int, check_kind, check_list
 from timerstore.timelog.bytes.limits import GROUP_BYTES_MAX
+from timerstore.values.arguments import check_group
+from timerstore.values.kinds import Duration, check_bool, check_int, check_kind, check_list
 
 ATTEMPTS_MAX: Final = 1 << 30
 PULL_COUNT_MAX: Final = 4_096

@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
+from timerstore.calls.consuming.constants import DEAD, Wait
+from timerstore.calls.consuming.delivery import Delivery
+from timerstore.calls.consuming.failures import Failure, said_by
 from timerstore.consumer.hooks import call_after, call_before
 from timerstore.consumer.messagesource import Source
 from timerstore.consumer.retry_rules import TIMEOUT_LEVEL, Outcome, Retry, wait_after
 from timerstore.consumer.subscription import Subscription, Task
-from timerstore.consuming.constants import DEAD, Wait
-from timerstore.consuming.delivery import Delivery
-from timerstore.consuming.failures import Failure, said_by
 from timerstore.errors import StoreClosedError, TimerStoreError
-from timerstore.ground.arguments import given_delay
-from timerstore.ground.moments import shown_time
 from timerstore.jit.guards import Lock
+from timerstore.values.arguments import given_delay
+from timerstore.values.moments import shown_time
 
 log = logging.getLogger("timerstore")
 

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
+from timerstore.calls.consuming.delivery import Delivery
 from timerstore.consumer.retry_rules import Outcome
-from timerstore.consuming.delivery import Delivery
 
 log = logging.getLogger("timerstore")
 

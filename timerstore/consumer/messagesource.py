@@ -3,7 +3,7 @@
 A consumer is handlers by rules (`Handling`), one `Subscription` for each topic, and who calls the
 handlers: threads, a loop's tasks, a step. What they need of a store is a source, of which there are
 four: an open store (`storesource.py`), the same in an event loop (`aio/loopsource.py`), a client
-(`serving/clientrun.py`), a cluster (`rocketmq/clustersource.py`); what the last two have in
+(`share/clientrun.py`), a cluster (`rocketmq/clustersource.py`); what the last two have in
 common is in `remotesource.py`. What was pulled is a `HandedOut`, which knows by itself how it is
 acknowledged, sent back, or given back.
 
@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from timerstore.calls.consuming.constants import Wait
+from timerstore.calls.consuming.grouptally import GroupTally
 from timerstore.consumer.consumersettings import ConsumerSettings
 from timerstore.consumer.subscription import Subscription, Task
-from timerstore.consuming.constants import Wait
-from timerstore.consuming.grouptally import GroupTally
 from timerstore.services.world.background import Failure
 from timerstore.watching.groups import GroupStats
 

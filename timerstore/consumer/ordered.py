@@ -2,7 +2,7 @@
 
 What fails is held back in memory: it is handed out, and not acknowledged, so the queue's offset
 stays before it, and after a crash it comes first again. What was done behind it is kept with the
-offset, how often it failed beside the groups' counters (`consuming/tallyfile.py`).
+offset, how often it failed beside the groups' counters (`calls/consuming/tallyfile.py`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import Final
 
+from timerstore.calls.consuming.constants import Wait
+from timerstore.calls.consuming.consuming import Consuming
+from timerstore.calls.consuming.failures import first_failed_ms
+from timerstore.calls.consuming.run import Run
+from timerstore.calls.consuming.sendback import wait_ms
 from timerstore.consumer.consumersettings import Ordered
 from timerstore.consumer.order import Lines, line_of
 from timerstore.consumer.subscription import Handler, Held, LimitedSubscription, Limits, Task
-from timerstore.consuming.constants import Wait
-from timerstore.consuming.consuming import Consuming
-from timerstore.consuming.failures import first_failed_ms
-from timerstore.consuming.run import Run
-from timerstore.consuming.sendback import wait_ms
 from timerstore.errors import InvalidArgumentError
 
 log = logging.getLogger("timerstore")

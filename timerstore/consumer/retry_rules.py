@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Self
 
-from timerstore.consuming.constants import DEAD, Wait
+from timerstore.calls.consuming.constants import DEAD, Wait
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.arguments import given_delay
-from timerstore.ground.kinds import Duration, as_int, check_duration, check_kind, check_list
+from timerstore.values.arguments import given_delay
+from timerstore.values.kinds import Duration, as_int, check_duration, check_kind, check_list
 
 FIRST_LEVEL: Final = 3
 """The delay level after the first failure; each further one waits a level more."""

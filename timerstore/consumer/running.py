@@ -16,8 +16,8 @@ from typing import Any, Final, Self
 
 from timerstore.consumer.workings import Workings
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.kinds import Duration, check_duration
 from timerstore.services.world.background import Flag
+from timerstore.values.kinds import Duration, check_duration
 from timerstore.watching.groups import GroupStats
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)

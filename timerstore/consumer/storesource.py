@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from timerstore.calls.consuming.constants import Wait, dead_topic
+from timerstore.calls.consuming.consuming import Consuming
+from timerstore.calls.consuming.group import Group
+from timerstore.calls.consuming.grouptally import GroupTally
+from timerstore.calls.consuming.sendback import wait_durable, wait_ms
+from timerstore.calls.consuming.starting import begin_groups
 from timerstore.consumer.consumersettings import ConsumerSettings
 from timerstore.consumer.messagesource import Source, Waiter
 from timerstore.consumer.ordered import OrderedSubscription, ordered_limits
 from timerstore.consumer.subscription import Held, LimitedSubscription, Limits, Task
-from timerstore.consuming.constants import Wait, dead_topic
-from timerstore.consuming.consuming import Consuming
-from timerstore.consuming.group import Group
-from timerstore.consuming.grouptally import GroupTally
-from timerstore.consuming.sendback import wait_durable, wait_ms
-from timerstore.consuming.starting import begin_groups
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError
 from timerstore.services.world.background import Failure

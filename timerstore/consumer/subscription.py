@@ -15,19 +15,19 @@ from typing import Any, Final
 
 import numpy as np
 
+from timerstore.calls.consuming.constants import Wait
+from timerstore.calls.consuming.consuming import Consuming
+from timerstore.calls.consuming.cursors import QueueCursor
+from timerstore.calls.consuming.delivery import Delivery, HandedOut
+from timerstore.calls.consuming.group import Group
+from timerstore.calls.consuming.grouptally import GroupTally
+from timerstore.calls.consuming.retries import RetryCursor
+from timerstore.calls.consuming.run import Run
 from timerstore.consumer.retry_rules import Retry
-from timerstore.consuming.constants import Wait
-from timerstore.consuming.consuming import Consuming
-from timerstore.consuming.cursors import QueueCursor
-from timerstore.consuming.delivery import Delivery, HandedOut
-from timerstore.consuming.group import Group
-from timerstore.consuming.grouptally import GroupTally
-from timerstore.consuming.retries import RetryCursor
-from timerstore.consuming.run import Run
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, StoreClosedError
-from timerstore.ground.config import Config
 from timerstore.jit.guards import RLock
 from timerstore.timelog.bytes.text import java_hash_of
+from timerstore.values.config import Config
 
 log = logging.getLogger("timerstore")
 

@@ -11,7 +11,7 @@ from timerstore.consumer.storesource import StoreSource
 from timerstore.consumer.subscription import Subscription
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.arguments import check_topic_to_consume
+from timerstore.values.arguments import check_topic_to_consume
 
 NEW, STARTED, CLOSED = "new", "started", "closed"
 

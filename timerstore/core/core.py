@@ -34,7 +34,6 @@ from timerstore.errors import (
     StoreFullError,
     TimerStoreError,
 )
-from timerstore.ground.config import Config
 from timerstore.jit.guards import RLock
 from timerstore.jit.locks import Gate
 from timerstore.services.broker.new_index import remove_index
@@ -52,6 +51,7 @@ from timerstore.services.world.world import WAITER_COUNT_MAX
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.lockfile import LockFile
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, Stage, new_stage
+from timerstore.values.config import Config
 
 log = logging.getLogger("timerstore")
 

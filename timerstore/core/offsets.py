@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from timerstore.ground.ranges import Ranges, merged
 from timerstore.jit.guards import Lock
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import read_json, understood, whole, write_json
 from timerstore.timelog.files.names import INT32_MAX, INT64_MAX
 from timerstore.timelog.writing.consumequeue import ConsumeQueues
+from timerstore.values.ranges import Ranges, merged
 
 AHEAD: Final = "timerstoreDoneAhead"
 """Beside a broker's table: what is done behind a committed index, [start, stop) each. By the same

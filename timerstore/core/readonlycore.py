@@ -30,7 +30,6 @@ from timerstore.errors import (
     NotAStoreError,
     TimerStoreError,
 )
-from timerstore.ground.config import Config
 from timerstore.jit.host import open_in_memory
 from timerstore.jit.mapping import PAGE_BYTES, MapOwner, map_bytes, pages_in_memory
 from timerstore.jit.record import Bytes
@@ -53,6 +52,7 @@ from timerstore.timelog.files.steady import (
     tries,
 )
 from timerstore.timelog.reading.reader import read_sizes
+from timerstore.values.config import Config
 
 REASON: Final = (
     "This store was opened with read_only=True, and the call would change it. Open the store "

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from timerstore.errors import CorruptStoreError
-from timerstore.ground.moments import moment
 from timerstore.jit.guards import RLock
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import (
@@ -24,6 +23,7 @@ from timerstore.timelog.files.jsonfile import (
     whole,
     write_json,
 )
+from timerstore.values.moments import moment
 
 Paused = Literal["putting", "firing", "consuming"]
 SWITCHES_FILE: Final = "config/switches.json"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from timerstore.ground.ids import Int64s
+from timerstore.values.ids import Int64s
 
 _NONE = np.zeros(0, np.int64)
 

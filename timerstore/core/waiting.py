@@ -14,12 +14,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from timerstore.ground.inloop import note_blocking
 from timerstore.jit.guards import RLock
 from timerstore.jit.host import drain_event, wake_event
 from timerstore.jit.record import Words
 from timerstore.services.world.world import WAITER_COUNT_MAX
 from timerstore.timelog.files.ownedfile import EventFile
+from timerstore.values.inloop import note_blocking
 
 
 class Waiter:

@@ -19,10 +19,8 @@ from typing import IO, Any, Final, Literal, get_args
 
 import pyarrow as pa
 
-from timerstore.backups.lookat import look_at
+from timerstore.copies.lookat import look_at
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
-from timerstore.ground.config import Config
-from timerstore.ground.kinds import check_choice, check_kind, check_path
 from timerstore.tables.commitlog import BATCH_BYTES, MessageRows, pieces, read_log
 from timerstore.tables.exported import MAKERS, SCHEMAS, Table
 from timerstore.tables.places import settled
@@ -30,6 +28,8 @@ from timerstore.tables.timertable import find_pending, read_timers
 from timerstore.tables.view import StoreView, UpTo, view_whole
 from timerstore.timelog.files.oserrors import told_of
 from timerstore.timelog.reading.reader import Fault
+from timerstore.values.config import Config
+from timerstore.values.kinds import check_choice, check_kind, check_path
 
 Format = Literal["jsonl", "csv", "arrow", "parquet"]
 Progress = Callable[[int, int | None], None]

@@ -14,10 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from timerstore.backups.report import Problem
+from timerstore.copies.report import Problem
 from timerstore.core.offsets import ConsumerOffsets
 from timerstore.errors import CorruptStoreError, NotAStoreError, TimerStoreError
-from timerstore.ground.config import Config
 from timerstore.timelog.files.checkpoint import TimerCheckpoint, decode_checkpoint
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.identity import Identity, find_identity
@@ -25,6 +24,7 @@ from timerstore.timelog.files.jsonfile import check_seal, read_json
 from timerstore.timelog.files.names import segment_name, segment_offset
 from timerstore.timelog.files.smallfile import read_small
 from timerstore.timelog.files.steady import list_names, ranges_of, read_file
+from timerstore.values.config import Config
 
 _PIECE_BYTES: Final = 1 << 20
 _SECTOR_BYTES: Final = 4_096

@@ -16,14 +16,12 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.backups.asfolder import as_folder
-from timerstore.backups.building import bring_to_life, built_beside, write_files
-from timerstore.backups.destination import Place, shown_place
-from timerstore.backups.progress import Progress, Summed
-from timerstore.backups.report import Problem, Report, shown_problems
-from timerstore.backups.snapshot import refuse_inside
-from timerstore.ground.config import Config
-from timerstore.ground.kinds import check_kind, check_path
+from timerstore.copies.asfolder import as_folder
+from timerstore.copies.building import bring_to_life, built_beside, write_files
+from timerstore.copies.destination import Place, shown_place
+from timerstore.copies.progress import Progress, Summed
+from timerstore.copies.report import Problem, Report, shown_problems
+from timerstore.copies.snapshot import refuse_inside
 from timerstore.offline.leftovers import Leftovers, copy_log, look_at, sizes_for, small_files
 from timerstore.offline.lostranges import LogFound, cover, find_ranges
 from timerstore.offline.verify import verify
@@ -38,6 +36,8 @@ from timerstore.timelog.files.oserrors import telling, told_of
 from timerstore.timelog.files.steady import read_file
 from timerstore.timelog.reading.pastdamage import sound_messages
 from timerstore.timelog.reading.reader import Fault, StoreReader
+from timerstore.values.config import Config
+from timerstore.values.kinds import check_kind, check_path
 
 GROUP: Final = "salvage"
 """It has read the fillers, so that they keep no segment."""

@@ -14,14 +14,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from timerstore.backups.asfolder import as_folder
-from timerstore.backups.destination import Place, shown_place
-from timerstore.backups.progress import Progress
-from timerstore.backups.report import PROBLEMS_MAX, Problem, VerifyReport
-from timerstore.backups.standby import standby_faults
+from timerstore.copies.asfolder import as_folder
+from timerstore.copies.destination import Place, shown_place
+from timerstore.copies.progress import Progress
+from timerstore.copies.report import PROBLEMS_MAX, Problem, VerifyReport
+from timerstore.copies.standby import standby_faults
 from timerstore.core.directory import is_standby
-from timerstore.ground.config import Config
-from timerstore.ground.kinds import check_kind, check_path
 from timerstore.tables.splits import LOG, UNITS, WHEEL, Range
 from timerstore.tables.timertable import count_pending
 from timerstore.tables.view import forget
@@ -33,6 +31,8 @@ from timerstore.validation.files import finish
 from timerstore.validation.plain import run
 from timerstore.validation.plan import Plan, Scope, make_plan
 from timerstore.validation.rules import ABOUT_BYTES, RULES
+from timerstore.values.config import Config
+from timerstore.values.kinds import check_kind, check_path
 
 _PARTS: Final = (LOG, "consumequeue", UNITS, WHEEL)
 """In the order in which what is wrong is told, behind the small files."""

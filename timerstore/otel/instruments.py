@@ -10,8 +10,8 @@ from typing import Final
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
-from timerstore.watching.calls import AnyStore
-from timerstore.watching.metrictable import METRICS, Metric, Told, read_told
+from timerstore.metrics.table import METRICS, Metric, Told, read_told
+from timerstore.watching.any_store import AnyStore
 
 PREFIX: Final = "timerstore."
 FRESH_S: Final = 0.5

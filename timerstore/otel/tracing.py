@@ -18,8 +18,8 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 from opentelemetry.util.types import AttributeValue
 
+from timerstore.calls.consuming.delivery import Delivery
 from timerstore.consumer.retry_rules import Outcome
-from timerstore.consuming.delivery import Delivery
 
 
 def with_context(properties: Mapping[str, str] | None = None) -> dict[str, str]:

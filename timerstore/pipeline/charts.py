@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from timerstore.ground.amounts import HOUR_MS, rough_span, short_count
-from timerstore.ground.moments import LAST_MS, moment
 from timerstore.jit.record import Words
+from timerstore.values.amounts import HOUR_MS, rough_span, short_count
+from timerstore.values.moments import LAST_MS, moment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,10 +11,10 @@ from timerstore.audit import DISTRIBUTION_RULES, Rule
 from timerstore.audit.meeting import INTEGRITY
 from timerstore.audit.own import read_rules
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.kinds import meant
 from timerstore.pipeline.finding import CONSISTENCY, DISTRIBUTION, OWN
 from timerstore.pipeline.tablefiles import RUNS, read_results
 from timerstore.validation.rules import RULES
+from timerstore.values.kinds import meant
 
 _SHOWN: Final = ("store", "verdict", "value", "warn", "fail", "says")
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from timerstore.audit import Limits
-from timerstore.ground.amounts import counted
 from timerstore.validation.evidence import Example
 from timerstore.validation.result import RuleResult, Validation
+from timerstore.values.amounts import counted
 
 OK: Final = "ok"
 WARN: Final = "warn"

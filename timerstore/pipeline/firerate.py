@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.ground.config import Config
-from timerstore.ground.kinds import check_positive
 from timerstore.store.store import TimerStore
+from timerstore.values.config import Config
+from timerstore.values.kinds import check_positive
 
 COUNT: Final = 100_000
 ROUNDS: Final = 3

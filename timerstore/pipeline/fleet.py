@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from timerstore.backups.destination import is_copy
+from timerstore.copies.destination import is_copy
 from timerstore.errors import InvalidArgumentError, NotAStoreError
-from timerstore.ground.kinds import check_kind, check_list, check_path
 from timerstore.pipeline.resulttables import readable
 from timerstore.pipeline.tablefiles import quote_store
 from timerstore.tables.stores import find_stores
+from timerstore.values.kinds import check_kind, check_list, check_path
 
 _PATTERN: Final = frozenset("*?[")
 _LOGS: Final = ("commitlog", "timerlog")

@@ -19,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.amounts import DAY_MS, HOUR_MS
-from timerstore.ground.kinds import check_bool, check_int, check_kind, check_place
 from timerstore.pipeline.resulttables import FIRED_LATENESS
 from timerstore.pipeline.tablefiles import TableFiles, quote_store, remove_unfinished
 from timerstore.tables.stores import is_store
 from timerstore.timelog.files.oserrors import told_of
 from timerstore.validation.measured import Measured, lateness_told
+from timerstore.values.amounts import DAY_MS, HOUR_MS
+from timerstore.values.kinds import check_bool, check_int, check_kind, check_place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

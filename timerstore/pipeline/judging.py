@@ -15,7 +15,6 @@ import pyarrow as pa
 from timerstore.audit import DISTRIBUTION_RULES, DuckDB, Limits, OnSpark, Rule, ask, open_on
 from timerstore.audit.own import add_stores, check_rules
 from timerstore.audit.sentences import filled
-from timerstore.ground.amounts import DAY_MS
 from timerstore.pipeline.finding import DISTRIBUTION, OK, OWN, Finding, verdict_of, worst
 from timerstore.pipeline.resulttables import TABLES
 from timerstore.pipeline.runoptions import RunOptions
@@ -24,6 +23,7 @@ from timerstore.pipeline.storetables import UNREADABLE
 from timerstore.pipeline.tablefiles import TableFiles
 from timerstore.pipeline.thresholds import Thresholds
 from timerstore.validation.evidence import Example
+from timerstore.values.amounts import DAY_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,9 +7,9 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.kinds import check_kind, check_place
 from timerstore.pipeline.resulttables import TABLES, ResultTable
 from timerstore.pipeline.tablefiles import RUNS, check_run, files_of, finished_runs
+from timerstore.values.kinds import check_kind, check_place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.amounts import DAY_MS, HOUR_MS, MINUTE_MS
 from timerstore.jit.record import Words
 from timerstore.pipeline.finding import VERDICTS
 from timerstore.pipeline.tablefiles import read_results
+from timerstore.values.amounts import DAY_MS, HOUR_MS, MINUTE_MS
 
 TOPICS_SHOWN: Final = 6
 OTHERS: Final = "others"

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.kinds import meant
+from timerstore.values.kinds import meant
 
 VERSION: Final = 1
 

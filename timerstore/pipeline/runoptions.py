@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from timerstore.audit import Rule
-from timerstore.ground.config import DELAY_LEVELS
 from timerstore.pipeline.tablefiles import TableFiles
 from timerstore.pipeline.thresholds import Thresholds
 from timerstore.validation.plan import SPLIT_BYTES
+from timerstore.values.config import DELAY_LEVELS
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from timerstore.ground.amounts import counted
 from timerstore.pipeline.finding import FAIL, OK, VERDICTS, Finding, first_failing, worst
 from timerstore.pipeline.tablefiles import read_results
+from timerstore.values.amounts import counted
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING, Any
 from timerstore.audit import DISTRIBUTION_RULES
 from timerstore.audit.engines import import_duckdb
 from timerstore.audit.own import read_rules
-from timerstore.ground.config import DELAY_LEVELS
-from timerstore.ground.kinds import check_int, check_place
-from timerstore.ground.moments import LAST_MS, moment
 from timerstore.pipeline.fleet import Member, find_members
 from timerstore.pipeline.judging import Looked, check_own, judge_all
 from timerstore.pipeline.onestore import do_store
@@ -28,6 +25,9 @@ from timerstore.pipeline.tablefiles import RUNS, TableFiles, check_run, find_day
 from timerstore.pipeline.thresholds import Thresholds
 from timerstore.timelog.files.oserrors import told_of
 from timerstore.validation.plan import SPLIT_BYTES, check_options
+from timerstore.values.config import DELAY_LEVELS
+from timerstore.values.kinds import check_int, check_place
+from timerstore.values.moments import LAST_MS, moment
 from timerstore.version import __version__
 
 if TYPE_CHECKING:

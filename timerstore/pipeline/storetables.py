@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.ground.amounts import DAY_MS, HOUR_MS, MINUTE_MS
 from timerstore.jit.record import Words
 from timerstore.pipeline.resulttables import TABLES
 from timerstore.tables.bounds import java_hash
@@ -18,6 +17,7 @@ from timerstore.validation.evidence import Evidence
 from timerstore.validation.measured import Measured
 from timerstore.validation.plan import Scope
 from timerstore.validation.result import Validation
+from timerstore.values.amounts import DAY_MS, HOUR_MS, MINUTE_MS
 
 HOURS: Final = 24
 DAYS: Final = 30

@@ -27,9 +27,9 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.kinds import check_kind, check_names, check_path
 from timerstore.pipeline.resulttables import TABLES, VERSION, find_result_table
 from timerstore.timelog.files.oserrors import telling, told_of
+from timerstore.values.kinds import check_kind, check_names, check_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,10 +9,10 @@ from datetime import timedelta
 from typing import Any, Final, Literal
 
 from timerstore.errors import InvalidArgumentError, TimerStoreError
-from timerstore.ground.arguments import check_text, check_topic
-from timerstore.ground.instants import whole_ms
-from timerstore.ground.kinds import Duration, check_choice, check_duration
 from timerstore.recurring.when import Cron, Every, Schedule, read_schedule
+from timerstore.values.arguments import check_text, check_topic
+from timerstore.values.instants import whole_ms
+from timerstore.values.kinds import Duration, check_choice, check_duration
 
 TOPIC: Final = "timerstore-recurring"
 """Where jobs wait; a group of this name carries them on."""

@@ -26,15 +26,15 @@ from timerstore.errors import (
     TimerStoreError,
     TooLateError,
 )
-from timerstore.ground.ids import parse_id
-from timerstore.ground.kinds import Duration
-from timerstore.ground.no_pickle import Stays
 from timerstore.recurring.job import JOB, SCHEDULED, TOPIC, Job, Missed, name_of, new_job, read_job
 from timerstore.recurring.when import Every, Schedule
 from timerstore.services.world.background import BackgroundThread, Failure, Flag
+from timerstore.values.ids import parse_id
+from timerstore.values.kinds import Duration
+from timerstore.values.no_pickle import Stays
 
 if TYPE_CHECKING:
-    from timerstore.watching.calls import AnyStore
+    from timerstore.watching.any_store import AnyStore
 
 log = logging.getLogger("timerstore")
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.arguments import DUE_MS_MAX
-from timerstore.ground.instants import whole_ms
-from timerstore.ground.kinds import Duration, check_duration
+from timerstore.values.arguments import DUE_MS_MAX
+from timerstore.values.instants import whole_ms
+from timerstore.values.kinds import Duration, check_duration
 
 INTERVAL_MIN: Final = timedelta(milliseconds=10)
 _DAY_MS: Final = 86_400_000

@@ -14,6 +14,6 @@ It stands beside the store: it opens none. docs/howto/rocketmq.md says what is n
 """
 
 from timerstore.rocketmq.cluster import Cluster, connect
-from timerstore.watching.commoncalls import CommonCalls
+from timerstore.watching.common_calls import CommonCalls
 
 __all__ = ["Cluster", "CommonCalls", "connect"]

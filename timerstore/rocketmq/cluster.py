@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from timerstore.calls.consuming.constants import LISTED_MAX, dead_topic
+from timerstore.calls.consuming.delivery import Batch, Delivery
 from timerstore.consumer.consumersettings import ConsumerSettings
 from timerstore.consumer.messagesource import Source
-from timerstore.consuming.constants import LISTED_MAX, dead_topic
-from timerstore.consuming.delivery import Batch, Delivery
 from timerstore.errors import (
     ClusterError,
     ForkedProcessError,
@@ -23,30 +23,6 @@ from timerstore.errors import (
     StoreClosedError,
     TimerStoreError,
 )
-from timerstore.ground.arguments import (
-    Bodies,
-    Durations,
-    Instants,
-    Keys,
-    Times,
-    binary_array,
-    check_body,
-    check_due_array,
-    check_group,
-    encode_properties,
-    given_delay,
-    given_times,
-    resolve_due_ms,
-)
-from timerstore.ground.kinds import (
-    Duration,
-    check_bool,
-    check_duration,
-    check_int,
-    check_kind,
-    check_timeout,
-)
-from timerstore.ground.no_pickle import Closes
 from timerstore.jit.guards import Lock
 from timerstore.rocketmq.clientparts import broker_of
 from timerstore.rocketmq.clusterrun import ClusterRun
@@ -77,6 +53,30 @@ from timerstore.rocketmq.sending import (
     check_properties,
 )
 from timerstore.timelog.bytes import format as fmt
+from timerstore.values.arguments import (
+    Bodies,
+    Durations,
+    Instants,
+    Keys,
+    Times,
+    binary_array,
+    check_body,
+    check_due_array,
+    check_group,
+    encode_properties,
+    given_delay,
+    given_times,
+    resolve_due_ms,
+)
+from timerstore.values.kinds import (
+    Duration,
+    check_bool,
+    check_duration,
+    check_int,
+    check_kind,
+    check_timeout,
+)
+from timerstore.values.no_pickle import Closes
 
 log = logging.getLogger("timerstore")
 

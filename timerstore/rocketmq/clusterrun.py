@@ -10,15 +10,15 @@ from typing import Any, Final, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from timerstore.consuming.constants import DEAD, Wait
-from timerstore.consuming.delivery import Delivery, HandedOut
-from timerstore.consuming.failures import Failure
-from timerstore.consuming.puts import Put
+from timerstore.calls.consuming.constants import DEAD, Wait
+from timerstore.calls.consuming.delivery import Delivery, HandedOut
+from timerstore.calls.consuming.failures import Failure
+from timerstore.calls.consuming.puts import Put
 from timerstore.errors import ClusterError, InvalidArgumentError, TimerStoreError, TooLateError
-from timerstore.ground.config import Config
-from timerstore.ground.ids import Int64s, parse_id
 from timerstore.rocketmq.receiving import HIDDEN_S_MAX, Reader, hidden_s
 from timerstore.timelog.bytes.decode import Message
+from timerstore.values.config import Config
+from timerstore.values.ids import Int64s, parse_id
 
 log = logging.getLogger("timerstore")
 

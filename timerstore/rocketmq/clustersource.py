@@ -14,10 +14,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from datetime import timedelta
 from typing import Any, Final
 
+from timerstore.calls.consuming.grouptally import GroupTally
 from timerstore.consumer.consumersettings import ConsumerSettings
 from timerstore.consumer.remotesource import RemoteSource
 from timerstore.consumer.subscription import ALL_TAGS, Subscription, Task, parse_tags
-from timerstore.consuming.grouptally import GroupTally
 from timerstore.errors import ClusterError, InvalidArgumentError, TimerStoreError
 from timerstore.rocketmq.clusterrun import ClusterRun
 from timerstore.rocketmq.receiving import HIDDEN_S_MAX, Reader, hidden_s

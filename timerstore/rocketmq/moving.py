@@ -17,14 +17,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol
 
+from timerstore.calls.pending.timers import Timer
 from timerstore.errors import (
     ClusterError,
     InvalidArgumentError,
     MissingFileError,
     TimerStoreError,
 )
-from timerstore.ground.durably import write_durably
-from timerstore.pending.timers import Timer
 from timerstore.rocketmq.recall import whole_seconds_ms
 from timerstore.rocketmq.sending import (
     UNDER_WAY,
@@ -35,7 +34,8 @@ from timerstore.rocketmq.sending import (
 )
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.smallfile import read_small
-from timerstore.watching.calls import AnyStore
+from timerstore.values.durably import write_durably
+from timerstore.watching.any_store import AnyStore
 
 BODY_BYTES_MAX: Final = 4 << 20
 PROPERTIES_BYTES_MAX: Final = 16_384

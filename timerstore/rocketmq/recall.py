@@ -1,6 +1,6 @@
 """Ids of a cluster's timers, with the handles by which a broker recalls them.
 
-An id has the form of a store's ids (`timerstore/ground/ids.py`): 32 hex digits, the first twelve of
+An id has the form of a store's ids (`timerstore/values/ids.py`): 32 hex digits, the first twelve of
 which are the due time. It is the message's `UNIQ_KEY`, so it is the same before and after a move. A
 client makes its own ids: it sets a bit of the offset that no log is long enough to reach, and the
 other bits are random.
@@ -19,8 +19,8 @@ import os
 from typing import Final
 
 from timerstore.errors import UnknownTimerError
-from timerstore.ground.ids import TimerId, format_id, parse_id
 from timerstore.timelog.bytes import format as fmt
+from timerstore.values.ids import TimerId, format_id, parse_id
 
 _MADE_HERE: Final = 1 << 46
 _SECOND_MS: Final = 1_000

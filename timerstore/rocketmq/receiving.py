@@ -18,7 +18,6 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from timerstore.errors import ClusterError, StoreClosedError, TimerStoreError
-from timerstore.ground.instants import whole_ms
 from timerstore.jit.guards import Lock
 from timerstore.rocketmq.clientparts import (
     acknowledge,
@@ -28,6 +27,7 @@ from timerstore.rocketmq.clientparts import (
     tell_again,
 )
 from timerstore.rocketmq.library import asked, check_route, refused, translated
+from timerstore.values.instants import whole_ms
 
 log = logging.getLogger("timerstore")
 

@@ -12,9 +12,9 @@ from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
 from timerstore.errors import ClusterError, InvalidArgumentError, TimerStoreError
-from timerstore.ground.arguments import check_topic
 from timerstore.rocketmq.clientparts import message_kind, takes_type
 from timerstore.rocketmq.library import asked, check_route, route_of, translated
+from timerstore.values.arguments import check_topic
 
 UNDER_WAY: Final = 64
 """So many of `put_many` wait for their answers at once; more made it no faster."""

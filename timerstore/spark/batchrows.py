@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.arguments import encode_properties
-from timerstore.ground.ids import TimerIds
-from timerstore.ground.kinds import meant
 from timerstore.tables.schema import MAP, STORE, TABLES
+from timerstore.values.arguments import encode_properties
+from timerstore.values.ids import TimerIds
+from timerstore.values.kinds import meant
 
 if TYPE_CHECKING:
     from timerstore.store.store import TimerStore

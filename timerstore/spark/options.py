@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.config import DELAY_LEVELS
-from timerstore.ground.kinds import meant
 from timerstore.tables.bounds import Bounds
 from timerstore.tables.defaults import CLOCK_SLACK_MS, SPLIT_BYTES
 from timerstore.tables.schema import STORE, default_columns, find_table
 from timerstore.tables.stores import Stores, find_stores
 from timerstore.tables.where import parse_where
+from timerstore.values.config import DELAY_LEVELS
+from timerstore.values.kinds import meant
 
 _KNOWN: Final = {
     *("path", "paths", "table", "columns", "body", "mode", "upto", "partitions", "split_bytes"),

@@ -8,8 +8,8 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from timerstore.backups.destination import is_copy
-from timerstore.backups.lookat import look_at
+from timerstore.copies.destination import is_copy
+from timerstore.copies.lookat import look_at
 from timerstore.spark.filters import bounds_of
 from timerstore.spark.options import ReadOptions
 from timerstore.spark.plainly import plainly, plainly_each

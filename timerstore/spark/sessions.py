@@ -11,10 +11,10 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.sparkdaemon import MODULE
 from timerstore.spark.java import find_java
 from timerstore.spark.javaclasses import java_options
 from timerstore.spark.source import TimerStoreDataSource
+from timerstore.values.sparkdaemon import MODULE
 
 _SETTINGS: Final[dict[str, str]] = {
     # The tables skip what a filter does not want; PySpark asks data sources only if told so.

@@ -19,8 +19,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from timerstore.backups.destination import is_copy
-from timerstore.backups.timeline import Restores, read_restores, shared_end
+from timerstore.copies.destination import is_copy
+from timerstore.copies.timeline import Restores, read_restores, shared_end
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.spark.options import ReadOptions
 from timerstore.spark.partitions import SplitPartition, read_partition

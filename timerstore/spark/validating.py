@@ -8,8 +8,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from timerstore.audit.own import read_rules
-from timerstore.backups.destination import is_copy
-from timerstore.ground.config import DELAY_LEVELS
+from timerstore.copies.destination import is_copy
 from timerstore.tables.view import forget
 from timerstore.validation.files import finish
 from timerstore.validation.onspark import run
@@ -17,6 +16,7 @@ from timerstore.validation.ownrules import ask_own, check_own
 from timerstore.validation.plain import validate as plainly
 from timerstore.validation.plan import SPLIT_BYTES, make_plan
 from timerstore.validation.result import Validation
+from timerstore.values.config import DELAY_LEVELS
 
 
 def validate(

@@ -29,14 +29,14 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from timerstore.errors import InvalidArgumentError, TimerStoreError
-from timerstore.ground.config import Config
-from timerstore.ground.ids import format_id, parse_id
-from timerstore.ground.kinds import meant
-from timerstore.serving import opening
+from timerstore.share import opening
 from timerstore.spark.batchrows import check_rows, put_rows, used
 from timerstore.spark.plainly import plainly
 from timerstore.tables.stores import is_store
 from timerstore.timelog.files.oserrors import told_of
+from timerstore.values.config import Config
+from timerstore.values.ids import format_id, parse_id
+from timerstore.values.kinds import meant
 
 if TYPE_CHECKING:
     from timerstore.store.store import TimerStore

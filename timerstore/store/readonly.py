@@ -6,14 +6,14 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, NoReturn, cast
 
-from timerstore.backups.asfolder import as_folder
-from timerstore.backups.destination import Place, is_address
+from timerstore.copies.asfolder import as_folder
+from timerstore.copies.destination import Place, is_address
 from timerstore.core.core import Core
 from timerstore.core.readonlycore import REASON, ReadOnlyCore
 from timerstore.errors import ReadOnlyError
-from timerstore.ground.config import Config
-from timerstore.ground.kinds import check_place
 from timerstore.store.store import Calls, TimerStore
+from timerstore.values.config import Config
+from timerstore.values.kinds import check_place
 
 
 class ReadOnlyStore(TimerStore):

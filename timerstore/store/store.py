@@ -10,36 +10,36 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from timerstore.closing.close import close
-from timerstore.closing.handover import handover
-from timerstore.consuming.consuming import Consuming
-from timerstore.consuming.dead_letters import drop, list_dead_letters, retry_dead_letters
-from timerstore.consuming.forgetgroup import forget_group
+from timerstore.calls.consuming.consuming import Consuming
+from timerstore.calls.consuming.dead_letters import drop, list_dead_letters, retry_dead_letters
+from timerstore.calls.consuming.forgetgroup import forget_group
+from timerstore.calls.pending.pending import PendingTimers
+from timerstore.calls.putting.putting import Putting
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
 from timerstore.core.interpreter import check_interpreter
 from timerstore.core.readonlycore import refuse_real_timers
 from timerstore.errors import StoreFullError
-from timerstore.ground.config import Config
-from timerstore.ground.instants import whole_ms
-from timerstore.ground.kinds import Duration, check_duration, check_kind, check_place
-from timerstore.ground.no_pickle import Stays
-from timerstore.pending.pending import PendingTimers
-from timerstore.putting.putting import Putting
 from timerstore.services.cleaning.cleaning import Cleaner
 from timerstore.services.cleaning.reach import Reach
 from timerstore.services.cleaning.retention import Retention
 from timerstore.services.world.clock import ManualClock
+from timerstore.store.close import close
+from timerstore.store.handover import handover
 from timerstore.store.switching import pause, resume
 from timerstore.timelog.files.disk import Disk
-from timerstore.watching.calls import AnyStore
+from timerstore.values.config import Config
+from timerstore.values.instants import whole_ms
+from timerstore.values.kinds import Duration, check_duration, check_kind, check_place
+from timerstore.values.no_pickle import Stays
+from timerstore.watching.any_store import AnyStore
 from timerstore.watching.topics import read_upcoming
 
 if TYPE_CHECKING:  # what a first timer does without is imported once somebody asks for it
-    from timerstore.backups.destination import Place
-    from timerstore.backups.follower import Following
-    from timerstore.backups.progress import Progress
-    from timerstore.backups.taken import BackupReport
+    from timerstore.copies.destination import Place
+    from timerstore.copies.follower import Following
+    from timerstore.copies.progress import Progress
+    from timerstore.copies.taken import BackupReport
     from timerstore.watching.find import Found
     from timerstore.watching.health import Health
     from timerstore.watching.stats import Stats
@@ -177,8 +177,8 @@ class TimerStore(Stays, AnyStore):
 
         A checkpoint is made first, so everything put, cancelled and acknowledged before is in it.
         """
-        from timerstore.backups.backup import take_point
-        from timerstore.backups.destination import find_destination
+        from timerstore.copies.backup import take_point
+        from timerstore.copies.destination import find_destination
 
         core = self.core
         core.flush()
@@ -211,8 +211,8 @@ class TimerStore(Stays, AnyStore):
         Raises StoreLockedError if a process of this machine follows there already,
         InvalidArgumentError, StoreAccessError if the address leads nowhere.
         """
-        from timerstore.backups.destination import find_destination
-        from timerstore.backups.follower import Follower, Following
+        from timerstore.copies.destination import find_destination
+        from timerstore.copies.follower import Follower, Following
 
         every_s, core = check_duration(every, "every").total_seconds(), self.core
         keep_ms = None if keep is None else whole_ms(check_duration(keep, "keep"))

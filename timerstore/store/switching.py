@@ -15,19 +15,19 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, get_args
 
-from timerstore.consuming.consuming import Consuming
+from timerstore.calls.consuming.consuming import Consuming
 from timerstore.core.core import OFFSETS_FILE, Core
 from timerstore.core.directory import lock_directory
 from timerstore.core.gate import inside
 from timerstore.core.offsets import ConsumerOffsets
 from timerstore.core.switches import SWITCHES_FILE, Pause, Paused, Switches
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.arguments import DUE_MS_MAX, check_group
-from timerstore.ground.instants import whole_ms
-from timerstore.ground.kinds import Duration, check_bool, check_choice, check_duration, unknown_name
 from timerstore.services.world.clock import SystemClock
 from timerstore.services.world.state import DELIVER_LEVELS, DEQUEUE_GET
 from timerstore.timelog.files.disk import Disk
+from timerstore.values.arguments import DUE_MS_MAX, check_group
+from timerstore.values.instants import whole_ms
+from timerstore.values.kinds import Duration, check_bool, check_choice, check_duration, unknown_name
 
 _SETTLE_S: Final = 2.0
 """So long `pause("firing")` waits for what was taken before; a full disk may hold it back."""

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from timerstore.ground.lazy_names import loader as _loader
+from timerstore.values.lazy_names import loader as _loader
 
 if TYPE_CHECKING:
     from timerstore.tables.bounds import Bounds

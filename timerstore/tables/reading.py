@@ -8,8 +8,6 @@ from typing import Any
 import pyarrow as pa
 
 from timerstore.errors import CorruptStoreError
-from timerstore.ground.config import DELAY_LEVELS
-from timerstore.ground.kinds import check_names
 from timerstore.tables import arrays, commitlog, problems, queues, timerlog, wheel
 from timerstore.tables import cursortable as cursors
 from timerstore.tables import timertable as timers
@@ -20,6 +18,8 @@ from timerstore.tables.stores import find_stores
 from timerstore.tables.view import StoreView, look_at, open_view
 from timerstore.timelog.files.oserrors import told_of
 from timerstore.timelog.reading.reader import Fault
+from timerstore.values.config import DELAY_LEVELS
+from timerstore.values.kinds import check_names
 
 Look = Callable[..., StoreView]
 """Looks at a store, as `look_at` does."""

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.kinds import meant
+from timerstore.values.kinds import meant
 
 BIGINT: Final = "bigint"
 INT: Final = "int"

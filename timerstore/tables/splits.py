@@ -11,8 +11,6 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from timerstore.errors import CorruptStoreError
-from timerstore.ground.config import DELAY_LEVELS
-from timerstore.ground.kinds import check_int
 from timerstore.tables import timertable as timers
 from timerstore.tables.boundaries import cut_log
 from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds
@@ -24,6 +22,8 @@ from timerstore.tables.view import Cut, StoreView, cut_store
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.oserrors import telling
 from timerstore.timelog.reading.reader import Fault
+from timerstore.values.config import DELAY_LEVELS
+from timerstore.values.kinds import check_int
 
 SPLITS_MAX: Final = 100_000
 _TIMER_BYTES: Final = 256

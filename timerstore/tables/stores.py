@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 from timerstore.core.directory import holds_objects
 from timerstore.errors import NotAStoreError
-from timerstore.ground.kinds import check_list, check_path, is_url
 from timerstore.timelog.files.names import VOLUME_FOLDER, held_names
 from timerstore.timelog.files.oserrors import told_of
+from timerstore.values.kinds import check_list, check_path, is_url
 
 _PATTERN: Final = frozenset("*?[")
 _DEPTH_MAX: Final = 2

@@ -15,13 +15,13 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, NotAStoreError
-from timerstore.ground.config import DELAY_LEVELS, Config
 from timerstore.tables.levels import level_offsets
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.batchqueues import find_batch_queues
 from timerstore.timelog.files.oserrors import telling
 from timerstore.timelog.reading.logend import log_used_end
 from timerstore.timelog.reading.reader import StoreReader
+from timerstore.values.config import DELAY_LEVELS, Config
 
 UpTo = Literal["checkpoint", "end"]
 MAPPED_BYTES_MAX: Final = 256 << 20

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.consuming.tallyfile import TALLY_FILE, DoneAhead, read_tallies
+from timerstore.calls.consuming.tallyfile import TALLY_FILE, DoneAhead, read_tallies
 from timerstore.errors import CorruptStoreError
 from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt

@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.ground.amounts import HOUR_MS
 from timerstore.jit.record import Words
 from timerstore.tables.queues import queue_name
 from timerstore.tables.view import StoreView
@@ -45,6 +44,7 @@ from timerstore.validation.measured import (
     Measured,
     lateness_told,
 )
+from timerstore.values.amounts import HOUR_MS
 
 _LOG: Final = "commitlog"
 _TIMER_ROW: Final = 0

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from timerstore.audit.engines import DuckDB, import_duckdb
 from timerstore.audit.own import read_rules
-from timerstore.ground.config import DELAY_LEVELS
 from timerstore.tables.splits import Range
 from timerstore.tables.view import forget
 from timerstore.timelog.files.oserrors import telling
@@ -22,6 +21,7 @@ from timerstore.validation.ownrules import ask_own, check_own
 from timerstore.validation.plan import SPLIT_BYTES, Plan, make_plan
 from timerstore.validation.result import Validation
 from timerstore.validation.work import look_at, meet, source_facts
+from timerstore.values.config import DELAY_LEVELS
 
 
 def run(plan: Plan, step: Callable[[tuple[Range, ...]], None] = lambda _: None) -> Evidence:

@@ -8,9 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from timerstore.backups.lookat import look_at
-from timerstore.ground.config import DELAY_LEVELS, Config
-from timerstore.ground.kinds import check_int, check_kind, check_path
+from timerstore.copies.lookat import look_at
 from timerstore.jit.record import Words
 from timerstore.tables.bounds import Bounds
 from timerstore.tables.places import timers_stop
@@ -21,6 +19,8 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.oserrors import told_of
 from timerstore.validation.evidence import EXAMPLES_MAX, PLACES_MAX, Evidence
 from timerstore.validation.measured import Measured
+from timerstore.values.config import DELAY_LEVELS, Config
+from timerstore.values.kinds import check_int, check_kind, check_path
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 SPLIT_BYTES: Final = 64 << 20

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from timerstore.ground.amounts import counted
 from timerstore.timelog.files.batchqueues import folder_name
 from timerstore.validation.evidence import Evidence, Example
 from timerstore.validation.files import bytes_read, store_name
 from timerstore.validation.plan import Scope
 from timerstore.validation.rules import OWN, RULES, Rule, Severity
+from timerstore.values.amounts import counted
 
 
 @dataclass(frozen=True, slots=True)

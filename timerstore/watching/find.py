@@ -16,23 +16,23 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from timerstore.consuming.constants import dead_topic
-from timerstore.consuming.consuming import Consuming
-from timerstore.consuming.cursors import HandedState
-from timerstore.consuming.starting import first_index
+from timerstore.calls.consuming.constants import dead_topic
+from timerstore.calls.consuming.consuming import Consuming
+from timerstore.calls.consuming.cursors import HandedState
+from timerstore.calls.consuming.starting import first_index
+from timerstore.calls.pending.pending import PendingTimers
+from timerstore.calls.pending.timers import Timer
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, UnknownTimerError
-from timerstore.ground.ids import format_id, parse_id
-from timerstore.ground.moments import moment
 from timerstore.jit.record import Words
-from timerstore.pending.pending import PendingTimers
-from timerstore.pending.timers import Timer
 from timerstore.services.calls.find_id import find_named
 from timerstore.services.looking.level_timers import read_kept
 from timerstore.services.looking.slot_units import slot_units
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message, decode_message, text
 from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
+from timerstore.values.ids import format_id, parse_id
+from timerstore.values.moments import moment
 
 TimerState = Literal["pending", "fired", "cancelled", "moved", "unknown"]
 GroupState = HandedState | Literal["sent back", "dead"]

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from timerstore.consuming.read_queue import read_queued
+from timerstore.calls.consuming.read_queue import read_queued
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError
-from timerstore.ground.kinds import check_int, check_name
-from timerstore.ground.moments import moment
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message, user_properties
 from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
+from timerstore.values.kinds import check_int, check_name
+from timerstore.values.moments import moment
 
 FIRED_MAX: Final = 10_000
 """Messages of one call at most."""

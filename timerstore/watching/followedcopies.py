@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from timerstore.backups.follow_status import CopyStatus, read_statuses
+from timerstore.copies.follow_status import CopyStatus, read_statuses
 from timerstore.core.core import Core
-from timerstore.ground.amounts import shown_bytes
+from timerstore.values.amounts import shown_bytes
 
 _BEHIND_MS: Final = 60_000
 """A copy that lags so long, and thirty of its intervals, is warned of."""

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from timerstore.consuming.constants import dead_topic
-from timerstore.consuming.consuming import Consuming
-from timerstore.consuming.cursors import QueueCursor
-from timerstore.consuming.grouptally import GroupTally, ResponseStats
-from timerstore.consuming.retries import RetryCursor
+from timerstore.calls.consuming.constants import dead_topic
+from timerstore.calls.consuming.consuming import Consuming
+from timerstore.calls.consuming.cursors import QueueCursor
+from timerstore.calls.consuming.grouptally import GroupTally, ResponseStats
+from timerstore.calls.consuming.retries import RetryCursor
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError
-from timerstore.ground.moments import moment
 from timerstore.jit.guards import RLock
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import decode_message, text
 from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
+from timerstore.values.moments import moment
 
 NOBODY: Final = ""
 """The group of a topic that no group has ever read."""

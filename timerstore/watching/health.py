@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from timerstore.consuming.consuming import Consuming
+from timerstore.calls.consuming.consuming import Consuming
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
 from timerstore.core.switches import Pause
 from timerstore.errors import FlushFailedError
-from timerstore.ground.html import html_table
-from timerstore.ground.moments import moment, shown_time
 from timerstore.services.engine.engine import Engine
+from timerstore.values.html import html_table
+from timerstore.values.moments import moment, shown_time
 from timerstore.watching.followedcopies import CopyStats, copies_behind
 from timerstore.watching.groups import (
     NOBODY,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from timerstore.ground.amounts import (
+from timerstore.values.amounts import (
     exact_span,
     rough_span,
     short_count,
@@ -18,7 +18,7 @@ from timerstore.ground.amounts import (
     shown_bytes,
     shown_from,
 )
-from timerstore.ground.moments import shown_time
+from timerstore.values.moments import shown_time
 
 Stats = Mapping[str, Any]
 WIDTH: Final = 100

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from timerstore.consuming.read_queue import read_queued
+from timerstore.calls.consuming.read_queue import read_queued
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError
 from timerstore.services.world import needs, stages

@@ -9,14 +9,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.consuming.consuming import Consuming
+from timerstore.calls.consuming.consuming import Consuming
+from timerstore.calls.pending.get import get
+from timerstore.calls.pending.timers import Timer, read_timer
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
 from timerstore.errors import CorruptStoreError
-from timerstore.ground.html import html_text
-from timerstore.ground.moments import moment
-from timerstore.pending.get import get
-from timerstore.pending.timers import Timer, read_timer
 from timerstore.services.durable.capture import read_appended
 from timerstore.services.looking.slot_units import slot_units
 from timerstore.services.world.rings import waiting_places
@@ -24,6 +22,8 @@ from timerstore.services.world.world import bucket_lateness_ms
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.format import UNIT_BYTES
 from timerstore.timelog.files.segmenttable import TABLE_LENGTH
+from timerstore.values.html import html_text
+from timerstore.values.moments import moment
 from timerstore.watching.followedcopies import CopyStats, read_copies
 from timerstore.watching.groups import GroupStats, read_groups
 from timerstore.watching.sections import NOTHING, as_text, sections

@@ -10,8 +10,6 @@ import numpy as np
 
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
-from timerstore.ground.kinds import check_int, check_name
-from timerstore.ground.moments import moment
 from timerstore.jit.record import Words
 from timerstore.services.engine.engine import Engine
 from timerstore.timelog.bytes.decode import text
@@ -41,6 +39,8 @@ from timerstore.timelog.writing.tallysums import (
     WITHIN,
     sum_ahead,
 )
+from timerstore.values.kinds import check_int, check_name
+from timerstore.values.moments import moment
 
 WITHIN_MS: Final = (
     *(1_000, 10_000, 60_000, 600_000, 3_600_000),  # up to an hour

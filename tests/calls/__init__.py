@@ -1,0 +1,1 @@
+"""Tests of what each call of a store does."""

@@ -1,0 +1,360 @@
+"""The calls that consume; they find a group's reading, or wait for it to have something."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+from weakref import WeakSet
+
+from timerstore.calls.consuming.constants import CONSUME_COUNT, dead_topic
+from timerstore.calls.consuming.cursors import HandedState
+from timerstore.calls.consuming.delivery import Batch, Delivery
+from timerstore.calls.consuming.group import Group
+from timerstore.calls.consuming.grouptally import GroupTally
+from timerstore.calls.consuming.lentblocks import LentBlocks
+from timerstore.calls.consuming.pace import FAST_PER_S, PER_S
+from timerstore.calls.consuming.putacks import Keys, PutAcks
+from timerstore.calls.consuming.retries import GroupRetries
+from timerstore.calls.consuming.run import Run
+from timerstore.calls.consuming.tallyfile import (
+    TALLY_FILE,
+    AllHeldBack,
+    DoneAhead,
+    HeldBack,
+    TallyFile,
+    cut_done,
+)
+from timerstore.calls.putting.putting import Putting
+from timerstore.core.core import Core
+from timerstore.core.offsets import CommittedIndexes
+from timerstore.errors import StoreClosedError
+from timerstore.jit.guards import Guard, Lock, RLock
+from timerstore.services.world.background import Failure
+from timerstore.timelog.bytes.format import RETRY_PREFIX
+from timerstore.values.arguments import check_group, check_topic_to_consume
+from timerstore.values.kinds import check_int, check_timeout
+
+PULL_COUNT_MAX: Final = 1 << 16
+"""Messages in one batch."""
+_AT_ONCE: Final = 0
+_POLL_MS: Final = 50
+"""A waiting consumer looks up at least this often."""
+
+
+class Consuming:
+    """Groups that read an open store, each once."""
+
+    def __init__(self, core: Core, putting: Putting, keys: Keys) -> None:
+        self.core, self.gate, self.putting = core, core.gate, putting
+        self._groups: dict[tuple[str, str], Group] = {}
+        self._retries: dict[str, GroupRetries] = {}
+        self._tally_file = TallyFile(core.disk, core.path / "config" / TALLY_FILE)
+        self.tallies, self._done_ahead = self._tally_file.read()
+        self._held_back: AllHeldBack = self._tally_file.held
+        # Before anything fires, as offsets are.
+        if cut_done(self._done_ahead, self._held_back, core.engine.queues):
+            self.write_tallies(at_once=True)
+        self._put_acks = PutAcks(core, keys)
+        self._put_acks.apply()
+        self._blocks = LentBlocks()
+        self._lock = Lock()
+        self._offsets_lock = RLock()  # a signal's handler may acknowledge, too
+        self._readers: dict[tuple[str, str], WeakSet[object]] = {}
+        self.consumers: dict[Failure, tuple[str, list[str]]] = {}
+        """By what has stopped it, if anything did: the group and topics of each consumer."""
+
+    def group(self, topic: str, name: str) -> Group:
+        """Return the group's reading of a topic, the same for all who ask."""
+        if self.core.forked:
+            self.core.check_process()
+        if type(topic) is str and type(name) is str and (topic, name) in self._groups:
+            return self._groups[topic, name]
+        check_topic_to_consume(topic)
+        check_group(name)
+        with self._lock.guard():
+            found = self._groups.get((topic, name))
+            if found is None:
+                retries = self.retries(name)
+                tally = self.tallies.setdefault((topic, name), GroupTally())
+                known = self.done_ahead(topic, name)
+                shared = retries, self.putting, self._put_acks
+                found = Group(*shared, tally, topic, self._blocks, known)
+                self._groups[topic, name] = found
+            return found
+
+    # --- who reads
+
+    def begin_reading(self, topic: str, group: str, who: object) -> None:
+        """Say that somebody reads, so that the group is not forgotten; until `end_reading`."""
+        readers = self._readers.get((topic, group))
+        if readers is None:
+            with self._lock.guard():
+                readers = self._readers.setdefault((topic, group), WeakSet())
+        readers.add(who)
+
+    def end_reading(self, topic: str, group: str, who: object) -> None:
+        """Say that somebody reads no more. Twice does nothing."""
+        readers = self._readers.get((topic, group))
+        if readers is not None:
+            readers.discard(who)
+
+    @contextmanager
+    def waiting(self, topics: Sequence[str], group: str) -> Iterator[None]:
+        """Say that somebody waits for messages, while the block runs."""
+        who = _Waiting()
+        try:
+            for topic in topics:
+                self.begin_reading(topic, group, who)
+            yield
+        finally:
+            for topic in topics:
+                self.end_reading(topic, group, who)
+
+    def is_read(self, topic: str, name: str) -> bool:
+        """Tell whether a group reads a topic just now, or has not settled what it pulled."""
+        if self._readers.get((topic, name)):
+            return True
+        reader = self._groups.get((topic, name))
+        if reader is None:
+            return False
+        with reader.lock.guard():
+            return any(each.in_flight_count for each in reader.cursors.values())
+
+    def begin_consumer(self, group: str, topics: list[str], failure: Failure) -> None:
+        """Note a consumer that begins; those of its group that have stopped have a successor."""
+        for other, (name, _) in list(self.consumers.items()):
+            if name == group and other.error is not None:
+                self.consumers.pop(other, None)
+        self.consumers[failure] = group, topics
+
+    def retries(self, name: str) -> GroupRetries:
+        """Return what all groups of one name share."""
+        return self._retries.setdefault(name, GroupRetries(self.core, name))
+
+    def consume(self, topic: str, group: str, timeout: float | None) -> Iterator[Delivery]:
+        """Yield messages; see `TimerStore.consume`."""
+        self.core.check_open()
+        return self._iterate(self.group(topic, group), check_timeout(timeout))
+
+    def pull(self, topic: str, group: str, max_count: int, timeout: float | None) -> Batch:
+        """Return a batch; see `TimerStore.pull`."""
+        return Batch(self.take(topic, group, max_count, timeout))
+
+    def take(self, topic: str, group: str, max_count: int, timeout: float | None) -> Run:
+        """Return what a batch shows."""
+        core = self.core
+        if core.closed:
+            core.check_open()
+        if type(max_count) is not int or not 1 <= max_count <= PULL_COUNT_MAX:
+            max_count = check_int(max_count, "max_count", 1, PULL_COUNT_MAX)
+        if timeout is not None and timeout is not _AT_ONCE:
+            timeout = check_timeout(timeout)
+        reader = self.group(topic, group)
+        run = self._wait_for_run(reader, max_count, timeout)
+        return reader.empty() if run is None else run
+
+    def _iterate(self, group: Group, timeout: float | None) -> Iterator[Delivery]:
+        """Yield deliveries; end after `timeout` seconds of nothing."""
+        core = self.core
+        while True:
+            try:
+                run = self._wait_for_run(group, CONSUME_COUNT, timeout)
+            except StoreClosedError:
+                return
+            if run is None:
+                return
+            done = 0
+            try:
+                for delivery in run:
+                    if core.forked:
+                        core.check_process()
+                    done += 1
+                    yield delivery
+            finally:
+                if done < len(run) and not core.closed:
+                    run.give_back(range(done, len(run)))
+
+    def _wait_for_run(self, group: Group, count_max: int, timeout: float | None) -> Run | None:
+        """Return what a group can hand out, waiting for it; None when the time is over."""
+        core = self.core
+        if core.closed:
+            core.check_open()
+        if core.clock.manual:
+            core.play_now()
+            group.make_visible()
+        elif (
+            timeout != 0
+            and group.pace.known[PER_S] >= FAST_PER_S
+            and (wait_s := group.pace.wait_s(count_max, time.monotonic()))
+        ):
+            time.sleep(wait_s if timeout is None else min(wait_s, timeout))
+        asks_later = group.is_idle and timeout != 0 and not core.clock.manual
+        run = None if asks_later else group.pull(count_max)
+        if run is not None or (core.clock.manual and timeout is not None):
+            return run
+        if timeout == 0:
+            return self._pull_visible(group, count_max) if core.is_group else None
+        deadline = None if timeout is None else time.monotonic() + timeout
+        group.is_idle = False
+        with self.waiting((group.topic,), group.name), core.waiters.waiter() as waiter:
+            while True:
+                waiter.arm()
+                run = self._pull_visible(group, count_max)
+                if run is not None:
+                    return run
+                group.is_idle = True
+                wait_ms = float(_POLL_MS)
+                if deadline is not None:
+                    wait_ms = min(wait_ms, (deadline - time.monotonic()) * 1000)
+                    if wait_ms <= 0:
+                        return None
+                waiter.wait(wait_ms)
+
+    def _pull_visible(self, group: Group, count_max: int) -> Run | None:
+        """Pull; under "group" durability, what was fired is made durable before."""
+        if self.core.is_group:
+            group.make_visible()
+        return group.pull(count_max)
+
+    # --- how far they have come
+
+    def write_offsets(self) -> None:
+        """Make durable how far all groups have come.
+
+        It reads first which records are settled, then what is ahead, then what is committed: an
+        entry that moves in between is in the later one. Then the log must be durable as far as they
+        say; only then does anybody know of them who may write the file. All of it only grows, so
+        several may do this at once (`tests/models/ack_model.py`).
+        """
+        offsets = self.core.offsets
+        with self._offsets_lock.guard():  # else what is forgotten meanwhile would come back
+            groups = list(self._groups.values())
+            covered = self._put_acks.covered()
+            ahead = [(group.name, group.ahead_to_keep()) for group in groups]
+            committed = [(group.name, group.committed()) for group in groups]
+            self._put_acks.wait_durable()
+            for name, known in ahead:
+                for (topic, queue_id), ranges in known.items():
+                    offsets.add_ahead(topic, name, queue_id, ranges)
+            for name, indexes in committed:
+                for (topic, queue_id), index in indexes.items():
+                    offsets.set(topic, name, queue_id, index)
+            for group in groups:
+                group.let_go()
+            if covered is not None:
+                self._put_acks.cover(covered)
+        offsets.write()
+
+    def changing_offsets(self) -> Guard:
+        """Keep all others from saying how far groups have come, while the block runs."""
+        return self._offsets_lock.guard()
+
+    def known_pairs(self) -> set[tuple[str, str]]:
+        """Return each (topic, group) that has committed anything, or reads."""
+        return {*self.core.offsets.snapshot(), *self._groups, *self.tallies}
+
+    def forget(self, topic: str, name: str) -> None:
+        """Forget what a group did with a topic; who has its reading still gets an error."""
+        with self._lock.guard():
+            reader = self._groups.pop((topic, name), None)
+            if reader is not None:
+                reader.is_forgotten = True
+                reader.ready.ended = 1
+            if topic == RETRY_PREFIX.decode() + name:
+                self._retries.pop(name, None)
+            for known in (self.tallies, self._done_ahead, self._held_back, self._readers):
+                known.pop((topic, name), None)
+            self.core.offsets.forget(topic, name)
+
+    def write_tallies(self, *, at_once: bool = False) -> None:
+        """Write what groups did: from time to time, `at_once`, or as the store closes."""
+        at_once |= self.core.closed or self.core.clock.manual
+        if at_once or self._tally_file.is_due:
+            held = self._all_held_back()
+            self._tally_file.write(dict(self.tallies), self._all_done_ahead(), held)
+
+    def done_ahead(self, topic: str, name: str) -> dict[int, list[int]]:
+        """Return what an earlier life knew to be done behind the committed index, by queue id."""
+        return self._done_ahead.get((topic, name), {})
+
+    def not_done(self, topic: str, name: str, row: int) -> tuple[int, frozenset[int]]:
+        """Return the first index of a queue that a group has not done, and what behind it is."""
+        reader = self._groups.get((topic, name))
+        if reader is not None:
+            with reader.lock.guard():
+                cursor = reader.cursors.get(row)
+                if cursor is not None:
+                    return cursor.committed, frozenset(cursor.done_ahead())
+        queue_id = int(self.core.engine.queues.table.queue_id[row])
+        done = self.done_ahead(topic, name).get(queue_id, ())
+        return self.core.offsets.get(topic, name, queue_id), frozenset(done)
+
+    def state_of(self, topic: str, name: str, row: int, index: int) -> HandedState:
+        """Tell what a group did with an entry of a queue. O(entries in flight)."""
+        for reader in self.known_groups():
+            if reader.name == name and (cursor := reader.cursors.get(row)) is not None:
+                with reader.lock.guard():
+                    return cursor.state_of(index)
+        first, done = self.not_done(topic, name, row)
+        return "done" if index < first or index in done else "waiting"
+
+    def _all_done_ahead(self) -> DoneAhead:
+        """Return what is done behind the committed index; it is kept only for dead letters."""
+        found: DoneAhead = {}
+        for (topic, name), queues in self._done_ahead.items():
+            found[topic, name] = {
+                queue_id: [i for i in many if i > self.core.offsets.get(topic, name, queue_id)]
+                for queue_id, many in queues.items()
+            }
+        for group in list(self._groups.values()):
+            if group.topic == dead_topic(group.name):
+                found[group.topic, group.name] = group.done_ahead()
+        return found
+
+    def held_back(self, topic: str, name: str) -> HeldBack:
+        """Return what an ordered consumer holds back; it is his to change, under the group's lock.
+
+        It is kept over a restart.
+        """
+        return self._held_back.setdefault((topic, name), {})
+
+    def _all_held_back(self) -> AllHeldBack:
+        found: AllHeldBack = {}
+        for (topic, name), places in list(self._held_back.items()):
+            found[topic, name] = {
+                (queue_id, i): each
+                for (queue_id, i), each in list(places.items())
+                if i >= self.core.offsets.get(topic, name, queue_id)
+            }
+        return found
+
+    def known_groups(self) -> list[Group]:
+        """Return the groups that read since the store was opened."""
+        return list(self._groups.values())
+
+    def group_names(self) -> set[str]:
+        """Return the names of all groups that read, or ever committed anything."""
+        return self.core.offsets.group_names() | {group.name for group in self.known_groups()}
+
+    def committed_indexes(self) -> CommittedIndexes:
+        """Return what all groups have consumed."""
+        reading = [each for group in list(self._groups.values()) for each in group.reading()]
+        return self.core.offsets.committed(reading)
+
+    @property
+    def unreadable_count(self) -> int:
+        """How many entries were passed by since the store was opened."""
+        groups, retries = list(self._groups.values()), list(self._retries.values())
+        count = sum(each.unreadable_count for each in groups)
+        return count + sum(each.unreadable_count for each in retries)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the calling thread is inside an acknowledgement, which passes no gate."""
+        return any(each.is_held for each in list(self._retries.values()))
+
+
+class _Waiting:
+    """Somebody who waits for messages."""

@@ -1,0 +1,219 @@
+"""Dead letters: what a group gave up, to be looked at, put back, or dropped."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Final
+
+from timerstore.calls.consuming.constants import LISTED_MAX, dead_topic
+from timerstore.calls.consuming.consuming import Consuming
+from timerstore.calls.consuming.cursors import QueueCursor
+from timerstore.calls.consuming.failures import error_of, first_failed_ms, trace_id
+from timerstore.calls.consuming.read_queue import read_queued
+from timerstore.calls.consuming.sendback import send_to, wait_durable
+from timerstore.core.gate import inside
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import Message, user_properties
+from timerstore.values.arguments import check_group
+from timerstore.values.kinds import check_int, check_names
+from timerstore.values.moments import moment
+
+_AT_ONCE: Final = 256
+"""Dead letters that are appended together, with one fsync, before their offset is committed."""
+_RETRY_TOPIC: Final = fmt.PROPERTY_RETRY_TOPIC.decode()
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that a group gave up.
+
+    `id`: the one that its put returned. `topic`: the one that it was put to. `attempts`: how often
+    it was handled. `died_ms`: when it was given up, its last failure; `first_failed_ms`: its first,
+    None if that is not known. `error_type`, `error_text`: the exception that the last attempt
+    raised, shortened; or `timeout`, or `retry` for a `Retry` that it returned; "" if it does not
+    say. `trace_id`: of the trace that it was put in, if it carries one.
+    """
+
+    id: str
+    topic: str
+    body: bytes
+    key: str | None
+    tag: str | None
+    properties: dict[str, str]
+    attempts: int
+    died_ms: int
+    first_failed_ms: int | None
+    error_type: str
+    error_text: str
+    trace_id: str | None
+
+    @property
+    def died(self) -> datetime:
+        """When it was given up, in UTC."""
+        return moment(self.died_ms)
+
+    @property
+    def first_failed(self) -> datetime | None:
+        """When it failed first, in UTC."""
+        return None if self.first_failed_ms is None else moment(self.first_failed_ms)
+
+
+@inside
+def list_dead_letters(
+    consuming: Consuming, group: str, limit: int | None = LISTED_MAX
+) -> list[DeadLetter]:
+    """Return a group's dead letters, the oldest first; see `TimerStore.dead_letters`."""
+    check_group(group)
+    left = sys.maxsize if limit is None else check_int(limit, "limit", 0, sys.maxsize)
+    consuming.core.check_open()
+    return [_shown(message) for _, _, message in islice(_waiting(consuming, group), left)]
+
+
+def retry_dead_letters(
+    consuming: Consuming,
+    group: str,
+    limit: int | None = None,
+    ids: Collection[str] | None = None,
+) -> int:
+    """Put a group's dead letters back, `limit` at most, or those with these ids; return how many.
+
+    Each comes to the group again, to no other one, at once, with its id, as attempt 0. It is
+    appended first, durably, then that it is done is kept, durably too. A crash between the two
+    doubles what was appended: up to 256 messages, with the same ids. Letters that somebody is
+    reading under the group's own name are left as they are. O(dead letters) with `ids`. Raises
+    StoreFullError.
+    """
+    retries = fmt.RETRY_PREFIX + check_group(group).encode()
+
+    def put_back(message: Message) -> None:
+        send_to(consuming.putting, retries, message, 0, wait=False)
+
+    return _settle(consuming, group, limit, ids, put_back)
+
+
+def drop(
+    consuming: Consuming,
+    group: str,
+    limit: int | None = None,
+    ids: Collection[str] | None = None,
+) -> int:
+    """Give a group's dead letters up for good, as many as `retry_dead_letters` would put back.
+
+    Durable on return. Letters that somebody is reading under the group's own name are left as they
+    are.
+    """
+    check_group(group)
+    return _settle(consuming, group, limit, ids, lambda _: None)
+
+
+def _settle(
+    consuming: Consuming,
+    group: str,
+    limit: int | None,
+    ids: Collection[str] | None,
+    act: Callable[[Message], None],
+) -> int:
+    """Act on dead letters, then have them done, durably; return how many."""
+    left = sys.maxsize if limit is None else check_int(limit, "limit", 0, sys.maxsize)
+    wanted = None if ids is None else set(check_names(ids, "ids"))
+    consuming.core.check_writable()
+    if wanted is not None:
+        return _settle_some(consuming, group, left, wanted, act)
+    core, count = consuming.core, 0
+    while left > 0:
+        letters = consuming.take(dead_topic(group), group, min(left, _AT_ONCE), 0)
+        if len(letters) == 0:
+            break
+        done = 0
+        try:
+            for i in range(len(letters)):
+                act(letters.message(i))
+                done += 1
+        finally:
+            _make_durable(consuming)
+            letters.settle_some(list(range(done)), handled=False)
+            letters.give_back(range(done, len(letters)))
+            with core.gate.guard():
+                core.check_open()
+                consuming.write_offsets()
+        left -= done
+        count += done
+    return count
+
+
+@inside
+def _settle_some(
+    consuming: Consuming, group: str, limit: int, ids: set[str], act: Callable[[Message], None]
+) -> int:
+    """Act on those with some ids, wherever they stand among the others."""
+    reader, count = consuming.group(dead_topic(group), group), 0
+    reader.has_hidden()  # it knows its queues now
+    letters = (each for each in _waiting(consuming, group) if _id_of(each[2]) in ids)
+    chosen = list(islice(letters, limit))
+    for start in range(0, len(chosen), _AT_ONCE):
+        done: list[tuple[QueueCursor, int]] = []
+        try:
+            for row, index, message in chosen[start : start + _AT_ONCE]:
+                cursor = reader.cursors[row]
+                with reader.lock.guard():
+                    is_taken = cursor.take(index)
+                if not is_taken:
+                    continue
+                try:
+                    act(message)
+                except BaseException:
+                    with reader.lock.guard():
+                        cursor.take_back(reader.topic, index, index + 1)
+                    raise
+                done.append((cursor, index))
+        finally:
+            _make_durable(consuming)
+            with reader.lock.guard():
+                for cursor, index in done:
+                    cursor.settle(index, index + 1)
+            consuming.write_offsets()
+            consuming.write_tallies(at_once=True)
+        count += len(done)
+    return count
+
+
+def _make_durable(consuming: Consuming) -> None:
+    """Make durable what was appended, because the offsets file will be durable."""
+    wait_durable(consuming.putting)
+    consuming.core.flusher.sync_log()
+
+
+def _waiting(consuming: Consuming, group: str) -> Iterator[tuple[int, int, Message]]:
+    """Yield the dead letters that are not done, with row and index; what is damaged is reported."""
+    core, topic = consuming.core, dead_topic(group)
+    for row in core.engine.queues.rows(topic.encode()):
+        index, done = consuming.not_done(topic, group, row)
+        end = core.engine.queues.next_index(row)
+        for at, message in read_queued(core, row, index, end, done):
+            yield row, at, message
+
+
+def _id_of(message: Message) -> str:
+    return message.properties.get("UNIQ_KEY", "")
+
+
+def _shown(message: Message) -> DeadLetter:
+    error_type, error_text = error_of(message.properties)
+    return DeadLetter(
+        id=_id_of(message),
+        topic=message.properties.get(_RETRY_TOPIC, ""),
+        body=message.body,
+        key=message.properties.get("KEYS"),
+        tag=message.properties.get("TAGS"),
+        properties=user_properties(message.properties),
+        attempts=message.reconsume_times,
+        died_ms=message.stored_ms,
+        first_failed_ms=first_failed_ms(message.properties),
+        error_type=error_type,
+        error_text=error_text,
+        trace_id=trace_id(message.properties),
+    )

@@ -1,0 +1,342 @@
+"""What was handed out, as a program sees it: a batch by columns, a delivery for each message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import repeat
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+
+from timerstore.calls.consuming.batchcolumns import arrow_int64
+from timerstore.calls.consuming.constants import Wait
+from timerstore.calls.consuming.failures import Failure
+from timerstore.calls.consuming.puts import Put
+from timerstore.timelog.bytes.decode import Message, user_properties
+from timerstore.values.arguments import given_delay
+from timerstore.values.ids import Int64s, Moments
+from timerstore.values.kinds import Duration
+from timerstore.values.moments import moment
+from timerstore.values.no_pickle import Stays
+
+
+class Delivery(Stays):
+    """One message that was handed out. If you do not acknowledge it, it comes again.
+
+    A handler of a `Consumer` gets it and returns. If you call `consume`, or go through a `Batch`,
+    end it with one of `ack`, `nack`, `ack_and_put`, `ack_and_put_many`.
+
+    >>> id = store.put(b"hello", topic="doc", key="ann")
+    >>> for d in store.consume("doc", timeout=0):
+    ...     print(d.key, d.body, d.lateness_ms)
+    ...     d.ack()
+    ann b'hello' 0
+    """
+
+    __slots__ = {
+        "_handed": None,
+        "_i": None,
+        "body": "What was put.",
+        "due_ms": "When it was due, epoch milliseconds.",
+        "fired_ms": "When it was fired into the log, epoch milliseconds.",
+    }
+
+    def __init__(self, handed: HandedOut, i: int, body: bytes, due_ms: int, fired_ms: int) -> None:
+        """Take what a batch knows of it; made by the store."""
+        self._handed, self._i = handed, i
+        self.body = body
+        """What was put."""
+        self.due_ms = due_ms
+        """When it was due, epoch milliseconds."""
+        self.fired_ms = fired_ms
+        """When it was fired into the log, epoch milliseconds."""
+
+    @property
+    def id(self) -> str:
+        """The id that `put` returned. It is the same each time the message comes."""
+        return str(self._handed.ids[self._i].as_py())
+
+    @property
+    def topic(self) -> str:
+        """The topic it was put to."""
+        return self._handed.topic
+
+    @property
+    def due(self) -> datetime:
+        """When it was due, in UTC."""
+        return moment(self.due_ms)
+
+    @property
+    def fired(self) -> datetime:
+        """When it was fired into the log, in UTC."""
+        return moment(self.fired_ms)
+
+    @property
+    def group(self) -> str:
+        """The group that it was handed out to."""
+        return self._handed.reads_as
+
+    @property
+    def queue_id(self) -> int:
+        """The queue of its topic that it is in, from 0; of a retry, the queue of `%RETRY%group`."""
+        return self._handed.message(self._i).queue_id
+
+    @property
+    def queue_index(self) -> int:
+        """Its place in that queue, from 0."""
+        return self._handed.message(self._i).queue_index
+
+    @property
+    def offset(self) -> int:
+        """Where its message begins in the commit log."""
+        return self._handed.message(self._i).offset
+
+    @property
+    def lateness_ms(self) -> int:
+        """How long after its due time it was fired into the log."""
+        return self.fired_ms - self.due_ms
+
+    @property
+    def key(self) -> str | None:
+        """The key given at put."""
+        return self._handed.message(self._i).properties.get("KEYS")
+
+    @property
+    def tag(self) -> str | None:
+        """The tag given at put."""
+        return self._handed.message(self._i).properties.get("TAGS")
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The user's properties."""
+        return user_properties(self._handed.message(self._i).properties)
+
+    @property
+    def attempt(self) -> int:
+        """How often it was sent back before: 0 at the first time."""
+        return self._handed.message(self._i).reconsume_times
+
+    def json(self) -> Any:
+        """Return what the body says as JSON, such as `put_json` put.
+
+        Raises ValueError if the body is no JSON.
+        """
+        return json.loads(self.body)
+
+    def ack(self) -> None:
+        """Acknowledge the message: it will not come again. Durable with the next flush. O(1).
+
+        If this raises StoreClosedError, the message may come again.
+        """
+        self._handed.settle(self._i)
+
+    def nack(self, delay: Duration | None = None, *, delay_ms: int | None = None) -> None:
+        """Send the message back: it comes again after a delay, or at once, with the same id.
+
+        `delay`: a timedelta, or seconds.
+
+        On return the retry is as durable as a put.
+        """
+        self._handed.nack(self._i, given_delay(delay, delay_ms))
+
+    def ack_and_put(
+        self,
+        body: bytes,
+        *,
+        topic: str | None = None,
+        delay: Duration | None = None,
+        delay_ms: int | None = None,
+        at: datetime | None = None,
+        at_ms: int | None = None,
+        key: str | None = None,
+        tag: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        delay_level: int | None = None,
+        if_absent: bool = False,
+    ) -> str:
+        """Acknowledge, and put the next timer; return its id. Both happen, or neither.
+
+        This holds over a crash or a power cut, with each durability. The arguments are those of
+        `put`; without a topic, the timer goes to the message's topic. With `if_absent`, if a timer
+        of that topic and key is pending, nothing is put.
+
+        Durable like a put. Raises TooLateError if the message was acknowledged or sent back before,
+        perhaps because its handler took too long, and what `put` raises. Then nothing was put, and
+        the message is still open.
+
+        >>> d.ack_and_put(b"again tomorrow", delay=timedelta(days=1))  # doctest: +SKIP
+        """
+        put: Put = {"body": body, "topic": topic, "delay": delay, "delay_ms": delay_ms}
+        put |= {
+            "at": at,
+            "at_ms": at_ms,
+            "key": key,
+            "tag": tag,
+            "properties": properties,
+            "delay_level": delay_level,
+        }
+        put |= {"if_absent": if_absent}
+        (id,) = self.ack_and_put_many([put])
+        return id
+
+    def ack_and_put_many(self, puts: Sequence[Put]) -> list[str]:
+        """Acknowledge, and put several timers; return their ids. All of it happens or nothing.
+
+        `puts`: 1 to 1,023 dicts with what `put` takes, 4 MiB together. See `ack_and_put`.
+
+        >>> d.ack_and_put_many([{"body": b"a"}, {"body": b"b"}])  # doctest: +SKIP
+        """
+        return self._handed.ack_and_put(self._i, puts)
+
+    def __repr__(self) -> str:
+        """Show the id, and how late it is."""
+        return f"<Delivery {self.id} of {self.topic!r}, {self.lateness_ms} ms late>"
+
+
+class HandedOut(Protocol):
+    """Messages that were handed out together, wherever their store is; each has a place, from 0."""
+
+    __slots__ = ()
+    kind: ClassVar[type[Delivery]] = Delivery
+    topic: str
+
+    @property
+    def reads_as(self) -> str:
+        """The group that they were handed out to."""
+
+    @property
+    def bodies(self) -> Any:
+        """The bodies, an Arrow binary array."""
+
+    @property
+    def ids(self) -> Any:
+        """The ids that the puts returned, an Arrow string array."""
+
+    @property
+    def due_ms(self) -> Int64s:
+        """When each was due."""
+
+    @property
+    def fired_ms(self) -> Int64s:
+        """When each was fired into the log."""
+
+    @property
+    def tags_codes(self) -> Int64s:
+        """The hashes of their tags."""
+
+    @property
+    def is_retry(self) -> bool:
+        """Whether they were sent back before."""
+
+    def __len__(self) -> int:
+        """Return how many they are."""
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Yield a `Delivery` for each."""
+        bodies, due, fired = self.bodies.to_pylist(), self.due_ms.tolist(), self.fired_ms.tolist()
+        return map(self.kind, repeat(self), range(len(bodies)), bodies, due, fired)
+
+    def message(self, i: int) -> Message:
+        """Return message `i` decoded."""
+
+    def body_bytes(self, places: Sequence[int]) -> int:
+        """Return how long bodies are, as they came; a handler may have put others in place."""
+        return sum(self.bodies[i].as_buffer().size for i in places)
+
+    def settle_all(self) -> None:
+        """Acknowledge all."""
+
+    def settle(self, i: int) -> None:
+        """Acknowledge one."""
+        self.settle_some([i])
+
+    def settle_some(self, places: list[int], *, handled: bool = True) -> None:
+        """Acknowledge some, which were `handled` or not."""
+
+    def give_back(self, places: Sequence[int]) -> None:
+        """Let some be handed out again, to any consumer of the group."""
+
+    def nack(self, i: int, delay: timedelta | None) -> None:
+        """Send one back, durably, which acknowledges it."""
+
+    def send_again(self, i: int, wait: Wait, failure: Failure) -> bool:
+        """Send one back, or to the dead letters; tell whether that was done.
+
+        It is durable a while later; then it is to be settled, as not handled.
+        """
+
+    def ack_and_put(self, i: int, puts: Sequence[Put]) -> list[str]:
+        """Acknowledge one, and put; return the ids. See `Delivery.ack_and_put_many`."""
+
+
+class Batch(Stays):
+    """Messages handed out together, by columns.
+
+    `bodies`: an Arrow binary array; `due_ms`, `fired_ms`: int64 arrays; `due`, `fired`: datetime64;
+    `ids`: an Arrow string array; all of one length; `topic`: that of all. Iterating gives
+    `Delivery` objects.
+    """
+
+    __slots__ = ("_handed", "topic")
+
+    def __init__(self, handed: HandedOut) -> None:
+        """Show what was handed out; made by `pull`."""
+        self._handed, self.topic = handed, handed.topic
+
+    def __len__(self) -> int:
+        return len(self._handed)
+
+    @property
+    def bodies(self) -> Any:
+        """The bodies, an Arrow binary array."""
+        return self._handed.bodies
+
+    @property
+    def ids(self) -> Any:
+        """The ids that the puts returned, an Arrow string array."""
+        return self._handed.ids
+
+    @property
+    def due_ms(self) -> Int64s:
+        """When each was due."""
+        return self._handed.due_ms
+
+    @property
+    def due(self) -> Moments:
+        """When each was due, in UTC: a datetime64 array. O(1), the same memory."""
+        return self.due_ms.view("datetime64[ms]")
+
+    @property
+    def fired(self) -> Moments:
+        """When each was fired into the log, in UTC: a datetime64 array. O(1), the same memory."""
+        return self.fired_ms.view("datetime64[ms]")
+
+    @property
+    def fired_ms(self) -> Int64s:
+        """When each was fired into the log."""
+        return self._handed.fired_ms
+
+    @property
+    def tags_codes(self) -> Int64s:
+        """The hashes of their tags, as their queue says."""
+        return self._handed.tags_codes
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Yield a `Delivery` for each message."""
+        return iter(self._handed)
+
+    def ack(self) -> None:
+        """Acknowledge all messages; durable with the next flush. O(1) for a whole run."""
+        self._handed.settle_all()
+
+    def to_arrow(self) -> pa.Table:
+        """Return the columns as an Arrow table: id, body, due_ms, fired_ms."""
+        times = arrow_int64(self.due_ms), arrow_int64(self.fired_ms)
+        columns = [self.ids, self.bodies, *times]
+        return pa.table(columns, names=["id", "body", "due_ms", "fired_ms"])
+
+    def message(self, i: int) -> Message:
+        """Return message `i` decoded, with all its properties."""
+        return self._handed.message(i)

@@ -1,0 +1,523 @@
+"""Consuming: what groups hand out, of all queues of a topic, of their own retry queue.
+
+Until it is acknowledged it is *in flight*; a queue's smallest index that is not done is committed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from sys import getrefcount
+from typing import Final, Literal, TypeVar
+
+import numpy as np
+
+from timerstore.calls.consuming.batchcolumns import BATCH_BYTES_MAX, ID_BYTES_USUAL
+from timerstore.calls.consuming.cursors import QueueCursor
+from timerstore.calls.consuming.groupreader import Reader
+from timerstore.calls.consuming.grouptally import GroupTally
+from timerstore.calls.consuming.lentblocks import UNSHARED_REFERENCES, LentBlocks
+from timerstore.calls.consuming.putacks import PutAcks
+from timerstore.calls.consuming.ready import (
+    NEEDS_ENTRIES,
+    READY_ID_BYTES,
+    READY_PULLERS_MAX,
+    READY_QUEUES_MAX,
+)
+from timerstore.calls.consuming.retries import NOT_ITS_MESSAGE, GroupRetries, RetryCursor
+from timerstore.calls.consuming.run import Run
+from timerstore.calls.putting.putting import Putting
+from timerstore.core.gate import inside
+from timerstore.errors import CorruptStoreError, InvalidArgumentError
+from timerstore.jit.lent import lend
+from timerstore.jit.record import Bytes
+from timerstore.services.damage.entries import is_damaged, leave_entries
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import text
+from timerstore.timelog.files.disk import MappedFile
+from timerstore.timelog.files.forked import Pinned, forget_in_child
+from timerstore.timelog.reading.pull import (
+    PULL_DAMAGED,
+    PULL_NO_ROOM,
+    PULL_SOUND,
+    PULL_STRAY,
+    PULL_WILD,
+    READY_COUNT,
+    READY_QUEUE,
+    READY_SEGMENT,
+    READY_START,
+    Columns,
+    Puller,
+    columns_bytes,
+)
+from timerstore.values.ids import Int64s
+from timerstore.values.ranges import Ranges
+
+Room = Callable[[QueueCursor, int, int], int]
+_D = TypeVar("_D")
+_DENSE_FACTOR: Final = 16
+"""If the messages of a run lie in so many times their bytes, all of that is read in one go."""
+_NOTHING_PINNED: Final = 0, 0, Pinned()
+_ROOM_BYTES: Final = 16 << 10
+"""What most runs need: four pages. Of what takes more, all is asked for before it is read."""
+
+
+class Group(Reader):
+    """A group's reading of one topic, shared by all its iterators and pulls."""
+
+    def __init__(
+        self,
+        retries: GroupRetries,
+        putting: Putting,
+        put_acks: PutAcks,
+        tally: GroupTally,
+        topic: str,
+        blocks: LentBlocks,
+        done_ahead: Mapping[int, list[int]],
+    ) -> None:
+        """Begin at the offsets that were committed, or at the earliest message.
+
+        `done_ahead`: by queue id, what is done behind them.
+        """
+        super().__init__(retries, putting, put_acks, tally, topic)
+        self._blocks, self._done_ahead = blocks, done_ahead
+        self.cursors: dict[int, QueueCursor] = {}
+        self._order: list[QueueCursor] = []  # the same, in the order in which they take turns
+        self._queues: dict[int, tuple[Bytes, int]] = {}  # by row: topic and queue id
+        self.unreadable_count = self._turn = 0
+        self._pullers: deque[Puller] = deque()  # which nobody uses
+        self._ready_pullers: list[Puller] = []  # that may take the ready way, by number
+        self.is_idle = False
+        """Whether nothing was there when somebody asked last; only a hint."""
+        self.is_forgotten = False
+        self.owner: Room | None = None  # an ordered consumer's, which is the only reader
+        self._topic_bytes = self.ready.topic.tobytes()
+        self._ready_cursors: list[QueueCursor] = []
+        self._retry: RetryCursor | None = None
+        self._maps: dict[int, MappedFile] = {}  # of `_ready_cursors`, by place
+        self._pinned = _NOTHING_PINNED
+        self._nothing: Run | None = None
+        forget_in_child(self._forget_maps)
+
+    # --- handing out
+
+    def pull(self, count_max: int, room: Room | None = None) -> Run | None:
+        """Hand out what is there, up to `count_max`; None if nothing is.
+
+        `room` tells, under the lock, how many a queue may give that has any.
+        """
+        if room is None:
+            run = self._pull_ready(count_max)
+            if run is not False:
+                return run
+        with self.gate.guard():
+            return self._pull(count_max, room)
+
+    def _pull(self, count_max: int, room: Room | None) -> Run | None:
+        core = self.core
+        core.check_open()
+        if self.is_forgotten:
+            raise InvalidArgumentError(
+                f"The group {self.name!r} was forgotten (forget_group) while it read the topic "
+                f"{self.topic!r}. Call again: it begins as a new group."
+            )
+        now_ms = self.tally.counts.read_ms = core.clock.now_ms
+        if self.owner not in (None, room):
+            raise InvalidArgumentError(
+                f"An ordered consumer of the group {self.name!r} reads this topic, and must be "
+                "the only one. Close it first, or use another group."
+            )
+        if core.switches.pauses and core.switches.find("consuming", now_ms, self.name):
+            return None
+        while found := self._hand_out(count_max, room):
+            cursor, start, stop = found
+            try:
+                run = self._read(cursor, start, stop)
+            except CorruptStoreError:
+                raise  # it would be found again and again; what comes behind it goes on
+            except BaseException:  # a signal's, say: nobody got them
+                with self.lock.guard():
+                    cursor.take_back(self.topic, start, stop)
+                raise
+            if count := len(run):  # else all of it was passed by
+                self.pace.took(count, count_max, time.monotonic())
+                return run
+        return None
+
+    def _pull_ready(self, count_max: int) -> Run | Literal[False] | None:
+        """Hand out what is there in one kernel; None if nothing is, False: go the long way."""
+        core, retry = self.core, self._retry
+        if core.switches.pauses or (retry is not None and retry.routed.get(self.topic)):
+            return False
+        try:
+            puller = self._pullers.pop()
+        except IndexError:
+            puller = self._take_puller()
+        if puller.number < 0:
+            self._pullers.appendleft(puller)  # the next pull finds another one
+            return False
+        if getrefcount(puller.kept[0]) != UNSHARED_REFERENCES:
+            puller.renew_block()
+        clock, told = core.clock, puller.told
+        given = (
+            *(puller.number, count_max, core.flusher.durable_end if core.is_group else 0),
+            clock.now_ms if clock.manual else 0,
+        )
+        try:
+            count = self.ready_calls.pull(*given)
+            if count == NEEDS_ENTRIES:
+                with self.gate.guard():  # closing waits for it: nothing is mapped behind it
+                    core.check_open()
+                    self._map_entries(told[READY_QUEUE], told[READY_SEGMENT])
+                count = self.ready_calls.pull(*given)
+            if count <= 0:
+                return None if count == 0 else False
+            low, high, _, i, _, start, pulled_us, _ = told
+            first, last, pins = self._pinned
+            if low < first or high > last:
+                with self.gate.guard():
+                    core.check_open()
+                    pins = self._pin(low, high)
+            columns = Columns(puller.kept[0], count, READY_ID_BYTES * count)
+            stop, cursor = start + count, self._ready_cursors[i]
+            run = Run(self, cursor, columns, start, stop, count, pins, pulled_us)
+        except BaseException as e:  # a signal's, say: nobody got them
+            if told[READY_COUNT]:
+                start, cursor = told[READY_START], self._ready_cursors[told[READY_QUEUE]]
+                cursor.take_back(self.topic, start, start + told[READY_COUNT])
+            if isinstance(e, CorruptStoreError):  # a segment went meanwhile
+                return False
+            raise
+        finally:
+            told[READY_COUNT] = 0
+            self._pullers.append(puller)
+        return run
+
+    def _map_entries(self, i: int, number: int) -> None:
+        """Have the ready way find a segment of a queue."""
+        ready, row = self.ready, self._ready_cursors[i].row
+        file = self.core.engine.queues.existing(row, number)
+        with self.lock.guard():
+            ready.segments[i] = -1
+            self._maps[i] = file
+            lend(ready.lent, i, file.view)
+            ready.segments[i] = number
+
+    def _pin(self, low: int, high: int) -> Pinned:
+        """Keep the segments in which messages with offsets in [low, high) begin."""
+        commitlog = self.core.engine.commitlog
+        length, pins = commitlog.segment_bytes, commitlog.pin(low, high)
+        first = low // length * length
+        self._pinned = first, first + length * len(pins), pins
+        return pins
+
+    def let_go(self) -> None:
+        """Keep no maps for the next pull: their files may be removed."""
+        self.core.check_process()
+        with self.lock.guard():
+            self._forget_maps()
+
+    def _forget_maps(self) -> None:
+        """Do so under the lock, or in a forked child."""
+        self.ready.segments[:] = -1
+        self._maps.clear()
+        self._pinned = _NOTHING_PINNED
+
+    def _know_ready(self, retry: RetryCursor | None) -> None:
+        """Tell the ready way which queues there are."""
+        ready = self.ready
+        mine = [each for each in self._order if each is not retry]
+        ready.queue_count = 0
+        self._ready_cursors, self._retry = mine, retry
+        if len(mine) > READY_QUEUES_MAX:
+            ready.ended = 1
+            return
+        ready.segments[:] = -1
+        for i, each in enumerate(mine):
+            ready.rows[i], each.ready_place = each.row, i
+            lend(ready.windows, i, each.window.block)  # type: ignore[attr-defined]
+        if retry is not None:
+            lend(ready.windows, READY_QUEUES_MAX, retry.window.block)  # type: ignore[attr-defined]
+            ready.retry_row = retry.row
+        ready.queue_count = len(mine)
+
+    def _hand_out(self, count_max: int, room: Room | None) -> tuple[QueueCursor, int, int] | None:
+        """Return the next run of any queue: its cursor, its entries [start, stop)."""
+        with self.lock.guard():
+            self._find_queues()
+            cursors = self._order
+            for i in range(len(cursors)):
+                cursor = cursors[(self._turn + i) % len(cursors)]
+                visible_end, count = self._visible_end(cursor), count_max
+                if not cursor.has_more(self.topic, visible_end):
+                    continue
+                if room is not None:
+                    count = room(cursor, visible_end, count_max)
+                    if count <= 0:
+                        continue
+                if isinstance(cursor, RetryCursor):
+                    start, stop = cursor.hand_out_of(self.topic, visible_end, count)
+                else:
+                    start, stop = cursor.hand_out(visible_end, count)
+                if stop > start:
+                    self._turn = (self._turn + i + 1) % len(cursors)
+                    return cursor, start, stop
+        return None
+
+    def _find_queues(self) -> None:
+        """Find what there is to read, if there are more queues than when it was looked."""
+        queues = self.core.engine.queues
+        known_count = queues.known_count  # a row, once given, stays
+        if known_count == self.ready.known_count:
+            return
+        rows, retries = queues.rows(self._topic_bytes), self.retries.cursor()
+        for row in rows:
+            if row not in self.cursors:
+                self.cursors[row] = self._cursor(row, self.topic)
+        if retries is not None:
+            self.cursors[retries.row] = retries
+        for row in self.cursors:
+            topic = np.frombuffer(queues.topics[row], np.uint8)
+            self._queues[row] = topic, int(queues.table.queue_id[row])
+        self._order = list(self.cursors.values())
+        self._know_ready(retries)
+        self.ready.known_count = known_count
+
+    def _cursor(self, row: int, topic: str) -> QueueCursor:
+        queues = self.core.engine.queues
+        queue_id = int(queues.table.queue_id[row])
+        committed = self.core.offsets.get(topic, self.name, queue_id)
+        first = queues.first_kept(row, self.core.engine.commitlog.start)
+        cursor = QueueCursor(row, max(first, min(committed, queues.next_index(row))))
+        cursor.pass_done(self.core.offsets.get_ahead(topic, self.name, queue_id))
+        for index in sorted(self._done_ahead.get(queue_id, ())):
+            if cursor.next <= index < queues.next_index(row):
+                cursor.settle_anywhere(index)
+        return cursor
+
+    def _visible_end(self, cursor: QueueCursor) -> int:
+        """Return the index behind the last entry that may be handed out.
+
+        Under "group" durability that is what is durable.
+        """
+        queues, row = self.core.engine.queues, cursor.row
+        end = queues.seen_index(row)
+        if not self.ready.hides or end <= cursor.next:
+            return end
+        durable_end = self.core.flusher.durable_end
+        first = max(cursor.next, queues.first_index(row))
+        while first < end:  # from behind: the first entry that is not durable is one of the last
+            start = max(first, (end - 1) // queues.segment_entries * queues.segment_entries)
+            entries, at, kept = queues.run(row, start, end - start)
+            with self._puller() as puller:
+                end = start + puller.durable_count(entries, at, end - start, durable_end)
+            del kept
+            if end > start:
+                break
+        if end <= first < queues.next_index(row):
+            entry = queues.read(row, first, 1)[0]
+            if int(entry["offset"]) + int(entry["size"]) > self.core.engine.commitlog.end:
+                return first + 1  # it is damaged, and will never be durable
+        return max(first, end)
+
+    def _read(self, cursor: QueueCursor, start: int, stop: int) -> Run:
+        """Read entries [start, stop) into a run, from the first that is kept on."""
+        try:
+            return self._read_kept(cursor, start, stop)
+        except CorruptStoreError:
+            # Retention may have removed them just before it knew of this group.
+            engine = self.core.engine
+            first = engine.queues.first_kept(cursor.row, engine.commitlog.start)
+            if first <= start:
+                raise
+        with self.lock.guard():
+            cursor.settle(start, min(first, stop))
+        return self._read(cursor, first, stop) if first < stop else self.empty()
+
+    def _read_kept(self, cursor: QueueCursor, start: int, stop: int) -> Run:
+        """Read entries [start, stop) into a run; what cannot be read is held, or settled."""
+        engine, count = self.core.engine, stop - start
+        queues, commitlog = engine.queues, engine.commitlog
+        entries, at, kept = queues.run(cursor.row, start, count)
+        topic, queue_id = self._queues[cursor.row]
+        room, id_room, pins = _ROOM_BYTES, ID_BYTES_USUAL * count, Pinned()
+        while True:
+            block = self._blocks.lend(columns_bytes(count, id_room, room))
+            columns = Columns(block, count, id_room)
+            with self._puller() as puller, commitlog.reading():
+                sound = puller.pull(entries, at, start, topic, queue_id, columns)
+                low, high, needed = puller.found()
+                if low < high:
+                    pins = commitlog.pin(low, high)
+            if sound >= 0:
+                break
+            if needed > BATCH_BYTES_MAX and count > 1:
+                count //= 2
+            elif sound == PULL_NO_ROOM:
+                if needed <= room:
+                    id_room = needed
+                room = needed
+                if high - low <= _DENSE_FACTOR * needed:
+                    commitlog.read_ahead(low, high)
+        if start + count < stop:
+            with self.lock.guard():
+                cursor.take_back(self.topic, start + count, stop)
+        del kept
+        if sound < count:
+            self._pass_by_unsound(cursor, start, columns.verdicts)
+            if sound == 0:
+                return self.empty()
+        pulled_us = round(self.core.steady_ms() * 1000)
+        return Run(self, cursor, columns, start, start + count, sound, pins, pulled_us)
+
+    @contextmanager
+    def _puller(self) -> Iterator[Puller]:
+        """Take a puller while the block runs, however it ends: few may take the ready way."""
+        puller = self._take_puller()
+        try:
+            yield puller
+        finally:
+            self._pullers.append(puller)
+
+    def _take_puller(self) -> Puller:
+        """Return one that nobody uses; it is given back when it has read."""
+        try:
+            return self._pullers.pop()
+        except IndexError:
+            engine = self.core.engine
+            with engine.commitlog.reading() as table:  # its own: a pull borrows it in its turn
+                puller = Puller(table, engine.store_tag, engine.precision_ms)
+            with self.lock.guard():
+                number = len(self._ready_pullers)
+                if number < READY_PULLERS_MAX:
+                    lend(self.ready.pullers, number, puller.place.block)  # type: ignore[attr-defined]
+                    self._ready_pullers.append(puller)
+                    puller.number = number
+            return puller
+
+    def _pass_by_unsound(self, cursor: QueueCursor, start: int, verdicts: Bytes) -> None:
+        """Settle what could not be read of a run that begins at `start`, and count it.
+
+        An entry that is damaged is held until the next opening makes it anew.
+        """
+        engine, count = self.core.engine, len(verdicts)
+        indexes, verdicts = np.arange(start, start + count), verdicts.copy()
+        unsound = indexes[verdicts != PULL_SOUND].tolist()
+        if held := [index for index in unsound if is_damaged(engine, cursor.row, index)]:
+            verdicts[np.array(held) - start] = PULL_SOUND
+            with self.lock.guard():
+                for index in held:
+                    cursor.hold(index)
+            leave_entries(engine, cursor.row, held)
+        damaged = verdicts == PULL_DAMAGED
+        self._pass_by(cursor, indexes[verdicts == PULL_WILD], "it does not point to a message")
+        self._pass_by(cursor, indexes[verdicts == PULL_STRAY], NOT_ITS_MESSAGE)
+        self._pass_by(cursor, indexes[damaged], None)
+        offsets = engine.queues.read(cursor.row, start, count)["offset"]
+        for offset in offsets[damaged].tolist():
+            engine.damage.note("commitlog", offset, "the message is damaged")
+
+    def _pass_by(self, cursor: QueueCursor, indexes: Int64s, reason: str | None) -> None:
+        """Settle entries that cannot be handed out, and count them; with a `reason` name them."""
+        if len(indexes) == 0:
+            return
+        queues = self.core.engine.queues
+        with self.lock.guard():
+            self.unreadable_count += len(indexes)
+            for index in indexes.tolist():
+                cursor.settle(index, index + 1)
+        if reason is not None:
+            for index in indexes.tolist():
+                self.core.engine.damage.note(
+                    queues.name(cursor.row), index * fmt.ENTRY_BYTES, reason
+                )
+
+    def belong_to(self, room: Room) -> int | None:
+        """Let an ordered consumer be the only reader; else return how many messages others hold."""
+        self.core.check_process()
+        with self.lock.guard():
+            self._find_queues()
+            self.ready.owned = 1
+            handed_out = sum(
+                cursor.in_flight_count
+                for cursor in self.cursors.values()
+                if not isinstance(cursor, RetryCursor)
+            )
+            if self.owner is not None or handed_out:
+                self.ready.owned = self.owner is not None
+                return handed_out
+            self.owner, self.keeps_ahead = room, True
+            return None
+
+    def belong_to_all(self) -> None:
+        """Let anybody read again. Under the lock."""
+        self.core.check_process()
+        self.owner = None
+        self.ready.owned = 0
+
+    def empty(self) -> Run:
+        """Return a run of nothing."""
+        if self._nothing is None:
+            columns = Columns(np.zeros(columns_bytes(0, 0, 0), np.uint8), 0, 0)
+            self._nothing = Run(self, QueueCursor(-1, 0), columns, 0, 0, 0, [], 0)
+        return self._nothing
+
+    def has_hidden(self) -> bool:
+        """Tell whether something was fired for the group that is not durable yet."""
+        self.core.check_process()
+        with self.lock.guard():
+            self._find_queues()
+            queues = self.core.engine.queues
+            return any(
+                queues.next_index(row) > self._visible_end(cursor)
+                for row, cursor in self.cursors.items()
+            )
+
+    @inside
+    def make_visible(self) -> None:
+        """Under "group" durability, make durable what was fired for who waits."""
+        self.core.check_open()
+        if self.core.is_group and self.has_hidden():
+            self.core.flusher.sync_log()
+
+    # --- how far it has come
+
+    def ahead_to_keep(self) -> dict[tuple[str, int], Ranges]:
+        """Return what is done behind the committed indexes, if that is to be kept."""
+        self.core.check_process()
+        keeps = self.keeps_ahead or any(each.holds_any for each in list(self.cursors.values()))
+        return self._by_queue(QueueCursor.done_ranges) if keeps else {}
+
+    def done_ahead(self) -> dict[int, list[int]]:
+        """Return what is done behind the committed index of each queue, by queue id."""
+        self.core.check_process()
+        queues = self.core.engine.queues
+        with self.lock.guard():
+            self._find_queues()
+            return {
+                int(queues.table.queue_id[row]): self.cursors[row].done_ahead()
+                for row in queues.rows(self._topic_bytes)
+                if row in self.cursors
+            }
+
+    def committed(self) -> dict[tuple[str, int], int]:
+        """Return the committed index of each queue, by (topic, queue id)."""
+        self.core.check_process()
+        return self._by_queue(lambda cursor: cursor.committed)
+
+    def _by_queue(self, of: Callable[[QueueCursor], _D]) -> dict[tuple[str, int], _D]:
+        queues = self.core.engine.queues
+        with self.lock.guard():
+            return {
+                (text(queues.topics[row]), int(queues.table.queue_id[row])): of(cursor)
+                for row, cursor in self.cursors.items()
+            }
+
+    def reading(self) -> list[tuple[str, str, dict[str, int]]]:
+        """Return what the group needs next: its topics, with an index by queue id."""
+        needed: dict[str, dict[str, int]] = {self.topic: {}}
+        for (topic, queue_id), index in self.committed().items():
+            needed.setdefault(topic, {})[str(queue_id)] = index
+        return [(topic, self.name, indexes) for topic, indexes in needed.items()]

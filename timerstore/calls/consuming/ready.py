@@ -1,0 +1,237 @@
+"""The ready way of a pull, and of the acknowledgement of a whole run: one kernel each.
+
+A thread that pulls each millisecond finds Python's own code out of the processor's caches, and each
+call of a Python function costs it a microsecond or two. So a kernel finds the queue that has
+something, reads the messages and notes that they are handed out. It keeps the GIL: meanwhile nobody
+else hands out or acknowledges, nothing that it looks at is unmapped, and no signal comes. So it
+waits for nothing, and reads only what was appended lately, which is in memory. All that is out of
+the ordinary goes the long way (`group.py`, `run.py`): what was given back or sent back, damage,
+what a block does not hold, what lies in two segments of a queue, a store that is being closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.calls.consuming.grouptally import Counts, count_response
+from timerstore.calls.consuming.pace import note_pace
+from timerstore.calls.consuming.window import DONE, Window, window_hand_out, window_mark
+from timerstore.jit.entrypoint import entry_ahead, entry_on
+from timerstore.jit.intrinsics import get_i64, load_acquire
+from timerstore.jit.kernel import INTERPRETED, inlined
+from timerstore.jit.lent import Lent, lent_bytes, new_lent
+from timerstore.jit.record import Bytes, Words, observe, record, record_at
+from timerstore.jit.system import clock_ms, steady_ns
+from timerstore.services.engine.engine import Engine
+from timerstore.services.world.state import Callers
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.segmenttable import SegmentTable
+from timerstore.timelog.reading.pull import (
+    READY_BLOCK,
+    READY_BYTES,
+    READY_COUNT,
+    READY_PULLED_US,
+    READY_QUEUE,
+    READY_SEGMENT,
+    READY_START,
+    RUN_COLUMNS,
+    PullPlace,
+    QueueRun,
+    Room,
+    durable_count,
+    pull_run,
+)
+from timerstore.timelog.writing.append import QueueTable
+
+READY_ID_BYTES: Final = 64
+"""Room for an id in a block of the ready way."""
+READY_QUEUES_MAX: Final = 16
+"""If a topic has more queues, its groups go the long way."""
+READY_PULLERS_MAX: Final = 64
+"""So many pulls of a group at once go the ready way."""
+NEEDS_LONG_WAY: Final = -1
+NEEDS_ENTRIES: Final = -2
+"""A segment of a queue is to be mapped; it is told which."""
+NO_RESPONSE: Final = -1
+_LATELY_BYTES: Final = 64 << 20
+"""So far back from the log's end messages count as appended lately."""
+
+
+@record
+class Ready:
+    """What the ready way of one group works on."""
+
+    commitlog: SegmentTable
+    queues: QueueTable
+    callers: Callers
+    counts: Counts
+    pace: Words  # int64[2]: see `Pace`
+    windows: Lent  # READY_QUEUES_MAX + 1 of them: that of each queue, and of the retry queue
+    pullers: Lent  # READY_PULLERS_MAX of them
+    rows: Words  # int64[READY_QUEUES_MAX]
+    segments: Words  # int64[READY_QUEUES_MAX]: which segment of it is lent; −1: none
+    lent: Lent  # READY_QUEUES_MAX of them: entries of a segment
+    topic: Bytes
+    clock: Words  # int64[8]: scratch
+    queue_count: int = 0
+    known_count: int = 0  # of all queues in the store, when it was looked which are the topic's
+    turn: int = 0
+    retry_row: int = -1  # of the group's retry queue; −1: there is none
+    ended: int = 0  # 1: all go the long way, from now on
+    owned: int = 0  # 1: the same while an ordered consumer is the only reader
+    hides: int = 0  # 1: what is not durable yet is not handed out
+
+
+_ready_at, _window_at = record_at(Ready), record_at(Window)
+_pull_place_at = record_at(PullPlace)
+
+
+def new_ready(engine: Engine, counts: Counts, pace: Words, topic: bytes, *, hides: bool) -> Ready:
+    """Return what a group without queues begins with."""
+    rows, segments = (np.full(READY_QUEUES_MAX, -1, np.int64) for _ in range(2))
+    windows, pullers = new_lent(READY_QUEUES_MAX + 1), new_lent(READY_PULLERS_MAX)
+    return Ready(
+        *(engine.world.commitlog, engine.queues.table, engine.world.callers, counts),
+        *(pace, windows, pullers, rows, segments, new_lent(READY_QUEUES_MAX)),
+        *(np.frombuffer(topic, np.uint8).copy(), np.zeros(8, np.int64)),
+        hides=hides,
+    )
+
+
+@inlined
+def _retries_wait(ready: Ready) -> bool:
+    """Tell whether anything is to be handed out of the retry queue, or routed."""
+    if ready.retry_row < 0:
+        return False
+    window = _window_at(ready.windows[READY_QUEUES_MAX])
+    end: int = load_acquire(ready.queues.next_index, ready.retry_row)
+    waits: bool = window.waiting_count > 0 or end > window.next
+    return waits
+
+
+@inlined
+def _read(ready: Ready, place: PullPlace, i: int, count: int, durable_end: int) -> int:
+    """Read up to `count` entries of queue `i` from its window's end on; return how many are read.
+
+    0 if there are some, but none is durable.
+    """
+    window = _window_at(ready.windows[i])
+    row, start, segment_entries = ready.rows[i], window.next, ready.queues.segment_entries
+    segment = start // segment_entries
+    if ready.segments[i] != segment:
+        place.told[READY_QUEUE] = i
+        place.told[READY_SEGMENT] = segment
+        return NEEDS_ENTRIES
+    at = (start - segment * segment_entries) * fmt.ENTRY_BYTES
+    if start + count > (segment + 1) * segment_entries:
+        return NEEDS_LONG_WAY  # which reads on in the next segment
+    entries = lent_bytes(ready.lent, i, segment_entries * fmt.ENTRY_BYTES)
+    if ready.hides != 0:
+        count = durable_count(entries, at, count, durable_end)
+        if count == 0:
+            return 0
+    ends_at = 8 * RUN_COLUMNS * count
+    ids_at = ends_at + 8 * (count + 1) + count
+    bodies_at = ids_at + READY_ID_BYTES * count
+    lately = observe(ready.commitlog, "end") - _LATELY_BYTES
+    if bodies_at >= READY_BYTES or get_i64(entries, at + fmt.ENTRY_OFFSET_AT) < lately:
+        return NEEDS_LONG_WAY
+    block = lent_bytes(place.lent, READY_BLOCK, READY_BYTES)
+    run = QueueRun(entries, at, start, count, ready.topic, ready.queues.queue_id[row])
+    if pull_run(place, run, Room(block, ends_at, ids_at, bodies_at)) != count:
+        return NEEDS_LONG_WAY
+    if window_hand_out(window, start + count, count) != count:
+        return NEEDS_LONG_WAY
+    return count
+
+
+def _pull_ready(address: int, puller: int, count_max: int, durable_end: int, now_ms: int) -> int:
+    """Hand out what is there of the next queue that has any; return how much, 0 for nothing.
+
+    Or NEEDS_LONG_WAY, or NEEDS_ENTRIES. `puller`: which one. `durable_end`: of the log, if what is
+    behind it is hidden. `now_ms`: 0 if the kernel is to ask the clock.
+    """
+    ready = _ready_at(address)
+    if ready.callers.short_way_ended != 0 or ready.ended != 0 or ready.owned != 0:
+        return NEEDS_LONG_WAY
+    if ready.queues.count != ready.known_count or _retries_wait(ready):
+        return NEEDS_LONG_WAY
+    steady, pulled_us = 0, now_ms * 1000  # a clock that is moved by hand has no pace
+    if now_ms == 0:
+        now_ms, steady = clock_ms(ready.clock), steady_ns(ready.clock)
+        pulled_us = steady // 1000
+    ready.counts.read_ms = now_ms
+    for k in range(ready.queue_count):
+        i = (ready.turn + k) % ready.queue_count
+        window = _window_at(ready.windows[i])
+        if window.waiting_count > 0:
+            return NEEDS_LONG_WAY
+        count = min(count_max, load_acquire(ready.queues.next_index, ready.rows[i]) - window.next)
+        if count <= 0:
+            continue
+        place = _pull_place_at(ready.pullers[puller])
+        count = _read(ready, place, i, count, durable_end)
+        if count <= 0:
+            return min(count, NEEDS_LONG_WAY)
+        ready.turn = (i + 1) % ready.queue_count
+        note_pace(ready.pace, count, count_max, steady)
+        told = place.told
+        told[READY_QUEUE] = i
+        told[READY_START] = window.start
+        told[READY_PULLED_US] = pulled_us
+        told[READY_COUNT] = count
+        return count
+    return 0
+
+
+def _ack(address: int, i: int, start: int, stop: int, pulled_us: int, now_us: int) -> int:
+    """Acknowledge entries that were handed out together; return how many were not done.
+
+    Or NEEDS_LONG_WAY. `i`: the queue. `pulled_us`: when they were; NO_RESPONSE if that is not to be
+    counted. `now_us`: 0 if the kernel is to ask the clock.
+    """
+    ready = _ready_at(address)
+    if ready.callers.short_way_ended != 0:
+        return NEEDS_LONG_WAY
+    done = window_mark(_window_at(ready.windows[i]), start, stop, DONE)
+    if done > 0:
+        ready.counts.handled += done
+    if done > 0 and pulled_us != NO_RESPONSE:
+        if now_us == 0:
+            now_us = steady_ns(ready.clock) // 1000
+        count_response(ready.counts, now_us, now_us - pulled_us, done, 0)
+    return done
+
+
+def _add_handled(address: int, count: int) -> int:
+    _ready_at(address).counts.handled += count
+    return 0
+
+
+entry_ahead(_pull_ready, keeps_gil=True)
+entry_ahead(_ack, keeps_gil=True)
+entry_ahead(_add_handled, keeps_gil=True)
+
+
+class ReadyCalls:
+    """The kernels on one group's `Ready`."""
+
+    def __init__(self, engine: Engine, ready: Ready) -> None:
+        self.pull: Callable[..., int] = entry_on(_pull_ready, ready, keeps_gil=True)
+        """pull(puller, count_max, durable_end, now_ms), see `_pull_ready`."""
+        if INTERPRETED:
+            self.pull = partial(_reading, engine.commitlog, self.pull)
+        self.ack = entry_on(_ack, ready, keeps_gil=True)
+        """ack(i, start, stop, pulled_us, now_us), see `_ack`."""
+        self.add_handled = entry_on(_add_handled, ready, keeps_gil=True)
+        """add_handled(count): count what was acknowledged another way."""
+
+
+def _reading(log: Any, call: Callable[..., int], *args: int) -> int:
+    """Call inside a block that borrows the log's table, which who keeps the GIL does without."""
+    with log.reading():
+        return call(*args)

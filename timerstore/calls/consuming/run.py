@@ -1,0 +1,258 @@
+"""A run: entries of one queue that were handed out together, until each is done or given back.
+
+Ground rules: any thread may call anything. Places count from 0 in the run, indexes in the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any
+
+from timerstore.calls.consuming.ackput import ack_and_put
+from timerstore.calls.consuming.batchcolumns import arrow_bodies, arrow_ids
+from timerstore.calls.consuming.constants import DEAD, Wait
+from timerstore.calls.consuming.cursors import QueueCursor
+from timerstore.calls.consuming.delivery import HandedOut
+from timerstore.calls.consuming.failures import Failure
+from timerstore.calls.consuming.groupreader import Place, Reader
+from timerstore.calls.consuming.puts import Put
+from timerstore.calls.consuming.ready import NO_RESPONSE
+from timerstore.calls.consuming.retries import RetryCursor
+from timerstore.calls.consuming.sendback import send_back, send_to_dead
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import Message
+from timerstore.timelog.reading import pull
+from timerstore.values.ids import Int64s
+from timerstore.values.kinds import check_int
+from timerstore.values.ranges import Ranges, merged
+
+
+class Run(HandedOut):
+    """What `Group.pull` hands out."""
+
+    __slots__ = (
+        *("_bodies", "_count", "_decoded", "_ids"),
+        *("columns", "cursor", "pins", "pulled_us", "reader", "start", "stop", "topic"),
+    )
+
+    def __init__(
+        self,
+        reader: Reader,
+        cursor: QueueCursor,
+        columns: pull.Columns,
+        start: int,
+        stop: int,
+        count: int,
+        pins: list[Any],
+        pulled_us: int,
+    ) -> None:
+        """Hold the first `count` places of the columns, read from entries [start, stop)."""
+        self.reader, self.topic = reader, reader.topic
+        self.cursor, self.columns, self._count, self.pins = cursor, columns, count, pins
+        self.start, self.stop = start, stop
+        self.pulled_us = pulled_us
+        self._bodies: Any = None
+        self._ids: Any = None
+        self._decoded: dict[int, Message] = {}
+
+    # --- looking
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def reads_as(self) -> str:
+        """The group that they were handed out to."""
+        return self.reader.name
+
+    @property
+    def bodies(self) -> Any:
+        """The bodies, an Arrow binary array."""
+        if self._bodies is None:
+            self._bodies = arrow_bodies(self.columns, self._count)
+        return self._bodies
+
+    @property
+    def ids(self) -> Any:
+        """The ids that the puts returned, an Arrow string array."""
+        if self._ids is None:
+            self._ids = arrow_ids(self.columns, self._count)
+        return self._ids
+
+    @property
+    def due_ms(self) -> Int64s:
+        """When each was due."""
+        return self._numbers(pull.RUN_DUE_MS)
+
+    @property
+    def fired_ms(self) -> Int64s:
+        """When each was fired into the log."""
+        return self._numbers(pull.RUN_FIRED_MS)
+
+    @property
+    def tags_codes(self) -> Int64s:
+        """The hashes of their tags, as their queue says."""
+        return self._numbers(pull.RUN_TAGS)
+
+    @property
+    def indexes(self) -> Int64s:
+        """Where each stands in its queue."""
+        return self._numbers(pull.RUN_INDEX)
+
+    @property
+    def offsets(self) -> Int64s:
+        """Where each begins in the commit log."""
+        return self._numbers(pull.RUN_OFFSET)
+
+    def _numbers(self, row: int) -> Int64s:
+        return self.columns.numbers[row, : self._count]
+
+    @property
+    def is_retry(self) -> bool:
+        """Whether they were sent back before."""
+        return isinstance(self.cursor, RetryCursor)
+
+    def message(self, i: int) -> Message:
+        """Return message `i` decoded, with all its properties."""
+        i = check_int(i, "i", 0, self._count - 1)
+        if i not in self._decoded:
+            self._decoded[i] = self.reader.decode(int(self.offsets[i]), self.pins)
+        return self._decoded[i]
+
+    def is_done(self, i: int) -> bool:
+        """Tell whether one was acknowledged."""
+        return self.cursor.state_of(int(self.indexes[i])) == "done"
+
+    def say_failed(self, i: int, attempt: int, first_ms: int) -> None:
+        """Have a message in memory say how often it failed, and since when."""
+        message = self.message(i)
+        properties = message.properties | {fmt.PROPERTY_FIRST_FAILED.decode(): str(first_ms)}
+        self._decoded[i] = message._replace(reconsume_times=attempt, properties=properties)
+
+    # --- taking back
+
+    def settle_all(self) -> None:
+        """Acknowledge all. One kernel for a whole run."""
+        core, count = self.reader.core, self._count
+        now_us = core.clock.now_ms * 1000 if core.clock.manual else 0
+        if self._acked(range(count), self.pulled_us, now_us):
+            return
+        core.check_open()
+        now_ms = core.steady_ms()
+        done = self._settle(range(count))
+        if done:
+            self.reader.tally.respond(now_ms, now_ms - self.pulled_us / 1000, done)
+        if core.closed:  # its offset may be kept without them
+            core.check_open()
+
+    def settle(self, i: int, *, handled: bool = True, held: bool = False) -> None:
+        """Acknowledge one that was `handled`, or sent elsewhere; `held`: closing waits.
+
+        One kernel and little else if none of the run was passed by.
+        """
+        cursor, reader, at = self.cursor, self.reader, self.start + i
+        if handled and self._is_plain():
+            if reader.ready_calls.ack(cursor.ready_place, at, at + 1, NO_RESPONSE, 0) >= 0:
+                return
+        self._settle_open((i,), handled, held)
+
+    def settle_some(self, places: Sequence[int], *, handled: bool = True) -> None:
+        """Acknowledge some, which were `handled` or not."""
+        if not (handled and self._acked(places)):
+            self._settle_open(places, handled, held=False)
+
+    def _settle_open(self, places: Sequence[int], handled: bool, held: bool) -> None:
+        """Acknowledge some in Python; a closed store is an error, unless closing waits (`held`)."""
+        core = self.reader.core
+        if not held:
+            core.check_open()
+        self._settle(places, handled=handled)
+        if not held:  # its offset may be kept without them
+            core.check_open()
+
+    def _is_plain(self) -> bool:
+        """Tell whether a kernel may acknowledge a part: none was passed by, none is claimed."""
+        plain = self.cursor.ready_place >= 0 and not self.reader.claimed
+        return plain and self.stop - self.start == self._count > 0
+
+    def _acked(self, places: Sequence[int], pulled_us: int = NO_RESPONSE, now_us: int = 0) -> bool:
+        """Acknowledge by one kernel, if that can be and `places` have no gap."""
+        if not self._is_plain() or len(runs := self._runs(places)) != 1:
+            return False
+        acked = self.reader.ready_calls.ack(self.cursor.ready_place, *runs[0], pulled_us, now_us)
+        return acked >= 0
+
+    def _settle(self, places: Sequence[int], *, handled: bool = True) -> int:
+        """Have some be done; return how many were not."""
+        reader, cursor = self.reader, self.cursor
+        runs = self._runs(places)
+        with reader.lock.guard():
+            done = sum(cursor.settle(start, stop) for start, stop in runs)
+            if handled:
+                reader.ready_calls.add_handled(done)
+            if reader.claimed:
+                reader.claimed.difference_update(
+                    (cursor.row, index) for start, stop in runs for index in range(start, stop)
+                )
+        return done
+
+    def _runs(self, places: Sequence[int]) -> Ranges:
+        """Return which entries of the queue stand at these places."""
+        count = self._count
+        if len(places) == count and self.stop - self.start == count:
+            return [(self.start, self.stop)]
+        if self.stop - self.start == count:  # none was passed by
+            start = self.start
+            if len(places) == 1:
+                return [(start + places[0], start + places[0] + 1)]
+            return merged([(start + i, start + i + 1) for i in places])
+        return merged([(i, i + 1) for i in self.indexes[list(places)].tolist()])
+
+    def give_back(self, places: Sequence[int]) -> None:
+        """Let some be handed out again, to any consumer of the group."""
+        self.reader.core.check_process()
+        with self.reader.lock.guard():
+            for start, stop in self._runs(places):
+                self.cursor.take_back(self.topic, start, stop)
+
+    # --- what is appended again, or has a put in its place
+
+    def claiming(self, i: int) -> AbstractContextManager[None]:
+        """Claim a message; if an exception comes out, it is released."""
+        return self.reader.claiming(self.cursor, self._place(i))
+
+    def _place(self, i: int) -> Place:
+        return self.cursor.row, int(self.indexes[i])
+
+    def nack(self, i: int, delay: timedelta | None) -> None:
+        """Put a message again as a timer for the group's retry topic, then acknowledge it."""
+        reader = self.reader
+        with reader.gate.guard():
+            with self.claiming(i):
+                send_back(reader.putting, reader.name, self.message(i), delay=delay)
+            self.settle(i, handled=False, held=True)
+            reader.count_failed(1, 1, 0)
+
+    def send_again(self, i: int, wait: Wait, failure: Failure) -> bool:
+        """Send one back, or to the dead letters; False if a put has acknowledged it."""
+        if self.is_done(i):
+            return False
+        putting, name, message = self.reader.putting, self.reader.name, self.message(i)
+        with self.claiming(i):
+            if wait == DEAD:
+                send_to_dead(putting, name, message, failure, wait=False)
+            elif isinstance(wait, timedelta):
+                send_back(putting, name, message, delay=wait, wait=False)
+            else:
+                send_back(putting, name, message, delay_level=wait, wait=False)
+        return True
+
+    def ack_and_put(self, i: int, puts: Sequence[Put]) -> list[str]:
+        """Acknowledge one, and put; return the ids. See `Delivery.ack_and_put_many`."""
+
+        def settle() -> None:
+            self.settle(i, held=True)
+
+        return ack_and_put(self.reader, self.cursor, self._place(i), settle, puts)

@@ -1,0 +1,210 @@
+"""The short way of a call on one timer by its id, `get`, `cancel` or `reschedule`.
+
+What is out of the ordinary (a delay level's message, a broker's key, a timer that may have been
+taken, or may have rolled, a segment that is not mapped, a store that is being closed) goes the long
+way, `get.py`, `cancel.py`, `reschedule.py`. The kernels pass the store's gate by themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from timerstore.calls.pending.replacement import Payload, encode_described
+from timerstore.calls.pending.timers import Timer, from_parts
+from timerstore.jit.locks import Gate
+from timerstore.jit.objects import OBJECTS_CAN_BE_GIVEN
+from timerstore.services.calls import by_id
+from timerstore.services.calls.by_id import Kernels, Place, Templates, new_place
+from timerstore.services.calls.cancel_ahead import CANCELLED_BEFORE, CANCELLED_NOW, NOT_JUDGED
+from timerstore.services.calls.deletes import delete_template
+from timerstore.services.engine.engine import Engine
+from timerstore.services.looking.timer_parts import (
+    SPAN_COLUMNS,
+    SPAN_PROPERTIES,
+    SPAN_PROPERTIES_END,
+)
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import decode_properties, text
+from timerstore.timelog.bytes.limits import DESCRIPTION_BYTES_MAX
+from timerstore.timelog.bytes.text import java_hash_of
+from timerstore.timelog.writing.frame import encode_property, new_template
+from timerstore.values.ids import format_id
+
+TOPICS_MAX: Final = 1_024
+"""Topics whose templates are kept: 2 KB each."""
+
+
+class Taken(NamedTuple):
+    """What one call at a time works with."""
+
+    place: Place
+    message: memoryview
+    """The one that was got, from its first byte on."""
+
+
+class ById:
+    """The short way into one engine; any number of threads may use it.
+
+    Everything goes the long way while it is known that messages are damaged, because a later copy
+    of a timer may be one of them.
+    """
+
+    def __init__(self, engine: Engine, gate: Gate) -> None:
+        self._engine, self._log, self._gate = engine, engine.commitlog, gate
+        self._tag, self._kernels, self._uncounted = engine.store_tag, Kernels(), engine.uncounted
+        self._taken: list[Taken] = []
+        self._topics: dict[int, str] = {}
+        self._templates: dict[int, Templates] = {}
+        self._last = self._new_templates(b"t", -1)  # those of the topic that came last
+
+    def cancel(self, id: object) -> bool | None:
+        """Cancel a timer that lies ahead: True, or False if it is too late; None: the long way.
+
+        Its delete is not durable yet.
+        """
+        verdict = self._cancel(id)
+        if verdict == CANCELLED_NOW:
+            return True
+        return None if verdict == NOT_JUDGED else verdict == CANCELLED_BEFORE
+
+    def cancel_once(self, id: object) -> bool | None:
+        """Do the same; False if it had been cancelled before."""
+        verdict = self._cancel(id)
+        return None if verdict == NOT_JUDGED else verdict == CANCELLED_NOW
+
+    def _cancel(self, id: object) -> int:
+        """Return the kernel's verdict."""
+        if self._uncounted or not OBJECTS_CAN_BE_GIVEN:
+            return NOT_JUDGED
+        clock, kernels = self._engine.clock, self._kernels
+        now_ms = clock.now_ms if clock.manual else 0
+        taken = self._take()
+        try:
+            with self._log.reading():
+                verdict = kernels.cancel(taken.place, self._last, id, now_ms)
+                if verdict <= by_id.ID_OTHER_TOPIC:
+                    templates = self._templates_of(by_id.ID_OTHER_TOPIC - verdict)
+                    verdict = kernels.cancel(taken.place, templates, id, now_ms)
+            return verdict
+        finally:
+            self._taken.append(taken)
+
+    def get(self, id: object) -> Timer | None:
+        """Return a pending timer; None: go the long way."""
+        if self._uncounted or not OBJECTS_CAN_BE_GIVEN:
+            return None
+        taken = self._take()
+        place, message = taken
+        try:
+            with self._log.reading():
+                verdict = self._kernels.get(place, id)
+            if verdict != by_id.ID_PENDING:
+                return None
+            told = place.told.tolist()
+            row = told[by_id.ID_ROW]
+            topic = self._topics.get(row)
+            if topic is None:
+                topic = self._topics[row] = text(self._engine.queues.topics[row])
+            due_ms = told[by_id.ID_DUE_MS]
+            return from_parts(message, told[:SPAN_COLUMNS], id, topic, due_ms)  # type: ignore[arg-type]
+        finally:
+            self._taken.append(taken)
+
+    def is_pending(self, id: object) -> bool | None:
+        """Tell whether a timer is pending; None: go the long way."""
+        if self._uncounted or not OBJECTS_CAN_BE_GIVEN:
+            return None
+        taken = self._take()
+        try:
+            with self._log.reading():
+                verdict = self._kernels.get(taken.place, id)
+            return None if verdict == NOT_JUDGED else verdict >= by_id.ID_PENDING
+        finally:
+            self._taken.append(taken)
+
+    def reschedule(self, id: object, due_ms: int, now_ms: int, payload: Payload) -> str | None:
+        """Move a timer that lies ahead; return its new id, or None: go the long way.
+
+        Neither message is durable yet.
+        """
+        if self._uncounted or not OBJECTS_CAN_BE_GIVEN:
+            return None
+        taken, offset = self._take(), by_id.NOT_PLAIN
+        given = id, due_ms, payload.body
+        try:
+            with self._log.reading():
+                if payload.properties is None and payload.keeps_tag:
+                    offset = self._reschedule(taken.place, *given, None, now_ms)
+                if offset == by_id.NOT_PLAIN:
+                    described = self._describe(taken, id, payload)
+                    if described is None:
+                        return None
+                    offset = self._reschedule(taken.place, *given, described, now_ms)
+            return format_id(due_ms, int(offset), self._tag) if offset > NOT_JUDGED else None
+        finally:
+            self._taken.append(taken)
+
+    def _reschedule(
+        self,
+        place: Place,
+        id: object,
+        due_ms: int,
+        body: bytes | None,
+        described: tuple[bytes, int] | None,
+        now_ms: int,
+    ) -> int:
+        """Return what the kernel does."""
+        move = self._kernels.reschedule
+        offset = move(place, self._last, id, due_ms, body, described, now_ms)
+        if offset <= by_id.ID_OTHER_TOPIC:
+            templates = self._templates_of(by_id.ID_OTHER_TOPIC - offset)
+            offset = move(place, templates, id, due_ms, body, described, now_ms)
+        return offset
+
+    def _describe(self, taken: Taken, id: object, payload: Payload) -> tuple[bytes, int] | None:
+        """Return what describes the timer that comes in a timer's place, and its tag as a number.
+
+        None: go the long way.
+        """
+        place, message = taken
+        if self._kernels.get(place, id) < by_id.ID_PENDING:
+            return None
+        told, own = place.told.tolist(), payload.properties
+        properties = decode_properties(
+            message[told[SPAN_PROPERTIES] : told[SPAN_PROPERTIES_END]].tobytes()
+        )
+        if own is not None:
+            properties = {k: v for k, v in properties.items() if k in ("TAGS", "KEYS")} | dict(own)
+        if not payload.keeps_tag:
+            properties.pop("TAGS", None)
+            properties |= {} if payload.tag is None else {"TAGS": payload.tag}
+        described = encode_described(properties)
+        if own is not None and len(described) > DESCRIPTION_BYTES_MAX:
+            return None
+        replaced = encode_property(fmt.PROPERTY_REPLACES, str(id).encode())
+        return replaced + described, java_hash_of(properties.get("TAGS", ""))
+
+    def _take(self) -> Taken:
+        """Return what one call at a time works with."""
+        try:
+            return self._taken.pop()
+        except IndexError:
+            place = new_place(self._engine.world, self._gate)
+            return Taken(place, memoryview(place.stage.buffer))  # type: ignore[arg-type]
+
+    def _templates_of(self, row: int) -> Templates:
+        """Return those for a topic, by its queue's row."""
+        found = self._templates.get(row)
+        if found is None:
+            if len(self._templates) >= TOPICS_MAX:
+                self._templates.clear()
+            topic = self._engine.queues.topics[row]
+            found = self._templates[row] = self._new_templates(topic, row)
+        self._last = found
+        return found
+
+    def _new_templates(self, topic: bytes, row: int) -> Templates:
+        timer = new_template(
+            topic, tag=self._tag, pending_row=row, change=1, tags_code=0, extra=b""
+        )
+        return Templates(timer, delete_template(topic, row, self._tag))

@@ -1,0 +1,169 @@
+"""Listing pending timers: all in order, or how many fall due when."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from timerstore.calls.pending.found import Found, find_due_times, find_in_order
+from timerstore.calls.pending.timers import Timer, decode_timers
+from timerstore.core.core import Core
+from timerstore.services.engine.holds import LapsedError, lapsed_often
+from timerstore.services.looking.due_order import NEVER_MS
+from timerstore.values.amounts import exact_span
+from timerstore.values.arguments import DUE_MS_MAX, check_due_ms
+from timerstore.values.ids import Int64s, Moments
+from timerstore.values.kinds import check_int, check_name
+
+_AT_ONCE: Final = 256
+"""Timers that are decoded together."""
+_TRIES: Final = 8
+"""So often a listing is captured, of which nothing could be decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """How many timers fall due when.
+
+    `start_ms`: int64[n], the beginning of each bucket that holds any; `count`: int64[n].
+    """
+
+    start_ms: Int64s
+    count: Int64s
+    bucket_ms: int
+
+    @property
+    def start(self) -> Moments:
+        """The beginning of each bucket in UTC: datetime64[ms][n]."""
+        return self.start_ms.view("datetime64[ms]")
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the counts over time with matplotlib; return the axes."""
+        import matplotlib.pyplot as plt
+
+        axes = plt.gca() if ax is None else ax
+        times = self.start_ms.astype("datetime64[ms]")
+        axes.bar(times, self.count, width=np.timedelta64(self.bucket_ms, "ms"), align="edge")
+        axes.set_xlabel("due (UTC)")
+        axes.set_ylabel(f"timers in {exact_span(self.bucket_ms)}")
+        return axes
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{np.datetime64(start, 'ms')}</td><td>{count}</td></tr>"
+            for start, count in zip(self.start_ms[:50].tolist(), self.count[:50], strict=True)
+        )
+        more = f"<p>… {len(self.count) - 50} more buckets</p>" if len(self.count) > 50 else ""
+        return f"<table><tr><th>due (UTC)</th><th>timers</th></tr>{rows}</table>{more}"
+
+
+def list_pending(
+    core: Core,
+    topic: str | None,
+    start_ms: int | None,
+    end_ms: int | None,
+    limit: int | None,
+) -> Iterator[Timer]:
+    """Yield pending timers in order; see `TimerStore.pending`."""
+    start_ms, end_ms, limit = check_range(topic, start_ms, end_ms, limit)
+    return _pending(core, topic, start_ms, end_ms, limit)
+
+
+def check_range(
+    topic: str | None, start_ms: int | None, end_ms: int | None, limit: int | None
+) -> tuple[int | None, int | None, int | None]:
+    """Return the numbers that say which timers are listed, or refuse them."""
+    if start_ms is not None:
+        start_ms = check_due_ms(start_ms, "start_ms")
+    if end_ms is not None:  # the latest: what datetime.max is, rounded up
+        end_ms = check_due_ms(end_ms, "end_ms", DUE_MS_MAX + 1)
+    if limit is not None:
+        limit = check_int(limit, "limit", 0, sys.maxsize)
+    if topic is not None:
+        check_name(topic)
+    return start_ms, end_ms, limit
+
+
+def _pending(
+    core: Core,
+    topic: str | None,
+    start_ms: int | None,
+    end_ms: int | None,
+    limit: int | None,
+) -> Iterator[Timer]:
+    core.check_process()
+    listed, tries = _Listed(), 0
+    while tries < _TRIES:
+        tries += 1
+        first_ms = max(start_ms or 0, listed.due_ms)
+        try:
+            for found in find_in_order(core, first_ms, NEVER_MS if end_ms is None else end_ms):
+                found = listed.behind(found)
+                if topic is not None:
+                    found = found.of_topic(core, topic)
+                stop = len(found.message) if limit is None else limit - listed.count
+                found = found.choose(slice(stop))
+                for at in range(0, len(found.message), _AT_ONCE):
+                    some = found.choose(slice(at, at + _AT_ONCE))
+                    with core.gate.guard():
+                        core.check_open()
+                        timers = decode_timers(core, some.message, some.due_ms, some.hold)
+                    tries = 0
+                    some.hold.rest()
+                    for timer in timers:
+                        core.check_process()
+                        if core.closed:
+                            core.check_open()
+                        yield timer
+                    listed.note(some)
+                if listed.count == limit:
+                    return
+            return
+        except LapsedError:
+            continue  # what is left is captured again
+    raise lapsed_often()
+
+
+class _Listed:
+    """How far a listing has come: up to a due time, and through some of the timers due then.
+
+    That holds for another instant as well, where copies of these timers lie elsewhere in the log.
+    """
+
+    def __init__(self) -> None:
+        self.count, self.due_ms = 0, -1
+        self._same = set[tuple[int, int]]()  # who is due then, and was listed
+
+    def note(self, found: Found) -> None:
+        """Go on behind some timers, which are in order."""
+        due_ms = found.due_ms
+        if due_ms[-1] > self.due_ms:
+            self.due_ms = int(due_ms[-1])
+            self._same.clear()
+        last = found.choose(due_ms == self.due_ms)
+        self._same.update(zip(last.high.tolist(), last.low.tolist(), strict=True))
+        self.count += len(due_ms)
+
+    def behind(self, found: Found) -> Found:
+        """Return those that were not listed yet, of some that are due then or later."""
+        keep = np.ones(len(found.due_ms), np.bool_)
+        for i in np.flatnonzero(found.due_ms == self.due_ms).tolist():
+            keep[i] = (int(found.high[i]), int(found.low[i])) not in self._same
+        return found.choose(keep)
+
+
+def count_by_bucket(
+    core: Core, bucket_ms: int, start_ms: int | None, end_ms: int | None
+) -> Horizon:
+    """Count pending timers by bucket; see `TimerStore.horizon`."""
+    bucket_ms = check_int(bucket_ms, "bucket_ms", 1, DUE_MS_MAX)
+    bounds = -DUE_MS_MAX, 2 * DUE_MS_MAX
+    start_ms = 0 if start_ms is None else check_int(start_ms, "start_ms", *bounds)
+    end_ms = NEVER_MS if end_ms is None else check_int(end_ms, "end_ms", *bounds)
+    due_ms = find_due_times(core, bucket_ms, start_ms, end_ms)
+    buckets, counts = np.unique(due_ms // bucket_ms, return_counts=True)
+    return Horizon(buckets * bucket_ms, counts.astype(np.int64), bucket_ms)

@@ -1,0 +1,217 @@
+"""Laying down a backup: its log as segments, with the small files of its last point."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from shutil import rmtree
+from typing import Final
+
+import numpy as np
+
+from timerstore.copies.building import write_files
+from timerstore.copies.catalog import Catalog, PointRemovedError, kept_from
+from timerstore.copies.pieces import Slice, cover, parts_of
+from timerstore.copies.points import BackupPoint
+from timerstore.copies.progress import Told
+from timerstore.errors import CorruptStoreError
+from timerstore.jit.guards import Lock
+from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.names import segment_name
+from timerstore.timelog.reading.reader import Fault
+
+DOWNLOAD_COUNT: Final = 4
+"""Pieces that are fetched side by side; each is a block at most, 32 MiB, in memory."""
+_TRIES_MAX: Final = 3
+"""Of one object that does not come as it was written, and of a list of pieces."""
+_LARGE_BYTES: Final = 1 << 18
+"""So many bytes the disk begins to write at once, while the next ones are unpacked."""
+
+Reached = Callable[[int], None]
+"""Takes how far the log is there, from its beginning on."""
+OnFault = Callable[[Fault], None]
+"""Takes what is damaged, or missing; if it is given, zeros stay in that place."""
+
+
+def lay_log(
+    catalog: Catalog,
+    run: int,
+    start: int,
+    end: int,
+    folder: Path,
+    *,
+    disk: Disk,
+    told: Told,
+    on_fault: OnFault | None = None,
+    reached: Reached = lambda end: None,
+) -> None:
+    """Write bytes [start, end) of a log as segments into a folder; every byte is checked.
+
+    Zeros follow up to the end of the last segment; zeros stay holes. Durable on return, the names
+    included. `reached` is called with `start` once all files have their length. O(bytes). Raises
+    CorruptStoreError, StoreAccessError, StoreFullError.
+    """
+    size = catalog.segment_bytes
+    disk.make_folder(folder)
+    files = {
+        number: disk.open_file(folder / segment_name(number * size), create=True)
+        for number in range(start // size, -(-end // size))
+    }
+    try:
+        for number, fd in files.items():
+            _set_length(disk, fd, size, folder / segment_name(number * size))
+        reached(start)
+        _Fetch(catalog, run, files, folder, disk, told, on_fault, reached).all(start, end)
+        for number, fd in files.items():
+            disk.sync(fd, folder / segment_name(number * size))
+    finally:
+        for fd in files.values():
+            os.close(fd)
+    disk.sync_folder(folder)
+
+
+def _set_length(disk: Disk, fd: int, length: int, path: Path) -> None:
+    try:
+        os.ftruncate(fd, length)
+    except OSError as e:
+        raise disk.full(e, path) from e
+
+
+class _Fetch:
+    """Fetches pieces into segments that are open."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        run: int,
+        files: dict[int, int],
+        folder: Path,
+        disk: Disk,
+        told: Told,
+        on_fault: OnFault | None,
+        reached: Reached,
+    ) -> None:
+        self.catalog, self.run, self.files, self.folder = catalog, run, files, folder
+        self.disk, self._told, self._on_fault, self._reached = disk, told, on_fault, reached
+        self._lock, self._start = Lock(), 0
+
+    def all(self, start: int, end: int) -> None:
+        """Fetch a range; pieces may be merged meanwhile, so what is missing is looked for again."""
+        wanted, self._start = [(start, end)], start
+        for number in range(_TRIES_MAX):
+            if number:
+                self.catalog.refresh()
+            parts, missing = self._parts(wanted)
+            with ThreadPoolExecutor(DOWNLOAD_COUNT) as pool:
+                for part, was_there in zip(parts, pool.map(self._fetch, parts), strict=True):
+                    if not was_there:
+                        error = CorruptStoreError(part.piece.name, 0, "it is missing")
+                        missing.append((part.start, part.end, error))
+                    elif not missing and not number:  # later ones are in no order
+                        self._reached(part.end)
+            if not missing:
+                return
+            wanted = [(first, stop) for first, stop, _ in missing]
+        for *_, error in missing:
+            self._damaged(error)
+
+    def _parts(
+        self, wanted: list[tuple[int, int]]
+    ) -> tuple[list[Slice], list[tuple[int, int, CorruptStoreError]]]:
+        """Return what makes up some ranges, and the ranges that no piece holds."""
+        parts = list(self.catalog.parts(self.run))
+        found, missing = list[Slice](), list[tuple[int, int, CorruptStoreError]]()
+        for start, end in wanted:
+            while start < end:
+                try:
+                    found += cover(parts, start, end)
+                    break
+                except CorruptStoreError as e:
+                    found += cover(parts, start, e.offset) if e.offset > start else []
+                    start = min((p.start for p in parts if e.offset < p.start < end), default=end)
+                    missing.append((e.offset, start, e))
+        return found, missing
+
+    def _fetch(self, part: Slice) -> bool:
+        """Fetch a part of a piece; return whether the piece was there."""
+        seed = self.catalog.seed_of(part.piece)
+        for number in range(1, _TRIES_MAX + 1):
+            try:
+                data = self.catalog.dest.get(part.piece.name)
+            except FileNotFoundError:
+                return False
+            try:
+                for at, raw in parts_of(part.piece, data, seed):
+                    first, stop = max(at, part.start), min(at + len(raw), part.end)
+                    if first < stop:
+                        self._write(first, raw[first - at : stop - at])
+            except CorruptStoreError as e:
+                if number == _TRIES_MAX:
+                    self._damaged(e)
+            else:
+                break
+        self._told(part.end - part.start)
+        return True
+
+    def _write(self, at: int, raw: memoryview) -> None:
+        size = self.catalog.segment_bytes
+        while raw:
+            number, position = divmod(at, size)
+            piece = np.frombuffer(raw[: size - position], np.uint8)
+            if piece.any():
+                path = self.folder / segment_name(number * size)
+                self.disk.write_at(self.files[number], piece, position, path)
+                if len(piece) >= _LARGE_BYTES:
+                    self.disk.begin_writing(self.files[number], position, len(piece))
+            at, raw = at + len(piece), raw[len(piece) :]
+
+    def _damaged(self, error: CorruptStoreError) -> None:
+        with self._lock.guard():
+            if self._start < kept_from(self.catalog.dest, self.run):
+                raise PointRemovedError(self.catalog.dest) from error
+            if self._on_fault is None:
+                raise error
+            self._on_fault(Fault(error.file, error.offset, error.reason))
+
+
+def lay_backup(
+    catalog: Catalog,
+    folder: Path,
+    points: list[BackupPoint],
+    *,
+    disk: Disk,
+    told: Told,
+    on_fault: OnFault | None = None,
+) -> BackupPoint:
+    """Lay down in an empty folder what some points of a backup need; return the last of them.
+
+    The folder looks like a store without indexes: the log that the last point is in, from the
+    first point's begin on, with the last point's small files. Logs before a gap are only looked at.
+    A point of which the object is damaged is told, and one that was removed since it was listed is
+    left out. Raises PointRemovedError if none is left.
+    """
+    kept, files = list[BackupPoint](), dict[str, bytes]()
+    for point in points:
+        try:
+            files = catalog.read_files(point)
+        except PointRemovedError:
+            if point is points[-1] and not kept:
+                raise
+            continue
+        except CorruptStoreError as e:
+            if on_fault is None:
+                raise
+            on_fault(Fault(e.file, e.offset, e.reason))
+        kept.append(point)
+    last_run = catalog.run_of(kept[-1])
+    for run in sorted({catalog.run_of(point) for point in kept}):
+        own = [point for point in kept if catalog.run_of(point) == run]
+        span = min(p.log_start for p in own), max(p.log_end for p in own)
+        target = folder / ("commitlog" if run == last_run else "earlier")
+        lay_log(catalog, run, *span, target, disk=disk, told=told, on_fault=on_fault)
+        if run != last_run:
+            rmtree(target)
+    write_files(disk, folder, files)
+    return kept[-1]

@@ -1,0 +1,280 @@
+"""Adding points to a backup: what is new of the log, then the object that makes it a point.
+
+Order: pieces of the log, side by side; then a look whether this chain is still the newest; then the
+point. If a run is killed, the points that were there stay whole, and pieces that no point needs yet
+are the beginning of the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from timerstore.copies.catalog import Catalog, point_object
+from timerstore.copies.chains import (
+    Chain,
+    begin_chain,
+    claim_chain,
+    incomplete_list,
+    is_promotion,
+    newest_claim,
+)
+from timerstore.copies.crcparts import crc_of
+from timerstore.copies.destination import Destination
+from timerstore.copies.frames import pack_checked
+from timerstore.copies.pieces import Piece, block_ranges
+from timerstore.copies.points import BackupPoint
+from timerstore.copies.progress import Progress, Summed, Told
+from timerstore.copies.retention import keep_newest, remove_needless
+from timerstore.copies.snapshot import (
+    check_continued,
+    check_same_store,
+    make_durable,
+    read_new,
+    sizes_of,
+    small_files_of,
+)
+from timerstore.copies.taken import BackupReport
+from timerstore.copies.timeline import Restores, find_divergence, read_restores
+from timerstore.errors import StoreAccessError, StoreLockedError
+from timerstore.timelog.reading.reader import StoreReader
+from timerstore.values.moments import shown_time
+
+logger = logging.getLogger("timerstore")
+
+UPLOAD_COUNT: Final = 4
+"""Pieces that are sent side by side; each is a block at most, 32 MiB, in memory."""
+
+_PASSING: Final = frozenset(("config/timercheck", "checkpoint"))
+"""Small files that change without anything having happened."""
+
+
+def ship_once(
+    reader: StoreReader,
+    dest: Destination,
+    *,
+    keep: int | None = None,
+    progress: Progress | None = None,
+    now_ms: int | None = None,
+) -> BackupReport:
+    """Add one point, and keep the newest `keep`; return what was done. Durable on return."""
+    shipper = Shipper(dest)
+    report = shipper.ship(reader, progress=progress, now_ms=now_ms)
+    assert report is not None
+    if keep is not None:
+        try:
+            keep_newest(shipper.catalog, keep)
+            remove_needless(shipper.catalog)
+        except StoreAccessError as e:
+            raise StoreAccessError(
+                f"Point {report.point.number} was taken, but older points could not be removed: {e}"
+            ) from e
+    return replace(report, point_count=len(shipper.catalog.points))
+
+
+class Shipper:
+    """Writes the points of one store; what is in the destination is listed once.
+
+    It is made, and ships, while the destination is held: see `Destination.alone`.
+    """
+
+    def __init__(self, dest: Destination) -> None:
+        self.dest = dest
+        self.catalog = Catalog(dest)
+        chains = self.catalog.chains
+        if self.catalog.chain is None:
+            dest.check_is_free()
+        dest.remove_unfinished()
+        self._claim, self._is_open = chains.newest_claim, chains.is_open
+        if self._is_open and self._claim[0] and is_promotion(dest, self._claim):
+            raise self._taken_over()
+        self._restores: Restores | None = None
+        """How the store had been restored by the last point."""
+        self._is_same = False
+        self._said: dict[str, bytes] | None = None
+        """The small files of the last point, without those that change all the time."""
+
+    @property
+    def last(self) -> BackupPoint | None:
+        """The last point, None if there is none."""
+        points = self.catalog.points
+        return points[-1] if points else None
+
+    def ship(
+        self,
+        reader: StoreReader,
+        *,
+        progress: Progress | None = None,
+        now_ms: int | None = None,
+        only_new: bool = False,
+        patience_s: float = 0.0,
+    ) -> BackupReport | None:
+        """Add a point. O(bytes that were appended since the last one). Durable on return.
+
+        `only_new`: add none, and return None, if nothing has changed but cursors and clocks.
+        `patience_s`: how long the store's owner may take to make its log durable by itself.
+        """
+        now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        start, chain = self._begin(reader)
+        told = Summed(progress)
+        end, message_count, problems = read_new(reader, start, told)
+        make_durable(reader, start, end, patience_s)
+        files = small_files_of(reader)
+        said = {name: data for name, data in files.items() if name not in _PASSING}
+        if only_new and end == start and self.last is not None and said == self._said:
+            return None
+        self._send(reader, chain, start, end, told)
+        point = BackupPoint(
+            number=1 + max(chain.last_point, self.last.number if self.last is not None else 0),
+            time_ms=now_ms,
+            chain=chain.number,
+            log_start=max(reader.commitlog.start, self._first_kept(chain)),
+            log_end=end,
+        )
+        self.check_is_ours()
+        name, data = point_object(point, files, chain.seed)
+        self.dest.put(name, data)
+        self.catalog.add(point, name)
+        self._restores = read_restores(reader.path, reader.steady.read)
+        self._said = said
+        return BackupReport(
+            path=os.fspath(reader.path),
+            dest=self.dest.shown,
+            point=point,
+            copied_bytes=end - start,
+            message_count=message_count,
+            problems=problems,
+            point_count=len(self.catalog.points),
+        )
+
+    def check_is_ours(self) -> None:
+        """Raise StoreLockedError if somebody else has begun to write to the destination."""
+        newest = newest_claim(self.dest)
+        if newest[0] < self._claim[0]:
+            raise incomplete_list(self.dest)
+        if newest != self._claim:
+            raise self._taken_over()
+
+    def check_alone(self, reader: StoreReader) -> None:
+        """Raise InvalidArgumentError if a piece of another log came here since the last look.
+
+        Two copies of one machine begin with the same log, so that both may begin to write. One
+        request; O(bytes that others wrote).
+        """
+        log, known, chain = reader.commitlog, set(self.catalog.pieces), self.catalog.chain
+        self.catalog.refresh()
+        for piece in self.catalog.pieces:
+            if piece in known or chain is None or piece.chain != chain.number:
+                continue
+            if piece.start >= log.start:
+                is_same = piece.end <= log.files_end
+                if is_same:
+                    data = log.read(piece.start, piece.end - piece.start)
+                    is_same = crc_of(data, chain.seed) == piece.crc
+                check_continued(reader, piece.end, is_same, self.dest)
+
+    def _taken_over(self) -> StoreLockedError:
+        return StoreLockedError(
+            f"Another store has taken over {self.dest}: somebody promoted a copy, or began "
+            "another backup there. What is put into this store from now on is not copied. If the "
+            "promoted copy is the store now, stop this one. Otherwise pass another destination."
+        )
+
+    def _begin(self, reader: StoreReader) -> tuple[int, Chain]:
+        """Return from where the log is sent, and the chain that it belongs to."""
+        chain, last, log = self.catalog.chain, self.last, reader.commitlog
+        if chain is None:
+            return log.start, self._new_chain(reader, log.start)
+        check_same_store(reader, chain.store_tag, chain.segment_bytes, self.dest)
+        own = read_restores(reader.path, reader.steady.read)
+        if own[: len(chain.restores)] != chain.restores:
+            raise self._taken_over()
+        if last is not None and self._restores is None:
+            files = self.catalog.read_files(last)
+            self._restores = read_restores(Path(), lambda path: files.get(str(path)))
+            self._said = {name: files[name] for name in files if name not in _PASSING}
+        start = last.log_end if last is not None and last.chain == chain.number else chain.base
+        find_divergence(reader, self._restores or [], start, self.dest)
+        if last is not None and not self._is_same:
+            is_same = self._holds_what_is_there(reader, last)
+            check_continued(reader, last.log_end, is_same, self.dest)
+            self._is_same = True
+        if start < log.start or self._is_open or own != chain.restores:
+            if last is not None and start < log.start:
+                logger.warning(
+                    "%s removed its log from offset %d to %d before that was shipped into %s. What "
+                    "waits is in the copy, but no time from %s until now can be restored.",
+                    *(reader.path, start, log.start, self.dest, shown_time(last.time_ms)),
+                )
+            start = max(start, log.start)
+            return start, self._new_chain(reader, start)
+        return start, chain
+
+    def _holds_what_is_there(self, reader: StoreReader, last: BackupPoint) -> bool:
+        """Tell whether the store's log is what the last piece before a point's end says."""
+        log = reader.commitlog
+        known = [
+            part
+            for part in self.catalog.parts(self.catalog.run_of(last))
+            if log.start <= part.start and part.end <= last.log_end and part.end == part.piece.end
+        ]
+        if not known:
+            return True  # the store has removed all that could be compared
+        part = max(known, key=lambda each: each.end)
+        data = log.read(part.start, part.end - part.start)
+        return crc_of(data, self.catalog.seed_of(part.piece)) == part.piece.crc
+
+    def _new_chain(self, reader: StoreReader, base: int) -> Chain:
+        number, name = claim_chain(self.dest, self._claim[0])
+        last = self.last
+        chain = Chain(
+            number=number,
+            name=name,
+            run=number if last is None or base > last.log_end else self.catalog.run_of(last),
+            store_tag=reader.sizes.store_tag,
+            sizes=sizes_of(reader),
+            base=base,
+            last_point=0 if last is None else last.number,
+            restores=read_restores(reader.path, reader.steady.read),
+        )
+        begin_chain(self.dest, chain)
+        self._claim, self._is_open = (number, name), False
+        self.catalog.begin(chain)
+        return chain
+
+    def _first_kept(self, chain: Chain) -> int:
+        """Return from where on the destination has the log that a new point is in."""
+        for point in self.catalog.points:
+            if self.catalog.run_of(point) == chain.run:
+                return point.log_start
+        return chain.base
+
+    def _send(self, reader: StoreReader, chain: Chain, start: int, end: int, told: Told) -> None:
+        log = reader.commitlog
+        spans = [
+            (first, stop, log.view(first)[: stop - first])
+            for first, stop in block_ranges(start, end, log.segment_bytes)
+        ]
+
+        def send(span: tuple[int, int, Any]) -> Piece:
+            return send_piece(self.dest, chain, *span)
+
+        pieces = self.catalog.pieces  # listed before there are new ones
+        with ThreadPoolExecutor(UPLOAD_COUNT) if len(spans) > 1 else nullcontext() as pool:
+            for piece in (map if pool is None else pool.map)(send, spans):
+                told(piece.end - piece.start)
+                pieces.append(piece)
+
+
+def send_piece(dest: Destination, chain: Chain, start: int, end: int, view: Any) -> Piece:
+    """Write the object of bytes [start, end) of a log, which `view` holds. O(bytes)."""
+    packed, crc = pack_checked(view, chain.seed)
+    piece = Piece(start, end, chain.number, crc)
+    dest.put(piece.name, packed)
+    return piece

@@ -1,0 +1,384 @@
+"""What can be asked from outside, by name: calls of the store, with values as they are sent."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from timerstore.calls.consuming.ack_by_id import ack_known
+from timerstore.calls.consuming.batchcolumns import arrow_int64
+from timerstore.calls.consuming.constants import DEAD, WAIT_S
+from timerstore.calls.consuming.delivery import Batch
+from timerstore.calls.consuming.failures import Failure
+from timerstore.calls.consuming.run import Run
+from timerstore.calls.consuming.sendback import wait_durable
+from timerstore.calls.consuming.starting import begin_groups, check_start
+from timerstore.calls.pending.timers import Timer
+from timerstore.errors import InvalidArgumentError, TooLateError
+from timerstore.share.answered_before import find_moved, find_put_by
+from timerstore.share.framecolumns import read_table, write_ids, write_table
+from timerstore.share.session import Session
+from timerstore.share.wire import Part, from_json, to_json
+from timerstore.store.store import TimerStore
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.writing.frame import encode_property
+from timerstore.values.arguments import DUE_MS_MAX, check_group, check_topic_to_consume
+from timerstore.values.ids import TimerIds, joined
+from timerstore.values.kinds import check_int
+from timerstore.watching.any_store import CALLS
+from timerstore.watching.fired import read_fired
+from timerstore.watching.topics import read_seconds_ahead
+
+OWN: Final = (
+    *("put", "put_many", "cancel_many", "reschedule", "pending", "pending_columns", "pull"),
+    *("begin_groups", "ack", "ack_known", "retry", "nack", "ack_and_put", "give_back", "describe"),
+    *("pause", "fired", "seconds_ahead", "beat"),
+)
+"""Calls that have a method here."""
+PLAIN: Final = tuple(name for name in CALLS if name not in (*OWN, "consume", "close"))
+"""All others of `AnyStore`, which are made as they are."""
+MADE_ONCE: Final = frozenset(
+    (
+        *("put", "put_many", "reschedule", "cancel", "cancel_key", "cancel_many"),
+        *("ack", "ack_known", "nack", "retry", "ack_and_put"),
+        *("retry_dead_letters", "drop_dead_letters", "forget_group"),
+    )
+)
+"""Calls whose answer is kept until the next one on the same connection, in case it is lost."""
+REPLY_BYTES: Final = 32 << 20
+"""Of the bodies in one batch."""
+_WAITING_MAX: Final = 32
+"""Pulls that wait at once: a kernel wakes 64 threads, and the owner has some of its own."""
+_LISTED_AT_ONCE: Final = 500
+_LISTED_BYTES: Final = 4 << 20
+"""Of their bodies; one more timer may be longer."""
+_LOOK_MS: Final = 50.0
+TOPICS_MAX: Final = 1_000
+"""In one pull."""
+
+Answer = tuple[Any, Sequence[Part]]
+
+
+@dataclass(slots=True)
+class Asked:
+    """A question, with who asks it.
+
+    `put_by`: the name of a client's connection. `since`: the log's end before it was asked first.
+    `again`: it was asked before, and the answer was lost.
+    """
+
+    session: Session
+    put_by: str | None
+    parts: list[Part]
+    since: int
+    again: bool
+    pulled: str | None = None  # the batch that the answer brings
+
+
+class Answers:
+    """The calls of one open store."""
+
+    def __init__(self, store: TimerStore) -> None:
+        """Ask `store`."""
+        self._store, self._core = store, store.core
+        self._waiting = threading.BoundedSemaphore(_WAITING_MAX)
+
+    def answer(self, asked: Asked, name: object, arguments: object) -> Answer:
+        """Make a call; raises what it raises."""
+        try:
+            given = from_json(arguments)
+        except RecursionError as e:
+            raise InvalidArgumentError("The arguments are nested too deep. Send flat ones.") from e
+        if not isinstance(given, dict):
+            raise InvalidArgumentError("The arguments are no JSON object. Send a JSON object.")
+        if name in PLAIN:
+            return to_json(self._plain(str(name), given)), ()
+        if name not in OWN:
+            calls = ", ".join(sorted(PLAIN + OWN))
+            raise InvalidArgumentError(f"There is no call {name!r}. Use one of {calls}.")
+        try:
+            answer: Answer = getattr(self, f"_{name}")(asked, **given)
+        except TypeError as e:
+            raise InvalidArgumentError(
+                f"The arguments of {name} do not fit: {e}. Look at the arguments of the store's "
+                "method of the same name."
+            ) from e
+        return answer
+
+    def _plain(self, name: str, given: dict[str, Any]) -> Any:
+        call = getattr(self._store, name)
+        try:
+            inspect.signature(call).bind(**given)
+        except TypeError as e:
+            raise InvalidArgumentError(
+                f"The arguments of {name} do not fit: {e}. Look at the arguments of the store's "
+                "method of the same name."
+            ) from e
+        return call(**given)
+
+    def _beat(self, asked: Asked) -> Answer:
+        return None, ()
+
+    # --- putting
+
+    def _put(self, asked: Asked, **given: Any) -> Answer:
+        if asked.again and (ids := self._put_before(asked, 1)):
+            return ids[0], ()
+        return self._store.put(**self._by(asked, given)), ()
+
+    def _by(self, asked: Asked, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a put, with who puts it."""
+        if asked.put_by is None:
+            return given
+        properties = given.get("properties") or {}
+        return given | {"properties": {**properties, fmt.PROPERTY_PUT_BY.decode(): asked.put_by}}
+
+    def _put_before(self, asked: Asked, count: int) -> TimerIds:
+        """Return what was put when this was asked before, `count` at most; durable on return."""
+        found = find_put_by(self._core, str(asked.put_by), asked.since, count)
+        if found and self._core.is_group:
+            self._core.wait_durable()
+        due_ms, offsets = ([id.due_ms for id in found], [id.offset for id in found])
+        return TimerIds(_int64s(due_ms), _int64s(offsets), self._core.engine.store_tag)
+
+    def _put_many(self, asked: Asked, **given: Any) -> Answer:
+        """Put the rows that were not put when this was asked before.
+
+        Who has no columns sends bodies, at_ms, keys as lists.
+        """
+        if asked.put_by is None:
+            return list(self._store.put_many(**given)), ()
+        table = read_table(asked.parts)
+        tag = self._core.engine.store_tag
+        done = TimerIds(_int64s([]), _int64s([]), tag)
+        if asked.again:
+            done = self._put_before(asked, table.num_rows)[: table.num_rows]
+            table = table.slice(len(done))
+        columns = {name: table.column(name).combine_chunks() for name in table.column_names}
+        if "body" not in columns or not columns.keys() <= {"body", "at_ms", "key"}:
+            raise InvalidArgumentError("Send the columns body, at_ms and key.")
+        times = columns.get("at_ms")
+        if times is not None and (times.type != pa.int64() or times.null_count):
+            raise InvalidArgumentError("at_ms is no array of int64. Send one time for each body.")
+        try:
+            ids = self._store.putting.put_many(
+                columns["body"],
+                given.get("topic"),  # type: ignore[arg-type]
+                None if times is None else np.from_dlpack(times),
+                None,
+                columns.get("key"),
+                given.get("tag"),
+                given.get("delay_level"),
+                encode_property(fmt.PROPERTY_PUT_BY, asked.put_by.encode()),
+            )
+        except Exception as e:
+            put = getattr(e, "ids", None)
+            e.ids = joined([done, put]) if isinstance(put, TimerIds) else done  # type: ignore[attr-defined]
+            raise
+        return tag, write_ids(joined([done, ids]))
+
+    def _cancel_many(self, asked: Asked, ids: Any) -> Answer:
+        verdicts = self._store.cancel_many(ids)
+        if asked.put_by is None:  # who has no columns
+            return verdicts.tolist(), ()
+        return None, [verdicts.tobytes()]
+
+    def _reschedule(self, asked: Asked, id: Any, **given: Any) -> Answer:
+        try:
+            return self._store.reschedule(id, **given), ()
+        except TooLateError:
+            due_ms = given.get("at_ms")
+            if asked.again and isinstance(id, str):
+                moved = find_moved(self._core, id.upper(), due_ms, asked.since)
+                if moved is not None:
+                    if self._core.is_group:
+                        self._core.wait_durable()
+                    return moved, ()
+            raise
+
+    # --- looking
+
+    def _pending(self, asked: Asked, listing: Any = None, **given: Any) -> Answer:
+        """Begin a listing, or go on with one; return its next timers, its name if it has more."""
+        if listing is None:
+            listing = asked.session.begin(self._store.pending(**given))
+        timers, length = list[Timer](), 0
+        for timer in islice(asked.session.listing(listing), _LISTED_AT_ONCE):
+            timers.append(timer)
+            length += len(timer.body)
+            if length >= _LISTED_BYTES:
+                break
+        if len(timers) < _LISTED_AT_ONCE and length < _LISTED_BYTES:
+            asked.session.end_listing(listing)
+            listing = None
+        return {"listing": listing, "timers": to_json(timers)}, ()
+
+    def _pending_columns(self, asked: Asked, **given: Any) -> Answer:
+        return None, write_table(self._store.pending_columns(**given))
+
+    def _fired(self, asked: Asked, **given: Any) -> Answer:
+        return to_json(read_fired(self._core, **given)), ()
+
+    def _seconds_ahead(self, asked: Asked) -> Answer:
+        return read_seconds_ahead(self._core), ()
+
+    # --- consuming
+
+    def _pull(
+        self, asked: Asked, topics: Any, group: Any, max_count: Any, timeout: Any, tags: Any = None
+    ) -> Answer:
+        """Pull from the first topic that has something; with `tags` say more of each message."""
+        if not isinstance(topics, list) or not 1 <= len(topics) <= TOPICS_MAX:
+            raise InvalidArgumentError(f"Send 1 to {TOPICS_MAX} topics.")
+        wait_s = min(WAIT_S, timeout) if isinstance(timeout, int | float) else WAIT_S
+        batch = self._pull_now(topics, group, max_count)
+        if batch is None and wait_s > 0:
+            if not self._waiting.acquire(timeout=wait_s):
+                return None, ()
+            try:
+                batch = self._pull_soon(topics, group, max_count, time.monotonic() + wait_s)
+            finally:
+                self._waiting.release()
+        if batch is None:
+            return None, ()
+        try:
+            ends = np.frombuffer(batch.bodies.buffers()[1], np.int32)[1 : len(batch) + 1]
+            count = max(1, int(np.searchsorted(ends, REPLY_BYTES, "right")))
+            table = Batch(batch).to_arrow().append_column("offset", arrow_int64(batch.offsets))
+            if tags:
+                table = table.append_column("tags_code", arrow_int64(batch.tags_codes))
+            parts = write_table(table.slice(0, count))
+        except BaseException:
+            batch.give_back(range(len(batch)))
+            raise
+        if count < len(batch):
+            batch.give_back(range(count, len(batch)))
+        asked.pulled = asked.session.hold(batch, count)
+        return {"batch": asked.pulled, "topic": batch.topic, "retry": batch.is_retry}, parts
+
+    def _pull_now(self, topics: list[Any], group: Any, max_count: Any) -> Run | None:
+        for topic in topics:
+            batch = self._store.consuming.take(topic, group, max_count, 0)
+            if len(batch):
+                return batch
+        return None
+
+    def _pull_soon(
+        self, topics: list[Any], group: Any, max_count: Any, until_s: float
+    ) -> Run | None:
+        """Pull once one of the topics has something, until a time."""
+        if len(topics) == 1:
+            wait_s = max(0.0, until_s - time.monotonic())
+            return self._store.consuming.take(topics[0], group, max_count, wait_s) or None
+        waiting = self._store.consuming.waiting(topics, group)
+        with waiting, self._core.waiters.waiter() as waiter:
+            while True:
+                waiter.arm()
+                batch = self._pull_now(topics, group, max_count)
+                left_s = until_s - time.monotonic()
+                if batch is not None or left_s <= 0:
+                    return batch
+                waiter.wait(min(_LOOK_MS, 1_000 * left_s))
+
+    def _ack(self, asked: Asked, batch: Any, places: Any = None, handled: Any = True) -> Answer:
+        return asked.session.settle(batch, places, handled=handled is not False), ()
+
+    def _ack_known(
+        self, asked: Asked, topic: Any, group: Any, ids: Any, offsets: Any, handled: Any = True
+    ) -> Answer:
+        """Acknowledge what an earlier owner handed out, or what was taken back."""
+        is_sound = isinstance(ids, list) and isinstance(offsets, list) and len(ids) == len(offsets)
+        if not is_sound or not all(type(each) is int for each in offsets):
+            raise InvalidArgumentError("Send ids, and as many offsets, whole numbers.")
+        found = self._store.consuming.group(topic, group)
+        return ack_known(found, ids, offsets, handled=handled is not False), ()
+
+    def _retry(
+        self, asked: Asked, batch: Any, place: Any, level: Any, failure: Any, delay_ms: Any = None
+    ) -> Answer:
+        """Send a message back through a delay level or after a time, or to the dead letters."""
+        wait = level
+        if delay_ms is not None:
+            wait = timedelta(milliseconds=check_int(delay_ms, "delay_ms", 0, DUE_MS_MAX))
+            if level is not None:
+                raise InvalidArgumentError("Send level, or delay_ms.")
+
+        def do(held: Run) -> bool:
+            if held.send_again(place, wait, Failure(*failure)):
+                wait_durable(self._store.putting)
+                held.settle_some([place], handled=False)
+                held.reader.count_failed(1, int(wait != DEAD), int(wait == DEAD))
+            return True
+
+        return asked.session.use(batch, place, do), ()
+
+    def _begin_groups(self, asked: Asked, pairs: Any, start: Any) -> Answer:
+        if not isinstance(pairs, list) or not all(
+            isinstance(each, list) and len(each) == 2 for each in pairs
+        ):
+            raise InvalidArgumentError("Send pairs of a topic and a group.")
+        for topic, group in pairs:
+            check_topic_to_consume(topic)
+            check_group(group)
+        check_start(start)
+        begin_groups(self._store.consuming, [(topic, group) for topic, group in pairs], start)
+        return None, ()
+
+    def _nack(self, asked: Asked, batch: Any, place: Any, delay_s: Any = None) -> Answer:
+        delay = None if delay_s is None else _duration("delay_s", delay_s)
+        asked.session.use(batch, place, lambda held: held.nack(place, delay))
+        return None, ()
+
+    def _ack_and_put(self, asked: Asked, batch: Any, place: Any, puts: Any) -> Answer:
+        if not isinstance(puts, list) or not all(isinstance(each, dict) for each in puts):
+            raise InvalidArgumentError("puts is no list of objects. Send a list of objects.")
+        if asked.again and (ids := self._put_before(asked, 1)):
+            return list(ids), ()
+        named: Any = [self._by(asked, each) for each in puts]
+        ids_now = asked.session.use(batch, place, lambda held: held.ack_and_put(place, named))
+        if ids_now is None:
+            raise TooLateError(
+                "Nothing was put: the message was acknowledged or sent back before, or the store "
+                "has another owner now, which hands it out again."
+            )
+        return ids_now, ()
+
+    def _give_back(self, asked: Asked, batch: Any, places: Any) -> Answer:
+        asked.session.give_back(batch, places)
+        return None, ()
+
+    def _describe(self, asked: Asked, batch: Any, start: Any, stop: Any) -> Answer:
+        """Return some of a batch's messages without their bodies; None if it was taken back."""
+        held = asked.session.batch(batch)
+        if held is None or not 0 <= start <= stop <= len(held):
+            return None, ()
+        messages = (held.message(i)._asdict() for i in range(start, stop))
+        return [{k: v for k, v in each.items() if k != "body"} for each in messages], ()
+
+    # --- switches
+
+    def _pause(self, asked: Asked, duration_s: Any = None, **given: Any) -> Answer:
+        duration = None if duration_s is None else _duration("duration_s", duration_s)
+        self._store.pause(duration=duration, **given)
+        return None, ()
+
+
+def _duration(name: str, seconds: Any) -> timedelta:
+    """Return a number of seconds as a duration, or refuse it."""
+    try:
+        return timedelta(seconds=float(seconds))
+    except (TypeError, ValueError, OverflowError) as e:
+        raise InvalidArgumentError(f"{name} is {seconds!r}. Pass seconds.") from e
+
+
+def _int64s(values: list[int]) -> Any:
+    return np.array(values, np.int64)

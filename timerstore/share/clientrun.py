@@ -1,0 +1,173 @@
+"""A run that a client pulled; its columns have come, all else is asked of the owner."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from timerstore.calls.consuming.constants import Wait
+from timerstore.calls.consuming.delivery import HandedOut
+from timerstore.calls.consuming.failures import Failure
+from timerstore.calls.consuming.puts import Put, checked
+from timerstore.errors import StoreClosedError
+from timerstore.share.link import Link
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import Message
+from timerstore.values.arguments import (
+    check_alone,
+    check_body,
+    encode_properties,
+    given_delay,
+    resolve_due_ms,
+)
+from timerstore.values.ids import Int64s
+from timerstore.values.instants import whole_ms
+from timerstore.values.kinds import check_int
+
+_DESCRIBED_AT_ONCE: Final = 512
+"""Messages with properties of 32 KiB each, at most."""
+
+
+class ClientRun(HandedOut):
+    """Messages that a client was handed together.
+
+    What it acknowledges after its owner has ended the next one is told by ids and places.
+    """
+
+    __slots__ = (
+        *("_link", "_messages", "_name", "_offsets", "_sent", "_session"),
+        *("bodies", "due_ms", "fired_ms", "ids", "is_retry", "reads_as", "tags_codes", "topic"),
+    )
+
+    bodies: Any
+    ids: Any
+    is_retry: bool
+    reads_as: str
+
+    def __init__(self, link: Link, group: str, table: pa.Table, told: dict[str, Any]) -> None:
+        """Made by a client; `told`: what the owner says of it, which holds it as `batch`."""
+        self._link, self._session, self._name = link, link.session, told["batch"]
+        self.topic, self.reads_as, self.is_retry = told["topic"], group, told["retry"]
+        table, names = table.combine_chunks(), table.column_names
+        self.bodies, self.ids = _one(table, "body"), _one(table, "id")
+        self.due_ms: Int64s = _numbers(table, "due_ms")
+        self.fired_ms: Int64s = _numbers(table, "fired_ms")
+        self._offsets: Int64s = _numbers(table, "offset")
+        if "tags_code" in names:  # if they were asked for
+            self.tags_codes: Int64s = _numbers(table, "tags_code")
+        self._messages: list[Message] | None = None
+        self._sent: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self.due_ms)
+
+    def settle_all(self) -> None:
+        """Acknowledge all; durable with the owner's next flush."""
+        self._settle(None)
+
+    def settle_some(self, places: list[int], *, handled: bool = True) -> None:
+        """Acknowledge some, except what was sent again, which the owner has handled."""
+        left = [i for i in places if i not in self._sent]
+        if left:
+            self._settle(left, handled=handled)
+
+    def _settle(self, places: list[int] | None, *, handled: bool = True) -> None:
+        count = len(self)
+        if not count or self._ask("ack", places=places, handled=handled):
+            return
+        chosen = list(range(count)) if places is None else places
+        given = {
+            "topic": self.topic,
+            "group": self.reads_as,
+            "ids": self.ids.take(chosen).to_pylist(),
+            "offsets": self._offsets[chosen].tolist(),
+            "handled": handled,
+        }
+        self._link.ask("ack_known", given)
+
+    def give_back(self, places: Sequence[int]) -> None:
+        """Let some be handed out again, to any consumer of the group."""
+        self._ask("give_back", places=list(places))
+
+    def nack(self, i: int, delay: timedelta | None) -> None:
+        """Send one back, durably, which acknowledges it."""
+        self._ask("nack", place=i, delay_s=None if delay is None else delay.total_seconds())
+
+    def send_again(self, i: int, wait: Wait, failure: Failure) -> bool:
+        """Send one back, or to the dead letters; False if the next owner hands it out again.
+
+        If it is not held any more, it comes again anyway.
+        """
+        delay_ms = whole_ms(wait) if isinstance(wait, timedelta) else None
+        level = None if isinstance(wait, timedelta) else wait
+        told, is_sent = (failure.kind, failure.text), True
+        try:
+            self._ask("retry", place=i, level=level, delay_ms=delay_ms, failure=told)
+        except StoreClosedError:
+            is_sent = False
+        self._sent.add(i)
+        return is_sent
+
+    def ack_and_put(self, i: int, puts: Sequence[Put]) -> list[str]:
+        """Acknowledge one, and put; return the ids. See `Delivery.ack_and_put_many`."""
+        said = [_said(each) for each in checked(puts)]
+        ids: list[str] = self._ask("ack_and_put", place=i, puts=said)
+        return ids
+
+    def message(self, i: int) -> Message:
+        """Return message `i` with all its properties; they are asked for once for all of them."""
+        check_int(i, "i", 0, len(self) - 1)
+        if self._messages is None:
+            told = self._described()
+            bodies = self.bodies.to_pylist()
+            self._messages = [
+                Message(**each | {"body": body}) for each, body in zip(told, bodies, strict=True)
+            ]
+        return self._messages[i]
+
+    def _described(self) -> list[dict[str, Any]]:
+        told: list[dict[str, Any]] = []
+        for start in range(0, len(self), _DESCRIBED_AT_ONCE):
+            stop = min(start + _DESCRIBED_AT_ONCE, len(self))
+            part = self._ask("describe", start=start, stop=stop)
+            if part is None:  # its owner has ended: they come again, from the next one
+                message = dict.fromkeys(Message._fields, 0) | {"topic": self.topic}
+                ids = self.ids.to_pylist()
+                return [message | {"properties": {"UNIQ_KEY": each}} for each in ids]
+            told += part
+        return told
+
+    def _ask(self, name: str, **arguments: Any) -> Any:
+        self._link.check_session(self._session)
+        return self._link.ask(name, {"batch": self._name, **arguments})[0]["result"]
+
+
+def _said(put: dict[str, Any]) -> dict[str, Any]:
+    """Return a put as it is sent: due when the client's clock says."""
+    given = {name: value for name, value in put.items() if value is not None}
+    delay = given_delay(given.pop("delay", None), given.pop("delay_ms", None))
+    at, at_ms = given.pop("at", None), given.pop("at_ms", None)
+    if "delay_level" not in given:
+        given["at_ms"] = resolve_due_ms(time.time_ns() // 1_000_000, delay, at, at_ms, None)
+    else:
+        check_alone(delay, at, at_ms)
+    given["body"] = check_body(given.get("body"), 0, fmt.MESSAGE_BYTES_MAX)
+    encode_properties(given.get("key"), given.get("tag"), given.get("properties"))  # it checks them
+    if "properties" in given:
+        given["properties"] = dict(given["properties"])  # any mapping, which JSON cannot say
+    return given
+
+
+def _one(table: pa.Table, name: str) -> Any:
+    """Return a column in one piece; `combine_chunks` and `to_numpy` of some would import pandas."""
+    column = table.column(name)
+    return column.chunk(0) if column.num_chunks else pa.nulls(0, column.type)
+
+
+def _numbers(table: pa.Table, name: str) -> Any:
+    return np.from_dlpack(_one(table, name))
