@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import select
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -73,29 +74,33 @@ class Waiters:
         """Use the kernel's array of places: eventfd, then 1 if its thread wants to be woken."""
         self._words = words
         self._lock = RLock()  # a signal's handler may close the store meanwhile
-        self._free: list[Waiter] = []
+        self._free = deque[Waiter]()  # lent and given back without the lock
         self._count = 0
         self._closed = False
 
     @contextmanager
     def waiter(self) -> Iterator[Waiter]:
         """Lend a waiter to the calling thread."""
-        with self._lock.guard():
-            try:
-                waiter = self._free.pop()
-            except IndexError:
-                place = self._count if self._count < WAITER_COUNT_MAX else None
-                waiter = Waiter(self._words, place)
-                self._count += place is not None
+        try:
+            waiter = self._free.pop()
+        except IndexError:
+            waiter = self._another()
         try:
             yield waiter
         finally:
             waiter.disarm()
             if waiter.fd >= 0:
-                with self._lock.guard():
-                    self._free.append(waiter)
-                    if self._closed:
+                self._free.append(waiter)
+                if self._closed:
+                    with self._lock.guard():
                         self._close_free()
+
+    def _another(self) -> Waiter:
+        with self._lock.guard():
+            place = self._count if self._count < WAITER_COUNT_MAX else None
+            waiter = Waiter(self._words, place)
+            self._count += place is not None
+        return waiter
 
     def close(self) -> None:
         """Close all eventfds; only once no kernel runs."""

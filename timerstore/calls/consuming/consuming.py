@@ -198,19 +198,24 @@ class Consuming:
             return self._pull_visible(group, count_max) if core.is_group else None
         deadline = None if timeout is None else time.monotonic() + timeout
         group.is_idle = False
-        with self.waiting((group.topic,), group.name), core.waiters.waiter() as waiter:
-            while True:
-                waiter.arm()
-                run = self._pull_visible(group, count_max)
-                if run is not None:
-                    return run
-                group.is_idle = True
-                wait_ms = float(_POLL_MS)
-                if deadline is not None:
-                    wait_ms = min(wait_ms, (deadline - time.monotonic()) * 1000)
-                    if wait_ms <= 0:
-                        return None
-                waiter.wait(wait_ms)
+        who = _Waiting()
+        try:  # no `waiting`: a block of contextlib's costs a few microseconds each time
+            self.begin_reading(group.topic, group.name, who)
+            with core.waiters.waiter() as waiter:
+                while True:
+                    waiter.arm()
+                    run = self._pull_visible(group, count_max)
+                    if run is not None:
+                        return run
+                    group.is_idle = True
+                    wait_ms = float(_POLL_MS)
+                    if deadline is not None:
+                        wait_ms = min(wait_ms, (deadline - time.monotonic()) * 1000)
+                        if wait_ms <= 0:
+                            return None
+                    waiter.wait(wait_ms)
+        finally:
+            self.end_reading(group.topic, group.name, who)
 
     def _pull_visible(self, group: Group, count_max: int) -> Run | None:
         """Pull; under "group" durability, what was fired is made durable before."""

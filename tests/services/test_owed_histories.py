@@ -1,0 +1,127 @@
+"""Random histories in which pages are missing, at the smallest sizes: what is owed is never lost.
+
+Those of `tests/test_rules_model.py` and `tests/test_cleaning_model.py`, interpreted, with kernels
+that take a few units at a time, rings of two entries, a clock that steps by anything up to an hour,
+listings in between, openings after which nothing is played at once. OWED_RUNS=200 in the
+environment plays more of them, from OWED_FIRST on.
+"""
+
+import os
+import random
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from tests.rigs.history import Act, History
+from tests.test_cleaning_model import CleanedHistory
+from tests.tiers import how_many
+from timerstore.jit.acting import acting_as
+from timerstore.jit.kernel import INTERPRETED
+from timerstore.services.pipeline import dequeue_get
+from timerstore.services.world.state import DEQUEUE_GET, PREFETCH
+from timerstore.wheel import near
+
+RUNS = how_many("OWED_RUNS", 2, 20)
+FIRST = int(os.environ.get("OWED_FIRST", "0"))
+SIZES = {
+    "RING_COUNT": (2, 2, 4, 4_096),
+    "CLAIM_UNITS": (1, 2, 7, 2_048),
+    "CLAIM_SLOTS": (1, 2, 256),
+    "TAKE_COUNT": (1, 5, 1_024),
+    "COLD_COUNT": (1, 2, 256),
+    "HOP_COUNT": (1, 2, 64),
+    "FIRST_COUNT": (0, 0, 3, 16_384),
+}
+STEPS_MS = 1, 99, 101, 1_000, 60_000, 3_600_000
+
+
+class ColdHistory(History):
+    """One in which pages are missing by chance."""
+
+    patches: ExitStack
+    opens = False
+    most_owed = 0
+
+    def open(self) -> None:
+        first = not hasattr(self, "store")
+        self.opens = not first and self.rnd.random() < 0.7  # what is owed then stays so for a while
+        super().open()
+        self.opens = False
+        with acting_as(DEQUEUE_GET):
+            self.store.core.engine.world.dequeue_get.touch_ns = 0
+        self.set_cold()
+
+    def set_cold(self) -> None:
+        self.say_cold(self.rnd.random() < 0.8)
+
+    def say_cold(self, is_cold: bool) -> None:
+        with acting_as(PREFETCH):
+            self.store.core.engine.world.prefetch.is_active = int(is_cold)
+
+    def settle(self) -> None:
+        if not self.opens:
+            self.say_cold(False)  # on a clock moved by hand nobody looks for pages
+            super().settle()
+            self.set_cold()
+
+    def one_step(self) -> None:
+        super().one_step()
+        engine = self.store.core.engine
+        get, passed = engine.world.dequeue_get, engine.read_slot
+        assert passed <= get.walked_slot <= get.owed_slot <= get.claimed_slot
+        assert get.claimed_slot - passed <= self.config.wheel_slot_count // 2
+        owed = get.claimed_slot - get.owed_slot
+        self.most_owed = max(self.most_owed, owed)
+        if self.rnd.random() < 0.1:
+            near.check(engine.near)
+
+    def step_clock(self) -> None:
+        self.tick(-1)  # what was taken by the old one is appended
+        self.now_ms += self.rnd.choice(STEPS_MS) * self.rnd.choice((1, 1, 1, -1))
+        self.clock._now_ms = self.now_ms
+
+    def put_together(self) -> None:
+        rnd = self.rnd
+        at_ms, spread_ms = self.now_ms + rnd.randrange(-300, 1_500), rnd.choice((1, 100, 400))
+        for _ in range(rnd.randrange(3, 20)):
+            self.before_step = self.end
+            due_ms = at_ms + rnd.randrange(spread_ms)
+            id = self.store.put(b"m" * rnd.randrange(1, 60), topic=rnd.choice("ab"), at_ms=due_ms)
+            self.put[id] = self.end
+
+    def look(self) -> None:
+        pending = {root.key for root in self.ledger().roots.values() if root.pending}
+        assert {timer.id for timer in self.store.pending()} == pending
+        for id in self.rnd.sample(sorted(pending), min(3, len(pending))):
+            timer = self.store.get(id)
+            assert timer is not None and timer.id == id
+
+    def acts(self) -> list[tuple[int, Act]]:
+        mine = [(4, self.set_cold), (3, self.step_clock), (6, self.put_together), (3, self.look)]
+        return [*super().acts(), *mine, (10, self.someone_cancels)]
+
+
+class ColdCleanedHistory(ColdHistory, CleanedHistory):
+    """The same, with cleaning and retention."""
+
+
+if INTERPRETED:
+
+    @pytest.mark.parametrize("kind", [ColdHistory, ColdCleanedHistory])
+    @pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))
+    def test_history(seed: int, kind: type[ColdHistory], tmp_path: Path) -> None:
+        rnd = random.Random(seed)
+        hit = rnd.choice((0.0, 0.3, 0.7, 0.95))
+        with ExitStack() as patches:
+            for name, values in SIZES.items():
+                value = rnd.choice(values)
+                for module in [m for at, m in sys.modules.items() if at.startswith("timerstore.")]:
+                    if isinstance(getattr(module, name, None), int):
+                        patches.enter_context(patch.object(module, name, value))
+            patches.enter_context(
+                patch.object(dequeue_get, "is_resident", lambda *_: rnd.random() < hit)
+            )
+            kind(tmp_path, seed).run()
