@@ -8,19 +8,7 @@ from tests.test_tidy import OURS, shown, tree_of
 
 OF_THE_SERVICES = re.compile(r"\blocks(\.(fire|near|wheel))?\.guard\(\)")
 WHERE_PYTHON_TAKES_THEM = {
-    # what takes long: an id may have fired, a segment goes, the cancelled set is full at once
-    "timerstore/calls/pending/cancel.py _cancel_others",
-    "timerstore/calls/pending/cancel.py _cancel_theirs",
-    "timerstore/calls/pending/reschedule.py reschedule",
-    "timerstore/calls/pending/is_pending.py judge",
-    "services/running/provide.py _provide",
-    "services/cleaning/retention.py _remove",
-    # some words
-    "services/cleaning/cleaning.py _learn",
-    "services/cleaning/pass_units.py __init__",
-    "services/engine/engine.py map_level",
-    "services/damage/pass_lost.py _uncount",
-    # a manual clock leaps
+    # a manual clock leaps, and whoever moved it plays the services: nobody fires meanwhile
     "services/running/leap.py leap",
 }
 """A new one is to be a kernel, or to work on what a kernel captured."""

@@ -38,6 +38,9 @@ from timerstore.wheel.sets import (
 
 NO_OFFSET: Final = 1 << 62
 
+_ASKED_AT_ONCE: Final = 4_096
+"""So many identities are looked for while fire is held: some 0.2 ms."""
+
 
 @record
 class CancelledSet:
@@ -315,7 +318,9 @@ class CancelledTimers:
     def contains_now(self, fire_lock: Words, high: Words, low: Words) -> Flags:
         """Do what `contains` does, for who has not taken fire."""
         named = np.zeros(len(low), np.bool_)
-        _contains_now(self.set, fire_lock, high, low, named)
+        for start in range(0, len(low), _ASKED_AT_ONCE):
+            part = slice(start, start + _ASKED_AT_ONCE)
+            _contains_now(self.set, fire_lock, high[part], low[part], named[part])
         return named
 
     def add(self, high: Words, low: Words) -> None:

@@ -33,6 +33,7 @@ from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.record import Words, record
 from timerstore.jit.system import release_words
 from timerstore.timelog.bytes.unit import NO_UNIT
+from timerstore.wheel.sets import place_among
 
 SPAN: Final = 8
 """Slots of which a ring holds timers at once, mostly."""
@@ -44,6 +45,7 @@ OWED: Final = 1
 NONE: Final = 0
 """No chunk: the first one is never used."""
 NO_DELETE: Final = -1
+ANY_TIME: Final = -1
 
 # A chunk: 256 bytes, four cache lines.
 CHUNK_NEXT: Final = 0
@@ -449,14 +451,58 @@ def list_entries(near: NearWheel, due_ms: Words, messages: Words) -> int:
     """
     count = 0
     for bucket in range(len(near.head)):
-        chunk = near.head[bucket]
-        while chunk != NONE:
-            for i in range(_start(near, chunk), _stop(near, chunk)):
-                at = _entry(chunk, i)
+        count = _list_bucket(near, bucket, ANY_TIME, due_ms, messages, count)
+    return count
+
+
+@kernel_ahead
+def list_due(
+    near: NearWheel,
+    wanted: Words,
+    start: int,
+    stop: int,
+    precision_ms: int,
+    due_ms: Words,
+    messages: Words,
+) -> int:
+    """Write the entries that are due at some times, or where a slot starts; return how many.
+
+    `wanted`: the times, in order, each once. `start`, `stop`: the slots. What was overdue behind
+    its slot is written whatever its time is. `due_ms`, `messages`: int64[n >= near.count], written.
+    O(times + slots + what shares their buckets); all entries are written if that is less work.
+    """
+    if len(wanted) + stop - start > ring_buckets(near):
+        return list_entries(near, due_ms, messages)
+    count = 0
+    for ring in range(2):
+        for i in range(len(wanted)):
+            bucket = bucket_at(near, wanted[i], ring)
+            count = _list_bucket(near, bucket, wanted[i], due_ms, messages, count)
+        for slot in range(start, stop):
+            slot_ms = slot * precision_ms
+            place = place_among(wanted, slot_ms)
+            if place == len(wanted) or wanted[place] != slot_ms:
+                bucket = bucket_at(near, slot_ms, ring)
+                count = _list_bucket(near, bucket, slot_ms, due_ms, messages, count)
+        bucket = overdue_bucket(near, ring)
+        count = _list_bucket(near, bucket, ANY_TIME, due_ms, messages, count)
+    return count
+
+
+@inlined
+def _list_bucket(
+    near: NearWheel, bucket: int, wanted_ms: int, due_ms: Words, messages: Words, count: int
+) -> int:
+    """Write those of a bucket that are due then, behind `count` others; return how many by now."""
+    chunk = near.head[bucket]
+    while chunk != NONE:
+        for i in range(_start(near, chunk), _stop(near, chunk)):
+            at = _entry(chunk, i)
+            if wanted_ms == ANY_TIME or near.chunks[at + ENTRY_DUE] == wanted_ms:
                 due_ms[count] = near.chunks[at + ENTRY_DUE]
                 messages[count] = near.chunks[at + ENTRY_MESSAGE]
                 count += 1
-            chunk = near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT]
+        chunk = near.chunks[chunk * CHUNK_WORDS + CHUNK_NEXT]
     return count
 
 

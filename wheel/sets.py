@@ -94,6 +94,19 @@ def set_remove(table: Words, high: int, low: int) -> bool:
 
 
 @inlined
+def place_among(ascending: Words, value: int) -> int:
+    """Return the index of the first word that is not less than a value. O(log n)."""
+    start, stop = 0, len(ascending)
+    while start < stop:
+        middle = (start + stop) // 2
+        if ascending[middle] < value:
+            start = middle + 1
+        else:
+            stop = middle
+    return start
+
+
+@inlined
 def map_get(table: Words, offset: int) -> int:
     """Return what `map_put` stored for an offset, or −1. O(1) expected."""
     mask = len(table) // SET_ENTRY_WORDS - 1

@@ -3,9 +3,12 @@
 A timer that is due after the frontier, or has no unit yet, was certainly not taken, nor a delay
 level's message that its loop has not reached. All of it
 happens under fire, which the kernel takes and gives back without returning to Python: if a thread
-held it and waited for the GIL, every timer that falls due in that time would be late.
-If Python had to look for a timer, it holds the lock, and the kernel does the rest. Either way no
-signal can leave an entry in the cancelled set without its delete in the log.
+held it and waited for the GIL, every timer that falls due in that time would be late. No signal can
+leave an entry in the cancelled set without its delete in the log.
+
+A timer that may have been taken is looked for by Python, without a lock. What becomes of one from
+then on stands in the log: its copy, another one's delete. So under fire the kernel reads what was
+appended since, and a timer that is named there has to be looked for anew.
 """
 
 from __future__ import annotations
@@ -23,8 +26,18 @@ from timerstore.services.calls.first_puts import FirstPuts
 from timerstore.services.engine.engine import Engine
 from timerstore.services.world.state import CANCEL
 from timerstore.services.world.world import World
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.blank import NO_BLANK, read_blank
 from timerstore.timelog.bytes.idtext import put_id
-from timerstore.timelog.bytes.message import IDENTITY_OURS
+from timerstore.timelog.bytes.message import (
+    GOOD,
+    IDENTITY_OURS,
+    MessageParts,
+    identify_target,
+    identify_timer,
+    read_message,
+)
+from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.writing.append import Stage, append
 from timerstore.timelog.writing.frame import NewSays, Template, frame_new, new_message_bytes_max
 from timerstore.wheel.cancelled import (
@@ -34,11 +47,15 @@ from timerstore.wheel.cancelled import (
     cancelled_prefetch,
     cancelled_remove,
 )
+from timerstore.wheel.sets import place_among
+
+Verdicts = np.ndarray[Any, np.dtype[np.int8]]
 
 # What became of a target.
 NOT_JUDGED: Final = 0
 CANCELLED_NOW: Final = 1
 CANCELLED_BEFORE: Final = 2
+NAMED_SINCE: Final = 3  # the log names it, or may: look for it anew
 
 # Why the kernel returned.
 _WHOLE: Final = 0
@@ -52,13 +69,25 @@ _BATCHES_MAX: Final = 64
 """Batches between two looks of Python at signals: some 3 ms."""
 _PLACES_AHEAD: Final = 8
 """So many places of the cancelled set are asked for before they are looked at."""
+_LOOK_BYTES: Final = 64 << 10
+"""So much of the log is read under fire at most: some 20 µs."""
+NOBODY_LOOKED: Final = -1
+
+
+class Sought(NamedTuple):
+    """Timers that were found to wait."""
+
+    high: int  # of their identities
+    low: Words  # ascending
+    log: Words  # int64[1]: what lies before in the log was looked at; or NOBODY_LOOKED
+    found: MessageParts  # scratch
 
 
 class Targets(NamedTuple):
     """Timers that are cancelled, all of one topic."""
 
     puts: FirstPuts
-    judged: bool  # the caller holds the locks, and knows that none of them was taken
+    sought: Sought
 
 
 class Became(NamedTuple):
@@ -85,6 +114,52 @@ def is_ahead(world: World, due_ms: int, index: int, message: int) -> bool:
 
 
 @inlined
+def _take_fire(world: World, sought: Sought, verdicts: Int8s) -> None:
+    """Take fire, and mark those that the log has named since they were looked for. O(bytes)."""
+    log = sought.log
+    lock_acquire(world.fire_lock)
+    while log[0] != NOBODY_LOOKED and log[0] < observe(world.commitlog, "end"):
+        stop = observe(world.commitlog, "end")
+        is_long = stop - log[0] > _LOOK_BYTES
+        if is_long:
+            lock_release(world.fire_lock)
+        while log[0] < stop:
+            log[0] = _mark_named(world, sought, verdicts, stop)
+        if is_long:
+            lock_acquire(world.fire_lock)
+
+
+@inlined
+def _mark_named(world: World, sought: Sought, verdicts: Int8s, stop: int) -> int:
+    """Mark those that the message named that begins where nobody looked yet; return its end.
+
+    If it cannot be read, all are marked, and `stop` is returned.
+    """
+    commitlog, found, offset = world.commitlog, sought.found, sought.log[0]
+    buf, at = segment_at(commitlog, offset), offset % commitlog.segment_bytes
+    left = commitlog.segment_bytes - at
+    is_there = len(buf) > 0 and left >= fmt.BLANK_BYTES
+    if is_there and read_blank(buf, at, offset) != NO_BLANK:
+        return offset + left
+    if not is_there or read_message(buf, at, found, False) != GOOD:
+        for i in range(len(verdicts)):
+            if verdicts[i] == NOT_JUDGED:
+                verdicts[i] = NAMED_SINCE
+        return stop
+    if found.deletes_bytes >= 0:
+        identify_target(buf, found, world.settings.store_tag)
+    else:
+        identify_timer(buf, found, world.settings.store_tag)
+    if found.identity_high == sought.high:
+        i = place_among(sought.low, found.identity_low)
+        while i < len(sought.low) and sought.low[i] == found.identity_low:
+            if verdicts[i] == NOT_JUDGED:
+                verdicts[i] = NAMED_SINCE
+            i += 1
+    return offset + found.size
+
+
+@inlined
 def _cancel_batch(
     world: World,
     stage: Stage,
@@ -95,12 +170,11 @@ def _cancel_batch(
     became: Became,
 ) -> int:
     """Cancel a batch from `start` on; return how many of all are judged. O(bytes)."""
-    cancelled, judged = world.cancelled, targets.judged
+    cancelled, judged = world.cancelled, targets.sought.log[0] != NOBODY_LOOKED
     puts, verdicts, why, key = targets.puts, became.verdicts, became.why, became.key
     offsets, tag = puts.offset, world.settings.store_tag
     before = act_as(CANCEL)
-    if not judged:
-        lock_acquire(world.fire_lock)
+    _take_fire(world, targets.sought, verdicts)
     why[0] = _WHOLE
     at, staged, i = 0, 0, start
     while i < len(offsets) and staged < len(stage.size):
@@ -108,12 +182,17 @@ def _cancel_batch(
             break
         if i + _PLACES_AHEAD < len(offsets):
             cancelled_prefetch(cancelled, IDENTITY_OURS, offsets[i + _PLACES_AHEAD])
-        taken = not is_ahead(world, puts.due_ms[i], puts.entry[i], offsets[i])
         if puts.level[i] >= 0:
             taken = puts.entry[i] < world.levels.offset[puts.level[i]]
-        if cancelled_contains(cancelled, IDENTITY_OURS, offsets[i]):
+        else:
+            taken = not judged and not is_ahead(world, puts.due_ms[i], puts.entry[i], offsets[i])
+        if verdicts[i] == NAMED_SINCE:
+            pass
+        elif cancelled_contains(cancelled, IDENTITY_OURS, offsets[i]):
             verdicts[i] = CANCELLED_BEFORE
-        elif taken and not judged:
+        elif taken and judged:
+            verdicts[i] = NAMED_SINCE
+        elif taken:
             why[0] = _MAY_BE_TAKEN
             break
         elif not cancelled_has_room(cancelled):
@@ -137,9 +216,9 @@ def _cancel_batch(
             cancelled_remove(cancelled, IDENTITY_OURS, offsets[i])
             staged -= 1
             why[0] = _NO_SEGMENT
-        verdicts[i] = NOT_JUDGED
-    if not judged:
-        lock_release(world.fire_lock)
+        if verdicts[i] != NAMED_SINCE:
+            verdicts[i] = NOT_JUDGED
+    lock_release(world.fire_lock)
     act_as(before)
     return i
 
@@ -173,18 +252,18 @@ def cancel_ahead(
     pending_row: int,
     puts: FirstPuts,
     now_ms: int,
-    *,
-    judged: bool = False,
-) -> np.ndarray[Any, np.dtype[np.int8]]:
+    log: int = NOBODY_LOOKED,
+) -> Verdicts:
     """Cancel timers of one topic; int8[n]: what became of each, see the constants above.
 
     What is NOT_JUDGED may have been taken: look for it. `pending_row`: the row in which they are
-    counted, see `QueueTable.pending`. With `judged` the caller holds the locks, and room in the
-    cancelled set for all.
+    counted, see `QueueTable.pending`. `log`: the log's end before they were looked for, and found
+    to wait; their offsets ascend then.
     """
     count = len(puts.offset)
     verdicts, why, key = np.zeros(count, np.int8), np.zeros(1, np.int64), np.zeros(32, np.uint8)
-    targets, became = Targets(puts, judged), Became(verdicts, why, key)
+    sought = Sought(IDENTITY_OURS, puts.offset, np.array([log]), MessageParts())
+    targets, became = Targets(puts, sought), Became(verdicts, why, key)
     template, start = delete_template(topic, pending_row, engine.store_tag), 0
     while start < count:
         with engine.commitlog.reading():
@@ -199,29 +278,48 @@ def cancel_ahead(
 
 
 @kernel_ahead
-def _cancel_with(world: World, stage: Stage, count: int, high: int, low: int, now_ms: int) -> bool:
-    """Append `count` messages, the last one a timer's delete, and note that timer as cancelled.
+def _cancel_with(
+    world: World, stage: Stage, count: int, sought: Sought, verdicts: Int8s, now_ms: int
+) -> int:
+    """Append `count` messages, the last one the delete of the one sought, and note it as cancelled.
 
-    `high`, `low`: its identity. Under fire. False, and nothing done, if a segment is missing,
-    see `stage.need`.
+    Return why nothing was done; if a segment is missing, see `stage.need`. `verdicts`: int8[1].
     """
-    if append(world.commitlog, world.queues, world.append_lock, stage, count, now_ms, True) == 0:
-        return False
-    before = act_as(CANCEL)
-    cancelled_add(world.cancelled, high, low)
+    before, why = act_as(CANCEL), _WHOLE
+    _take_fire(world, sought, verdicts)
+    if cancelled_contains(world.cancelled, sought.high, sought.low[0]):
+        verdicts[0] = CANCELLED_BEFORE
+    if verdicts[0] != NOT_JUDGED:
+        why = _MAY_BE_TAKEN
+    elif not cancelled_has_room(world.cancelled):
+        why = _NO_ROOM
+    elif append(world.commitlog, world.queues, world.append_lock, stage, count, now_ms, True) == 0:
+        why = _NO_SEGMENT
+    else:
+        cancelled_add(world.cancelled, sought.high, sought.low[0])
+    lock_release(world.fire_lock)
     act_as(before)
-    return True
+    return why
 
 
-def cancel_with(engine: Engine, stage: Stage, count: int, high: int, low: int, now_ms: int) -> int:
+def cancel_with(
+    engine: Engine, stage: Stage, count: int, identity: tuple[int, int], log: int, now_ms: int
+) -> int | None:
     """Append all that is staged at once, the last one a timer's delete; return the first's offset.
 
-    Before it may stand the timer that comes in its place. `high`, `low`: the old one's identity.
-    The caller holds the locks, with room in the cancelled set, and knows that it was not taken.
+    Before it may stand the timer that comes in its place. `identity`: the old one's. `log`: the
+    log's end before it was looked for, and found to wait. None: look for it anew.
     """
+    sought = Sought(identity[0], np.array(identity[1:]), np.array([log]), MessageParts())
+    verdicts = np.zeros(1, np.int8)
     while True:
         with engine.commitlog.reading():
-            if _cancel_with(engine.world, stage, count, high, low, now_ms):
-                break
-        engine.provide_append(stage)
-    return int(stage.offset[0])
+            why = _cancel_with(engine.world, stage, count, sought, verdicts, now_ms)
+        if why == _MAY_BE_TAKEN:
+            return None
+        if why == _WHOLE:
+            return int(stage.offset[0])
+        if why == _NO_ROOM:
+            engine.cancelled.grow(engine.world.fire_lock, 1)
+        else:
+            engine.provide_append(stage)

@@ -40,8 +40,9 @@ from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.locks import KernelLock, lock_acquire, lock_release
 from timerstore.jit.record import Words
 from timerstore.services.cleaning.forgetting import NO_TARGET, forget_targets, live_bytes
-from timerstore.services.cleaning.pass_units import Pass, Round, UnitRanges, Walk
+from timerstore.services.cleaning.pass_units import Pass, Round, UnitRanges, Walk, linked_by_now
 from timerstore.services.damage.pass_lost import pass_lost
+from timerstore.services.looking.instant import capture_instant
 from timerstore.services.looking.log_units import SCAN_UNITS, all_units
 from timerstore.services.pipeline.copying import (
     Counted,
@@ -52,7 +53,7 @@ from timerstore.services.pipeline.copying import (
 )
 from timerstore.services.running.provide import provide
 from timerstore.services.world import state
-from timerstore.services.world.floor import find_in, read_floor
+from timerstore.services.world.floor import find_in
 from timerstore.services.world.state import (
     ServiceThread,
 )
@@ -89,6 +90,15 @@ _CUT: Final = -1
 
 
 # --- kernels, each one bounded hold of the locks
+
+
+@kernel_ahead
+def _note_latest(world: World, latest: Words) -> None:
+    """Note slots of segments that are later than those known; `latest`: int64[TABLE_LENGTH]."""
+    lock_acquire(world.wheel_lock)
+    for i in range(len(latest)):
+        world.latest_slot[i] = max(world.latest_slot[i], latest[i])
+    lock_release(world.wheel_lock)
 
 
 @kernel_ahead
@@ -453,15 +463,11 @@ class Cleaner:
         if self._is_known:
             return
         engine, world = self.engine, self.engine.world
-        with engine.locks.wheel.guard():
-            stop, read_slot = engine.timerlog.end, engine.read_slot
-            linked_bytes = world.enqueue_put.linked_bytes
-            settled = world.dequeue_put.settled_bytes + world.cleaning.settled_bytes
+        linked = linked_by_now(world)
         latest = np.full(TABLE_LENGTH, -1, np.int64)
         ranges, pending_bytes = UnitRanges(), 0
-        with engine.locks.guard():
-            floor = read_floor(world)
-        for units in all_units(engine, engine.timerlog.start, stop):
+        floor = capture_instant(engine, whole=False).snapshot.floor
+        for units in all_units(engine, engine.timerlog.start, linked.end):
             # What does not say where it leads to may lead anywhere.
             leads_to = np.where(units.leads_to == NOT_SAID, FAR_SLOT, units.leads_to)
             messages, slots = units.message, units.ms // engine.precision_ms
@@ -469,13 +475,12 @@ class Cleaner:
             numbers = messages // engine.commitlog.segment_bytes
             kept = messages >= floor.offset
             np.maximum.at(latest, numbers[kept] % TABLE_LENGTH, leads_to[kept])
-            waits = (slots >= read_slot) & ~floor.superseded(units)
+            waits = (slots >= linked.read_slot) & ~floor.superseded(units)
             pending_bytes += int(units.size[waits].sum())
             self.largest_bytes = max(self.largest_bytes, int(units.size[waits].max(initial=0)))
-        with engine.locks.wheel.guard():
-            np.maximum(world.latest_slot, latest, out=world.latest_slot)
+        _note_latest(world, latest)
         self._ranges = ranges
-        self._pending_bytes = pending_bytes - linked_bytes + settled
+        self._pending_bytes = pending_bytes - linked.linked_bytes + linked.settled_bytes
         self._is_known = True
 
     # --- a pass goes on, and ends

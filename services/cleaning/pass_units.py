@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from timerstore.jit.kernel import kernel_ahead
+from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.record import Words
 from timerstore.services.cleaning.forgetting import NO_TARGET, read_targets
 from timerstore.services.looking.log_units import read_units
 from timerstore.services.looking.unsaid_leads import say_leads
+from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import NOT_SAID, Units
 from timerstore.timelog.reading.reader import ReadSegments
@@ -88,6 +91,32 @@ class Pass:
     targets: Words = field(default_factory=lambda: np.zeros(0, np.int64))  # of deletes it dropped
 
 
+class Linked(NamedTuple):
+    """What was linked at one moment."""
+
+    end: int  # of the timer log
+    read_slot: int
+    linked_bytes: int  # of the messages whose units were linked
+    settled_bytes: int  # and of those that are done with
+
+
+def linked_by_now(world: World) -> Linked:
+    """Return what is linked now."""
+    words = np.zeros(len(Linked._fields), np.int64)
+    _see_linked(world, words)
+    return Linked(*words.tolist())
+
+
+@kernel_ahead
+def _see_linked(world: World, words: Words) -> None:
+    lock_acquire(world.wheel_lock)
+    words[0] = world.timerlog.end
+    words[1] = world.dequeue_put.passed_slot
+    words[2] = world.enqueue_put.linked_bytes
+    words[3] = world.dequeue_put.settled_bytes + world.cleaning.settled_bytes
+    lock_release(world.wheel_lock)
+
+
 class Round:
     """What waits of the messages from `start` to `stop`, which all have a unit.
 
@@ -98,10 +127,9 @@ class Round:
         self, engine: Engine, start: int, stop: int, units_at_once: int, ranges: UnitRanges
     ) -> None:
         """Read nothing yet; `read_on` reads so many units at a time."""
-        log = engine.timerlog
-        # Of one moment: what R has passed by now has gone on before `end`.
-        with engine.locks.wheel.guard():
-            self._end, self._read_ms = log.end, engine.read_slot * engine.precision_ms
+        log, linked = engine.timerlog, linked_by_now(engine.world)
+        # What R has passed by then has gone on before `end`.
+        self._end, self._read_ms = linked.end, linked.read_slot * engine.precision_ms
         self.engine, self.start, self.stop, self._ranges = engine, start, stop, ranges
         self.is_read = False
         self._parts: list[Units] = []  # once it is read: one, with a unit of each message

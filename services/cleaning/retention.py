@@ -114,13 +114,12 @@ class Retention:
             self._queues_cut_to = start
             return 0
         first = engine.commitlog.start // engine.commitlog.segment_bytes
-        # Under the locks, so that a verdict on a timer and what is read for it agree.
-        with engine.locks.guard(), acting_as(CLEANING):
-            for file, limit in limits:
-                if file is engine.timerlog:  # first: whenever this ends, its units are superseded
+        for file, limit in limits:
+            if file is engine.timerlog:  # first: whenever this ends, its units are superseded
+                with acting_as(CLEANING):
                     engine.world.cleaning.timerlog_start = limit
-                self._leaving.append(file)
-                file.detach_before(limit)
+            self._leaving.append(file)
+            file.detach_before(limit)
         self._queues_cut_to = start
         for file, _ in limits:
             engine.let_go(file)

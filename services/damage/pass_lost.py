@@ -96,9 +96,8 @@ def _uncount(engine: Engine, message: int, info: int, found: MessageParts) -> No
             rows = engine.queues.rows(topic)
             queue_id = max(0, found.real_queue)
             rows = sorted(rows, key=lambda row: engine.queues.table.queue_id[row] != queue_id)
-    with engine.locks.fire.guard():
-        if engine.cancelled.contains(high, low)[0]:
-            return
+    if engine.cancelled.contains_now(engine.world.fire_lock, high, low)[0]:
+        return
     if not rows and info >= 0:
         rows = _rows_by_unit(engine, message, info)
     if not rows:

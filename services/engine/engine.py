@@ -320,14 +320,13 @@ class Engine:
                 time.sleep(0.00005)
 
     def map_level(self, level: int) -> None:
-        """Map the segment that a level wants of its queue."""
+        """Map the segment that a level wants of its queue; by the thread that delivers it."""
         levels = self.levels
         number = int(levels.wanted[level])
         file = self.queues.existing(int(levels.row[level]), number)
-        with self.locks.fire.guard():
-            self._level_files[level] = file
-            lend(levels.lent, level, file.view)
-            levels.number[level] = number
+        self._level_files[level] = file
+        lend(levels.lent, level, file.view)
+        levels.number[level] = number
 
     def prepare_commitlog(self) -> None:
         """Map the segment at the log's end.

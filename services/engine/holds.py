@@ -100,15 +100,6 @@ class Holds:
         hold.timerlog = max(timerlog_limit, self._timerlog.start)
         return hold
 
-    def under_locks(self) -> Hold:
-        """Return a hold for who has the locks of the services until all is read. O(1).
-
-        Under them nothing goes, so it never lapses, and retention need not know it.
-        """
-        hold = Hold()
-        hold.commitlog, hold.timerlog = self._commitlog.start, self._timerlog.start
-        return hold
-
     def heed(self, commitlog_limit: int, timerlog_limit: int, *, full: bool) -> tuple[int, int]:
         """Return up to which offsets the logs may go, if they can go up to these. O(holds).
 

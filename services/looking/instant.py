@@ -32,7 +32,7 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import NO_UNIT
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
 from timerstore.wheel.cancelled import copy_cancelled
-from timerstore.wheel.near import list_entries, slot_place
+from timerstore.wheel.near import list_due, list_entries, slot_place
 from timerstore.wheel.place import ring_top
 from timerstore.wheel.timerwheel import next_used_slot, slot_last
 
@@ -50,9 +50,11 @@ _COUNT: Final = 10
 _LEVELS: Final = 11
 _FLOOR: Final = 12
 _PASSES: Final = 13
+_NEAR: Final = 14
 _CURSORS: Final = 16
 _SLACK: Final = 4_096
 _SLOTS_AT_FIRST: Final = 1_024
+_NO_TIMES: Final = np.zeros(0, np.int64)
 
 
 class Snapshot(NamedTuple):
@@ -80,12 +82,14 @@ class Instant(NamedTuple):
     level_start: Words  # of each delay level: the index of the first that waits
     level_stop: Words
     slots: Rows  # int64[n, 2]: the slots to be walked, in order, from which unit on
+    near_count: int  # so many of the messages, the first ones, are of the near wheel
 
 
 @kernel_ahead
 def _capture(
     world: World,
     cursors: Words,
+    wanted: Words,
     waiting: Rows,
     owed: Rows,
     cancelled: Bytes,
@@ -94,9 +98,10 @@ def _capture(
 ) -> bool:
     """Capture; False, with the lengths that are needed in `cursors`, if it does not fit.
 
-    `waiting`: int64[2, n], the messages, and when each is due at the earliest. `owed`: int64[n, 2],
-    as in a Snapshot. `cancelled`: uint8[8 * n], or of length 0 if nobody asks for the set.
-    `waiting_levels`: int64[2, n], the first index that waits of each delay level, and the end.
+    `wanted`: ascending due times, of which the near wheel's timers are wanted; of all, if there are
+    none. `waiting`: int64[2, n], the messages, and when each is due at the earliest. `owed`:
+    int64[n, 2], as in a Snapshot. `cancelled`: uint8[8 * n], or of length 0 if nobody asks for the
+    set. `waiting_levels`: int64[2, n], the first index that waits of each delay level, and the end.
     """
     messages, due_ms = waiting[0], waiting[1]
     queues, levels, due, late = world.queues, world.levels, world.dequeue_ring, world.late_ring
@@ -118,7 +123,16 @@ def _capture(
     if count + taken + late_count > len(messages) or 8 * length > len(cancelled):
         _release(world)
         return False
-    list_entries(world.near, due_ms, messages)
+    if len(wanted) > 0:
+        passed, claimed = world.dequeue_put.passed_slot, world.dequeue_get.claimed_slot
+        count = list_due(
+            *(world.near, wanted, passed, claimed, world.settings.precision_ms),
+            *(due_ms, messages),
+        )
+    else:
+        list_entries(world.near, due_ms, messages)
+    cursors[_NEAR] = count
+    cursors[_MESSAGES] = count + taken + late_count
     for i in range(taken):
         messages[count + i] = due.message[place_of(due.ends.head + i)]
         due_ms[count + i] = 0
@@ -207,15 +221,17 @@ def used_slots(world: World, start: int, stop: int) -> Rows:
     return slots[:count]
 
 
-def capture_instant(engine: Engine, *, whole: bool = True) -> Instant:
+def capture_instant(engine: Engine, *, whole: bool = True, due_ms: Words = _NO_TIMES) -> Instant:
     """Capture one instant.
 
     O(near wheel + cancelled) under all locks, behind them O(pages of the wheel + used slots).
-    Without `whole` neither the cancelled set nor the slots are captured.
+    Without `whole` neither the cancelled set nor the slots are captured. `due_ms`: of the near
+    wheel only what is due at one of these times, or where a slot starts that R has not passed, is
+    wanted; O(times + claimed slots + what was overdue) then, with no order.
     """
-    world, hold = engine.world, engine.holds.take()
+    world, hold, wanted = engine.world, engine.holds.take(), np.unique(due_ms)
     while True:
-        found = _capture_cursors(world, hold, whole)
+        found = _capture_cursors(world, hold, whole, wanted)
         if not whole:
             return found
         used, at = np.empty((_SLOTS_AT_FIRST, 2), np.int64), found.snapshot
@@ -231,7 +247,7 @@ def capture_instant(engine: Engine, *, whole: bool = True) -> Instant:
     return found._replace(slots=used[:count])
 
 
-def _capture_cursors(world: World, hold: Hold, with_cancelled: bool) -> Instant:
+def _capture_cursors(world: World, hold: Hold, with_cancelled: bool, wanted: Words) -> Instant:
     cursors = np.zeros(_CURSORS, np.int64)
     waiting_levels = np.zeros((2, fmt.LEVEL_COUNT_MAX), np.int64)
     passes = np.zeros(PASS_COUNT_MAX * PASS_COLUMNS, np.int64)
@@ -244,7 +260,7 @@ def _capture_cursors(world: World, hold: Hold, with_cancelled: bool) -> Instant:
         cancelled = np.empty(length if with_cancelled else 0, np.int64)
         waiting.fill(0)  # touch the pages now, and not under the lock
         cancelled.fill(0)
-        told = waiting, owed, cancelled.view(np.uint8)
+        told = wanted, waiting, owed, cancelled.view(np.uint8)
         if _capture(world, cursors, *told, waiting_levels, passes):
             break
         count, length = int(cursors[_MESSAGES]), int(cursors[_CANCELLED_LENGTH])
@@ -273,4 +289,5 @@ def _capture_cursors(world: World, hold: Hold, with_cancelled: bool) -> Instant:
         level_start=waiting_levels[0, :levels],
         level_stop=waiting_levels[1, :levels],
         slots=np.zeros((0, 2), np.int64),
+        near_count=int(cursors[_NEAR]),
     )

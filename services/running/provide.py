@@ -54,8 +54,7 @@ def _provide(engine: Engine, service: int, need: int, offset: int) -> None:
     elif need == needs.TOPIC:
         engine.row_of_message(offset)
     elif need == needs.CANCELLED_ROOM:
-        with engine.locks.fire.guard():
-            engine.cancelled.reserve(CANCELLED_GROWTH)
+        engine.cancelled.grow(engine.world.fire_lock, CANCELLED_GROWTH)
     elif need == needs.DAMAGED_TIMERLOG:
         leave_slot(engine, offset)
     elif need == needs.LOST:

@@ -384,19 +384,11 @@ _CRASHES: Final[dict[str, list[Change]]] = {
 
 _LOOKS: Final[dict[str, list[Change]]] = {
     "cancel passes ring B by": [
-        Change(
-            *(OVERDUE, "_handed_on_messages"),
-            "rings = engine.world.late_ring, engine.world.dequeue_ring",
-            "rings = (engine.world.dequeue_ring,)",
-        ),
+        Change(*(INSTANT, "_capture"), "waiting_count(late.ends)", "0"),
         Change(*(GET, "dequeue_get"), "    lock_acquire(", "    pause()\n    lock_acquire("),
     ],
     "cancel passes ring C by": [
-        Change(
-            *(OVERDUE, "_handed_on_messages"),
-            "rings = engine.world.late_ring, engine.world.dequeue_ring",
-            "rings = (engine.world.late_ring,)",
-        ),
+        Change(*(INSTANT, "_capture"), "waiting_count(due.ends)", "0"),
         Change(
             *(PUT, "dequeue_put"), "        lock_acquire(", "        pause()\n        lock_acquire("
         ),

@@ -72,11 +72,3 @@ def test_what_a_missing_place_means(logs: tuple[Any, Any], lapsed: bool) -> None
     for each, offset in ((commitlog, 100), (timerlog, 50)):
         with pytest.raises(LapsedError if lapsed else CorruptStoreError):
             hold.pass_missing(each, offset)
-
-
-def test_under_the_locks_none_lapses(logs: tuple[Any, Any]) -> None:
-    held = Holds(*logs)
-    hold = held.under_locks()
-    assert (hold.commitlog, hold.timerlog) == (100, 50)
-    held.heed(900, 900, full=True)
-    assert not hold.is_lapsed

@@ -25,6 +25,7 @@ from timerstore.wheel.near import (
     check,
     info_place,
     info_size,
+    list_due,
     near_drop_delete,
     near_entries,
     near_first_due,
@@ -154,6 +155,7 @@ class Model:
         assert sorted(zip(due_ms.tolist(), messages.tolist(), strict=True)) == sorted(
             entry[:2] for entry in entries
         )
+        self.check_due_listed(entries)
         for bucket, held in self.buckets.items():
             stop_ms = START_MS + bucket % SECOND + 50
             first = min([entry[0] for entry in held] + [stop_ms])
@@ -164,6 +166,21 @@ class Model:
         assert self.near.waiting.tolist() == remaining
         second = [bucket for bucket in self.buckets if bucket // SECOND % 2]
         assert self.near.owed_count == sum(len(self.buckets[bucket]) for bucket in second)
+
+    def check_due_listed(self, entries: list[Entry]) -> None:
+        """What is due then is listed, with all that was overdue, each once."""
+        wanted, first = np.unique([START_MS, *(each[0] for each in entries[::2])]), START_MS // 100
+        listed = np.empty((2, self.near.count), np.int64)
+        for stop in (first, first + 3):
+            times = {*wanted.tolist(), *range(100 * first, 100 * stop, 100)}
+            count = list_due(self.near, wanted, first, stop, 100, *listed)
+            expected = [
+                each[:2]
+                for bucket, held in self.buckets.items()
+                for each in held
+                if bucket >= OVERDUE or (each[0] in times and each[0] == START_MS + bucket % SECOND)
+            ]
+            assert sorted(zip(*listed[:, :count].tolist(), strict=True)) == sorted(expected)
 
 
 BUCKETS = [0, 0, 0, 1, 1, 99, 100, 799, SECOND, SECOND, SECOND + 99, OVERDUE, OVERDUE + SECOND]

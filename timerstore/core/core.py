@@ -78,7 +78,7 @@ class Core:
         waits elsewhere for room before it, for durability after it."""
         self._refusal: str | None = None
         self.unlinked = Copies()
-        """Read by `pending/unlinked.py`; under all locks of the services."""
+        """Read by `pending/unlinked.py`."""
         self._stages: list[Stage] = []
 
     def lock(self, create: bool) -> None:

@@ -14,7 +14,8 @@ _NONE = np.zeros(0, np.int64)
 class Copies(NamedTuple):
     """Copies of this store's own timers, in the order of the timer topic's queue."""
 
-    stop: int = 0  # all before this index of the queue was read
+    start: int = 0  # all from this index of the queue on was read
+    stop: int = 0  # and all before this one
     queue_index: Int64s = _NONE
     message: Int64s = _NONE
     low: Int64s = _NONE  # offset of the timer's first put

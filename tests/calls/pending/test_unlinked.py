@@ -15,9 +15,10 @@ from tests.services.test_cleaning import SMALL, clean_all, live_on
 from tests.tiers import how_many
 from timerstore import ManualClock, TimerStore
 from timerstore.calls.pending import unlinked
-from timerstore.calls.pending.found import Found, capture_locked, read_messages
+from timerstore.calls.pending.found import Found, read_messages
 from timerstore.core.core import Core
 from timerstore.services.engine.holds import Hold
+from timerstore.services.looking.instant import capture_instant
 from timerstore.services.looking.timer_places import unlinked_messages
 from timerstore.timelog.bytes.message import IDENTITY_OURS
 from timerstore.values.ids import Int64s, parse_id
@@ -32,9 +33,8 @@ FAR_S = 500
 def naive_copies(store: TimerStore, offsets: list[int]) -> list[int]:
     """Look at each message that has no unit."""
     core = store.core
-    with core.engine.locks.guard():
-        at = capture_locked(core)
-        found = read_messages(core, unlinked_messages(core.engine, at), at.hold)
+    at = capture_instant(core.engine).snapshot
+    found = read_messages(core, unlinked_messages(core.engine, at), at.hold)
     return [
         int(message)
         for message, high, low in zip(found.message, found.high, found.low, strict=True)
@@ -44,9 +44,8 @@ def naive_copies(store: TimerStore, offsets: list[int]) -> list[int]:
 
 def kept_copies(store: TimerStore, offsets: list[int]) -> list[int]:
     core = store.core
-    with core.engine.locks.guard():
-        at = capture_locked(core)
-        return unlinked.unlinked_copies(core, at, np.array(offsets, np.int64)).tolist()
+    at = capture_instant(core.engine).snapshot
+    return unlinked.unlinked_copies(core, at, np.array(offsets, np.int64)).tolist()
 
 
 def offset_of(id: str) -> int:

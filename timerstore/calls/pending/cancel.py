@@ -1,8 +1,8 @@
 """Cancelling timers, many at a time; `byid.py` is the short way of one.
 
 A cancel appends a *delete*: a message of the timer topic that names its target (topic, unique key)
-and has its due time, so that it stands on the same grid of slots. The verdict falls under fire, the
-lock under which dequeue-put looks into the cancelled set and appends, as one step:
+and has its due time, so that it stands on the same grid of slots. A kernel judges and appends under
+fire, the lock under which dequeue-put looks into the cancelled set and appends, as one step:
 
 - If the timer was not appended yet, it joins the cancelled set, the delete is appended: True.
 - If it was cancelled before and its due time is still to come: True again, once that delete is
@@ -18,20 +18,23 @@ put into a delay level cannot be cancelled.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
-from timerstore.calls.pending.find_by_id import find_theirs, is_cancelled, replace, still_waits
+from timerstore.calls.pending.find_by_id import find_theirs, is_cancelled, replace
 from timerstore.calls.pending.is_pending import Bools, find, is_foreign, judge, parse
 from timerstore.core.core import Core
+from timerstore.errors import UnknownTimerError
 from timerstore.services.calls.cancel_ahead import (
     CANCELLED_BEFORE,
     CANCELLED_NOW,
+    NAMED_SINCE,
+    NOBODY_LOOKED,
     NOT_JUDGED,
+    Verdicts,
     cancel_ahead,
 )
-from timerstore.services.calls.first_puts import PUT_DAMAGED, FirstPuts, new_first_puts
+from timerstore.services.calls.first_puts import PUT_DAMAGED, FirstPuts
 from timerstore.services.damage.pass_lost import name_lost
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.nonzero import nonzero_places
@@ -65,12 +68,14 @@ def _cancel_each(core: Core, ids: Sequence[str], now_ms: int) -> Bools:
 
 def _cancel_theirs(core: Core, id: str, now_ms: int) -> bool:
     """Cancel the timers of a broker that have a key; tell whether one was pending."""
-    done = False
-    for target in find_theirs(core, id):
-        with core.engine.locks.guard():
-            if still_waits(core, target):
-                replace(core, target, [], now_ms)
-                done = True
+    done, targets = False, find_theirs(core, id)
+    while targets:
+        left = [each for each in targets if replace(core, each, [], now_ms) is None]
+        done = done or len(left) < len(targets)
+        try:
+            targets = find_theirs(core, id) if left else []
+        except UnknownTimerError:  # they were taken just now
+            break
     return done
 
 
@@ -81,17 +86,18 @@ def _cancel_ours(core: Core, due_ms: Int64s, offsets: Int64s, now_ms: int) -> Bo
         name_lost(core.engine, offset & ~fmt.LEVEL_MARK)
     verdicts = np.zeros(len(offsets), np.int8)
     if not core.engine.uncounted:  # else a later copy may be damaged
-        verdicts = _cancel_ahead(core, found, now_ms)
+        verdicts = _cancel_found(core, found, now_ms)
     cancelled_before = (verdicts == CANCELLED_BEFORE) & (found.due_ms > now_ms)
     done: Bools = (verdicts == CANCELLED_NOW) | cancelled_before
     left = np.flatnonzero(verdicts == NOT_JUDGED)
-    if len(left):
+    while len(left):
         others = TimerIds(found.due_ms[left], found.offset[left], core.engine.store_tag)
-        done[left] = _cancel_others(core, others, now_ms)
+        verdicts, done[left] = _cancel_others(core, others, now_ms)
+        left = left[verdicts == NAMED_SINCE]
     return done
 
 
-def _cancel_ahead(core: Core, found: FirstPuts, now_ms: int) -> np.ndarray[Any, np.dtype[np.int8]]:
+def _cancel_found(core: Core, found: FirstPuts, now_ms: int, log: int = NOBODY_LOOKED) -> Verdicts:
     """Cancel those that were certainly not taken; int8[n], as from `cancel_ahead`."""
     engine, stage = core.engine, core.take_stage()
     verdicts = np.zeros(len(found.row), np.int8)
@@ -104,6 +110,7 @@ def _cancel_ahead(core: Core, found: FirstPuts, now_ms: int) -> np.ndarray[Any, 
                 row,
                 FirstPuts(*(column[mine] for column in found)),
                 now_ms,
+                log,
             )
     finally:
         core.free_stage(stage)
@@ -119,29 +126,22 @@ def _by_row(rows: Int64s) -> Iterator[tuple[int, Int64s | slice]]:
         yield row, np.flatnonzero(rows == row)
 
 
-def _cancel_others(core: Core, ids: TimerIds, now_ms: int) -> Bools:
-    """Cancel timers that may have been taken, or whose first put retention has removed."""
-    engine, stage = core.engine, core.take_stage()
-    try:
-        with engine.locks.guard():
-            verdict = judge(core, ids, locked=True)
-            chosen = nonzero_places(verdict.pending)
-            engine.cancelled.reserve(len(chosen))
-            for row, places in _by_row(verdict.row[chosen]):
-                mine = chosen[places]
-                puts = new_first_puts(verdict.due_ms[mine], verdict.offset[mine])
-                puts.level[puts.offset >= fmt.LEVEL_MARK] = 0
-                puts.born_ms[:] = verdict.born_ms[mine]
-                puts.body_bytes[:] = verdict.body_bytes[mine]
-                cancel_ahead(
-                    engine,
-                    stage,
-                    engine.queues.topics[row % QUEUE_COUNT_MAX],
-                    row,
-                    puts,
-                    now_ms,
-                    judged=True,
-                )
-    finally:
-        core.free_stage(stage)
-    return verdict.pending | (verdict.cancelled & (verdict.due_ms > now_ms))
+def _cancel_others(core: Core, ids: TimerIds, now_ms: int) -> tuple[Verdicts, Bools]:
+    """Cancel timers that may have been taken, or whose first put retention has removed.
+
+    Return what became of each, and which are cancelled and still to come. NAMED_SINCE: ask again.
+    """
+    judged = judge(core, ids)
+    verdicts = np.where(judged.cancelled, CANCELLED_BEFORE, NOT_JUDGED).astype(np.int8)
+    chosen = nonzero_places(judged.pending)
+    chosen = chosen[np.argsort(judged.offset[chosen], kind="stable")]
+    puts = FirstPuts(
+        *(judged.due_ms, judged.offset, judged.row, judged.entry, judged.level),
+        *(judged.born_ms, judged.body_bytes),
+    )
+    puts = FirstPuts(*(column[chosen] for column in puts))
+    verdicts[chosen] = _cancel_found(core, puts, now_ms, judged.log)
+    done: Bools = (verdicts == CANCELLED_NOW) | (
+        (verdicts == CANCELLED_BEFORE) & (judged.due_ms > now_ms)
+    )
+    return verdicts, done

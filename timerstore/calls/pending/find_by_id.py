@@ -2,9 +2,9 @@
 
 What a broker wrote has its own unique key for an id, which `pending` lists. Such a key does not say
 where its timer waits, and a broker's rolls are not on our grid, so the pending timers are
-searched for it, O(pending), without a lock; only the verdict falls under the locks of the services.
-Two topics may use one key; then it stands for both timers. What is known of a timer in the
-cancelled set is a hash of its topic with its key, as for the deletes of a broker.
+searched for it, O(pending), without a lock; what became of it since stands in the log. Two topics
+may use one key; then it stands for both timers. What is known of a timer in the cancelled set is a
+hash of its topic with its key, as for the deletes of a broker.
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from timerstore.calls.pending.found import Found, find_pending
+from timerstore.calls.pending.found import Found, find_pending, read_held
 from timerstore.calls.pending.is_pending import judge, parse
-from timerstore.calls.pending.overdue import find_waiting_foreign
 from timerstore.calls.pending.timers import Timer, message_timer, read_timer
 from timerstore.core.core import Core
-from timerstore.errors import InvalidArgumentError, UnknownTimerError
+from timerstore.errors import CorruptStoreError, InvalidArgumentError, UnknownTimerError
 from timerstore.services.calls.cancel_ahead import cancel_with
 from timerstore.services.calls.deletes import compose_delete
 from timerstore.services.calls.first_puts import PUT_DAMAGED
-from timerstore.services.engine.holds import LapsedError, while_held
-from timerstore.services.looking.read_pending import look_held
+from timerstore.services.engine.holds import while_held
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.decode import Message, decode_message
+from timerstore.timelog.bytes.decode import Message
 from timerstore.timelog.bytes.message import IDENTITY_OURS
 from timerstore.timelog.bytes.timeridentity import identity_of
 from timerstore.timelog.writing.compose import Staged, stage_messages
@@ -40,6 +38,7 @@ class Target(NamedTuple):
     high: int  # identity
     low: int
     row: int  # where it is counted
+    log: int  # the commit log's end, before it was looked for
 
 
 def id_as_written(core: Core, id: str) -> str:
@@ -55,13 +54,21 @@ def id_as_written(core: Core, id: str) -> str:
 
 
 def find_ours(core: Core, id: str) -> Target | None:
-    """Find a timer of this store; None if it is too late. Under the locks of the services."""
-    verdict = judge(core, [id], locked=True)
-    if not verdict.pending[0] and verdict.row[0] != PUT_DAMAGED:
-        return None
-    offset, due_ms = int(verdict.offset[0]), int(verdict.due_ms[0])
-    timer = read_timer(core, int(verdict.message[0]), due_ms)
-    return Target(timer, due_ms, IDENTITY_OURS, offset, core.engine.queues.row(_topic(timer)))
+    """Find a timer of this store; None if it is too late."""
+    while True:
+        verdict = judge(core, [id])
+        if not verdict.pending[0] and verdict.row[0] != PUT_DAMAGED:
+            return None
+        offset, due_ms = int(verdict.offset[0]), int(verdict.due_ms[0])
+        message = int(verdict.message[0])
+        try:
+            timer = read_timer(core, message, due_ms)
+        except CorruptStoreError:
+            if message >= core.engine.commitlog.start:
+                raise
+            continue  # it was copied, and retention removed its segment just now
+        row = core.engine.queues.row(_topic(timer))
+        return Target(timer, due_ms, IDENTITY_OURS, offset, row, verdict.log)
 
 
 def broker_copies(core: Core, id: str) -> list[tuple[Message, Timer]]:
@@ -94,16 +101,13 @@ def _broker_copies(core: Core, key: bytes) -> list[tuple[Message, Timer]]:
 
 def _read(core: Core, found: Found, i: int) -> tuple[Message, Timer]:
     """Decode one of the pending timers. Raises LapsedError."""
-    log, offset = core.engine.commitlog, int(found.message[i])
-    message = look_held(log, offset, found.hold, lambda: decode_message(log.view(offset), offset))
-    if message is None:
-        raise LapsedError
+    message = read_held(core, int(found.message[i]), found.hold)
     return message, message_timer(message, int(found.due_ms[i]))
 
 
 def find_theirs(core: Core, id: str) -> list[Target]:
     """Find the timers of a broker with this key; raise UnknownTimerError if there is none."""
-    engine, found = core.engine, []
+    engine, found, log = core.engine, [], core.engine.commitlog.end
     for message, timer in broker_copies(core, id):
         if message.topic == fmt.LEVEL_TOPIC.decode():
             raise InvalidArgumentError(
@@ -113,7 +117,8 @@ def find_theirs(core: Core, id: str) -> list[Target]:
         identity = identity_of(_topic(timer), _key(timer), engine.store_tag)
         queue_id = message.properties.get("REAL_QID", "")
         row = engine.queues.row(_topic(timer), int(queue_id) if queue_id.isdecimal() else 0)
-        found.append(Target(timer, int(message.properties["TIMER_OUT_MS"]), *identity, row))
+        out_ms = int(message.properties["TIMER_OUT_MS"])
+        found.append(Target(timer, out_ms, *identity, row, log))
     if not found:
         raise UnknownTimerError(
             f"{id!r} is no timer that is pending here. Pass an id that put or pending returned."
@@ -130,33 +135,19 @@ def is_cancelled(core: Core, id: str) -> bool:
     return bool(engine.cancelled.contains_now(engine.world.fire_lock, high, low).any())
 
 
-def still_waits(core: Core, target: Target) -> bool:
-    """Tell whether a broker's timer still is pending. Under the locks of the services."""
-    engine, world, due_ms = core.engine, core.engine.world, target.timer.due_ms
-    high, low = np.array([target.high], np.int64), np.array([target.low], np.int64)
-    if engine.cancelled.contains(high, low)[0]:
-        return False
-    passed_ms = engine.read_slot * engine.precision_ms
-    frontier_ms = max(world.dequeue_put.frontier_ms, passed_ms - 1)
-    if min(due_ms, target.out_ms) > frontier_ms:
-        return True
-    return find_waiting_foreign(core, due_ms, target.high, target.low)
-
-
-def replace(core: Core, target: Target, entries: list[Staged], now_ms: int) -> int:
+def replace(core: Core, target: Target, entries: list[Staged], now_ms: int) -> int | None:
     """Append what comes in a timer's place, if anything, then its delete.
 
-    Return the first one's offset. Under the locks of the services, by who knows that the timer is
-    pending.
+    Return the first one's offset; None, and nothing done, if the timer is to be looked for anew.
     """
     engine, timer = core.engine, target.timer
     delete = compose_delete(engine, _topic(timer), _key(timer), target.out_ms, now_ms)
     old = (timer.due_ms, timer.put_ms, len(timer.body))
-    engine.cancelled.reserve(1)
     stage = core.take_stage()
     try:
         count = stage_messages(stage, [*entries, Staged(delete, 0, 0, target.row, -1, *old)])
-        return cancel_with(engine, stage, count, target.high, target.low, now_ms)
+        identity = target.high, target.low
+        return cancel_with(engine, stage, count, identity, target.log, now_ms)
     finally:
         core.free_stage(stage)
 

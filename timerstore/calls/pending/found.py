@@ -9,17 +9,17 @@ import numpy as np
 
 from timerstore.core.core import Core
 from timerstore.services.damage.pass_lost import name_lost
-from timerstore.services.engine.holds import Hold, while_held
+from timerstore.services.engine.holds import Hold, LapsedError, while_held
 from timerstore.services.looking.due_order import (
     NEVER_MS,
     OF_LEVEL,
     DueOrder,
     Places,
 )
-from timerstore.services.looking.instant import Instant, Snapshot, capture_instant, list_owed
+from timerstore.services.looking.instant import Instant, capture_instant
 from timerstore.services.looking.level_timers import read_waiting
-from timerstore.services.looking.read_pending import reading_of
-from timerstore.services.world.floor import read_floor
+from timerstore.services.looking.read_pending import look_held, reading_of
+from timerstore.timelog.bytes.decode import Message, decode_message
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.values.ids import Int64s
@@ -91,23 +91,13 @@ def read_messages(core: Core, messages: Int64s, hold: Hold, cancelled: Int64s = 
     return Found._make([*np.concatenate(parts, axis=1), np.concatenate(damaged), hold])
 
 
-def capture_locked(core: Core) -> Snapshot:
-    """Capture the cursors; under the locks of the services. O(claimed slots not walked)."""
-    engine, world = core.engine, core.engine.world
-    owed = np.zeros((0, 2), np.int64)
-    while (count := list_owed(world, owed)) > len(owed):
-        owed = np.zeros((count, 2), np.int64)
-    return Snapshot(
-        engine.read_slot,
-        world.dequeue_get.claimed_slot,
-        owed,
-        world.flush.checkpointed_slot + 2 * world.settings.slot_count,  # see wheel/place.py
-        engine.timerlog.end,
-        world.enqueue_put.linked_index,
-        engine.queues.next_index(0),
-        read_floor(world),
-        engine.holds.under_locks(),
-    )
+def read_held(core: Core, offset: int, hold: Hold) -> Message:
+    """Decode a message that was captured under a hold; raises LapsedError if it is gone."""
+    log = core.engine.commitlog
+    message = look_held(log, offset, hold, lambda: decode_message(log.view(offset), offset))
+    if message is None:
+        raise LapsedError
+    return message
 
 
 def find_pending(core: Core, instant: Instant | None = None) -> Found:

@@ -1,8 +1,9 @@
 """The verdict on timers of this store: pending, cancelled, or too late.
 
-It falls under fire, under which dequeue-put appends what it took. A timer that is due after the
-frontier was certainly not taken; only one that is overdue, or that cleaning has passed, is looked
-for.
+It is of one instant, which a kernel captures; what is looked for is looked for behind it, without a
+lock. A timer that is due after the frontier was certainly not taken; only one that is overdue, or
+that cleaning has passed, is looked for. What became of it since stands in the log from
+`Verdict.log` on: who acts on a verdict has that read under fire (`cancel_ahead.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from timerstore.calls.pending.found import read_held
 from timerstore.calls.pending.overdue import find_moved, find_overdue
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError, UnknownTimerError
@@ -23,8 +25,9 @@ from timerstore.services.calls.first_puts import (
     look_up,
     new_first_puts,
 )
+from timerstore.services.engine.holds import while_held
+from timerstore.services.looking.instant import capture_instant
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.decode import decode_message
 from timerstore.timelog.bytes.message import IDENTITY_OURS, MessageParts
 from timerstore.values.ids import Int64s, TimerId, TimerIds, format_id, parse_id
 
@@ -42,6 +45,9 @@ class Verdict(NamedTuple):
     cancelled: Bools
     born_ms: Int64s
     body_bytes: Int64s
+    entry: Int64s  # as of `FirstPuts`
+    level: Int64s
+    log: int  # the commit log's end, before anything was looked at
 
 
 def parse(core: Core, ids: Sequence[str]) -> tuple[Int64s, Int64s]:
@@ -90,45 +96,46 @@ def find(core: Core, due_ms: Int64s, offsets: Int64s) -> FirstPuts:
     return puts
 
 
-def judge(core: Core, ids: Sequence[str], *, locked: bool = False) -> Verdict:
-    """Decide which timers are pending. With `locked` the caller holds all locks of the services."""
-    found = find(core, *parse(core, ids))
-    if locked:
-        return _decide(core, found)
-    with core.engine.locks.guard():
-        return _decide(core, found)
+def judge(core: Core, ids: Sequence[str]) -> Verdict:
+    """Decide which timers are pending."""
+    due_ms, offsets = parse(core, ids)
+    return while_held(lambda: _judge(core, due_ms, offsets))
 
 
-def _decide(core: Core, found: FirstPuts) -> Verdict:
-    """Decide under all locks of the services."""
+def _judge(core: Core, asked_ms: Int64s, asked: Int64s) -> Verdict:
+    """Decide once; raises LapsedError."""
+    engine, world, log = core.engine, core.engine.world, core.engine.commitlog.end
+    found = find(core, asked_ms, asked)
     due_ms, offsets, rows, indexes, levels, born_ms, body_bytes = found
-    engine, world = core.engine, core.engine.world
+    # In this order: what is cancelled later is named by the log.
     high = np.full(len(offsets), IDENTITY_OURS, np.int64)
-    cancelled = engine.cancelled.contains(high, offsets)
+    cancelled = engine.cancelled.contains_now(world.fire_lock, high, offsets)
+    instant = capture_instant(engine, whole=False, due_ms=due_ms)
+    at = instant.snapshot
     of_level = offsets >= fmt.LEVEL_MARK
-    waits = of_level & (rows >= 0) & ~cancelled & (indexes >= engine.levels.offset[levels])
+    waits = of_level & (rows >= 0) & ~cancelled
+    waits[waits] = indexes[waits] >= instant.level_start[levels[waits]]
     kept = (rows >= 0) & ~cancelled & ~of_level
     # A cancelled roll is dropped long before its time, so R may be past what was ever taken.
-    passed_ms = engine.read_slot * engine.precision_ms
-    frontier_ms = max(world.dequeue_put.frontier_ms, passed_ms - 1)
+    frontier_ms = max(world.dequeue_put.frontier_ms, at.read * engine.precision_ms - 1)
     # What lies before F may have been cancelled and dropped; then nothing but the wheel knows.
-    pending = kept & (due_ms > frontier_ms) & (offsets >= world.cleaning.floor)
-    pending |= kept & (indexes >= world.enqueue_put.linked_index)
+    pending = kept & (due_ms > frontier_ms) & (offsets >= at.floor.offset)
+    pending |= kept & (indexes >= at.queue_start)
     # If messages are damaged, the copy that waits may be one of them.
     unsure = kept if engine.uncounted else kept & ~pending
     if unsure.any():
-        pending[unsure] = find_overdue(core, due_ms[unsure], offsets[unsure], rows[unsure])
+        pending[unsure] = find_overdue(core, instant, due_ms[unsure], offsets[unsure], rows[unsure])
     pending |= waits
     messages = offsets & ~fmt.LEVEL_MARK
     gone = (rows == PUT_GONE) & ~cancelled & ~of_level
     if gone.any():
-        messages[gone], rows[gone] = find_moved(core, due_ms[gone], offsets[gone])
+        messages[gone], rows[gone] = find_moved(core, instant, due_ms[gone], offsets[gone])
         pending[gone] = (messages[gone] >= 0) & (rows[gone] >= 0)
         for i in np.flatnonzero(gone & pending).tolist():
-            at = int(messages[i])
-            message = decode_message(engine.commitlog.view(at), at)
+            message = read_held(core, int(messages[i]), at.hold)
             born_ms[i], body_bytes[i] = message.born_ms, len(message.body)
-    return Verdict(due_ms, offsets, messages, rows, pending, cancelled, born_ms, body_bytes)
+    who = due_ms, offsets, messages, rows
+    return Verdict(*who, pending, cancelled, born_ms, body_bytes, indexes, levels, log)
 
 
 def is_foreign(core: Core, id: object) -> bool:

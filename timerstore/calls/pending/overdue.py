@@ -1,9 +1,8 @@
 """Looks for timers wherever they can still wait, if they are overdue or cleaning has passed them.
 
 A timer that is due after the frontier was certainly not taken. Of the others most were fired, but
-one may wait still: not linked yet, in the near wheel while a queue is full, or in a slot of its
-grid that was not claimed, because the clock went back or the store was just opened. What is in the
-dequeue-put queue was taken.
+one may wait still: not linked yet, in the near wheel or a queue beside it, or in a slot of its
+grid that was not claimed, because the clock went back or the store was just opened.
 """
 
 from __future__ import annotations
@@ -12,30 +11,28 @@ from typing import Any
 
 import numpy as np
 
-from timerstore.calls.pending.found import capture_locked, read_messages
+from timerstore.calls.pending.found import read_messages
 from timerstore.calls.pending.unlinked import unlinked_copies
 from timerstore.core.core import Core
 from timerstore.services.engine.engine import Engine
-from timerstore.services.looking.instant import Snapshot
+from timerstore.services.looking.instant import Instant, Snapshot
 from timerstore.services.looking.timer_places import slot_messages, unlinked_messages
-from timerstore.services.world.rings import waiting_places
 from timerstore.timelog.bytes.message import IDENTITY_OURS
 from timerstore.values.ids import Int64s
-from timerstore.wheel.near import near_entries
 
 
 def find_overdue(
-    core: Core, due_ms: Int64s, offsets: Int64s, rows: Int64s
+    core: Core, instant: Instant, due_ms: Int64s, offsets: Int64s, rows: Int64s
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Tell which timers still wait: bool[n]. Under all locks of the services.
+    """Tell which timers waited at an instant that was captured for them: bool[n].
 
-    `offsets`: of the first puts; `rows`: the queues of their real topics. O(n + near wheel + bytes
-    without a unit), and the chains of the slots that can hold one of them.
+    `offsets`: of the first puts; `rows`: the queues of their real topics. O(n + what is due at
+    these times + bytes without a unit), and the chains of the slots that can hold one of them.
+    Raises LapsedError.
     """
-    engine = core.engine
-    snapshot = capture_locked(core)
+    engine, snapshot = core.engine, instant.snapshot
     unlinked = unlinked_messages(engine, snapshot)
-    messages = np.concatenate([_linked_messages(core, snapshot, due_ms), unlinked])
+    messages = np.concatenate([_linked_messages(core, instant, due_ms), unlinked])
     if not engine.world.done.count:
         waiting = np.isin(offsets, messages)
         if waiting.all():
@@ -50,17 +47,19 @@ def find_overdue(
     return np.fromiter((each in copies for each in wanted), np.bool_, len(offsets))
 
 
-def find_moved(core: Core, due_ms: Int64s, offsets: Int64s) -> tuple[Int64s, Int64s]:
+def find_moved(
+    core: Core, instant: Instant, due_ms: Int64s, offsets: Int64s
+) -> tuple[Int64s, Int64s]:
     """Find timers whose first message retention has removed: only a rolled copy can wait.
 
     Return the commit log offset of each one's latest copy, −1 if none waits, and the queue of
-    its real topic. Under all locks of the services. Costs as `find_overdue`, but `unlinked_copies`
+    its real topic. Costs as `find_overdue`, but `unlinked_copies`
     reads what has no unit; O(pending) if a timer that nobody can have taken is on no slot of its
-    grid, because a broker rolled it.
+    grid, because a broker rolled it. Raises LapsedError.
     """
-    snapshot = capture_locked(core)
+    snapshot = instant.snapshot
     unlinked = unlinked_copies(core, snapshot, offsets)
-    waiting = np.concatenate([_linked_messages(core, snapshot, due_ms), unlinked])
+    waiting = np.concatenate([_linked_messages(core, instant, due_ms), unlinked])
     messages, rows = _find_copies(core, snapshot, due_ms, offsets, waiting)
     off_grid = (messages < 0) & (due_ms > core.engine.world.dequeue_put.frontier_ms)
     if off_grid.any():
@@ -92,21 +91,6 @@ def _find_copies(
     return messages, rows
 
 
-def find_waiting_foreign(core: Core, due_ms: int, high: int, low: int) -> bool:
-    """Tell whether a broker's timer that may have been taken still waits. Under all locks.
-
-    It is due soon or overdue, so it waits in no slot behind its own; but its rolls are on no grid,
-    so any slot up to that can hold it.
-    """
-    engine, snapshot = core.engine, capture_locked(core)
-    _, near = near_entries(engine.near)
-    parts = [near, unlinked_messages(engine, snapshot)]
-    last = max(due_ms // engine.precision_ms, snapshot.claimed)
-    parts.append(_messages_until(engine, snapshot, last))
-    found = read_messages(core, np.unique(np.concatenate(parts)), snapshot.hold)
-    return bool(((found.high == high) & (found.low == low)).any())
-
-
 def _messages_until(engine: Engine, snapshot: Snapshot, last: int) -> Int64s:
     """Return the messages of all units of slots up to one that were not claimed."""
     times = engine.wheel.slots["time"]
@@ -115,31 +99,27 @@ def _messages_until(engine: Engine, snapshot: Snapshot, last: int) -> Int64s:
     return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
-def _linked_messages(core: Core, snapshot: Snapshot, due_ms: Int64s) -> Int64s:
+def _linked_messages(core: Core, instant: Instant, due_ms: Int64s) -> Int64s:
     """Return the messages that have a unit, and wait where timers that are due then can wait."""
-    engine = core.engine
+    engine, snapshot = core.engine, instant.snapshot
     own = due_ms // engine.precision_ms
-    parts = [
-        _near_messages(engine, due_ms, own),
-        _handed_on_messages(engine),
-    ]
+    parts = [_near_messages(engine, instant, due_ms), _handed_on_messages(instant)]
     for slot in _slots_to_walk(engine, snapshot, own):
         parts.append(slot_messages(engine, snapshot, slot))
     return np.concatenate(parts)
 
 
-def _handed_on_messages(engine: Engine) -> Int64s:
+def _handed_on_messages(instant: Instant) -> Int64s:
     """Return the messages in the queues before and behind the near wheel."""
-    rings = engine.world.late_ring, engine.world.dequeue_ring
-    return np.concatenate([ring.message[waiting_places(ring.ends)] for ring in rings])
+    return instant.messages[instant.near_count :]
 
 
-def _near_messages(engine: Engine, due_ms: Int64s, own: Int64s) -> Int64s:
+def _near_messages(engine: Engine, instant: Instant, due_ms: Int64s) -> Int64s:
     """Return the messages of near wheel nodes that wait for one of these times, or may roll."""
-    near, world = engine.near, engine.world
-    waiting_ms, messages = near_entries(near)
-    starts = np.arange(world.dequeue_put.passed_slot, world.dequeue_get.claimed_slot)
-    return messages[np.isin(waiting_ms, np.concatenate([due_ms, starts * engine.precision_ms]))]
+    count, at = instant.near_count, instant.snapshot
+    starts = np.arange(at.read, at.claimed) * engine.precision_ms
+    is_wanted = np.isin(instant.due_ms[:count], np.concatenate([due_ms, starts]))
+    return instant.messages[:count][is_wanted]
 
 
 def _are_to_be_walked(snapshot: Snapshot, slots: Int64s) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -154,11 +134,9 @@ def _slots_to_walk(engine: Engine, snapshot: Snapshot, own: Int64s) -> list[int]
     # The latest slot of each grid that lies in the ring.
     slots = own - np.maximum(0, -(-(own - snapshot.top + 1) // hop)) * hop
     found: set[int] = set()
-    if _are_to_be_walked(snapshot, np.array([engine.read_slot]))[
-        0
-    ]:  # it stands in for those before it
-        found.add(engine.read_slot)
-    while len(slots := slots[slots >= engine.read_slot]):
+    if _are_to_be_walked(snapshot, np.array([snapshot.read]))[0]:  # stands for those before it
+        found.add(snapshot.read)
+    while len(slots := slots[slots >= snapshot.read]):
         found.update(np.unique(slots[_are_to_be_walked(snapshot, slots)]).tolist())
         slots = slots - hop
     return sorted(slot for slot in found if int(wheel[slot % len(wheel)]) == slot)

@@ -21,10 +21,12 @@ from timerstore.values.ids import Int64s
 def unlinked_copies(core: Core, at: Snapshot, offsets: Int64s) -> Int64s:
     """Return the messages without a unit that are copies of the timers first put at `offsets`.
 
-    Under all locks of the services. O(bytes without a unit that came since the last call + copies
-    without a unit).
+    O(bytes without a unit that came since the last call + copies without a unit). Raises
+    LapsedError.
     """
     known = core.unlinked
+    if known.start > at.queue_start or known.stop > at.queue_end:  # of a later instant than this
+        known = Copies(at.queue_start, at.queue_start)
     new = unlinked_messages(core.engine, at._replace(queue_start=max(at.queue_start, known.stop)))
     found = read_messages(core, new, at.hold)
     is_copy = (found.high == IDENTITY_OURS) & (found.message != found.low)
@@ -33,11 +35,13 @@ def unlinked_copies(core: Core, at: Snapshot, offsets: Int64s) -> Int64s:
     is_kept = known.queue_index >= at.queue_start
     if len(message) or not is_kept.all():
         known = Copies(
+            at.queue_start,
             at.queue_end,
             np.concatenate([known.queue_index[is_kept], index]),
             np.concatenate([known.message[is_kept], message]),
             np.concatenate([known.low[is_kept], low]),
         )
-    core.unlinked = known._replace(stop=at.queue_end)  # in one go: a signal may end this anywhere
+    # In one go: a signal may end this anywhere, and another thread may do the same.
+    core.unlinked = known._replace(start=at.queue_start, stop=at.queue_end)
     messages: Int64s = known.message[np.isin(known.low, offsets)]
     return messages
