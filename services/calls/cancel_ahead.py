@@ -136,7 +136,8 @@ def _mark_named(world: World, sought: Sought, verdicts: Int8s, stop: int) -> int
     If it cannot be read, all are marked, and `stop` is returned.
     """
     commitlog, found, offset = world.commitlog, sought.found, sought.log[0]
-    buf, at = segment_at(commitlog, offset), offset % commitlog.segment_bytes
+    buf = segment_at(commitlog, offset)
+    at = offset % commitlog.segment_bytes
     left = commitlog.segment_bytes - at
     is_there = len(buf) > 0 and left >= fmt.BLANK_BYTES
     if is_there and read_blank(buf, at, offset) != NO_BLANK:
