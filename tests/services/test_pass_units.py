@@ -1,7 +1,7 @@
 """What waits in the oldest part of the log: all units are read, also while their segments go."""
 
 import tempfile
-from contextlib import nullcontext
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ from tests import naive
 from tests.services.test_cleaning import START_MS, live_on, open_small, put_far
 from timerstore import ManualClock
 from timerstore.services.cleaning import pass_units
-from timerstore.services.cleaning.pass_units import Round, UnitRanges
+from timerstore.services.cleaning.pass_units import Linked, Round, UnitRanges
 from timerstore.services.looking.log_units import all_units
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.reading.reader import ReadSegments
@@ -80,8 +80,19 @@ def written_log(folder: Path, units: list[tuple[int, int]]) -> Any:
     log = SimpleNamespace(
         folder=folder, segment_bytes=SEGMENT_BYTES, start=0, end=offset, numbers=numbers
     )
-    locks = SimpleNamespace(wheel=SimpleNamespace(guard=nullcontext))
-    return SimpleNamespace(timerlog=log, disk=Disk(), locks=locks, read_slot=0)
+    engine = SimpleNamespace(timerlog=log, disk=Disk(), read_slot=0)
+    engine.world = engine
+    return engine
+
+
+@pytest.fixture(scope="module", autouse=True)
+def linked() -> Iterator[None]:
+    """Such an engine says itself what is linked."""
+    with patch.object(
+        *(pass_units, "linked_by_now"),
+        lambda engine: Linked(engine.timerlog.end, engine.read_slot, 0, 0),
+    ):
+        yield
 
 
 @given(
