@@ -14,6 +14,7 @@ WHO_LOOKS_AGAIN = {
     "timerstore/calls/pending/keyed.py _find",
     "timerstore/calls/pending/keyed.py _read_found",
     "timerstore/calls/pending/keyed.py _read_id",
+    "timerstore/calls/pending/find_by_id.py find_ours",
 }
 """They hold no place for longer than a look: what is gone is looked for by id or by key again."""
 ASKS = {"pass_missing", "check"}
