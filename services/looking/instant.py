@@ -85,17 +85,18 @@ class Instant(NamedTuple):
     near_count: int  # so many of the messages, the first ones, are of the near wheel
 
 
+class _Room(NamedTuple):
+    """Where an instant is written to."""
+
+    waiting: Rows
+    owed: Rows
+    cancelled: Bytes
+    waiting_levels: Rows
+    passes: Words
+
+
 @kernel_ahead
-def _capture(
-    world: World,
-    cursors: Words,
-    wanted: Words,
-    waiting: Rows,
-    owed: Rows,
-    cancelled: Bytes,
-    waiting_levels: Rows,
-    passes: Words,
-) -> bool:
+def _capture(world: World, cursors: Words, wanted: Words, room: _Room) -> bool:
     """Capture; False, with the lengths that are needed in `cursors`, if it does not fit.
 
     `wanted`: ascending due times, of which the near wheel's timers are wanted; of all, if there are
@@ -103,6 +104,7 @@ def _capture(
     int64[n, 2], as in a Snapshot. `cancelled`: uint8[8 * n], or of length 0 if nobody asks for the
     set. `waiting_levels`: int64[2, n], the first index that waits of each delay level, and the end.
     """
+    waiting, owed, cancelled, waiting_levels, passes = room
     messages, due_ms = waiting[0], waiting[1]
     queues, levels, due, late = world.queues, world.levels, world.dequeue_ring, world.late_ring
     lock_acquire(world.fire_lock)
@@ -260,8 +262,8 @@ def _capture_cursors(world: World, hold: Hold, with_cancelled: bool, wanted: Wor
         cancelled = np.empty(length if with_cancelled else 0, np.int64)
         waiting.fill(0)  # touch the pages now, and not under the lock
         cancelled.fill(0)
-        told = wanted, waiting, owed, cancelled.view(np.uint8)
-        if _capture(world, cursors, *told, waiting_levels, passes):
+        room = _Room(waiting, owed, cancelled.view(np.uint8), waiting_levels, passes)
+        if _capture(world, cursors, wanted, room):
             break
         count, length = int(cursors[_MESSAGES]), int(cursors[_CANCELLED_LENGTH])
         owed_count = int(cursors[_OWED])
