@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.sparse_copy import copy_tree
+from tests.sparse_copy import AS_DATA, copy_tree
 from tests.tiers import PROVING, add_tiers
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -192,7 +192,7 @@ def golden_unpacked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str],
     @cache
     def unpack(name: str) -> Path:
         with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
-            archive.extractall(root, filter="data")
+            archive.extractall(root, **AS_DATA)
         return root / name
 
     return unpack

@@ -2,7 +2,12 @@
 
 import os
 import shutil
+import tarfile
 from pathlib import Path
+from typing import Any, Final
+
+AS_DATA: Final[Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""How an archive is unpacked; Python 3.11.3 and older cannot be told."""
 
 
 def copy_tree(source: Path, target: Path) -> Path:

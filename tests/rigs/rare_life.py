@@ -16,6 +16,7 @@ import timerstore
 from tests.rigs.patient import Folder, Patient
 from tests.rigs.said_ahead import called, compiled, not_said_ahead
 from tests.small_store import SMALL
+from tests.sparse_copy import AS_DATA
 from timerstore import Config, ManualClock, Tuning
 from timerstore.jit.kernel import LATER
 from timerstore.tables.view import forget
@@ -137,7 +138,7 @@ def take_over(folder: Path) -> None:
     """Look at stores of a broker, and go on with one."""
     for name in ("fired", "crashed"):
         with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
-            archive.extractall(folder, filter="data")
+            archive.extractall(folder, **AS_DATA)
         validate(folder / name)
         timerstore.open(
             folder / name, config=Config(tuning=Tuning(roll_window_slots=172_800))
