@@ -16,7 +16,7 @@ pytest.importorskip("opentelemetry.sdk")
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from timerstore.otel import instruments as otel
+from timerstore import otel
 
 NOT_OBSERVED = ("_response_seconds", "topic_lateness", "topic_set_delay")
 

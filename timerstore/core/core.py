@@ -266,7 +266,7 @@ class Core:
         self.end_short_way()
 
     def end_short_way(self) -> None:
-        """Let no call go its short way any more (`putting/short_way.py`, `pending/byid.py`).
+        """Let no call go its short way any more (`short_way.py` and `byid.py` below `calls/`).
 
         Who is on it has passed the gate, or keeps the GIL.
         """

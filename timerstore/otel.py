@@ -1,25 +1,91 @@
-"""Tracing: a hook that makes a span around each call of a handler.
+"""OpenTelemetry of an open store; needs the extra `otel`.
 
-Names and attributes are those of OpenTelemetry's semantic conventions for messaging. Ground rules:
-`_calls` is a dictionary whose items are put in by the handler's thread, and taken out by the thread
-that finds what became of it; a token of a context is given back only in that context.
+Statistics are observable instruments, named as for Prometheus. A span around each call of a handler
+is a hook, whose names and attributes are those of the semantic conventions for messaging. Only the
+API is needed; the program chooses the SDK, if any, and where to export to.
+
+Ground rules of the hook: `_calls` is a dictionary whose items are put in by the handler's thread,
+and taken out by the thread that finds what became of it; a token of a context is given back only in
+that context.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar, Token
 from typing import Final
 
 from opentelemetry import context as contexts
 from opentelemetry import metrics, propagate, trace
 from opentelemetry.context import Context
-from opentelemetry.metrics import MeterProvider
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 from opentelemetry.util.types import AttributeValue
 
 from timerstore.calls.consuming.delivery import Delivery
 from timerstore.consumer.retry_rules import Outcome
+from timerstore.metrics.table import METRICS, Metric, Told, read_told
+from timerstore.watching.any_store import AnyStore
+
+__all__ = ["Tracing", "register", "with_context"]
+
+PREFIX: Final = "timerstore."
+FRESH_S: Final = 0.5
+"""Statistics so old serve all instruments of one collection, which ask one after the other."""
+
+
+def register(
+    store: AnyStore, meter_provider: MeterProvider | None = None, **attributes: str
+) -> None:
+    """Make an observable instrument of each statistic of a store.
+
+    They are read when the meter provider collects. `attributes` tell several stores of a process
+    apart. Once the store is closed nothing is observed. Of topics, and of pairs of a topic with a
+    group, as many are as for Prometheus. Histograms are not among them; how long handlers take
+    `Tracing` records.
+
+    >>> timerstore.otel.register(store, name="reminders")
+    """
+    _Instruments(store, attributes).make(meter_provider)
+
+
+class _Instruments:
+    """The instruments of one store, which keep it no longer than its program does."""
+
+    def __init__(self, store: AnyStore, attributes: Mapping[str, str]) -> None:
+        self._store, self._attributes = weakref.ref(store), dict(attributes)
+        self._stats: Told | None = None
+        self._read_s = float("-inf")
+
+    def make(self, meter_provider: MeterProvider | None) -> None:
+        """Make them."""
+        meter = metrics.get_meter("timerstore", meter_provider=meter_provider)
+        kinds = {
+            "gauge": meter.create_observable_gauge,
+            "counter": meter.create_observable_counter,
+        }
+        for each in METRICS:
+            if each.kind in kinds:
+                given = [self._callback(each)], each.unit, each.text
+                kinds[each.kind](PREFIX + each.name, *given)
+
+    def _callback(self, metric: Metric) -> Callable[[CallbackOptions], Iterator[Observation]]:
+        def observe(options: CallbackOptions) -> Iterator[Observation]:
+            stats = self._read()
+            for value, labels in () if stats is None else metric.rows(stats):
+                named = dict(zip(metric.labels, labels, strict=True))
+                yield Observation(value, {**self._attributes, **named})
+
+        return observe
+
+    def _read(self) -> Told | None:
+        """Return statistics of just now; None once the store is closed, or gone."""
+        now_s = time.monotonic()
+        if now_s - self._read_s >= FRESH_S:
+            self._stats, self._read_s = read_told(self._store), now_s
+        return self._stats
 
 
 def with_context(properties: Mapping[str, str] | None = None) -> dict[str, str]:
