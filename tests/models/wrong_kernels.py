@@ -92,7 +92,7 @@ LINK: Final = "services.pipeline.enqueue_put"
 PUT: Final = "services.pipeline.dequeue_put"
 SETS: Final = "wheel.cancelled"
 STEPS: Final = "services.running.steps"
-OVERDUE: Final = "pending.overdue"
+OVERDUE: Final = "calls.pending.overdue"
 
 FIRE_GAP: Final = """\
     lock_release(world.fire_lock)
