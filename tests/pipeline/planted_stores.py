@@ -69,7 +69,7 @@ class Case:
             now_ms = START_MS + day * 86_400_000
             pipeline.run({"store": str(self.path)}, self.out, run=f"before-{day}", now_ms=now_ms)
         self.path.rename(self.folder / "before")
-        self.options["now_ms"] = START_MS + times * 86_400_000
+        self.start_ms = self.options["now_ms"] = START_MS + times * 86_400_000
 
 
 Limits = dict[str, Any]
@@ -105,6 +105,43 @@ def _(case: Case, bad: bool) -> Limits:
     """Eight tenths of 360 timers an hour, or one more."""
     case.put([600 + 10 * i for i in range(289 if bad else 288)])
     return {"fire_rate_per_s": 0.1}
+
+
+@planted("load_bytes")
+def _(case: Case, bad: bool) -> Limits:
+    """Ten messages of some 2 KB in a second, on a machine that fires 2 KB a second."""
+    with case.store() as (store, _):
+        store.put_many([bytes(2_000)] * 10, delay_ms=[30_000] * 10)
+    (size,) = set(timerstore.read(case.path, "messages", columns=["size"])["size"].to_pylist())
+    return {"fire_bytes_per_s": size * (0.99 if bad else 1)}
+
+
+@planted("skew_regular")
+def _(case: Case, bad: bool) -> Limits:
+    """In each hour a burst in one minute, of 21 or 20, and two in each of the other minutes."""
+    hours = [3_600 * hour for hour in range(1, 26)]
+    steady = [hour + 60 * minute + 30 for hour in hours for minute in range(60)]
+    bursts = [hour + 30 for hour in hours for _ in range(19 if bad else 18)]
+    case.put([*steady, *steady, *bursts])
+    return {"skew_regular": {"warn": 10, "fail": 12.1, "least": 100}}
+
+
+@planted("drift_baseline")
+def _(case: Case, bad: bool) -> Limits:
+    """A hundred in the baseline, then 200, or a timer more."""
+    case.put([300 + i for i in range(100)])
+    case.run_before(1)
+    case.put([300 + i for i in range(201 if bad else 200)])
+    limits = {"warn": 1.5, "fail": 2, "least": 10}
+    return {"baseline": "before-0", "drift_baseline": limits}
+
+
+@planted("age_stopped")
+def _(case: Case, bad: bool) -> Limits:
+    """Closed, and looked at an hour and a minute after its timer was due."""
+    case.put([600])
+    case.options["now_ms"] = START_MS + 600_000 + MINUTE_MS + 3_600_000 + (1 if bad else 0)
+    return {"in_use": True, "age_stopped": {"warn": 1_800, "fail": 3_600}}
 
 
 @planted("skew_neighbours")
@@ -211,12 +248,12 @@ def _(case: Case, bad: bool) -> Limits:
 
 def _fired(case: Case, on_time: int, late: int, down_ms: int = 8_000) -> None:
     """Some fire when they are due, some seconds later, because nobody had the store open."""
-    clock = ManualClock(START_MS)
+    clock = ManualClock(case.start_ms)
     with timerstore.open(case.path, config=CONFIG, clock=clock) as store:
         store.put_many([b"x"] * on_time, delay_ms=[500] * on_time)
         store.put_many([b"x"] * late, delay_ms=[3_000] * late)
         clock.advance(SECOND)
-    clock = ManualClock(START_MS + down_ms)
+    clock = ManualClock(case.start_ms + down_ms)
     with timerstore.open(case.path, config=CONFIG, clock=clock):
         clock.advance(SECOND)
 

@@ -12,6 +12,7 @@ from timerstore import pipeline
 from timerstore.audit import ask
 from timerstore.pipeline.finding import Finding
 from timerstore.pipeline.judging import Looked, judged, open_engine
+from timerstore.pipeline.runoptions import RunOptions
 from timerstore.pipeline.storetables import DUE_BINS
 from timerstore.pipeline.tablefiles import TableFiles
 from timerstore.pipeline.thresholds import Thresholds
@@ -32,14 +33,16 @@ def row(day: int, due: list[int]) -> dict[str, Any]:
 
 
 def asked(
-    stores: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]], spark: Any = None
+    stores: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]],
+    spark: Any = None,
+    baseline: dict[str, Any] | None = None,
 ) -> dict[tuple[str, str], Finding]:
     """What the rules about drift say of stores with these rows: today's, earlier ones."""
-    looked = [Looked(name, today, history) for name, (today, history) in stores.items()]
+    looked = [Looked(name, today, history, baseline) for name, (today, history) in stores.items()]
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        files = TableFiles(folder, "one", "2027-01-04")
-        with open_engine(looked, files, Thresholds(), spark) as engine:
+        options = RunOptions(TableFiles(folder, "one", "2027-01-04"), Thresholds(), 0)
+        with open_engine(looked, options, spark) as engine:
             for rule in DRIFT:
                 rows = ask(engine, rule, rule.limits)
                 for name in stores:

@@ -5,14 +5,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import timerstore
 from tests.pipeline.planted_stores import CONFIG, FEW_SLOTS, START_MS, Case
-from timerstore import ManualClock, pipeline
+from timerstore import InvalidArgumentError, ManualClock, pipeline
 from timerstore.audit import Limits, ask
 from timerstore.pipeline.judging import Looked, open_engine
 from timerstore.pipeline.resulttables import TABLES
+from timerstore.pipeline.runoptions import RunOptions
 from timerstore.pipeline.tablefiles import TableFiles
 from timerstore.pipeline.thresholds import Thresholds
 
@@ -137,7 +139,8 @@ def test_cleaning_is_no_waste(tmp_path: Path) -> None:
             f"{each}_profile": [] for each in ("due", "late", "load")
         }
         looked.append(Looked(name, row, files=(file,)))
-    with open_engine(looked, files, Thresholds(), None) as engine:
+    options = RunOptions(files, Thresholds(), START_MS)
+    with open_engine(looked, options, None) as engine:
         (rule,) = [each for each in pipeline.DISTRIBUTION_RULES if each.name == "chains_dead"]
         found = ask(engine, rule, Limits(warn=0.5, least=5_000))
     values = {name: row["value"] for name, (row,) in found.items()}
@@ -145,3 +148,64 @@ def test_cleaning_is_no_waste(tmp_path: Path) -> None:
         "cleaned": 0,
         "cancelled": 0.8,
     }
+
+
+def busy(case: Case, open_until_s: int, *, bursts: int = 0, body: int = 1) -> None:
+    """A store in use for some minutes, with timers of two days by chance; and bursts each hour."""
+    delays = np.random.default_rng(7).integers(1, 48 * 3_600, 40_000)
+    hours = np.repeat(np.arange(2, 47) * 3_600 + 60, bursts)
+    due_s = np.concatenate([delays, hours, np.arange(20)])
+    clock = ManualClock(START_MS)
+    with timerstore.open(case.path, config=CONFIG, clock=clock) as store:
+        store.put_many([bytes(body)] * len(due_s), delay_ms=1_000 * due_s, topic="mail")
+        clock.advance(timedelta(seconds=open_until_s))
+
+
+NEW = {
+    "in_use": True,
+    "fire_rate_per_s": 10,
+    "fire_bytes_per_s": 10_000,
+    "skew_regular": {"least": 100},
+    "late_fired": {"least": 10},
+}
+
+
+def test_a_busy_store_that_was_closed_a_moment_ago(case: Case) -> None:
+    """And one that nobody opens again, one with bursts, one with large bodies."""
+    busy(case, 600)
+    case.options["now_ms"] = START_MS + 660_000
+    assert wrong(rows(case, **NEW)) == set()
+    case.options["now_ms"] = START_MS + 2 * DAY_MS
+    found = rows(case, **NEW)
+    assert wrong(found) == {"age_stopped"} and found["age_stopped"]["verdict"] == "fail"
+    case.path.rename(case.folder / "healthy")
+    busy(case, 600, bursts=150)
+    case.options["now_ms"] = START_MS + 660_000
+    larger = {"fire_bytes_per_s": 100_000, "load_second": {"warn": 100, "fail": 200}}
+    found = rows(case, **NEW | larger | {"skew_neighbours": {"warn": 1_000}})
+    assert wrong(found) == {"skew_regular"}, wrong(found)
+    assert "At minute 1 of most of the next 24 hours 1" in found["skew_regular"]["says"]
+    case.path.rename(case.folder / "bursts")
+    busy(case, 600, body=9_000)
+    assert wrong(rows(case, **NEW)) == {"load_bytes"}
+
+
+def test_a_backup_has_no_program(case: Case) -> None:
+    """What is due since it was made is none of its faults."""
+    busy(case, 600)
+    timerstore.backup(case.path, case.folder / "copy")
+    run = pipeline.run(
+        case.folder / "copy", now_ms=START_MS + 2 * DAY_MS, thresholds={"in_use": True}
+    )
+    found = {row["rule"]: row for row in run.read("findings").to_pylist()}
+    assert found["age_stopped"]["verdict"] == "ok" and not found["age_stopped"]["checked"]
+    (row,) = run.read("stores").to_pylist()
+    assert row["is_copy"]
+
+
+def test_a_baseline_must_be_a_run(case: Case) -> None:
+    case.put([300])
+    with pytest.raises(InvalidArgumentError, match="no finished run of that name"):
+        rows(case, baseline="never")
+    with pytest.raises(InvalidArgumentError, match="baseline is 'a/b'"):
+        rows(case, baseline="a/b")

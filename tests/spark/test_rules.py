@@ -43,8 +43,10 @@ def test_of_drift(spark: Any) -> None:
         "other": (row(29, SUNDAY), history),
         "new": (row(29, SUNDAY), []),
     }
-    found = asked(stores, spark)
-    assert found == asked(stores)
+    baseline = row(0, [each // 3 for each in WEEKDAY])
+    found = asked(stores, spark, baseline)
+    assert found == asked(stores, baseline=baseline)
+    assert found["new", "drift_baseline"].verdict == "warn"
     assert found["other", "drift_due"].verdict == "fail"
     assert {rule for (_, rule), each in found.items() if each.checked} == {
         name for name in PLANTED if name.startswith("drift")

@@ -112,3 +112,39 @@ def test_a_store_that_was_restored(spark: Any, tmp_path: Path) -> None:
     assert follow(spark, path, out) == sorted(before + offsets(path, "fired")[20:])
     fire(path, 3, clock)
     assert len(follow(spark, path, out)) == 38
+
+
+def into_stores(spark: Any, rows: Path, path: Path, at: Path, **options: str) -> None:
+    """Stream the rows of files into stores, up to what is there."""
+    frame = spark.readStream.schema("body string, topic string, due timestamp").parquet(str(rows))
+    writer = frame.writeStream.format("timerstore").options(**options)
+    writer = writer.option("checkpointLocation", str(at)).trigger(availableNow=True)
+    writer.start(str(path)).awaitTermination()
+
+
+def test_a_stream_into_stores(spark: Any, tmp_path: Path) -> None:
+    """Each batch is there once, though Spark forgot that it was done."""
+    path, at = tmp_path / "stores", tmp_path / "at"
+
+    def add(first: int, count: int) -> None:
+        made = spark.range(first, first + count).selectExpr(
+            "concat('b', id) AS body", "'mail' AS topic", "timestamp'2099-01-01' AS due"
+        )
+        made.write.mode("append").parquet(str(tmp_path / "rows"))
+        into_stores(spark, tmp_path / "rows", path, at)
+
+    add(0, 30)
+    add(30, 20)
+    loads = sorted(each.name for each in path.iterdir())
+    assert [each[-11:] for each in loads] == ["-0000000000", "-0000000001"]
+    (at / "commits" / "1").unlink()
+    (at / "commits" / ".1.crc").unlink()
+    into_stores(spark, tmp_path / "rows", path, at)
+    assert sorted(each.name for each in path.iterdir()) == loads
+    bodies = timerstore.read(path, columns=["body"])["body"].to_pylist()
+    assert sorted(bodies) == sorted(b"b%d" % i for i in range(50))
+    with pytest.raises(Exception, match="A stream makes new stores"):
+        into_stores(spark, tmp_path / "rows", path, tmp_path / "other", into="store")
+    timerstore.open(tmp_path / "one").close()
+    with pytest.raises(Exception, match="is a store"):
+        into_stores(spark, tmp_path / "rows", tmp_path / "one", tmp_path / "third")

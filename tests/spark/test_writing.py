@@ -221,7 +221,7 @@ def test_refusals(spark: Any, tmp_path: Path) -> None:
         (rows, store, "append", {}, "is a store. Write into it with option"),
         (rows, store, "overwrite", {"into": "store"}, "A store cannot be overwritten"),
         (rows, other, "overwrite", {}, "holds notes.txt, which no Spark write made"),
-        (rows, other / "notes.txt", "append", {}, "notes.txt is a file, which does not belong th"),
+        (rows, other / "notes.txt", "append", {}, "notes.txt is a file, which does not belong in"),
         (rows, store, "append", {"into": "one"}, "Use stores or store"),
         (rows, other, "append", {"precision": "1"}, "There is no option 'precision'"),
         (rows, other, "append", {"precision_ms": "7"}, "Use 100, 200, 500 or 1000"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED, WARNED
 from timerstore.cli.until_signal import told_to_end
 from timerstore.errors import InvalidArgumentError
+from timerstore.timelog.files.oserrors import told_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,6 +85,12 @@ def run_(
         bool, typer.Option("--spark", help="Run on Spark, which uses all cores.")
     ] = False,
     master: Master = None,
+    prometheus: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write the run's numbers to this file, as Prometheus's node exporter reads."
+        ),
+    ] = None,
     upto: Upto = None,
     roll_window: RollWindow = None,
     as_json: AsJson = False,
@@ -107,11 +115,35 @@ def run_(
         options["thresholds"] = _limits(out_, thresholds, rules, fire_rate, measure)
         named = stores if list_file is None else read_list(list_file)
         found = _run(out_, named, out, options, spark=spark or master is not None, master=master)
+        if prometheus is not None:
+            _write_prometheus(found, prometheus)
         out_.status = {"ok": out_.status, "warn": WARNED, "fail": DAMAGED}[found.verdict]
         if as_json:
             out_.json(found.to_dict())
         else:
             show_run(out_, found)
+
+
+@pipeline.command()
+def expire(
+    out: OutPath,
+    keep_days: Annotated[int, typer.Option(help="Remove runs that are older.")] = 400,
+    daily_after_days: Annotated[
+        int, typer.Option(help="Of each day that is older, keep only the last run.")
+    ] = 7,
+    as_json: AsJson = False,
+) -> None:
+    """Remove old runs from the result tables.
+
+    Runs that come later are compared with the last run of each day, so hourly ones only cost time.
+
+    Example: timerstore pipeline expire tables/ --keep-days 100
+    """
+    with answering(as_json=as_json) as out_:
+        from timerstore.pipeline import expire as remove
+
+        gone = remove(out, keep_days=keep_days, daily_after_days=daily_after_days)
+        out_.result({"removed": gone}, f"{len(gone):,} runs removed")
 
 
 @pipeline.command()
@@ -275,6 +307,20 @@ def _run(
                 raise InvalidArgumentError(str(e)) from e
     with out.progress("reading stores on Spark"), _on_spark(master) as running:
         return run(stores, tables, spark=running, **options)
+
+
+def _write_prometheus(found: RunResult, path: Path) -> None:
+    """Write the file so that no reader finds half of it."""
+    try:
+        text = found.to_prometheus()
+    except ImportError as e:
+        raise InvalidArgumentError(
+            "--prometheus needs the extra metrics. Run pip install prometheus-client."
+        ) from e
+    with told_of(path):
+        whole = path.with_name(f"{path.name}.{os.getpid()}")
+        whole.write_text(text)
+        whole.replace(path)
 
 
 @contextmanager

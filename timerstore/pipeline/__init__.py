@@ -9,6 +9,7 @@
     storetables.py   what was measured of a store, as rows
     resulttables.py  the result tables: each column with its type, its meaning
     tablefiles.py    where they lie, how a run replaces what it wrote
+    expiring.py      how old ones go
     publishing.py    the same in a catalog of Iceberg or Delta
     runresult.py     what a run returns
     explaining.py    a rule in words, as SQL, with what it said last
@@ -27,6 +28,7 @@ tables are made of. So each is read once, and what is there is judged by the sam
 from __future__ import annotations
 
 from timerstore.audit import DISTRIBUTION_RULES
+from timerstore.pipeline.expiring import expire
 from timerstore.pipeline.explaining import Explanation, explain
 from timerstore.pipeline.finding import Finding
 from timerstore.pipeline.firerate import measure_fire_rate
@@ -48,6 +50,7 @@ __all__ = [
     "RunResult",
     "StoreResult",
     "Thresholds",
+    "expire",
     "explain",
     "follow",
     "measure_fire_rate",

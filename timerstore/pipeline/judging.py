@@ -6,6 +6,8 @@ ones: on Spark if that made the tables, else with DuckDB.
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -32,6 +34,14 @@ _READ: Final = ("slot_load", "due", "lateness", "groups", "growth")
 _HISTORY: Final = pa.schema(
     [("store", pa.string()), *((name, pa.int64()) for name in ("ago", "day", "pending", "runs"))]
 )
+_MACHINE: Final = pa.schema(
+    [
+        ("fire_rate_per_s", pa.float64()),
+        ("fire_bytes_per_s", pa.float64()),
+        ("now_ms", pa.int64()),
+        ("in_use", pa.bool_()),
+    ]
+)
 _LIMITS: Final = pa.schema(
     [("rule", pa.string()), *((name, pa.float64()) for name in Limits._fields)]
 )
@@ -48,9 +58,14 @@ class Looked(NamedTuple):
     """Its row of `stores`."""
     history: Sequence[dict[str, Any]] = ()
     """Rows of `stores` of earlier runs, the newest first; of each day the last one."""
+    baseline: dict[str, Any] | None = None
+    """Its row of `stores` in the run that was set as the baseline."""
     consistency: Sequence[Finding] = ()
     files: tuple[str, ...] = ()
     """What was written."""
+    seconds: float = 0.0
+    spent: Mapping[str, float] = {}
+    """Seconds that each query over its facts took."""
 
     @property
     def is_read(self) -> bool:
@@ -63,23 +78,46 @@ def judge_all(
 ) -> list[StoreResult]:
     """Ask each rule of all stores, and write `stores` and `findings`; return what was found."""
     read, files = [each for each in looked if each.is_read], options.files
+    metrics = [*_spent(read)]
     found: dict[str, list[Finding]] = {each.name: list(each.consistency) for each in read}
     if read:
-        with open_engine(read, files, options.thresholds, spark) as engine:
+        with open_engine(read, options, spark) as engine:
             paths = {each.name: each.row["path"] for each in read}
             add_stores(engine, options.own_rules, paths, options.upto, options.delay_levels)
             for rule in (*DISTRIBUTION_RULES, *options.own_rules):
                 kind = OWN if rule in options.own_rules else DISTRIBUTION
                 limits = options.thresholds.limits[rule.name]
+                began_s = time.perf_counter()
                 rows = ask(engine, rule, limits)
+                took_s = time.perf_counter() - began_s
+                metrics.append(_metric("rule", rule.name, took_s, sum(map(len, rows.values()))))
                 for each in read:
                     found[each.name].append(judged(rule, limits, rows.get(each.name, []), kind))
+    files.write("metrics", TABLES["metrics"].rows(metrics))
     return [_write(each, found.get(each.name), files) for each in looked]
+
+
+def _spent(read: Sequence[Looked]) -> Iterator[dict[str, Any]]:
+    """Yield what each store took, then each query over all of them."""
+    queries: Counter[str] = Counter()
+    for each in read:
+        row = each.row
+        rows, size = row["messages"] + row["units"] + row["entries"], row["log_bytes"]
+        yield _metric("store", each.name, each.seconds, rows, size + row["unit_bytes"])
+        queries.update(each.spent)
+    for name, seconds in queries.items():
+        yield _metric("query", name, seconds)
+
+
+def _metric(
+    part: str, name: str, seconds: float, rows: int | None = None, size: int | None = None
+) -> dict[str, Any]:
+    return {"part": part, "name": name, "rows": rows, "bytes": size, "seconds": seconds}
 
 
 def check_own(rules: Sequence[Rule], spark: SparkSession | None) -> None:
     """Try rules of your own before stores are read. Raises InvalidArgumentError."""
-    tables = _few([], Thresholds()) | {name: _with_store(name) for name in _READ}
+    tables = _few([], Thresholds(), 0) | {name: _with_store(name) for name in _READ}
     check_rules(rules, {name: each.schema for name, each in tables.items()}, open_on(spark))
 
 
@@ -133,13 +171,10 @@ def _write(looked: Looked, found: list[Finding] | None, files: TableFiles) -> St
 
 
 def open_engine(
-    read: Sequence[Looked],
-    files: TableFiles,
-    thresholds: Thresholds,
-    spark: SparkSession | None,
+    read: Sequence[Looked], options: RunOptions, spark: SparkSession | None
 ) -> DuckDB | OnSpark:
     """Return what runs the rules, with the tables that they read."""
-    few = _few(read, thresholds)
+    few, files = _few(read, options.thresholds, options.now_ms), options.files
     if spark is None:
         written = [file for each in read for file in each.files]
         return DuckDB(few | {name: files.dataset(name, written) for name in _READ})
@@ -147,17 +182,18 @@ def open_engine(
     return OnSpark(spark, frames | {name: files.frame(spark, name) for name in _READ})
 
 
-def _few(read: Sequence[Looked], thresholds: Thresholds) -> dict[str, Any]:
+def _few(read: Sequence[Looked], thresholds: Thresholds, now_ms: int) -> dict[str, Any]:
     """Return the tables that no file has."""
     limits = [{"rule": name} | each._asdict() for name, each in thresholds.limits.items()]
     history = [row for each in read for row in _history(each)]
-    rate = pa.array([thresholds.fire_rate_per_s], pa.float64())
+    rates = thresholds.fire_rate_per_s, thresholds.fire_bytes_per_s
+    machine = *rates, now_ms, thresholds.in_use
     return {
         "stores": _with_store("stores", [each.row for each in read], [each.name for each in read]),
         "history": pa.Table.from_pylist(history, _HISTORY),
         "profiles": _profiles(read),
         "limits": pa.Table.from_pylist(limits, _LIMITS),
-        "machine": pa.table({"fire_rate_per_s": rate}),
+        "machine": pa.table([[each] for each in machine], _MACHINE),
     }
 
 
@@ -167,8 +203,10 @@ def _with_store(table: str, rows: Sequence[dict[str, Any]] = (), names: Sequence
 
 
 def _runs(looked: Looked) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield this run, as 0, and those before it."""
+    """Yield this run, as 0, those before it, and the baseline, as −1."""
     yield from enumerate([looked.row, *looked.history])
+    if looked.baseline is not None:
+        yield -1, looked.baseline
 
 
 def _history(looked: Looked) -> Iterator[dict[str, Any]]:

@@ -6,14 +6,16 @@ Whoever does the two rounds of a validation (`timerstore/validation/work.py`), t
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable
+from typing import Any
 
 from timerstore.pipeline.finding import of_validation
 from timerstore.pipeline.fleet import Member
 from timerstore.pipeline.judging import Looked
 from timerstore.pipeline.runoptions import RunOptions
 from timerstore.pipeline.storetables import reason_of, tables_of, unreadable
-from timerstore.pipeline.tablefiles import history_of
+from timerstore.pipeline.tablefiles import baseline_of, history_of
 from timerstore.tables.view import forget
 from timerstore.validation.evidence import Evidence
 from timerstore.validation.files import finish
@@ -40,16 +42,23 @@ def do_store(
 
     One that cannot be read is a row: its error must not keep the others from being looked at.
     """
+    began_s = time.perf_counter()
     try:
         plan = plan_store(member, options)
         try:
-            return _finish(member, plan.scope, rounds(plan), options)
+            looked = _finish(member, plan.scope, rounds(plan), options)
+            return looked._replace(seconds=time.perf_counter() - began_s)
         finally:
             forget(plan.scope.cut)
     except Exception as e:
         reason = reason_of(e)
     gc.collect()  # frames of the failed one may still map its segments
     return Looked(member.name, unreadable(member.path, reason, options.now_ms))
+
+
+def _baseline(member: Member, options: RunOptions) -> dict[str, Any] | None:
+    run, day = options.thresholds.baseline, options.baseline_day
+    return baseline_of(options.files.out, member.name, run, day) if run and day else None
 
 
 def _finish(member: Member, scope: Scope, tally: Evidence, options: RunOptions) -> Looked:
@@ -62,6 +71,8 @@ def _finish(member: Member, scope: Scope, tally: Evidence, options: RunOptions) 
         name=member.name,
         row=seen.store,
         history=history_of(files.out, member.name, files.run, files.day),
+        baseline=_baseline(member, options),
         consistency=of_validation(found),
         files=tuple(written),
+        spent=dict(tally.spent),
     )

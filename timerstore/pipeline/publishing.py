@@ -77,7 +77,7 @@ def _replace(
     """Put a run's rows in the place of those that it had before, in one commit."""
     from pyspark.sql.functions import col
 
-    parts = ["day"] if table.name == RUNS else ["day", "store"]
+    parts = ["day", "store"] if table.by_store else ["day"]
     rows = _rows(spark, out, table, run, parts)
     try:
         if not spark.catalog.tableExists(name):

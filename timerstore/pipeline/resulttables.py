@@ -51,6 +51,8 @@ class ResultTable(NamedTuple):
     name: str
     meaning: str
     columns: tuple[ResultColumn, ...]
+    by_store: bool = True
+    """Each store has files of its own; else a run has one."""
 
     @property
     def schema(self) -> Any:
@@ -129,6 +131,25 @@ _TABLES: Final = (
             ("units", _LONG, "how many it looked at"),
             ("thresholds", _TEXT, "the limits of its rules, as JSON"),
         ),
+        by_store=False,
+    ),
+    ResultTable(
+        "metrics",
+        "what a part of a run took",
+        _columns(
+            _RUN,
+            (
+                "part",
+                _TEXT,
+                "store: all of it but the rules; query: one that joins what the parts of stores "
+                "say, of all stores; rule: asking it of all stores",
+            ),
+            ("name", _TEXT, "the store's, the query's or the rule's"),
+            ("rows", _LONG, "messages, units, entries of a store; what a rule returned; else null"),
+            ("bytes", _LONG, "of a store that were looked at, else null"),
+            ("seconds", _REAL, "how long it took; on Spark several stores may be read at once"),
+        ),
+        by_store=False,
     ),
     ResultTable(
         "stores",
@@ -143,6 +164,11 @@ _TABLES: Final = (
             ("verdict", _TEXT, "the worst of its findings: ok, warn or fail"),
             ("by_broker", _FLAG, "RocketMQ wrote last"),
             ("was_open", _FLAG, "it is open, or was not closed"),
+            (
+                "is_copy",
+                _FLAG,
+                "it is a backup or a standby, read as the store that it would become",
+            ),
             ("stands_ms", _LONG, "up to where it has fired, the cursor R, ms"),
             ("precision_ms", _LONG, "how long a slot is"),
             ("ring_slots", _LONG, "slots of the ring, twice those of the wheel"),

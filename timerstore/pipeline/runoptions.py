@@ -23,3 +23,5 @@ class RunOptions:
     roll_window_slots: int | None = None
     split_bytes: int = SPLIT_BYTES
     own_rules: tuple[Rule, ...] = ()
+    baseline_day: str | None = None
+    """The day of the run that was set as the baseline."""

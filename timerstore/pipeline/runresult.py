@@ -92,6 +92,41 @@ class RunResult:
             "stores": [each.to_dict() for each in self.stores],
         }
 
+    def to_prometheus(self) -> str:
+        """Return verdicts, values and seconds in the text format of Prometheus.
+
+        As for the textfile collector of its node exporter. Needs the extra `metrics`.
+
+        >>> "timerstore_pipeline_verdict" in timerstore.pipeline.run("timers/").to_prometheus()
+        True
+        """
+        from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+        registry = CollectorRegistry()
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"timerstore_pipeline_{name}", text, labels, registry=registry)
+
+        (run,) = self.read("runs").to_pylist()
+        gauge("run_seconds", "How long the run took").set(self.seconds)
+        gauge("run_end_seconds", "When it ended, seconds since 1970").set(run["ended"].timestamp())
+        verdict = gauge("verdict", "Of a store: 0 ok, 1 warn, 2 fail", "store")
+        pending = gauge("pending", "Timers that wait in a store", "store")
+        for row in self.read("stores").to_pylist():
+            verdict.labels(row["store"]).set(VERDICTS.index(row["verdict"]))
+            if row["pending"] is not None:
+                pending.labels(row["store"]).set(row["pending"])
+        rule = gauge("rule_verdict", "Of a rule: 0 ok, 1 warn, 2 fail", "store", "rule")
+        value = gauge("rule_value", "What a rule measured", "store", "rule")
+        for row in self.read("findings").to_pylist():
+            names = row["store"], row["rule"]
+            rule.labels(*names).set(VERDICTS.index(row["verdict"]))
+            value.labels(*names).set(row["value"])
+        took = gauge("part_seconds", "How long a part of the run took", "part", "name")
+        for row in self.read("metrics").to_pylist():
+            took.labels(row["part"], row["name"]).set(row["seconds"])
+        return generate_latest(registry).decode()
+
     def __str__(self) -> str:
         """Return a line for the run, and one for each store that is not ok."""
         counts = Counter(each.verdict for each in self.stores)

@@ -9,11 +9,13 @@ import time
 import weakref
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from timerstore.audit import DISTRIBUTION_RULES
 from timerstore.audit.engines import import_duckdb
 from timerstore.audit.own import read_rules
+from timerstore.errors import InvalidArgumentError
 from timerstore.pipeline.fleet import Member, find_members
 from timerstore.pipeline.judging import Looked, check_own, judge_all
 from timerstore.pipeline.onestore import do_store
@@ -21,7 +23,7 @@ from timerstore.pipeline.resulttables import TABLES, VERSION
 from timerstore.pipeline.runoptions import RunOptions
 from timerstore.pipeline.runresult import RunResult
 from timerstore.pipeline.storetables import UNREADABLE
-from timerstore.pipeline.tablefiles import RUNS, TableFiles, check_run, find_day
+from timerstore.pipeline.tablefiles import RUNS, TableFiles, check_run, find_day, finished_runs
 from timerstore.pipeline.thresholds import Thresholds
 from timerstore.timelog.files.oserrors import told_of
 from timerstore.validation.plan import SPLIT_BYTES, check_options
@@ -80,17 +82,19 @@ def run(
     members = find_members(stores)
     name = check_run(f"{moment(now_ms):%Y%m%dT%H%M%SZ}" if run is None else run)
     kept = None if out is not None else _Kept()
-    place = check_place(out) if kept is None else kept.folder
+    place = Path(check_place(out) if kept is None else kept.folder)
     day = find_day(place, name) or f"{moment(now_ms):%Y-%m-%d}"
+    limits = Thresholds.of(thresholds, (*DISTRIBUTION_RULES, *own))
     options = RunOptions(
         files=TableFiles(place, name, day),
-        thresholds=Thresholds.of(thresholds, (*DISTRIBUTION_RULES, *own)),
+        thresholds=limits,
         now_ms=now_ms,
         upto=upto,
         delay_levels=delay_levels,
         roll_window_slots=roll_window_slots,
         split_bytes=split_bytes,
         own_rules=own,
+        baseline_day=_day_of(limits.baseline, place),
     )
     with told_of(place):
         options.files.begin()
@@ -102,6 +106,19 @@ def run(
     )
     _write_row(result, options, now)
     return result
+
+
+def _day_of(baseline: str | None, place: Path) -> str | None:
+    """Return on which day the baseline ran. Raises InvalidArgumentError if it has not."""
+    if baseline is None:
+        return None
+    day = finished_runs(place).get(baseline)
+    if day is None:
+        raise InvalidArgumentError(
+            f"The baseline is {baseline!r}, and {place} has no finished run of that name. Name one "
+            "that it has."
+        )
+    return day
 
 
 class _Kept:

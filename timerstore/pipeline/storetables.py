@@ -90,6 +90,7 @@ def _store(scope: Scope, found: Validation, measured: Measured, now_ms: int) -> 
         "state": "sound" if found.ok else "damaged",
         "by_broker": found.by_broker,
         "was_open": found.was_open,
+        "is_copy": view.cut.is_laid,
         "stands_ms": stands_ms,
         "precision_ms": reader.precision_ms,
         "ring_slots": 2 * reader.sizes.wheel_slot_count,

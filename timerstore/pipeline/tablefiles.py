@@ -3,10 +3,11 @@
     out/slot_load/day=2027-01-04/store=shop/nightly.parquet
     out/runs/day=2027-01-04/nightly.parquet
 
-A file holds the rows of one table, store and run, and its name is the run's. It is written in
-`out/_unfinished` and then renamed, so that a task that is run twice, or a run that is repeated,
-puts the same file in the same place. Files of a run that was killed are left there; the next run
-removes them. The row in `runs` goes first when a run begins anew, and comes last.
+A file holds the rows of one table, store and run (of `runs` and `metrics` those of all stores), and
+its name is the run's. It is written in `out/_unfinished` and then renamed, so that a task that is
+run twice, or a run that is repeated, puts the same file in the same place. Files of a run that was
+killed are left there; the next run removes them. The row in `runs` goes first when a run begins
+anew, and comes last.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ _VERSION_KEY: Final = b"timerstore.pipeline.version"
 HISTORY_DAYS: Final = 35
 
 
-def check_run(run: str) -> str:
+def check_run(run: str, what: str = "run") -> str:
     """Return the name of a run, if it can be that of a file. Raises InvalidArgumentError."""
     if not isinstance(run, str) or not _NAME.fullmatch(run):
         raise InvalidArgumentError(
-            f"run is {run!r}. Use up to 100 letters and digits, with . _ - between them."
+            f"{what} is {run!r}. Use up to 100 letters and digits, with . _ - between them."
         )
     return run
 
@@ -190,6 +191,13 @@ def history_of(out: str, store: str, run: str, before_day: str) -> list[dict[str
     return found
 
 
+@telling
+def baseline_of(out: str, store: str, run: str, day: str) -> dict[str, Any] | None:
+    """Return a store's row of `stores` in a run of a day; None if it was not read there."""
+    rows = _rows(TableFiles(out, run, day).path("stores", store))
+    return rows[0] if rows and rows[0]["pending"] is not None else None
+
+
 def _folders(folder: Path, prefix: str) -> Iterator[str]:
     if folder.is_dir():
         for name in os.listdir(folder):
@@ -201,7 +209,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a file; none of one that is damaged, or of a newer version."""
     try:
         table = pq.read_table(path, partitioning=None)
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, FileNotFoundError):
         return []
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows if _version_of(table.schema) <= VERSION else []
@@ -232,7 +240,7 @@ def read_results(
         check_kind(store, str, "store")
     schema = wanted.schema.append(pa.field("day", pa.string()))
     finished = finished_runs(out)
-    if table != RUNS:
+    if wanted.by_store:
         schema = schema.append(pa.field("store", pa.string()))
     if columns is not None:
         for name in check_names(list(columns), "columns"):
@@ -249,7 +257,7 @@ def read_results(
     for path in {(Path(each).stem, _day(Path(each))): each for each in files}.values():
         _check_version(path)  # of each run one
     kinds = [pa.field("day", pa.string()), pa.field("store", pa.string())]
-    parts = ds.partitioning(pa.schema(kinds[: 1 if table == RUNS else 2]), flavor="hive")
+    parts = ds.partitioning(pa.schema(kinds[: 1 + wanted.by_store]), flavor="hive")
     whole = ds.dataset(
         files, schema=schema, format="parquet", partitioning=parts, partition_base_dir=str(out)
     )
@@ -264,7 +272,8 @@ def files_of(
 ) -> list[Path]:
     """Return the files of a table: of all runs or one, of all stores or one."""
     name = f"{'*' if run is None else check_run(run)}{_SUFFIX}"
-    folder = "" if table == RUNS else f"store={'*' if store is None else quote_store(store)}/"
+    by_store = TABLES[table].by_store
+    folder = f"store={'*' if store is None else quote_store(store)}/" if by_store else ""
     return sorted(path for path in Path(out, table).glob(f"day=*/{folder}{name}"))
 
 

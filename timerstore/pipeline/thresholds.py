@@ -11,12 +11,16 @@ from typing import Any, Final
 
 from timerstore.audit import DISTRIBUTION_RULES, NEVER, Limits, Rule
 from timerstore.errors import InvalidArgumentError
-from timerstore.values.kinds import check_path, meant
+from timerstore.pipeline.tablefiles import check_run
+from timerstore.values.kinds import check_bool, check_path, meant
 from timerstore.values.tomlfile import read_toml
 
 DEFAULTS: Final = {rule.name: rule.limits for rule in DISTRIBUTION_RULES}
 """By rule; docs/pipeline.md says what each is measured in."""
 _KEYS: Final = ("warn", "fail", "least")
+_RATES: Final = ("fire_rate_per_s", "fire_bytes_per_s")
+_IN_USE: Final = "in_use"
+_BASELINE: Final = "baseline"
 
 
 @dataclass(frozen=True)
@@ -30,10 +34,19 @@ class Thresholds:
     limits: Mapping[str, Limits] = field(default_factory=lambda: dict(DEFAULTS))
     fire_rate_per_s: float | None = None
     """Timers that the machine fires in a second; None: nobody has said, and load is not judged."""
+    fire_bytes_per_s: float | None = None
+    """Bytes of messages that it fires in a second; None: the same."""
+    in_use: bool = False
+    """A program should have each store open, so `age_stopped` judges those that are closed."""
+    baseline: str | None = None
+    """The run with which `drift_baseline` compares; None: with none."""
 
     def __post_init__(self) -> None:
-        if self.fire_rate_per_s is not None:
-            _rate(self.fire_rate_per_s, "fire_rate_per_s")
+        for name in _RATES:
+            if getattr(self, name) is not None:
+                _rate(getattr(self, name), name)
+        if self.baseline is not None:
+            check_run(self.baseline, "baseline")
 
     @classmethod
     def of(cls, given: Any, rules: Iterable[Rule]) -> Thresholds:
@@ -66,13 +79,21 @@ class Thresholds:
         rules: Iterable[Rule] = DISTRIBUTION_RULES,
     ) -> Thresholds:
         """Take limits by rule over those that the rules say. Raises InvalidArgumentError."""
-        limits, rate = {rule.name: rule.limits for rule in rules}, None
+        limits = {rule.name: rule.limits for rule in rules}
+        others: dict[str, Any] = {}
         for rule, table in values.items():
-            if rule == "fire_rate_per_s":
-                rate = _rate(table, f"{name}: {rule}")
+            if rule in _RATES:
+                others[rule] = _rate(table, f"{name}: {rule}")
+                continue
+            if rule == _IN_USE:
+                check_bool(table, f"{name}: {rule}")
+                others[rule] = table
+                continue
+            if rule == _BASELINE:
+                others[rule] = check_run(table, f"{name}: {rule}")
                 continue
             if rule not in limits:
-                known = [*limits, "fire_rate_per_s"]
+                known = [*limits, *_RATES, _IN_USE, _BASELINE]
                 raise InvalidArgumentError(
                     f"{name}: there is no rule {rule!r}. {meant(rule, known)}"
                 )
@@ -89,7 +110,7 @@ class Thresholds:
                 raise InvalidArgumentError(
                     f"{name}: {rule} has a fail below its warn. Set fail to warn or more."
                 )
-        return cls(limits, rate)
+        return cls(limits, **others)
 
     def to_json(self) -> str:
         """Return all of it as JSON; a limit that is never reached is null."""
@@ -97,7 +118,8 @@ class Thresholds:
             rule: {key: None if value == NEVER else value for key, value in each._asdict().items()}
             for rule, each in self.limits.items()
         }
-        return json.dumps(told | {"fire_rate_per_s": self.fire_rate_per_s})
+        others = {name: getattr(self, name) for name in (*_RATES, _IN_USE, _BASELINE)}
+        return json.dumps(told | others)
 
 
 def _number(value: Any, what: str) -> float:

@@ -7,9 +7,11 @@
     types.py      the tables' schemas as Spark types
     streaming.py  a stream of what is appended
     writing.py    scheduling the rows of a DataFrame
+    streamwriting.py … of a stream
     batchrows.py  the rows of a batch, put into a store
     validating.py do the parts of a store agree with each other?
     plainly.py    errors of ours, as short as Spark can show them
+    views.py      the tables as views of a session
     sessions.py   a Spark session that works anywhere
     java.py       a Java to run it
     javaclasses.py its classes, loaded once for each machine
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from timerstore.spark.sessions import register, session
     from timerstore.spark.source import TimerStoreDataSource
     from timerstore.spark.validating import validate
+    from timerstore.spark.views import views
     from timerstore.validation.result import Validation
 
 _HOMES = {
@@ -43,6 +46,7 @@ _HOMES = {
     "register": "timerstore.spark.sessions",
     "session": "timerstore.spark.sessions",
     "validate": "timerstore.spark.validating",
+    "views": "timerstore.spark.views",
 }
 """Where each name lives, loaded when it is asked for: Spark starts a process for each step of a
 query, and each imports this package."""
@@ -58,4 +62,4 @@ if not TYPE_CHECKING:
         return value
 
 
-__all__ = ["TimerStoreDataSource", "Validation", "register", "session", "validate"]
+__all__ = ["TimerStoreDataSource", "Validation", "register", "session", "validate", "views"]

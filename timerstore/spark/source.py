@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     DataSourceWriter,
 )
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from timerstore.spark.options import ReadOptions
 
 
+_OF_STREAMS: Final = frozenset(("checkpointlocation", "queryname"))
+"""Options that Spark takes itself, and passes on."""
 _OPTION: Final = "option."
 _OPTIONS: Final = "timerstore"
 """Where the first column of a catalog's table keeps the options that the table was made with."""
@@ -95,3 +98,14 @@ class TimerStoreDataSource(DataSource):
         options = write_options(self._options)
         writes = AppendWriter if options.into == "store" else NewStoresWriter
         return writes(options, schema, overwrite)
+
+    @plainly
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
+        """Return what schedules the rows of a stream."""
+        from timerstore.spark.streamwriting import StreamWriter
+        from timerstore.spark.writing import write_options
+
+        ours = {name: each for name, each in self._options.items() if name not in _OF_STREAMS}
+        return StreamWriter(write_options(ours), schema, overwrite)

@@ -15,7 +15,7 @@ import os
 import shutil
 import uuid
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from timerstore.store.store import TimerStore
 
 _OPTIONS: Final = ("path", "topic", "into")
-_LOAD: Final = "load-"
-_HIDDEN: Final = "_loading-"
+LOAD: Final = "load-"
+HIDDEN: Final = "_loading-"
 _GOES_ON: Final = "_goes_on"
 """The mark of a job that was not ended."""
 _REPLACED: Final = "_replaced-"
@@ -102,7 +102,7 @@ class _JobWriter(DataSourceArrowWriter):
 
     def _staging(self) -> Path:
         path = self.options.path.absolute()
-        return path.parent / f"{_HIDDEN}{path.name}-{self.job}"
+        return path.parent / f"{HIDDEN}{path.name}-{self.job}"
 
     @plainly
     def write(self, iterator: Iterator[Any]) -> Loaded:
@@ -117,7 +117,7 @@ class _JobWriter(DataSourceArrowWriter):
             count = self._write_part(rows, target)
             self._check_goes_on()
         except BaseException:
-            _remove(target if self._goes_on() else self.staging)  # made again behind its end
+            remove(target if self._goes_on() else self.staging)  # made again behind its end
             raise
         return Loaded(part, target.name if count else "", count)
 
@@ -132,7 +132,7 @@ class _JobWriter(DataSourceArrowWriter):
         ended = self.staging.with_name(f"{self.staging.name}-ended")
         with suppress(FileNotFoundError):
             self.staging.rename(ended)
-        _remove(ended)
+        remove(ended)
 
     def _begin(self) -> None:
         """Make the folder, with the mark that the job goes on; before any task runs."""
@@ -160,60 +160,29 @@ class NewStoresWriter(_JobWriter):
         """Refuse a path that holds anything but loads."""
         self.overwrite = overwrite
         super().__init__(options, schema)
-        path = options.path
-        if is_store(path):
-            raise InvalidArgumentError(
-                f'{path} is a store. Write into it with option("into", "store"), or to a folder '
-                "of its own."
-            )
-        strange = [each.name for each in _listed(path) if not each.name.startswith((_LOAD, "_"))]
-        if strange:
-            raise InvalidArgumentError(
-                f"{path} holds {strange[0]}, which no Spark write made. Write to a folder of its "
-                "own."
-            )
+        check_loads(options.path)
         self._begin()
 
     def _staging(self) -> Path:
         path = self.options.path.absolute()
-        return super()._staging() if self.overwrite else path / f"{_HIDDEN}{self.job}"
+        return super()._staging() if self.overwrite else path / f"{HIDDEN}{self.job}"
 
     def _write_part(self, batches: Iterator[Any], target: Path) -> int:
         """Make a store; closing it makes it durable."""
-        first = next(batches, None)
-        if first is None:
-            return 0
-        store = opening.open(target, config=self.options.config)
-        try:
-            count = _put_all(store, chain((first,), batches), self.options.topic)
-        except BaseException:
-            store.abandon()
-            raise
-        store.close()
-        return count
+        return make_store(batches, target, self.options)
 
     @plainly
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Let the stores appear, all at once: with one rename."""
         path, staging = self.options.path.absolute(), self.staging
-        parts = self._parts(messages)
-        load = staging / f"{_LOAD}{self.job}" if self.overwrite else staging
-        load.mkdir(exist_ok=True)
-        for each in parts:
-            (staging / each.name).rename(load / f"part-{each.part:05d}")
-        kept = {f"part-{each.part:05d}" for each in parts} | {load.name}
-        for folder in (load, staging):
-            for left in _listed(folder):
-                if left.name not in kept:
-                    _remove(left)  # of attempts that failed
-            _sync_folder(folder)
+        parts = [(each.part, each.name) for each in self._parts(messages)]
         if self.overwrite:
+            _gather(staging, parts, staging / f"{LOAD}{self.job}")
             _exchange(staging, path, path.parent / f"{_REPLACED}{path.name}-{self.job}")
         elif parts:
-            staging.rename(path / f"{_LOAD}{self.job}")
-            _sync_folder(path)
+            show_load(staging, parts, path / f"{LOAD}{self.job}")
         else:
-            _remove(staging)
+            remove(staging)
 
 
 class AppendWriter(_JobWriter):
@@ -254,7 +223,22 @@ class AppendWriter(_JobWriter):
                     _take_back(store, start)
                     raise
         finally:
-            _remove(self.staging)
+            remove(self.staging)
+
+
+def make_store(batches: Iterator[Any], target: Path, options: WriteOptions) -> int:
+    """Make a store of rows, if there are any; return how many. Closing it makes it durable."""
+    first = next(batches, None)
+    if first is None:
+        return 0
+    store = opening.open(target, config=options.config)
+    try:
+        count = _put_all(store, chain((first,), batches), options.topic)
+    except BaseException:
+        store.abandon()
+        raise
+    store.close()
+    return count
 
 
 def _put_all(store: TimerStore, batches: Iterable[Any], topic: str) -> int:
@@ -271,11 +255,47 @@ def _take_back(store: TimerStore, start: int) -> None:
 # --- folders
 
 
+def check_loads(path: Path) -> None:
+    """Refuse a path that holds anything but loads."""
+    if is_store(path):
+        raise InvalidArgumentError(
+            f'{path} is a store. Write into it with option("into", "store"), or to a folder of its '
+            "own."
+        )
+    strange = [each.name for each in _listed(path) if not each.name.startswith((LOAD, "_"))]
+    if strange:
+        raise InvalidArgumentError(
+            f"{path} holds {strange[0]}, which no Spark write made. Write to a folder of its own."
+        )
+
+
+def show_load(staging: Path, parts: Sequence[tuple[int, str]], target: Path) -> None:
+    """Let the stores of a hidden folder appear as a load, with one rename."""
+    _gather(staging, parts, staging)
+    staging.rename(target)
+    _sync_folder(target.parent)
+
+
+def _gather(staging: Path, parts: Sequence[tuple[int, str]], load: Path) -> None:
+    """Give the stores of a job their names in its load, and remove what else is there."""
+    load.mkdir(exist_ok=True)
+    kept = {load.name}
+    for part, name in parts:
+        kept.add(f"part-{part:05d}")
+        (staging / name).rename(load / f"part-{part:05d}")
+    for folder in (load, staging):
+        for left in _listed(folder):
+            if left.name not in kept:
+                remove(left)  # of attempts that failed
+        _sync_folder(folder)
+
+
 def _listed(path: Path) -> list[Path]:
     return sorted(path.iterdir()) if path.is_dir() else []
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with all that is in it, if it is there."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -302,4 +322,4 @@ def _exchange(new: Path, path: Path, aside: Path) -> None:
             aside.rename(path)
         raise
     _sync_folder(path.parent)
-    _remove(aside)
+    remove(aside)

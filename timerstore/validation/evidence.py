@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -61,6 +61,10 @@ class Evidence:
     """Names of topics by the number that stands for them in `measured`."""
     queues: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     """By queue: the lowest and the highest index of its messages, and how many there are."""
+    spent: defaultdict[str, float] = field(
+        default_factory=lambda: defaultdict(float), compare=False
+    )
+    """Seconds that each query over all facts took."""
     measured: Measured | None = None
     """If it is asked for: what the tables of `timerstore.pipeline` are made of."""
 

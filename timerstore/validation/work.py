@@ -7,7 +7,10 @@ does both in one process, `timerstore.spark` on a cluster.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
@@ -77,22 +80,35 @@ def source_facts(scope: Scope) -> pa.Table:
 def meet(engine: Engine, tally: Evidence) -> None:
     """Judge what all facts of a store say together; the engine has them as tables."""
     for name, query in MEETINGS.items():
-        engine.make(name, query)
+        with _timed(tally, name):
+            engine.make(name, query)
     places: dict[tuple[str, bool, int], list[Example]] = defaultdict(list)
-    for row in rows_of(engine.ask(places_query(tally.named_max))):
+    for row in rows_of(_ask(engine, tally, "rules", places_query(tally.named_max))):
         place = Example(row["file"], row["place"], row["reason"])
         places[row["rule"], row["is_torn"], row["places"]].append(place)
     for (rule, is_torn, count), named in places.items():
         tally.fail(rule, count, named, torn=is_torn)
     for query in checked_queries():
-        tally.checked.update(rows_of(engine.ask(query))[0])
-    tally.counts.update(rows_of(engine.ask(MEASURES["counts"]))[0])
+        tally.checked.update(rows_of(_ask(engine, tally, "checked", query))[0])
+    tally.counts.update(rows_of(_ask(engine, tally, "counts", MEASURES["counts"]))[0])
     if tally.measured is not None:
-        tally.measured.add(DUE, *_columns(engine, MEASURES["due"]))
-        tally.measured.slots.append(np.column_stack(_columns(engine, MEASURES["slots"])))
+        due, slots = (_ask(engine, tally, name, MEASURES[name]) for name in ("due", "slots"))
+        tally.measured.add(DUE, *_columns(due))
+        tally.measured.slots.append(np.column_stack(_columns(slots)))
 
 
-def _columns(engine: Engine, query: str) -> list[Words]:
-    """Return the columns of what a query returns: numbers."""
-    columns = engine.ask(query).columns
-    return [column.cast(pa.int64()).combine_chunks().to_numpy() for column in columns]
+@contextmanager
+def _timed(tally: Evidence, name: str) -> Iterator[None]:
+    began_s = time.perf_counter()
+    yield
+    tally.spent[name] += time.perf_counter() - began_s
+
+
+def _ask(engine: Engine, tally: Evidence, name: str, query: str) -> pa.Table:
+    with _timed(tally, name):
+        return engine.ask(query)
+
+
+def _columns(rows: pa.Table) -> list[Words]:
+    """Return the columns of rows of numbers."""
+    return [column.cast(pa.int64()).combine_chunks().to_numpy() for column in rows.columns]

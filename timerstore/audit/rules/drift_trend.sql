@@ -16,7 +16,7 @@ WITH medians AS (
     greatest(1, median(CASE WHEN history.day <= today.day - 21 THEN history.pending END)) AS before,
     count(CASE WHEN history.day <= today.day - 21 THEN 1 END) AS runs
   FROM history JOIN history AS today ON today.store = history.store AND today.ago = 0
-  WHERE history.day > today.day - 36
+  WHERE history.day > today.day - 36 AND history.ago >= 0
   GROUP BY history.store
 )
 SELECT store, greatest(pending / before, before / pending) AS value,
