@@ -26,7 +26,6 @@ import machine
 import numpy as np
 import ours
 from harness import sized
-from lateness import quantiles
 from peers.embedded import Lmdb, RocksDb
 from peers.timers import Timers, now_ms
 from results import Row
@@ -188,8 +187,10 @@ def told(name: str, rounds: int, acts: list[Callable[[Late], None]]) -> Iterator
                 parts, late[topic] = [each for each in late[topic] if len(each)], []
                 words.append(f"{topic}: none came")
                 if parts:
-                    of = quantiles(parts)
-                    words[-1] = f"{topic}: {of.count / ROUND_S:,.0f} a second, {of}"
+                    of = np.concatenate(parts)
+                    median, p99, most = np.percentile(of, [50, 99, 100])
+                    words[-1] = f"{topic}: {len(of) / ROUND_S:,.0f} a second, median {median:.1f}, "
+                    words[-1] += f"p99 {p99:.1f}, most {most:.0f} ms late"
             yield Row(f"{name}, {(number + 1) * ROUND_S:.0f} s", "", "; ".join(words))
     finally:
         stop.set()
@@ -220,8 +221,6 @@ def peer_cold(open_peer: Callable[[Path, bool], Timers], ground: Ground) -> Iter
         closing(open_peer(path, False)) as timers,
     ):
         fill_peer(timers, due_times(s.count, s.rate, lead_s))
-        words = f"{time.time() - begin_s:.0f} s; the first is due after {lead_s:.0f}"
-        yield Row("filled", "", words)
         drop_pages(path)
         yield random_reads(path)
         time.sleep(max(0.0, begin_s + lead_s - time.time()))

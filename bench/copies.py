@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -24,7 +23,6 @@ from results import Row
 import timerstore
 from timerstore.copies.follow_status import read_statuses
 
-BODY_BYTES = 100
 BATCH = 20_000
 CALL = 2_000
 """So many timers one call puts at that rate, and each of these calls is timed."""
@@ -58,24 +56,22 @@ def dest_of(ground: Ground, name: str) -> str:
 def bodies(count: int, *, random: bool) -> np.ndarray:
     """Return bodies of 100 bytes: noise, or text as a program writes it."""
     if random:
-        return np.random.default_rng(7).integers(0, 256, (count, BODY_BYTES), np.uint8)
+        return np.random.default_rng(7).integers(0, 256, (count, ours.BODY_BYTES), np.uint8)
     text = '{{"user": {}, "order": "{:010d}", "what": "reminder", "mail": true}}'
     texts = [text.format(i * 7_919 % 1_000_000, i).encode() for i in range(count)]
-    texts = [each.ljust(BODY_BYTES)[:BODY_BYTES] for each in texts]
-    return np.frombuffer(b"".join(texts), np.uint8).reshape(count, BODY_BYTES)
+    texts = [each.ljust(ours.BODY_BYTES)[: ours.BODY_BYTES] for each in texts]
+    return np.frombuffer(b"".join(texts), np.uint8).reshape(count, ours.BODY_BYTES)
 
 
-def put_for(store: timerstore.TimerStore, seconds: float, block: np.ndarray) -> tuple[float, float]:
-    """Put RATE a second; return the median time of a call in ms, and its processor time."""
-    took, used, began_s = list[float](), list[float](), time.perf_counter()
+def put_for(store: timerstore.TimerStore, seconds: float, block: np.ndarray) -> float:
+    """Put RATE a second; return the median time of a call in ms."""
+    took, began_s = list[float](), time.perf_counter()
     delays = np.full(len(block), 6 * HOUR_MS)
     while (now_s := time.perf_counter()) - began_s < seconds:
-        used_s = time.thread_time()
         store.put_many(block, topic="copies", delay_ms=delays)
-        used.append(1_000 * (time.thread_time() - used_s))
         took.append(1_000 * (time.perf_counter() - now_s))
         time.sleep(max(0.0, began_s + len(took) * len(block) / RATE - time.perf_counter()))
-    return float(np.median(took)), float(np.median(used))
+    return float(np.median(took))
 
 
 @contextmanager
@@ -109,33 +105,27 @@ def following_of(ground: Ground, kind: str) -> Iterator[Row]:
         start, before = store.stats().commitlog_end, read_statuses(path / "s")[0]
         used_s, began_s = machine.cpu_s(child.pid), time.perf_counter()
         for turn in range(ground.sizes.turns):
-            took_ms = dict[bool, tuple[float, float]]()
+            took_ms = dict[bool, float]()
             for runs in (True, False) if turn % 2 else (False, True):
                 child.send_signal(signal.SIGCONT if runs else signal.SIGSTOP)
                 took_ms[runs] = put_for(store, ground.sizes.seconds, block)
-            found.append((*took_ms[True], *took_ms[False]))
+            found.append((took_ms[True], took_ms[False]))
         child.send_signal(signal.SIGCONT)
         passed_s, appended = time.perf_counter() - began_s, store.stats().commitlog_end - start
         wait_for_copy(store)
-        caught_up_s = time.perf_counter() - began_s - passed_s
         used_s, after = machine.cpu_s(child.pid) - used_s, read_statuses(path / "s")[0]
-    beside, beside_cpu, alone, alone_cpu = np.array(found).T
-    slower, slower_cpu = 100 * (beside / alone - 1), 100 * (beside_cpu / alone_cpu - 1)
+    beside, alone = np.array(found).T
+    slower = 100 * (beside / alone - 1)
     low, high = np.percentile(slower, (25, 75))
     sent = (after.sent_bytes - before.sent_bytes) / appended
     calls = (after.request_count - before.request_count) / passed_s
     cores, more = used_s / passed_s, float(np.median(slower))
-    told = (
-        f"{np.median(beside):.2f} ms beside it, {np.median(alone):.2f} alone: {more:+.1f} % (half "
-    )
-    told += (
-        f"of the turns: {low:+.0f} to {high:+.0f}); processor time {np.median(slower_cpu):+.1f} %"
-    )
+    told = f"{np.median(beside):.2f} ms beside it, {np.median(alone):.2f} alone: {more:+.1f} % "
+    told += f"(half of the turns: {low:+.0f} to {high:+.0f})"
     yield Row(f"a `put_many` of {CALL:,}, {kind}", "< + 5 %", told, more < 5)
     yield Row(f"the follower, {kind}", "≤ 0.5 of a core", f"{cores:.2f}", cores <= 0.5)
     told = f"{sent:.3f} of {appended / passed_s / 1e6:.0f} MB/s, {calls:.1f} calls a second"
     yield Row(f"sent, {kind}", "≤ 0.5 of what was appended", told, sent <= 0.5)
-    yield Row(f"all is there, {kind}", "", f"{caught_up_s:.1f} s after the last put")
 
 
 def following_rows(ground: Ground) -> Iterator[Row]:
@@ -151,7 +141,7 @@ def wait_for_copy(store: timerstore.TimerStore) -> None:
 
 
 def restore(ground: Ground) -> Iterator[Row]:
-    """Back up many pending timers; copy their log, lay it down, restore them, in turns."""
+    """Back up many pending timers; copy their log, restore them, in turns."""
     count, dest = ground.sizes.timers, dest_of(ground, "many")
     block, found = bodies(BATCH, random=False), None
     with ground.path() as folder:
@@ -160,13 +150,9 @@ def restore(ground: Ground) -> Iterator[Row]:
             for _ in range(count // BATCH):
                 delays = np.random.default_rng(1).integers(HOUR_MS, 24 * HOUR_MS, BATCH)
                 store.put_many(block, topic="copies", delay_ms=delays)
-            began_s = time.perf_counter()
-            report = store.backup(dest)
-            took_s = time.perf_counter() - began_s
-            yield Row(f"backup of {report.point.bytes_count / 1e9:.2f} GB", "", f"{took_s:.1f} s")
+            store.backup(dest)
         ways: dict[str, Callable[[Path], object]] = {
             "its log is copied": lambda target: copy_durably(path / "commitlog", target),
-            "its log is laid down, each byte checked": lambda target: lay_down(dest, target),
             "it is a store again": lambda target: timerstore.restore(dest, target),
         }
         taken_s: dict[str, list[float]] = {name: [] for name in ways}
@@ -183,8 +169,6 @@ def restore(ground: Ground) -> Iterator[Row]:
         ratio = float(np.median(np.array(each) / copied_s))
         reach, reached = ("≤ 1.5 × copying", ratio <= 1.5) if "store" in name else ("", None)
         yield Row(name, reach, f"{ratio:.2f} ×: {np.median(each):.1f} s", reached, each)
-    most_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-    yield Row("most memory of this process", "", f"{most_bytes / 1e9:.1f} GB")
 
 
 def copy_durably(path: Path, target: Path) -> None:
@@ -194,20 +178,6 @@ def copy_durably(path: Path, target: Path) -> None:
         fd = os.open(each, os.O_RDONLY)
         os.fsync(fd)
         os.close(fd)
-
-
-def lay_down(dest: str, target: Path) -> None:
-    """Lay down the log of a destination's last point."""
-    from timerstore.copies.catalog import read_catalog
-    from timerstore.copies.destination import find_destination
-    from timerstore.copies.fetching import lay_log
-    from timerstore.copies.progress import Summed
-    from timerstore.timelog.files.disk import Disk
-
-    catalog = read_catalog(find_destination(dest))
-    point = catalog.points[-1]
-    span = catalog.run_of(point), point.log_start, point.log_end
-    lay_log(catalog, *span, target, disk=Disk(), told=Summed(None, 1))
 
 
 PARTS = {"following": following_rows, "restore": restore}

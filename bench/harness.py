@@ -1,13 +1,12 @@
 """Runs the parts of a bench, each of which measures some rows; the options of all benches.
 
-./run bench          compare.py, of rates.py, lateness.py, space.py, child.py; sizes.py
-./run bench --calls, --threads, --aio, --serving, --cluster, --copies, --cold, --spark,
---hundred-million    a file of that name
-./run bench --peers  peering.py, of peers/; rates.py and calls.py use SQLite and LMDB of it
+./run bench          compare.py, of child.py
+./run bench --cold, --copies   a file of that name
+./run bench --peers  peering.py, of peers/
 ./run bench --suite  suites.py, of suite/
 ./run stress         stressing.py, of stress/
 all of them          harness.py, results.py: kept, shown, put into a page, whose plots are
-                     plots.py's; machine.py; ours.py, bare.py: what a store, a disk does
+                     plots.py's; machine.py; ours.py: a store that is measured
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ import results
 from results import Row
 
 _T = TypeVar("_T")
-_Way = TypeVar("_Way")
 _Sizes = TypeVar("_Sizes")
 
 
@@ -43,20 +41,6 @@ class Ground(Generic[_Sizes]):
 
     folder: Path
     sizes: _Sizes
-    warm_bytes: int
-
-    def warm(self) -> None:
-        """Make memory warm; see `machine.warm_memory`."""
-        machine.warm_memory(self.warm_bytes)
-
-    def warmed(self, play: Callable[[], _T]) -> Callable[[], _T]:
-        """Return what makes memory warm, then plays."""
-
-        def warm() -> _T:
-            self.warm()
-            return play()
-
-        return warm
 
     @contextmanager
     def path(self) -> Iterator[Path]:
@@ -93,8 +77,6 @@ def main(
         if reader := readers.get(type(each.default)):
             words = f"default: {each.default}; --quick: {quick[each.name]}"
             parser.add_argument(f"--{each.name.replace('_', '-')}", type=reader, help=words)
-    words = "GiB of memory that each round touches first (default: 3)"
-    parser.add_argument("--warm-gib", type=float, default=3.0, help=words)
     add_files(parser)
     given = parser.parse_args()
     asked, found = chosen(parser, given.parts, parts), check_files(parser, given, kind)
@@ -106,7 +88,7 @@ def main(
     size = sizes(**(quick if given.quick else {}) | own)
     print(machine.headline(), flush=True)
     with machine.scratch_folder(given.folder) as folder:
-        ground = Ground(folder, size, int(given.warm_gib * (1 << 30)))
+        ground = Ground(folder, size)
         for name in asked:
             load, rows = os.getloadavg()[0], list[Row]()
             for row in parts[name](ground):
@@ -119,15 +101,6 @@ def main(
     print(f"\n{table}", end="")
     if given.fill:
         results.fill(given.fill, kind, table)
-
-
-def in_turns(ways: Mapping[_Way, Callable[[], _T]], rounds: int) -> dict[_Way, list[_T]]:
-    """Play each way once a round; return what it gave, but for the first round, which warms."""
-    found: dict[_Way, list[_T]] = {name: [] for name in ways}
-    for _ in range(rounds + 1):
-        for name, way in ways.items():
-            found[name].append(way())
-    return {name: each[1:] for name, each in found.items()}
 
 
 # --- options

@@ -1,13 +1,10 @@
-"""What a fair measurement asks of the machine: warm memory, counted bytes, folders that go away."""
+"""What a fair measurement asks of the machine: counted bytes, folders that go away."""
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 import platform
 import re
-import resource
 import shutil
 import signal
 import sys
@@ -16,33 +13,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-
-MADV_HUGEPAGE = 14
-PAGE_BYTES = 4_096
-_PR_SET_NAME = 15
-
-
-def warm_memory(size_bytes: int) -> None:
-    """Touch and free memory, so that the pages a round will use are backed by real memory.
-
-    A virtual machine that reports its free pages gives them back to its host after two seconds; the
-    first touch then costs 5 to 10 µs for each page instead of less than 1, and a round measures the
-    host. What is freed here is what the round's files and arrays get.
-    """
-    if size_bytes <= 0:
-        return
-    with mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        memory.madvise(MADV_HUGEPAGE)
-        for at in range(0, size_bytes, PAGE_BYTES):
-            memory[at] = 1
-
-
-def written_bytes() -> int:
-    """Return how many bytes this process passed to write calls."""
-    return int(_field(Path("/proc/self/io"), "wchar"))
 
 
 def read_bytes() -> int:
@@ -59,43 +32,6 @@ def _field(path: Path, name: str) -> str:
     match = re.search(rf"^{name}:\s+(\d+)", path.read_text(), re.MULTILINE)
     assert match is not None, f"{path} has no {name}"
     return match[1]
-
-
-@dataclass(frozen=True)
-class ThreadTime:
-    """What a thread has taken since it began, or all threads of one name together."""
-
-    ns: int = 0
-    """Processor time, to the nanosecond."""
-    user_ticks: int = 0
-    system_ticks: int = 0
-
-    def __add__(self, other: ThreadTime) -> ThreadTime:
-        return ThreadTime(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
-
-    def __sub__(self, other: ThreadTime) -> ThreadTime:
-        return ThreadTime(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
-
-    def split_ns(self, count: int) -> tuple[float, float]:
-        """Return user and system ns for each of `count`: the exact sum, shared out by ticks."""
-        ticks = self.user_ticks + self.system_ticks
-        share = self.system_ticks / ticks if ticks else 0.0
-        return (1 - share) * self.ns / count, share * self.ns / count
-
-
-def thread_times() -> dict[str, ThreadTime]:
-    """Return what each thread of this process has taken, by name."""
-    found: dict[str, ThreadTime] = {}
-    for task in Path("/proc/self/task").iterdir():
-        try:
-            name = (task / "comm").read_text().strip()
-            ns = int((task / "schedstat").read_text().split()[0])
-            stat = _stat(task)
-        except OSError:  # it has ended
-            continue
-        taken = ThreadTime(ns, int(stat[11]), int(stat[12]))
-        found[name] = found.get(name, ThreadTime()) + taken
-    return found
 
 
 @dataclass(frozen=True)
@@ -158,16 +94,6 @@ def disk_bytes(folder: Path) -> int:
     return total
 
 
-def fault_count() -> int:
-    """Return how many page faults this process has had that no disk was asked for."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-
-def name_thread(name: str) -> None:
-    """Name the calling thread as /proc shows it."""
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
-
-
 @contextmanager
 def scratch_folder(parent: str | None) -> Iterator[Path]:
     """Make a folder for stores, and remove it with all that is in it; see `tidy_end`."""
@@ -207,10 +133,10 @@ def tidy_end() -> Iterator[None]:
             signal.signal(each, signal.SIG_DFL)
 
 
-def headline(*more: str) -> str:
-    """Return what stands over a table: the machine, the day, how busy it is already, and more."""
-    load = f"load {os.getloadavg()[0]:.1f} at the beginning"
-    return "; ".join([describe(), time.strftime("%Y-%m-%d"), load, *more]) + "."
+def headline() -> str:
+    """Return what stands over a table: the machine, the day, how busy it is already."""
+    load = f"load {os.getloadavg()[0]:.1f} at the beginning."
+    return "; ".join([describe(), time.strftime("%Y-%m-%d"), load])
 
 
 def describe() -> str:

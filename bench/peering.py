@@ -22,9 +22,8 @@ import harness
 import machine
 import results
 from peers import queues, tables
-from peers.beanstalkd import Beanstalkd
 from peers.celery import Celery
-from peers.embedded import Lmdb, Ours, PlainFile, RocksDb, Sqlite
+from peers.embedded import Lmdb, Ours, RocksDb, Sqlite
 from peers.postgres import Postgres
 from peers.redis import Redis
 from peers.rocketmq import RocketMq
@@ -32,8 +31,7 @@ from peers.server import none_left
 from peers.timers import MissingError, Peer, Timers
 from peers.workloads import LATE, WORKLOADS, Figures, Load
 
-_FAST_LATE = ("late_10k", "late_50k", "pending")
-_ONLY_PUTS = tuple(name for name in WORKLOADS if name not in ("singles", "batches"))
+_LEAVES_OUT = ("late_50k", "pending")
 PEERS = (
     Peer("timerstore", Ours, per_second=300_000),
     Peer("SQLite", Sqlite, 5),
@@ -41,15 +39,13 @@ PEERS = (
     Peer("RocksDB", RocksDb, 2, 80_000),
     Peer("Redis", Redis, 2),
     Peer("PostgreSQL", Postgres, 5),
-    Peer("beanstalkd", Beanstalkd, 25, 2_000),
     Peer("RocketMQ", RocketMq, 25, 3_000),
-    Peer("huey", queues.Huey, 250, 250, _FAST_LATE),
-    Peer("APScheduler", queues.ApScheduler, 250, 250, _FAST_LATE),
-    Peer("Celery", Celery, 250, 70, _FAST_LATE),
-    Peer("a plain file", PlainFile, leaves_out=_ONLY_PUTS),
+    Peer("huey", queues.Huey, 250, 250, _LEAVES_OUT),
+    Peer("APScheduler", queues.ApScheduler, 250, 250, _LEAVES_OUT),
+    Peer("Celery", Celery, 250, 70, _LEAVES_OUT),
 )
 COUNTS = dict.fromkeys(("batches", "due_now", "cancel_half", "over_ten"), 500_000)
-COUNTS |= {"singles": 20_000, "same_ms": 1_000_000, "bodies_10000": 50_000, "pending": 10_000_000}
+COUNTS |= {"singles": 20_000, "pending": 10_000_000}
 _SINGLE_SYNCED = 2_000
 _LEAST = 100
 _SINGLES_SHARE = 10

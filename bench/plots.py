@@ -15,7 +15,6 @@ from typing import Any
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 _OURS = "timerstore"
 _UNITS = {"k": 1e3, "M": 1e6, "": 1.0}
-_NUMBER = r"([\d.,]+)"
 _DPI = 110
 _COLOURS = "#00796b", "#9e9e9e"
 """Of ours, and of others; on white, because the site turns pictures over in the dark."""
@@ -29,8 +28,8 @@ def figure(path: Path, height: float, *titles: str) -> Iterator[Any]:
     """Yield the axes of a plot, one above the other, each with its title; then save it."""
     import matplotlib.pyplot as plt
 
-    size = (7, height)
-    fig, axes = plt.subplots(len(titles), 1, figsize=size, layout="constrained", squeeze=False)
+    shape: dict[str, Any] = {"figsize": (7, height), "layout": "constrained", "squeeze": False}
+    fig, axes = plt.subplots(len(titles), 1, **shape)
     for ax, title in zip(axes[:, 0], titles, strict=True):
         ax.set_title(title, loc="left", fontsize=10)
         ax.spines[["top", "right"]].set_visible(False)
@@ -75,68 +74,52 @@ def column(text: str, title: str, name: str) -> dict[str, str]:
 
 def number(text: str) -> float:
     """Read a number such as `1.01 M`, `12 k`, `3,400`."""
-    found = re.match(rf"{_NUMBER} ?([kM]?)", text)
+    found = re.match(r"([\d.,]+) ?([kM]?)", text)
     if found is None:
         raise ValueError(text)
     return float(found[1].replace(",", "")) * _UNITS[found[2]]
 
 
-def rates(text: str, row: str) -> dict[str, float]:
-    """Read `1.01 M/s with …, SQLite 78.9 k/s …, LMDB 486 k/s …`: timers a second of each."""
-    found = re.findall(r"(SQLite |LMDB |: )([\d.]+ [kM])/s", cell(text, row))
-    names = {"SQLite ": "SQLite", "LMDB ": "LMDB", ": ": _OURS}
-    return {names[who]: number(rate) for who, rate in found}
-
-
 # --- the plots
 
 
-def bars(ax: Any, values: dict[str, float], told: Callable[[float], str], unit: str = "") -> None:
-    """Draw a bar for each name, the first one on top, each with its number.
-
-    With a `unit` the bars are on a scale of tens, whose steps are named.
-    """
+def bars(ax: Any, values: dict[str, float], told: Callable[[float], str], unit: str) -> None:
+    """Draw a bar for each name, the first one on top, each with its number, on a scale of tens."""
     names = list(values)[::-1]
     drawn = ax.barh(names, [values[name] for name in names], color=[*map(_colour, names)])
     ax.bar_label(drawn, labels=[told(values[name]) for name in names], padding=4)
-    most = max(values.values())
-    if unit:
-        low = math.floor(math.log10(min(values.values())))
-        steps = [10**step for step in range(low, math.ceil(math.log10(most)) + 1)]
-        ax.set(xscale="log", xlim=(steps[0] / 2, most * 8))
-        ax.set_xticks(steps, [f"{step:,g} {unit}" for step in steps])
-        ax.minorticks_off()
-        return
-    ax.set_xlim(0, most * 1.25)
-    ax.spines["bottom"].set_visible(False)
-    ax.set_xticks([])
+    low, most = math.floor(math.log10(min(values.values()))), max(values.values())
+    steps = [10**step for step in range(low, math.ceil(math.log10(most)) + 1)]
+    ax.set(xscale="log", xlim=(steps[0] / 2, most * 8))
+    ax.set_xticks(steps, [f"{step:,}{unit}" for step in steps])
+    ax.minorticks_off()
 
 
 def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def _peers(text: str, table: str, name: str) -> dict[str, float]:
+    cells = column(text, table, name)
+    return {peer: number(each) for peer, each in cells.items() if each[0].isdigit()}
+
+
 def draw_rates(text: str, folder: Path) -> None:
-    """Draw timers a second: put alone, then a whole life."""
-    rows = {
-        "put from a list, timers a second": "`put_many` from a list of bytes",
-        "whole life, timers a second": "whole life, pulled by columns",
-    }
-    found = [rates(text, row) for row in rows.values()]
-    with figure(folder / "bench-rates.png", 3.4, *rows) as axes:
-        for ax, values in zip(axes, found, strict=True):
-            order = {name: values[name] for name in (_OURS, "LMDB", "SQLite")}
-            bars(ax, order, lambda value: f"{value:,.0f}")
+    """Draw timers a second through each keeper of timers: put alone, then a whole life."""
+    titles = "put in lists, timers a second, on a scale of tens", "whole lives, timers a second"
+    with figure(folder / "bench-rates.png", 6.4, *titles) as axes:
+        for ax, name in zip(axes, ("in lists", "whole lives"), strict=True):
+            values = _peers(text, "Timers a second: median", name)
+            bars(ax, dict(sorted(values.items(), key=lambda each: -each[1])), _short, "")
 
 
 def draw_peers(text: str, folder: Path) -> None:
     """Draw the processor time of a whole life through each keeper of timers."""
-    cells = column(text, "Processor time of all processes, µs for each: median", "whole lives")
-    values = {name: number(each) for name, each in cells.items() if each[0].isdigit()}
-    values = dict(sorted(values.items(), key=lambda each: each[1]))
+    table = "Processor time of all processes, µs for each: median"
+    values = dict(sorted(_peers(text, table, "whole lives").items(), key=lambda each: each[1]))
     title = "processor time of a whole life, all processes, on a scale of tens"
     with figure(folder / "bench-peers.png", 0.9 + 0.32 * len(values), title) as (ax,):
-        bars(ax, values, lambda value: f"{_short(value)} µs", "µs")
+        bars(ax, values, lambda value: f"{_short(value)} µs", " µs")
 
 
 def draw_lateness(text: str, folder: Path) -> None:
@@ -158,20 +141,7 @@ def draw_lateness(text: str, folder: Path) -> None:
         ax.minorticks_off()
 
 
-def draw_calls(text: str, folder: Path) -> None:
-    """Draw microseconds a call beside SQLite."""
-    values = dict[str, float]()
-    for name in ("put(at_ms=)", "get", "cancel", "reschedule"):
-        found = re.search(r"([\d.]+) µs, SQLite ([\d.]+)", cell(text, f"`{name}`"))
-        if found is None:
-            raise LookupError(f"the row {name!r} has no SQLite beside it")
-        call = name.partition("(")[0]
-        values |= {f"{_OURS} {call}": float(found[1]), f"SQLite {call}": float(found[2])}
-    with figure(folder / "bench-calls.png", 2.8, "microseconds a call") as (ax,):
-        bars(ax, values, lambda value: f"{value:.1f} µs")
-
-
-PLOTS = (draw_rates, draw_peers, draw_lateness, draw_calls)
+PLOTS = (draw_rates, draw_peers, draw_lateness)
 
 
 def draw(page: Path, folder: Path) -> None:

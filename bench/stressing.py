@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ import harness
 import machine
 import results
 from results import short
-from stress import judge, slow, watch
+from stress import judge, watch
 from stress.clock import MISSING, MovedClock, compiler
 from stress.ledger import Ledger
 from stress.scenarios import SCENARIOS, Scenario
@@ -90,7 +89,7 @@ class Play:
 
     @property
     def store_path(self) -> Path:
-        return Path(self.environment.get("STRESS_STORE", str(self.folder))) / STORE
+        return self.folder / STORE
 
     @property
     def elapsed_s(self) -> float:
@@ -197,39 +196,23 @@ class Play:
 def play(name: str, folder: Path, seconds: float, seed: int = 1, progress_s: float = 5.0) -> Ended:
     """Play a scenario below a folder, and judge it."""
     scenario = SCENARIOS[name]
-    with ExitStack() as stack:
-        environment, clock = dict[str, str](), None
-        if scenario.step_s is not None:
-            clock = MovedClock(folder)
-            environment |= clock.environment
-        if scenario.disk_bytes_per_second:
-            disk = slow.slow_disk(folder, scenario.disk_bytes, scenario.disk_bytes_per_second)
-            environment["STRESS_STORE"] = str(stack.enter_context(disk))
-        playing = Play(name, scenario, folder, seconds, seed, progress_s, environment, clock)
-        playing.run()
-        ledger, counts = playing.ledger, judge.count(playing.ledger)
-        faults = judge.faults(ledger, counts, killed=playing.lives > 1)
-        faults += watch.growth(playing.samples)
-        report = timerstore.verify(playing.store_path, config=scenario.config)
-        faults += [f"verify: {problem}" for problem in report.problems]
-        return Ended(
-            counts,
-            faults,
-            playing.elapsed_s,
-            playing.lives,
-            ledger["again"],
-            ledger["refused"],
-            ledger["hopped"],
-            playing.samples,
-        )
+    clock = MovedClock(folder) if scenario.step_s is not None else None
+    environment = clock.environment if clock else {}
+    playing = Play(name, scenario, folder, seconds, seed, progress_s, environment, clock)
+    playing.run()
+    ledger, counts = playing.ledger, judge.count(playing.ledger)
+    faults = judge.faults(ledger, counts, killed=playing.lives > 1)
+    faults += watch.growth(playing.samples)
+    report = timerstore.verify(playing.store_path, config=scenario.config)
+    faults += [f"verify: {problem}" for problem in report.problems]
+    again, refused, hopped = (ledger[each] for each in ("again", "refused", "hopped"))
+    lives, samples = playing.lives, playing.samples
+    return Ended(counts, faults, playing.elapsed_s, lives, again, refused, hopped, samples)
 
 
 def missing(name: str) -> str | None:
     """Say why a scenario cannot be played here, or None."""
-    scenario = SCENARIOS[name]
-    if scenario.step_s is not None and compiler() is None:
-        return MISSING
-    return slow.missing() if scenario.disk_bytes_per_second else None
+    return MISSING if SCENARIOS[name].step_s is not None and compiler() is None else None
 
 
 def told(ended: Ended) -> str:
@@ -288,12 +271,6 @@ def main() -> None:
         "--minutes", type=harness.above_zero, default=1.0, help="length of a play (default: 1)"
     )
     parser.add_argument("--seed", type=int, default=1, help="of what is drawn (default: 1)")
-    parser.add_argument(
-        "--progress",
-        type=harness.above_zero,
-        default=5.0,
-        help="seconds between two lines (default: 5)",
-    )
     harness.add_files(parser)
     arguments = parser.parse_args()
     harness.check_files(parser, arguments, KIND)
@@ -309,7 +286,7 @@ def main() -> None:
         try:
             with machine.scratch_folder(arguments.folder) as folder:
                 seconds = 60 * arguments.minutes
-                ended = play(name, folder, seconds, arguments.seed, arguments.progress)
+                ended = play(name, folder, seconds, arguments.seed)
         except PlayError as e:
             print(f"FAULT: {e}", flush=True)
             failed = True

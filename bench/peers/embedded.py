@@ -1,4 +1,4 @@
-"""timerstore, SQLite, LMDB, RocksDB, a plain file: within this process.
+"""timerstore, SQLite, LMDB, RocksDB: within this process.
 
 SQLite and LMDB are used as a careful program would: a write-ahead log, an index on the due time and
 many rows a transaction; keys that begin with the due time, and the file written, not mapped for
@@ -7,7 +7,6 @@ writing, because there a full disk would be a SIGBUS.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import struct
 import time
@@ -16,7 +15,6 @@ from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import numpy as np
-from bare import MESSAGE_BYTES, BareFile
 
 import timerstore
 from peers.timers import Timers, load, now_ms
@@ -55,34 +53,6 @@ class Ours(Timers):
         self._store.close()
 
 
-class PlainFile(Timers):
-    """No keeper: a file to which bodies are appended, which is what the disk allows."""
-
-    rows = AT_ONCE
-
-    def __init__(self, folder: Path, synced: bool) -> None:
-        self._synced, self._one = synced, BareFile(folder / "one")
-        self._fd = os.open(folder / "many", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-
-    def put_one(self, due_ms: int, body: bytes) -> None:
-        """Append as many bytes as timerstore does for a body of 100."""
-        self._one.append(synced=self._synced)
-
-    def put_rows(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> None:
-        """Append as many for each in one write."""
-        part = bytes(MESSAGE_BYTES * len(bodies))
-        assert os.write(self._fd, part) == len(part)
-        if self._synced:
-            os.fdatasync(self._fd)
-
-    def take_due(self) -> list[bytes]:
-        return []
-
-    def close(self) -> None:
-        self._one.close()
-        os.close(self._fd)
-
-
 _TABLE = """
 CREATE TABLE IF NOT EXISTS timers (
   id INTEGER PRIMARY KEY, topic TEXT NOT NULL, due_ms INTEGER NOT NULL, body BLOB NOT NULL)
@@ -102,22 +72,12 @@ class Sqlite(Timers):
         self._folder, self._synced = folder, synced
         self._db = sqlite3.connect(folder / "sqlite", isolation_level=None)
         self._db.execute("PRAGMA journal_mode = WAL")
-        self._sync("FULL" if synced else "NORMAL")
+        self._db.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
         self._db.execute(_TABLE)
         self._db.execute("CREATE INDEX IF NOT EXISTS by_due ON timers (due_ms)")
 
-    def _sync(self, how: str) -> None:
-        self._db.execute(f"PRAGMA synchronous = {how}")
-
     def another(self) -> AbstractContextManager[Timers]:
         return closing(Sqlite(self._folder, self._synced))
-
-    def fill(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> None:
-        """Insert rows that stay, without waiting for the disk."""
-        self._sync("OFF")
-        self.put_many(due_ms, bodies)
-        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        self._sync("FULL" if self._synced else "NORMAL")
 
     def put_one(self, due_ms: int, body: bytes) -> None:
         self._db.execute(_PUT, (due_ms, body))
@@ -141,22 +101,6 @@ class Sqlite(Timers):
 
     def take_due(self) -> list[bytes]:
         return [body for (body,) in self._db.execute(_TAKE, (now_ms(),))]
-
-    def get_one(self, row: int) -> tuple[int, bytes] | None:
-        found: tuple[int, bytes] | None
-        found = self._db.execute("SELECT due_ms, body FROM timers WHERE id = ?", (row,)).fetchone()
-        return found
-
-    def delete_one(self, row: int) -> int:
-        return self._db.execute("DELETE FROM timers WHERE id = ?", (row,)).rowcount
-
-    def update_one(self, row: int, due_ms: int) -> int:
-        """Change when a row is due, in a transaction of its own; return 1, or 0 if it is gone."""
-        return self._db.execute("UPDATE timers SET due_ms = ? WHERE id = ?", (due_ms, row)).rowcount
-
-    def all_rows(self) -> list[tuple[int, int, bytes]]:
-        """Return all rows, in the order in which they were inserted."""
-        return self._db.execute("SELECT id, due_ms, body FROM timers").fetchall()
 
     def close(self) -> None:
         self._db.close()

@@ -24,7 +24,7 @@ import timerstore
 from peers.embedded import BENCH
 from peers.timers import Timers, load, now_ms
 
-THREADS = 20
+OURS, THREADS = "timerstore", 20
 _PATIENCE_S = 600.0
 
 
@@ -171,7 +171,7 @@ class ApScheduler(Queue):
 
 
 QUEUES: dict[str, type[OurConsumer | Huey | ApScheduler]] = {
-    "timerstore": OurConsumer,
+    OURS: OurConsumer,
     "huey": Huey,
     "APScheduler": ApScheduler,
 }

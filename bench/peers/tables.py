@@ -64,6 +64,10 @@ _TEN: list[Column] = [
     ("over_ten", "processor time each, µs", _us),
     ("over_ten", "late by ms, median / p99 / most", _quantiles),
 ]
+_LATE: list[Column] = [
+    ("late_1k", "1,000 a second", _quantiles),
+    ("late_50k", "50,000 a second", _quantiles),
+]
 _PENDING: list[Column] = [
     ("pending", "pending", lambda f: short(f.count)),
     ("pending", "filled at", lambda f: f"{f.short('per_second')}/s"),
@@ -76,6 +80,7 @@ _TABLES: list[tuple[str, bool, list[Column]]] = [
     ("Timers a second: median.", False, _SPEED),
     ("Processor time of all processes, µs for each: median.", False, _TIME),
     ("Due over ten seconds: what a whole life takes, all processes together.", False, _TEN),
+    ("Late by ms while others are put: median / p99 / most.", False, _LATE),
     ("Many pending.", False, _PENDING),
     ("Timers a second, each put on the disk on return: median.", True, _SPEED),
 ]

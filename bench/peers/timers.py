@@ -37,10 +37,6 @@ class Timers:
         for part in self._parts(bodies):
             self.put_rows(due_ms[part], bodies[part])
 
-    def fill(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> None:
-        """Put timers that stay, as fast as that can be done."""
-        self.put_many(due_ms, bodies)
-
     def put_known(self, due_ms: Sequence[int], bodies: Sequence[bytes]) -> list[Any]:
         """Put timers, `rows` at a time; return for each what `cancel_many` needs."""
         return [
@@ -101,8 +97,8 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def body_of(number: int, size: int = BODY_BYTES) -> bytes:
-    return b"%016x" % number + b"." * (size - 16)
+def body_of(number: int) -> bytes:
+    return b"%016x" % number + b"." * (BODY_BYTES - 16)
 
 
 def number_of(body: bytes) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 from machine import disk_bytes, usage
 
 from peers.embedded import AT_ONCE
-from peers.timers import BODY_BYTES, Timers, body_of, check_all_came, now_ms, number_of
+from peers.timers import Timers, body_of, check_all_came, now_ms, number_of
 
 FAR_MS = 86_400_000
 PATIENCE_S = 120.0
@@ -131,8 +131,8 @@ def take_all(
     return figures
 
 
-def _bodies(count: int, size: int = BODY_BYTES, first: int = 0) -> list[bytes]:
-    return [body_of(number, size) for number in range(first, first + count)]
+def _bodies(count: int, first: int = 0) -> list[bytes]:
+    return [body_of(number) for number in range(first, first + count)]
 
 
 def _start_ms(load: Load) -> int:
@@ -167,30 +167,12 @@ def batches(timers: Timers, load: Load, first: int = 0) -> Figures:
     return figures
 
 
-def due_now(timers: Timers, load: Load, size: int = BODY_BYTES) -> Figures:
+def due_now(timers: Timers, load: Load) -> Figures:
     """Put timers that are due already, and take them all."""
-    due_ms, bodies = [now_ms() - 1] * load.count, _bodies(load.count, size)
+    due_ms, bodies = [now_ms() - 1] * load.count, _bodies(load.count)
     taken, meter = Taken(due_ms), Meter(timers)
     timers.put_many(due_ms, bodies)
     return take_all(timers, taken, range(load.count), meter)
-
-
-def bodies_10000(timers: Timers, load: Load) -> Figures:
-    """Play the same with large bodies."""
-    return due_now(timers, load, 10_000)
-
-
-def same_ms(timers: Timers, load: Load) -> Figures:
-    """Put timers that all fall due in one millisecond; count from there to the last."""
-    at_ms, count = _start_ms(load), load.count
-    due_ms, bodies = [at_ms] * count, _bodies(count)
-    taken = Taken(due_ms)
-    timers.put_many(due_ms, bodies)
-    _is_put_in_time(at_ms)
-    taken.note(timers.take_due())  # fails if one is early
-    time.sleep(max(0.0, at_ms / 1_000 - time.time()))
-    meter = Meter(timers)
-    return take_all(timers, taken, range(count), meter)
 
 
 def cancel_half(timers: Timers, load: Load) -> Figures:
@@ -291,13 +273,11 @@ def pending(timers: Timers, load: Load) -> Figures:
     return figures
 
 
-LATE = {"late_1k": 1_000, "late_10k": 10_000, "late_50k": 50_000}
+LATE = {"late_1k": 1_000, "late_50k": 50_000}
 WORKLOADS: dict[str, Callable[[Timers, Load], Figures]] = {
     "singles": singles,
     "batches": batches,
     "due_now": due_now,
-    "bodies_10000": bodies_10000,
-    "same_ms": same_ms,
     "cancel_half": cancel_half,
     "over_ten": over_ten,
     **{name: partial(lateness, per_second=rate) for name, rate in LATE.items()},

@@ -2,7 +2,6 @@
 
     ledger.py     what was put and what came, in files that outlive a kill
     clock.py      the system's clock as a process sees it, moved by another
-    slow.py       a disk of so many bytes a second
     load.py       what putters and consumers do
     scenarios.py  the scenarios: settings, who puts, who consumes, what goes wrong meanwhile
     audit.py      names lost or early timers meanwhile

@@ -29,8 +29,6 @@ class Scenario:
     """Each so many seconds the clock is set by up to so many, forward or back."""
     stall_s: tuple[float, float] | None = None
     """Each so many seconds consumers stop for so many."""
-    disk_bytes_per_second: int = 0
-    disk_bytes: int = 0
 
 
 _HOPPING = Config(
@@ -60,14 +58,6 @@ SCENARIOS: Final = {
         putters=(lists, *4 * (singles,), *3 * (cancelling,)),
         consumers=(*4 * (columns,), *4 * (objects,)),
         ahead_ms=5_000,
-    ),
-    "slow-disk": Scenario(
-        "a disk of 20 MB a second, each put durable on return",
-        Config.small(256 << 20),
-        putters=(lists, singles, cancelling),
-        ahead_ms=2_000,
-        disk_bytes_per_second=20_000_000,
-        disk_bytes=512 << 20,
     ),
     "stalled": Scenario(
         "consumers stop for a minute, again and again, while timers fire",

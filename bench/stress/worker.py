@@ -84,7 +84,7 @@ def main() -> None:
     name, folder, timers, ahead_ms, seed, parent = sys.argv[1:]
     scenario = SCENARIOS[name]
     ledger = Ledger(Path(folder) / LEDGER, len(scenario.putters))
-    path = Path(os.environ.get("STRESS_STORE", folder)) / STORE
+    path = Path(folder) / STORE
     clock = ManualClock() if scenario.script is not None else None
     with timerstore.open(path, config=scenario.config, clock=clock) as store:
         step_ms = round(1_000 * scenario.step_s[1]) if scenario.step_s else 0
