@@ -337,7 +337,8 @@ class DequeueGet:
         if goes_first:
             self.first -= work + before - self.room
         self._hand_on_deletes(now_slot)
-        return done + work + before - self.room
+        emptied = owed_to <= self.owed_slot < min(self._owed_stop(), self._ring_stop(OWED))
+        return done + work + before - self.room + emptied
 
     def _jump(self, now_slot: int) -> int:
         """Pass the slots without units if all that is claimed was passed; 1 if there are any."""

@@ -105,7 +105,7 @@ def dequeue_get(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
 
     `is_timed`: count what reading units takes. `clock`: scratch of this thread.
     """
-    get, jumped = world.dequeue_get, jump(world, now_ms)
+    get, jumped, taken = world.dequeue_get, jump(world, now_ms), 0
     is_cold = observe(world.prefetch, "is_active") != 0
     last, owed_to = claim_last(world, now_ms), min(owed_stop(world), ring_stop(world, OWED))
     front_ready = _touch_chains(world, FRONT, last + 1, now_ms, is_cold, clock)
@@ -122,7 +122,6 @@ def dequeue_get(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
     if get.owed_slot >= owed_stop(world) and world.near.owed_count == 0:
         get.first_count = get.first_max
     first = not is_cold and get.first_count > 0 and _is_owed_next(world, now_ms)
-    taken = 0
     for turn in range(2):
         ring = OWED if first == (turn == 0) else FRONT
         if ring == OWED or not (first and _is_owed_next(world, now_ms)):
@@ -130,6 +129,8 @@ def dequeue_get(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
     if first:
         get.first_count -= claimed + taken
     done += claimed + taken + _hand_on_deletes(world, now_ms)
+    # It is work too to empty the second ring as far as the slot that is owed next waits for.
+    done += int(owed_to <= get.owed_slot < min(owed_stop(world), ring_stop(world, OWED)))
     lock_release(world.near_lock)
     return done
 

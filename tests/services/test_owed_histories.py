@@ -21,6 +21,8 @@ from tests.tiers import how_many
 from timerstore.jit.acting import acting_as
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.services.pipeline import dequeue_get
+from timerstore.services.running.steps import step
+from timerstore.services.world.needs import NOTHING
 from timerstore.services.world.state import DEQUEUE_GET, PREFETCH
 from timerstore.wheel import near
 
@@ -77,6 +79,19 @@ class ColdHistory(History):
         self.most_owed = max(self.most_owed, owed)
         if self.rnd.random() < 0.1:
             near.check(engine.near)
+            self.step_twice()
+
+    def step_twice(self) -> None:
+        """What found no work finds none in the next step: else a manual clock stops too early."""
+        engine = self.store.core.engine
+        self.say_cold(False)
+        for _ in range(9):
+            self.before_step = self.end
+            done = step(engine.world, DEQUEUE_GET, self.now_ms)
+            if engine.need(DEQUEUE_GET) == NOTHING and done == 0:
+                assert step(engine.world, DEQUEUE_GET, self.now_ms) == 0
+                break
+        self.set_cold()
 
     def step_clock(self) -> None:
         self.tick(-1)  # what was taken by the old one is appended
