@@ -11,7 +11,7 @@ _EXAMPLE = re.compile(r"(?m)^>>> .*(?:\n(?!\s*$).*)*")
 _ERROR = re.compile(r"\b(?<![`.\[])([A-Z]\w+Error)\b(?![`\]])")
 _NAME = re.compile(r"`((?:timerstore\.)?)((?:[A-Z]\w+|open|connect|serve|backup)(?:\.\w+)?)`")
 _FENCE = re.compile(r"(?s)\n*```.*?```")
-_STORES = ("aio.loopstore.TimerStore", "watching.calls.AnyStore", "store.store.TimerStore")
+_STORES = ("aio.loopstore.TimerStore", "watching.any_store.AnyStore", "store.store.TimerStore")
 
 
 class Readable(griffe.Extension):
