@@ -8,8 +8,8 @@ from tests import naive
 class AsBroker:
     """A closed store's wheel, timer log and commit log, as a broker goes through them.
 
-    It knows R and nothing of ours: no floor, no copies, no cancelled set. On opening it makes each
-    unit of the timer log's last files the last of its slot, in their order.
+    It knows the read cursor and nothing of ours: no floor, no copies, no cancelled set. On opening
+    it makes each unit of the timer log's last files the last of its slot, in their order.
     """
 
     def __init__(self, path: Path, precision_ms: int = 1_000) -> None:

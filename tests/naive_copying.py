@@ -69,7 +69,7 @@ class Appended:
 
 @dataclass
 class DequeuePut:
-    """From ring C to the log: fired or rolled copies; then R."""
+    """From the dequeue ring to the log: fired or rolled copies; then the read cursor."""
 
     to: Appended
     read: int

@@ -19,12 +19,12 @@ class Window(NamedTuple):
 
     @property
     def hop(self) -> int:
-        """H: the longest hop that leads ahead from a slot that has begun."""
+        """The longest hop that leads ahead from a slot that has begun."""
         return self.roll_window - 1
 
 
 class Now(NamedTuple):
-    """What placement looks at: the clock's slot, R, and R of the last durable checkpoint."""
+    """What placement looks at: the clock's slot, the read cursor, the durable read cursor."""
 
     clock: int
     read: int
@@ -47,14 +47,15 @@ def next_slot(due: int, own: int, now: Now, window: Window) -> int:
 
 
 def may_hop(due: int, own: int, now: Now, window: Window) -> bool:
-    """Whether a roll's next slot lies ahead; else it waits until R's checkpoint moves on."""
+    """Whether a roll's next slot lies ahead; else it waits for a checkpoint."""
     return next_slot(due, own, now, window) > own
 
 
 def schedule(due: int, put: int, window: Window, late: Iterator[int] | None = None) -> list[int]:
     """The slots of all units of a timer, its own the last.
 
-    R is at the clock, and durable. `late`: how many slots after its begin each hop's slot is read.
+    The read cursor is at the clock, and durable. `late`: how many slots after its begin each hop's
+    slot is read.
     """
     slots = [next_slot(due, 0, Now(put, put, put), window)]
     while slots[-1] < due:

@@ -106,11 +106,11 @@ class Wheel(NamedTuple):
     read: int
     checkpointed_read: int
     is_old: bool = False  # of a store of the first version
-    claimed: int = 0  # C
+    claimed: int = 0  # the claim cursor
 
     @property
     def hop(self) -> int:
-        """H: the longest hop that leads ahead; two thirds of the window where a store is old."""
+        """The longest hop that leads ahead; two thirds of the window where a store is old."""
         return max(1, 2 * self.roll_window // 3) if self.is_old else self.roll_window - 1
 
     @property
@@ -136,7 +136,7 @@ def place(out_ms: int, now_ms: int, wheel: Wheel) -> Place:
         if own < wheel.read:
             return Place(wheel.read, wheel.read * wheel.precision_ms, False)
         return Place(own, out_ms, False)
-    hops = -(-(own - limit + 1) // wheel.hop)  # The smallest k with own − k·H < limit.
+    hops = -(-(own - limit + 1) // wheel.hop)  # The smallest k with own − k · hop < limit.
     return Place(
         own - hops * wheel.hop, out_ms - hops * wheel.hop * wheel.precision_ms, is_roll=True
     )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tests import naive
 
 RING = 4_096
-COLD = 256  # entries of ring C before which what was owed waits while pages are missing
+COLD = 256  # entries of the dequeue ring before which what was owed waits while pages are missing
 SPAN = 8  # slots that are walked into a ring before its first are emptied
 PLACES = 64  # of claimed slots: half the wheel
 LEAD = 1
@@ -58,7 +58,7 @@ class Taken(NamedTuple):
 
     @property
     def info(self) -> int:
-        """All but the message and where it was taken from, as ring C has it."""
+        """All but the message and where it was taken from, as the dequeue ring has it."""
         return self.size << 32 | self.place << 8 | self.magic
 
 
@@ -109,7 +109,7 @@ class Log:
 
 @dataclass
 class EnqueueGet:
-    """From the timer topic's queue to ring A."""
+    """From the timer topic's queue to the enqueue ring."""
 
     log: Log
     entries: list[naive.Entry]
@@ -183,7 +183,7 @@ class EnqueueGet:
 
 @dataclass
 class EnqueuePut:
-    """From ring A to the timer log, the wheel, and ring B."""
+    """From the enqueue ring to the timer log, the wheel, and the late ring."""
 
     wheel: naive.Wheel
     claimed: int
@@ -280,12 +280,12 @@ class Waiting(NamedTuple):
 
 @dataclass
 class DequeueGet:
-    """From the wheel's chains and ring B to ring C, over the near wheel."""
+    """From the wheel's chains and the late ring to the dequeue ring, over the near wheel."""
 
     log: Log
     segment_bytes: int  # of the timer log
     sizes: naive.Wheel
-    read: int  # R
+    read: int  # the read cursor
     first_max: int = 0  # work that is done for what is owed before all else
     units: dict[int, naive.Unit] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)  # of each slot's chain
@@ -294,7 +294,7 @@ class DequeueGet:
     done: set[int] = field(default_factory=set)
     room: int = RING
     is_cold: bool = False  # pages were missing lately
-    checkpointed: int = 0  # the durable R
+    checkpointed: int = 0  # the durable read cursor
     end: int = 0  # of the timer log
     first_hop: dict[int, int] = field(default_factory=dict)  # by the slot that was hopped from
     chained: Counter[int] = field(default_factory=Counter)  # by the slot's place
@@ -303,7 +303,7 @@ class DequeueGet:
 
     def __post_init__(self) -> None:
         self.claimed = self.owed_slot = self.walked = self.read
-        self.walks = False  # whether the front goes on with the slot before C
+        self.walks = False  # whether the front goes on with the slot before the claim cursor
         self.owed: dict[int, int] = {}  # by slot: the unit at which its claim goes on
         self.first = self.first_max
         self.emptied = [self.read * self.log.precision_ms] * 2
@@ -319,7 +319,7 @@ class DequeueGet:
         stop, waits = self.read + SPAN, self.owed_slot < self._owed_stop() or self.room < RING
         used = any(self.claimed <= slot < stop for slot in self.last)
         if not waits and not any(self.buckets) and not used and last >= stop:
-            last = stop - 1  # R comes there, and jumps
+            last = stop - 1  # the read cursor comes there, and jumps
         owed_to = min(self._owed_stop(), self._ring_stop(OWED))
         ready = self._ready(max(self.claimed, now_slot), last)
         for each in late:
@@ -580,7 +580,7 @@ class DequeueGet:
         self.room -= 1
 
     def may_pass(self, now_ms: int) -> bool:
-        """Whether R's slot has ended, and all that it held was handed on."""
+        """Whether the read cursor's slot has ended, and all that it held was handed on."""
         slot = self.read
         is_over = self.walked > slot and now_ms // self.log.precision_ms > slot
         return is_over and not self.waiting[slot] and not self.deletes.get(slot)

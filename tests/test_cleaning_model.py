@@ -167,7 +167,7 @@ def test_the_model_itself() -> None:
     assert found(cleaning_model.History, 0, 100) == set()
     # Where something goes wrong first without each rule, and what.
     firsts = {
-        ("mark", "F"): (2, "two live units"),
+        ("mark", "floor"): (2, "two live units"),
         ("at", "slot"): (5, "two live units"),
         ("find", "first units"): (0, "lost"),
         ("find", "messages"): (13, "twice"),
@@ -177,14 +177,14 @@ def test_the_model_itself() -> None:
         ("end", "early"): (5, "lost"),
         ("end", "late"): (10, "damage"),
         ("units", "first"): (0, "lost"),
-        ("rebuild", "L"): (0, "twice"),
+        ("rebuild", "scan"): (0, "twice"),
         ("counts", "all"): (0, "two live units"),
-        ("T", "end"): (90, "twice"),
+        ("hopped", "end"): (90, "twice"),
         ("near", "copy"): (1, "twice"),
         ("wait", "no"): (0, "lost"),
-        ("L", "early"): (0, "twice"),
+        ("scan", "early"): (0, "twice"),
         ("capture", "late"): (126, "lost"),
-        ("order", "F first"): (35, "read what was removed"),
+        ("order", "the floor first"): (35, "read what was removed"),
         ("remove", "memory"): (10, "read what was removed"),
         ("reach", "all"): (5, "lost"),
         ("deletes", "forget at once"): (283, "cancelled but fired"),

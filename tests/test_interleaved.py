@@ -37,7 +37,7 @@ CUTS = how_many("INTERLEAVED_CUTS", 2, 40)
 FIRST = int(os.environ.get("INTERLEAVED_FIRST", "0"))
 
 LONG_STOP = Plan((Life(((("tick", 9_000), ("put", 30)),), ()),))
-"""R is ninety slots behind the clock: nobody may sleep until it has come."""
+"""The read cursor is ninety slots behind the clock: nobody may sleep until it has come."""
 
 SEEDS = (1477,)
 """Of histories that found a fault: enqueue-get slept while a timer fell due."""
@@ -45,52 +45,52 @@ SEEDS = (1477,)
 # In which scene each wrong variant is caught, and at which turn; or after which stops.
 FOUND_IN: dict[str, tuple[str, int] | int] = {
     "claims without wheel": ("claim against link", 0),
-    "C moves before the head is read": ("claim against link", 1),
-    "C is read before wheel": ("link against claim", 2),
-    "R is read before wheel": ("R against a walk", 1),
-    "R moves without wheel": ("cancel at a slot's end", 3),
-    "R jumps without wheel": ("link against a jump", 1),
-    "R jumps over units": ("jumps", 0),
-    "R jumps past the checkpoint": ("jumps", 0),
-    "nobody asks for the checkpoint at which R waits": ("jumps", 0),
-    "R jumps while something waits": ("jumps", 0),
-    "R is judged before wheel": ("cancel at a slot's end", 3),
+    "the claim cursor moves before the head is read": ("claim against link", 1),
+    "the claim cursor is read before wheel": ("link against claim", 2),
+    "the read cursor is read before wheel": ("the read cursor against a walk", 1),
+    "the read cursor moves without wheel": ("cancel at a slot's end", 3),
+    "the read cursor jumps without wheel": ("link against a jump", 1),
+    "the read cursor jumps over units": ("jumps", 0),
+    "the read cursor jumps past the checkpoint": ("jumps", 0),
+    "nobody asks for the checkpoint at which the read cursor waits": ("jumps", 0),
+    "the read cursor jumps while something waits": ("jumps", 0),
+    "the read cursor is judged before wheel": ("cancel at a slot's end", 3),
     "set is read before fire": ("cancel against taking", 0),
     "settles after fire": ("cancel against taking", 0),
     "levels without fire": ("cancel against a level", 3),
     "level offset after fire": ("cancel against a level", 3),
     "needs are answered under fire": ("cancel against taking", 0),
     "frontier late": ("owed, cancel", 0),
-    "Q after ring B": ("cancel against taking", 1),
+    "the queue cursor after the late ring": ("cancel against taking", 1),
     "a level's clock is read before its end": ("put at a level against its clock", 3),
     "deletes at once": ("cancel at a slot's end", 0),
-    "R outruns the checkpoint": ("jumps", 0),
+    "the read cursor outruns the checkpoint": ("jumps", 0),
     "what was not appended is settled": ("cancel against taking", 0),
     "levels pass what was not appended": ("cancel against a level", 0),
     "levels wait for a clock that went back": ("a clock that falls", 0),
     "levels clamp without slack": ("a level's cancel that is held", 0),
-    "L without fire": ("link against R", 0),
-    "R before L": ("flush against R", 0),
-    "pages before Q": ("link against a flush", 0),
+    "the copies cursor without fire": ("link against the read cursor", 0),
+    "the read cursor before the copies cursor": ("flush against the read cursor", 0),
+    "pages before the queue cursor": ("link against a flush", 0),
     "level offset is captured before": ("flush against a level", 0),
     "level file before the log": ("a level, power in a flush", 1),
     "held deletes are forgotten": ("a level's cancel that is held", 0),
-    "L ignores held deletes": ("a level's cancel that is held, flush", 0),
+    "the copies cursor ignores held deletes": ("a level's cancel that is held, flush", 0),
     "reschedule in two appends": ("reschedule against put", 0),
-    "cancel passes ring B by": ("cancel of what is overdue", 3),
-    "cancel passes ring C by": ("cancel of what is overdue", 1),
-    "R before T": ("flush against a hop", 0),
-    "T forgets what hopped": ("hop, flush", 0),
+    "cancel passes the late ring by": ("cancel of what is overdue", 3),
+    "cancel passes the dequeue ring by": ("cancel of what is overdue", 1),
+    "the read cursor before the hops cursor": ("flush against a hop", 0),
+    "the hops cursor forgets what hopped": ("hop, flush", 0),
 }
 SHOWN_BY: dict[str, Callable[[Path], None]] = {
-    "R passes what is owed": test_owed.test_r_waits_for_what_is_owed,
+    "the read cursor passes what is owed": test_owed.test_the_read_cursor_waits_for_what_is_owed,
     "what is left is not owed": partial(owed_listing, in_first=1),
     "what is owed is claimed twice": (
         test_owed.test_what_is_put_into_a_slot_that_owes_fires_at_once_and_not_again
     ),
     "deletes go before what is owed": test_owed.test_deletes_wait_for_rolls_that_are_owed,
-    "L forgets copies behind what is owed": (
-        test_owed.test_copies_of_slots_that_r_has_not_passed_keep_l
+    "the copies cursor forgets copies behind what is owed": (
+        test_owed.test_copies_of_slots_not_passed_keep_the_copies_cursor
     ),
     "cancel passes what is owed by": partial(owed_listing, in_first=1),
     "a listing passes what is owed by": partial(owed_listing, in_first=1),

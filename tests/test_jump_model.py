@@ -1,4 +1,4 @@
-"""The model of R's jump over slots without units."""
+"""The model of the read cursor's jump over slots without units."""
 
 import pytest
 

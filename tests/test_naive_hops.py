@@ -71,9 +71,10 @@ def test_a_hop_stays_in_the_ring_whatever_the_clock_does(
     slot = next_slot(due, own, now, window)
     assert read <= slot < checkpointed + 2 * window.slot_count
     assert slot <= due
-    if not may_hop(due, own, now, window):  # then the ring has no room, and R is before it
+    if not may_hop(due, own, now, window):  # then the ring has no room: it is ahead
         assert own + window.hop >= checkpointed + 2 * window.slot_count
-    # Once R has come to a roll's slot, the ring has room, if R waits for its checkpoint.
+    # Once the read cursor has come to a roll's slot, the ring has room, if that waits for its
+    # checkpoint.
     assert may_hop(due, read, Now(clock, read, checkpointed), window) or due <= read
 
 

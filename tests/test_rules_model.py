@@ -25,7 +25,7 @@ FIRST = int(os.environ.get("RULES_FIRST", "0"))
 
 # Where something goes wrong first without each rule, and what.
 FIRSTS = [
-    (14, "stuck: R behind"),
+    (14, "stuck: the read cursor behind"),
     (114, "not fired when due"),
     (1, "count at end"),
     (210, "lost"),

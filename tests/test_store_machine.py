@@ -325,7 +325,7 @@ class WholeMachine(DictionaryMachine):
 
         But for what was handed out to the other group, and went since.
         """
-        back_ms = self.highest_ms - self.now_ms  # R stays where the clock was
+        back_ms = self.highest_ms - self.now_ms  # the read cursor stays where the clock was
         self.move(500 + back_ms // self.slot_ms)
         self.the_log_agrees()
         stats = self.store.stats()

@@ -42,15 +42,15 @@ def test_a_second_look_before_sleeping_and_a_wait_before_unmapping_and_closing()
         search(lambda: [wake_model.go_short_way(), wake_model.close(waits=False)])
 
 
-def test_r_and_who_waits_for_it() -> None:
-    """Nobody sleeps for good, neither before R nor behind it."""
+def test_the_read_cursor_and_who_waits_for_it() -> None:
+    """Nobody sleeps for good, neither before the read cursor nor behind it."""
     threads = (wake_model.walk, wake_model.settle_and_pass, wake_model.link_roll)
     assert search(lambda: [each() for each in threads]) > 1_000
 
 
 @pytest.mark.parametrize("rule", wake_model.Rules.__dataclass_fields__)
 @pytest.mark.parametrize("wrong", range(3), ids=["dequeue-get", "dequeue-put", "enqueue"])
-def test_r_needs_each_fence_look_and_wake(wrong: int, rule: str) -> None:
+def test_its_waiting_needs_each_fence_look_and_wake(wrong: int, rule: str) -> None:
     threads = (wake_model.walk, wake_model.settle_and_pass, wake_model.link_roll)
     without = wake_model.Rules(**{rule: False})
 

@@ -1,9 +1,10 @@
 """The cancelled set: the identities of timers that were cancelled before their time.
 
 An entry is an identity, as `timelog/bytes/message.py` tells it. It joins when a timer is cancelled.
-It leaves when R passes the timer's delete; a delay level's message, when its loop passes it. If R
-is past the delete of such a message first, the entry is *held*: no unit names it any more, so L
-stays at the oldest delete of those held, and recovery finds it from there.
+It leaves when the read cursor passes the timer's delete; a delay level's message, when its loop
+passes it. If the read cursor is past the delete of such a message first, the entry is *held*: no
+unit names it any more, so the copies cursor stays at the oldest delete of those held, and recovery
+finds it from there.
 
 The counts, of all entries and of those of levels, change only here, with what they count; the test
 for room is only here. The table grows before it is full, beside those who use it. Everything is
@@ -150,7 +151,7 @@ def cancelled_remove(cancelled: CancelledSet, high: int, low: int) -> bool:
 
 @inlined
 def cancelled_pass_delete(cancelled: CancelledSet, high: int, low: int, delete: int) -> None:
-    """Remove the target of a delete that R passes; one that its level has not passed is held."""
+    """Remove the target of a delete that is passed; one that its level has not passed is held."""
     if not is_of_level(high, low):
         cancelled_remove(cancelled, high, low)
     elif set_remove(_table(cancelled), IDENTITY_OURS, low):

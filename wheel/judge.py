@@ -1,8 +1,9 @@
 """What is pending: the one place that says it, for all but validation.
 
-A timer waits in one of three *places*: a unit that is not superseded, in a slot at or after R; an
-entry of the timer topic's queue at or after Q, which has no unit yet; an entry of a delay level's
-queue at or after that level's offset. The message that stands there is pending, unless
+A timer waits in one of three *places*: a unit that is not superseded, in a slot at or after the
+read cursor; an entry of the timer topic's queue at or after the queue cursor, which has no unit
+yet; an entry of a delay level's queue at or after that level's offset. The message that stands
+there is pending, unless
 
     a copy of it is in the log: it was fired, or rolled, and is *done*;
     it is a delete;

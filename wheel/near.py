@@ -5,12 +5,13 @@ ago, is in the first; what was owed by a slot, see `services/pipeline/dequeue_ge
 second, so that the one does not wait for the other. A ring spans SPAN slots; timers that are due
 further from each other may share a bucket, and each stays there until its own time. What was
 overdue behind its slot is in a bucket of its own. A plain delete waits, beside the buckets, in its
-slot's list until R comes to the slot.
+slot's list until the read cursor comes to the slot.
 
     ├┬┬┬┬┬┬┬┬┼┬┬┬┬┬┬┬┬┬┬┼┬┬┬┤
       └ bucket: chunk → chunk      (each up to CHUNK_ENTRIES of due, message offset, info)
 
-Each claimed slot, one in [R, C), has a place in the columns: its number modulo their length.
+Each claimed slot, from the read cursor to before the claim cursor, has a place in the columns: its
+number modulo their length.
 
 A bucket is a linked list of chunks, in the order of arrival. Single nodes would be a cache miss
 each, because a slot's timers come in no order of due time (174 ns to take one). Chunks live
@@ -73,8 +74,8 @@ class NearWheel:
     chunks: Words  # int64[CHUNK_WORDS * limit]
     popped: Words  # int64[ENTRY_WORDS]: the entry that was taken out last
     # Of claimed slots, int64[places] each. The three counts are of units that came since the store
-    # was opened, and are never cleared: R passes a slot once late + chain = settled. What is marked
-    # * is set by `near_begin_slot`, and means nothing of other slots.
+    # was opened, and are never cleared: the read cursor passes a slot once late + chain = settled.
+    # What is marked * is set by `near_begin_slot`, and means nothing of other slots.
     waiting: Words  # its entries in buckets. By dequeue-get
     deletes: Words  # first chunk of its plain deletes, or NONE. By dequeue-get
     chain: Words  # units that claiming found in its chain. By dequeue-get
@@ -390,7 +391,7 @@ def near_first_due(near: NearWheel, bucket: int, now_ms: int, stop_ms: int) -> i
 
 @inlined
 def near_insert_delete(near: NearWheel, message: int, size: int, place: int, magic: int) -> None:
-    """Keep a plain delete until R passes its slot. O(1)."""
+    """Keep a plain delete until the read cursor passes its slot. O(1)."""
     chunk = near.deletes[place]
     if chunk == NONE or _stop(near, chunk) == CHUNK_ENTRIES:
         chunk = _new_chunk(near, 0, chunk)

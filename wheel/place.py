@@ -1,14 +1,16 @@
 """Placement: which slot a timer goes to.
 
-Below, b = max(now, R, C − 1) and H = W − 1, all in slots. A timer that is due before b + W goes to
-its own slot, or to R's when its own was passed. Any other becomes a *roll* on the timer's own grid:
-slot = due − k·H with the smallest k that lies before b + W. So each roll goes to a slot that is not
+Below, base = max(now, read cursor, claim cursor − 1) and hop = window − 1, all in slots. A timer
+that is due before base + window goes to its own slot, or to the read cursor's when its own was
+passed. Any other becomes a *roll* on the timer's own grid: slot = due − k · hop with the smallest k
+that lies before base + window. So each roll goes to a slot that is not
 claimed, ahead of all that hop now, and each hop is as long as that allows; hops of many timers do
 not bunch, and an id alone tells which slots can hold its timer. Placement never asks whether a
-timer is due. In a store of the first version H stays 2W/3, the grid on which its ids are found.
+timer is due. In a store of the first version hop stays 2/3 of the window, the grid on which its ids
+are found.
 
-Every slot lies in [R, top) with top = checkpointed R + the ring's length. So no slot of the ring is
-needed twice, not even when R falls back in a crash.
+Every slot lies from the read cursor on, and before top = checkpointed read cursor + the ring's
+length. So no slot of the ring is needed twice, not even when the read cursor falls back in a crash.
 """
 
 from __future__ import annotations
@@ -41,8 +43,9 @@ def place(
 ) -> tuple[int, int]:
     """Return (slot, hops) of a timer whose unit's time is `out_ms`. O(1).
 
-    `base`: the b of the module's text; `top`: see `ring_top`. With hops > 0 it is a roll, whose
-    unit's time is out_ms − hops · H · precision. A slot that has been passed becomes R.
+    `base`: as in the module's text; `top`: see `ring_top`. With hops > 0 it is a roll, whose
+    unit's time is out_ms − hops · hop · precision. A slot that was passed becomes the read
+    cursor's.
     """
     own = out_ms // settings.precision_ms
     hops = hops_ahead(own, base, settings.window_slots, settings.hop_slots, top)

@@ -23,10 +23,10 @@ GROUP = "default"
 def rounds(work: Work) -> Iterator[None]:
     """Name the timers that are lost, in rounds; each step of the iterator looks how far one is.
 
-    After a round everything has come that had been put before it: it is linked into the wheel, R
-    has passed the slots in which it can be, and what had fired by then is acknowledged. What
-    cleaning moved meanwhile comes in the next round. So a round judges what was put before the one
-    before it.
+    After a round everything has come that had been put before it: it is linked into the wheel, the
+    read cursor has passed the slots in which it can be, and what had fired by then is acknowledged.
+    What cleaning moved meanwhile comes in the next round. So a round judges what was put before the
+    one before it.
     """
     queues, slot_ms = work.store.core.engine.queues, work.store.core.engine.precision_ms
     row = queues.row(TOPIC.encode())

@@ -1,9 +1,9 @@
 """The timer index with which a store is handed over: made anew, of what waits alone.
 
-A broker knows no floor, no copies, no hops: it fires what the slots from its R on lead to. So its
-index has one unit for each pending timer, placed as if it were put now, and one for each delete
-that R has not passed: by these we know what was cancelled, once the store comes back. A cancelled
-timer has none.
+A broker knows no floor, no copies, no hops: it fires what the slots from its read cursor on lead
+to. So its index has one unit for each pending timer, placed as if it were put now, and one for each
+delete that the read cursor has not passed: by these we know what was cancelled, once the store
+comes back. A cancelled timer has none.
 
 Units stand in the order of their messages, and the last one is of the last entry of the timer
 topic's queue: a broker goes on behind that, and it removes the oldest file of its timer log once
@@ -65,7 +65,7 @@ _CHUNK_ROWS: Final = 65_536
 class NewIndex(NamedTuple):
     """An index that was written and checked."""
 
-    read_slot: int  # R
+    read_slot: int  # the read cursor
     timerlog_end: int
     first_slot: int  # the first in which a timer waits; −1 if none does
     last_slot: int  # the last

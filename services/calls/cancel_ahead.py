@@ -106,7 +106,8 @@ def is_ahead(world: World, due_ms: int, index: int, message: int) -> bool:
     """
     if message < world.cleaning.floor:  # if it was cancelled, cleaning may have forgotten that
         return False
-    # A cancelled roll is dropped long before its time, so R may be past what was ever taken.
+    # A cancelled roll is dropped long before its time, so the read cursor may be past what was ever
+    # taken.
     passed_ms = observe(world.dequeue_put, "passed_slot") * world.settings.precision_ms
     if due_ms > max(world.dequeue_put.frontier_ms, passed_ms - 1):
         return True

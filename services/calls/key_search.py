@@ -4,13 +4,13 @@ What an entry says only leads to a message, which is read and compared; whether 
 is for the caller to ask, by its id. What is certainly done with is cut out of its chain on the way,
 so each is met once: a key that is put and fired again and again does not become long.
 
-Certainly done with is a message before F; a level's that was delivered; a timer that had its unit
-when R was not yet past some slot, if R is past that slot and the timer's own by now. The reason: a
-unit's slot is its timer's own, or R's if R was past that.
+Certainly done with is a message before the floor; a level's that was delivered; a timer that had
+its unit when the read cursor was not yet past some slot, if it is past that slot and the timer's
+own by now. The reason: a unit's slot is its timer's own, or the read cursor's if that was later.
 
-What is before F may be done with, or was copied: then its copy is in the index, if F stood there
-before the index was brought up to date. If F came to a message of a search only since, the index
-is brought up to date again.
+What is before the floor may be done with, or was copied: then its copy is in the index, if the
+floor stood there before the index was brought up to date. If the floor came to a message of a
+search only since, the index is brought up to date again.
 
 Everything here goes under the lock of the index.
 """
@@ -74,8 +74,8 @@ _KEPT: Final = 5  # the last one of this chain that stays, 0 for none
 _CODE: Final = 6
 _LEVEL_CODE: Final = 7
 _LAST: Final = 8  # the entry that was found, 0 for none
-_FLOOR: Final = 9  # F, before the index was brought up to date
-_IS_MOVED: Final = 10  # 1: F came to a message since
+_FLOOR: Final = 9  # the floor, before the index was brought up to date
+_IS_MOVED: Final = 10  # 1: the floor came to a message since
 _STATE_WORDS: Final = 16
 _FILES_AHEAD: Final = 32
 _FEW: Final = 64
@@ -108,7 +108,10 @@ def new_key_place(world: World, index: KeyIndex) -> KeyPlace:
 
 @inlined
 def note_progress(world: World, index: KeyIndex) -> None:
-    """Remember Q with an R that it was read before; two such pairs are kept, R past the older."""
+    """Remember the queue cursor, and a read cursor that was read after it.
+
+    Two such pairs are kept; the read cursor is past that of the older one.
+    """
     linked = observe(world.enqueue_put, "linked_index")
     passed = observe(world.dequeue_put, "passed_slot")
     if passed > index.new_passed:

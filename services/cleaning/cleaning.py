@@ -3,20 +3,20 @@
 One timer that is due in a month would keep everything that was put after it. So a *pass* goes over
 the oldest segment: what is pending there and is not due soon is appended again, as a roll is, and
 the units it had are superseded (`floor.py`). A cancelled timer is dropped, and its delete with it
-(`forgetting.py`). What is due before the pass's S is left to fire from
-its place. Once R is past the latest slot of that nothing of the segment is needed: F, the floor,
-moves behind it, and with the next checkpoint retention removes it. So S is as soon as it can be:
-behind what is claimed and what was ever fired, and behind what will be while the pass goes on.
-If that is reached before, the pass ends there, and the next one leaves more.
+(`forgetting.py`). What is due before the pass's *first slot* is left to fire from its place. Once
+the read cursor is past the latest slot of that nothing of the segment is needed: the floor moves
+behind it, and with the next checkpoint retention removes it. So the first slot is as early as it
+can be: behind what is claimed and what was ever fired, and behind what will be while the pass goes
+on. If that is reached before, the pass ends there, and the next one leaves more.
 
-A segment in which nothing is pending from S on is passed for nothing. One that costs copies waits
-until there is enough to win: the log and all units must take more than `cleaning_factor` times the
-bytes that are pending, plus `cleaning_slack_bytes`, and the log alone half of what that factor
-allows beyond them. What consumers still need counts as well, because what is copied comes up again
-only once all of the log has turned over. After a crash passes are forgotten:
-cleaning begins again at F, and skips the sources that have their copy; it finishes such a segment
-even if little is won, because L waits for that. How all of this holds together over crashes is
-`tests/models/cleaning_model.py`.
+A segment in which nothing is pending from that slot on is passed for nothing. One that costs
+copies waits until there is enough to win: the log and all units must take more than
+`cleaning_factor` times the bytes that are pending, plus `cleaning_slack_bytes`, and the log alone
+half of what that factor allows beyond them. What consumers still need counts as well, because what
+is copied comes up again only once all of the log has turned over. After a crash passes are
+forgotten: cleaning begins again at the floor, and skips the sources that have their copy; it
+finishes such a segment even if little is won, because the copies cursor waits for that. How all of
+this holds together over crashes is `tests/models/cleaning_model.py`.
 
 It runs in bounded steps on the flush thread. Copies are appended under fire and wheel, 32 KiB at a
 time; segments and units are read through maps of its own, before (`pass_units.py`).
@@ -119,7 +119,7 @@ def _begin_pass(world: World, start: int, first_slot: int) -> None:
 
 @kernel_ahead
 def _move_floor(world: World, floor: int, pass_count: int) -> None:
-    """Move F, and forget the oldest passes, which it is past; `pass_count` stay."""
+    """Move the floor, and forget the oldest passes, which it is past; `pass_count` stay."""
     mine = world.cleaning
     before = act_as(state.CLEANING)
     _take_all(world)
@@ -159,10 +159,10 @@ def _copy_units(
 ) -> int:
     """Copy what the last pass needs of `units`, in one append; return how many are done with.
 
-    `units`: those of its range that lead to S or later, in the order of the log; `stop_at` is the
-    cursor's place once all are done with. `targets`: of the deletes that are dropped, see
-    `read_targets`. `source`: the commit log's segments. _CUT, and nothing done, if a slot from
-    S on is being claimed, or was fired from. O(bytes).
+    `units`: those of its range that lead to its first slot or later, in the order of the log;
+    `stop_at` is the cursor's place once all are done with. `targets`: of the deletes that are
+    dropped, see `read_targets`. `source`: the commit log's segments. _CUT, and nothing done, if a
+    slot from that one on is being claimed, or was fired from. O(bytes).
     """
     mine, thread = world.cleaning, world.cleaning.thread
     found, stage, precision = thread.found, world.stage, world.settings.precision_ms
@@ -278,7 +278,7 @@ class Cleaner:
         """Of the messages that were pending when `waits_bytes` was learnt."""
 
     def run(self, *, at_once: bool = False, until: int = WORTH_IT) -> None:
-        """Begin to clean what is worth it, or all that can be cleaned before an offset; move F.
+        """Begin to clean what is worth it, or all that can be before an offset; move the floor.
 
         `at_once`: as far as the log goes now, so it comes to an end whatever is put meanwhile; else
         `go_on` does the rest, piece by piece. O(units of the segments that are passed + queues).
@@ -357,7 +357,7 @@ class Cleaner:
 
     @property
     def is_waiting(self) -> bool:
-        """Tell whether F waits until what was left in place has fired."""
+        """Tell whether the floor waits until what was left in place has fired."""
         return bool(self._passes) and self.error is None and not self.stopped
 
     @property
@@ -435,7 +435,7 @@ class Cleaner:
             self._passes.append(walk.mine)
 
     def _is_worth_it(self, start: int) -> bool:
-        """Tell whether there is enough to win, or a segment to finish that L waits for."""
+        """Tell whether enough can be won, or the copies cursor waits for a segment's end."""
         engine, config = self.engine, self.engine.config
         if not config.cleaning:
             return False
@@ -520,7 +520,7 @@ class Cleaner:
         return words.passes[(words.pass_count - 1) * state.PASS_COLUMNS :][: state.PASS_COLUMNS]
 
     def _is_entered(self, walk: Walk) -> bool:
-        """Tell whether kernels know a pass; no two have the same beginning and S."""
+        """Tell whether kernels know a pass; no two have the same beginning and first slot."""
         mine = [walk.mine.start, walk.mine.first_slot]
         known = self.engine.world.cleaning.pass_count > 0
         return (
@@ -543,7 +543,7 @@ class Cleaner:
         self.segment_count += 1
 
     def _move_floor(self) -> None:
-        """Move F over the oldest passes of which nothing is needed any more."""
+        """Move the floor over the oldest passes of which nothing is needed any more."""
         passes, walk = list(self._passes), self._walk
         mine = None if walk is None else walk.mine
         ended = 0

@@ -3,11 +3,13 @@
 A delete is needed for as long as its timer can still be found. Everything that its timer has in the
 log lies before it, if it was appended since the store was opened: a cancelled timer is never
 appended again. So a pass that comes to the delete has dropped the timer as well, or has left it to
-fire before S, and nothing of the delete has to be copied. A delete of an earlier life is copied: a
-broker, or an older store, rolls by message, so the timer may lie behind it.
+fire before the pass's first slot, and nothing of the delete has to be copied. A delete of an
+earlier life is copied: a broker, or an older store, rolls by message, so the timer may lie behind
+it.
 
-The timer's entry in the cancelled set stays until F is past the delete, because what was left to
-fire has come to its slot only then. If the store is killed before that, the delete is found again.
+The timer's entry in the cancelled set stays until the floor is past the delete, because what was
+left to fire has come to its slot only then. If the store is killed before that, the delete is found
+again.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ def _forget(world: World, targets: Words) -> None:
 
 
 def forget_targets(engine: Engine, targets: Words) -> None:
-    """Let the timers of dropped deletes leave the cancelled set, now that F is past these. O(n)."""
+    """Let the timers of dropped deletes leave the cancelled set: the floor is past these. O(n)."""
     for at in range(0, len(targets), _FORGOTTEN_AT_ONCE):
         _forget(engine.world, targets[at : at + _FORGOTTEN_AT_ONCE])
 

@@ -82,12 +82,12 @@ class UnitRanges:
 
 @dataclass
 class Pass:
-    """Messages from `start` to `stop` that nothing is needed of once R is past `last_slot`."""
+    """Messages from `start` to `stop`; none is needed once the read cursor is past `last_slot`."""
 
     start: int
     stop: int
     last_slot: int  # the latest that what it leaves in place leads to
-    first_slot: int = -1  # S, of one that copies: it stands in `Cleaning.passes` as well
+    first_slot: int = -1  # what leads there or later is copied; also in `Cleaning.passes`
     targets: Words = field(default_factory=lambda: np.zeros(0, np.int64))  # of deletes it dropped
 
 
@@ -128,7 +128,7 @@ class Round:
     ) -> None:
         """Read nothing yet; `read_on` reads so many units at a time."""
         log, linked = engine.timerlog, linked_by_now(engine.world)
-        # What R has passed by then has gone on before `end`.
+        # What the read cursor has passed by then has gone on before `end`.
         self._end, self._read_ms = linked.end, linked.read_slot * engine.precision_ms
         self.engine, self.start, self.stop, self._ranges = engine, start, stop, ranges
         self.is_read = False
@@ -180,7 +180,7 @@ class Walk:
         self.engine, self.mine, self.units, self.at = engine, mine, units, 0
         self._targets, self._read_count = np.full(len(units), NO_TARGET), 0
         self.claimed_slot = engine.world.dequeue_get.claimed_slot
-        """C when it began."""
+        """The claim cursor when it began."""
         self.source = ReadSegments(
             log.folder, "commitlog", log.segment_bytes, engine.disk.at, open_count_max=2
         )

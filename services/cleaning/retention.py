@@ -1,12 +1,12 @@
 """Retention: removes the segments that nobody will need again, the oldest first.
 
-A commit log segment goes when it lies below the durable F, which cleaning moves (`cleaning.py`),
-and below the durable L, from which recovery scans for copies, and if no listing holds it
-(`services/engine/holds.py`). A timer log segment goes when each of
-its units is superseded, its message being below the durable F, or settled, its slot being before
-the durable R; a consume queue segment when the messages of all its entries are gone. Each removal
-is durable before the next, the oldest first, and the commit log's come before those of the queues,
-so a crash at any point leaves a store that only begins somewhat earlier.
+A commit log segment goes when it lies below the durable floor, which cleaning moves
+(`cleaning.py`), and below the durable copies cursor, from which recovery scans for copies, and if
+no listing holds it (`services/engine/holds.py`). A timer log segment goes when each of
+its units is superseded, its message being below the durable floor, or settled, its slot being
+before the durable read cursor; a consume queue segment when the messages of all its entries are
+gone. Each removal is durable before the next, the oldest first, and the commit log's come before
+those of the queues, so a crash at any point leaves a store that only begins somewhat earlier.
 
 A commit log segment that goes becomes the next one if that is of use: as many as are filled within
 three checkpoints, at most four or 512 MiB, none if the store takes half of `max_bytes`. The rules,
@@ -52,7 +52,7 @@ AHEAD_MAX: Final = 4
 """Segments that are kept for use again, at most; of small ones so many bytes."""
 AHEAD_BYTES_MAX: Final = 512 << 20
 _RUNS_MAX: Final = 3
-"""So many runs, a second or two, say how fast segments are filled: R moves once a second."""
+"""So many runs, some two seconds, say how fast segments fill: slots pass once a second."""
 
 
 class Retention:
@@ -188,7 +188,8 @@ class Retention:
             reader = unit_reader(self.engine)
             while number < stop and not self._is_needed(number, floor, read_slot, reader):
                 number += 1
-        self._needed_from = number  # R and F only grow, so those before it are never needed again
+        # Read cursor and floor only grow, so those before it are never needed again.
+        self._needed_from = number
         return number * segment_bytes
 
     def _is_known(self, number: int, floor: int, read_slot: int) -> bool:
@@ -199,7 +200,7 @@ class Retention:
     def _is_needed(
         self, number: int, floor: int, read_slot: int, reader: ReadSegments | PinnedLog
     ) -> bool:
-        """Tell whether a full segment has a unit from F on in a slot from R on.
+        """Tell whether a full segment has a unit from floor and read cursor on.
 
         The one of the latest slot is kept in mind: until it is passed nothing is read again.
         """

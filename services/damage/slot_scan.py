@@ -2,9 +2,10 @@
 
 Each unit leads to the one before it in its slot, so a damaged one hides all those. A claim that
 comes to it leaves the rest of the chain, notes in `NearWheel.cut` below which offset units of the
-slot were not met, and goes on with the next slot. R does not pass a slot that is cut, and from
-there on no plain delete is handed on. A thread that no timer waits for then reads the timer log, a
-copy of nothing that services lock, and claims what it finds, as dequeue-get with its token.
+slot were not met, and goes on with the next slot. The read cursor does not pass a slot that is cut,
+and from there on no plain delete is handed on. A thread that no timer waits for then reads the
+timer log, a copy of nothing that services lock, and claims what it finds, as dequeue-get with its
+token.
 
 The damaged unit stays as it is: the timer index is marked, and the next opening makes it anew.
 """
@@ -63,7 +64,7 @@ def scan_slots(engine: Engine, waits: Callable[[], bool]) -> None:
     `waits` is called when dequeue-get has a need or no room, or somebody plays it; False: give up.
     What was claimed stays claimed, so this can be called again at any time.
     """
-    cuts = _cuts(engine)  # first: R passes none of these before the mark is durable
+    cuts = _cuts(engine)  # first: the read cursor passes none of these before the mark is durable
     while engine.damaged_units:
         engine.damage.note("timerlog", engine.damaged_units.pop(), WRONG_UNIT_REASON)
         engine.wanted.add(TIMERS)

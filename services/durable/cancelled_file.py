@@ -27,7 +27,8 @@ from timerstore.wheel.sets import SET_ENTRY_WORDS
 def write_cancelled(engine: Engine, stamp: Stamp, checkpoint: TimerCheckpoint) -> None:
     """Write the file of a clean close; no service runs any more. Durable on return.
 
-    O(set + units of slots that were claimed). What is held is left out: opening finds it behind L.
+    O(set + units of slots that were claimed). What is held is left out: opening finds it behind the
+    copies cursor.
     """
     if not checkpoint.cancelled_count:
         return
@@ -42,7 +43,7 @@ def write_cancelled(engine: Engine, stamp: Stamp, checkpoint: TimerCheckpoint) -
 
 
 def _passed_targets(engine: Engine, checkpoint: TimerCheckpoint) -> Iterator[Rows]:
-    """Yield the targets of timers' deletes in slots from R on that were claimed: int64[n, 2].
+    """Yield the targets of timers' deletes in slots that are claimed: int64[n, 2].
 
     Some have left the set, because they were passed. The next life reads these slots again, and in
     them what was cancelled. A level's loop does not read its messages again.

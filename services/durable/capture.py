@@ -65,9 +65,9 @@ class Captured(NamedTuple):
     cancelled_count: int
     timerlog_end: int
     commitlog_end: int
-    scan_from: int  # L, as far as this life's copies say
-    floor: int  # F
-    hops_from: int  # T, as far as this life's hops say
+    scan_from: int  # the copies cursor, as far as this life's copies say
+    floor: int
+    hops_from: int  # the hops cursor, as far as this life's hops say
     timerlog_sync: (
         int  # the offset up to which the timer log must be durable before the pages are written
     )

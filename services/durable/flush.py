@@ -56,7 +56,7 @@ _TICK_S: Final = 0.05
 _IDLE_TICK_S: Final = 0.25
 """How often the thread looks up while nothing is appended: an idle store should cost nothing."""
 _READ_SLOT_ALONE_S: Final = 10
-"""How often R is made durable if nothing else moves."""
+"""How often the read cursor is made durable if nothing else moves."""
 
 
 class Flusher:
@@ -75,7 +75,7 @@ class Flusher:
         """Called at the start of a checkpoint, outside all locks: groups write their offsets."""
         self.scrub = Scrub(engine)
         self.on_checkpoint: Callable[[], None] | None = None
-        """Called after each checkpoint: R may have waited for it."""
+        """Called after each checkpoint: the read cursor may have waited for it."""
         self.after: Callable[[], object] | None = None
         """Called after a checkpoint while open, outside all locks: what is not needed goes."""
         self.on_tick: Callable[[], object] | None = None
@@ -311,7 +311,8 @@ class Flusher:
             except StoreAccessError as e:
                 self._fail(e)
                 return
-            # If nothing comes, nothing has to be made ahead; if R waits, it will again.
+            # If nothing comes, nothing has to be made ahead; if the read cursor waits, it will
+            # again.
             wanted, end = self.engine.world.dequeue_put.flush_wanted, self.engine.commitlog.end
             idle, seen_end = end == seen_end and not wanted, end
             nap_s = min(2 * nap_s, _IDLE_TICK_S, interval_s) if idle else tick_s
@@ -365,10 +366,11 @@ class Flusher:
         return self._read_slot_matters(last)
 
     def _read_slot_matters(self, last: TimerCheckpoint) -> bool:
-        """Tell whether R is worth a checkpoint of its own.
+        """Tell whether the read cursor is worth a checkpoint of its own.
 
-        What was stored and fired can go once R is past it. Later R only says how many empty slots
-        recovery need not look at, and an idle store should not touch the disk.
+        What was stored and fired can go once the read cursor is past it. Later it only
+        says how many empty slots recovery need not look at, and an idle store should not touch the
+        disk.
         """
         if self.engine.read_slot == self.engine.world.flush.checkpointed_slot:
             return False

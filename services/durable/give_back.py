@@ -1,8 +1,9 @@
-"""Gives back the memory of the near wheel's places of slots that R has passed.
+"""Gives back the memory of the near wheel's places of slots that the read cursor has passed.
 
 Else the columns of a store that is open for a week would take their whole length. A place is used
-again by the slot that is the columns' length later, as soon as that is claimed. C moves under
-wheel: so whether a place is in use is asked, and its memory is given back, in one hold of it.
+again by the slot that is the columns' length later, as soon as that is claimed. The claim cursor
+moves under wheel: so whether a place is in use is asked, and its memory is given back, in one hold
+of it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from timerstore.wheel.near import PAGE_PLACES, give_back_page, slot_place
 
 @kernel_ahead
 def give_back(world: World, start: int, stop: int) -> int:
-    """Give back the memory of slots in [start, stop), of all which R has passed. Takes wheel.
+    """Give back the memory of slots in [start, stop), all of which were passed. Takes wheel.
 
     Return the slot to go on from next time. O(places): some 10 µs under wheel for each 512.
     """

@@ -161,12 +161,12 @@ class Engine:
         self.use_done(new_table(1), 0)
         self.use_hopped(new_table(1), 0)
         self.hopped_from, self.hopped_until = 0, 0
-        """An earlier life's T, which is kept until R is at that slot."""
+        """An earlier life's hops cursor, which is kept until the read cursor is at that slot."""
         self.keys = KeyFiles(
             *(disk, path, self.queues, self.commitlog, clock), is_used=config.key_index
         )
-        # What an earlier life copied: L stays at `recovered_copy` until R is past each source's
-        # slot, or F past the source.
+        # What an earlier life copied: the copies cursor stays at `recovered_copy` until the read
+        # cursor is past each source's slot, or the floor past the source.
         self.recovered_copy = -1
         self.keeps_mark = False
         """Some of these copies are a broker's and name no source: until they are settled, the next
@@ -233,13 +233,13 @@ class Engine:
 
     @property
     def read_slot(self) -> int:
-        """R."""
+        """The read cursor: all slots before it have fired."""
         return self.world.dequeue_put.passed_slot
 
     def set_cursors(
         self, passed_slot: int, queue_index: int, frontier_ms: int, floor: int = 0
     ) -> None:
-        """Begin at R, Q and F, with nothing claimed. Before any step has run."""
+        """Set the cursors and the floor, with nothing claimed. Before any step has run."""
         world = self.world
         self.move_to(passed_slot, passed_slot)
         with acting_as(ALONE):
@@ -249,9 +249,9 @@ class Engine:
             world.cleaning.timerlog_start = self.timerlog.start
 
     def move_to(self, passed_slot: int, claimed_slot: int) -> None:
-        """Set R, also as checkpointed, and C, with nothing in between. While no step runs.
+        """Set the read cursor, also as checkpointed, and the claim cursor. While no step runs.
 
-        Also how much of what is owed goes before all else.
+        Nothing waits between them. Also how much of what is owed goes before all else.
         """
         world = self.world
         with acting_as(ALONE):
@@ -368,19 +368,19 @@ class Engine:
         self.queues.prepare_ahead()
         self.cancelled.prepare(self.world.fire_lock)
 
-    # --- L, and space
+    # --- copies cursor, hops cursor, space
 
     def scan_from(self, read_slot: int, floor: int, level_offsets: Words, oldest_copy: int) -> int:
-        """Return L: the oldest copy whose source is not settled, of this life or an earlier one."""
+        """Return the copies cursor: the oldest copy, of any life, whose source is not settled."""
         if self.recovered_copy >= 0 and self.is_unsettled(read_slot, floor, level_offsets):
             return min(oldest_copy, self.recovered_copy)
         return oldest_copy
 
     def keep_hops(self, read_slot: int, hops_from: int, claimed_slot: int) -> tuple[int, int]:
-        """Return T with the C of its time: of this life, and of the one before while R is there.
+        """Return the hops cursor with the claim cursor of its time, an earlier life's too.
 
-        A unit does not say from which slot it hopped. So an earlier life's T holds until R has
-        passed all slots that were claimed when it was captured.
+        A unit does not say from which slot it hopped. So an earlier life's hops cursor holds until
+        the read cursor has passed all slots that were claimed when it was captured.
         """
         if read_slot >= self.hopped_until:
             return hops_from, claimed_slot
@@ -392,7 +392,7 @@ class Engine:
         return unsettled or bool((level_offsets <= self.recovered_until_level).any())
 
     def last_recovered_source(self, read_slot: int) -> int:
-        """Return the last message with a copy of an earlier life that R has not passed; or −1."""
+        """Return the last message with a copy of an earlier life that may be met again; or −1."""
         offset, slot = self.recovered_sources.T
         return int(offset[slot >= read_slot].max(initial=-1))
 

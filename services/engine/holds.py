@@ -8,7 +8,7 @@ nothing to give back.
 
 What a later hold keeps begins where retention would remove up to by then, and not where the logs
 begin: else listings that overlap would keep all for ever. For what an instant needs lies behind
-that: no message before the durable F is pending, and no unit before it is needed.
+that: no message before the durable floor is pending, and no unit before it is needed.
 
 A hold that keeps retention from removing something *lapses* at once if the disk, or `max_bytes`, is
 nearly full; and if its reader waits for its own caller, as a listing does between two timers, in

@@ -94,7 +94,7 @@ class DueOrder:
         self._add(instant.messages, instant.due_ms, AT_THE_EARLIEST)
         self._add(unlinked, np.zeros(len(unlinked), np.int64), AT_THE_EARLIEST)
         self._add(*level_messages(engine, instant), OF_LEVEL)
-        self._read_slots()  # R's holds what was overdue when it was linked
+        self._read_slots()  # its first holds what was overdue when it was linked
 
     def next(self, count: int) -> tuple[Places, tuple[int, int]]:
         """Return up to `count` places, and (due time, message) before which none comes later.
@@ -172,7 +172,7 @@ class DueOrder:
             said = units[kept]
             known = np.where(said.due_ms == NOT_SAID, AT_THE_EARLIEST, EXACT)
             # Of a roll it says the slot; of what hopped into its own slot, or a broker linked, that
-            # is its own. Only in R's may be what was overdue by then.
+            # is its own. Only in the read cursor's may be what was overdue by then.
             leads = (said.magic & fmt.UNIT_ROLL != 0) | (said.leads_to > at.read)
             leads &= (known == AT_THE_EARLIEST) & (said.leads_to != NOT_SAID)
             known[leads], said.due_ms[leads] = IN_A_SLOT, said.leads_to[leads] * precision_ms

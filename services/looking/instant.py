@@ -4,8 +4,8 @@ All of it is captured by one kernel, which takes and gives back the locks withou
 Python: the near wheel, what was taken but not appended, the cursors, the cancelled set, the levels'
 offsets, the counts. Only units and messages are read later, because these do not change, and a hold
 keeps them where they are (`services/engine/holds.py`). A listing
-that asked the cancelled set afterwards would show cancelled timers: an entry leaves the set when R
-passes its delete.
+that asked the cancelled set afterwards would show cancelled timers: an entry leaves the set when
+the read cursor passes its delete.
 
 The set is copied, 32 to 64 bytes for each cancelled timer that is still to come; its copy's pages
 are touched before the lock is taken. A journal of what changes while somebody lists would hold the
@@ -228,8 +228,8 @@ def capture_instant(engine: Engine, *, whole: bool = True, due_ms: Words = _NO_T
 
     O(near wheel + cancelled) under all locks, behind them O(pages of the wheel + used slots).
     Without `whole` neither the cancelled set nor the slots are captured. `due_ms`: of the near
-    wheel only what is due at one of these times, or where a slot starts that R has not passed, is
-    wanted; O(times + claimed slots + what was overdue) then, with no order.
+    wheel only what is due at one of these times, or where a slot starts that the read cursor has
+    not passed, is wanted; O(times + claimed slots + what was overdue) then, with no order.
     """
     world, hold, wanted = engine.world, engine.holds.take(), np.unique(due_ms)
     while True:

@@ -51,7 +51,7 @@ def all_units(
 
 
 def live_units(engine: Engine) -> Iterator[Units]:
-    """Yield the units of slots at or after R that are not superseded; overwritten by the next.
+    """Yield the units from the read cursor on that are not superseded; overwritten by the next.
 
     No service runs: they are read through the engine's own maps, few at a time.
     """

@@ -1,4 +1,4 @@
-"""Which sources of copies that an earlier life made are still ahead: L waits for them."""
+"""Which sources of an earlier life's copies are ahead: the copies cursor waits for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from timerstore.wheel.sets import map_get
 def drop_before(
     floor: int, ours: list[Words], brokers: Words, copies: list[Words]
 ) -> tuple[list[Words], Words, list[Words]]:
-    """Leave out copies whose source lies before F: every unit that points there is superseded.
+    """Leave out copies whose source lies before the floor: all units there are superseded.
 
     `ours`, `brokers`: the sources of copies that we made, and that a broker made; `copies`: theirs,
     in that order.
@@ -30,11 +30,10 @@ def drop_before(
 
 
 def learn_sources(engine: Engine) -> None:
-    """Find the slots in which sources wait that are done; until R is past them L stays.
+    """Find the slots in which sources wait that are done.
 
-    O(units) if there are any.
-
-    That may be deletes, whose copies rolled: L stays at these as well.
+    The copies cursor stays until the read cursor is past them. They may be deletes, whose copies
+    rolled: it stays at these as well. O(units) if there are any.
     """
     if not engine.world.done.count:
         return

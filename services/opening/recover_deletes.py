@@ -20,8 +20,9 @@ from timerstore.wheel.cancelled import are_of_level
 def find_cancelled(engine: Engine, level_deletes: list[Words]) -> None:
     """Put the targets of all live deletes into the cancelled set; before any service fires.
 
-    `level_deletes`: what `level_deletes` found from L on. Of a delay level's targets only those are
-    put in that their loops have not passed, because only these take their entries out again.
+    `level_deletes`: what `level_deletes` found from the copies cursor on. Of a delay level's
+    targets only those are put in that their loops have not passed, because only these take their
+    entries out again.
     """
     reading = reading_all(engine)
     for units in live_units(engine):
@@ -56,7 +57,7 @@ def level_deletes(rows: LoggedMessages) -> Words:
 
 
 def _hold(engine: Engine, level_deletes: list[Words]) -> None:
-    """Put in the targets of those deletes whose unit R has passed; L stays at them."""
+    """Put in the targets of deletes that were passed; the copies cursor stays at these deletes."""
     found = np.concatenate([np.zeros((0, 2), np.int64), *level_deletes])
     found = found[still_wait(engine, found[:, 0] & ~fmt.LEVEL_MARK)]
     engine.cancelled.add_held(found[:, 0].copy(), found[:, 1].copy())

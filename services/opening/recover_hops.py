@@ -13,11 +13,12 @@ from timerstore.wheel.sets import map_put_all, new_table
 
 
 def learn_hops(engine: Engine, checkpoint: TimerCheckpoint) -> None:
-    """Read which units count from the checkpoint's T on, so that units before them are passed by.
+    """Read which units count from the hops cursor on, so that units before them are passed by.
 
     A hop's unit counts, and of several plain ones of one message the last: a broker that was
-    killed links some timers again. O(units from T on). Slots before R need not be known: nobody
-    reads their units. If T is lost, or a broker wrote since, all units are read.
+    killed links some timers again. O(units from the hops cursor on). Slots before the read cursor
+    need not be known: nobody reads their units. If the hops cursor is lost, or a broker wrote
+    since, all units are read.
     """
     start, until = checkpoint.hops_from, checkpoint.claimed_slot
     if checkpoint.by_broker:
@@ -32,7 +33,7 @@ def learn_hops(engine: Engine, checkpoint: TimerCheckpoint) -> None:
     messages, offsets, ms, is_hop = np.concatenate(parts, axis=1)
     _, place, counts = np.unique(messages, return_inverse=True, return_counts=True)
     counts_here = (counts[place] > 1) | (is_hop != 0)
-    if checkpoint.by_broker and counts_here.any():  # R must pass each of their slots
+    if checkpoint.by_broker and counts_here.any():  # each of their slots must be passed
         until = int(ms[counts_here].max()) // engine.precision_ms + 1
     engine.hopped_from, engine.hopped_until = start, until
     use_last_units(engine, messages[counts_here], offsets[counts_here])

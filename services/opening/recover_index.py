@@ -21,7 +21,7 @@ LEFT_BEHIND_REASON: Final = "a broker has linked a timer to a slot that it had p
 
 
 def empty_index(engine: Engine, first_index: int, floor: int) -> int:
-    """Forget all units and slots; return Q, the first timer message at or behind F that is kept.
+    """Forget all units and slots; return the queue cursor: the first message from the floor on.
 
     `first_index`: that of the first timer message which was read.
     """
@@ -37,9 +37,9 @@ def empty_index(engine: Engine, first_index: int, floor: int) -> int:
 
 
 def cut_index(engine: Engine, checkpoint: TimerCheckpoint, findings: RecoveryFindings) -> int:
-    """Take slots and units back to the checkpoint; return its Q.
+    """Take slots and units back to the checkpoint; return its queue cursor.
 
-    Units behind it are not replayed: their slots were chosen by an R that is gone.
+    Units behind it are not replayed: their slots were chosen by a read cursor that is gone.
     """
     timerlog, end = engine.timerlog, checkpoint.timerlog_flushed
     timerlog.end = end
@@ -57,11 +57,11 @@ def cut_index(engine: Engine, checkpoint: TimerCheckpoint, findings: RecoveryFin
 def take_brokers_units(
     engine: Engine, checkpoint: TimerCheckpoint, log: ScannedLog, findings: RecoveryFindings
 ) -> int:
-    """Take a broker's units as they are, up to the first bad one; return Q.
+    """Take a broker's units as they are, up to the first bad one; return the queue cursor.
 
     A slot that leads behind that is walked back: what was linked there would be listed of no slot.
     Raises CorruptStoreError if it leads through a bad one, or if the broker has left a timer behind
-    its R.
+    its read cursor.
     """
     copied = np.unique(np.concatenate([*log.origins, log.broker_origins]))
     timerlog = engine.timerlog
@@ -107,7 +107,7 @@ def _find_left_behind(engine: Engine, units: Units, read_ms: int, copied: Words)
 def _revise_slots(
     engine: Engine, units: Units, checkpoint: TimerCheckpoint, findings: RecoveryFindings
 ) -> int:
-    """Have the slots from R on lead to these units; return the last queue index, or −1."""
+    """Have slots from the read cursor on lead to these; return the last queue index, or −1."""
     live = units[units.ms >= checkpoint.read_ms]
     findings.cut_slots += engine.wheel.revise(live, engine.precision_ms)
     there = units[(units.message >= engine.commitlog.start) & (units.magic & fmt.UNIT_HOP == 0)]

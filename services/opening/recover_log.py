@@ -44,7 +44,7 @@ class ScannedLog:
     """What the scan found."""
 
     durable: int = 0  # what was flushed before
-    floor: int = 0  # F
+    floor: int = 0
     end: int = 0
     queue_ends: dict[int, int] = field(default_factory=dict)  # by row: what was flushed before
     last: scan.LoggedMessages | None = None  # the log's last message
@@ -59,7 +59,7 @@ class ScannedLog:
 
 
 class LogScan:
-    """Reads the commit log from L on, or all of it, in chunks of rows."""
+    """Reads the commit log from the copies cursor on, or all of it, in chunks of rows."""
 
     def __init__(
         self,

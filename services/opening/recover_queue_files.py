@@ -27,9 +27,9 @@ def check_queue_files(
 ) -> None:
     """Raise CorruptStoreError if a queue lacks entries of messages that it was written for.
 
-    `durable`: where the flushed part of the commit log ends; `linked`: Q, the timer queue's entries
-    that were flushed; `asked`: rows that are asked about in any case. `is_clean`: we closed the
-    store cleanly, so the counters of topics are whole. O(log) if any is asked about.
+    `durable`: where the flushed part of the commit log ends; `linked`: the queue cursor, the timer
+    queue's entries that were flushed; `asked`: rows that are asked about in any case. `is_clean`:
+    we closed the store cleanly, so the counters of topics are whole. O(log) if any is asked about.
     """
     queues, log = engine.queues, engine.commitlog
     every_row = range(len(queues.files))

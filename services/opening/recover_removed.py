@@ -14,7 +14,7 @@ from timerstore.timelog.bytes.unit import Units
 
 
 def first_kept_index(engine: Engine, queue_index: int) -> tuple[int, int]:
-    """Return Q, moved over entries whose messages are gone, and how many these were."""
+    """Move the queue cursor over entries whose messages are gone; return it and their count."""
     kept = engine.queues.first_kept(0, engine.commitlog.start)
     return max(queue_index, kept), max(0, kept - queue_index)
 

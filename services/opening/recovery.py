@@ -66,7 +66,7 @@ class Recovery:
         self.is_live = self.crashed and not engine.disk.writes  # another process writes to it
         self.is_new = engine.is_new or (self.checkpoint is None and not engine.commitlog.numbers)
         self.log = ScannedLog()
-        self.queue_index = 0  # Q
+        self.queue_index = 0  # the queue cursor
         self.linked_before = 0  # the timer log's end before anything is linked
         self.counts: dict[str, Any] | None = None  # what a clean close stored, if it holds
 
@@ -91,8 +91,8 @@ class Recovery:
 def recover(engine: Engine, now_ms: int) -> RecoveryFindings:
     """Bring the engine into a state from which all services can run.
 
-    O(1) in what is pending after a clean close, else O(commit log behind L + units). Raises
-    CorruptStoreError if the commit log itself has lost files.
+    O(1) in what is pending after a clean close, else O(commit log behind the copies cursor +
+    units). Raises CorruptStoreError if the commit log itself has lost files.
     """
     this = Recovery(engine, now_ms)
     with acting_as(ALONE):
@@ -158,7 +158,7 @@ def _find_who_closed(this: Recovery) -> None:
 
 
 def _scan_the_log(this: Recovery) -> None:
-    """Find the log's end and the copies since L; bring queues and topics' counters in line."""
+    """Find the log's end and its copies; bring queues and topics' counters in line."""
     scan = LogScan(this.engine, this.checkpoint, this.findings, crashed=this.crashed)
     this.findings.restarted_counters = this.engine.counters.damaged_count
     this.recount = scan.recount
@@ -180,7 +180,7 @@ def _cut_the_index(this: Recovery) -> None:
 
 
 def _set_the_cursors(this: Recovery) -> None:
-    """Begin at the checkpoint's R and frontier, F and Q; find each delay level's offset."""
+    """Begin at the checkpoint's cursors, frontier and floor; find each delay level's offset."""
     engine, checkpoint, log = this.engine, this.checkpoint, this.log
     read_slot, frontier_ms = this.now_ms // engine.precision_ms, log.due_max_ms
     if checkpoint is not None:
@@ -211,7 +211,7 @@ def _learn_what_is_done(this: Recovery) -> None:
     engine.use_done(done, len(origins))
 
 
-def _link_from_q(this: Recovery) -> None:
+def _link_from_queue_cursor(this: Recovery) -> None:
     """Play enqueue-get and enqueue-put until each timer message has its unit."""
     engine = this.engine
     engine.prepare_commitlog()
@@ -276,7 +276,7 @@ def _count_again(this: Recovery) -> None:
 
 
 def _settle_the_counts(this: Recovery) -> None:
-    """Now that what a broker removed is counted, F may pass it."""
+    """Now that what a broker removed is counted, the floor may pass it."""
     engine, log = this.engine, this.log
     if log.copies:
         engine.recovered_copy = min(int(part.min()) for part in log.copies)
@@ -354,7 +354,7 @@ OPENING: Final = (
     Step(_set_the_cursors),
     Step(_learn_what_hopped, lambda this: not this.is_empty),
     Step(_learn_what_is_done),
-    Step(_link_from_q),
+    Step(_link_from_queue_cursor),
     Step(_begin_to_write, lambda this: this.engine.disk.writes),
     Step(_look_for_counts),
     Step(_take_the_counts, lambda this: this.counts is not None),

@@ -1,10 +1,10 @@
 """A timer's way from put to fired, service by service.
 
-enqueue_get.py     reads the timer topic's queue, into ring A
+enqueue_get.py     reads the timer topic's queue, into the enqueue ring
 link_units.py      writes a unit, into its slot
 enqueue_put.py     links a unit for each timer into its slot
-jump.py            moves R over slots without units
-dequeue_get.py     takes what is due out of the wheel, into ring C; rolls hop
+jump.py            moves the read cursor over slots without units
+dequeue_get.py     takes what is due out of the wheel, into the dequeue ring; rolls hop
 dequeue_put.py     appends what was taken: it fires
 deliver_levels.py  appends what delay levels hold, when its time has come
 copying.py         what the last two do alike

@@ -12,8 +12,9 @@ appends in between is not delivered early. An offset outside its queue is correc
 end. A copy gets its due time as `TIMER_OUT_MS` and loses `DELAY`. If an append fails, its level
 waits half a precision, then twice as long each time, up to a minute; the others go on.
 
-A cancelled message stays in the cancelled set until its loop drops it. If R passes the slot of its
-delete before, the delete is *held*: L stays there, so that recovery finds it.
+A cancelled message stays in the cancelled set until its loop drops it. If the read cursor passes
+the slot of its delete before, the delete is *held*: the copies cursor stays there, so that recovery
+finds it.
 """
 
 from __future__ import annotations

@@ -4,24 +4,24 @@ Claiming walks slots' chains in the timer log, newest first, into the near wheel
 afterwards comes from enqueue-put as late arrivals. What is met in time goes into the near wheel's
 first ring, with these; what was left, because a page was missing, is owed, and goes into the second
 (`services/world/claims.py`). Taking moves what the clock has reached, in the order of due time, to
-the dequeue-put queue, of the first ring first; a slot's plain deletes follow once it has ended, and
-all timers of it and of the slots before were handed on. The near wheel is its own. It moves
-`claimed_slot`, and R with it over slots without units. After RocketMQ's
-`TimerMessageStore.TimerDequeueGetService`.
+the dequeue ring, of the first ring first; a slot's plain deletes follow once it has ended, and all
+timers of it and of the slots before were handed on. The near wheel is its own. It moves the claim
+cursor, and the read cursor with it over slots without units. After RocketMQ's
+`TimerDequeueGetService`.
 
 How rolls hop (`tests/models/rules_model.py` has each rule with a wrong variant):
 
 - A roll hops while its slot's chain is walked, at any time of the clock; so does a delete, and what
   was cancelled. What is overdue fires from its own slot, so no roll ever waits in the near wheel.
-- Of the units of one message the one linked last counts. The checkpoint holds T, the oldest unit
-  that a hop linked from a slot that R has not passed; opening reads hops from T on.
-- A unit does not say from which slot it hopped. So T of an earlier life stays in each checkpoint
-  until R has passed all that was claimed when that T was captured.
-- A hop's unit is linked in the hold of wheel in which the roll is taken from its slot, so R passes
-  a slot only once every hop from it has its unit.
+- Of the units of one message the one linked last counts. The checkpoint holds the hops cursor: the
+  oldest unit that a hop linked from a slot which was not passed. Opening reads hops from there on.
+- A unit does not say from which slot it hopped. So the hops cursor of an earlier life stays in each
+  checkpoint until the read cursor has passed all that was claimed when it was captured.
+- A hop's unit is linked in the hold of wheel in which the roll is taken from its slot, so the read
+  cursor passes a slot only once every hop from it has its unit.
 - The new slot is behind all that is claimed (`wheel/place.py`). There is always room for it: a
-  window is at least 60 slots shorter than the wheel, and R is never further from its checkpoint
-  than the wheel is long. If it were, the claim would stop and ask for a checkpoint.
+  window is at least 60 slots shorter than the wheel, and the read cursor is never further from its
+  checkpoint than the wheel is long. Else the claim would stop and ask for a checkpoint.
 - A hop reads no message if the unit says in which second its timer is due. A broker's roll, one of
   the year 2106 or later, and one in a store with very short hops do not say it.
 """
@@ -85,7 +85,7 @@ from timerstore.wheel.timerwheel import slot_last
 
 CLAIM_UNITS: Final = 2_048
 """Units that one step walks at most: near is held for tens of microseconds."""
-CLAIM_SLOTS: Final = 256  # that one step claims: so C comes to a clock far ahead in a second
+CLAIM_SLOTS: Final = 256  # that one step claims: it comes to a clock far ahead in a second
 TAKE_COUNT: Final = 1_024
 COLD_COUNT: Final = 256
 """If pages were missing lately, so many wait for theirs before what falls due now, at most."""
@@ -251,9 +251,9 @@ def _is_in_memory(world: World, buf: Bytes, at: int) -> bool:
 
 @inlined
 def claim(world: World, last: int, now_ms: int, ready: int, is_cold: bool) -> int:
-    """Move C, and walk the front's chains into the first ring; what rolls hops on. Count the work.
+    """Move the claim cursor up to the slot `last`; return the work done.
 
-    Up to the slot `last`. `ready`: units whose pages are in memory.
+    The front walks chains into the first ring; rolls hop on. `ready`: units that are in memory.
     """
     get, near, precision, done = world.dequeue_get, world.near, world.settings.precision_ms, 0
     last = min(last, get.claimed_slot + CLAIM_SLOTS - 1)
@@ -265,8 +265,8 @@ def claim(world: World, last: int, now_ms: int, ready: int, is_cold: bool) -> in
             place = slot_place(near, slot)
             if ring_count(near, FRONT) == 0:
                 get.emptied_ms[FRONT] = max(get.emptied_ms[FRONT], slot * precision)
-            # Its head is read and C moves as one: what enqueue-put links before is in the chain,
-            # and what it links afterwards comes as a late arrival.
+            # Its head is read and the claim cursor moves as one: what enqueue-put links before is
+            # in the chain, and what it links afterwards comes as a late arrival.
             lock_acquire(world.wheel_lock)
             near_begin_slot(near, slot, slot_last(world.wheel, slot), world.timerlog.end)
             in_time = now_ms // precision <= slot < ring_stop(world, FRONT)
@@ -346,7 +346,7 @@ def _look_at_unit(world: World, buf: Bytes, at: int, slot: int, offset: int) -> 
     message = get_i64(buf, at + fmt.UNIT_MESSAGE_AT)
     lead = leads_to(buf, at, precision, world.settings.hop_slots * precision)
     # Asked first: its message may be gone. A source that an earlier life copied is not counted:
-    # L is kept back for it otherwise.
+    # The copies cursor is kept back for it otherwise.
     if is_superseded(world, message, lead, offset) or find_in(world.done, message) >= 0:
         return _OVER
     if lead == NOT_SAID and world.cleaning.pass_count > 0:
@@ -483,7 +483,7 @@ def hop(world: World, slot: int, offset: int, now_ms: int) -> int:
         to = slot  # damaged, or a broker's that leads nowhere: it is named, or fires, from here
     elif not has_unit_room(world, mine):
         return NO_DUE
-    if hops > 0 and to < claimed:  # the ring has no room ahead: R's checkpoint makes it
+    if hops > 0 and to < claimed:  # the ring has no room ahead: a checkpoint makes it
         publish(world.dequeue_put, "flush_wanted", 1)
         mine.need = needs.FLUSHED
         return NO_DUE
@@ -585,7 +585,7 @@ def _hand_on_deletes(world: World, now_ms: int) -> int:
     """Hand on the plain deletes of slots that have ended and hold no timer any more, nor before."""
     near, handed = world.near, 0
     stop = min(world.dequeue_get.walked_slot, now_ms // world.settings.precision_ms)
-    # An old R is as good: of slots that were passed since there are none.
+    # An old read cursor is as good: of slots that were passed since there are none.
     for slot in range(observe(world.dequeue_put, "passed_slot"), stop):
         place = slot_place(near, slot)
         if near.waiting[place] != 0:

@@ -70,7 +70,7 @@ _FORGET: Final = -4
 
 @inlined
 def dequeue_put(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
-    """Append a batch, then move R; return the work done. Takes fire, then wheel. O(bytes).
+    """Append a batch, move the read cursor; return the work done. Takes fire, wheel. O(bytes).
 
     `is_timed`: count what reading messages takes. `clock`: scratch of this thread.
     """
@@ -228,12 +228,12 @@ def _settle(world: World, head: int, seen: int, appended: int) -> int:
     return done
 
 
-# --- moving R
+# --- moving the read cursor
 
 
 @inlined
 def _pass_slots(world: World, now_ms: int) -> int:
-    """Move R over slots that have ended and hold nothing more to do; count them."""
+    """Move the read cursor over slots that have ended and hold nothing more to do; count them."""
     passed = 0
     while passed < PASS_SLOTS and _is_passable(world, now_ms):  # a look without the lock
         lock_acquire(world.wheel_lock)
@@ -249,7 +249,7 @@ def _pass_slots(world: World, now_ms: int) -> int:
 
 @inlined
 def has_passable(world: World, now_ms: int) -> bool:
-    """Tell whether R's slot may be passed, or waits for a checkpoint unasked for.
+    """Tell whether the read cursor's slot may be passed, or waits for a checkpoint unasked for.
 
     As anyone can see without a lock.
     """
@@ -259,9 +259,9 @@ def has_passable(world: World, now_ms: int) -> bool:
 
 @inlined
 def _is_passable(world: World, now_ms: int) -> bool:
-    """Tell whether R's slot can be passed; rely on it only under wheel.
+    """Tell whether the read cursor's slot can be passed; rely on it only under wheel.
 
-    If only the durable R is in the way, a checkpoint is asked for.
+    If only the durable read cursor is in the way, a checkpoint is asked for.
     """
     if not _is_settled(world, now_ms):
         return False
@@ -274,14 +274,14 @@ def _is_passable(world: World, now_ms: int) -> bool:
 
 @inlined
 def _is_near(world: World) -> bool:
-    """Tell whether R is less than the wheel's length ahead of the durable R."""
+    """Tell whether the read cursor is within the wheel's length of the durable one."""
     durable = observe(world.flush, "checkpointed_slot")
     return observe(world.dequeue_put, "passed_slot") < durable + world.settings.slot_count
 
 
 @inlined
 def _is_settled(world: World, now_ms: int) -> bool:
-    """Tell whether R's slot has ended, owes nothing, and all that came into it is done with."""
+    """Tell whether the read cursor's slot has ended, owes nothing, and all in it is settled."""
     slot, near = observe(world.dequeue_put, "passed_slot"), world.near
     walked = observe(world.dequeue_get, "walked_slot")
     if now_ms // world.settings.precision_ms <= slot or walked <= slot:

@@ -50,7 +50,7 @@ def enqueue_put(world: World, now_ms: int) -> int:
     head = ring.ends.head
     count = min(waiting_count(ring.ends), BATCH_COUNT)
     done = 0
-    lock_acquire(world.wheel_lock)  # R and C stay as they are meanwhile
+    lock_acquire(world.wheel_lock)  # read cursor and claim cursor stay as they are meanwhile
     while done < count:
         if done & (LOCKED_COUNT - 1) == LOCKED_COUNT - 1:
             lock_release(world.wheel_lock)
@@ -104,8 +104,8 @@ def _link(world: World, at: int, now_ms: int) -> bool:
     late = slot < world.dequeue_get.claimed_slot and copy < 0
     if late:
         world.near.late[slot_place(world.near, slot)] += 1
-    # First Q, then ring B: were it the other way round, a timer could fire whose entry still seems
-    # to have no unit, and cancel would say that it did not.
+    # First the queue cursor, then the late ring: were it the other way round, a timer could fire
+    # whose entry still seems to have no unit, and cancel would say that it did not.
     publish(world.enqueue_put, "linked_index", world.enqueue_put.linked_index + 1)
     if late:
         _hand_on_late(world, slot, unit.magic, message, size, due_ms)

@@ -1,4 +1,4 @@
-"""R's jump: time costs what is due in it, not the slots that pass.
+"""The read cursor's jump: time costs what is due in it, not the slots that pass.
 
 `tests/models/jump_model.py` has each rule with a wrong variant.
 """
@@ -16,20 +16,21 @@ from timerstore.services.world.world import World
 from timerstore.wheel.timerwheel import next_used_slot
 
 JUMP_SLOTS: Final = 1 << 20
-"""Slots over which R goes at once at most: wheel is held for some 10 µs."""
+"""Slots over which the read cursor goes at once at most: wheel is held for some 10 µs."""
 
 
 @inlined
 def jump(world: World, now_ms: int) -> int:
-    """Move R and C together over slots without units; return 1 if it did. Takes near and wheel.
+    """Move read cursor and claim cursor together over slots without units; return 1 if it did.
 
-    Where all that is claimed was passed, nothing waits but in slots from C on. What is linked
-    afterwards comes into a slot that is not passed, as ever. O(pages of the wheel), JUMP_SLOTS at
-    the most.
+    Takes near and wheel.     Where all that is claimed was passed, nothing waits but in slots from
+    the claim cursor on. What is linked afterwards comes into a slot that is not passed, as ever.
+    O(pages of the wheel), JUMP_SLOTS at the most.
     """
     get, put, precision = world.dequeue_get, world.dequeue_put, world.settings.precision_ms
     slot, stop = get.claimed_slot, now_ms // precision
-    # Only this service moves C, and R stays behind it: so what is seen here stays.
+    # Only this service moves the claim cursor, and the read cursor stays behind it: so what is seen
+    # here stays.
     if observe(put, "passed_slot") != slot or slot >= stop:
         return 0
     stop = min(stop, slot + JUMP_SLOTS)

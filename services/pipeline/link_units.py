@@ -49,7 +49,7 @@ def unit_in_slot(
         magic |= fmt.UNIT_ROLL
         unit_ms -= hops * settings.hop_slots * precision
     if unit_ms // precision != slot:
-        unit_ms = slot * precision  # its own slot was passed, or R's stands in for it
+        unit_ms = slot * precision  # its own slot was passed, or the read cursor's stands in for it
     if timer.is_delete:
         magic |= fmt.UNIT_DELETE
     return NewUnit(

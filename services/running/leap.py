@@ -1,7 +1,7 @@
-"""R's leap: if no timer waits, R goes to the clock at once.
+"""The read cursor's leap: if no timer waits, it goes to the clock at once.
 
-Otherwise R jumps over slots without units, and after each turn of half the ring it waits for a
-checkpoint. For a wheel of 64 slots, ten days of seconds are 13,500 checkpoints.
+Otherwise the read cursor jumps over slots without units, and after each turn of half the ring it
+waits for a checkpoint. For a wheel of 64 slots, ten days of seconds are 13,500 checkpoints.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from timerstore.wheel.timerwheel import is_used_from
 
 
 def leap(engine: Engine, now_ms: int) -> bool:
-    """Move R and C to the slot of `now_ms`, if nothing is pending and the wheel is empty.
+    """Move read cursor and claim cursor to the slot of `now_ms`, if nothing is pending.
 
-    False, with nothing changed, if anything waits, or if R is less than the wheel's length behind.
-    While no step runs. O(pages of the wheel).
+    False, with nothing changed, if anything waits, or if the read cursor is less than the wheel's
+    length behind. While no step runs. O(pages of the wheel).
 
-    The checkpointed R of the world goes along, although the durable one stays behind until the
-    next checkpoint. It is there to keep units that a crash would need from being overwritten, and
-    an empty wheel has none. If the process ends before that checkpoint, all that was linked since
-    is linked again, from the durable Q on.
+    The checkpointed read cursor of the world goes along, although the durable one stays behind
+    until the next checkpoint. It is there to keep units that a crash would need from being
+    overwritten, and an empty wheel has none. If the process ends before that checkpoint, all that
+    was linked since is linked again, from the durable queue cursor on.
     """
     slot = now_ms // engine.precision_ms
     with engine.locks.guard():
         if slot < engine.read_slot + engine.config.wheel_slot_count or _waits(engine):
             return False
         with acting_as(ALONE):
-            engine.world.dequeue_put.flush_wanted = 0  # R waits for no checkpoint any more
-        # R's slot is claimed: a cancel looks for what is overdue among what was claimed.
+            engine.world.dequeue_put.flush_wanted = 0  # it waits for no checkpoint any more
+        # Its slot is claimed: a cancel looks for what is overdue among what was claimed.
         engine.move_to(slot, slot + 1)
     return True
 

@@ -187,7 +187,7 @@ def next_step_of(world: World, own: int, service: int, done: int, now_ms: int, c
         _wake_all(world.putters, clock)  # half of what may wait was read
     _wake_who_waits_for_room(world, service, clock)
     if service == DEQUEUE_PUT and can_claim(world, now_ms):
-        _wake(world, DEQUEUE_GET, clock)  # R has moved, so that it can go on
+        _wake(world, DEQUEUE_GET, clock)  # the read cursor has moved, so that it can go on
     if service == DEQUEUE_GET and service != own:  # its thread sleeps for what it knew before
         if observe(stepped, "sleeping_until_ms") > now_ms:
             event_ms = _event_ms(world, DEQUEUE_GET, now_ms)
@@ -204,7 +204,7 @@ def next_step_of(world: World, own: int, service: int, done: int, now_ms: int, c
         return own
     waiting = _input_count(world, following)
     if following == DEQUEUE_PUT and has_passable(world, now_ms):
-        waiting += 1  # R is behind the clock, and its slot was walked now
+        waiting += 1  # the read cursor is behind the clock, and its slot was walked now
     if waiting > 0:
         few = waiting < HAND_OVER_COUNT
         if idle and few and observe(service_of(world, following), "sleeping_until_ms") != 0:
@@ -312,7 +312,7 @@ def _sleep(world: World, own: int, now_ms: int, clock: Words) -> None:
     if own == DEQUEUE_PUT and has_passable(world, now_ms):
         waits = False
     if own == DEQUEUE_GET and not blocked and can_claim(world, now_ms):
-        waits = False  # R has moved while it stepped
+        waits = False  # the read cursor has moved while it stepped
     if own == DEQUEUE_GET and near_room(world.near) <= 0:
         waits = True  # what it holds makes room once it is due, and nobody else
     stopped = observe(world.callers, "stop") != 0 or observe(me, "need") != NOTHING
@@ -341,7 +341,7 @@ def _event_ms(world: World, service: int, now_ms: int) -> int:
         event_ms = _near_event_ms(world, now_ms, event_ms)
         lock_release(world.near_lock)
         begins_ms = (world.dequeue_get.claimed_slot - LEAD) * precision
-        if begins_ms > now_ms:  # else it waits for R
+        if begins_ms > now_ms:  # else it waits for the read cursor
             event_ms = min(event_ms, begins_ms)
     elif service == DELIVER_LEVELS:
         event_ms = _levels_event_ms(world, now_ms, event_ms)
@@ -384,7 +384,7 @@ def _next_event_ms(world: World, now_ms: int, stop_ms: int) -> int:
     last_slot = stop_ms // precision + 1 + LEAD
     claimed = world.dequeue_get.claimed_slot
     limit = observe(world.dequeue_put, "passed_slot") + reach_slots(world)
-    if claimed < limit or now_ms >= world.callers.fire_from_ms:  # else R does not move
+    if claimed < limit or now_ms >= world.callers.fire_from_ms:  # else nothing is passed
         slot = next_used_slot(world.wheel, claimed, last_slot)
         stop_ms = min(stop_ms, (slot - LEAD) * precision)
     return max(now_ms + 1, stop_ms)

@@ -1,14 +1,14 @@
 """How far slots are claimed, and what of them is owed.
 
-    R ──────────────────────────────────────────► C    the clock + LEAD
+    read cursor ────────────────────────────────► claim cursor: the clock + LEAD
     │ passed up to here │ walked │ owes │ walked … │ not claimed yet
                                  owed_slot
 
-C goes with the clock. What is linked into a claimed slot is a late arrival, which waits for nothing
-but its time. What was linked before, the slot's chain, is walked by one of two:
+The claim cursor goes with the clock. What is linked into a claimed slot is a late arrival, which
+waits for nothing but its time. What was linked before, the slot's chain, is walked by one of two:
 
-- the front, up to C, if the slot had not ended when it was claimed. If the page of a unit is
-  missing, or of its message, it leaves the rest as it is, and goes on with the next slot;
+- the front, up to the claim cursor, if the slot had not ended when it was claimed. If the page of a
+  unit is missing, or of its message, it leaves the rest as it is, and goes on with the next slot;
 - what it has left is *owed*, and walked by a second cursor, the oldest slot first, which waits for
   pages. So is a slot that had ended when it was claimed, after a stop above all.
 
@@ -16,8 +16,8 @@ What the front has met, and late arrivals, go before what was owed, each in the 
 But after a short stop nothing changes its order: FIRST_COUNT units of what is owed, walked or
 handed on, go before what is due later, unless pages are missing.
 
-R passes a slot that owes nothing, whose units are all settled. C is half the wheel ahead of R at
-most: after a longer stop what is overdue goes first.
+The read cursor passes a slot that owes nothing, whose units are all settled. The claim cursor is
+half the wheel ahead of it at most: after a longer stop what is overdue goes first.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def owed_stop(world: World) -> int:
 def claim_last(world: World, now_ms: int) -> int:
     """Return the last slot that is claimed in this step.
 
-    While nothing waits, C stays within SPAN slots of R: R comes up to it, and both jump over slots
-    without units.
+    While nothing waits, the claim cursor stays within SPAN slots of the read cursor: that comes up
+    to it, and both jump over slots without units.
     """
     get, last = world.dequeue_get, claim_limit(world, now_ms)
     claimed, stop = observe(get, "claimed_slot"), observe(world.dequeue_put, "passed_slot") + SPAN

@@ -1,18 +1,18 @@
 """The floor: which units are superseded, so that nobody reads their messages any more.
 
-F, the floor, is a commit log offset: every unit whose message lies before it is superseded, in any
-slot. Above it a *pass* of cleaning supersedes units piece by piece: those of its range
-whose message lies before its cursor and which lead to its S or later (`cleaning.py`). It asks where
-a unit leads to, which is the same for all units of one message, and not where it waits: a roll
-waits in many slots. Of the units of one message the last one counts: what an earlier life's hops
-linked later supersedes those before (`World.hopped`). The commit
-log segments below the durable F go, and timer log segments with them; so a chain is walked until
-NO_UNIT, or until it leads to before the timer log's start, and a unit is asked whether it is
-superseded before its message is read.
+It is a commit log offset: every unit whose message lies before it is superseded, in any slot.
+Above it a *pass* of cleaning supersedes units piece by piece: those of its range whose
+message lies before its cursor and which lead to its first slot or later (`cleaning.py`). It asks
+where a unit leads to, which is the same for all units of one message, and not where it waits: a
+roll waits in many slots. Of the units of one message the last one counts: what an earlier life's
+hops linked later supersedes those before (`World.hopped`). The commit log segments below the
+durable floor go, and timer log segments with them; so a chain is walked until NO_UNIT, or until it
+leads to before the timer log's start, and a unit is asked whether it is superseded before its
+message is read.
 
-A pass begins and ends, and F moves, under fire, near and wheel; a cursor moves under fire and
-wheel, together with the append of the copies behind it, and only while no slot from S on is
-claimed. So dequeue-get may ask under only near, Python under all three.
+A pass begins and ends, and the floor moves, under fire, near and wheel; a cursor moves under fire
+and wheel, together with the append of the copies behind it, and only while no slot from its first
+one on is claimed. So dequeue-get may ask under only near, Python under all three.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Floor:
     """F and the passes as they were at one moment, for code that looks at many units."""
 
     def __init__(self, offset: int, passes: Words, hopped: OffsetMap) -> None:
-        """Keep F, the passes, int64[n, PASS_COLUMNS], and the last units by hops."""
+        """Keep the floor, the passes, int64[n, PASS_COLUMNS], and the last units by hops."""
         self.offset, self.passes, self._hopped = offset, passes, hopped
 
     def superseded(self, units: Units) -> Flags:
@@ -97,7 +97,7 @@ class Floor:
 
 
 def read_floor(world: World) -> Floor:
-    """Return F and the passes; under all locks of the services, or if nobody cleans."""
+    """Return the floor and the passes; under all locks of the services, or if nobody cleans."""
     cleaning, count = world.cleaning, world.cleaning.pass_count
     passes = cleaning.passes[: count * PASS_COLUMNS].reshape(count, PASS_COLUMNS).copy()
     return Floor(cleaning.floor, passes, world.hopped)

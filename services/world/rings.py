@@ -32,7 +32,7 @@ class Ends:
 
 @record
 class EnqueueRing:
-    """Queue A, from enqueue-get to enqueue-put: int64[RING_COUNT] each."""
+    """The enqueue ring, from enqueue-get to enqueue-put: int64[RING_COUNT] each."""
 
     ends: Ends
     out_ms: Words  # TIMER_OUT_MS: the unit's time
@@ -47,7 +47,7 @@ class EnqueueRing:
 
 @record
 class LateRing:
-    """Queue B, from enqueue-put to dequeue-get: units that were linked into a claimed slot."""
+    """The late ring, from enqueue-put to dequeue-get: units linked into a claimed slot."""
 
     ends: Ends
     slot: Words
@@ -59,7 +59,7 @@ class LateRing:
 
 @record
 class DequeueRing:
-    """Queue C, from dequeue-get to dequeue-put."""
+    """The dequeue ring, from dequeue-get to dequeue-put."""
 
     ends: Ends
     message: Words
@@ -85,17 +85,17 @@ def waiting_places(ends: Ends) -> Words:
 
 
 def new_enqueue_ring() -> EnqueueRing:
-    """Return queue A with nothing in it."""
+    """Return the enqueue ring with nothing in it."""
     return EnqueueRing(own(Ends(), ENQUEUE_GET, ENQUEUE_PUT), *_columns(8))
 
 
 def new_late_ring() -> LateRing:
-    """Return queue B with nothing in it."""
+    """Return the late ring with nothing in it."""
     return LateRing(own(Ends(), ENQUEUE_PUT, DEQUEUE_GET), *_columns(5))
 
 
 def new_dequeue_ring() -> DequeueRing:
-    """Return queue C with nothing in it."""
+    """Return the dequeue ring with nothing in it."""
     return DequeueRing(own(Ends(), DEQUEUE_GET, DEQUEUE_PUT), *_columns(3))
 
 

@@ -7,14 +7,14 @@ all three to look for a timer that may have been taken):
 
 - *fire*: dequeue-put, deliver-levels, cancel: the cancelled set, the frontier, levels' offsets;
 - *near*: dequeue-get: the near wheel;
-- *wheel*: enqueue-put, and the code that moves C or R: units, slots, C, R.
+- *wheel*: enqueue-put, and the code that moves a cursor: units, slots, claim cursor, read cursor.
 
 | who | its record | lock | writes besides |
 |---|---|---|---|
-| enqueue-get | `EnqueueGet` | none | ring A's tail |
-| enqueue-put | `EnqueuePut` | wheel | units, slots, timer log's end, `near.late`, ring B's tail |
-| dequeue-get | `DequeueGet` | near; wheel for C | near wheel, `near.chain`, ring C; R at C |
-| dequeue-put | `DequeuePut` | fire; for R wheel alone | `near.settled`, `near.first_copy`, … |
+| enqueue-get | `EnqueueGet` | none | the enqueue ring's tail |
+| enqueue-put | `EnqueuePut` | wheel | units, slots, log's end, `near.late`, late ring's tail |
+| dequeue-get | `DequeueGet` | near; wheel to claim | near wheel, `near.chain`, dequeue ring |
+| dequeue-put | `DequeuePut` | fire; wheel to pass slots | `near.settled`, `near.first_copy`, … |
 | deliver-levels | `DeliverLevels` | fire | the levels' offsets and words |
 | whoever cancels | | fire | |
 | the three above | `CancelledSet` (wheel/cancelled.py) | fire | the set's table |
@@ -23,8 +23,8 @@ all three to look for a timer that may have been taken):
 | prefetch | `Prefetch` | none | |
 | who calls the store | `Callers` | none | |
 
-Before any service runs, recovery writes them all. Who scans for what damage hides plays dequeue-get
-with its token, see slot_scan.py.
+Dequeue-get also moves the read cursor where it jumps. Before any service runs, recovery writes all.
+Who scans for what damage hides plays dequeue-get with its token, see slot_scan.py.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ PASS_COUNT_MAX: Final = 64
 # Columns of a pass of cleaning.
 PASS_START: Final = 0  # of the messages that it looks at
 PASS_CURSOR: Final = 1  # those before it were looked at
-PASS_FIRST_SLOT: Final = 2  # S: units of slots before it are left in place
+PASS_FIRST_SLOT: Final = 2  # units of slots before it are left in place
 PASS_FIRST_COPY: Final = 3  # the offset of its first copy, NO_COPY if there is none
 PASS_COLUMNS: Final = 4
 
@@ -149,7 +149,7 @@ class EnqueuePut:
     """Enqueue-put's own, under wheel."""
 
     thread: ServiceThread
-    linked_index: int = 0  # Q: timer queue entries before it have their unit
+    linked_index: int = 0  # the queue cursor: timer queue entries before it have their unit
     linked_count: int = 0
     linked_bytes: int = 0  # of their messages
     collision_count: int = 0  # slots that were needed twice: must stay 0
@@ -162,8 +162,8 @@ class DequeueGet:
     thread: ServiceThread
     pages: Bytes  # scratch
     emptied_ms: Words  # int64[2]: the buckets of each ring before it are empty
-    claimed_slot: int = 0  # C: slots in [R, C) are claimed. Under wheel too
-    is_walking: int = 0  # 1: the front goes on with the chain of the slot before C
+    claimed_slot: int = 0  # the claim cursor: the first slot not claimed. Under wheel too
+    is_walking: int = 0  # 1: the front goes on with the chain of the slot before the claim cursor
     owed_slot: int = 0  # slots before it owe nothing
     walked_slot: int = 0  # slots before it were walked whole: none is cut either
     first_count: int = 0  # work for what is owed that is still done before all else
@@ -187,12 +187,12 @@ class DequeuePut:
 
     thread: ServiceThread
     counts: CopyCounts
-    passed_slot: int = 0  # R: all slots before it are fired; never falls. Under wheel
+    passed_slot: int = 0  # the read cursor: all slots before it are fired; never falls. Under wheel
     frontier_ms: int = 0  # no timer due later than this was ever fired or dropped
     settled_bytes: int = 0  # of the messages of all units that are done with
-    # R waits for a newer checkpoint. Cleared by flush
+    # The read cursor waits for a newer checkpoint. Cleared by flush
     flush_wanted: Annotated[int, LINE, SHARED] = 0
-    asked_tail: int = 0  # ring C's messages before it were asked for
+    asked_tail: int = 0  # the dequeue ring's messages before it were asked for
 
 
 @record
@@ -224,7 +224,7 @@ class Wakeups:
 class Flush:
     """Flush's own."""
 
-    checkpointed_slot: int = 0  # R of the last durable checkpoint
+    checkpointed_slot: int = 0  # the read cursor of the last durable checkpoint
 
 
 @record
@@ -262,7 +262,7 @@ class Cleaning:
     thread: ServiceThread
     passes: Words  # int64[PASS_COUNT_MAX * PASS_COLUMNS]
     pass_count: int = 0
-    floor: int = 0  # F: units whose message lies before it are superseded
+    floor: int = 0  # units whose message lies before it are superseded
     timerlog_start: int = 0  # units before it were removed: chains end there
     copied_count: int = 0
     copied_bytes: int = 0

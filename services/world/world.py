@@ -2,10 +2,10 @@
 
 Four of the services form a pipeline, the fifth stands beside it. Each has a thread of its own:
 
-    timer topic's queue → enqueue-get → [A] → enqueue-put → timer log + wheel
-                                                  └ late arrivals [B] ┐
-    wheel → dequeue-get → near wheel ←────────────────────────────────┘
-            dequeue-get → [C] → dequeue-put → commit log
+    timer topic's queue → enqueue-get → [enqueue ring] → enqueue-put → timer log + wheel
+                                            late arrivals [late ring] ┘
+    wheel → dequeue-get → near wheel ← [late ring]
+            dequeue-get → [dequeue ring] → dequeue-put → commit log
     queues of the delay levels → deliver-levels → commit log
 
 The queues between them are rings, see `rings.py`. A full one makes its producer stop; that is the

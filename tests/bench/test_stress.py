@@ -206,7 +206,7 @@ def test_a_lost_timer_is_named_while_others_come(
             time.sleep(0.01)
             if load.FEW in judged:
                 break
-            assert time.monotonic() < until_s, "R, or what is acknowledged, does not go on"
+            assert time.monotonic() < until_s, "slots, or acknowledgements, do not go on"
     assert judge.blamed(ledger, killed=False) == (
         [f"1 timers were put and never came{FIRST} 255"] if fault else []
     )

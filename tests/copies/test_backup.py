@@ -507,7 +507,7 @@ def test_killed_in_the_middle_beside_a_busy_owner(tmp_path: Path) -> None:
 def test_one_damaged_message_of_a_restored_store_is_all_that_is_named(
     kept: Kept, number: int, at: int
 ) -> None:
-    """What was fired since the point's cursors waits in R's slot, which only its copies explain."""
+    """What fired since the point's cursors waits in the first slot, which only copies explain."""
     kept.clock.advance(timedelta(milliseconds=AHEAD_MS + 6))
     assert len(list(kept.store.consume("t", group="g", timeout=0))) == 9
     at_ms = kept.clock.now_ms

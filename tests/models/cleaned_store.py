@@ -3,49 +3,52 @@
 The rules, beyond those of `rules_model.py`. All but "remove" happen in bounded steps under locks.
 
 to      Where a message leads: the own slot of its timer, which a roll's unit says as well; where
-        R stood in for that, the unit's slot. So all units of one message say the same, wherever
-        they wait, and a pass needs not know how far its timers have hopped.
-live    What waits is told by units: a message that has one, in a slot R has not passed, and no
-        copy that recovery found. A round of passes lists them once, from the whole timer log; what
-        leads to a slot from a later pass's S on still waits then. It cannot be told by messages
-        alone: of what a broker, or an older store, rolled away, nothing but the slots says so.
+        the read cursor stood in for that, the unit's slot. So all units of one message say the
+        same, wherever they wait, and a pass needs not know how far its timers have hopped.
+live    What waits is told by units: a message that has one, in a slot the read cursor has not
+        passed, and no copy that recovery found. A round of passes lists them once, from the whole
+        timer log; what leads to a slot from a later pass's first slot on still waits then. It
+        cannot be told by messages alone: of what a broker, or an older store, rolled away, nothing
+        but the slots says so.
 pass    The oldest segment [lo, hi): full, below the first message without a unit, below what must
-        stay (here: fired messages not consumed). S = max(C, latest slot fired + 1) + margin is
-        fixed when the pass begins. Its live messages are looked at in order. One that leads to a
-        slot >= S: a timer in the cancelled set is dropped, and a delete that was appended since
-        the store was opened. Everything else is appended again, all properties kept, TIMER_ORIGIN =
-        its source's offset. What leads to a slot < S stays, hops and fires from its place. The
-        cursor moves in the same step.
+        stay (here: fired messages not consumed). Its first slot, max(claim cursor, latest slot
+        fired + 1) + margin, is fixed when the pass begins. Its live messages are looked at in
+        order. One that leads to a slot >= the first slot: a timer in the cancelled set is dropped,
+        and a delete that was appended since the store was opened. Everything else is appended
+        again, all properties kept, TIMER_ORIGIN = its source's offset. What leads to a slot < the
+        first slot stays, hops and fires from its place. The cursor moves in the same step.
 delete  Its timer lies before it, so the passes have dropped the timer as well, or left it to fire.
-        The entry in the cancelled set stays until F is past the delete: only then has what was left
-        come to its slot. A delete of an earlier life is copied: a broker, or an older store, rolls
-        by message, so the timer may lie behind it.
-cut     If a timer of a slot >= S was fired before the cursor has reached hi, as a far roll is
-        after a jump of the clock, the pass ends at the cursor, and another one begins there with a
-        new S. (That C has come past S meanwhile does no harm.) Each keeps (lo, hi, S, offset of its
-        first copy) in memory.
-gone    A unit is superseded if its message is before F; or in a pass, before its cursor, and leads
-        to that pass's S or later; or recovery found its copy; or its message has a later unit.
-        Asked before the message is read, and again, by who appends or links, of what was taken: a
-        hop or a fire that was under way when a pass came by is dropped. A walk of a chain stops at
-        a unit before the timer log's start.
+        The entry in the cancelled set stays until the floor is past the delete: only then has what
+        was left come to its slot. A delete of an earlier life is copied: a broker, or an older
+        store, rolls by message, so the timer may lie behind it.
+cut     If a timer of a slot >= the first slot was fired before the cursor has reached hi, as a far
+        roll is after a jump of the clock, the pass ends at the cursor, and another one begins there
+        with a new first slot. (That the claim cursor has come past the first slot meanwhile does no
+        harm.) Each keeps (lo, hi, first slot, offset of its first copy) in memory.
+gone    A unit is superseded if its message is before the floor; or in a pass, before its cursor,
+        and leads to that pass's first slot or later; or recovery found its copy; or its message has
+        a later unit. Asked before the message is read, and again, by who appends or links, of what
+        was taken: a hop or a fire that was under way when a pass came by is dropped. A walk of a
+        chain stops at a unit before the timer log's start.
 queue   Copies get their units through the timer topic's queue like any other, by the usual rules.
-floor   F moves to the oldest pass's hi once R is past the latest slot that what it left leads to:
-        that has fired or been dropped.
-L       A copy whose source is before the captured F does not count; that of a pass F has not
-        passed does.
-flush   R, Q, C, L, F, T, the timer log's end, the groups' offsets are captured at one moment; the
-        log is synced, queues, timer log, wheel, then the checkpoint that holds them.
-remove  Only below the durable F, the oldest first, and what no listing holds (`listings.py`). A
-        timer log segment goes if each unit's message is before the durable F or its slot before the
-        durable R: a hop's unit is needed as the first one is, and the first one no more once its
-        timer has hopped.
-rebuild The timer log and the wheel are lost, or the checkpoint too: every message from F on that
-        has no copy is linked anew, its hops are forgotten, and copies are looked for from the log's
-        start.
-reopen  F is the checkpoint's, or the log's start if there is none. Files below F are ignored.
-        Copies whose source is before F are ignored; the others' sources are done, kept until R or F
-        passes them. Passes are forgotten: cleaning starts again at F and skips what is done.
+floor   It moves to the oldest pass's hi once the read cursor is past the latest slot that
+        what it left leads to: that has fired or been dropped.
+scan    For the copies cursor a copy whose source is before the captured floor does not count; that
+        of a pass which the floor has not passed does.
+flush   All cursors (read, queue, claim, copies, hops), the floor, the timer log's end, the groups'
+        offsets are captured at one moment; the log is synced, queues, timer log, wheel, then the
+        checkpoint that holds them.
+remove  Only below the durable floor, the oldest first, and what no listing holds (`listings.py`). A
+        timer log segment goes if each unit's message is before the durable floor or its slot before
+        the durable read cursor: a hop's unit is needed as the first one is, and the first one no
+        more once its timer has hopped.
+rebuild The timer log and the wheel are lost, or the checkpoint too: every message from the floor
+        on that has no copy is linked anew, its hops are forgotten, and copies are looked for from
+        the log's start.
+reopen  The floor is the checkpoint's, or the log's start if there is none. Files below the floor
+        are ignored. Copies whose source is before the floor are ignored; the others' sources are
+        done, kept until the read cursor or the floor passes them. Passes are forgotten: cleaning
+        starts again at the floor and skips what is done.
 """
 
 import random
@@ -58,13 +61,13 @@ SEG, TSEG = 5, 4  # messages in a segment of the log, units in one of the timer 
 
 
 RULES = {
-    "floor": "F",
+    "floor": "floor",
     "mark": "cursor",
     "near": "stay",
     "cut": 1,
     "margin": 4,
-    "wait": "R",
-    "L": "pass",
+    "wait": "read",
+    "scan": "pass",
     "capture": "one",
     "remove": "durable",
     "reach": "linked",
@@ -114,8 +117,16 @@ class Store(listings.Listings, rules_model.Store):
         self.now = 4000
         self.group = self.rnd.random() < 0.5
         self.log, self.tl, self.flushed, self.tlf = File(), File(), 0, 0
-        self.ck = {"R": self.now // P, "Q": 0, "L": 0, "tl": 0, "log": 0, "F": 0, "eaten": 0}
-        self.ck |= {"T": 0, "C": self.now // P, "fired": -1}
+        self.ck = {
+            "read": self.now // P,
+            "queue": 0,
+            "scan": 0,
+            "tl": 0,
+            "log": 0,
+            "floor": 0,
+            "eaten": 0,
+        }
+        self.ck |= {"hopped": 0, "claimed": self.now // P, "fired": -1}
         self.old = self.rnd.random() < self.v["old"]
         self.disk = [None] * N
         self.was = (0, 0)
@@ -139,16 +150,16 @@ class Store(listings.Listings, rules_model.Store):
 
     # ---- enqueue
     def top(self):
-        return self.ck["R"] + N
+        return self.ck["read"] + N
 
     def enqueue(self, n):
-        while self.Q < len(self.queue) and n:
-            o = self.queue[self.Q]
+        while self.linked_index < len(self.queue) and n:
+            o = self.queue[self.linked_index]
             m = self.log[o]
             n -= 1
-            over = o in self.done or o < self.F
-            self.link(o, *((self.R, False) if over else self.place(m["due"])))
-            self.Q += 1
+            over = o in self.done or o < self.floor_at
+            self.link(o, *((self.read_slot, False) if over else self.place(m["due"])))
+            self.linked_index += 1
             self.rolls.pop(o, 0)
 
     def link(self, o, sl, roll, hop=None):
@@ -163,7 +174,7 @@ class Store(listings.Listings, rules_model.Store):
     def gone(self, u):
         U = self.tl.known(u)
         o, sl = U["off"], U["slot"]
-        if (self.v["floor"] != "no" and o < self.F) or o in self.past or self.later(u):
+        if (self.v["floor"] != "no" and o < self.floor_at) or o in self.past or self.later(u):
             return True
         if self.v["at"] == "due" and not self.old:
             sl = U["to"]
@@ -182,11 +193,14 @@ class Store(listings.Listings, rules_model.Store):
             u = self.tl[u]["prev"]
 
     def claim(self):
-        while self.C <= max(self.now // P, self.R) + LEAD and self.C < self.R + N:
-            for u in self.chain(self.C):
+        while (
+            self.claimed_slot <= max(self.now // P, self.read_slot) + LEAD
+            and self.claimed_slot < self.read_slot + N
+        ):
+            for u in self.chain(self.claimed_slot):
                 if not self.gone(u):
                     self.near[u] = 1
-            self.C += 1
+            self.claimed_slot += 1
 
     def ready(self, u):
         return "drop" if self.gone(u) else super().ready(u)
@@ -195,23 +209,23 @@ class Store(listings.Listings, rules_model.Store):
         return -1 if self.gone(u) else self.log[self.tl[u]["off"]]["due"]
 
     def advance(self):
-        while self.now // P > self.R and self.C > self.R:
-            if any(sl < self.R for sl in self.rolls.values()):
+        while self.now // P > self.read_slot and self.claimed_slot > self.read_slot:
+            if any(sl < self.read_slot for sl in self.rolls.values()):
                 return
-            if any(self.tl[u]["slot"] <= self.R for u, _ in self.taken):
+            if any(self.tl[u]["slot"] <= self.read_slot for u, _ in self.taken):
                 return
-            if self.R >= self.ck["R"] + SL:
+            if self.read_slot >= self.ck["read"] + SL:
                 if self.busy:
                     return  # the flush that goes on must end first
                 self.flush()
                 continue
-            mine = [u for u in self.near if self.tl.known(u)["slot"] <= self.R]
+            mine = [u for u in self.near if self.tl.known(u)["slot"] <= self.read_slot]
             if any(self.ready(u) != "keep" for u in mine):
                 return
             for u in mine:
                 del self.near[u]
                 self.cancelled.pop(self.log[self.tl[u]["off"]]["id"], 0)
-            self.R += 1
+            self.read_slot += 1
             self.claim()
             self.floor()
 
@@ -224,8 +238,8 @@ class Store(listings.Listings, rules_model.Store):
     # ---- cleaning
     def limit(self):  # what a pass must not reach
         unlinked = (
-            self.queue[self.Q]
-            if self.Q < len(self.queue) and self.v["reach"] == "linked"
+            self.queue[self.linked_index]
+            if self.linked_index < len(self.queue) and self.v["reach"] == "linked"
             else len(self.log)
         )
         hungry = (
@@ -239,15 +253,15 @@ class Store(listings.Listings, rules_model.Store):
 
     def first_slot(self):  # from which on nothing was claimed, and nothing fired
         if self.v["begins"] == "fired" and not self.old:
-            return max(self.R, self.fired + 1)
+            return max(self.read_slot, self.fired + 1)
         if self.old or self.v["frontier"] == "no":
-            return self.C
-        return max(self.C, self.fired + 1)
+            return self.claimed_slot
+        return max(self.claimed_slot, self.fired + 1)
 
     def is_met(self, p):  # has a service come to slots that the pass supersedes units of
         if not self.old and self.v["frontier"] != "no" and self.fired >= p["S"]:
             return True
-        return self.C > p["S"] and self.v["cut"]
+        return self.claimed_slot > p["S"] and self.v["cut"]
 
     def list_live(self, goal):  # what waits, when a round of passes begins
         self.round = (
@@ -255,7 +269,7 @@ class Store(listings.Listings, rules_model.Store):
             {
                 U["off"]: U["to"]
                 for u, U in self.tl.kept()
-                if U["slot"] >= self.R
+                if U["slot"] >= self.read_slot
                 and not self.gone(u)
                 and not (U["hop"] and self.v["find"] == "first units")
             },
@@ -282,7 +296,7 @@ class Store(listings.Listings, rules_model.Store):
                 p = None
                 self.info["cut"] += 1
             if not p:
-                lo = self.passes[-1]["hi"] if self.passes else self.F
+                lo = self.passes[-1]["hi"] if self.passes else self.floor_at
                 goal = (lo // SEG + 1) * SEG
                 if goal > self.limit() or goal > len(self.log):
                     return
@@ -308,7 +322,7 @@ class Store(listings.Listings, rules_model.Store):
             sl = self.target(o)
             if sl < p["S"] and self.v["near"] == "stay":
                 p["left"] = max(p["left"], sl)
-            if sl < self.R or (sl < p["S"] and self.v["near"] == "stay"):
+            if sl < self.read_slot or (sl < p["S"] and self.v["near"] == "stay"):
                 continue
             if m["k"] == "p" and m["id"] in self.cancelled and self.v["dead"] == "drop":
                 self.info["cancelled, not copied"] += 1
@@ -334,22 +348,24 @@ class Store(listings.Listings, rules_model.Store):
         while (
             self.passes
             and self.passes[0]["hi"] == self.passes[0]["goal"]
-            and (self.R > self.passes[0]["left"] or self.v["wait"] == "no")
+            and (self.read_slot > self.passes[0]["left"] or self.v["wait"] == "no")
         ):
             ended = self.passes.pop(0)
-            self.F = ended["hi"]
+            self.floor_at = ended["hi"]
             if self.v["deletes"] not in ("copy", "never forget"):
                 for i in ended["dropped"]:
                     self.cancelled.pop(i, 0)
-            self.done = {o: c for o, c in self.done.items() if o >= self.F}
+            self.done = {o: c for o, c in self.done.items() if o >= self.floor_at}
 
     def remove(self):
         self.look()
-        F = self.F if self.v["remove"] == "memory" else self.ck["F"]
-        a = F // SEG * SEG
+        floor_at = self.floor_at if self.v["remove"] == "memory" else self.ck["floor"]
+        a = floor_at // SEG * SEG
         t = self.tl.start
         while t + TSEG <= self.ck["tl"] and all(
-            U["off"] < F or U["slot"] < self.ck["R"] or (U["hop"] and self.v["units"] == "first")
+            U["off"] < floor_at
+            or U["slot"] < self.ck["read"]
+            or (U["hop"] and self.v["units"] == "first")
             for U in self.tl[t : t + TSEG]
         ):
             t += TSEG
@@ -372,12 +388,12 @@ class Store(listings.Listings, rules_model.Store):
             unread = self.v["lookup"] == "no" and self.tl[u]["off"] >= self.log.start
             return (unread or not self.gone(u)) and queued(self.tl[u]["off"])
 
-        if any(map(queued, self.queue[self.Q :])) or any(map(linked, self.near)):
+        if any(map(queued, self.queue[self.linked_index :])) or any(map(linked, self.near)):
             return True
         if any(r == "roll" and linked(u) for u, r in self.taken):
             return True  # on its way from one slot to the next
-        grid = range(self.due(i) // P, self.R - 1, -self.v["H"])
-        cand = [c for c in grid if self.C <= c < self.R + N]
+        grid = range(self.due(i) // P, self.read_slot - 1, -self.v["stride"])
+        cand = [c for c in grid if self.claimed_slot <= c < self.read_slot + N]
         for j, c in enumerate(reversed(cand)):
             if any(map(linked, self.chain(c))):
                 self.info["max candidates"] = max(self.info["max candidates"], j + 1)
@@ -397,24 +413,26 @@ class Store(listings.Listings, rules_model.Store):
 
     # ---- flush, crash, recovery
     def flush(self, stop=9):
-        R, Q, t, end, F, wheel, eaten = (
-            self.R,
-            self.Q,
+        read_slot, linked_index, t, end, floor_at, wheel, eaten = (
+            self.read_slot,
+            self.linked_index,
             len(self.tl),
             len(self.log),
-            self.F,
+            self.floor_at,
             list(self.wheel),
             self.eaten,
         )
         held = [
-            c for o, c in self.done.items() if o >= F and (self.slot(o) >= R or self._qi[o] >= Q)
+            c
+            for o, c in self.done.items()
+            if o >= floor_at and (self.slot(o) >= read_slot or self._qi[o] >= linked_index)
         ]
-        if self.v["L"] == "pass":
+        if self.v["scan"] == "pass":
             held += [p["first"] for p in self.passes if p["first"] is not None]
-        L = min(held, default=end)
-        (T, C), fired = self.needed_units(R, t), self.fired
-        if L < F:
-            self.bad["L before F"] += 1
+        scan_from = min(held, default=end)
+        (hops_from, claimed_slot), fired = self.needed_units(read_slot, t), self.fired
+        if scan_from < floor_at:
+            self.bad["the copies cursor before the floor"] += 1
         if not self.busy:  # the services go on meanwhile
             self.busy = True
             r = self.rnd.randrange
@@ -431,13 +449,13 @@ class Store(listings.Listings, rules_model.Store):
                 )()
             self.busy = False
         if self.v["capture"] == "late":
-            F = self.F
+            floor_at = self.floor_at
         if self.v["end"] == "late":
             t = len(self.tl)
         if self.v["end"] == "early":
-            R, Q = self.R, self.Q
-        if self.v["order"] == "F first":
-            self.ck = self.ck | {"F": F}
+            read_slot, linked_index = self.read_slot, self.linked_index
+        if self.v["order"] == "the floor first":
+            self.ck = self.ck | {"floor": floor_at}
             if stop == 0:
                 return
         self.flushed, self.tlf = max(self.flushed, end), max(self.tlf, t)
@@ -447,8 +465,16 @@ class Store(listings.Listings, rules_model.Store):
             if stop == 9 or self.rnd.random() < 0.5:
                 self.disk[i] = wheel[i]
         if stop == 9:
-            self.ck = {"R": R, "Q": Q, "L": L, "tl": t, "log": end, "F": F, "eaten": eaten}
-            self.ck |= {"T": T, "C": C, "fired": fired}
+            self.ck = {
+                "read": read_slot,
+                "queue": linked_index,
+                "scan": scan_from,
+                "tl": t,
+                "log": end,
+                "floor": floor_at,
+                "eaten": eaten,
+            }
+            self.ck |= {"hopped": hops_from, "claimed": claimed_slot, "fired": fired}
 
     def crash(self, power, lose=0):
         if power:
@@ -484,23 +510,28 @@ class Store(listings.Listings, rules_model.Store):
             self.was = (log.start, 0)
             self.ck = (
                 self.ck
-                | {"L": log.start if self.v["rebuild"] == "all" else self.ck["L"], "tl": 0, "T": 0}
-                | ({"R": self.now // P, "F": log.start, "log": 0} if lose > 1 else {})
+                | {
+                    "scan": log.start if self.v["rebuild"] == "all" else self.ck["scan"],
+                    "tl": 0,
+                    "hopped": 0,
+                }
+                | ({"read": self.now // P, "floor": log.start, "log": 0} if lose > 1 else {})
             )
-            self.ck["Q"] = next(
-                (m["q"] for o, m in log.kept() if m["k"] in "pd" and o >= self.ck["F"]), self.next_q
+            self.ck["queue"] = next(
+                (m["q"] for o, m in log.kept() if m["k"] in "pd" and o >= self.ck["floor"]),
+                self.next_q,
             )
-        self.R, L, self.F, self.eaten = (
-            self.ck["R"],
-            self.ck["L"],
-            self.ck["F"],
+        self.read_slot, scan_from, self.floor_at, self.eaten = (
+            self.ck["read"],
+            self.ck["scan"],
+            self.ck["floor"],
             min(self.ck["eaten"], len(log)),
         )
-        self.C = self.R
+        self.claimed_slot = self.read_slot
         self.near, self.taken, self.rolls, self.passes, self.busy = {}, [], {}, [], False
         self.slot_of = {}
         self.hops = {}
-        self.until = 0 if self.v["until"] == "forget" else self.ck["C"]
+        self.until = 0 if self.v["until"] == "forget" else self.ck["claimed"]
         self.fired = -1 if self.v["frontier"] == "forget" else self.ck["fired"]
         self.old = self.old and self.rnd.random() < 0.5
         self.queue = [None] * (self.next_q if first is None else first) + [
@@ -508,7 +539,9 @@ class Store(listings.Listings, rules_model.Store):
         ]
         self._qi = {o: i for i, o in enumerate(self.queue) if o is not None}
         self.done = {
-            m["origin"]: c for c, m in log.kept() if c >= L and m.get("origin", -1) >= self.F
+            m["origin"]: c
+            for c, m in log.kept()
+            if c >= scan_from and m.get("origin", -1) >= self.floor_at
         }
         self.past = set(self.done)
         self.wheel = [h if h and self.tl.start <= h[1] < len(self.tl) else None for h in self.disk]
@@ -523,13 +556,15 @@ class Store(listings.Listings, rules_model.Store):
         self.tlf = len(self.tl)  # in this order, each fsynced
         self.unit = {U["off"]: u for u, U in self.tl.kept()}
         self.round = -1, {}
-        self.hopped = {U["off"]: u for u, U in self.tl.kept() if u >= self.ck["T"] and U["hop"]}
-        self.Q = self.ck["Q"]
+        self.hopped = {
+            U["off"]: u for u, U in self.tl.kept() if u >= self.ck["hopped"] and U["hop"]
+        }
+        self.linked_index = self.ck["queue"]
         self.cancelled = {}
         self.enqueue(10**9)
-        for sl in range(self.R, self.R + 3 * N):
-            for u in self.chain(sl):  # a delete below F has a copy above it
-                if self.tl[u]["off"] >= self.F and log[self.tl[u]["off"]]["k"] == "d":
+        for sl in range(self.read_slot, self.read_slot + 3 * N):
+            for u in self.chain(sl):  # a delete below the floor has a copy above it
+                if self.tl[u]["off"] >= self.floor_at and log[self.tl[u]["off"]]["k"] == "d":
                     self.cancelled[log[self.tl[u]["off"]]["id"]] = 1
         self.claim()
         last = log[-1] if len(log) > log.start else {}

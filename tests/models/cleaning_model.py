@@ -1,12 +1,12 @@
 """The rules of cleaning as an executable model: random histories, with an oracle.
 
-`rules_model.py` with a floor F: crashes between any two appends, power cuts (a prefix of the log,
-torn flushes of the wheel, removed segments that come back), long stops, clock steps, services that
-go on during a flush, loss of the timer log and the wheel, loss of the checkpoint as well. An offset
-is an index into the log, a segment SEG messages; to read below the start of the log, or of the
-timer log, raises. Fired messages that a consumer still needs are there. `WRONG` takes each of the
-rules away, and the oracle, `bad`, finds what goes wrong; nothing depends on those in `SAME`.
-`tests/test_cleaning_model.py` plays such histories with the real store.
+`rules_model.py` with a floor: crashes between any two appends, power cuts (a prefix of
+the log, torn flushes of the wheel, removed segments that come back), long stops, clock steps,
+services that go on during a flush, loss of the timer log and the wheel, loss of the checkpoint as
+well. An offset is an index into the log, a segment SEG messages; to read below the start of the
+log, or of the timer log, raises. Fired messages that a consumer still needs are there. `WRONG`
+takes each of the rules away, and the oracle, `bad`, finds what goes wrong; nothing depends on those
+in `SAME`. `tests/test_cleaning_model.py` plays such histories with the real store.
 """
 
 from tests.models.cleaned_store import SEG, GoneError, N, P, Store
@@ -20,15 +20,15 @@ class History(Store):
     def settle(self):
         self.serve_all()
         f, gone, ids = self.truth()
-        if self.R < self.now // P:
-            self.bad["stuck: R behind"] += 1
+        if self.read_slot < self.now // P:
+            self.bad["stuck: the read cursor behind"] += 1
         self.bad["not fired when due"] += sum(
             self.due(i) <= self.now and not f[i] and i not in gone for i in ids
         )
         n = sum(not f[i] and i not in gone for i in ids)
         live = [
             self.log[self.tl[u]["off"]]
-            for sl in range(self.R, self.R + 3 * N)
+            for sl in range(self.read_slot, self.read_slot + 3 * N)
             for u in self.chain(sl)
             if not self.gone(u) and self.tl[u]["off"] not in self.done
         ]
@@ -38,12 +38,12 @@ class History(Store):
         self.bad["two live units"] += len(live) != len(set(live))
 
     def free(self):  # clean all there is: nothing may stay for a far timer's sake
-        self.now = max(self.now, self.R * P)
+        self.now = max(self.now, self.read_slot * P)
         self.settle()
         self.eaten = len(self.log)
         end = len(self.log) // SEG * SEG
         for _ in range(200):
-            self.clean(max(0, end - self.F))
+            self.clean(max(0, end - self.floor_at))
             self.tick(P)
             self.settle()
             self.flush()
@@ -129,7 +129,7 @@ class History(Store):
 
 
 WRONG = [
-    {"mark": "F"},
+    {"mark": "floor"},
     {"at": "slot"},
     {"find": "first units"},
     {"find": "messages"},
@@ -139,14 +139,14 @@ WRONG = [
     {"end": "early"},
     {"end": "late"},
     {"units": "first"},
-    {"rebuild": "L"},
+    {"rebuild": "scan"},
     {"counts": "all"},
-    {"T": "end"},
+    {"hopped": "end"},
     {"near": "copy"},
     {"wait": "no"},
-    {"L": "early"},
+    {"scan": "early"},
     {"capture": "late"},
-    {"order": "F first"},
+    {"order": "the floor first"},
     {"remove": "memory"},
     {"reach": "all"},
     {"deletes": "forget at once"},
@@ -159,7 +159,7 @@ WRONG = [
     {"hold": "ignored", "listings": 1},
     {"lapse": "silent", "listings": 1},
     {"listed": "place", "listings": 1},
-    {"dead": "copy"},  # its delete may lie before F then, where a rebuilding does not see it
+    {"dead": "copy"},  # its delete may lie before the floor then, unseen by a rebuilding
 ]
 SAME = [
     {"cut": 0},

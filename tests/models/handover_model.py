@@ -1,22 +1,22 @@
 """The rules of hops beside a broker: random histories of a store that a broker has in between.
 
 `rules_model.py` with lives of a broker in between. A broker knows nothing of hops: it takes units
-as they are, reads each slot from its R on, and rolls by appending the message again, with one roll
-more and no origin. Its queue cursor is one past the entry of the last unit's message. It matches
-deletes inside one slot alone.
+as they are, reads each slot from its read cursor on, and rolls by appending the message again, with
+one roll more and no origin. Its queue cursor is one past the entry of the last unit's message. It
+matches deletes inside one slot alone.
 
 anew    A store is handed over with a timer log and a wheel that are made anew: one unit for each
         timer that is pending, and for each delete that is not passed, placed as if it were put now.
-        Nothing else has a unit: not what fired from a slot that R has not passed, not a cancelled
-        timer. So no slot need be finished, and no hop, no chain asks for anything.
+        Nothing else has a unit: not what fired from a slot that the read cursor has not passed, not
+        a cancelled timer. So no slot need be finished, and no hop, no chain asks for anything.
 last    An empty delete is appended, and has the last unit: so the last unit is that of the queue's
         last entry, behind which a broker goes on. Else it would link again what fired.
 order   Units stand in the order of their messages. A broker removes the oldest file of the timer
         log once the message of its last unit lies before the log's start.
 again   A broker that is killed goes back to the queue cursor that it flushed last, and links some
         timers again, by then perhaps to other slots. Two units of one message are one timer: the
-        last one counts. So opening reads all units, and again in later lives until R has passed
-        the slots of those that are not alone.
+        last one counts. So opening reads all units, and again in later lives until the read cursor
+        has passed the slots of those that are not alone.
 match   Opening scans the whole log. A broker's copy stands for the last message before it that
         bears its name, with one roll less; hops count no rolls. All units of what has a copy are
         done.
@@ -58,12 +58,14 @@ class History(rules_model.Store):
     # ---- handing over
     def hand_over(self):
         if self.v["last"] == "entry":
-            self.append(k="d", due=max(self.now, self.R * P), id=-1, rolls=0)
+            self.append(k="d", due=max(self.now, self.read_slot * P), id=-1, rolls=0)
         self.enqueue(len(self.queue))
         offsets = [self.tl[u]["off"] for u in self.all_units() if self.is_anew(u)]
         if self.v["anew"] != "hopped":
             offsets = set(offsets)
-        self.R = self.C = self.ckR = max(self.R, self.now // P)
+        self.read_slot = self.claimed_slot = self.checkpointed_slot = max(
+            self.read_slot, self.now // P
+        )
         self.tl, self.wheel, self.start = [], [None] * N, 0
         self.hopped, self.hops, self.near, self.taken = {}, {}, {}, []
         by = {"messages": lambda o: o, "due": lambda o: (self.log[o]["id"] < 0, self.log[o]["due"])}
@@ -94,42 +96,50 @@ class History(rules_model.Store):
             yield u
 
     def all_units(self):
-        return [u for sl in range(self.R, self.top()) for u in self.chain(sl)]
+        return [u for sl in range(self.read_slot, self.top()) for u in self.chain(sl)]
 
     # ---- a broker
     def life_of_a_broker(self):
-        self.Q = self.qi[self.tl[-1]["off"]] + 1 if self.tl else 0
-        self.C = self.R
-        checkpoint, self.flushed_Q = self.R, self.Q
+        self.linked_index = self.qi[self.tl[-1]["off"]] + 1 if self.tl else 0
+        self.claimed_slot = self.read_slot
+        checkpoint, self.flushed_index = self.read_slot, self.linked_index
         for _ in range(self.rnd.randrange(40)):
             self.tick(self.rnd.choice((1, P, P)))
             self.broker_links()
-            while self.R < self.now // P:
-                self.broker_reads(self.R)
-                self.R += 1
-                self.C = self.ckR = self.R
+            while self.read_slot < self.now // P:
+                self.broker_reads(self.read_slot)
+                self.read_slot += 1
+                self.claimed_slot = self.checkpointed_slot = self.read_slot
             self.broker_removes()
-            if self.rnd.random() < 0.3 or self.R > checkpoint + SL - 2:
-                checkpoint, self.flushed_Q = self.R, self.Q
+            if self.rnd.random() < 0.3 or self.read_slot > checkpoint + SL - 2:
+                checkpoint, self.flushed_index = self.read_slot, self.linked_index
             if self.rnd.random() < 0.3:
                 self.put(self.now + self.rnd.randrange(260))
         self.broker_links()
         if self.rnd.random() < 0.5:
-            self.info["linked again"] += self.Q - self.flushed_Q  # it is killed
-            self.Q = self.flushed_Q
+            self.info["linked again"] += self.linked_index - self.flushed_index  # it is killed
+            self.linked_index = self.flushed_index
             self.tick(self.rnd.randrange(3 * P))
             self.broker_links()
         self.disk = list(self.wheel)
         t = len(self.tl)
-        self.ck = {"R": checkpoint, "Q": self.Q, "L": 0, "tl": t, "log": len(self.log)}
-        self.ck |= {"T": 0, "C": 0}
+        self.ck = {
+            "read": checkpoint,
+            "queue": self.linked_index,
+            "scan": 0,
+            "tl": t,
+            "log": len(self.log),
+        }
+        self.ck |= {"hopped": 0, "claimed": 0}
         if self.v["again"] != "last at first":
-            self.ck["C"] = max((self.tl[u]["slot"] + 1 for u in self.linked_again()), default=0)
+            self.ck["claimed"] = max(
+                (self.tl[u]["slot"] + 1 for u in self.linked_again()), default=0
+            )
         self.flushed, self.tlf = len(self.log), t
         self.open()
 
     def broker_removes(self):
-        live = [self.tl[u]["off"] for u in self.all_units()] + self.queue[self.Q :]
+        live = [self.tl[u]["off"] for u in self.all_units()] + self.queue[self.linked_index :]
         log_start = min(live, default=len(self.log))
         for last in self.full_files():
             if self.tl[last]["off"] >= log_start or last == len(self.tl) - 1:
@@ -138,10 +148,10 @@ class History(rules_model.Store):
             self.info["files removed"] += 1
 
     def broker_links(self):
-        while self.Q < len(self.queue):
-            o, w = self.queue[self.Q], max(self.now // P, self.R)
+        while self.linked_index < len(self.queue):
+            o, w = self.queue[self.linked_index], max(self.now // P, self.read_slot)
             due = self.log[o]["due"] // P
-            self.Q += 1
+            self.linked_index += 1
             if due < w:
                 if self.log[o]["k"] == "p":
                     self.broker_copies(o, "f")
@@ -169,7 +179,7 @@ class History(rules_model.Store):
         m = {name: value for name, value in self.log[o].items() if name != "origin"}
         rolls = m.get("rolls", 0) + (kind != "f")
         self.append(**m | {"k": kind, "rolls": rolls, "by": "broker"})
-        self.flushed_Q = self.Q  # else it would copy again, by its own doing
+        self.flushed_index = self.linked_index  # else it would copy again, by its own doing
         self.durable()
 
     def pending(self, i):  # a broker's rolls are not on the grid: all that waits is looked through
@@ -180,7 +190,7 @@ class History(rules_model.Store):
         return super().pending(i) or (i not in self.cancelled and any(map(waits, self.unread())))
 
     def unread(self):
-        return [u for sl in range(self.C, self.top()) for u in self.chain(sl)]
+        return [u for sl in range(self.claimed_slot, self.top()) for u in self.chain(sl)]
 
     # ---- opening
     def open(self):
@@ -192,7 +202,7 @@ class History(rules_model.Store):
 
     def linked_again(self):  # the units of what hopped, or a killed broker linked again
         units = {}
-        for u in range(max(self.ck["T"], self.start), len(self.tl)):
+        for u in range(max(self.ck["hopped"], self.start), len(self.tl)):
             o = self.tl[u]["off"]
             if self.tl[u]["hop"] or self.log[o]["k"] == "p":  # a delete is linked to many slots
                 units.setdefault(o, []).append(u)

@@ -1,20 +1,20 @@
-"""R's jump as an executable model: `rules_model.py` with claims of a few slots at a time.
+"""The read cursor's jump as an executable model: `rules_model.py`, claiming a few slots at a time.
 
-Slots cost nothing but what is due in them: if R stands at C, all that was claimed is passed, and
-nothing waits but in slots from C on. So R and C go on together to the first slot that has units,
-at most to the clock's. `RULES` are the design's; `WRONG` takes each away. `wrong_kernels.py` does
-so with the kernel.
+Slots cost nothing but what is due in them: if the read cursor stands at the claim cursor, all that
+was claimed is passed, and nothing waits but in slots from the claim cursor on. So the read cursor
+and the claim cursor go on together to the first slot that has units, at most to the clock's.
+`RULES` are the design's; `WRONG` takes each away. `wrong_kernels.py` does so with the kernel.
 
-jump    Only if R is C: what was claimed and has not fired would be lost in a crash. Not over a
-        slot with units. Not further ahead of the checkpointed R than R goes step by step: the ring
-        has no room there.
+jump    Only if the read cursor is the claim cursor: what was claimed and has not fired would be
+        lost in a crash. Not over a slot with units. Not further ahead of the checkpointed read
+        cursor than the read cursor goes step by step: the ring has no room there.
 """
 
 from tests.models import rules_model
 from tests.models.rules_model import LEAD, SL, P
 
 SPAN = 3
-RULES = {"jump": "R is C", "leap": "no"}
+RULES = {"jump": "the read cursor is the claim cursor", "leap": "no"}
 WRONG = [
     {"jump": "while something waits"},
     {"jump": "over units"},
@@ -39,20 +39,20 @@ class Store(rules_model.Store):
         if self.advancing:  # another service's: it comes later
             return
         self.jump()
-        last = min(max(self.now // P, self.R) + LEAD, self.R + SPAN - 1)
-        while self.C <= last:
-            for u in self.chain(self.C):
+        last = min(max(self.now // P, self.read_slot) + LEAD, self.read_slot + SPAN - 1)
+        while self.claimed_slot <= last:
+            for u in self.chain(self.claimed_slot):
                 self.near[u] = 1
-            self.C += 1
+            self.claimed_slot += 1
 
     def jump(self):
         how = self.v["jump"]
-        if how == "no" or (self.R != self.C and how != "while something waits"):
+        if how == "no" or (self.read_slot != self.claimed_slot and how != "while something waits"):
             return
-        used = [h[0] for h in self.wheel if h and h[0] >= self.C and how != "over units"]
+        used = [h[0] for h in self.wheel if h and h[0] >= self.claimed_slot and how != "over units"]
         to = min([self.now // P, *used])
         if how != "past the checkpoint":
-            to = min(to, self.ckR + SL)
-        if to > self.R:
+            to = min(to, self.checkpointed_slot + SL)
+        if to > self.read_slot:
             self.info["jumps"] += 1
-            self.R, self.C = to, max(self.C, to)
+            self.read_slot, self.claimed_slot = to, max(self.claimed_slot, to)

@@ -72,8 +72,8 @@ def pending(s):
 
 def waiting(s):
     """Yield the places where timers wait: a unit, or None, with its message."""
-    yield from ((None, o) for o in s.queue[s.Q :] if o not in s.past)
-    slots = (u for slot in range(s.C, s.R + N) for u in s.chain(slot))
+    yield from ((None, o) for o in s.queue[s.linked_index :] if o not in s.past)
+    slots = (u for slot in range(s.claimed_slot, s.read_slot + N) for u in s.chain(slot))
     for u in (*s.near, *(u for u, _ in s.taken), *slots):
         if not s.gone(u):
             yield u, s.tl[u]["off"]

@@ -22,7 +22,7 @@ class Oracle:
 
     def state(self):
         waiting = len(self.near), len(self.taken), len(self.owed)
-        return len(self.log), self.Q, self.R, self.C, waiting
+        return len(self.log), self.linked_index, self.read_slot, self.claimed_slot, waiting
 
     def serve(self):
         self.enqueue(99)
@@ -44,22 +44,22 @@ class Oracle:
     def settle(self):
         self.serve_all()
         f, gone, ids = self.truth()
-        if self.R < self.now // P:
-            self.bad["stuck: R behind"] += 1
+        if self.read_slot < self.now // P:
+            self.bad["stuck: the read cursor behind"] += 1
         self.bad["not fired when due"] += sum(
             self.log[i]["due"] <= self.now and not f[i] and i not in gone for i in ids
         )
         n = sum(not f[i] and i not in gone for i in ids)
         live = {
             self.log[self.tl[u]["off"]]["id"]
-            for sl in range(self.R, self.R + 3 * N)
+            for sl in range(self.read_slot, self.read_slot + 3 * N)
             for u in self.chain(sl)
             if self.log[self.tl[u]["off"]]["k"] == "p" and not self.over(u)
         }
         self.bad["count: units - cancelled - done"] += len(live - set(self.cancelled)) != n
         kinds = [
             self.log[self.tl[u]["off"]]["k"]
-            for sl in range(self.R, self.R + 3 * N)
+            for sl in range(self.read_slot, self.read_slot + 3 * N)
             for u in self.chain(sl)
             if not self.over(u)
         ]
@@ -139,7 +139,7 @@ class Oracle:
             except CrashError:
                 self.crash(False)
                 self.info["crashes between two appends"] += 1
-        end = max([m["due"] for m in self.log] + [self.now, self.R * P]) + 3 * P
+        end = max([m["due"] for m in self.log] + [self.now, self.read_slot * P]) + 3 * P
         self.settle()
         while self.now < end:
             self.tick(P)

@@ -2,41 +2,45 @@
 
 Slots, clock, crashes (between any two appends), power cuts (a prefix of the log, torn flushes of
 the wheel), long stops, clock steps. Without delay levels, retention, consumers, brokers:
-`cleaning_model.py` has a floor F and what is removed, `handover_model.py` a broker in between.
-`RULES` are the design's. Each is a switch: `WRONG` takes one away, and the model's own oracle,
-`bad`, finds what goes wrong; nothing depends on those in `SAME`. `tests/test_rules_model.py` plays
-such histories with the real store.
+`cleaning_model.py` has a floor and what is removed, `handover_model.py` a broker in
+between. `RULES` are the design's. Each is a switch: `WRONG` takes one away, and the model's own
+oracle, `bad`, finds what goes wrong; nothing depends on those in `SAME`.
+`tests/test_rules_model.py` plays such histories with the real store.
 
 A roll appends no message. It *hops*: it links one more unit, further ahead on the timer's grid,
 that points to the message where it lies.
 
 counts  Of the units of one message the last one linked counts; all others are superseded. So a
         slot that is read again after a crash hops only what has no later unit.
-T       The checkpoint holds T: the oldest unit that a hop linked from a slot which R has not
-        passed. Opening reads the hops' units from T on, and knows by them which units of slots
-        from R on are superseded.
-until   An earlier life's T stays until R has passed all slots that had been claimed by then, also
-        over further crashes: a unit does not say from where it hopped.
-hops    R passes a slot once every hop from it has its unit. R, Q, the timer log's end and T are
-        captured at one moment. So units behind that end are needed by nobody.
+hopped  The checkpoint holds the hops cursor: the oldest unit that a hop linked from a slot which
+        the read cursor has not passed. Opening reads the hops' units from the hops cursor on, and
+        knows by them which units of slots from the read cursor on are superseded.
+until   An earlier life's hops cursor stays until the read cursor has passed all slots that had been
+        claimed by then, also over further crashes: a unit does not say from where it hopped.
+hops    The read cursor passes a slot once every hop from it has its unit. The read cursor, the
+        queue cursor, the timer log's end and the hops cursor are captured at one moment. So units
+        behind that end are needed by nobody.
 roll    A unit hops as soon as its slot is claimed, or once that has begun: both are right.
-base    A hop is placed from max(now, R, its own slot), so it leads ahead whatever the clock does.
+base    A hop is placed from max(now, the read cursor, its own slot), so it leads ahead whatever the
+        clock does.
 rolls   to: From the last claimed slot on, so it comes late into none; to any is as right.
 leaves  A delete hops as its target does, also when overdue. The target leaves the cancelled set
-        when R passes the delete's last unit, not before. A cancelled timer's own unit hops on, or
-        is dropped: its message need not be read for either.
+        when the read cursor passes the delete's last unit, not before. A cancelled timer's own unit
+        hops on, or is dropped: its message need not be read for either.
 ahead   Where the ring has no room ahead of its slot yet, a roll waits in the near wheel.
 overdue A roll that is due by the clock hops as any, and fires from its own slot; or it fires from
         where it waits, which is as right.
-H       W - 1 slots, the longest hop that leads ahead from a slot which has begun.
+stride  The window less one slot, the longest hop that leads ahead from a slot which has begun.
 old     A store that rolled by messages goes on with hops. What it rolled is done, as ever.
-owed    C goes with the clock. Where the page of a unit is missing, the claim leaves the slot: what
-        was not met of its chain is owed from that unit on, and claimed later, the oldest slot
-        first. C is never more than half the ring ahead of R.
-owes    R passes no slot that owes.
-forgets A delete waits for R, so for all that is owed in slots before it.
+owed    The claim cursor goes with the clock. Where the page of a unit is missing, the claim leaves
+        the slot: what was not met of its chain is owed from that unit on, and claimed later, the
+        oldest slot first. The claim cursor is never more than half the ring ahead of the read
+        cursor.
+owes    The read cursor passes no slot that owes.
+forgets A delete waits for the read cursor, so for all that is owed in slots before it.
 looks   A listing, or a lookup by id, walks what is owed.
-L       A checkpoint's L keeps the copies of all slots that R has not passed, also behind what owes.
+scan    A checkpoint's copies cursor keeps the copies of all slots that the read cursor has not
+        passed, also behind what owes.
 """
 
 import random
@@ -44,34 +48,34 @@ from collections import Counter
 
 from tests.models.oracle import LEAD, SL, CrashError, N, Oracle, P, W
 
-H = W - 1
+HOP = W - 1
 
 RULES = {
     "base": "max",
     "claim": "cursor",
-    "dele": "R",
+    "dele": "read",
     "ring": "ck",
     "roll": "claimed",
     "reopen": "cut",
     "leap": "empty",
     "counts": "last",
-    "T": "slots",
+    "hopped": "slots",
     "until": "claimed",
     "hops": "wait",
     "hop": "own slot",
     "rolls to": "unclaimed",
     "overdue": "hops",
     "ahead": "waits",
-    "H": H,
+    "stride": HOP,
     "copies": "done",
     "cancelled": "hop",
     "leaves": "last slot",
     "beside": "stays",
     "owed": "from there",
     "owes": "waits",
-    "forgets": "R",
+    "forgets": "read",
     "looks": "owed",
-    "L": "R",
+    "scan": "read",
     "old": 0.3,
     "clock": 1,
     "partial": 0.4,
@@ -86,8 +90,16 @@ class Store(Oracle):
         self.now = 4000
         self.group = self.rnd.random() < 0.5
         self.log, self.tl, self.flushed, self.tlf = [], [], 0, 0
-        R = self.now // P
-        self.ck = {"R": R, "Q": 0, "L": 0, "tl": 0, "log": 0, "T": 0, "C": R}
+        read_slot = self.now // P
+        self.ck = {
+            "read": read_slot,
+            "queue": 0,
+            "scan": 0,
+            "tl": 0,
+            "log": 0,
+            "hopped": 0,
+            "claimed": read_slot,
+        }
         self.old = self.rnd.random() < self.v["old"]  # it rolls by messages, as stores once did
         self.disk = [None] * N
         self.bad = Counter()
@@ -110,39 +122,39 @@ class Store(Oracle):
 
     # ---- enqueue
     def top(self):
-        return (self.ckR if self.v["ring"] == "ck" else self.R) + N
+        return (self.checkpointed_slot if self.v["ring"] == "ck" else self.read_slot) + N
 
     def place(self, due, own=0):
-        d, w, hop = due // P, self.now // P, self.v["H"]
-        base = {"w": w, "max": max(w, self.R), "R": self.R}[self.v["base"]]
+        d, w, hop = due // P, self.now // P, self.v["stride"]
+        base = {"w": w, "max": max(w, self.read_slot), "read": self.read_slot}[self.v["base"]]
         if self.v["hop"] == "own slot":
             base = max(base, own)
         if self.v["rolls to"] == "unclaimed" and not self.old:
-            base = max(base, self.C - 1)
+            base = max(base, self.claimed_slot - 1)
         top = self.top()
         if d < base + W and d < top:
-            return max(d, self.R), False
+            return max(d, self.read_slot), False
         k = max(0, (d - base - W) // hop + 1)
         while d - k * hop >= top:
             k += 1
         sl = d - k * hop
-        if sl < self.R:
-            self.info["roll behind R"] += 1
-            sl = self.R
+        if sl < self.read_slot:
+            self.info["roll behind the read cursor"] += 1
+            sl = self.read_slot
         return sl, True
 
     def enqueue(self, n):
-        while self.Q < len(self.queue) and n:
-            o = self.queue[self.Q]
+        while self.linked_index < len(self.queue) and n:
+            o = self.queue[self.linked_index]
             m = self.log[o]
             n -= 1
-            sl, roll = (self.R, False) if o in self.done else self.place(m["due"])
+            sl, roll = (self.read_slot, False) if o in self.done else self.place(m["due"])
             self.link(o, sl, roll)
-            self.Q += 1
+            self.linked_index += 1
             self.rolls.pop(o, 0)
 
     def link(self, o, sl, roll, hop=None):  # hop: the slot that it hops from
-        if not self.R <= sl < self.top():
+        if not self.read_slot <= sl < self.top():
             self.bad["outside range"] += 1
         i = sl % N
         h = self.wheel[i]
@@ -154,8 +166,8 @@ class Store(Oracle):
         u = len(self.tl) - 1
         self.wheel[i] = (sl, u)
         self.slot_of[o] = sl
-        lim = max(self.now // P, self.R) + LEAD
-        if sl <= lim if self.v["claim"] == "formula" else sl < self.C:
+        lim = max(self.now // P, self.read_slot) + LEAD
+        if sl <= lim if self.v["claim"] == "formula" else sl < self.claimed_slot:
             self.meet([u])
         if hop is not None:
             self.hopped[o] = u
@@ -174,19 +186,19 @@ class Store(Oracle):
             u = self.tl[u]["prev"]
 
     def claim(self):
-        lim = max(self.now // P, self.R) + LEAD
-        while self.C <= lim:
-            if self.C >= self.R + SL:
+        lim = max(self.now // P, self.read_slot) + LEAD
+        while self.claimed_slot <= lim:
+            if self.claimed_slot >= self.read_slot + SL:
                 break  # the rest of the ring is for what is put
-            units = [*self.chain(self.C)]
+            units = [*self.chain(self.claimed_slot)]
             met = len(units)
             if units and self.pages.random() < self.v["cold"]:
                 met = self.pages.randrange(met)
                 if self.v["owed"] != "forgotten":
-                    self.owed[self.C] = units[met]
+                    self.owed[self.claimed_slot] = units[met]
                 self.info["owed"] += 1
             self.meet(units[:met])
-            self.C += 1
+            self.claimed_slot += 1
 
     def meet(self, units):  # a unit of a claimed slot comes into the near wheel, once
         self.bad["claimed twice"] += any(u in self.met for u in units)
@@ -212,7 +224,7 @@ class Store(Oracle):
             return "drop"
         if m["k"] == "d":
             if not U["roll"]:
-                return "keep"  # stays till R passes its slot
+                return "keep"  # stays till the read cursor passes its slot
             if self.v["dele"] == "clock" and self.now >= m["due"]:
                 return "keep"
         elif m["id"] in self.cancelled and self.is_dropped(U):
@@ -221,9 +233,11 @@ class Store(Oracle):
             return "fire"
         if not U["roll"]:
             return None
-        ok = {"claimed": True, "begun": self.now // P >= U["slot"], "R": self.R == U["slot"]}[
-            "begun" if self.old else self.v["roll"]
-        ]
+        ok = {
+            "claimed": True,
+            "begun": self.now // P >= U["slot"],
+            "read": self.read_slot == U["slot"],
+        }["begun" if self.old else self.v["roll"]]
         if self.v["ahead"] == "waits" and not self.old:
             ok = ok and (self.place(m["due"], U["slot"])[0] > U["slot"])
         return "roll" if ok else None
@@ -279,52 +293,55 @@ class Store(Oracle):
     def advance(self):
         if self.v["forgets"] == "emptied":
             self.forget_deletes()
-        while self.now // P > self.R and self.C > self.R:
-            if self.R in self.owed and self.v["owes"] == "waits":
+        while self.now // P > self.read_slot and self.claimed_slot > self.read_slot:
+            if self.read_slot in self.owed and self.v["owes"] == "waits":
                 return
-            if any(sl < self.R for sl in self.rolls.values()):
+            if any(sl < self.read_slot for sl in self.rolls.values()):
                 return
             if any(
-                self.tl[u]["slot"] <= self.R
+                self.tl[u]["slot"] <= self.read_slot
                 for u, r in self.taken
                 if r == "fire" or self.old or self.v["hops"] == "wait"
             ):
                 return
-            if self.v["ring"] == "ck" and self.R >= self.ckR + SL:
+            if self.v["ring"] == "ck" and self.read_slot >= self.checkpointed_slot + SL:
                 self.flush()
-            mine = [u for u in self.near if self.tl[u]["slot"] <= self.R]
+            mine = [u for u in self.near if self.tl[u]["slot"] <= self.read_slot]
             if any(self.ready(u) != "keep" for u in mine):
                 return
             for u in mine:
                 del self.near[u]
                 m = self.log[self.tl[u]["off"]]
-                if m["due"] // P <= self.R or self.v["beside"] == "forget":
+                if m["due"] // P <= self.read_slot or self.v["beside"] == "forget":
                     self.cancelled.pop(m["id"], 0)
-            self.R += 1
+            self.read_slot += 1
             if self.v["claim"] == "cursor":
                 self.claim()
 
     def forget_deletes(self):  # of slots that have ended, and hold nothing else
-        for sl in range(self.R, min(self.C, self.now // P)):
+        for sl in range(self.read_slot, min(self.claimed_slot, self.now // P)):
             mine = [u for u in self.near if self.tl[u]["slot"] == sl]
             if sl not in self.owed and all(self.ready(u) == "keep" for u in mine):
                 for u in mine:
                     del self.near[u]
                     self.cancelled.pop(self.log[self.tl[u]["off"]]["id"], 0)
 
-    def leap(self):  # over time in which nothing waits; the checkpointed R goes along
-        to, waits = self.now // P, self.Q < len(self.queue) or self.taken or self.near or self.owed
-        used = any(h and h[0] >= self.R for h in self.wheel)
-        if to < self.R + SL or self.v["leap"] == "no":
+    def leap(self):  # over time in which nothing waits; the checkpointed read cursor goes along
+        to, waits = (
+            self.now // P,
+            self.linked_index < len(self.queue) or self.taken or self.near or self.owed,
+        )
+        used = any(h and h[0] >= self.read_slot for h in self.wheel)
+        if to < self.read_slot + SL or self.v["leap"] == "no":
             return
         if (waits or used) and not (used and not waits and self.v["leap"] == "over units"):
             return
         self.info["leaps"] += 1
-        self.R = self.C = to
-        if self.v["leap"] != "unclaimed":  # what is overdue comes into R's slot, which is claimed
-            self.C += 1
-        if self.v["leap"] != "R alone":
-            self.ckR = to
+        self.read_slot = self.claimed_slot = to
+        if self.v["leap"] != "unclaimed":  # what is overdue comes into a claimed slot
+            self.claimed_slot += 1
+        if self.v["leap"] != "the read cursor alone":
+            self.checkpointed_slot = to
 
     # ---- the public face
     def put(self, due):
@@ -342,7 +359,7 @@ class Store(Oracle):
         def linked(u):
             return not self.later(u) and mine(self.tl[u]["off"])
 
-        if any(map(mine, self.queue[self.Q :])) or any(map(linked, self.near)):
+        if any(map(mine, self.queue[self.linked_index :])) or any(map(linked, self.near)):
             return True
         if any(r == "roll" and linked(u) for u, r in self.taken):
             return True  # on its way from one slot to the next
@@ -350,8 +367,8 @@ class Store(Oracle):
             any(map(linked, self.walk(u))) for u in self.owed.values()
         ):
             return True
-        grid = range(self.due(i) // P, self.R - 1, -self.v["H"])
-        cand = [c for c in grid if self.C <= c < self.R + N]
+        grid = range(self.due(i) // P, self.read_slot - 1, -self.v["stride"])
+        cand = [c for c in grid if self.claimed_slot <= c < self.read_slot + N]
         for j, c in enumerate(reversed(cand)):
             if any(map(linked, self.chain(c))):
                 self.info["max candidates"] = max(self.info["max candidates"], j + 1)
@@ -386,20 +403,27 @@ class Store(Oracle):
 
     # ---- flush, crash, recovery
     def flush(self, stop=9):
-        R, Q, t, end, wheel = self.R, self.Q, len(self.tl), len(self.log), list(self.wheel)
-        L = (
+        read_slot, linked_index, t, end, wheel = (
+            self.read_slot,
+            self.linked_index,
+            len(self.tl),
+            len(self.log),
+            list(self.wheel),
+        )
+        scan_from = (
             min(
                 (
                     c
                     for o, c in self.done.items()
-                    if self.is_kept(self.slot_of.get(o, R), R) or self.qi[o] >= Q
+                    if self.is_kept(self.slot_of.get(o, read_slot), read_slot)
+                    or self.qi[o] >= linked_index
                 ),
                 default=end,
             )
             if self.done
             else end
         )
-        T, C = self.needed_units(R, t)
+        hops_from, claimed_slot = self.needed_units(read_slot, t)
         self.flushed, self.tlf = max(self.flushed, end), t
         if stop == 0:
             return
@@ -407,17 +431,35 @@ class Store(Oracle):
             if stop == 9 or self.rnd.random() < 0.5:
                 self.disk[i] = wheel[i]
         if stop == 9:
-            self.ck = {"R": R, "Q": Q, "L": L, "tl": t, "log": end, "T": T, "C": C}
-            self.ckR = R
+            self.ck = {
+                "read": read_slot,
+                "queue": linked_index,
+                "scan": scan_from,
+                "tl": t,
+                "log": end,
+                "hopped": hops_from,
+                "claimed": claimed_slot,
+            }
+            self.checkpointed_slot = read_slot
 
-    def is_kept(self, sl, R):  # the copy of what was in this slot, by L
-        return sl >= self.C or sl == R if self.v["L"] == "not behind R" else sl >= R
+    def is_kept(self, sl, read_slot):  # the copy of what was in this slot, by the copies cursor
+        return (
+            sl >= self.claimed_slot or sl == read_slot
+            if self.v["scan"] == "not behind the read cursor"
+            else sl >= read_slot
+        )
 
-    def needed_units(self, R, t):  # T, and before which slot the units of its time hopped
-        T, C = min([u for u, sl in self.hops.items() if sl >= R], default=t), self.C
-        if R < self.until:  # an earlier life's hops
-            T, C = min(T, self.ck["T"]), max(C, self.until)
-        return (t if self.v["T"] == "end" else T), C
+    def needed_units(self, read_slot, t):  # and before which slot the units of its time hopped
+        hops_from, claimed_slot = (
+            min([u for u, sl in self.hops.items() if sl >= read_slot], default=t),
+            self.claimed_slot,
+        )
+        if read_slot < self.until:  # an earlier life's hops
+            hops_from, claimed_slot = (
+                min(hops_from, self.ck["hopped"]),
+                max(claimed_slot, self.until),
+            )
+        return (t if self.v["hopped"] == "end" else hops_from), claimed_slot
 
     @property
     def qi(self):
@@ -442,14 +484,16 @@ class Store(Oracle):
         self.open()
 
     def open(self):
-        self.R, L = self.ck["R"], self.ck["L"]
-        self.C = self.ckR = self.R
+        self.read_slot, scan_from = self.ck["read"], self.ck["scan"]
+        self.claimed_slot = self.checkpointed_slot = self.read_slot
         self.near, self.taken, self.rolls, self._qi, self.hops = {}, [], {}, {}, {}
         self.owed, self.met = {}, set()  # by slot: the unit at which its claim goes on
-        self.until = 0 if self.v["until"] == "forget" else self.ck["C"]
+        self.until = 0 if self.v["until"] == "forget" else self.ck["claimed"]
         self.old = self.old and self.rnd.random() < 0.5
         self.queue = [o for o, m in enumerate(self.log) if m["k"] in "pd"]
-        self.done = {m["origin"]: c for c, m in enumerate(self.log) if c >= L and "origin" in m}
+        self.done = {
+            m["origin"]: c for c, m in enumerate(self.log) if c >= scan_from and "origin" in m
+        }
         if self.v["copies"] == "fired" and not self.old:
             self.done = {o: c for o, c in self.done.items() if self.log[c]["k"] == "f"}
         self.wheel = [h if h and h[1] < len(self.tl) else None for h in self.disk]
@@ -470,10 +514,10 @@ class Store(Oracle):
                 self.wheel[U["slot"] % N] = (U["slot"], u)
         self.slot_of = {U["off"]: U["slot"] for U in self.tl}
         self.hopped = self.last_units()
-        self.Q = max((self.qi[U["off"]] + 1 for U in self.tl), default=0)
+        self.linked_index = max((self.qi[U["off"]] + 1 for U in self.tl), default=0)
         self.cancelled = {}
         self.enqueue(10**9)
-        for sl in range(self.R, self.R + 3 * N):
+        for sl in range(self.read_slot, self.read_slot + 3 * N):
             for u in self.chain(sl):
                 m = self.log[self.tl[u]["off"]]
                 if m["k"] == "d":
@@ -486,7 +530,7 @@ class Store(Oracle):
             self.append(k="d", due=self.log[last["replaces"]]["due"], id=last["replaces"])
 
     def last_units(self):  # by message, of what hopped
-        return {U["off"]: u for u, U in enumerate(self.tl) if u >= self.ck["T"] and U["hop"]}
+        return {U["off"]: u for u, U in enumerate(self.tl) if u >= self.ck["hopped"] and U["hop"]}
 
 
 FIRES_WAITING = {"overdue": "fires", "cancelled": "drop", "rolls to": "any", "roll": "begun"}
@@ -494,19 +538,19 @@ WRONG = [
     {"base": "w"} | FIRES_WAITING,
     {"claim": "formula"},
     {"dele": "clock"},
-    {"ring": "R"},
+    {"ring": "read"},
     {"reopen": ""},
     {"leap": "over units"},
-    {"leap": "R alone"},
+    {"leap": "the read cursor alone"},
     {"leap": "unclaimed"},
     {"counts": "all"},
     {"counts": "first"},
-    {"T": "end"},
+    {"hopped": "end"},
     {"until": "forget"},
     {"hops": "no"},
     {"hop": "base"} | FIRES_WAITING,
     {"ahead": "no"},
-    {"H": W},
+    {"stride": W},
     {"copies": "fired"},
     {"leaves": "first slot"},
     {"owed": "forgotten"},
@@ -514,7 +558,7 @@ WRONG = [
     {"owes": "passed"},
     {"forgets": "emptied"},
     {"looks": "no"},
-    {"L": "not behind R"},
+    {"scan": "not behind the read cursor"},
 ]
 SAME = [
     {"old": 1},  # all roll by messages when they are made

@@ -56,13 +56,13 @@ SCENES: dict[str, Scene] = {
     "put at a level against its clock": Scene(
         ((("level", 1), REST, ("tick", 1_000)), (REST, ("tick", 2_600), ("level", 1)))
     ),
-    "link against R": Scene(
+    "link against the read cursor": Scene(
         (
             (("put", -150), REST, ("put", -150), ("put", 0)),
             (REST, ("tick", 110), REST, ("flush",), END),
         )
     ),
-    "R against a walk": Scene(
+    "the read cursor against a walk": Scene(
         ((("put", 250), ("put", 250), REST), (REST, ("tick", 300), REST, ("flush",), END))
     ),
     "link against a flush": Scene(
@@ -71,7 +71,9 @@ SCENES: dict[str, Scene] = {
     "link against claim": Scene(
         ((("put", 150), ("put", 250), ("put", 170), REST), (REST, ("tick", 100), REST))
     ),
-    "R far behind": Scene(((("put", 30), ("tick", 30_000), ("put", 30), ("put", 420)),)),
+    "the read cursor far behind": Scene(
+        ((("put", 30), ("tick", 30_000), ("put", 30), ("put", 420)),)
+    ),
     "link against a jump": Scene(
         (
             (("put", 30), REST, ("tick", 12_000), REST, ("put", 30), ("flush",), END),
@@ -103,7 +105,7 @@ SCENES: dict[str, Scene] = {
             ),
         )
     ),
-    "flush against R": Scene(
+    "flush against the read cursor": Scene(
         (
             (("put", 30), ("put", 60), REST, ("tick", 80), REST, ("tick", 60), REST),
             (REST, ("flush",), END),
@@ -121,7 +123,7 @@ SCENES: dict[str, Scene] = {
     "flush against a hop": Scene(
         ((("put", 2_600), *LINKED, ("tick", 500), REST, ("flush",), END), (REST, ("tick", 160)))
     ),
-    "R against a hop": Scene(
+    "the read cursor against a hop": Scene(
         (
             (("put", 2_600), *LINKED, ("tick", 500), REST),
             (REST, ("tick", 200), REST, ("flush",), END),

@@ -11,10 +11,10 @@ Sleeping. Who goes to sleep says so by an exchange, then looks for work once mor
     stores the ring's tail, fences, then looks whether the other sleeps; it takes the word by an
     exchange and writes the eventfd. The same holds the other way round for a full ring: its
     producer sleeps, its consumer moves the head.
-Waiting for R. Three wait for each other round R, none of them for what its ring brings: dequeue-put
-    for slots that were walked and for the units of the rolls that it settled; dequeue-get, whose
-    near wheel is full, for R; enqueue-get, which naps, for those rolls. Each stores what the other
-    waits for, fences, and looks whether it sleeps, as for a ring.
+Waiting for the read cursor. Three wait for each other round it, none of them for what its ring
+    brings: dequeue-put for slots that were walked and for the units of the rolls that it settled;
+    dequeue-get, whose near wheel is full, for the read cursor; enqueue-get, which naps, for those
+    rolls. Each stores what the other waits for, fences, and looks whether it sleeps, as for a ring.
 Helping. A service's step is run by whoever holds its token: the service's own thread, or one that
     has nothing better to do and sees it sleep. A token is tried by an exchange and never waited
     for. Whoever gives it back does so by an exchange, then looks at the input once more: who handed
@@ -98,7 +98,7 @@ def sleep_until_room(fenced: bool = True) -> Program:
         yield wait_for("producer event", 1)
 
 
-# --- waiting for R
+# --- waiting for the read cursor
 
 
 @dataclass(frozen=True)
@@ -140,13 +140,13 @@ def sleep_until(who: str, words: tuple[str, ...], rules: Rules) -> Program:
 
 
 def walk(rules: Rules = ALL) -> Program:
-    """Dequeue-get: walk a slot's chain; claim the next one once R has passed one."""
+    """Dequeue-get: walk a slot's chain; claim the next one once the read cursor has passed one."""
     yield from hand_to("dequeue-put", "walked", rules)
     yield from sleep_until("dequeue-get", ("passed",), rules)
 
 
 def settle_and_pass(rules: Rules = ALL) -> Program:
-    """Dequeue-put: settle a roll, then move R over its slot."""
+    """Dequeue-put: settle a roll, then move the read cursor over its slot."""
     yield from hand_to("enqueue-get", "rolled", rules)
     yield from sleep_until("dequeue-put", ("walked", "linked"), rules)
     yield from hand_to("dequeue-get", "passed", rules)

@@ -11,29 +11,35 @@ Locks, in this order: *gil*, *fire*, *near*, *wheel*; the append lock inside any
 held for one bounded step. Services take no gil; callers wait for fire with it.
 
     fire    a look into the cancelled set, the append, and its settling are one: dequeue-put,
-            deliver-levels, cancel and reschedule hold it. Captured with it: R, Q, L, level offsets.
+            deliver-levels, cancel and reschedule hold it. Captured with it: the read cursor, the
+            queue cursor, the copies cursor, level offsets.
     near    dequeue-get's own words, for who looks for a timer in them.
-    wheel   slots, units and Q against C and R: enqueue-put reads C and R anew for each unit;
-            dequeue-get reads a slot's head and moves C at once; dequeue-put moves R.
+    wheel   slots, units and the queue cursor against the claim cursor and the read cursor:
+            enqueue-put reads the claim cursor and the read cursor anew for each unit; dequeue-get
+            reads a slot's head and moves the claim cursor at once; dequeue-put moves the read
+            cursor.
 
 The steps.
 
-- Enqueue-put writes unit, slot, late (where slot < C), then Q, and only then ring B's tail.
-- Dequeue-get empties ring B first. It claims a slot, walks its chain afterwards, and says so in
-  walked_slot. It takes what is due; once a slot has ended, was walked whole, and nothing of it or
-  before it is near, the slot's plain deletes follow through ring C.
-- Dequeue-put settles a batch of ring C. A delete takes its target out of the set, after `frontier`
-  was raised to its slot's end; one of a level's message that still waits is *held* instead.
-- Where R is C, dequeue-get moves both at once, to the next slot with units, the clock's, or the one
-  at which R waits for a checkpoint.
-- R passes a slot that has ended, was walked whole, whose units are all settled (late + chained =
-  settled: cumulative, never cleared), with Q behind all rolls of slots before it, and which is less
-  than the wheel's length ahead of the durable R.
-- C goes with the clock. What had ended when it was claimed, and what the front has left because a
-  page was missing, is owed: walked by a second cursor, the oldest first, from the unit on that is
-  noted for the slot when it is claimed, or left. What is linked into it meanwhile comes through
-  ring B. R waits for it; so do plain deletes of later slots, whose target may be a roll that is
-  owed; L is the oldest copy of all slots from R up to C.
+- Enqueue-put writes unit, slot, late (where slot < the claim cursor), then the queue cursor, and
+  only then the late ring's tail.
+- Dequeue-get empties the late ring first. It claims a slot, walks its chain afterwards, and says so
+  in walked_slot. It takes what is due; once a slot has ended, was walked whole, and nothing of it
+  or before it is near, the slot's plain deletes follow through the dequeue ring.
+- Dequeue-put settles a batch of the dequeue ring. A delete takes its target out of the set, after
+  `frontier` was raised to its slot's end; one of a level's message that still waits is *held*
+  instead.
+- Where the read cursor is the claim cursor, dequeue-get moves both at once, to the next slot with
+  units, the clock's, or the one at which the read cursor waits for a checkpoint.
+- The read cursor passes a slot that has ended, was walked whole, whose units are all settled (late
+  + chained = settled: cumulative, never cleared), with the queue cursor behind all rolls of slots
+  before it, and which is less than the wheel's length ahead of the durable read cursor.
+- The claim cursor goes with the clock. What had ended when it was claimed, and what the front has
+  left because a page was missing, is owed: walked by a second cursor, the oldest first, from the
+  unit on that is noted for the slot when it is claimed, or left. What is linked into it meanwhile
+  comes through the late ring. The read cursor waits for it; so do plain deletes of later slots,
+  whose target may be a roll that is owed; the copies cursor is the oldest copy of all slots from
+  the read cursor up to the claim cursor.
 - Deliver-levels copies in the order of arrival; its offset moves within the same hold of fire.
   A message that lies further ahead than a level and a second is due at once, for the clock went
   back. So the queue's end is read before the clock: what lies before that end was put at an earlier
@@ -41,15 +47,16 @@ The steps.
 - What a service lacks (a segment, a mapping, a row) is made by its own thread, in Python, which may
   take any time. What its step has done until then is settled; it gives its locks back, for who has
   the GIL may wait for them; and nobody runs its step before that was answered.
-- Cancel says True where the due time is after frontier and R, or the index is not linked, or, of a
-  level, not before the offset. Else it takes all three locks and looks where a timer can wait: the
-  unlinked, near, rings B and C, what is owed, slots that are not claimed. Reschedule is
-  cancel with the new timer and the delete under one append; recovery mends one that was torn by a
-  power cut.
-- Flush captures R, Q, L, level offsets and all ends at one instant, under fire and wheel. Pages are
-  copied later, piecewise; so the timer log is synced up to its end after the last piece. L is the
-  oldest copy of a slot that R has not passed, of an earlier life whose slots it has not, and the
-  oldest delete that is held.
+- Cancel says True where the due time is after frontier and the read cursor, or the index is not
+  linked, or, of a level, not before the offset. Else it takes all three locks and looks where a
+  timer can wait: the unlinked, near, the late ring and the dequeue ring, what is owed, slots that
+  are not claimed. Reschedule is cancel with the new timer and the delete under one append; recovery
+  mends one that was torn by a power cut.
+- Flush captures the read cursor, the queue cursor, the copies cursor, level offsets and all ends at
+  one instant, under fire and wheel. Pages are copied later, piecewise; so the timer log is synced
+  up to its end after the last piece. The copies cursor is the oldest copy of a slot that the read
+  cursor has not passed, of an earlier life whose slots it has not, and the oldest delete that is
+  held.
 - Helping: a service's step, which keeps nothing over its end but words, is run by any service
   thread that gets its token; tokens are tried, never waited for (`wake_model.py` says how). A
   thread whose own input is empty runs the next one's step.
@@ -113,7 +120,7 @@ _LOCKS: Final[dict[str, list[Change]]] = {
         ),
         Change(*(GET, "claim"), "lock_release(world.wheel_lock)", "pass"),
     ],
-    "C moves before the head is read": [
+    "the claim cursor moves before the head is read": [
         Change(
             *(GET, "claim"),
             """            lock_acquire(world.wheel_lock)
@@ -124,7 +131,7 @@ _LOCKS: Final[dict[str, list[Change]]] = {
             near_begin_slot(""",
         )
     ],
-    "C is read before wheel": [
+    "the claim cursor is read before wheel": [
         Change(
             *(LINK, "_link"),
             "    message, out_ms =",
@@ -132,10 +139,10 @@ _LOCKS: Final[dict[str, list[Change]]] = {
         ),
         Change(*(LINK, "_link"), "slot < world.dequeue_get.claimed_slot and", "slot < early and"),
     ],
-    "R is read before wheel": [
+    "the read cursor is read before wheel": [
         Change(*(LINK, "_link"), "    message, out_ms =", f"{WHEEL_GAP}    message, out_ms ="),
     ],
-    "R moves without wheel": [
+    "the read cursor moves without wheel": [
         Change(*(PUT, "_pass_slots"), "lock_acquire(world.wheel_lock)", "pass"),
         Change(
             *(PUT, "_pass_slots"),
@@ -144,12 +151,12 @@ _LOCKS: Final[dict[str, list[Change]]] = {
         ),
         Change(*(PUT, "_pass_slots"), "lock_release(world.wheel_lock)", "pass"),
     ],
-    "R jumps without wheel": [
+    "the read cursor jumps without wheel": [
         Change(*(JUMP, "jump"), "    lock_acquire(world.wheel_lock)\n", ""),
         Change(*(JUMP, "jump"), "    if to > slot:\n", "    pause()\n    if to > slot:\n"),
         Change(*(JUMP, "jump"), "    lock_release(world.wheel_lock)\n", ""),
     ],
-    "R is judged before wheel": [
+    "the read cursor is judged before wheel": [
         Change(*(PUT, "_pass_slots"), "lock_acquire(", "pause()\n        lock_acquire("),
         Change(*(PUT, "_pass_slots"), "moves = _is_passable(world, now_ms)", "moves = True"),
     ],
@@ -197,7 +204,7 @@ _LOCKS: Final[dict[str, list[Change]]] = {
 # --- in which order
 
 _ORDER: Final[dict[str, list[Change]]] = {
-    "Q after ring B": [
+    "the queue cursor after the late ring": [
         Change(
             *(LINK, "_link"),
             """    publish(world.enqueue_put, "linked_index", world.enqueue_put.linked_index + 1)
@@ -232,19 +239,19 @@ _ORDER: Final[dict[str, list[Change]]] = {
             "world.dequeue_get.walked_slot",
         ),
     ],
-    "R outruns the checkpoint": [
+    "the read cursor outruns the checkpoint": [
         Change(*(PUT, "_is_near"), "+ world.settings.slot_count", "+ (1 << 40)")
     ],
-    "R jumps over units": [
+    "the read cursor jumps over units": [
         Change(*(JUMP, "jump"), "next_used_slot(world.wheel, slot, stop)", "stop")
     ],
-    "R jumps past the checkpoint": [
+    "the read cursor jumps past the checkpoint": [
         Change(*(JUMP, "jump"), "+ world.settings.slot_count", "+ (1 << 40)")
     ],
-    "nobody asks for the checkpoint at which R waits": [
+    "nobody asks for the checkpoint at which the read cursor waits": [
         Change(*(PUT, "has_passable"), "(_is_near(world) or not asked)", "_is_near(world)")
     ],
-    "R jumps while something waits": [
+    "the read cursor jumps while something waits": [
         Change(*(JUMP, "jump"), 'observe(put, "passed_slot") != slot or ', ""),
     ],
     "what was not appended is settled": [
@@ -308,14 +315,14 @@ _R_BEFORE: Final = [
     ),
 ]
 _CRASHES: Final[dict[str, list[Change]]] = {
-    "L without fire": [
+    "the copies cursor without fire": [
         Change(*(CAPTURE, "_capture"), "    lock_acquire(world.fire_lock)\n", ""),
         Change(*(CAPTURE, "_capture"), "    lock_release(world.fire_lock)\n    # Pages", "    #"),
         Change(*(PUT, "_append_taken"), "    done = _settle(", "    pause()\n    done = _settle("),
     ],
-    "R before L": _R_BEFORE,
-    "R before T": _R_BEFORE,
-    "pages before Q": [
+    "the read cursor before the copies cursor": _R_BEFORE,
+    "the read cursor before the hops cursor": _R_BEFORE,
+    "pages before the queue cursor": [
         Change(*(CAPTURE, "_capture"), _CAPTURE_PAGES, "        pass\n"),
         Change(
             *(CAPTURE, "_capture"),
@@ -339,14 +346,14 @@ _CRASHES: Final[dict[str, list[Change]]] = {
             "    self._level_file.write(engine.disk, checkpoint)\n    pause()\n",
         )
     ],
-    "T forgets what hopped": [
+    "the hops cursor forgets what hopped": [
         Change(
             *(GET, "hop"),
             "min(world.near.first_hop[from_place], linked)",
             "world.near.first_hop[from_place]",
         )
     ],
-    "L forgets copies behind what is owed": [
+    "the copies cursor forgets copies behind what is owed": [
         Change(
             *(CAPTURE, "_capture"),
             "        oldest = min(oldest, near.first_copy[place])",
@@ -361,7 +368,7 @@ _CRASHES: Final[dict[str, list[Change]]] = {
             "if True:",
         )
     ],
-    "L ignores held deletes": [
+    "the copies cursor ignores held deletes": [
         Change(*(CAPTURE, "_capture"), "min(end, world.cancelled.held_from)", "end")
     ],
     "reschedule in two appends": [
@@ -383,11 +390,11 @@ _CRASHES: Final[dict[str, list[Change]]] = {
 # --- what a cancel looks at, and what is owed
 
 _LOOKS: Final[dict[str, list[Change]]] = {
-    "cancel passes ring B by": [
+    "cancel passes the late ring by": [
         Change(*(INSTANT, "_capture"), "waiting_count(late.ends)", "0"),
         Change(*(GET, "dequeue_get"), "    lock_acquire(", "    pause()\n    lock_acquire("),
     ],
-    "cancel passes ring C by": [
+    "cancel passes the dequeue ring by": [
         Change(*(INSTANT, "_capture"), "waiting_count(due.ends)", "0"),
         Change(
             *(PUT, "dequeue_put"), "        lock_acquire(", "        pause()\n        lock_acquire("
@@ -399,7 +406,7 @@ _LOOKS: Final[dict[str, list[Change]]] = {
     "a listing passes what is owed by": [
         Change(*(INSTANT, "list_owed"), "if offset != NO_UNIT:", "if False:")
     ],
-    "R passes what is owed": [
+    "the read cursor passes what is owed": [
         Change(
             *(PUT, "_is_settled"),
             'walked = observe(world.dequeue_get, "walked_slot")',

@@ -35,7 +35,7 @@ def hop(store: TimerStore, id: str) -> dict[str, Any]:
     if ms // settings.precision_ms == timer["due_ms"] // settings.precision_ms:
         magic &= ~fmt.UNIT_ROLL
     of_message = message, last["message_size"], last["topic_hash"], timer["due_ms"]
-    # T, as if the slot that it hops from were claimed already.
+    # The hops cursor, as if the slot that it hops from were claimed already.
     engine.hopped_from = min(engine.hopped_from, engine.timerlog.end)
     engine.hopped_until = max(engine.hopped_until, last["slot"] + 1)
     with engine.locks.guard(), acting_as(ENQUEUE_PUT):

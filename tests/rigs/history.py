@@ -218,7 +218,7 @@ class History(Acts):
         ledger.check()
         check_store(self.store, ledger)
         read_slot = self.store.core.engine.read_slot
-        assert read_slot >= self.now_ms // SLOT_MS, "R stays behind"
+        assert read_slot >= self.now_ms // SLOT_MS, "the read cursor stays behind"
         late, blocked = [], set()
         for root in ledger.roots.values():
             if root.level and root.due_ms > self.now_ms and not root.fired_ms:
@@ -228,7 +228,7 @@ class History(Acts):
         assert not late, "due timers were not fired"
 
     def wait_long(self) -> None:
-        """Mostly until nothing waits any more; R leaps, and its checkpoint may never come."""
+        """Mostly until nothing waits; the read cursor leaps, and its checkpoint may never come."""
         self.tick(self.rnd.randrange(300, 600))
         self.settle()
         self.tick(self.rnd.randrange(4 * self.config.wheel_slot_count, 2000))

@@ -107,7 +107,7 @@ def log_of(path: Path) -> naive.LogScan:
 
 
 def messages_reached(path: Path) -> list[int]:
-    """Return where the messages of all units lie that a broker would reach, those from R on."""
+    """Return where the messages of all units lie that a broker would reach, from its cursor on."""
     files = {int(each.name): each.read_bytes() for each in (path / "timerlog").glob("0*")}
     units = naive.scan_timer_log(files).units
     read_ms = naive.decode_timercheck((path / "config" / "timercheck").read_bytes()).read_ms

@@ -74,7 +74,7 @@ def test_what_is_put_last_has_its_unit_before_the_store_is_closed(
 
 
 def test_a_delete_that_was_passed_counts_as_long_as_its_slot_is_read_again(tmp_path: Path) -> None:
-    """A service may be stopped between the two: its target has left the set, R stands there."""
+    """A service may be stopped between the two: its target has left the set, its slot is there."""
     clock = ManualClock()
     store = timerstore.open(tmp_path / "s", config=SMALL, clock=clock)
     ids = store.put_many([b"b"] * 20, topic="t", delay_ms=range(1_000, 21_000, 1_000))

@@ -122,7 +122,7 @@ def test_a_pass_goes_on_in_the_next_life(tmp_path: Path, abandon: bool) -> None:
     config = dataclasses.replace(SMALL, cleaning_slack_bytes=1 << 30)  # nothing is worth it
     with open_small(tmp_path / "s", clock, config) as store:
         assert len(bodies(store)) == store.count() == 40
-        live_on(store, clock, 12)  # but that segment is finished, for L waits for it
+        live_on(store, clock, 12)  # but that segment is finished: the copies cursor waits for it
         assert store.core.engine.world.cleaning.floor >= 4_096
         checkpoint = store.core.flusher.last
         assert checkpoint is not None and checkpoint.scan_from > 4_096
@@ -169,7 +169,7 @@ def test_a_dropped_delete_still_stops_what_was_left_to_fire(tmp_path: Path) -> N
     clock = ManualClock(START_MS, force=True)
     store = open_with_cancelled(tmp_path / "s", clock, again=False)
     assert store.stats().cancelled_count > 0 or store.core.engine.commitlog.start > 0
-    store.abandon()  # F may be durable, or not
+    store.abandon()  # the floor may be durable, or not
     with open_small(tmp_path / "s", clock) as store:
         assert store.count() == 0 and bodies(store) == []
         clock.advance(600 * SECOND)
@@ -251,7 +251,7 @@ def test_what_is_due_soon_is_left(tmp_path: Path) -> None:
         for _ in range(10):
             store.core.cleaner.step()
         assert store.stats().cleaning.copied_count == 5
-        assert store.core.engine.world.cleaning.floor == 0  # R has not passed them
+        assert store.core.engine.world.cleaning.floor == 0  # the read cursor has not passed them
         assert all(store.get(id) is not None for id in soon)
         clock.advance(15 * SECOND)
         assert drain(store) == [b"soon"] * 5
@@ -278,7 +278,7 @@ def test_enqueue_get_is_told_of_copies(tmp_path: Path) -> None:
 def test_passes_are_bounded(tmp_path: Path) -> None:
     clock = ManualClock(START_MS, force=True)
     with open_small(tmp_path / "s", clock) as store:
-        for _ in range(10 * PASS_COUNT_MAX):  # F waits for the one that is due soon
+        for _ in range(10 * PASS_COUNT_MAX):  # the floor waits for the one that is due soon
             store.put_many([b"far", b"soon"], delay_ms=[500_000, 1_000])
         store.core.play_now()
         store.flush()

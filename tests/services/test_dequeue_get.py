@@ -1,4 +1,4 @@
-"""Dequeue-get alone: from the wheel's chains or ring B to ring C, beside its twin."""
+"""Dequeue-get alone: from chains or the late ring to the dequeue ring, beside its twin."""
 
 from collections import Counter
 
@@ -42,8 +42,8 @@ TURNS = st.lists(
     st.tuples(
         st.sampled_from([0, 1, 35, 99, 100, 350, -250, 1_200]),  # the clock's step, ms
         st.lists(LATE, max_size=3),
-        st.integers(0, 6),  # the room in ring C
-        st.integers(0, 3),  # slots that R may pass
+        st.integers(0, 6),  # the room in the dequeue ring
+        st.integers(0, 3),  # slots that the read cursor may pass
     ),
     min_size=1,
     max_size=12,
@@ -85,7 +85,7 @@ def make_unit_room(alone: Alone, count: int) -> None:
 
 
 def taken(row: list[int]) -> Taken:
-    """An entry of ring C, taken apart."""
+    """An entry of the dequeue ring, taken apart."""
     message, info, at = row
     return Taken(message, info >> 32, info >> 8 & 0xFFFFFF, info & 0xFF, at)
 
@@ -272,8 +272,8 @@ def test_a_unit_in_a_slot_that_is_not_its_own_is_damage() -> None:
         assert alone.need == ("damaged timerlog", 0)
 
 
-def test_what_is_due_before_r_fires_by_its_own_millisecond() -> None:
-    """While the clock, set back, is behind R: also if several share a place of the ring."""
+def test_what_is_due_before_the_read_cursor_fires_by_its_own_millisecond() -> None:
+    """While the clock was set back behind the read cursor: also if several share a ring's place."""
     with Alone(DEQUEUE_GET) as alone:
         ring = len(alone.engine.near.head) // 2 - 1
         alone.step(START_MS)

@@ -1,4 +1,4 @@
-"""Dequeue-put: alone, from ring C to the log, beside its twin; then with a need in its midst."""
+"""Dequeue-put: from the dequeue ring to the log, beside its twin; with a need in its midst."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -54,7 +54,7 @@ TURNS = st.lists(
 
 
 def put(alone: Alone, log: Log, kind: str, slot: int, within_ms: int, topic: str) -> Taken:
-    """Put a message, spoil it where its kind says so; return its entry of ring C."""
+    """Put a message, spoil it where its kind says so; return its entry of the dequeue ring."""
     at = slot * PRECISION_MS + within_ms
     own = naive.encode_unique_key(naive.UniqueKey(at, 4_711 + within_ms % 2, alone.tag))
     made, magic = timer(alone.tag, topic, at, TAGS="red" if within_ms % 2 else "ä"), PLAIN
@@ -212,7 +212,7 @@ def test_a_slot_is_passed_only_once_all_that_came_is_settled() -> None:
 
 
 def test_a_cancel_counts_once_while_a_slot_is_half_passed(tmp_path: Path) -> None:
-    """R stays at a slot whose deletes are forgotten in part, for one of them is not mapped."""
+    """A slot whose deletes are forgotten in part is not passed: one of them is not mapped."""
     clock = timerstore.ManualClock(START_MS)
     with timerstore.open(tmp_path, config=SMALL, clock=clock) as store:
         engine = store.core.engine

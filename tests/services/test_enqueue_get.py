@@ -1,4 +1,4 @@
-"""Enqueue-get alone: from the timer topic's queue to ring A, beside its twin."""
+"""Enqueue-get alone: from the timer topic's queue to the enqueue ring, beside its twin."""
 
 from dataclasses import replace
 
@@ -80,7 +80,7 @@ def put(alone: Alone, log: naive_services.Log, made: naive.Message, kind: str) -
 
 
 def seen(row: list[int]) -> naive_services.Enqueued:
-    """An entry of ring A, without what its kind leaves unsaid."""
+    """An entry of the enqueue ring, without what its kind leaves unsaid."""
     entry = naive_services.Enqueued(*row)
     if entry.kind == naive_services.UNREADABLE:
         return entry._replace(out_ms=0, due_ms=0, topic_hash=0, high=0, low=0)

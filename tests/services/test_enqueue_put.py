@@ -1,4 +1,4 @@
-"""Enqueue-put alone: from ring A to timer log, wheel or ring B, beside its twin."""
+"""Enqueue-put alone: from the enqueue ring to log, wheel or late ring, beside its twin."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,7 +74,7 @@ def compare(alone: Alone, twin: EnqueuePut) -> None:
         st.tuples(
             st.integers(1, 20),  # entries that enqueue-get hands on
             st.sampled_from([-3_000, -1, 0, 30, 250, 2_000]),  # the clock's step, ms
-            st.integers(0, 3),  # slots that R moves, and C before it
+            st.integers(0, 3),  # slots that the read cursor moves, and the claim cursor before it
             st.booleans(),  # whether a checkpoint is written
             st.integers(0, 3),  # late arrivals that dequeue-get takes
         ),

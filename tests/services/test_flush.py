@@ -69,7 +69,7 @@ def test_what_is_pointed_to_is_durable_before_what_points() -> None:
         assert (found.queue_index, found.read_ms, found.clean) == (1, START_MS, False)
 
 
-def test_r_is_said_to_be_durable_only_once_it_is() -> None:
+def test_the_read_cursor_is_said_to_be_durable_only_once_it_is() -> None:
     disk = FaultyDisk()
     with Alone(DEQUEUE_PUT, disk) as alone:
         flusher = Flusher(alone.engine)

@@ -45,7 +45,7 @@ def chunks(count: int) -> Iterator[None]:
 
 
 def handed_on(alone: Alone) -> list[int]:
-    """The numbers of what was linked, as they came to ring C."""
+    """The numbers of what was linked, as they came to the dequeue ring."""
     return [taken(row).message & 0xFFFF for row in alone.since("dequeue", 0)]
 
 
@@ -96,7 +96,8 @@ def test_deletes_alone_do_not_fill_it_for_ever(behind: int) -> None:
         timers = [i for i in range(100) if (i < 50) != bool(behind)]
         found = handed_on(alone)
         assert sorted(found[:50]) == timers and len({*found}) == len(found)
-        # R passes the slot once what was handed on is settled: what was let go is not waited for.
+        # The read cursor passes the slot once what was handed on is settled: what was let go is not
+        # waited for.
         assert alone.slot_column("chain")[START_SLOT % PLACES] == len(found)
         assert 0 < len(found) - 50 <= 3 * CHUNK_ENTRIES
         near.check(alone.engine.near)

@@ -1,4 +1,4 @@
-"""Memory of slots that R has passed is given back, and never that of a place in use."""
+"""Memory of slots that were passed is given back, and never that of a place in use."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ TUNING = replace(CONFIG.tuning, wheel_slot_count=2 * PLACES)
 
 @contextmanager
 def marked(read: int, claimed: int) -> Iterator[Alone]:
-    """An engine each place of which is marked, with R and C."""
+    """An engine each place of which is marked, with the read cursor and the claim cursor."""
     with Alone(DEQUEUE_PUT, tuning=TUNING) as alone:
         near = alone.engine.near
         assert len(near.waiting) == PLACES
@@ -56,7 +56,7 @@ def naive_given(start: int, stop: int, read: int, claimed: int) -> set[int]:
 def test_places_of_passed_slots_are_given_back_and_no_other(
     start: int, count: int, leapt: int, claimed: int
 ) -> None:
-    """R may have leapt since it was made durable."""
+    """The read cursor may have leapt since it was made durable."""
     start += BASE_SLOT
     stop = start + count
     read = stop + leapt
@@ -71,7 +71,7 @@ def test_places_of_passed_slots_are_given_back_and_no_other(
 
 
 def test_a_clock_that_leaps_within_the_call() -> None:
-    """C moves while it waits for wheel: what it has reached is in use."""
+    """The claim cursor moves while it waits for wheel: what it has reached is in use."""
     start, stop = BASE_SLOT, BASE_SLOT + 2 * PAGE_PLACES
     with marked(stop, stop + 2) as alone:
         world, wheel = alone.engine.world, alone.engine.locks.wheel

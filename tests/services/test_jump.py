@@ -1,4 +1,4 @@
-"""R's jump over slots without units: time costs what is due in it, not the slots that pass.
+"""Jumps over slots without units: time costs what is due in it, not the slots that pass.
 
 Work is counted in steps of services and what these did, never in time. `tests/models/jump_model.py`
 has the rule; `test_dequeue_get.py` compares each step with a twin.
@@ -48,7 +48,7 @@ def test_a_year_costs_its_hops_and_what_is_due(tmp_path: Path) -> None:
         assert timer is not None and timer.due_ms == began_ms + 3650 * DAY_MS
 
 
-def test_what_is_put_where_r_has_jumped_fires_at_once(tmp_path: Path) -> None:
+def test_what_is_put_where_slots_were_jumped_fires_at_once(tmp_path: Path) -> None:
     clock = ManualClock()
     with timerstore.open(tmp_path, config=SHORT, clock=clock) as store:
         store.put(b"far", delay=timedelta(days=400))

@@ -95,7 +95,7 @@ def test_what_is_done_with_is_cut_out(store: TimerStore) -> None:
     assert ids_found(store) == [newest]
 
 
-def test_what_r_has_passed_is_cut_out(store: TimerStore) -> None:
+def test_what_was_passed_is_cut_out(store: TimerStore) -> None:
     """A search that finds a timer fired, of which it was known that it had its unit, drops it."""
     clock = store.core.clock
     assert isinstance(clock, ManualClock)

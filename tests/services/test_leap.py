@@ -1,4 +1,4 @@
-"""R's leap over time in which nothing waits; its rule is in `tests/models/rules_model.py`."""
+"""The leap over time in which nothing waits; its rule is in `tests/models/rules_model.py`."""
 
 from datetime import timedelta
 from pathlib import Path

@@ -243,7 +243,7 @@ def test_listing_cancelling_and_rescheduling_see_what_is_owed(
 
 @pytest.mark.parametrize("rounds", range(9))
 def test_a_kill_at_any_time(tmp_path: Path, rounds: int) -> None:
-    """The checkpoint is that of a moment when C is far ahead of R."""
+    """The checkpoint is that of a moment when the claim cursor is far ahead of the read cursor."""
     with stopped(tmp_path / "s") as after:
         fresh = [after.store.put(b"f", topic="now", at_ms=OPENED_MS + 20 * i) for i in range(9)]
         after.link()
@@ -257,7 +257,7 @@ def test_a_kill_at_any_time(tmp_path: Path, rounds: int) -> None:
         assert sorted(fired) == sorted([*fresh, *after.overdue, after.roller])
 
 
-def test_copies_of_slots_that_r_has_not_passed_keep_l(tmp_path: Path) -> None:
+def test_copies_of_slots_not_passed_keep_the_copies_cursor(tmp_path: Path) -> None:
     with stopped(tmp_path / "s") as after:
         after.step(DEQUEUE_GET)
         fresh = after.store.put(b"f", topic="now", at_ms=OPENED_MS)
@@ -285,7 +285,7 @@ def test_deletes_wait_for_rolls_that_are_owed(tmp_path: Path) -> None:
         assert after.store.core.engine.cancelled.set.count == 0
 
 
-def test_r_waits_for_what_is_owed(tmp_path: Path) -> None:
+def test_the_read_cursor_waits_for_what_is_owed(tmp_path: Path) -> None:
     with stopped(tmp_path / "s") as after:
         after.round()
         after.step(DEQUEUE_PUT)
@@ -316,7 +316,7 @@ def test_a_clock_that_was_set_back(tmp_path: Path) -> None:
         after.finish()
 
 
-def test_r_jumps_over_nothing_that_is_owed(tmp_path: Path) -> None:
+def test_no_jump_goes_over_what_is_owed(tmp_path: Path) -> None:
     """The clock was set ahead before anything was claimed."""
     with stopped(tmp_path / "s") as store:
         store.tick(30 * SLOT_MS)

@@ -1,4 +1,4 @@
-"""Sources of an earlier life's copies: how long L waits for each."""
+"""Sources of an earlier life's copies: how long the copies cursor waits for each."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from timerstore import ManualClock
 from timerstore.services.opening.recover_copies import assume_sources, learn_sources
 
 
-def test_l_waits_for_what_was_copied_far_ahead(tmp_path: Path) -> None:
+def test_the_copies_cursor_waits_for_what_was_copied_far_ahead(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     store = open_small(tmp_path / "s", clock)
     put_far(store, 40)

@@ -50,7 +50,8 @@ def test_what_was_delivered_is_not_delivered_again(tmp_path: Path) -> None:
 def test_a_cancelled_one_behind_a_longer_wait(tmp_path: Path, end: str) -> None:
     """A level was 2 h and is 1 s now: what it holds waits behind what was put before.
 
-    The delete's slot passes long before; the entry stays, and L at the delete, also over crashes.
+    The delete's slot passes long before; the entry stays, and the copies cursor at the delete, also
+    over crashes.
     """
     clock = ManualClock(START_MS, force=True)
     disk = QuietDisk()

@@ -116,7 +116,7 @@ def tear_both_checkpoints(path: Path) -> None:
 
 
 def damage_flushed(path: Path) -> None:
-    """Change a byte of a message between L and what was flushed."""
+    """Change a byte of a message between the copies cursor and what was flushed."""
     checkpoint = checkpoint_of(path)
     offsets = [message.offset for message in read_messages(path)]
     mine = [each for each in offsets if checkpoint.scan_from <= each < checkpoint.commitlog_flushed]
@@ -329,7 +329,7 @@ def make_store(path: Path, end: str) -> None:
     store.put(b"far", topic="a", at_ms=START_MS + 10**9)
     store.put(b"just fired", topic="b", at_ms=START_MS + 20_480)
     store.cancel_many(ids[::7])
-    clock.advance(timedelta(seconds=20, milliseconds=500))  # within a slot that R has not passed
+    clock.advance(timedelta(seconds=20, milliseconds=500))  # within a slot that was not passed
     store.pull("a", max_count=4, timeout=0).ack()
     waiting = [timer.id for timer in store.pending()]
     store.reschedule(waiting[5], at_ms=START_MS + 90_000)

@@ -96,15 +96,15 @@ def test_it_plays_a_timers_way_at_its_time() -> None:
         fired = alone.messages(end)
         assert [m.stored_ms for m in fired] == [START_MS + 50, START_MS + 250]
         assert alone.cursor("read") == START_SLOT + 3
-        runner.play(START_MS + 300, START_MS + 100)  # the clock goes back: R does not
+        runner.play(START_MS + 300, START_MS + 100)  # the clock goes back: the read cursor does not
         assert alone.cursor("read") == START_SLOT + 3 and alone.cursor("fired") == 2
 
 
-def test_it_writes_a_checkpoint_where_r_waits_for_one() -> None:
+def test_it_writes_a_checkpoint_where_the_read_cursor_waits() -> None:
     with Alone(DEQUEUE_PUT) as alone:
         runner = runner_of(alone)
         slots = 3 * alone.engine.config.wheel_slot_count
-        alone.engine.queues.table.pending[0] = 1  # where nothing is pending, R leaps
+        alone.engine.queues.table.pending[0] = 1  # where nothing is pending, the read cursor leaps
         runner.play(START_MS, START_MS + slots * PRECISION_MS)
         assert alone.cursor("read") == START_SLOT + slots
         assert runner.flusher.checkpoint_count >= 2

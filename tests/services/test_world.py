@@ -123,8 +123,8 @@ def defined(
     leads_to: int,
     offset: int,
 ) -> bool:
-    """F is past its message; or a pass has looked at it, and it leads to S or later; or there is a
-    later unit of its message.
+    """The floor is past its message; or a pass has looked at it, and it leads to the pass's first
+    slot or later; or there is a later unit of its message.
     """
     return (
         message < floor

@@ -1,4 +1,4 @@
-"""Handing over to a broker, which fires whatever the slots from R on lead to."""
+"""Handing over to a broker, which fires whatever the slots from the read cursor on lead to."""
 
 import contextlib
 import dataclasses

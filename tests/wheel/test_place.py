@@ -22,7 +22,7 @@ def _place(
 
 @st.composite
 def wheels(draw: st.DrawFn) -> naive.Wheel:
-    """Any sizes that a configuration allows; R is at most a slot count past its checkpoint."""
+    """Any sizes that a configuration allows; the read cursor is near its checkpoint."""
     slot_count = draw(st.sampled_from([64, 128, 640, 604_800]))
     window = draw(st.integers(2, min(slot_count - 1, 604_740)) | st.sampled_from([2, 3, 20]))
     checkpointed = draw(st.integers(0, 10**9))
@@ -81,7 +81,7 @@ def test_what_holds_of_every_place(case: tuple[naive.Wheel, int, int]) -> None:
     slot, hops = placed(wheel, out_ms, now_ms)
     own = out_ms // wheel.precision_ms
     base = base_of(wheel, now_ms)
-    # No slot of the ring is needed twice, not even when R falls back in a crash.
+    # No slot of the ring is needed twice, not even when the read cursor falls back in a crash.
     assert wheel.read <= slot < wheel.checkpointed_read + 2 * wheel.slot_count
     if hops == 0:
         assert slot == max(own, wheel.read)
@@ -121,7 +121,7 @@ def test_a_timer_arrives_hop_by_hop(wheel: naive.Wheel, days: int) -> None:
 
 @given(case=cases())
 def test_what_rolled_lay_far_ahead(case: tuple[naive.Wheel, int, int]) -> None:
-    """Where R stands at the clock, as it does but for a while after a stop."""
+    """Where the read cursor stands at the clock, as it does but for a while after a stop."""
     wheel, out_ms, now_ms = case
     far = bool(may_have_rolled(settings_of(wheel), out_ms, now_ms))
     assert far == naive.may_have_rolled(out_ms, now_ms, wheel)

@@ -328,16 +328,16 @@ CHECKPOINT_EXTENSION: Final = np.dtype(
         ("mark", "S8"),
         ("sequence", ">i8"),
         ("echo", TIMER_CHECKPOINT),
-        ("scan_from", ">i8"),  # L
+        ("scan_from", ">i8"),  # the copies cursor
         ("commitlog_flushed", ">i8"),
-        ("claimed_slot", ">i8"),  # C
+        ("claimed_slot", ">i8"),  # the claim cursor
         ("frontier_ms", ">i8"),
         ("clean", ">i8"),  # 1: closed cleanly, 2: and handed to a broker, 0: written while open
         ("cancelled_count", ">i8"),
         ("store_tag", ">i8"),
         ("level_offsets", ">i8", (32,)),
-        ("floor", ">i8"),  # F: every unit whose message lies before it is superseded
-        ("hops_from", ">i8"),  # T: no unit before it counts because a hop linked it
+        ("floor", ">i8"),  # every unit whose message lies before it is superseded
+        ("hops_from", ">i8"),  # no unit before it counts because a hop linked it
         ("crc", ">u4"),
     ]
 )

@@ -144,7 +144,7 @@ USUAL_KEPT_BYTES: Final = _USUAL_QUEUE_AT
 IDENTITY_OURS: Final = -1
 """`identity_high` of a timer of this store; `identity_low` is its first put's offset then."""
 IDENTITY_HELD: Final = -2
-"""In the cancelled set in its place: a delay level's message whose delete unit R has passed."""
+"""In the cancelled set in its place: a delay level's message whose delete unit was passed."""
 
 
 @inlined

@@ -43,13 +43,16 @@ class TimerCheckpoint:
     state_counter: int = 0
     # ours
     sequence: int = 0
-    scan_from: int = 0  # L: the oldest copy whose source is not settled
-    floor: int = 0  # F: units whose message lies before it are superseded; 0: nobody said
+    scan_from: int = 0  # the copies cursor: the oldest copy whose source is not settled
+    floor: int = 0  # units whose message lies before it are superseded; 0: nobody said
     hops_from: int = 0
-    """T: the last unit of a message counts; what hops linked from here on says which that is."""
+    """The hops cursor: what hops linked from here on says which unit of a message counts."""
     commitlog_flushed: int = 0
     claimed_slot: int = 0
-    """C, or of an earlier life whose T still holds the larger one: from there on T is of no use."""
+    """The claim cursor; a larger one of an earlier life while the hops cursor is of that life.
+
+    From there on the hops cursor is of no use.
+    """
     frontier_ms: int = 0
     clean: bool = False
     handed_over: bool = False

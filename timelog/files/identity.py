@@ -88,7 +88,7 @@ class Sizes:
 
     @property
     def hop_ms(self) -> int:
-        """How far a roll of ours hops, H of the rules; 0 in a broker's store."""
+        """How far a roll of ours hops; 0 in a broker's store."""
         return self.roll_hop_slots * (self.precision_ms or 0)
 
 

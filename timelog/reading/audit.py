@@ -55,7 +55,7 @@ OTHER_KIND: Final = 6
 OTHER_TIME: Final = 7
 OTHER_SLOT: Final = 8
 REMOVED: Final = 9  # its message is before the log's start
-TOO_EARLY: Final = 10  # sound if recovery found its message copied: then it waits in R's slot
+TOO_EARLY: Final = 10  # sound if recovery found its message's copy: it waits in the first slot
 DIFFERS: Final = (NO_MESSAGE, OTHER_SIZE, OTHER_TOPIC, OTHER_KIND, OTHER_TIME, TOO_EARLY)
 """The unit may be right, and its message wrong."""
 VERDICTS: Final = (
@@ -103,10 +103,10 @@ class Audited(NamedTuple):
     """What a store says of itself, by which its units are judged."""
 
     start: int  # of the timer log
-    from_slot: int  # R
+    from_slot: int  # the read cursor
     log_start: int  # of the commit log
     log_end: int
-    floor: int  # F, 0 if nothing was cleaned
+    floor: int  # 0 if nothing was cleaned
     precision_ms: int
     hop_ms: int  # of our rolls; 0: unknown
     window_ms: int  # of a broker's; 0: unknown

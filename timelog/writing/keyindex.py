@@ -61,7 +61,7 @@ class KeyIndex:
     found: MessageParts  # scratch
     file_count: int = 0
     old_linked: int = 0
-    """Q of an earlier look, when R was not past `old_passed`, see key_search.py."""
+    """The queue cursor when the read cursor was not past `old_passed`, see key_search.py."""
     old_passed: int = 0
     new_linked: int = 0
     new_passed: int = 0

@@ -56,7 +56,7 @@ gauge cancelled 1 cancelled_count Cancelled timers whose slots are still to come
 gauge near 1 near_count Timers of the slots just ahead, in memory
 gauge enqueue_queue 1 enqueue_queue_count Timers in the enqueue-put queue
 gauge dequeue_queue 1 dequeue_queue_count Timers in the dequeue-put queue
-gauge queue_index 1 queue_index Timer queue entries that have their unit (Q)
+gauge queue_index 1 queue_index Timer queue entries that have their unit (the queue cursor)
 gauge queue_end 1 queue_end Timer queue entries
 gauge commitlog_start By commitlog_start First byte of the commit log that is kept
 gauge commitlog_end By commitlog_end Bytes that were appended to the commit log
@@ -67,10 +67,10 @@ gauge waiting_for_space 1 waiting_for_space! 1 while something waits for room on
 gauge stopped 1 stopped_by! 1 once the store has stopped
 gauge retention_stopped 1 retention_stopped_by! 1 once nothing is removed any more, because of \
     damage
-gauge read_timestamp_seconds s read_ms/1000 All slots before it are fired (R), in seconds since \
-    1970
-gauge claimed_timestamp_seconds s claimed_ms/1000 All slots before it are in memory (C), in \
-    seconds since 1970
+gauge read_timestamp_seconds s read_ms/1000 All slots before it are fired (the read \
+    cursor), in seconds since 1970
+gauge claimed_timestamp_seconds s claimed_ms/1000 All slots before it are in memory (the claim \
+    cursor), in seconds since 1970
 gauge unlinked_age_seconds s unlinked_age_ms/1000 How long ago the oldest timer without a unit \
     was stored; 0 if all have one
 gauge lateness_seconds s lateness![quantile] How long after their due time timers were fired, \

@@ -111,7 +111,7 @@ _RUN = ("run", _TEXT, "the run that wrote the row")
 _AT = (
     "at",
     _TIME,
-    ("as of when the rows are true: when an open store was read, else the cursor R"),
+    ("as of when the rows are true: when an open store was read, else the read cursor"),
 )
 _TABLES: Final = (
     ResultTable(
@@ -169,7 +169,7 @@ _TABLES: Final = (
                 _FLAG,
                 "it is a backup or a standby, read as the store that it would become",
             ),
-            ("stands_ms", _LONG, "up to where it has fired, the cursor R, ms"),
+            ("stands_ms", _LONG, "up to where it has fired, the read cursor, ms"),
             ("precision_ms", _LONG, "how long a slot is"),
             ("ring_slots", _LONG, "slots of the ring, twice those of the wheel"),
             ("window_slots", _LONG, "the roll window; null in a broker's store"),

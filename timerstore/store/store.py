@@ -265,7 +265,7 @@ def clean_by_itself(core: Core, consuming: Consuming) -> None:
 
 
 def _before_flush(core: Core, consuming: Consuming) -> None:
-    """Do what the next checkpoint is to make durable: groups' offsets, and F."""
+    """Do what the next checkpoint is to make durable: groups' offsets, and the floor."""
     consuming.write_offsets()
     # If there is no room, the flush goes on: it is what makes some.
     with contextlib.suppress(StoreFullError):

@@ -1,11 +1,11 @@
 """Pausing: what the switches of an open store do to it.
 
 While firing is paused dequeue-get takes nothing and no level delivers. Linking, hops, cancelling
-and rescheduling go on; R stays before the first slot that holds something due. The end of a pause
-is a word that the services read (`Callers.fire_from_ms`), so it is kept to the millisecond without
-anybody's help. `pause("firing")` returns once what was taken before is in the log. While putting is
-paused puts are refused: RocketMQ's `timerStopEnqueue` would let them pile up before the wheel. A
-handover is refused while firing is paused.
+and rescheduling go on; the read cursor stays before the first slot that holds something due. The
+end of a pause is a word that the services read (`Callers.fire_from_ms`), so it is kept to the
+millisecond without anybody's help. `pause("firing")` returns once what was taken before is in the
+log. While putting is paused puts are refused: RocketMQ's `timerStopEnqueue` would let them pile up
+before the wheel. A handover is refused while firing is paused.
 """
 
 from __future__ import annotations

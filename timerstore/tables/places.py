@@ -96,7 +96,7 @@ def in_units(
     bounds: Bounds | None = None,
     faults: list[Fault] | None = None,
 ) -> Iterator[Places]:
-    """Yield the messages of units in [start, stop) of slots from R on: of deletes, or of timers.
+    """Yield messages of units in [start, stop) from the read cursor on: of deletes, or of timers.
 
     A timer is left out if its unit already says that it is not within the bounds. If a broker wrote
     last, it may have linked timers to slots that it had passed: these are pending as well.
@@ -194,11 +194,13 @@ class Settled(NamedTuple):
 
 
 def settled(view: StoreView) -> Settled:
-    """Find what was fired, rolled or cancelled, once for each view. O(log since L + units).
+    """Find what was fired, rolled or cancelled, once for each view.
 
-    If a broker wrote last there is no L, so that all of the log is read; it does not say of what
-    its copies are; and its units may come twice. The first also holds while `config/rebuild.json`
-    asks for the timers: what a broker fired still waits in a slot to come.
+    O(log since the copies cursor + units).
+
+    If a broker wrote last there is no copies cursor, so that all of the log is read; it does not
+    say of what its copies are; and its units may come twice. The first also holds while
+    `config/rebuild.json` asks for the timers: what a broker fired still waits in a slot to come.
     """
     if view.settled is None:
         view.settled = _find_settled(view)
@@ -251,8 +253,8 @@ def hopped(view: StoreView) -> Words:
     """Return the messages that were linked again, sorted, with the last unit of each: int64[2, n].
 
     A timer that hopped was, and one that a killed broker linked twice.
-    Of slots that are not passed, found once for each view; O(units from T on). An earlier unit of
-    such a message does not count any more. If a broker wrote last, there are none.
+    Of slots that are not passed, found once for each view; O(units from the hops cursor on). An
+    earlier unit of such a message does not count any more. If a broker wrote last, there are none.
     """
     checkpoint, log = view.checkpoint, view.reader.timerlog
     if not view.ours or checkpoint is None:

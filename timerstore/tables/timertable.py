@@ -233,7 +233,7 @@ class PendingTimers(NamedTuple):
 
 
 def find_pending(view: StoreView) -> PendingTimers:
-    """Find all pending timers of a store. O(log since L + units).
+    """Find all pending timers of a store. O(log since the copies cursor + units).
 
     Those of which a unit says when they are due are not read yet, so that a few may turn out to be
     cancelled.
@@ -257,7 +257,7 @@ def find_pending(view: StoreView) -> PendingTimers:
 
 
 def count_pending(view: StoreView) -> int:
-    """Count the pending timers of a store. O(log since L + messages)."""
+    """Count the pending timers of a store. O(log since the copies cursor + messages)."""
     everything, faults, out = Bounds(), list[Fault](), settled(view)
     return sum(
         len(timers)

@@ -64,8 +64,8 @@ def judge_units(
 ) -> Iterator[AuditedUnits]:
     """Yield the units in [start, stop), judged: see `timelog/reading/audit.py`. O(units).
 
-    `read_slot`: R. `log_end`: where the commit log ends. `window_ms`: a broker's roll window, if
-    it is known. The arrays are overwritten by the next step.
+    `read_slot`: the read cursor. `log_end`: where the commit log ends. `window_ms`: a broker's roll
+    window, if it is known. The arrays are overwritten by the next step.
     """
     log, messages = reader.timerlog, reader.commitlog
     store = Audited(
@@ -183,8 +183,9 @@ def _measure(findings: Findings, live: AuditedUnits, read_slot: int) -> None:
     hop, window = reader.sizes.hop_ms // precision_ms, reader.sizes.roll_window_slots or 0
     ours = live.by_broker == 0
     if hop:
-        # The slot was chosen from max(now, R, C − 1). The unit says only when that was; R may have
-        # been ahead of the clock, which was set back, say: up to where it is now.
+        # The slot was chosen from max(now, the read cursor, the claim cursor − 1). The unit says
+        # only when that was; the read cursor may have been ahead of the clock, which was set back,
+        # say: up to where it is now.
         base = np.maximum(live.write_ms // precision_ms, 0)
         most = np.maximum((own - base - window) // hop + 1, 0)
         last_base = np.maximum(base, read_slot) + _LEAD_SLOTS
@@ -195,7 +196,8 @@ def _measure(findings: Findings, live: AuditedUnits, read_slot: int) -> None:
     # A hop's unit does not say from where it hopped: any slot on the grid is as good.
     unsaid = is_roll & ~(ours & (hop > 0) & (live.magic & fmt.UNIT_HOP == 0))
     expected[unsaid] = slots[unsaid]
-    # Of what came when its slot was claimed already, own and slot lie between R and C.
+    # Of what came when its slot was claimed already, own and slot lie between the read cursor and
+    # the claim cursor.
     claimed = (np.maximum(own, slots) < read_slot + _LEAD_SLOTS) & (own != slots)
     late = ~is_roll & ((own < read_slot) | claimed)
     first_page, last_page = pages_of(live.message, live.size)

@@ -131,7 +131,7 @@ RULES: Final = (
         UNITS,
         "a unit",
         "It points to a timer's message. If the message was removed, the slot has passed or the "
-        "message was below F.",
+        "message was below the floor.",
         "The timer cannot be fired: there is no body to hand out.",
     ),
     Rule(

@@ -288,7 +288,7 @@ class _Search:
         )
 
     def _delete_in_slot(self) -> Message | None:
-        """Return its delete from the chain of its slot, which R need not have passed yet."""
+        """Return its delete from the chain of its slot, which need not be passed yet."""
         looked = 0
         for units in slot_units(self.engine, self.due_ms // self.engine.precision_ms):
             is_delete = units.magic & fmt.UNIT_DELETE != 0

@@ -126,7 +126,7 @@ def test_what_was_cancelled_stays_out_of_a_listing_that_began_before_it_was_pass
         clock.advance(timedelta(milliseconds=100))
         instant = capture_instant(store.core.engine)
         count = store.count()
-        clock.advance(timedelta(seconds=1_000))  # all of it is fired, and R passes the deletes
+        clock.advance(timedelta(seconds=1_000))  # all of it is fired, the deletes are passed
         assert store.count() == 0
         found = find_pending(store.core, instant)
         assert len(found.message) == instant.pending_count == count == 300 - 100 - 11 + 19

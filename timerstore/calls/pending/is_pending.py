@@ -116,9 +116,11 @@ def _judge(core: Core, asked_ms: Int64s, asked: Int64s) -> Verdict:
     waits = of_level & (rows >= 0) & ~cancelled
     waits[waits] = indexes[waits] >= instant.level_start[levels[waits]]
     kept = (rows >= 0) & ~cancelled & ~of_level
-    # A cancelled roll is dropped long before its time, so R may be past what was ever taken.
+    # A cancelled roll is dropped long before its time, so the read cursor may be past what was ever
+    # taken.
     frontier_ms = max(world.dequeue_put.frontier_ms, at.read * engine.precision_ms - 1)
-    # What lies before F may have been cancelled and dropped; then nothing but the wheel knows.
+    # What lies before the floor may have been cancelled and dropped; then nothing but the wheel
+    # knows.
     pending = kept & (due_ms > frontier_ms) & (offsets >= at.floor.offset)
     pending |= kept & (indexes >= at.queue_start)
     # If messages are damaged, the copy that waits may be one of them.
