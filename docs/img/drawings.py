@@ -84,7 +84,7 @@ def draw_way() -> None:
     d.arrow((150, 60), (240, 60))
     d.text(195, 50, "append", faint=True)
 
-    d.box(240, 140, 130, 50, MEMORY, "ring A", "4,096 entries")
+    d.box(240, 140, 130, 50, MEMORY, "enqueue ring", "4,096 entries")
     d.arrow((300, 90), (300, 140))
     d.text(312, 119, "enqueue-get: what was put", anchor="start", faint=True)
 
@@ -101,7 +101,7 @@ def draw_way() -> None:
     d.arrow((300, 310), (300, 360))
     d.text(312, 340, "dequeue-get: claims the slot before it begins", anchor="start", faint=True)
 
-    d.box(620, 365, 130, 50, MEMORY, "ring C", "4,096 entries")
+    d.box(620, 365, 130, 50, MEMORY, "dequeue ring", "4,096 entries")
     d.arrow((540, 390), (620, 390))
     d.text(580, 380, "due", faint=True)
 
@@ -195,11 +195,11 @@ def draw_locks() -> None:
         ("enqueue-get", "", "reads what was put"),
         ("enqueue-put", "W", "links units"),
         ("dequeue-get", "NW", "claims, takes"),
-        ("dequeue-put", "FW", "fires; moves R"),
+        ("dequeue-put", "FW", "fires, passes slots"),
         ("deliver-levels", "F", "delay levels"),
         ("cancel, reschedule", "F", "the cancelled set"),
         ("flush: checkpoint", "FW", "captures cursors, pages"),
-        ("flush: cleaning", "FNW", "copies, moves F"),
+        ("flush: cleaning", "FNW", "copies, moves the floor"),
         ("put", "", "appends"),
     ]
     columns = {"F": (345, "1  fire"), "N": (485, "2  near"), "W": (595, "3  wheel")}
@@ -208,7 +208,7 @@ def draw_locks() -> None:
     protects = {
         "F": "cancelled set, levels",
         "N": "near wheel",
-        "W": "units, slots, C, R",
+        "W": "units, slots, cursors",
     }
     for key, (x, words) in columns.items():
         d.box(x, 20, widths[key], 46, MEMORY, words, protects[key])
