@@ -184,7 +184,7 @@ def test_the_model_itself() -> None:
         ("wait", "no"): (0, "lost"),
         ("scan", "early"): (0, "twice"),
         ("capture", "late"): (126, "lost"),
-        ("order", "the floor first"): (35, "read what was removed"),
+        ("order", "floor first"): (35, "read what was removed"),
         ("remove", "memory"): (10, "read what was removed"),
         ("reach", "all"): (5, "lost"),
         ("deletes", "forget at once"): (283, "cancelled but fired"),

@@ -23,8 +23,8 @@ JUMP_SLOTS: Final = 1 << 20
 def jump(world: World, now_ms: int) -> int:
     """Move read cursor and claim cursor together over slots without units; return 1 if it did.
 
-    Takes near and wheel.     Where all that is claimed was passed, nothing waits but in slots from
-    the claim cursor on. What is linked afterwards comes into a slot that is not passed, as ever.
+    Takes near and wheel. Where all that is claimed was passed, nothing waits but in slots from the
+    claim cursor on. What is linked afterwards comes into a slot that is not passed, as ever.
     O(pages of the wheel), JUMP_SLOTS at the most.
     """
     get, put, precision = world.dequeue_get, world.dequeue_put, world.settings.precision_ms

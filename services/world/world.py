@@ -3,8 +3,8 @@
 Four of the services form a pipeline, the fifth stands beside it. Each has a thread of its own:
 
     timer topic's queue → enqueue-get → [enqueue ring] → enqueue-put → timer log + wheel
-                                            late arrivals [late ring] ┘
-    wheel → dequeue-get → near wheel ← [late ring]
+                                                             └ late arrivals [late ring] ┐
+    wheel → dequeue-get → near wheel ←───────────────────────────────────────────────────┘
             dequeue-get → [dequeue ring] → dequeue-put → commit log
     queues of the delay levels → deliver-levels → commit log
 

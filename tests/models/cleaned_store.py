@@ -179,7 +179,7 @@ class Store(listings.Listings, rules_model.Store):
         if self.v["at"] == "due" and not self.old:
             sl = U["to"]
         return self.v["mark"] == "cursor" and any(
-            p["lo"] <= o < p["hi"] and sl >= p["S"] for p in self.passes
+            p["lo"] <= o < p["hi"] and sl >= p["first_slot"] for p in self.passes
         )
 
     def stale(self, u):
@@ -259,9 +259,9 @@ class Store(listings.Listings, rules_model.Store):
         return max(self.claimed_slot, self.fired + 1)
 
     def is_met(self, p):  # has a service come to slots that the pass supersedes units of
-        if not self.old and self.v["frontier"] != "no" and self.fired >= p["S"]:
+        if not self.old and self.v["frontier"] != "no" and self.fired >= p["first_slot"]:
             return True
-        return self.claimed_slot > p["S"] and self.v["cut"]
+        return self.claimed_slot > p["first_slot"] and self.v["cut"]
 
     def list_live(self, goal):  # what waits, when a round of passes begins
         self.round = (
@@ -304,7 +304,7 @@ class Store(listings.Listings, rules_model.Store):
                     "lo": lo,
                     "hi": lo,
                     "goal": goal,
-                    "S": self.first_slot() + self.rnd.randrange(self.v["margin"]),
+                    "first_slot": self.first_slot() + self.rnd.randrange(self.v["margin"]),
                     "first": None,
                     "left": -1,
                     "dropped": [],
@@ -320,9 +320,9 @@ class Store(listings.Listings, rules_model.Store):
             if m["k"] not in "pd" or o in self.past:
                 continue
             sl = self.target(o)
-            if sl < p["S"] and self.v["near"] == "stay":
+            if sl < p["first_slot"] and self.v["near"] == "stay":
                 p["left"] = max(p["left"], sl)
-            if sl < self.read_slot or (sl < p["S"] and self.v["near"] == "stay"):
+            if sl < self.read_slot or (sl < p["first_slot"] and self.v["near"] == "stay"):
                 continue
             if m["k"] == "p" and m["id"] in self.cancelled and self.v["dead"] == "drop":
                 self.info["cancelled, not copied"] += 1
@@ -454,7 +454,7 @@ class Store(listings.Listings, rules_model.Store):
             t = len(self.tl)
         if self.v["end"] == "early":
             read_slot, linked_index = self.read_slot, self.linked_index
-        if self.v["order"] == "the floor first":
+        if self.v["order"] == "floor first":
             self.ck = self.ck | {"floor": floor_at}
             if stop == 0:
                 return

@@ -146,7 +146,7 @@ WRONG = [
     {"wait": "no"},
     {"scan": "early"},
     {"capture": "late"},
-    {"order": "the floor first"},
+    {"order": "floor first"},
     {"remove": "memory"},
     {"reach": "all"},
     {"deletes": "forget at once"},
