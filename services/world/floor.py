@@ -74,7 +74,7 @@ def _find_later(hopped: OffsetMap, units: Units, later: Words) -> None:
 
 
 class Floor:
-    """F and the passes as they were at one moment, for code that looks at many units."""
+    """The floor and the passes as they were at one moment, for code that looks at many units."""
 
     def __init__(self, offset: int, passes: Words, hopped: OffsetMap) -> None:
         """Keep the floor, the passes, int64[n, PASS_COLUMNS], and the last units by hops."""

@@ -84,7 +84,7 @@ class TimerCheckpoint:
 
     @property
     def floor_offset(self) -> int:
-        """F; 0, before all messages, if a broker wrote since and nobody knows it."""
+        """The floor; 0, before all messages, if a broker wrote since and nobody knows it."""
         return 0 if self.by_broker else self.floor
 
     def base(self) -> np.ndarray:
