@@ -263,9 +263,9 @@ def draw_what() -> None:
 _ROW = re.compile(r"^\| lateness in the handler.*?\|[^|]*\|(?P<measured>[^|]*)\|", re.M)
 _PEER = re.compile(r"(?P<name>\w+) (?P<median>[0-9.]+) / (?P<p99>[0-9.]+) ms")
 PEERS = {
-    "Ours": ("timerstore", ""),
-    "ApScheduler": ("APScheduler 3", "jobs in SQLite"),
-    "Huey": ("a table that is polled", "huey on SQLite, each second"),
+    "timerstore": ("timerstore", ""),
+    "APScheduler": ("APScheduler 3", "jobs in SQLite"),
+    "huey": ("a table that is polled", "huey on SQLite, each second"),
 }
 
 
@@ -295,7 +295,7 @@ def draw_lateness() -> None:
         if what:
             d.text(20, y + 16, what, anchor="start", faint=True)
         x1, x2 = x_of(median), x_of(p99)
-        fill = "#128277" if name == "Ours" else "#9fb0b8"
+        fill = "#128277" if name == "timerstore" else "#9fb0b8"
         d.parts.append(
             f'<rect x="{x1}" y="{y - 8}" width="{x2 - x1}" height="16" rx="4" fill="{fill}"/>'
         )
