@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -26,13 +27,29 @@ def lived(folder: Path, **environment: str) -> str:
     return python("-c", RUN, ROOT, folder, timeout_s=100, **environment)
 
 
+def _files(folder: str) -> list[Path]:
+    return list((ROOT / folder).rglob("*.py"))
+
+
 def test_every_kernel_says_when_it_is_compiled() -> None:
     for folder in ("timelog", "wheel", "services", "timerstore"):
-        for file in (ROOT / folder).rglob("*.py"):
+        for file in _files(folder):
             for each in ast.walk(ast.parse(file.read_text())):
                 if isinstance(each, ast.FunctionDef):
                     names = {ast.unparse(decorator) for decorator in each.decorator_list}
                     assert "kernel" not in names, f"{file}: {each.name}: kernel_ahead, or _later?"
+
+
+def test_every_kernel_is_warmed_up() -> None:
+    """Opening compiles those of the engine's folders, and of what a store's calls import."""
+    engine = {file for folder in ("timelog", "wheel", "services") for file in _files(folder)}
+    others = [
+        ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        for file in _files("timerstore")
+        if not {file.resolve()} & engine and re.search(r"^@kernel", file.read_text(), re.M)
+    ]
+    imports = f"import sys, timerstore.store.store; print(set({others}) - sys.modules.keys())"
+    assert others and python("-c", imports) == "set()\n"
 
 
 if not INTERPRETED:

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.copies.crcparts import crc_of, joined
 from timerstore.copies.frames import FRAME_BYTES, pack, pack_checked, unpack, unpack_whole
 from timerstore.copies.pieces import (
     BLOCK_BYTES,
@@ -19,6 +18,7 @@ from timerstore.copies.pieces import (
     piece_of,
 )
 from timerstore.errors import CorruptStoreError
+from timerstore.timelog.bytes.crcparts import crc_of, joined
 
 SEED = 0xC0FFEE
 """What the checksums of a chain begin with."""

@@ -9,4 +9,5 @@ message.py        the parts of a message in its bytes
 decode.py         one message as Python values
 unit.py           the 52-byte units of the timer log
 blank.py          what closes a segment
+crcparts.py       checksums of what was looked at in parts
 """

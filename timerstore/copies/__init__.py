@@ -12,7 +12,6 @@ report.py         what an audit found
 A backup, from the bottom up:
 
 destination.py    where its objects lie: S3, a folder, any file system that pyarrow has
-crcparts.py        checksums of what was looked at in parts
 frames.py         how an object is packed
 pieces.py         pieces of the log, by name
 chains.py         who may write

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from timerstore.copies.crcparts import crc_of, joined
 from timerstore.errors import CorruptStoreError
+from timerstore.timelog.bytes.crcparts import crc_of, joined
 
 FRAME_BYTES: Final = 1 << 20
 _MAGIC: Final = b"TSFRAME1"

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from timerstore.copies.crcparts import joined
 from timerstore.copies.frames import unpack
 from timerstore.errors import CorruptStoreError
+from timerstore.timelog.bytes.crcparts import joined
 from timerstore.timelog.files.names import INT32_MAX, INT64_MAX
 
 BLOCK_BYTES: Final = 1 << 25

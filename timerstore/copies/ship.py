@@ -25,7 +25,6 @@ from timerstore.copies.chains import (
     is_promotion,
     newest_claim,
 )
-from timerstore.copies.crcparts import crc_of
 from timerstore.copies.destination import Destination
 from timerstore.copies.frames import pack_checked
 from timerstore.copies.pieces import Piece, block_ranges
@@ -43,6 +42,7 @@ from timerstore.copies.snapshot import (
 from timerstore.copies.taken import BackupReport
 from timerstore.copies.timeline import Restores, find_divergence, read_restores
 from timerstore.errors import StoreAccessError, StoreLockedError
+from timerstore.timelog.bytes.crcparts import crc_of
 from timerstore.timelog.reading.reader import StoreReader
 from timerstore.values.moments import shown_time
 

@@ -27,7 +27,6 @@ from typing import Any, Final
 from timerstore.copies.building import cut_log, remove_tree, write_files
 from timerstore.copies.catalog import Catalog, read_catalog
 from timerstore.copies.chains import Chain, chain_of
-from timerstore.copies.crcparts import crc_of
 from timerstore.copies.destination import Destination, find_destination
 from timerstore.copies.fetching import lay_log
 from timerstore.copies.points import TIME_MS_MAX, BackupLock, BackupPoint
@@ -43,6 +42,7 @@ from timerstore.errors import (
 )
 from timerstore.jit.host import copy_bytes
 from timerstore.services.world.background import Flag
+from timerstore.timelog.bytes.crcparts import crc_of
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import (
     check_seal,
