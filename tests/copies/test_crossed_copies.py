@@ -109,7 +109,7 @@ def test_a_follower_that_is_stopped_while_segments_go(tmp_path: Path) -> None:
     until_s, starts = time.monotonic() + SECONDS, set[int]()
     try:
         wait_until(lambda: store.stats().copies)
-        while time.monotonic() < until_s:
+        while time.monotonic() < until_s or len(starts) < 9:
             os.kill(child.pid, signal.SIGSTOP)
             stop_s = time.monotonic() + rnd.choice((0.02, 0.2, 1.0))
             while time.monotonic() < stop_s:
@@ -128,7 +128,6 @@ def test_a_follower_that_is_stopped_while_segments_go(tmp_path: Path) -> None:
         child.send_signal(signal.SIGTERM)
     code, _, err = finish(child)
     assert code == 0 and "Traceback" not in err and "removed its log" in err, err
-    assert len(starts) > 5
     held = {each.id for each in store.pending()}
     store.close()
     assert timerstore.verify(place).ok
