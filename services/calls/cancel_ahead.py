@@ -33,8 +33,7 @@ from timerstore.timelog.bytes.message import (
     GOOD,
     IDENTITY_OURS,
     MessageParts,
-    identify_target,
-    identify_timer,
+    identify_named,
     read_message,
 )
 from timerstore.timelog.files.segmenttable import segment_at
@@ -148,10 +147,7 @@ def _mark_named(world: World, sought: Sought, verdicts: Int8s, stop: int) -> int
             if verdicts[i] == NOT_JUDGED:
                 verdicts[i] = NAMED_SINCE
         return stop
-    if found.deletes_bytes >= 0:
-        identify_target(buf, found, world.settings.store_tag)
-    else:
-        identify_timer(buf, found, world.settings.store_tag)
+    identify_named(buf, found, world.settings.store_tag)
     if found.identity_high == sought.high:
         i = place_among(sought.low, found.identity_low)
         while i < len(sought.low) and sought.low[i] == found.identity_low:

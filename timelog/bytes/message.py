@@ -537,6 +537,15 @@ def identify(
 
 
 @inlined
+def identify_named(buf: Bytes, found: MessageParts, tag: int) -> None:
+    """Fill the identity of the timer that a message names: a delete's target, or itself."""
+    if found.deletes_bytes >= 0:
+        identify_target(buf, found, tag)
+    else:
+        identify_timer(buf, found, tag)
+
+
+@inlined
 def identify_timer(buf: Bytes, found: MessageParts, tag: int) -> None:
     """Fill the identity of a pending message that is no delete."""
     topic_at, topic_bytes = found.real_topic_at, max(0, found.real_topic_bytes)

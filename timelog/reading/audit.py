@@ -15,8 +15,7 @@ from timerstore.timelog.bytes.message import (
     GOOD,
     MessageParts,
     identify,
-    identify_target,
-    identify_timer,
+    identify_named,
     is_ours,
     java_hash,
     read_frame,
@@ -271,10 +270,7 @@ def audit_units(
                 if judged != NO_MESSAGE:
                     units.queue_index[count] = get_i64(source, place + fmt.MESSAGE_QUEUE_INDEX_AT)
                     units.message_due_ms[count] = found.due_ms
-                    if found.deletes_bytes >= 0:
-                        identify_target(source, found, store.tag)
-                    else:
-                        identify_timer(source, found, store.tag)
+                    identify_named(source, found, store.tag)
                     units.high[count] = found.identity_high
                     units.low[count] = found.identity_low
         units.status[count] = verdict

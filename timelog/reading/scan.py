@@ -22,8 +22,7 @@ from timerstore.timelog.bytes.message import (
     GOOD,
     MessageParts,
     exact_due_ms,
-    identify_target,
-    identify_timer,
+    identify_named,
     is_ours,
     is_topic_at,
     java_hash,
@@ -248,9 +247,6 @@ def fill_message(
     rows.is_delete[i] = 1 if found.deletes_bytes >= 0 else 0
     rows.is_replacement[i] = 1 if found.replaces_bytes >= 0 else 0
     rows.level[i] = found.level
-    if found.deletes_bytes >= 0:
-        identify_target(buf, found, tag)
-    else:
-        identify_timer(buf, found, tag)
+    identify_named(buf, found, tag)
     rows.identity_high[i] = found.identity_high
     rows.identity_low[i] = found.identity_low

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from timerstore.cli.status import DAMAGED, WARNED
 from timerstore.cli.until_signal import told_to_end
 from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.files.oserrors import told_of
+from timerstore.values.durably import write_durably
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -315,12 +315,10 @@ def _write_prometheus(found: RunResult, path: Path) -> None:
         text = found.to_prometheus()
     except ImportError as e:
         raise InvalidArgumentError(
-            "--prometheus needs the extra metrics. Run pip install prometheus-client."
+            "--prometheus needs the extra metrics. Run: pip install 'timerstore[metrics]'"
         ) from e
     with told_of(path):
-        whole = path.with_name(f"{path.name}.{os.getpid()}")
-        whole.write_text(text)
-        whole.replace(path)
+        write_durably(path, text)
 
 
 @contextmanager

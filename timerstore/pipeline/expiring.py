@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from timerstore.pipeline.following import FIRED
-from timerstore.pipeline.resulttables import FIRED_LATENESS, TABLES
-from timerstore.pipeline.tablefiles import RUNS, TableFiles, files_of, read_results
+from timerstore.pipeline.resulttables import FIRED_LATENESS
+from timerstore.pipeline.tablefiles import RUNS, TableFiles, read_results
 from timerstore.timelog.files.oserrors import told_of
 from timerstore.values.kinds import check_int, check_place
 from timerstore.values.moments import moment
@@ -47,7 +47,7 @@ def expire(
     gone = []
     with told_of(place):
         for day, run in _runs_of(place, first, daily):
-            _remove(place, day, run)
+            TableFiles(place, run, day).remove()
             gone.append(run)
         for table in (FIRED, FIRED_LATENESS.name):
             for folder in Path(place, table).glob("day=*"):
@@ -66,14 +66,6 @@ def _runs_of(place: Path, first: str, daily: str) -> Iterator[tuple[str, str]]:
         day, run = row["day"], row["run"]
         if day < first or (day < daily and run != last[day]):
             yield day, run
-
-
-def _remove(place: Path, day: str, run: str) -> None:
-    TableFiles(place, run, day).begin()
-    for table in TABLES:
-        for path in files_of(place, table, run):
-            if f"day={day}" in path.parts:
-                path.unlink(missing_ok=True)
 
 
 def _remove_empty(place: Path) -> None:

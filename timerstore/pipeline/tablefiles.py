@@ -141,6 +141,14 @@ class TableFiles:
                 if str(path) not in kept:
                     path.unlink(missing_ok=True)
 
+    def remove(self) -> None:
+        """Remove the run. Its row goes first, so the rest does not count any more."""
+        self.path(RUNS).unlink(missing_ok=True)
+        self.remove_others(())
+        for name, table in TABLES.items():
+            if not table.by_store:
+                self.path(name).unlink(missing_ok=True)
+
 
 def _write(rows: Any, path: Path) -> None:
     """Write a Parquet file: numbers as differences, other columns by a dictionary.
