@@ -34,6 +34,7 @@ def test_all_that_is_sound_is_read(found: list[naive.Message], hurts: dict[int, 
     for message in found:
         message.has_crc, message.body = True, message.body or b"x"
         message.properties = {}  # so that no damaged message looks like another one
+        message.topic = message.topic[:127]  # at a topic of more than 255 bytes a scan ends
     end = place(found, SEGMENT_BYTES)
     count = -(-end // SEGMENT_BYTES) + 1
     data = bytearray(naive.lay_out(found, SEGMENT_BYTES, count))
