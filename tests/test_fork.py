@@ -59,7 +59,7 @@ HARMLESS = {
     # What is in memory alone, what the end of a `with` block calls, what a clock calls.
     *("TimerStore.close", "TimerStore.abandon", "Consumer.close"),
     *("a clock that asks", "a clock that came"),
-    *("Batch.to_arrow", "Batch.message", "Group.empty", "Group.decode"),
+    *("Batch.to_arrow", "Batch.message", "Group.empty", "Group.decode", "Group.pull_ready"),
     *("Run.is_done", "Run.message", "Run.body_bytes", "Run.say_failed"),
 }
 
@@ -112,6 +112,8 @@ def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
         "a clock that came": stepper.arrived,
         "Consumer.close": running.close,
         "Group.pull": lambda: group.pull(1),
+        "Group.pull_ready": lambda: group.pull_ready(1),
+        "Group.pull_long": lambda: group.pull_long(1),
         "Group.decode": lambda: group.decode(int(run.offsets[0]), run.pins),
         "Group.empty": group.empty,
         "Group.belong_to": lambda: group.belong_to(lambda *_: 0),

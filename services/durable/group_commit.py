@@ -46,7 +46,7 @@ _STILL_WAITS: Final = 4
 _LEADER: Final = 0  # the thread that leads, 0: nobody
 _ROUND: Final = 8  # counts how often somebody was done: those who wait sleep here
 _WAITING: Final = 16  # how many wait: the one who leads sleeps here while they gather
-_DURABLE: Final = 24  # bytes of the log before it are durable
+DURABLE: Final = 24  # bytes of the log before it are durable
 _FAILED: Final = 25  # not 0: nothing will be durable any more
 _CROWD: Final = 26  # how many were here when the last one was done
 _ASKING: Final = 32  # how many want to be alone: nobody else begins to lead
@@ -75,7 +75,7 @@ def _tell(words: Words) -> None:
 @inlined
 def _look(words: Words, offset: int) -> int:
     """Return what there is to say to who waits for `offset`; STILL_WAITS if nothing."""
-    if load_acquire(words, _DURABLE) >= offset:
+    if load_acquire(words, DURABLE) >= offset:
         return IS_DURABLE
     if load_acquire(words, _FAILED) != 0:
         return HAS_FAILED
@@ -148,8 +148,8 @@ def _leave(crowd: Crowd) -> int:
 def _advance(crowd: Crowd, end: int, at_once: int) -> int:
     """Say what is durable, which never is less; `at_once` let go whom that lets go."""
     words = crowd.words
-    if end > words[_DURABLE]:
-        store_release(words, _DURABLE, end)
+    if end > words[DURABLE]:
+        store_release(words, DURABLE, end)
     if at_once != 0:
         _tell(words)
     return end
@@ -169,8 +169,8 @@ class GroupCommit:
 
     def __init__(self, durable_end: int) -> None:
         """Begin with nobody; bytes before `durable_end` are durable."""
-        self._words = words = np.zeros(_WORDS, np.int64)
-        words[_DURABLE], words[_QUIET + 1], words[_LOOK_UP + 1] = (
+        self.words = words = np.zeros(_WORDS, np.int64)
+        words[DURABLE], words[_QUIET + 1], words[_LOOK_UP + 1] = (
             durable_end,
             _QUIET_NS,
             _LOOK_UP_NS,
@@ -185,12 +185,12 @@ class GroupCommit:
     @property
     def durable_end(self) -> int:
         """Bytes before it are durable."""
-        return int(self._words[_DURABLE])
+        return int(self.words[DURABLE])
 
     @property
     def leads(self) -> bool:
         """Whether this thread leads."""
-        return bool(self._words[_LEADER] == threading.get_ident())
+        return bool(self.words[_LEADER] == threading.get_ident())
 
     def wait(self, offset: int) -> int:
         """Sleep until there is something to say: IS_DURABLE, HAS_FAILED, MAY_LEAD or LEADS."""
@@ -210,4 +210,4 @@ class GroupCommit:
 
     def fail(self) -> None:
         """Say that nothing will be durable any more."""
-        self._words[_FAILED] = 1
+        self.words[_FAILED] = 1

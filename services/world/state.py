@@ -279,6 +279,7 @@ class Callers:
     # No call may go its short way any more. Never taken back: a signal may fall anywhere.
     short_way_ended: int = 0
     puts_paused: int = 0  # no call that puts may go its short way
+    pulls_paused: int = 0  # no call that pulls may go its short way: a group may be paused
     # Of the steps that one thread plays: the service that is next.
     turn: Annotated[int, LINE] = 0
 

@@ -153,7 +153,9 @@ def test_a_destination_that_lets_nobody_delete(
         kept.follower.step()
         assert kept.follower.status.error is None
         assert kept.count_restored() == 3 * number
-    assert [each.getMessage() for each in caplog.records if "cannot be removed" in each.getMessage()]
+    assert [
+        each.getMessage() for each in caplog.records if "cannot be removed" in each.getMessage()
+    ]
     assert sum("cannot be removed" in each.getMessage() for each in caplog.records) == 1
     assert timerstore.verify(str(kept.dest)).ok
     cut.fails = lambda call: False

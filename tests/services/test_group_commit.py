@@ -83,7 +83,7 @@ def test_nobody_begins_to_lead_before_who_wants_to_be_alone() -> None:
     thread = threading.Thread(target=be_alone)
     with commit.leading.guard():
         thread.start()
-        while not commit._words[32]:
+        while not commit.words[32]:
             time.sleep(0.001)
     with commit.leading.guard():
         order.append("leads" if commit.leads and not order else "does not")
@@ -104,7 +104,7 @@ def test_all_who_wait_hear_of_it(fails: bool) -> None:
             return wait(i)
         with commit.alone.guard():
             begin.set()
-            while commit._words[16] < 7:
+            while commit.words[16] < 7:
                 time.sleep(0.001)
             if fails:
                 commit.fail()

@@ -147,7 +147,9 @@ def test_recovery_is_told_in_one_sentence(tmp_path: Path, caplog: pytest.LogCapt
         timerstore.open(tmp_path / "s", config=SMALL, clock=clock).close()
     (record,) = caplog.records
     assert record.levelno == logging.INFO
-    assert "recovered after a crash: " in record.getMessage() and "nothing lost" in record.getMessage()
+    assert (
+        "recovered after a crash: " in record.getMessage() and "nothing lost" in record.getMessage()
+    )
     assert "2 timers pending" in record.getMessage()
     assert record.store == str(tmp_path / "s") and record.recovery["pending_count"] == 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -87,10 +88,10 @@ READY_HIGH: Final = 1
 READY_MESSAGE_BYTES: Final = 2
 # And of what the ready way of a pull did (`timerstore/calls/consuming/ready.py`).
 READY_QUEUE: Final = 3
-READY_SEGMENT: Final = 4
-READY_START: Final = 5
-READY_PULLED_US: Final = 6
-READY_COUNT: Final = 7  # of what was handed out; its caller takes it back to 0
+READY_START: Final = 4
+READY_PULLED_US: Final = 5
+READY_COUNT: Final = 6  # of what was handed out; its caller takes it back to 0
+READY_SEGMENT: Final = 7
 _READY_WORDS: Final = 8
 
 
@@ -134,6 +135,22 @@ class Columns:
         self.ids_at = ids_at = verdicts_at + count
         self.bodies_at = ids_at + id_bytes
         self.block = block
+
+    def pieces(self, count: int) -> tuple[list[bytes], list[int], list[int]]:
+        """Return bodies, due times and times of firing of the first `count` messages.
+
+        Each body is copied. For few messages that costs a tenth of what Arrow would cost. O(bytes).
+        """
+        block, at = self.block.data, self.bodies_at
+        ends = block[self.ends_at : self.ends_at + 4 * (count + 1)].cast("i").tolist()
+        whole = block[at : at + ends[count]].tobytes()
+        numbers = block[: self.verdicts_at].cast("q")
+        due_at, fired_at = RUN_DUE_MS * self.count, RUN_FIRED_MS * self.count
+        return (
+            [whole[start:stop] for start, stop in pairwise(ends)],
+            numbers[due_at : due_at + count].tolist(),
+            numbers[fired_at : fired_at + count].tolist(),
+        )
 
     @property
     def numbers(self) -> Rows:
@@ -432,5 +449,5 @@ class Puller:
         The lowest offset, and one more than the highest, which is not above it if there is no
         message.
         """
-        low, high, message_bytes = self.told[: READY_MESSAGE_BYTES + 1]
-        return low, high, message_bytes
+        told = self.told
+        return told[READY_LOW], told[READY_HIGH], told[READY_MESSAGE_BYTES]

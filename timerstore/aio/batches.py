@@ -97,8 +97,8 @@ class LoopRun(Run):
 
     def __init__(self, side: LoopSide, run: Run) -> None:
         """Take over what a group has handed out."""
-        entries = run.start, run.stop, len(run)
-        super().__init__(run.reader, run.cursor, run.columns, *entries, run.pins, run.pulled_us)
+        entries = run.block, run.id_bytes, run.start, run.stop, len(run)
+        super().__init__(run.reader, run.cursor, *entries, run.pins, run.pulled_us)
         self._side = side
 
     async def send_back(self, i: int, delay: timedelta | None) -> None:

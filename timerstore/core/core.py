@@ -240,13 +240,15 @@ class Core:
             self.obey_switches()  # it may be over
 
     def obey_switches(self) -> None:
-        """Have the services, and the short ways of calls that put, do what the switches say."""
+        """Have the services, and the short ways of calls, do what the switches say."""
         callers = self.engine.world.callers
         with self.switches.lock.guard():
             now_ms = self.clock.now_ms
             firing, putting = (self.switches.find(each, now_ms) for each in ("firing", "putting"))
             callers.fire_from_ms = 0 if firing is None else firing.end_ms
             callers.puts_paused = int(putting is not None)
+            pauses = self.switches.list(now_ms)
+            callers.pulls_paused = int(any(each.what == "consuming" for each in pauses))
 
     def check_unlocked(self, *, keys: bool = False) -> None:
         """Raise if this thread holds a lock that the call would wait for: for ever.

@@ -39,7 +39,7 @@ from timerstore.values.kinds import check_int, check_timeout
 PULL_COUNT_MAX: Final = 1 << 16
 """Messages in one batch."""
 _AT_ONCE: Final = 0
-_POLL_MS: Final = 50
+_POLL_MS: Final = 50.0
 """A waiting consumer looks up at least this often."""
 
 
@@ -117,8 +117,8 @@ class Consuming:
         if self._readers.get((topic, name)):
             return True
         reader = self._groups.get((topic, name))
-        if reader is None:
-            return False
+        if reader is None or reader.waiting:
+            return reader is not None
         with reader.lock.guard():
             return any(each.in_flight_count for each in reader.cursors.values())
 
@@ -144,9 +144,8 @@ class Consuming:
 
     def take(self, topic: str, group: str, max_count: int, timeout: float | None) -> Run:
         """Return what a batch shows."""
-        core = self.core
-        if core.closed:
-            core.check_open()
+        if self.core.closed:
+            self.core.check_open()
         if type(max_count) is not int or not 1 <= max_count <= PULL_COUNT_MAX:
             max_count = check_int(max_count, "max_count", 1, PULL_COUNT_MAX)
         if timeout is not None and timeout is not _AT_ONCE:
@@ -178,50 +177,43 @@ class Consuming:
 
     def _wait_for_run(self, group: Group, count_max: int, timeout: float | None) -> Run | None:
         """Return what a group can hand out, waiting for it; None when the time is over."""
-        core = self.core
-        if core.closed:
-            core.check_open()
-        if core.clock.manual:
+        core, deadline, clock = self.core, None, group.hand_clock
+        if clock is not None:
             core.play_now()
             group.make_visible()
-        elif (
-            timeout != 0
-            and group.pace.known[PER_S] >= FAST_PER_S
-            and (wait_s := group.pace.wait_s(count_max, time.monotonic()))
-        ):
-            time.sleep(wait_s if timeout is None else min(wait_s, timeout))
-        asks_later = group.is_idle and timeout != 0 and not core.clock.manual
-        run = None if asks_later else group.pull(count_max)
-        if run is not None or (core.clock.manual and timeout is not None):
-            return run
-        if timeout == 0:
-            return self._pull_visible(group, count_max) if core.is_group else None
-        deadline = None if timeout is None else time.monotonic() + timeout
-        group.is_idle = False
-        who = _Waiting()
-        try:  # no `waiting`: a block of contextlib's costs a few microseconds each time
-            self.begin_reading(group.topic, group.name, who)
-            with core.waiters.waiter() as waiter:
-                while True:
-                    waiter.arm()
-                    run = self._pull_visible(group, count_max)
-                    if run is not None:
-                        return run
-                    group.is_idle = True
-                    wait_ms = float(_POLL_MS)
-                    if deadline is not None:
-                        wait_ms = min(wait_ms, (deadline - time.monotonic()) * 1000)
-                        if wait_ms <= 0:
-                            return None
-                    waiter.wait(wait_ms)
+        elif timeout != 0 and group.pace.known[PER_S] >= FAST_PER_S:
+            if wait_s := group.pace.wait_s(count_max, time.monotonic()):
+                time.sleep(wait_s if timeout is None else min(wait_s, timeout))
+        waits = timeout is None or (timeout != 0 and clock is None)
+        waiter = core.waiters.lend() if waits else None
+        try:
+            if waiter is not None:
+                group.waiting.add(waiter)
+            synced = False
+            while True:
+                run = group.pull_ready(count_max, waiter)
+                if run is False:
+                    run = group.pull_long(count_max)
+                if run is not None:
+                    return run
+                synced = not synced and core.is_group and group.make_visible()
+                if synced:
+                    continue
+                if waiter is None:
+                    return None
+                wait_ms = _POLL_MS
+                if timeout is not None:
+                    now_s = time.monotonic()
+                    if deadline is None:
+                        deadline = now_s + timeout
+                    wait_ms = min(wait_ms, (deadline - now_s) * 1000)
+                    if wait_ms <= 0:
+                        return None
+                waiter.wait(wait_ms)
         finally:
-            self.end_reading(group.topic, group.name, who)
-
-    def _pull_visible(self, group: Group, count_max: int) -> Run | None:
-        """Pull; under "group" durability, what was fired is made durable before."""
-        if self.core.is_group:
-            group.make_visible()
-        return group.pull(count_max)
+            if waiter is not None:
+                group.waiting.discard(waiter)
+                core.waiters.take_back(waiter)
 
     # --- how far they have come
 

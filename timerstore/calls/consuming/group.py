@@ -22,6 +22,7 @@ from timerstore.calls.consuming.lentblocks import UNSHARED_REFERENCES, LentBlock
 from timerstore.calls.consuming.putacks import PutAcks
 from timerstore.calls.consuming.ready import (
     NEEDS_ENTRIES,
+    NOBODY,
     READY_ID_BYTES,
     READY_PULLERS_MAX,
     READY_QUEUES_MAX,
@@ -30,6 +31,7 @@ from timerstore.calls.consuming.retries import NOT_ITS_MESSAGE, GroupRetries, Re
 from timerstore.calls.consuming.run import Run
 from timerstore.calls.putting.putting import Putting
 from timerstore.core.gate import inside
+from timerstore.core.waiting import Waiter
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.jit.lent import lend
 from timerstore.jit.record import Bytes
@@ -87,10 +89,10 @@ class Group(Reader):
         self._order: list[QueueCursor] = []  # the same, in the order in which they take turns
         self._queues: dict[int, tuple[Bytes, int]] = {}  # by row: topic and queue id
         self.unreadable_count = self._turn = 0
-        self._pullers: deque[Puller] = deque()  # which nobody uses
+        self._pullers: deque[Puller] = deque()  # which nobody uses, in the order of their turns
         self._ready_pullers: list[Puller] = []  # that may take the ready way, by number
-        self.is_idle = False
-        """Whether nothing was there when somebody asked last; only a hint."""
+        self.waiting: set[Waiter] = set()
+        """Of those who wait for messages."""
         self.is_forgotten = False
         self.owner: Room | None = None  # an ordered consumer's, which is the only reader
         self._topic_bytes = self.ready.topic.tobytes()
@@ -109,13 +111,14 @@ class Group(Reader):
         `room` tells, under the lock, how many a queue may give that has any.
         """
         if room is None:
-            run = self._pull_ready(count_max)
+            run = self.pull_ready(count_max)
             if run is not False:
                 return run
-        with self.gate.guard():
-            return self._pull(count_max, room)
+        return self.pull_long(count_max, room)
 
-    def _pull(self, count_max: int, room: Room | None) -> Run | None:
+    @inside
+    def pull_long(self, count_max: int, room: Room | None = None) -> Run | None:
+        """Do what `pull` does by the long way."""
         core = self.core
         core.check_open()
         if self.is_forgotten:
@@ -129,8 +132,10 @@ class Group(Reader):
                 f"An ordered consumer of the group {self.name!r} reads this topic, and must be "
                 "the only one. Close it first, or use another group."
             )
-        if core.switches.pauses and core.switches.find("consuming", now_ms, self.name):
-            return None
+        if core.switches.pauses:
+            if core.switches.find("consuming", now_ms, self.name):
+                return None
+            core.obey_switches()  # it may be over
         while found := self._hand_out(count_max, room):
             cursor, start, stop = found
             try:
@@ -146,43 +151,48 @@ class Group(Reader):
                 return run
         return None
 
-    def _pull_ready(self, count_max: int) -> Run | Literal[False] | None:
-        """Hand out what is there in one kernel; None if nothing is, False: go the long way."""
-        core, retry = self.core, self._retry
-        if core.switches.pauses or (retry is not None and retry.routed.get(self.topic)):
-            return False
+    def pull_ready(
+        self, count_max: int, waiter: Waiter | None = None
+    ) -> Run | Literal[False] | None:
+        """Hand out what is there in one kernel; None if nothing is, False: go the long way.
+
+        Unless something is handed out, a `waiter` is armed.
+        """
+        retry, count, clock = self._retry, 0, self.hand_clock
         try:
-            puller = self._pullers.pop()
+            puller = self._pullers.popleft()
         except IndexError:
-            puller = self._take_puller()
-        if puller.number < 0:
-            self._pullers.appendleft(puller)  # the next pull finds another one
+            puller = self._new_puller()
+            self._pullers.append(self._new_puller())
+        told = puller.told
+        if puller.number < 0 or (retry is not None and retry.routed.get(self.topic)):
+            self._pullers.append(puller)
+            if waiter is not None:
+                waiter.arm()
             return False
         if getrefcount(puller.kept[0]) != UNSHARED_REFERENCES:
             puller.renew_block()
-        clock, told = core.clock, puller.told
-        given = (
-            *(puller.number, count_max, core.flusher.durable_end if core.is_group else 0),
-            clock.now_ms if clock.manual else 0,
-        )
         try:
-            count = self.ready_calls.pull(*given)
+            place, now_ms = NOBODY if waiter is None else waiter.place, 0
+            if clock is not None:
+                now_ms = clock.now_ms
+            count = self.ready_calls.pull(puller.number, count_max, place, now_ms)
             if count == NEEDS_ENTRIES:
                 with self.gate.guard():  # closing waits for it: nothing is mapped behind it
-                    core.check_open()
+                    self.core.check_open()
                     self._map_entries(told[READY_QUEUE], told[READY_SEGMENT])
-                count = self.ready_calls.pull(*given)
+                count = self.ready_calls.pull(puller.number, count_max, place, now_ms)
             if count <= 0:
                 return None if count == 0 else False
-            low, high, _, i, _, start, pulled_us, _ = told
+            low, high, _, i, start, pulled_us, _, _ = told.tolist()
             first, last, pins = self._pinned
             if low < first or high > last:
                 with self.gate.guard():
-                    core.check_open()
+                    self.core.check_open()
                     pins = self._pin(low, high)
-            columns = Columns(puller.kept[0], count, READY_ID_BYTES * count)
-            stop, cursor = start + count, self._ready_cursors[i]
-            run = Run(self, cursor, columns, start, stop, count, pins, pulled_us)
+            block, entries = puller.kept[0], (start, start + count, count)
+            cursor, id_bytes = self._ready_cursors[i], READY_ID_BYTES * count
+            run = Run(self, cursor, block, id_bytes, *entries, pins, pulled_us)
         except BaseException as e:  # a signal's, say: nobody got them
             if told[READY_COUNT]:
                 start, cursor = told[READY_START], self._ready_cursors[told[READY_QUEUE]]
@@ -192,7 +202,10 @@ class Group(Reader):
             raise
         finally:
             told[READY_COUNT] = 0
-            self._pullers.append(puller)
+            if count > 0:
+                self._pullers.append(puller)
+            else:
+                self._pullers.appendleft(puller)
         return run
 
     def _map_entries(self, i: int, number: int) -> None:
@@ -370,32 +383,32 @@ class Group(Reader):
             if sound == 0:
                 return self.empty()
         pulled_us = round(self.core.steady_ms() * 1000)
-        return Run(self, cursor, columns, start, start + count, sound, pins, pulled_us)
+        return Run(self, cursor, block, id_room, start, start + count, sound, pins, pulled_us)
 
     @contextmanager
     def _puller(self) -> Iterator[Puller]:
         """Take a puller while the block runs, however it ends: few may take the ready way."""
-        puller = self._take_puller()
+        try:
+            puller = self._pullers.popleft()
+        except IndexError:
+            puller = self._new_puller()
         try:
             yield puller
         finally:
-            self._pullers.append(puller)
+            self._pullers.appendleft(puller)
 
-    def _take_puller(self) -> Puller:
-        """Return one that nobody uses; it is given back when it has read."""
-        try:
-            return self._pullers.pop()
-        except IndexError:
-            engine = self.core.engine
-            with engine.commitlog.reading() as table:  # its own: a pull borrows it in its turn
-                puller = Puller(table, engine.store_tag, engine.precision_ms)
-            with self.lock.guard():
-                number = len(self._ready_pullers)
-                if number < READY_PULLERS_MAX:
-                    lend(self.ready.pullers, number, puller.place.block)  # type: ignore[attr-defined]
-                    self._ready_pullers.append(puller)
-                    puller.number = number
-            return puller
+    def _new_puller(self) -> Puller:
+        self.core.check_process()
+        engine = self.core.engine
+        with engine.commitlog.reading() as table:  # its own: a pull borrows it in its turn
+            puller = Puller(table, engine.store_tag, engine.precision_ms)
+        with self.lock.guard():
+            number = len(self._ready_pullers)
+            if number < READY_PULLERS_MAX:
+                lend(self.ready.pullers, number, puller.place.block)  # type: ignore[attr-defined]
+                self._ready_pullers.append(puller)
+                puller.number = number
+        return puller
 
     def _pass_by_unsound(self, cursor: QueueCursor, start: int, verdicts: Bytes) -> None:
         """Settle what could not be read of a run that begins at `start`, and count it.
@@ -460,8 +473,8 @@ class Group(Reader):
     def empty(self) -> Run:
         """Return a run of nothing."""
         if self._nothing is None:
-            columns = Columns(np.zeros(columns_bytes(0, 0, 0), np.uint8), 0, 0)
-            self._nothing = Run(self, QueueCursor(-1, 0), columns, 0, 0, 0, [], 0)
+            block = np.zeros(columns_bytes(0, 0, 0), np.uint8)
+            self._nothing = Run(self, QueueCursor(-1, 0), block, 0, 0, 0, 0, [], 0)
         return self._nothing
 
     def has_hidden(self) -> bool:
@@ -476,11 +489,13 @@ class Group(Reader):
             )
 
     @inside
-    def make_visible(self) -> None:
-        """Under "group" durability, make durable what was fired for who waits."""
+    def make_visible(self) -> bool:
+        """Under "group" durability, make durable what was fired for who waits; tell if any was."""
         self.core.check_open()
-        if self.core.is_group and self.has_hidden():
+        hides = self.core.is_group and self.has_hidden()
+        if hides:
             self.core.flusher.sync_log()
+        return hides
 
     # --- how far it has come
 

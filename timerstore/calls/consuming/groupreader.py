@@ -14,6 +14,7 @@ from timerstore.calls.consuming.ready import ReadyCalls, new_ready
 from timerstore.calls.consuming.retries import GroupRetries
 from timerstore.calls.putting.putting import Putting
 from timerstore.errors import CorruptStoreError, TooLateError
+from timerstore.services.world.clock import ManualClock
 from timerstore.timelog.bytes.decode import Message, decode_message
 
 Place = tuple[int, int]
@@ -38,11 +39,15 @@ class Reader:
         tally.count_by_kernel()
         self.pace = Pace()
         topic_bytes = topic.encode("utf-8", "surrogateescape")
+        durable = self.core.flusher.commit.words
         self.ready = new_ready(
-            *(self.core.engine, tally.counts, self.pace.words, topic_bytes),
+            *(self.core.engine, durable, tally.counts, self.pace.words, topic_bytes),
             hides=self.core.is_group,  # what is not durable yet
         )
         self.ready_calls = ReadyCalls(self.core.engine, self.ready)
+        clock = self.core.clock
+        self.hand_clock = clock if isinstance(clock, ManualClock) else None
+        """The clock, if it is moved by hand."""
         self.claimed: set[Place] = set()
         """What is being appended again."""
         self.keeps_ahead = False

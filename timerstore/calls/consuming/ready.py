@@ -1,12 +1,13 @@
 """The ready way of a pull, and of the acknowledgement of a whole run: one kernel each.
 
 A thread that pulls each millisecond finds Python's own code out of the processor's caches, and each
-call of a Python function costs it a microsecond or two. So a kernel finds the queue that has
-something, reads the messages and notes that they are handed out. It keeps the GIL: meanwhile nobody
-else hands out or acknowledges, nothing that it looks at is unmapped, and no signal comes. So it
-waits for nothing, and reads only what was appended lately, which is in memory. All that is out of
-the ordinary goes the long way (`group.py`, `run.py`): what was given back or sent back, damage,
-what a block does not hold, what lies in two segments of a queue, a store that is being closed.
+call of a Python function costs it a microsecond or two. So a kernel asks to be woken, finds the
+queue that has something, reads the messages and notes that they are handed out. It keeps the GIL:
+meanwhile nobody else hands out or acknowledges, nothing that it looks at is unmapped, and no signal
+comes. So it waits for nothing, and reads only what was appended lately, which is in memory. All
+that is out of the ordinary goes the long way (`group.py`, `run.py`): what was given back or sent
+back, damage, what a block does not hold, what lies in two segments of a queue, a pause, a store
+that is being closed.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from timerstore.calls.consuming.grouptally import Counts, count_response
 from timerstore.calls.consuming.pace import note_pace
 from timerstore.calls.consuming.window import DONE, Window, window_hand_out, window_mark
 from timerstore.jit.entrypoint import entry_ahead, entry_on
-from timerstore.jit.intrinsics import get_i64, load_acquire
+from timerstore.jit.intrinsics import exchange, get_i64, load_acquire, store_release
 from timerstore.jit.kernel import INTERPRETED, inlined
 from timerstore.jit.lent import Lent, lent_bytes, new_lent
 from timerstore.jit.record import Bytes, Words, observe, record, record_at
 from timerstore.jit.system import clock_ms, steady_ns
+from timerstore.services.durable.group_commit import DURABLE
 from timerstore.services.engine.engine import Engine
 from timerstore.services.world.state import Callers
 from timerstore.timelog.bytes import format as fmt
@@ -57,6 +59,8 @@ NEEDS_LONG_WAY: Final = -1
 NEEDS_ENTRIES: Final = -2
 """A segment of a queue is to be mapped; it is told which."""
 NO_RESPONSE: Final = -1
+NOBODY: Final = -1
+"""Nobody waits, or who waits looks up by itself."""
 _LATELY_BYTES: Final = 64 << 20
 """So far back from the log's end messages count as appended lately."""
 
@@ -68,6 +72,8 @@ class Ready:
     commitlog: SegmentTable
     queues: QueueTable
     callers: Callers
+    waiters: Words  # see `World`
+    durable: Words  # those of the group commit
     counts: Counts
     pace: Words  # int64[2]: see `Pace`
     windows: Lent  # READY_QUEUES_MAX + 1 of them: that of each queue, and of the retry queue
@@ -90,12 +96,15 @@ _ready_at, _window_at = record_at(Ready), record_at(Window)
 _pull_place_at = record_at(PullPlace)
 
 
-def new_ready(engine: Engine, counts: Counts, pace: Words, topic: bytes, *, hides: bool) -> Ready:
+def new_ready(
+    engine: Engine, durable: Words, counts: Counts, pace: Words, topic: bytes, *, hides: bool
+) -> Ready:
     """Return what a group without queues begins with."""
+    world = engine.world
     rows, segments = (np.full(READY_QUEUES_MAX, -1, np.int64) for _ in range(2))
     windows, pullers = new_lent(READY_QUEUES_MAX + 1), new_lent(READY_PULLERS_MAX)
     return Ready(
-        *(engine.world.commitlog, engine.queues.table, engine.world.callers, counts),
+        *(world.commitlog, engine.queues.table, world.callers, world.waiters, durable, counts),
         *(pace, windows, pullers, rows, segments, new_lent(READY_QUEUES_MAX)),
         *(np.frombuffer(topic, np.uint8).copy(), np.zeros(8, np.int64)),
         hides=hides,
@@ -114,10 +123,10 @@ def _retries_wait(ready: Ready) -> bool:
 
 
 @inlined
-def _read(ready: Ready, place: PullPlace, i: int, count: int, durable_end: int) -> int:
+def _read(ready: Ready, place: PullPlace, i: int, count: int) -> int:
     """Read up to `count` entries of queue `i` from its window's end on; return how many are read.
 
-    0 if there are some, but none is durable.
+    0 if there are some, but none is durable, and that is needed.
     """
     window = _window_at(ready.windows[i])
     row, start, segment_entries = ready.rows[i], window.next, ready.queues.segment_entries
@@ -131,7 +140,7 @@ def _read(ready: Ready, place: PullPlace, i: int, count: int, durable_end: int) 
         return NEEDS_LONG_WAY  # which reads on in the next segment
     entries = lent_bytes(ready.lent, i, segment_entries * fmt.ENTRY_BYTES)
     if ready.hides != 0:
-        count = durable_count(entries, at, count, durable_end)
+        count = durable_count(entries, at, count, load_acquire(ready.durable, DURABLE))
         if count == 0:
             return 0
     ends_at = 8 * RUN_COLUMNS * count
@@ -149,14 +158,12 @@ def _read(ready: Ready, place: PullPlace, i: int, count: int, durable_end: int) 
     return count
 
 
-def _pull_ready(address: int, puller: int, count_max: int, durable_end: int, now_ms: int) -> int:
-    """Hand out what is there of the next queue that has any; return how much, 0 for nothing.
-
-    Or NEEDS_LONG_WAY, or NEEDS_ENTRIES. `puller`: which one. `durable_end`: of the log, if what is
-    behind it is hidden. `now_ms`: 0 if the kernel is to ask the clock.
-    """
-    ready = _ready_at(address)
-    if ready.callers.short_way_ended != 0 or ready.ended != 0 or ready.owned != 0:
+@inlined
+def _hand_out(ready: Ready, place: PullPlace, count_max: int, now_ms: int) -> int:
+    callers = ready.callers
+    if callers.short_way_ended != 0 or callers.pulls_paused != 0:
+        return NEEDS_LONG_WAY
+    if ready.ended != 0 or ready.owned != 0:
         return NEEDS_LONG_WAY
     if ready.queues.count != ready.known_count or _retries_wait(ready):
         return NEEDS_LONG_WAY
@@ -173,8 +180,7 @@ def _pull_ready(address: int, puller: int, count_max: int, durable_end: int, now
         count = min(count_max, load_acquire(ready.queues.next_index, ready.rows[i]) - window.next)
         if count <= 0:
             continue
-        place = _pull_place_at(ready.pullers[puller])
-        count = _read(ready, place, i, count, durable_end)
+        count = _read(ready, place, i, count)
         if count <= 0:
             return min(count, NEEDS_LONG_WAY)
         ready.turn = (i + 1) % ready.queue_count
@@ -186,6 +192,22 @@ def _pull_ready(address: int, puller: int, count_max: int, durable_end: int, now
         told[READY_COUNT] = count
         return count
     return 0
+
+
+def _pull_ready(address: int, puller: int, count_max: int, waiter: int, now_ms: int) -> int:
+    """Hand out what is there of the next queue that has any; return how much, 0 for nothing.
+
+    Or NEEDS_LONG_WAY, or NEEDS_ENTRIES. `puller`: which one. `waiter`: the place of who is to be
+    woken by what comes from now on, unless something is handed out; or NOBODY. `now_ms`: 0 if the
+    kernel is to ask the clock.
+    """
+    ready = _ready_at(address)
+    if waiter != NOBODY:  # before it looks: nothing comes in between
+        exchange(ready.waiters, 2 * waiter + 1, 1)
+    count = _hand_out(ready, _pull_place_at(ready.pullers[puller]), count_max, now_ms)
+    if waiter != NOBODY and count > 0:
+        store_release(ready.waiters, 2 * waiter + 1, 0)
+    return count
 
 
 def _ack(address: int, i: int, start: int, stop: int, pulled_us: int, now_us: int) -> int:
@@ -222,7 +244,7 @@ class ReadyCalls:
 
     def __init__(self, engine: Engine, ready: Ready) -> None:
         self.pull: Callable[..., int] = entry_on(_pull_ready, ready, keeps_gil=True)
-        """pull(puller, count_max, durable_end, now_ms), see `_pull_ready`."""
+        """pull(puller, count_max, waiter, now_ms), see `_pull_ready`."""
         if INTERPRETED:
             self.pull = partial(_reading, engine.commitlog, self.pull)
         self.ack = entry_on(_ack, ready, keeps_gil=True)

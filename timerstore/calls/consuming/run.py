@@ -5,22 +5,24 @@ Ground rules: any thread may call anything. Places count from 0 in the run, inde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from itertools import repeat
 from typing import Any
 
 from timerstore.calls.consuming.ackput import ack_and_put
 from timerstore.calls.consuming.batchcolumns import arrow_bodies, arrow_ids
 from timerstore.calls.consuming.constants import DEAD, Wait
 from timerstore.calls.consuming.cursors import QueueCursor
-from timerstore.calls.consuming.delivery import HandedOut
+from timerstore.calls.consuming.delivery import Delivery, HandedOut
 from timerstore.calls.consuming.failures import Failure
 from timerstore.calls.consuming.groupreader import Place, Reader
 from timerstore.calls.consuming.puts import Put
 from timerstore.calls.consuming.ready import NO_RESPONSE
 from timerstore.calls.consuming.retries import RetryCursor
 from timerstore.calls.consuming.sendback import send_back, send_to_dead
+from timerstore.jit.record import Bytes
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message
 from timerstore.timelog.reading import pull
@@ -33,34 +35,48 @@ class Run(HandedOut):
     """What `Group.pull` hands out."""
 
     __slots__ = (
-        *("_bodies", "_count", "_decoded", "_ids"),
-        *("columns", "cursor", "pins", "pulled_us", "reader", "start", "stop", "topic"),
+        *("_bodies", "_columns", "_count", "_decoded", "_ids", "block", "cursor", "id_bytes"),
+        *("pins", "pulled_us", "reader", "start", "stop", "topic"),
     )
 
     def __init__(
         self,
         reader: Reader,
         cursor: QueueCursor,
-        columns: pull.Columns,
+        block: Bytes,
+        id_bytes: int,
         start: int,
         stop: int,
         count: int,
         pins: list[Any],
         pulled_us: int,
     ) -> None:
-        """Hold the first `count` places of the columns, read from entries [start, stop)."""
+        """Hold the first `count` places of columns in a block, read from entries [start, stop)."""
         self.reader, self.topic = reader, reader.topic
-        self.cursor, self.columns, self._count, self.pins = cursor, columns, count, pins
-        self.start, self.stop = start, stop
-        self.pulled_us = pulled_us
+        self.cursor, self.block, self.id_bytes = cursor, block, id_bytes
+        self.start, self.stop, self._count = start, stop, count
+        self.pins, self.pulled_us = pins, pulled_us
         self._bodies: Any = None
         self._ids: Any = None
+        self._columns: pull.Columns | None = None
         self._decoded: dict[int, Message] = {}
 
     # --- looking
 
+    @property
+    def columns(self) -> pull.Columns:
+        """Where the columns lie."""
+        if self._columns is None:
+            self._columns = pull.Columns(self.block, self.stop - self.start, self.id_bytes)
+        return self._columns
+
     def __len__(self) -> int:
         return self._count
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Yield a `Delivery` for each."""
+        count = self._count
+        return map(self.kind, repeat(self), range(count), *self.columns.pieces(count))
 
     @property
     def reads_as(self) -> str:
@@ -134,11 +150,15 @@ class Run(HandedOut):
     # --- taking back
 
     def settle_all(self) -> None:
-        """Acknowledge all. One kernel for a whole run."""
-        core, count = self.reader.core, self._count
-        now_us = core.clock.now_ms * 1000 if core.clock.manual else 0
-        if self._acked(range(count), self.pulled_us, now_us):
-            return
+        """Acknowledge all. One kernel if none of the run was passed by, and none is claimed."""
+        reader, place, count = self.reader, self.cursor.ready_place, self._count
+        core, clock, now_us = reader.core, reader.hand_clock, 0
+        if clock is not None:
+            now_us = clock.now_ms * 1000
+        if place >= 0 and self.stop - self.start == count and not reader.claimed:
+            given = self.start, self.stop, self.pulled_us, now_us
+            if reader.ready_calls.ack(place, *given) >= 0:
+                return
         core.check_open()
         now_ms = core.steady_ms()
         done = self._settle(range(count))
