@@ -48,6 +48,7 @@ KINDS = {
     "counters": "config/topiccounts",
     "counts ahead": "config/aheadcounts",
     "cancelled": "config/cancelledset",
+    "first pages": "config/firstpages",
     "flush times": "checkpoint",
     "sizes": "timerstore.json",
 }

@@ -107,7 +107,7 @@ def parts() -> list[str]:
         *("config/consumerOffset.json", "config/delayOffset.json", "config/timermetrics"),
         *("config/timerstoreGroups.json", "config/wheelsums", "config/topiccounts"),
         *("config/switches.json", "config/aheadcounts", "config/restored.json"),
-        "config/cancelledset",
+        *("config/cancelledset", "config/firstpages"),
         *(f"{folder}/{0:020d}" for folder in ("commitlog", "timerlog", "consumequeue/t/0")),
         *("consumequeue/rmq_sys_wheel_timer", "config/consumerOffset.json.bak"),
         *("config/timercheck.tmp", "config/consumerOffset.json.tmp"),

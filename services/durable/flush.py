@@ -270,6 +270,7 @@ class Flusher:
         write_ahead(engine, stamp)
         write_cancelled(engine, stamp, checkpoint)
         engine.keys.write(stamp)
+        engine.first_pages.write(engine.wheel.array, engine.read_slot, engine.precision_ms, stamp)
         write_store_checkpoint(
             engine.disk, engine.path / "checkpoint", stored_ms, engine.commitlog.end
         )

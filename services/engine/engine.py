@@ -21,6 +21,7 @@ from timerstore.jit.lent import lend
 from timerstore.jit.locks import ServiceLocks, SpinLock
 from timerstore.jit.record import Bytes, Words, add_to_word
 from timerstore.services.engine.counter_file import CounterFile
+from timerstore.services.engine.first_pages import FirstPages
 from timerstore.services.engine.holds import Holds
 from timerstore.services.engine.key_files import KeyFiles
 from timerstore.services.engine.rebuild import QUEUES, TIMERS, Wanted
@@ -129,6 +130,7 @@ class Engine:
         self.counters = CounterFile(disk, path / "config" / "topiccounts", self.queues)
         self.timerlog = self._log(TimerLog, "timerlog", config.timerlog_segment_bytes, timers_gone)
         self.holds = Holds(self.commitlog, self.timerlog)
+        self.first_pages = FirstPages(disk, path, self.timerlog, self.commitlog)
         wheel = path / "timerwheel"
         self.wheel = TimerWheel(disk, wheel, config.wheel_slot_count, is_gone=timers_gone)
         self.near = new_near_wheel(
@@ -419,6 +421,7 @@ class Engine:
 
     def close_files(self) -> None:
         """Drop all maps and descriptors without flushing."""
+        self.first_pages.stop()
         self.commitlog.close()
         self.queues.close()
         self.keys.close()

@@ -154,6 +154,16 @@ def _find_who_closed(this: Recovery) -> None:
     engine.wheel.check(is_unknown=is_unknown, is_closed=findings.clean, checkpointed=number)
 
 
+def _ask_for_first_pages(this: Recovery) -> None:
+    """Have the pages read that are needed first, while all else goes on."""
+    engine, checkpoint = this.engine, this.checkpoint
+    assert checkpoint is not None
+    if engine.disk.writes and not engine.clock.manual:
+        stamp = Stamp(engine.store_tag, checkpoint.sequence, checkpoint.commitlog_flushed)
+        now_slot = this.now_ms // engine.precision_ms
+        engine.first_pages.ask(engine.world.prefetch, stamp, now_slot)
+
+
 # --- the commit log, then the timer index
 
 
@@ -347,6 +357,7 @@ OPENING: Final = (
     Step(_find_what_is_rebuilt),
     Step(_say_that_it_is_open),
     Step(_find_who_closed),
+    Step(_ask_for_first_pages, lambda this: this.findings.clean),
     Step(_scan_the_log),
     Step(_take_a_brokers_index, lambda this: this.is_brokers),
     Step(_empty_the_index, lambda this: this.is_empty),

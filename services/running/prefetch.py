@@ -14,9 +14,11 @@ the first gets most of it. All their pages may take half of the memory that is f
 in each control group; else what came first would be gone again when it is due. Of messages that are
 too far ahead for that, dequeue-put asks for the pages.
 
-Units of one slot are found one behind the other, each by a read of the disk. So after opening, if
-it fits into half of the free memory, the timer log is also read in order once, the newest first,
-one piece behind the other. Cleaning and the key index, which read in order as well, wait for that.
+Units of one slot are found one behind the other, each by a read of the disk. After a clean close
+another thread asks for those of the next slots from the first moment of opening on
+(`services/engine/first_pages.py`). Then, if it fits into half of the free memory, the timer log is
+also read in order once, the newest first, one piece behind the other. Cleaning and the key index,
+which read in order as well, wait for that.
 
 It only asks: nothing depends on what it has done. It holds no lock, and reads a unit only if its
 page is in memory. While nothing has to be read from the disk it sleeps: it is woken by major page
@@ -27,12 +29,10 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 
-from timerstore.errors import CorruptStoreError
 from timerstore.jit.acting import act_as, acting_as
 from timerstore.jit.intrinsics import get_i32, get_i64
 from timerstore.jit.kernel import inlined, kernel_ahead
@@ -41,13 +41,13 @@ from timerstore.jit.record import Bytes, Words, observe
 from timerstore.jit.system import (
     is_resident,
     nap_us,
-    read_ahead,
     set_thread_name,
     set_timer_slack_us,
     steady_ns,
 )
 from timerstore.services.damage.slot_scan import scan_slots
 from timerstore.services.engine.engine import Engine
+from timerstore.services.engine.first_pages import map_segments
 from timerstore.services.world.background import Flag
 from timerstore.services.world.state import (
     AHEAD_BATCH,
@@ -58,10 +58,9 @@ from timerstore.services.world.state import (
 )
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.unit import NO_UNIT
+from timerstore.timelog.bytes.unit import NO_UNIT, UNIT_GOOD, check_unit
 from timerstore.timelog.files.memory import available_bytes
-from timerstore.timelog.files.segments import SegmentedFile
-from timerstore.timelog.files.segmenttable import TABLE_LENGTH, segment_at
+from timerstore.timelog.files.segmenttable import ask_for, segment_at
 from timerstore.wheel.timerwheel import slot_last
 
 _SHARE: Final = 2
@@ -96,7 +95,7 @@ def walk_ahead(world: World, limit_ns: int) -> bool:
     until_ns = steady_ns(ahead.clock) + limit_ns
     while True:
         _adapt(world)
-        if ahead.units_stop > 0:
+        if ahead.units_stop > 0 and observe(ahead, "is_asking") == 0:
             _read_units(world)
         asked_bytes, is_waiting = 0, ahead.units_stop > 0
         for slot in range(ahead.first_slot, ahead.first_slot + ahead.slot_count):
@@ -155,6 +154,9 @@ def _walk(world: World, place: int, asked_bytes: int) -> None:
         at = offset % log.segment_bytes
         if not _have(ahead, buf, at, fmt.UNIT_BYTES):
             break
+        if check_unit(buf, at, offset) != UNIT_GOOD:
+            offset = NO_UNIT
+            break
         ahead.walked_count += 1
         if offset // PAGE_BYTES != unit_page:
             unit_page = offset // PAGE_BYTES
@@ -168,22 +170,17 @@ def _walk(world: World, place: int, asked_bytes: int) -> None:
             if message // PAGE_BYTES != message_page:
                 message_page = message // PAGE_BYTES
                 ahead.bytes[place] += (max(size, 0) // PAGE_BYTES + 1) * PAGE_BYTES
-        previous = get_i64(buf, at + fmt.UNIT_PREV_AT)
-        if previous >= offset:
-            previous = NO_UNIT
-        offset = previous
+        offset = get_i64(buf, at + fmt.UNIT_PREV_AT)
     ahead.unit[place] = offset
 
 
 @inlined
 def _have(ahead: Prefetch, buf: Bytes, at: int, count: int) -> bool:
     """Tell whether bytes of a segment are in memory; ask for them if not."""
-    count = min(count, len(buf) - at)
-    if is_resident(buf, at, count, ahead.pages):
-        return True
-    ahead.missing_count += 1
-    read_ahead(buf, at, count)
-    return False
+    is_there: bool = ask_for(buf, at, count, ahead.pages)
+    if not is_there:
+        ahead.missing_count += 1
+    return is_there
 
 
 @inlined
@@ -221,24 +218,6 @@ def ask_for_messages(world: World, messages: Words, sizes: Words) -> None:
         if len(buf) > 0 and messages[i] < end and 0 < sizes[i] <= fmt.MESSAGE_BYTES_MAX:
             _have(ahead, buf, messages[i] % log.segment_bytes, sizes[i])
     act_as(before)
-
-
-def _map_segments(log: SegmentedFile, numbers: Iterable[int]) -> list[int]:
-    """Map those of these segments that are there, if no other map has to go; return the others."""
-    with log.reading() as table:
-        unmapped = [each for each in numbers if table.number[each % TABLE_LENGTH] != each]
-        room = log.open_count_max - int(np.count_nonzero(table.number >= 0)) if unmapped else 0
-    left = list[int]()
-    for number in unmapped:
-        if room <= 0 or number not in log.numbers:
-            left.append(number)
-            continue
-        room -= 1
-        try:
-            log.existing(number)
-        except (CorruptStoreError, OSError):  # who needs it says so
-            left.append(number)
-    return left
 
 
 class Prefetcher:
@@ -279,7 +258,7 @@ class Prefetcher:
         if now_s - self._measured_s >= _MEASURE_S and state.is_active != 0:
             self._measure(now_s)
         with acting_as(PREFETCH):
-            if faults != self._faults or state.missing_count > 0:
+            if faults != self._faults or state.missing_count > 0 or state.is_asking != 0:
                 self._until_s = now_s + _ACTIVE_S
                 state.walked_count = state.missing_count = 0
             elif state.walked_count >= _WARM_COUNT:
@@ -308,7 +287,7 @@ class Prefetcher:
         count = state.batch_count
         order = np.argsort(state.message[:count])
         segments = set((state.message[order] // engine.commitlog.segment_bytes).tolist())
-        _map_segments(engine.commitlog, sorted(segments))
+        map_segments(engine.commitlog, sorted(segments))
         with engine.commitlog.reading():
             ask_for_messages(engine.world, state.message[order], state.size[order])
         return more
@@ -317,7 +296,7 @@ class Prefetcher:
         """Map the segment of a unit, or end the walk that has come to it, or leave it unread."""
         log, state = self.engine.timerlog, self.state
         number = offset // log.segment_bytes
-        if _map_segments(log, [number]):
+        if map_segments(log, [number]):
             with acting_as(PREFETCH):
                 state.unit[state.unit == offset] = NO_UNIT
                 if (state.units_stop - 1) // log.segment_bytes == number:

@@ -248,6 +248,8 @@ class Prefetch:
     is_active: int = 0  # 1: pages were missing lately
     units_stop: int = 0  # the timer log before it is still to be read in order
     units_asked_ns: int = 0  # when the last piece of that was asked for; 0: it was not
+    # The first pages are being asked for, by a thread of their own: see first_pages.py
+    is_asking: Annotated[int, LINE, SHARED] = 0
 
 
 def reads_units(prefetch: Prefetch) -> bool:

@@ -17,8 +17,9 @@ from timerstore.timelog.files.disk import Disk
 
 AHEAD_FILE: Final = "config/aheadcounts"
 CANCELLED_FILE: Final = "config/cancelledset"
+FIRST_FILE: Final = "config/firstpages"
 KEYS_FILE: Final = "config/keyindex"
-DERIVED_FILES: Final = frozenset((AHEAD_FILE, CANCELLED_FILE, KEYS_FILE))
+DERIVED_FILES: Final = frozenset((AHEAD_FILE, CANCELLED_FILE, FIRST_FILE, KEYS_FILE))
 
 _ARRAYS_MAX: Final = 2
 _HEAD: Final = np.dtype(

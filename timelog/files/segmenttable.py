@@ -23,7 +23,7 @@ from timerstore.jit.lent import Lent, lend, lent_bytes, new_lent, publish_at
 from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.mapping import PAGE_BYTES
 from timerstore.jit.record import Bytes, Words, record
-from timerstore.jit.system import open_pages
+from timerstore.jit.system import is_resident, open_pages, read_ahead
 
 TABLE_LENGTH: Final = 1 << 16
 """Segments that a table can tell apart; the open maps are far fewer."""
@@ -120,6 +120,19 @@ def prefetch_message(table: SegmentTable, offset: int) -> None:
         at = offset % table.segment_bytes
         for line in range(0, _MESSAGE_BYTES, 64):
             prefetch(buf, at + line)
+
+
+@inlined
+def ask_for(segment: Bytes, at: int, count: int, pages: Bytes) -> bool:
+    """Tell whether bytes of a segment are in memory; have the system read them if not.
+
+    It does not wait for them. `pages`: scratch, see `is_resident`.
+    """
+    count = min(count, len(segment) - at)
+    if is_resident(segment, at, count, pages):
+        return True
+    read_ahead(segment, at, count)
+    return False
 
 
 @inlined
