@@ -10,7 +10,7 @@ from tests.markdown import ROOT, split_fences
 from tests.rigs.program import python
 from timerstore.pipeline import DISTRIBUTION_RULES, TABLES
 from timerstore.tables import TABLES as STORE_TABLES
-from timerstore.validation.rules import RULES
+from timerstore.validation import RULES
 
 pytest.importorskip("mkdocs", reason="the extra docs is not installed")
 

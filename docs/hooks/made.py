@@ -26,7 +26,7 @@ from timerstore.pipeline import DISTRIBUTION_RULES, TABLES
 from timerstore.pipeline.thresholds import DEFAULTS, NEVER
 from timerstore.tables import TABLES as STORE_TABLES
 from timerstore.timelog.files.identity import SIZES
-from timerstore.validation.rules import RULES
+from timerstore.validation import RULES
 from timerstore.values.config import Config, Tuning
 
 MARK = re.compile(r"^<!-- made: (?P<name>[a-z-]+)(?: (?P<of>\w+))? -->$", re.MULTILINE)
@@ -42,7 +42,7 @@ def validation_rules() -> str:
             parts.append(f"\n### {group.capitalize()}\n")
             parts.append("| rule | looks at | says | if it fails |\n|---|---|---|---|")
         warning = " (a warning)" if rule.severity == "warning" else ""
-        parts.append(f"| `{rule.name}` | {rule.counts} | {rule.says} | {rule.means}{warning} |")
+        parts.append(f"| `{rule.name}` | {rule.measures} | {rule.says} | {rule.means}{warning} |")
     return "\n".join(parts)
 
 

@@ -182,7 +182,7 @@ def test_spark(pair: Pair, spark: Any, tmp_path: Path) -> None:
         for table in ("timers", "messages"):
             frame = spark.read.format("timerstore").option("table", table).load(str(place))
             assert frame.count() == timerstore.read(pair.kept.path, table).num_rows
-        assert timerstore.spark.validate(spark, str(pair.local)).ok
+        assert validate(pair.local, spark=spark).ok
     several = spark.read.format("timerstore").load([str(pair.place), str(pair.kept.path)])
     assert several.groupBy("store").count().count() == 2 and several.count() == 2 * COUNT
     stream = spark.readStream.format("timerstore").option("table", "messages")

@@ -11,8 +11,7 @@ from tests.pipeline.own_rules import FAR, TWICE, make
 from timerstore import InvalidArgumentError, pipeline
 from timerstore.cli.commands import app
 from timerstore.pipeline import DISTRIBUTION_RULES
-from timerstore.validation import validate
-from timerstore.validation.rules import RULES
+from timerstore.validation import RULES, validate
 
 pytestmark = pytest.mark.slow
 
@@ -80,10 +79,10 @@ def test_every_rule_is_explained(tmp_path: Path) -> None:
     pipeline.run(make(tmp_path), tmp_path / "tables", run="one")
     for each in (*DISTRIBUTION_RULES, *RULES):
         told = pipeline.explain(each.name, tmp_path / "tables")
-        assert told.rule in str(told) and told.means in str(told)
+        assert told.rule.name in str(told) and told.rule.means in str(told)
         assert {row["store"] for row in told.last} == {"good", "once", "often"}
-        assert (told.do == "") == (told.kind == "consistency")
-        assert told.query or told.kind == "consistency"
+        assert (told.rule.do == "") == (told.rule.kind == "consistency")
+        assert told.rule.text or told.rule.kind == "consistency"
     told = json.loads(run("pipeline", "explain", "chains_depth", "--json").stdout)
     assert told["warn"] == 100_000 and "FROM slot_load" in told["query"]
     assert "There is no rule" in run("pipeline", "explain", "chain_depth", exits=2).stderr
@@ -132,6 +131,7 @@ def test_folders_and_names(tmp_path: Path) -> None:
     assert "is no name of a rule" in told("Far-Ahead.sql", FAR)
     assert "has the name of a rule that timerstore has" in told("load_second.sql", FAR)
     assert "has the name of a rule that timerstore has" in told("once.sql", FAR)
+    assert "has the name of a rule that timerstore has" in told("entry.sql", FAR)
     assert "cannot be read" in told("far.sql", b"\xff")
     with pytest.raises(InvalidArgumentError, match="Pass a folder with a file of SQL"):
         pipeline.run(tmp_path, rules=tmp_path / "gone")

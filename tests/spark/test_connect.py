@@ -34,7 +34,7 @@ query.awaitTermination()
 timers = spark.read.format("timerstore").option("table", "timers").load(stores + "/store")
 told = {"session": type(spark).__module__, "verdict": found.verdict, "timers": timers.count(),
         "states": {each.name: each.state for each in found.stores},
-        "valid": timerstore.spark.validate(spark, stores + "/store").ok}
+        "valid": timerstore.validation.validate(stores + "/store", spark=spark).ok}
 spark.stop()
 print(json.dumps(told))
 """

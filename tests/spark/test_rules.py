@@ -55,8 +55,6 @@ def test_of_drift(spark: Any) -> None:
 
 def test_of_one_s_own(spark: Any, tmp_path: Path) -> None:
     """In a run and in a validation; what is wrong with one names its file."""
-    import timerstore.spark
-
     stores, rules = make(tmp_path), tmp_path / "rules"
     options: dict[str, Any] = {"run": "one", "rules": rules, "now_ms": 1_800_003_601_000}
     pipeline.run(stores, tmp_path / "duckdb", **options)
@@ -65,7 +63,7 @@ def test_of_one_s_own(spark: Any, tmp_path: Path) -> None:
     assert findings(tmp_path / "spark") == told
     assert {row["verdict"] for row in told if row["kind"] == "own"} == {"ok", "warn", "fail"}
     (rules / "far.sql").unlink()
-    found = timerstore.spark.validate(spark, stores / "often", rules=rules)
+    found = validate(stores / "often", spark=spark, rules=rules)
     assert found == validate(stores / "often", rules=rules) and found["twice"].failed == 2
     text = (rules / "twice.sql").read_text()
     (rules / "twice.sql").write_text(text.replace("FROM timers", "FROM tumers"))

@@ -1,8 +1,9 @@
-"""docs/validate.md shows the rules of `rules.py`."""
+"""docs/validate.md shows all rules of consistency."""
 
 from pathlib import Path
 
-from timerstore.validation.rules import ABOUT_BYTES, RULES
+from timerstore.audit.rule import ABOUT_BYTES
+from timerstore.validation import RULES
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "validate.md"
 

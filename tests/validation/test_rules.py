@@ -10,10 +10,12 @@ from tests.rigs.patient import Patient
 from tests.rigs.planted import FAULTS, OF_LEVELS, WHEEL, Fault, make_store
 from tests.sparse_copy import copy_tree
 from timerstore import verify
+from timerstore.audit.rule import ABOUT_BYTES
 from timerstore.timelog.bytes import format as fmt
 from timerstore.validation import RULES, Validation, validate
 from timerstore.validation.cursorchecks import COUNTS_FILE
-from timerstore.validation.rules import ABOUT_BYTES, NAMES
+
+NAMES = {rule.name: rule for rule in RULES}
 
 
 @pytest.fixture(scope="module")

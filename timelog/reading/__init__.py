@@ -11,5 +11,4 @@ pastdamage.py  where reading goes on past what is damaged
 logranges.py   which offsets lie in one of many ranges
 audit.py       messages or units as an auditor looks at them
 lostcopies.py  what a lost copy said of its source
-rowsums.py     rows of numbers, divided or added up
 """

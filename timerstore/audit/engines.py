@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from functools import reduce
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import pyarrow as pa
@@ -26,8 +29,17 @@ class Engine(Protocol):
     errors: type[Exception]
     """What it raises if a query cannot be run."""
 
-    def columns(self, query: str) -> list[str]:
-        """Return the names of a query's columns."""
+    def open(self, query: str, found: Any = None) -> Any:
+        """Check a query, and return it; `columns` are the names of what it will return.
+
+        `found`: a query that was opened, whose rows it reads as the table `found`.
+        """
+
+    def ask_all(self, opened: Sequence[Any]) -> list[list[dict[str, Any]]]:
+        """Return the rows of queries that were opened: few ones, and of plain values. One job."""
+
+    def add(self, name: str, rows: Any) -> None:
+        """Add rows, an Arrow table, to a table, which they make if it is not there."""
 
     def make(self, name: str, query: str) -> None:
         """Make a table of what a query returns."""
@@ -105,9 +117,13 @@ class DuckDB:
                 rows = pa.Table.from_batches([batch])
                 self.add(table, rows.set_column(0, schema.field(0), names))
 
-    def columns(self, query: str) -> list[str]:
-        """Return the names of a query's columns."""
-        return list(self._connection.sql(query).columns)
+    def open(self, query: str, found: Any = None) -> Any:
+        """Check a query, and return it."""
+        return self._connection.sql(query) if found is None else found.query("found", query)
+
+    def ask_all(self, opened: Sequence[Any]) -> list[list[dict[str, Any]]]:
+        """Return the rows of queries that were opened."""
+        return [rows_of(each.to_arrow_table()) for each in opened]
 
     def make(self, name: str, query: str) -> None:
         """Make a table of what a query returns."""
@@ -135,12 +151,19 @@ class OnSpark:
         self.errors: type[Exception] = PySparkException
         self._spark, self._prefix = spark, f"timerstore_{uuid.uuid4().hex}_"
         self._names: list[str] = []
+        self._views: list[str] = []
+        self._numbers = count()
         for name, frame in tables.items():
             self._enter(name, frame)
+
+    def add(self, name: str, rows: Any) -> None:
+        """Make a table of rows, an Arrow table."""
+        self._enter(name, self._spark.createDataFrame(rows))
 
     def _enter(self, name: str, frame: DataFrame) -> None:
         frame.createOrReplaceTempView(self._prefix + name)
         self._names.append(name)
+        self._views.append(self._prefix + name)
 
     def add_stores(
         self, table: str, schema: Any, paths: Mapping[str, str], upto: str | None, levels: str
@@ -155,9 +178,28 @@ class OnSpark:
         rows = read.join(named, read["store"] == named["path"])
         self._enter(table, rows.selectExpr("name AS store", *(f"`{each}`" for each in columns)))
 
-    def columns(self, query: str) -> list[str]:
-        """Return the names of a query's columns."""
-        return list(self._run(query).columns)
+    def open(self, query: str, found: DataFrame | None = None) -> DataFrame:
+        """Check a query, and return it."""
+        if found is None:
+            return self._run(query)
+        name = f"{self._prefix}{next(self._numbers)}"
+        found.createOrReplaceTempView(name)
+        self._views.append(name)
+        return self._spark.sql(f"WITH found AS (SELECT * FROM {name}) {query}")
+
+    def ask_all(self, opened: Sequence[DataFrame]) -> list[list[dict[str, Any]]]:
+        """Return the rows of queries that were opened, in one job: several as JSON."""
+        if len(opened) == 1:
+            return [rows_of(opened[0].toArrow())]
+        from pyspark.sql import DataFrame
+        from pyspark.sql import functions as f
+
+        row = f.to_json(f.struct("*"), {"ignoreNullFields": "false"}).alias("row")
+        told = [each.select(f.lit(at).alias("at"), row) for at, each in enumerate(opened)]
+        rows: list[list[dict[str, Any]]] = [[] for _ in opened]
+        for at, text in reduce(DataFrame.unionAll, told).collect():
+            rows[at].append(json.loads(text))
+        return rows
 
     def make(self, name: str, query: str) -> None:
         """Make a table of what a query returns; no plan of another query holds its plan."""
@@ -175,8 +217,8 @@ class OnSpark:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for name in self._names:
-            self._spark.catalog.dropTempView(self._prefix + name)
+        for name in self._views:
+            self._spark.catalog.dropTempView(name)
 
 
 def open_on(spark: SparkSession | None) -> Callable[[Mapping[str, Any]], DuckDB | OnSpark]:

@@ -14,10 +14,9 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, Final
 
-from timerstore.audit.asking import columns_of
+from timerstore.audit.asking import open_rule
 from timerstore.audit.engines import Engine
-from timerstore.audit.meeting import INTEGRITY
-from timerstore.audit.rule import DISTRIBUTION_RULES, Limits, Rule, made_for, read_rule, sql_files
+from timerstore.audit.rule import OWN, RULES, Limits, Rule, made_for, read_rule, sql_files
 from timerstore.errors import InvalidArgumentError
 from timerstore.tables.schema import STORE, TABLES, arrow_schema
 from timerstore.values.kinds import check_path, meant
@@ -48,11 +47,11 @@ def _read(file: Path, text: str) -> Rule:
         raise InvalidArgumentError(
             f"{file} is no name of a rule. Use small letters, digits and _, such as far_ahead.sql."
         )
-    if name in INTEGRITY or name in {each.name for each in DISTRIBUTION_RULES}:
+    if name in RULES:
         raise InvalidArgumentError(
             f"{file} has the name of a rule that timerstore has. Use another name."
         )
-    return read_rule(name, text, str(file))
+    return read_rule(name, text, str(file), OWN)
 
 
 def check_rules(
@@ -85,7 +84,7 @@ def check_rules(
 
 
 def _check(engine: Engine, rule: Rule) -> None:
-    columns = columns_of(engine, rule)
+    columns = open_rule(engine, rule).columns
     if "file" in columns and not ("offset" in columns and rule.place):
         raise InvalidArgumentError(
             f"{rule.file} returns a file. Let it return its offset too, and write -- place: …"

@@ -1,4 +1,4 @@
-"""A rule of distribution: a query, whose head says what it means.
+"""Rules: queries whose heads say what they mean. First those of distribution, and of the user:
 
     -- looks at: slot_load
     -- measures: units in the longest chain
@@ -14,6 +14,19 @@ before it; a line `--` ends the head, and other comments may follow. The query r
 `value`, which is compared with the limits, `checked`, how many were looked at, and what the
 sentences name. Of each store the row with the largest value speaks; if `file` is not null, rows
 name places by `file` and `offset`. A query uses what DuckDB and Spark share.
+
+A rule of consistency returns the places at which it fails, as `meeting.py` has them:
+
+    -- of: timers
+    -- looks at: fates WHERE kind = 0
+    -- counts: a timer's message
+    -- says: It is pending, was fired, was rolled, or is cancelled.
+    -- means: The timer was lost.
+    -- severity: error
+    SELECT 'commitlog' AS file, …
+
+Each row that it looks at is one of what it counts, and was checked. One without a query is asked of
+the bytes while they are read: by the other files of `timerstore/validation`.
 """
 
 from __future__ import annotations
@@ -23,16 +36,24 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.values.kinds import meant
 
+CONSISTENCY: Final = "consistency"
+DISTRIBUTION: Final = "distribution"
+OWN: Final = "own"
+"""Of rules that the user has written."""
+GROUPS: Final = ("files", "slots", "units", "messages", "timers", "queues", "cursors")
+"""What rules of consistency look at, in the order in which they are shown."""
+Severity = Literal["error", "warning"]
 NEVER: Final = math.inf
 _KEYS: Final = (
     "looks at", "measures", "means", "do", "warn", "fail", "least", "says", "none", "place",
 )  # fmt: skip
 _NEEDED: Final = ("looks at", "measures", "means", "do", "warn", "says", "none")
+_OF_CONSISTENCY: Final = ("of", "looks at", "counts", "says", "means", "severity")
 
 
 class Limits(NamedTuple):
@@ -59,37 +80,75 @@ class Query:
 
 @dataclass(frozen=True)
 class Rule(Query):
-    """A rule; docs/pipeline.md lists all."""
+    """A rule; docs/validate.md and docs/pipeline.md list all."""
 
+    kind: str
+    """consistency, distribution or own."""
     measures: str
-    """What its value is, with its unit."""
+    """What its value is, with its unit; of consistency what it counts."""
     means: str
     """What is so if it warns or fails."""
-    do: str
-    """What to do then."""
     says: str
-    """A sentence, to be filled with a row."""
-    none: str
-    """The sentence if it returns no row about a store."""
-    place: str
+    """A sentence, to be filled with a row; of consistency what is so of each place."""
     limits: Limits
     file: str
     """Where it was read, as errors name it."""
+    group: str
+    """What it looks at, one of `GROUPS`; else its kind."""
+    do: str = ""
+    """What to do if it warns or fails."""
+    none: str = ""
+    """The sentence if it returns no row about a store."""
+    place: str = ""
+    severity: Severity = "error"
+    """Of consistency: what a failure is."""
 
 
-def read_rule(name: str, content: str, file: str | None = None) -> Rule:
-    """Read a rule out of its file. Raises InvalidArgumentError."""
-    file = f"{name}.sql" if file is None else file
-    head, text = read_head(file, content)
+def read_rule(name: str, content: str, file: str, kind: str) -> Rule:
+    """Read a rule of distribution, or of the user, out of its file. Raises InvalidArgumentError."""
+    head, text = _read_head(file, content, _KEYS)
+    if not text:
+        raise InvalidArgumentError(f"{file} has no query. Write one below its head.")
     for key in _NEEDED:
         if key not in head:
             raise InvalidArgumentError(f"{file} does not say {key!r}. Write -- {key}: …")
     limits = Limits(**{key: _number(head[key], file) for key in Limits._fields if key in head})
-    rest = {key: head.get(key, "") for key in ("measures", "means", "do", "says", "none", "place")}
-    return Rule(name, _names(head["looks at"]), text, limits=limits, file=file, **rest)
+    return Rule(
+        name,
+        _names(head["looks at"]),
+        text,
+        kind,
+        measures=head["measures"],
+        means=head["means"],
+        says=head["says"],
+        limits=limits,
+        file=file,
+        group=kind,
+        do=head["do"],
+        none=head["none"],
+        place=head.get("place", ""),
+    )
 
 
-def read_head(file: str, content: str, keys: Collection[str] = _KEYS) -> tuple[dict[str, str], str]:
+def _read_consistency(name: str, content: str) -> Rule:
+    file = f"{name}.sql"
+    head, text = _read_head(file, content, _OF_CONSISTENCY)
+    return Rule(
+        name,
+        tuple(head[key] for key in ("looks at",) if key in head),
+        text,
+        CONSISTENCY,
+        measures=head["counts"],
+        means=head["means"],
+        says=head["says"],
+        limits=Limits(0, 0),
+        file=file,
+        group=head["of"],
+        severity="warning" if "severity" in head else "error",
+    )
+
+
+def _read_head(file: str, content: str, keys: Collection[str]) -> tuple[dict[str, str], str]:
     """Return the head by its keys, and what follows. Raises InvalidArgumentError."""
     lines = content.splitlines(keepends=True)
     head: dict[str, str] = {}
@@ -104,7 +163,7 @@ def read_head(file: str, content: str, keys: Collection[str] = _KEYS) -> tuple[d
         if key not in keys:
             raise InvalidArgumentError(f"{file} says {key!r} in its head. {meant(key, keys)}")
         head[key] = value.strip()
-    raise InvalidArgumentError(f"{file} has no query. Write one below its head.")
+    return head, ""
 
 
 def _number(text: str, file: str) -> float:
@@ -119,7 +178,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _read_table(name: str, content: str) -> Query:
-    head, text = read_head(f"{name}.sql", content)
+    head, text = _read_head(f"{name}.sql", content, _KEYS)
     return Query(name, _names(head["looks at"]), text)
 
 
@@ -130,10 +189,25 @@ def sql_files(folder: Traversable) -> dict[str, str]:
 
 
 OURS: Final = files("timerstore.audit")
+CONSISTENCY_RULES: Final = tuple(
+    sorted(
+        (_read_consistency(name, text) for name, text in sql_files(OURS / "integrity").items()),
+        key=lambda rule: GROUPS.index(rule.group),
+    )
+)
+"""All of consistency, by group and name."""
+ABOUT_BYTES: Final = frozenset(rule.name for rule in CONSISTENCY_RULES if not rule.text) | {
+    "unit_slot"
+}
+"""Those of `verify`. The others ask whether what is sound by itself fits together, and what became
+of each timer."""
 DISTRIBUTION_RULES: Final = tuple(
-    read_rule(name, text) for name, text in sql_files(OURS / "rules").items()
+    read_rule(name, text, f"{name}.sql", DISTRIBUTION)
+    for name, text in sql_files(OURS / "rules").items()
 )
 """All of distribution, by name."""
+RULES: Final = {rule.name: rule for rule in (*CONSISTENCY_RULES, *DISTRIBUTION_RULES)}
+"""All rules, by their names."""
 _TABLES: Final = {
     name: _read_table(name, text) for name, text in sql_files(OURS / "tables").items()
 }

@@ -24,6 +24,11 @@ def _second(ms: int) -> str:
     return f"{text}.{ms % SECOND_MS:03d}" if ms % SECOND_MS else text
 
 
+def readable(text: str) -> str:
+    """Return a text, of a damaged topic say, with a mark for each byte that is no UTF-8."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 class _Filler(Formatter):
     def format_field(self, value: Any, format_spec: str) -> Any:
         if format_spec in _FORMS:

@@ -176,6 +176,8 @@ def _run_here(out: Output, path: Path, options: dict[str, Any]) -> Validation:
 
 
 def _run_on_spark(out: Output, path: Path, options: dict[str, Any]) -> Validation:
+    from timerstore.validation import validate as run
+
     try:
         from timerstore import spark
     except ImportError as e:
@@ -183,7 +185,7 @@ def _run_on_spark(out: Output, path: Path, options: dict[str, Any]) -> Validatio
     with out.progress(f"validating {path} on Spark"):
         session = spark.session()
         try:
-            return spark.validate(session, path.absolute(), **options)
+            return run(path, spark=session, **options)
         finally:
             session.stop()
 

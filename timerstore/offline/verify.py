@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
+from timerstore.audit.rule import ABOUT_BYTES, CONSISTENCY_RULES
 from timerstore.copies.asfolder import as_folder
 from timerstore.copies.destination import Place, shown_place
 from timerstore.copies.progress import Progress
@@ -30,7 +31,6 @@ from timerstore.validation.evidence import Evidence, Example, RulePlaces
 from timerstore.validation.files import finish
 from timerstore.validation.plain import run
 from timerstore.validation.plan import Plan, Scope, make_plan
-from timerstore.validation.rules import ABOUT_BYTES, RULES
 from timerstore.values.config import Config
 from timerstore.values.kinds import check_kind, check_path
 
@@ -116,14 +116,14 @@ def _stepper(plan: Plan, progress: Progress | None) -> Callable[[Iterable[Range]
 def _failed(tally: Evidence) -> bool:
     return any(
         tally.failed[rule.name]
-        for rule in RULES
+        for rule in CONSISTENCY_RULES
         if rule.name in ABOUT_BYTES and rule.severity == "error"
     )
 
 
 def _report(path: str, scope: Scope, tally: Evidence) -> VerifyReport:
     reader, checked = scope.view.reader, tally.checked["message_sound"]
-    rules = [rule for rule in RULES if rule.name in ABOUT_BYTES]
+    rules = [rule for rule in CONSISTENCY_RULES if rule.name in ABOUT_BYTES]
     errors = [rule.name for rule in rules if rule.severity == "error"]
     lesser = [rule.name for rule in rules if rule.severity == "warning"]
     problems, problem_count = _told([(tally.failed, errors)])

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
-from timerstore.audit import DISTRIBUTION_RULES, Rule
-from timerstore.audit.meeting import INTEGRITY
+from timerstore.audit import Rule
 from timerstore.audit.own import read_rules
+from timerstore.audit.rule import CONSISTENCY, RULES
 from timerstore.errors import InvalidArgumentError
-from timerstore.pipeline.finding import CONSISTENCY, DISTRIBUTION, OWN
 from timerstore.pipeline.tablefiles import RUNS, read_results
-from timerstore.validation.rules import RULES
 from timerstore.values.kinds import meant
 
 _SHOWN: Final = ("store", "verdict", "value", "warn", "fail", "says")
@@ -21,44 +19,42 @@ _SHOWN: Final = ("store", "verdict", "value", "warn", "fail", "says")
 
 @dataclass(frozen=True)
 class Explanation:
-    """A rule in words and as SQL; `last`: a row for each store of the last run that asked it."""
+    """A rule, with what it said of each store in the last run that asked it."""
 
-    rule: str
-    kind: str
-    """consistency, distribution or own."""
-    measures: str
-    means: str
-    do: str
-    warn: float | None
-    fail: float | None
-    least: float | None
-    """As the rule's file says; a run may have had other limits, which are in `last`."""
-    query: str
-    """"" of a rule that needs the bytes: no query asks it."""
+    rule: Rule
     run: str | None = None
     """The last run that asked it, if there are tables."""
-    last: tuple[dict[str, Any], ...] = field(default=())
+    last: tuple[dict[str, Any], ...] = ()
+    """Rows of `findings`; a run may have had other limits than the rule's file."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything, for JSON."""
-        told = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return told | {"last": list(self.last)}
+        """Return everything, for JSON; `query` is "" if the rule needs the bytes."""
+        rule = self.rule
+        told = {name: getattr(rule, name) for name in ("kind", "measures", "says", "means", "do")}
+        limits = rule.limits._asdict() | {"fail": rule.limits.fail_or_none}
+        if rule.kind == CONSISTENCY:
+            limits = dict.fromkeys(limits)
+        last = {"run": self.run, "last": list(self.last)}
+        return {"rule": rule.name, **told, **limits, "query": rule.text, **last}
 
     def __str__(self) -> str:
         """Return it as a text."""
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        limits = {"warn": self.warn, "fail": self.fail, "least": self.least or None}
-        yield f"{self.rule}: {self.measures}"
-        yield f"means: {self.means}"
-        if self.do:
-            yield f"do: {self.do}"
-        told = [f"{name} {value:,.10g}" for name, value in limits.items() if value is not None]
-        if self.kind != CONSISTENCY:
-            yield f"limits: {', '.join(told)}"
+        rule, told = self.rule, self.to_dict()
+        yield f"{rule.name}: {rule.measures}"
+        if rule.kind == CONSISTENCY:
+            yield f"says: {rule.says}"
+        yield f"means: {rule.means}"
+        if rule.kind != CONSISTENCY:
+            yield f"do: {rule.do}"
+            limits = {name: told[name] for name in rule.limits._fields if told[name]}
+            limits |= {"warn": rule.limits.warn}
+            told_limits = [f"{name} {value:,.10g}" for name, value in limits.items()]
+            yield f"limits: {', '.join(told_limits)}"
         yield ""
-        yield self.query.rstrip() or "No query: it is asked of the bytes while they are read."
+        yield rule.text.rstrip() or "No query: it is asked of the bytes while they are read."
         if self.run is not None:
             yield f"\n{self.run}:"
         yield from (f"  {each['verdict']} {each['store']}: {each['says']}" for each in self.last)
@@ -75,50 +71,15 @@ def explain(
     `out`: the folder of result tables, if there are some. `rules`: a folder of rules of your own.
     Raises InvalidArgumentError.
 
-    >>> timerstore.pipeline.explain("chains_depth").means
+    >>> timerstore.pipeline.explain("chains_depth").rule.means
     'All units of a chain are read before its slot fires.'
     """
-    own = {each.name: each for each in read_rules(rules)}
-    ours = {each.name: each for each in DISTRIBUTION_RULES}
-    sound = {each.name: each for each in RULES}
-    known = [*own, *ours, *sound]
+    known = {each.name: each for each in read_rules(rules)} | RULES
     if rule not in known:
         raise InvalidArgumentError(f"There is no rule {rule!r}. {meant(rule, known)}")
-    run, last = (None, ()) if out is None else _last(out, rule)
-    if rule in sound:
-        told = sound[rule]
-        return Explanation(
-            rule=rule,
-            kind=CONSISTENCY,
-            measures=f"{told.counts}: {told.says}",
-            means=told.means,
-            do="",
-            warn=None,
-            fail=None,
-            least=None,
-            query=INTEGRITY.get(rule, ""),
-            run=run,
-            last=last,
-        )
-    return _of_query(own.get(rule) or ours[rule], OWN if rule in own else DISTRIBUTION, run, last)
-
-
-def _of_query(
-    rule: Rule, kind: str, run: str | None, last: tuple[dict[str, Any], ...]
-) -> Explanation:
-    return Explanation(
-        rule=rule.name,
-        kind=kind,
-        measures=rule.measures,
-        means=rule.means,
-        do=rule.do,
-        warn=rule.limits.warn,
-        fail=rule.limits.fail_or_none,
-        least=rule.limits.least,
-        query=rule.text,
-        run=run,
-        last=last,
-    )
+    if out is None:
+        return Explanation(known[rule])
+    return Explanation(known[rule], *_last(out, rule))
 
 
 def _last(out: str | os.PathLike[str], rule: str) -> tuple[str | None, tuple[dict[str, Any], ...]]:

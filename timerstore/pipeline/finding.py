@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from timerstore.audit import Limits
+from timerstore.audit.rule import CONSISTENCY
 from timerstore.validation.evidence import Example
 from timerstore.validation.result import RuleResult, Validation
 from timerstore.values.amounts import counted
@@ -15,9 +16,6 @@ OK: Final = "ok"
 WARN: Final = "warn"
 FAIL: Final = "fail"
 VERDICTS: Final = (OK, WARN, FAIL)
-CONSISTENCY: Final = "consistency"
-DISTRIBUTION: Final = "distribution"
-OWN: Final = "own"
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ def of_validation(found: Validation) -> list[Finding]:
 
 def _of_rule(result: RuleResult) -> Finding:
     verdict = OK if result.ok else WARN if result.severity == "warning" else FAIL
-    rule = f"{result.rule.counts}: {result.rule.says}"
+    rule = f"{result.rule.measures}: {result.rule.says}"
     says = f"This fails at {result.failed:,} of {counted(result.checked, 'place')}."
     return Finding(
         rule=result.name,

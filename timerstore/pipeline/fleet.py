@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from timerstore.audit.sentences import readable
 from timerstore.copies.destination import is_copy
 from timerstore.errors import InvalidArgumentError, NotAStoreError
-from timerstore.pipeline.resulttables import readable
 from timerstore.pipeline.tablefiles import quote_store
 from timerstore.tables.stores import find_stores
 from timerstore.values.kinds import check_kind, check_list, check_path

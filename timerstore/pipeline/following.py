@@ -23,7 +23,7 @@ from timerstore.pipeline.resulttables import FIRED_LATENESS
 from timerstore.pipeline.tablefiles import TableFiles, quote_store, remove_unfinished
 from timerstore.tables.stores import is_store
 from timerstore.timelog.files.oserrors import told_of
-from timerstore.validation.measured import Measured, lateness_told
+from timerstore.validation.measured import lateness_told
 from timerstore.values.amounts import DAY_MS, HOUR_MS
 from timerstore.values.kinds import check_bool, check_int, check_kind, check_place
 
@@ -122,16 +122,8 @@ def _by_day(rows: Any) -> Iterator[tuple[str, Any]]:
 
 def lateness_of(rows: Any) -> Any:
     """Return histograms of lateness by topic and hour, as the table `lateness` has them."""
-    names, back = np.unique(np.array(rows.column("topic").to_pylist(), str), return_inverse=True)
+    hour_ms = rows.column("fired_ms").to_numpy() // HOUR_MS * HOUR_MS
     late_ms = lateness_told(rows.column("lateness_ms").fill_null(0).to_numpy())
-    measured = Measured()
-    measured.add("lateness", back, rows.column("fired_ms").to_numpy() // HOUR_MS, late_ms)
-    topic, hour, late_ms, fired = measured.table("lateness").T
-    columns = {
-        "topic": names[topic].astype(object),
-        "hour_ms": hour * HOUR_MS,
-        "hour": (hour * HOUR_MS * 1_000).view("datetime64[us]"),
-        "late_ms": late_ms,
-        "fired": fired,
-    }
-    return FIRED_LATENESS.make(columns)
+    told = pa.table({"topic": rows.column("topic"), "hour_ms": hour_ms, "late_ms": late_ms})
+    counted = told.group_by(told.column_names).aggregate([([], "count_all")])
+    return FIRED_LATENESS.completed(counted.rename_columns({"count_all": "fired"}))

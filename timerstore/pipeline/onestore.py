@@ -14,13 +14,14 @@ from timerstore.pipeline.finding import of_validation
 from timerstore.pipeline.fleet import Member
 from timerstore.pipeline.judging import Looked
 from timerstore.pipeline.runoptions import RunOptions
-from timerstore.pipeline.storetables import reason_of, tables_of, unreadable
+from timerstore.pipeline.storetables import tables_of, unreadable
 from timerstore.pipeline.tablefiles import baseline_of, history_of
 from timerstore.tables.view import forget
 from timerstore.validation.evidence import Evidence
 from timerstore.validation.files import finish
 from timerstore.validation.plain import run
 from timerstore.validation.plan import Plan, Scope, make_plan
+from timerstore.validation.result import Validation
 
 
 def plan_store(member: Member, options: RunOptions) -> Plan:
@@ -51,9 +52,9 @@ def do_store(
         finally:
             forget(plan.scope.cut)
     except Exception as e:
-        reason = reason_of(e)
+        row = unreadable(member.path, e, options.now_ms)
     gc.collect()  # frames of the failed one may still map its segments
-    return Looked(member.name, unreadable(member.path, reason, options.now_ms))
+    return Looked(member.name, row)
 
 
 def _baseline(member: Member, options: RunOptions) -> dict[str, Any] | None:
@@ -64,12 +65,13 @@ def _baseline(member: Member, options: RunOptions) -> dict[str, Any] | None:
 def _finish(member: Member, scope: Scope, tally: Evidence, options: RunOptions) -> Looked:
     """Write the tables of what both rounds found."""
     finish(scope, tally)
-    seen, found = tables_of(scope, tally, options.now_ms)
+    found = Validation.make(scope, tally)
+    row, tables = tables_of(scope, tally, found, options.now_ms)
     files = options.files
-    written = [files.write(name, rows, member.name) for name, rows in seen.tables.items()]
+    written = [files.write(name, rows, member.name) for name, rows in tables.items()]
     return Looked(
         name=member.name,
-        row=seen.store,
+        row=row,
         history=history_of(files.out, member.name, files.run, files.day),
         baseline=_baseline(member, options),
         consistency=of_validation(found),

@@ -18,7 +18,7 @@ from timerstore.pipeline.fleet import Member, size_of
 from timerstore.pipeline.judging import Looked
 from timerstore.pipeline.onestore import do_store
 from timerstore.pipeline.runoptions import RunOptions
-from timerstore.validation.onspark import run
+from timerstore.validation.onspark import run_on_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +43,7 @@ def do_on_spark(spark: SparkSession, members: list[Member], options: RunOptions)
         rows = spark.range(0, count, 1, count).mapInArrow(_doer(members, options, tasks), _ROWS)
         found = {row["store"]: pickle.loads(row["data"]) for row in rows.collect()}
     for number in large:
-        found[number] = do_store(members[number], options, partial(run, spark))
+        found[number] = do_store(members[number], options, partial(run_on_spark, spark))
     return [found[number] for number in range(len(members))]
 
 

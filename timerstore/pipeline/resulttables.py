@@ -10,11 +10,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from timerstore.audit.sentences import readable
 from timerstore.errors import InvalidArgumentError
 from timerstore.values.kinds import meant
+from timerstore.values.moments import LAST_MS
 
 VERSION: Final = 1
+_ORDERED: Final = 3
+"""Columns of a query by which its rows are sorted; together they differ."""
 
 _TEXT, _LONG, _REAL, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 _TIME, _LONGS = pa.timestamp("us", tz="UTC"), pa.list_(pa.int64())
@@ -59,28 +64,35 @@ class ResultTable(NamedTuple):
         """The Arrow schema, without the columns `day` and `store`, which folders say."""
         return pa.schema([(each.name, each.kind) for each in self.columns])
 
-    def make(self, columns: Mapping[str, Any]) -> Any:
-        """Return an Arrow table of columns by their names; a single value is of all rows."""
-        count = max((len(each) for each in columns.values() if _is_column(each)), default=0)
+    def completed(self, rows: Any) -> Any:
+        """Return what a query returned as this table has it: with timestamps, and in an order."""
+        names = rows.column_names
+        rows = rows.sort_by([(name, "ascending") for name in names[:_ORDERED]])
+        none = pa.nulls(len(rows))
         made = [
-            _array(columns[each.name], each.kind)
-            if _is_column(columns[each.name])
-            else pa.repeat(pa.scalar(columns[each.name], each.kind), count)
+            (rows.column(each.name) if each.name in names else none).cast(each.kind)
             for each in self.columns
         ]
-        return pa.table(made, schema=self.schema)
+        return self._timed(pa.table(made, schema=self.schema))
 
     def rows(self, rows: Sequence[Mapping[str, Any]]) -> Any:
-        """Return an Arrow table of dicts."""
+        """Return an Arrow table of dicts; timestamps whose ms they have are added."""
         try:
-            return pa.Table.from_pylist([dict(row) for row in rows], schema=self.schema)
+            made = pa.Table.from_pylist([dict(row) for row in rows], schema=self.schema)
         except UnicodeEncodeError:
-            return pa.Table.from_pylist([_readable(dict(row)) for row in rows], schema=self.schema)
+            plain = [_readable(dict(row)) for row in rows]
+            made = pa.Table.from_pylist(plain, schema=self.schema)
+        return self._timed(made)
 
-
-def readable(text: str) -> str:
-    """Return a text, of a damaged topic say, with a mark for each byte that is no UTF-8."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    def _timed(self, rows: Any) -> Any:
+        """Fill in the timestamps; what none can show is the last that is."""
+        names = self.schema.names
+        for at, each in enumerate(self.columns):
+            if f"{each.name}_ms" in names:
+                ms = pc.min_element_wise(rows.column(f"{each.name}_ms"), LAST_MS, skip_nulls=False)
+                times = pc.multiply(ms, 1_000).cast(pa.timestamp("us")).cast(each.kind)
+                rows = rows.set_column(at, self.schema.field(at), times)
+        return rows
 
 
 def _readable(value: Any) -> Any:
@@ -90,17 +102,6 @@ def _readable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _readable(each) for name, each in value.items()}
     return [_readable(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def _array(values: Any, kind: Any) -> Any:
-    try:
-        return pa.array(values, kind)
-    except UnicodeEncodeError:
-        return pa.array([_readable(each) for each in values], kind)
-
-
-def _is_column(value: Any) -> bool:
-    return hasattr(value, "__len__") and not isinstance(value, str)
 
 
 def _columns(*columns: tuple[str, Any, str]) -> tuple[ResultColumn, ...]:
@@ -147,7 +148,12 @@ _TABLES: Final = (
             ("name", _TEXT, "the store's, the query's or the rule's"),
             ("rows", _LONG, "messages, units, entries of a store; what a rule returned; else null"),
             ("bytes", _LONG, "of a store that were looked at, else null"),
-            ("seconds", _REAL, "how long it took; on Spark several stores may be read at once"),
+            (
+                "seconds",
+                _REAL,
+                "how long it took; on Spark several stores may be read at once, and each rule of "
+                "distribution has an equal part of the job that asks them all",
+            ),
         ),
         by_store=False,
     ),

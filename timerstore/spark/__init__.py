@@ -9,7 +9,6 @@
     writing.py    scheduling the rows of a DataFrame
     streamwriting.py … of a stream
     batchrows.py  the rows of a batch, put into a store
-    validating.py do the parts of a store agree with each other?
     plainly.py    errors of ours, as short as Spark can show them
     views.py      the tables as views of a session
     sessions.py   a Spark session that works anywhere
@@ -36,16 +35,12 @@ except ImportError as e:
 if TYPE_CHECKING:
     from timerstore.spark.sessions import register, session
     from timerstore.spark.source import TimerStoreDataSource
-    from timerstore.spark.validating import validate
     from timerstore.spark.views import views
-    from timerstore.validation.result import Validation
 
 _HOMES = {
     "TimerStoreDataSource": "timerstore.spark.source",
-    "Validation": "timerstore.validation.result",
     "register": "timerstore.spark.sessions",
     "session": "timerstore.spark.sessions",
-    "validate": "timerstore.spark.validating",
     "views": "timerstore.spark.views",
 }
 """Where each name lives, loaded when it is asked for: Spark starts a process for each step of a
@@ -62,4 +57,4 @@ if not TYPE_CHECKING:
         return value
 
 
-__all__ = ["TimerStoreDataSource", "Validation", "register", "session", "validate", "views"]
+__all__ = ["TimerStoreDataSource", "register", "session", "views"]

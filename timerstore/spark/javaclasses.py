@@ -35,7 +35,7 @@ spark = timerstore.spark.session(config={"spark.driver.extraJavaOptions": option
 timers = spark.read.format("timerstore").option("table", "timers").load(folder + "/store")
 timers.where("due_ms > 0").count()
 timers.groupBy("topic").count().collect()
-timerstore.spark.validate(spark, folder + "/store")
+timerstore.validation.validate(folder + "/store", spark=spark)
 pipeline.run(folder + "/store", folder + "/tables", spark=spark)
 gateway = SparkContext._gateway
 spark.stop()

@@ -30,9 +30,11 @@ _SETTINGS: Final[dict[str, str]] = {
     # A Python that begins in a folder with a wheel/ must not take that for the package.
     "spark.executorEnv.PYTHONSAFEPATH": "1",
 }
-JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1"
+JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """Only Java's first compiler. On two cores its second takes a third of all the time up to the
-first answer, and is done when that is; what is read is decoded in Python's processes."""
+first answer, and is done when that is; what is read is decoded in Python's processes. With one
+compiler Java has room for 48 MB of code alone, and compiles nothing more once that is full: after
+some hundred queries."""
 
 
 def session(

@@ -1,6 +1,5 @@
 """Validation: the rules that a sound store keeps, from its bytes to the fate of its timers.
 
-    rules.py        the rules, each declared once
     plan.py         a store cut into ranges
     messages.py     a range of the commit log is looked at
     loggedunits.py  … of the timer log
@@ -12,25 +11,26 @@
     lost.py         what of the commit log is damaged, or covered by a salvage
     facts.py        what these say that is to meet what others say
     work.py         the two rounds: ranges, then queries over their facts
-    plain.py        both rounds in one process
+    plain.py        both rounds in one process; a validation
     onspark.py      … on Spark
     behind.py       … how far each group is behind
-    measured.py     what a store holds, in numbers that can be added
+    measured.py     lateness and hops, as they are counted
     ownrules.py     what the user's own rules find
     findings.py     where the parts put what they find
     evidence.py     findings that can be merged
     result.py       what the caller gets
 
-`timerstore.spark.validate` runs the same two rounds on Spark; `verify` (`timerstore/offline/`) runs
-only the rules about bytes.
+The rules are declared in `timerstore/audit/integrity`, and most are asked here. `verify`
+(`timerstore/offline/`) runs only those about bytes.
 """
 
 from __future__ import annotations
 
+from timerstore.audit.rule import CONSISTENCY_RULES as RULES
+from timerstore.audit.rule import Rule
 from timerstore.validation.evidence import Example
 from timerstore.validation.plain import validate
 from timerstore.validation.result import RuleResult, Validation
-from timerstore.validation.rules import RULES, Rule
 
 __all__ = [
     "RULES",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,13 +13,13 @@ from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.disk import Disk
 from timerstore.validation.cursorchecks import committed_offsets
-from timerstore.validation.measured import GroupFound
 
 _DEAD: Final = fmt.DEAD_PREFIX.decode()
+_RETRY: Final = fmt.RETRY_PREFIX.decode()
 
 
-def find_groups(view: StoreView, queue_ends: Mapping[tuple[str, int], int]) -> list[GroupFound]:
-    """Return how far groups are in the queues that they read. O(groups).
+def find_groups(view: StoreView, queue_ends: Mapping[tuple[str, int], int]) -> list[dict[str, Any]]:
+    """Return how far groups are in the queues that they read, as rows. O(groups).
 
     `queue_ends`: by (topic, queue id). Dead letters of which none was put back or dropped are there
     too, though nothing was committed; those that were put back one by one are subtracted from the
@@ -36,8 +36,20 @@ def find_groups(view: StoreView, queue_ends: Mapping[tuple[str, int], int]) -> l
     for (topic, group, queue_id), committed in sorted(cursors.items()):
         end = queue_ends.get((topic, queue_id), 0)
         end -= len(done.get((topic, group), {}).get(queue_id, ()))
-        oldest_ms = _stored_ms(view, topic, queue_id, committed) if committed < end else -1
-        found.append(GroupFound(topic, group, queue_id, committed, end, oldest_ms))
+        first = committed if committed < end else None
+        kind = "dead" if topic.startswith(_DEAD) else "topic"
+        found.append(
+            {
+                "group": group,
+                "topic": topic,
+                "queue_id": queue_id,
+                "kind": "retry" if topic.startswith(_RETRY) else kind,
+                "committed": committed,
+                "end": end,
+                "lag": max(0, end - committed),
+                "oldest_ms": None if first is None else _stored_ms(view, topic, queue_id, first),
+            }
+        )
     return found
 
 
@@ -49,16 +61,16 @@ def _done_ahead(view: StoreView) -> DoneAhead:
         return {}  # it is begun anew by who opens the store
 
 
-def _stored_ms(view: StoreView, topic: str, queue_id: int, index: int) -> int:
-    """Return when the message of an entry was stored; −1 if that cannot be read."""
+def _stored_ms(view: StoreView, topic: str, queue_id: int, index: int) -> int | None:
+    """Return when the message of an entry was stored; None if that cannot be read."""
     queue = view.reader.queues[topic, queue_id]
     index = max(index, queue.start // fmt.ENTRY_BYTES)
     data = queue.read(index * fmt.ENTRY_BYTES, fmt.ENTRY_BYTES)
     if len(data) < fmt.ENTRY_BYTES:
-        return -1
+        return None
     offset = int(np.frombuffer(data, fmt.QUEUE_ENTRY)[0]["offset"])
     if not view.reader.commitlog.start <= offset < view.log_stop:
-        return -1
+        return None
     for rows in view.reader.scan(offset, offset + 1):
         return int(rows.stored_ms[0])
-    return -1
+    return None

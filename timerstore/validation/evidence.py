@@ -6,9 +6,7 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
-
-from timerstore.validation.measured import Measured
+from typing import Any, Final, NamedTuple
 
 EXAMPLES_MAX: Final = 20
 """Places that a rule names one by one, those with the lowest offsets; all are counted."""
@@ -58,15 +56,17 @@ class Evidence:
     named_max: int = EXAMPLES_MAX
     counts: Counter[str] = field(default_factory=Counter)
     topics: dict[int, str] = field(default_factory=dict)
-    """Names of topics by the number that stands for them in `measured`."""
+    """Names of topics by the number that stands for them in facts."""
     queues: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     """By queue: the lowest and the highest index of its messages, and how many there are."""
     spent: defaultdict[str, float] = field(
         default_factory=lambda: defaultdict(float), compare=False
     )
     """Seconds that each query over all facts took."""
-    measured: Measured | None = None
-    """If it is asked for: what the tables of `timerstore.pipeline` are made of."""
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    """If the store is measured: how far groups are in the queues that they read."""
+    measures: dict[str, Any] = field(default_factory=dict)
+    """If it is: what the queries of `timerstore/audit/measures` return, Arrow tables by name."""
 
     def check(self, rule: str, count: int) -> None:
         """Note that so many were looked at."""
@@ -90,5 +90,4 @@ class Evidence:
             if before is not None:
                 low, high, count = min(low, before[0]), max(high, before[1]), count + before[2]
             self.queues[queue] = low, high, count
-        if self.measured is not None and other.measured is not None:
-            self.measured.merge(other.measured)
+        self.groups += other.groups

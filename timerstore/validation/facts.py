@@ -21,10 +21,15 @@ SLOTS: Final = "slots"
 LOADS: Final = "loads"
 MESSAGES: Final = "messages"
 LOST: Final = "lost"
+LATE: Final = "late"
+GROWN: Final = "grown"
+ROLLS: Final = "rolls"
+SUMMED: Final = {LATE: 3, GROWN: 2, ROLLS: 1}
+"""Tables of sums: so many columns say what is counted, the others how often."""
 _COLUMNS: Final[dict[str, tuple[str, str]]] = {
     # One row: where the parts end.
     SOURCES: (
-        "read_slot read_ms units_start linked_again floor_at log_start salvaged_to "
+        "read_slot read_ms precision_ms units_start linked_again floor_at log_start salvaged_to "
         "checkpoint_floor floor_offset scan_from",
         "is_wheel_torn is_our_store is_handed_over",
     ),
@@ -36,7 +41,7 @@ _COLUMNS: Final[dict[str, tuple[str, str]]] = {
     ),
     SLOTS: ("slot ring_index first_unit last_unit stored_count", ""),
     # If the store is measured: live units ahead. `belongs`: the slot that its message says.
-    LOADS: ("slot message size topic_hash first_page last_page belongs", "is_late"),
+    LOADS: ("slot message size topic_hash belongs", "is_late"),
     # What timers have: kinds below. `who`: the timer. `due_ms`: of a broker's copy without a due
     # time when it was stored. `origin`: of what it is a copy, −1. Unlinked: its entry is still to
     # be read. Old: before the first unit that is kept. First: not sent back, so a delete of its
@@ -47,6 +52,11 @@ _COLUMNS: Final[dict[str, tuple[str, str]]] = {
     ),
     # Ranges of the commit log that are damaged, or covered by a salvage.
     LOST: ("start_at stop_at", ""),
+    # If the store is measured: what fired, what was appended, what rolls have still to do: hops to
+    # come; timers that are not cancelled, bytes of one hop of all.
+    LATE: ("topic hour late_ms fired", ""),
+    GROWN: ("hour kind messages bytes", ""),
+    ROLLS: ("hops timers bytes", ""),
 }
 SCHEMAS: Final = {
     name: pa.schema(
@@ -58,21 +68,34 @@ SCHEMAS: Final = {
 
 NO_MESSAGE: Final = -1
 
-# Kinds of messages.
+# Kinds of messages; a copy for a later slot is one of `GROWN` alone.
+NO_TIMER: Final = -1
 TIMER: Final = 0
 DELETE: Final = 1
 FIRED: Final = 2
 IN_LEVEL: Final = 3
+MOVED: Final = 4
 
 Facts = dict[str, Any]
 """Arrow tables by name."""
 
 
 def facts_of(name: str, columns: Mapping[str, Any]) -> Any:
-    """Return rows of a table as Arrow has them, given by their columns, [n] each."""
+    """Return rows of a table as Arrow has them, given by their columns, [n] each: copies."""
     schema = SCHEMAS[name]
-    made = [pa.array(np.ascontiguousarray(columns[field.name]), field.type) for field in schema]
+    made = [pa.array(np.array(columns[field.name]), field.type) for field in schema]
     return pa.table(made, schema=schema)
+
+
+def summed(name: str, rows: Any) -> Any:
+    """Add up the rows of a table of sums that are about the same."""
+    names, keys = SCHEMAS[name].names, SUMMED[name]
+    added = rows.group_by(names[:keys], use_threads=False).aggregate(
+        [(each, "sum") for each in names[keys:]]
+    )
+    return added.rename_columns([each.removesuffix("_sum") for each in added.column_names]).select(
+        names
+    )
 
 
 def fold_identity(high: Words, low: Words) -> Words:

@@ -61,8 +61,8 @@ def look_at_files(findings: Findings) -> None:
         tally.check("group_offsets", len(committed_offsets(reader)))
         for fault in group_faults(reader, ends):
             findings.fault("group_offsets", fault)
-        if tally.measured is not None:
-            tally.measured.groups += find_groups(view, ends)
+        if findings.scope.measures:
+            tally.groups += find_groups(view, ends)
     except CorruptStoreError as e:
         findings.fault("files", Fault(GROUPS_FILE, e.offset, e.reason))
 

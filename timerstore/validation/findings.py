@@ -10,7 +10,7 @@ import pyarrow as pa
 from timerstore.jit.record import Words
 from timerstore.timelog.reading.reader import Fault
 from timerstore.validation.evidence import Evidence, Example
-from timerstore.validation.facts import Facts, facts_of
+from timerstore.validation.facts import SUMMED, Facts, facts_of, summed
 from timerstore.validation.plan import Flags, Scope
 
 __all__ = ["Findings", "Flags", "fail"]
@@ -29,8 +29,9 @@ class Findings:
             self._facts.setdefault(table, []).append(facts_of(table, columns))
 
     def facts(self) -> Facts:
-        """Return all rows by table."""
-        return {name: pa.concat_tables(parts) for name, parts in self._facts.items()}
+        """Return all rows by table; of sums one for each thing that is counted."""
+        whole = {name: pa.concat_tables(parts) for name, parts in self._facts.items()}
+        return whole | {name: summed(name, whole[name]) for name in SUMMED if name in whole}
 
     def judge(
         self, rule: str, wrong: Flags, file: str, offsets: Words, reason: str, torn: Flags

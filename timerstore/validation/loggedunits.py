@@ -16,10 +16,10 @@ from timerstore.timelog.bytes.unit import UNIT_BAD_CRC, UNIT_BROKEN
 from timerstore.timelog.reading import audit as kernels
 from timerstore.timelog.reading.audit import Audited, AuditedUnits
 from timerstore.timelog.reading.reader import Fault, StoreReader
-from timerstore.validation.facts import LOADS, NO_MESSAGE, UNITS
+from timerstore.validation.facts import LOADS, NO_MESSAGE, ROLLS, UNITS
 from timerstore.validation.findings import Findings, Flags
 from timerstore.validation.lost import is_damaged
-from timerstore.validation.measured import ROLLS, Measured, hops_to_come, pages_of
+from timerstore.validation.measured import hops_to_come
 
 _LOG: Final = "timerlog"
 _CHUNK_UNITS: Final = 8_192
@@ -156,10 +156,10 @@ def _tell(findings: Findings, part: AuditedUnits) -> None:
         is_hop=(part.magic & fmt.UNIT_HOP != 0)[sound],
         is_by_broker=(part.by_broker != 0)[sound],
     )
-    if findings.tally.measured is not None:
+    if findings.scope.measures:
         ahead = sound & (slots >= read_slot) & ~superseded
         _measure(findings, part[ahead & ~is_delete], read_slot)
-        _measure_rolls(findings, findings.tally.measured, part[ahead & is_roll])
+        _measure_rolls(findings, part[ahead & is_roll])
 
 
 def _has_hopped(view: StoreView, part: AuditedUnits) -> Flags:
@@ -200,21 +200,18 @@ def _measure(findings: Findings, live: AuditedUnits, read_slot: int) -> None:
     # the claim cursor.
     claimed = (np.maximum(own, slots) < read_slot + _LEAD_SLOTS) & (own != slots)
     late = ~is_roll & ((own < read_slot) | claimed)
-    first_page, last_page = pages_of(live.message, live.size)
     findings.tell(
         LOADS,
         slot=slots,
         message=live.message,
         size=live.size,
         topic_hash=live.topic_hash & 0xFFFFFFFF,
-        first_page=first_page,
-        last_page=last_page,
         belongs=expected,
         is_late=late,
     )
 
 
-def _measure_rolls(findings: Findings, measured: Measured, rolls: AuditedUnits) -> None:
+def _measure_rolls(findings: Findings, rolls: AuditedUnits) -> None:
     """Count what rolls have still to do; a cancelled timer rolls on too, and so does its delete."""
     reader = findings.scope.view.reader
     precision_ms = reader.precision_ms
@@ -225,7 +222,7 @@ def _measure_rolls(findings: Findings, measured: Measured, rolls: AuditedUnits) 
     waits = np.where(rolls.magic & fmt.UNIT_DELETE != 0, -1, 1)
     # A broker appends the message again.
     again = np.where(rolls.by_broker == 0, 0, rolls.size + fmt.ENTRY_BYTES)
-    measured.add(ROLLS, count, waits, again + fmt.UNIT_BYTES)
+    findings.tell(ROLLS, hops=count, timers=waits, bytes=again + fmt.UNIT_BYTES)
 
 
 def _judge_blanks(findings: Findings, start: int, stop: int) -> None:

@@ -33,22 +33,11 @@ from timerstore.validation import facts
 from timerstore.validation.entries import compare_entries, is_level
 from timerstore.validation.findings import Findings, Flags
 from timerstore.validation.lost import lost_count
-from timerstore.validation.measured import (
-    CANCELLED,
-    FIRED,
-    GROWTH,
-    LATENESS,
-    MOVED,
-    OTHER,
-    PUT,
-    Measured,
-    lateness_told,
-)
+from timerstore.validation.measured import lateness_told
 from timerstore.values.amounts import HOUR_MS
 
 _LOG: Final = "commitlog"
 _TIMER_ROW: Final = 0
-_NO_TIMER: Final = -1
 NO_QUEUE: Final = -1
 
 
@@ -252,21 +241,21 @@ class _Look:
         without_due = is_copy & ~is_fired & ~has_due & (named >= 0)
         if not self.findings.scope.only_bytes:
             self._judge_times(rows[is_fired & has_due])
-        if self.tally.measured is not None:
+        if self.findings.scope.measures:
             late = is_fired & has_due
-            self._measure_lateness(self.tally.measured, rows[late], numbers[late])
-        kinds = np.full(len(rows), _NO_TIMER)
+            self._measure_lateness(rows[late], numbers[late])
+        kinds = np.full(len(rows), facts.NO_TIMER)
         kinds[is_timer] = np.where(rows.is_delete == 1, facts.DELETE, facts.TIMER)[is_timer]
         kinds[is_fired | without_due] = facts.FIRED
         kinds[is_level] = facts.IN_LEVEL
-        if self.tally.measured is not None:
-            _measure_growth(self.tally.measured, rows, kinds)
+        if self.findings.scope.measures:
+            self._measure_growth(rows, kinds)
         salvaged = [
             i for i, (topic, _) in enumerate(self.queues.names) if topic == fmt.SALVAGED_TOPIC
         ]
         covers = np.isin(numbers, salvaged)
         self._lost(rows.offset[covers], rows.offset[covers] + rows.size[covers])
-        noted = kinds != _NO_TIMER
+        noted = kinds != facts.NO_TIMER
         if noted.any() and not self.findings.scope.only_bytes:
             flags = without_due[noted], (is_fired & covers)[noted], marks[noted] & MARK_OURS != 0
             self._tell(rows[noted], kinds[noted], *flags)
@@ -284,16 +273,29 @@ class _Look:
         torn = np.zeros(len(offsets), np.bool_)
         self.findings.judge("early", late_ms < 0, _LOG, offsets, reason, torn)
 
-    def _measure_lateness(self, measured: Measured, fired: LoggedMessages, numbers: Words) -> None:
+    def _measure_lateness(self, fired: LoggedMessages, numbers: Words) -> None:
         """Count how late what was fired was, by topic and hour."""
         known = numbers != NO_QUEUE
-        fired, numbers = fired[known], numbers[known]
-        topics = np.array(self.queues.topics, np.int64)[numbers]
-        stored_ms = fired.stored_ms
-        late_ms = lateness_told(stored_ms - fired.exact_due_ms)
-        measured.add(LATENESS, topics, stored_ms // HOUR_MS, late_ms)
+        fired, stored_ms = fired[known], fired.stored_ms[known]
+        self.findings.tell(
+            facts.LATE,
+            topic=self._topics(numbers[known]),
+            hour=stored_ms // HOUR_MS,
+            late_ms=lateness_told(stored_ms - fired.exact_due_ms),
+            fired=np.ones(len(fired), np.int64),
+        )
+
+    def _measure_growth(self, rows: LoggedMessages, kinds: Words) -> None:
+        """Count messages and bytes by the hour in which they were appended, and by their kind."""
+        kind = np.where((kinds == facts.TIMER) & (rows.roll_times > 0), facts.MOVED, kinds)
+        hours, each = rows.stored_ms // HOUR_MS, np.ones(len(rows), np.int64)
+        self.findings.tell(facts.GROWN, hour=hours, kind=kind, messages=each, bytes=rows.size)
+
+    def _topics(self, numbers: Words) -> Words:
+        """Return what stands for the topics of queues in facts, and note their names."""
         for number in np.unique(numbers).tolist():
             self.tally.topics[self.queues.topics[number]] = text(self.queues.names[number][0])
+        return np.array(self.queues.topics, np.int64)[numbers]
 
     def _tell(
         self, rows: LoggedMessages, kinds: Words, without_due: Flags, filler: Flags, ours: Flags
@@ -309,9 +311,7 @@ class _Look:
         topics, timers = np.zeros(len(rows), np.int64), (kinds == facts.TIMER) | levels
         if timers.any():
             numbers = np.maximum(self.queues.numbers(destined_for(rows[timers])), 0)
-            topics[timers] = np.array(self.queues.topics, np.int64)[numbers]
-            for number in np.unique(numbers).tolist():
-                self.tally.topics[self.queues.topics[number]] = text(self.queues.names[number][0])
+            topics[timers] = self._topics(numbers)
         self.findings.tell(
             facts.MESSAGES,
             message=rows.offset,
@@ -351,14 +351,3 @@ class _Look:
             identify_copies(self.log.table, part, tag, self.found, both[0], both[1])
             high[nameless], low[nameless] = both
         return facts.fold_identity(high, low)
-
-
-def _measure_growth(measured: Measured, rows: LoggedMessages, kinds: Words) -> None:
-    """Count messages and bytes by the hour in which they were appended, and by what they are."""
-    kind = np.full(len(rows), OTHER)
-    kind[(kinds == facts.TIMER) | (kinds == facts.IN_LEVEL)] = PUT
-    kind[(kinds == facts.TIMER) & (rows.roll_times > 0)] = MOVED
-    kind[kinds == facts.FIRED] = FIRED
-    kind[kinds == facts.DELETE] = CANCELLED
-    hours, sizes = rows.stored_ms // HOUR_MS, rows.size
-    measured.add(GROWTH, hours, kind, np.ones(len(rows), np.int64), sizes)

@@ -39,7 +39,7 @@ _ROWS: Final = (
 )
 
 
-def run(spark: SparkSession, plan: Plan) -> Evidence:
+def run_on_spark(spark: SparkSession, plan: Plan) -> Evidence:
     """Do both rounds; return what was found."""
     tally, count = plan.scope.new_tally(), len(plan.splits)
     told = spark.range(0, count, 1, count).mapInArrow(_looker(plan), _ROWS).persist()
@@ -56,7 +56,7 @@ def run(spark: SparkSession, plan: Plan) -> Evidence:
             columns += [f"(flags & {1 << bit}) <> 0 AS {each}" for bit, each in enumerate(flags)]
             tables[name] = told.where(f"kind = {kind}").selectExpr(*columns)
         with OnSpark(spark, tables) as engine:
-            meet(engine, tally)
+            meet(engine, plan.scope, tally)
     finally:
         told.unpersist()
     return tally

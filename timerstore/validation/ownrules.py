@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from timerstore.audit import Rule, ask, open_on
@@ -11,8 +12,6 @@ from timerstore.audit.own import add_stores, check_rules
 from timerstore.audit.sentences import filled
 from timerstore.validation.evidence import Example
 from timerstore.validation.result import RuleResult
-from timerstore.validation.rules import OWN
-from timerstore.validation.rules import Rule as Told
 
 _COUNTS: Final = ("checked", "rows_warned", "rows_failed")
 
@@ -38,7 +37,8 @@ def ask_own(
     name = os.fspath(path)
     with open_on(spark)({}) as engine:
         add_stores(engine, rules, {name: name}, upto, delay_levels)
-        return tuple(_result(each, ask(engine, each, each.limits).get(name, [])) for each in rules)
+        asked = [(rule, ask(engine, {rule: rule.limits})[rule]) for rule in rules]
+    return tuple(_result(rule, found.get(name, [])) for rule, found in asked)
 
 
 def _result(rule: Rule, rows: Sequence[Mapping[str, Any]]) -> RuleResult:
@@ -46,11 +46,8 @@ def _result(rule: Rule, rows: Sequence[Mapping[str, Any]]) -> RuleResult:
     first: Mapping[str, Any] = rows[0] if rows else dict.fromkeys(_COUNTS, 0)
     fails = first["rows_failed"] > 0
     limit = rule.limits.fail if fails else rule.limits.warn
-    told = Told(
-        rule.name, OWN, rule.measures, rule.says, rule.means, "error" if fails else "warning"
-    )
     return RuleResult(
-        told,
+        replace(rule, severity="error" if fails else "warning"),
         int(first["checked"]),
         int(first["rows_failed"] or first["rows_warned"]),
         tuple(_example(rule, row) for row in rows if row["value"] > limit),

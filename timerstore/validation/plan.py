@@ -18,7 +18,6 @@ from timerstore.tables.view import look_at as look_as_it_is
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.oserrors import told_of
 from timerstore.validation.evidence import EXAMPLES_MAX, PLACES_MAX, Evidence
-from timerstore.validation.measured import Measured
 from timerstore.values.config import DELAY_LEVELS, Config
 from timerstore.values.kinds import check_int, check_kind, check_path
 
@@ -41,7 +40,7 @@ class Scope(NamedTuple):
     has_indexes: bool = True
     """A backup has none: it has only the commit log."""
     measures: bool = False
-    """What `measured.py` counts is asked for as well."""
+    """What the result tables of `timerstore.pipeline` are made of is asked for as well."""
 
     @property
     def view(self) -> StoreView:
@@ -101,8 +100,7 @@ class Scope(NamedTuple):
 
     def new_tally(self) -> Evidence:
         """Return a tally in which nothing was found."""
-        named_max = PLACES_MAX if self.only_bytes else EXAMPLES_MAX
-        return Evidence(named_max=named_max, measured=Measured() if self.measures else None)
+        return Evidence(named_max=PLACES_MAX if self.only_bytes else EXAMPLES_MAX)
 
 
 class Plan(NamedTuple):

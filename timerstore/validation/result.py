@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from timerstore.audit.rule import CONSISTENCY_RULES, OWN, Rule, Severity
 from timerstore.timelog.files.batchqueues import folder_name
 from timerstore.validation.evidence import Evidence, Example
 from timerstore.validation.files import bytes_read, store_name
 from timerstore.validation.plan import Scope
-from timerstore.validation.rules import OWN, RULES, Rule, Severity
 from timerstore.values.amounts import counted
 
 
@@ -83,7 +83,7 @@ class Validation:
                 tuple(tally.failed.examples.get(rule.name, ())),
                 tally.mended[rule.name],
             )
-            for rule in RULES
+            for rule in CONSISTENCY_RULES
         ]
         names = ("messages", "entries", "units", "slots", "timers", "pending", "in_levels")
         counts = {name: tally.counts[name] for name in (*names, "fired", "rolls", "deletes")}

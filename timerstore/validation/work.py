@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
 
-from timerstore.audit.engines import Engine, rows_of
-from timerstore.audit.meeting import MEASURES, MEETINGS, checked_queries, places_query
-from timerstore.jit.record import Words
+from timerstore.audit.engines import Engine
+from timerstore.audit.meeting import COUNTS, MEASURES, MEETINGS, checked_queries, places_query
+from timerstore.audit.sentences import readable
+from timerstore.tables.bounds import java_hash
 from timerstore.tables.splits import FILES, LOG, UNITS, WHEEL, Range
 from timerstore.validation import facts
 from timerstore.validation.entries import look_at_entries
@@ -27,7 +28,6 @@ from timerstore.validation.files import look_at_files
 from timerstore.validation.findings import Findings
 from timerstore.validation.loggedunits import look_at_units
 from timerstore.validation.lost import last_filler
-from timerstore.validation.measured import DUE
 from timerstore.validation.messages import look_at_messages
 from timerstore.validation.plan import Scope
 from timerstore.validation.usedslots import look_at_slots
@@ -60,6 +60,7 @@ def source_facts(scope: Scope) -> pa.Table:
     numbers = {
         "read_slot": view.read_slot,
         "read_ms": view.read_slot * view.reader.precision_ms,
+        "precision_ms": view.reader.precision_ms,
         "units_start": view.reader.timerlog.start,
         "linked_again": scope.linked_again,
         "floor_at": view.floor,
@@ -77,24 +78,41 @@ def source_facts(scope: Scope) -> pa.Table:
     return facts.facts_of(facts.SOURCES, columns)
 
 
-def meet(engine: Engine, tally: Evidence) -> None:
+def meet(engine: Engine, scope: Scope, tally: Evidence) -> None:
     """Judge what all facts of a store say together; the engine has them as tables."""
     for name, query in MEETINGS.items():
         with _timed(tally, name):
             engine.make(name, query)
     places: dict[tuple[str, bool, int], list[Example]] = defaultdict(list)
-    for row in rows_of(_ask(engine, tally, "rules", places_query(tally.named_max))):
+    with _timed(tally, "rules"):
+        queries = [places_query(tally.named_max), *checked_queries(), COUNTS]
+        found, *checked, (counts,) = engine.ask_all([engine.open(each) for each in queries])
+    for row in found:
         place = Example(row["file"], row["place"], row["reason"])
         places[row["rule"], row["is_torn"], row["places"]].append(place)
     for (rule, is_torn, count), named in places.items():
         tally.fail(rule, count, named, torn=is_torn)
-    for query in checked_queries():
-        tally.checked.update(rows_of(_ask(engine, tally, "checked", query))[0])
-    tally.counts.update(rows_of(_ask(engine, tally, "counts", MEASURES["counts"]))[0])
-    if tally.measured is not None:
-        due, slots = (_ask(engine, tally, name, MEASURES[name]) for name in ("due", "slots"))
-        tally.measured.add(DUE, *_columns(due))
-        tally.measured.slots.append(np.column_stack(_columns(slots)))
+    for (row,) in checked:
+        tally.checked.update(row)
+    tally.counts.update(counts)
+    if scope.measures:
+        engine.add("topics", _topics(tally.topics))
+        for name, query in MEASURES.items():
+            with _timed(tally, name):
+                tally.measures[name] = engine.ask(query)
+
+
+def _topics(names: Mapping[int, str]) -> pa.Table:
+    """Return the names of topics as a table, by their numbers and by what units have of them."""
+    return pa.table(
+        {
+            "topic": pa.array(names, pa.int64()),
+            "name": pa.array(map(readable, names.values()), pa.string()),
+            "topic_hash": pa.array(
+                [java_hash(name) & 0xFFFFFFFF for name in names.values()], pa.int64()
+            ),
+        }
+    )
 
 
 @contextmanager
@@ -102,13 +120,3 @@ def _timed(tally: Evidence, name: str) -> Iterator[None]:
     began_s = time.perf_counter()
     yield
     tally.spent[name] += time.perf_counter() - began_s
-
-
-def _ask(engine: Engine, tally: Evidence, name: str, query: str) -> pa.Table:
-    with _timed(tally, name):
-        return engine.ask(query)
-
-
-def _columns(rows: pa.Table) -> list[Words]:
-    """Return the columns of rows of numbers."""
-    return [column.cast(pa.int64()).combine_chunks().to_numpy() for column in rows.columns]

@@ -1,4 +1,8 @@
--- counts: fates WHERE kind = 0
+-- of: timers
+-- looks at: fates WHERE kind = 0
+-- counts: a timer's message
+-- says: It is pending, was fired, was rolled, or is cancelled.
+-- means: The timer was lost: its slot passed, but it was neither fired, rolled nor cancelled.
 SELECT 'commitlog' AS file, message AS place,
   'its slot has passed, but it was neither fired, rolled nor cancelled' AS reason,
   FALSE AS is_torn

@@ -1,4 +1,8 @@
--- counts: fates WHERE is_fired
+-- of: timers
+-- looks at: fates WHERE is_fired
+-- counts: a fired message
+-- says: There is no delete of its timer before it.
+-- means: A timer was fired after it was cancelled.
 --
 -- Our own copies against our own deletes: a broker's may miss its target. What was sent back has the
 -- key of its first message, and is not meant.

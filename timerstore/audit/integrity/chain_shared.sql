@@ -1,4 +1,8 @@
--- counts: chains
+-- of: slots
+-- looks at: chains
+-- counts: a unit
+-- says: At most one unit has it as its predecessor, so it is not in two chains.
+-- means: A part of a chain was overtaken: timers fire twice, or not at all.
 SELECT DISTINCT 'timerlog' AS file, greatest(one.unit, other.unit) AS place,
   'an earlier unit has the same predecessor' AS reason,
   greatest(one.unit, other.unit) >= sources.linked_again AS is_torn

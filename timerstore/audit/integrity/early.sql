@@ -1,3 +1,7 @@
+-- of: timers
+-- counts: a fired message
+-- says: It was stored at its due time or later, or after the delay of its level.
+-- means: A timer was fired too early.
 --
 -- The reader asks this of what has a due time; here of what was in a delay level.
 SELECT 'commitlog' AS file, message AS place,

@@ -1,4 +1,10 @@
--- counts: fates WHERE kind <= 1
+-- of: timers
+-- looks at: fates WHERE kind <= 1
+-- counts: a message of the timer topic
+-- says: It has exactly one unit that no hop linked, unless it waits behind the queue cursor or is
+--   done. At most one unit of it waits in a slot ahead. A broker fires overdue timers without a
+--   unit.
+-- means: Without a unit it never fires; with two it fires twice.
 --
 -- A broker fires what is overdue without any unit, and drops such a delete; it drops a cancelled timer
 -- in a slot on its way, with its last unit. A handover gives units up that nobody needs. A broker that

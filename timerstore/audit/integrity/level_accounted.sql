@@ -1,4 +1,8 @@
--- counts: fates WHERE kind = 3
+-- of: timers
+-- looks at: fates WHERE kind = 3
+-- counts: a message of a delay level
+-- says: It is pending, was delivered, or is cancelled.
+-- means: The message was lost: its level passed it, but it was neither delivered nor cancelled.
 SELECT 'commitlog' AS file, message AS place,
   'its level has passed it, but it was neither delivered nor cancelled' AS reason,
   FALSE AS is_torn

@@ -1,4 +1,10 @@
--- counts: slots
+-- of: slots
+-- looks at: slots
+-- counts: a used slot
+-- says: Its count is the number of its units minus twice the number of its deletes, unless the slot
+--   has passed.
+-- means: Only an estimate is wrong: firing does not use it.
+-- severity: warning
 SELECT 'timerwheel' AS file, 32 * slots.ring_index + 24 AS place,
   'the slot''s count is not that of its chain' AS reason,
   slots.last_unit >= sources.linked_again AS is_torn

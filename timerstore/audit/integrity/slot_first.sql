@@ -1,4 +1,8 @@
--- counts: slots
+-- of: slots
+-- looks at: slots
+-- counts: a used slot
+-- says: The chain ends at the slot's first unit, unless the slot has passed: then nobody reads it.
+-- means: The oldest timers of the slot were lost, or the slot was torn.
 SELECT 'timerwheel' AS file, 32 * slots.ring_index + 8 AS place,
   'the chain does not end at the slot''s first unit' AS reason,
   slots.last_unit >= sources.linked_again AS is_torn

@@ -1,4 +1,8 @@
--- counts: slots
+-- of: slots
+-- looks at: slots
+-- counts: a used slot
+-- says: Its last unit belongs to this slot.
+-- means: None of the slot's timers fires.
 SELECT 'timerwheel' AS file, 32 * slots.ring_index + 16 AS place,
   'the slot''s last unit belongs to another slot' AS reason,
   slots.last_unit >= sources.linked_again AS is_torn

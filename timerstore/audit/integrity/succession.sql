@@ -1,4 +1,9 @@
--- counts: fates WHERE source IS NOT NULL OR is_copy AND origin >= 0
+-- of: timers
+-- looks at: fates WHERE source IS NOT NULL OR is_copy AND origin >= 0
+-- counts: a copy
+-- says: It is a copy of a message before it. A rolled copy counts one roll more and has the same
+--   due time.
+-- means: Nobody can tell what was fired: a timer may come again.
 SELECT 'commitlog' AS file, message AS place,
   'it is a copy, and no message before it is its source' AS reason, FALSE AS is_torn
 FROM fates CROSS JOIN sources

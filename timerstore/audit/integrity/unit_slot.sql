@@ -1,3 +1,8 @@
+-- of: units
+-- counts: a unit
+-- says: Its slot is the one of its due time, a later one if that had passed, or a hop on its grid.
+--   A broker's unit is half a window or a whole one ahead.
+-- means: The timer fires late or rolls for ever, and an id does not lead to it.
 --
 -- A unit before its due time is sound if a copy was made, or a unit waits: a handover by a version
 -- before 1.0.0 moved all but the last unit of a message to a slot that had passed. The reader asks the rest of this rule.

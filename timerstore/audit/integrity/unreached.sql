@@ -1,4 +1,8 @@
--- counts: chains
+-- of: slots
+-- looks at: chains
+-- counts: a unit of a slot that has not passed
+-- says: The chain of its slot leads to it.
+-- means: Its timer does not fire.
 SELECT 'timerlog' AS file, chains.unit AS place,
   'no slot leads to this unit: its timer would not fire' AS reason,
   chains.unit >= sources.linked_again AS is_torn

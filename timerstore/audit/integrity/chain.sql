@@ -1,0 +1,4 @@
+-- of: slots
+-- counts: a unit
+-- says: Its prev_pos is −1, or an earlier unit of the same slot.
+-- means: The chain breaks there: the timers behind it in the slot do not fire.

@@ -1,0 +1,4 @@
+-- of: files
+-- counts: a segment that is full, or a log's end
+-- says: Only its blank follows the last record; a log reaches as far as it was flushed.
+-- means: Opening takes the other bytes for a record, or records at the end were lost.

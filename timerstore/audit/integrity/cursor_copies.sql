@@ -1,0 +1,5 @@
+-- of: cursors
+-- counts: a copy of the cursors
+-- says: Both copies are whole and the same, so are the two of `timerstore.json` beside them, and
+--   the file has nothing else.
+-- means: Opening takes the copy that is whole. If that is damaged too, the cursors are lost.

@@ -1,0 +1,4 @@
+-- of: cursors
+-- counts: a cursor
+-- says: It lies within the log or queue into which it points.
+-- means: Opening starts at the wrong place: it loses timers, or fires them again.

@@ -1,0 +1,4 @@
+-- of: queues
+-- counts: a message
+-- says: The queue entry at its index has its offset and size.
+-- means: A consumer does not get the message, or gets another one.

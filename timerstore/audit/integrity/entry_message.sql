@@ -1,0 +1,5 @@
+-- of: queues
+-- counts: a queue entry
+-- says: It points to a message of its queue and index. Before the first message there are only
+--   entries of removed messages and gaps.
+-- means: A consumer stops at the entry, or gets a message of another queue.

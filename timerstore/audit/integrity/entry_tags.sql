@@ -1,0 +1,4 @@
+-- of: queues
+-- counts: a message
+-- says: The entry's tags code is the hash of its tag.
+-- means: A consumer that asks for the tag misses the message.

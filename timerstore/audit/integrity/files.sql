@@ -1,0 +1,4 @@
+-- of: files
+-- counts: a file
+-- says: A segment has its size and place; none is missing between two; no other file is there.
+-- means: A broker fails to load the folder; what lay in a missing segment is lost.

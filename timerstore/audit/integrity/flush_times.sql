@@ -1,0 +1,4 @@
+-- of: cursors
+-- counts: a number in `checkpoint`
+-- says: It is a possible time or offset; after a clean close it is the one that was written.
+-- means: A broker begins to recover at the wrong place.

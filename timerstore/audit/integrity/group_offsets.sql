@@ -1,0 +1,5 @@
+-- of: cursors
+-- counts: a group's offset
+-- says: It lies within its queue.
+-- means: Opening cuts it back to the queue's end.
+-- severity: warning

@@ -1,0 +1,4 @@
+-- of: files
+-- counts: a JSON file
+-- says: It is one object, in UTF-8.
+-- means: Opening, or a broker, goes on without the content of the file.

@@ -1,0 +1,4 @@
+-- of: queues
+-- counts: a message of a delay level
+-- says: The entry's tags code is the stored time plus a delay of whole seconds, as levels have.
+-- means: The message is delivered at another time.

@@ -1,0 +1,5 @@
+-- of: cursors
+-- counts: a delay level's offset
+-- says: It lies within its level's queue.
+-- means: Opening corrects it to the nearest end: messages were skipped, or come twice.
+-- severity: warning

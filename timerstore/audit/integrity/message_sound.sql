@@ -1,0 +1,4 @@
+-- of: messages
+-- counts: a message
+-- says: Messages follow each other without a gap; sizes, offset and checksum hold.
+-- means: The message is lost; all else is read past it.

@@ -1,0 +1,4 @@
+-- of: cursors
+-- counts: a store that was closed
+-- says: The count that closing stored is the number of pending timers.
+-- means: `count` is wrong until the store is counted again.

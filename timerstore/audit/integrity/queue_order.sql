@@ -1,0 +1,4 @@
+-- of: queues
+-- counts: a message
+-- says: In each queue the indexes of the messages go up by one.
+-- means: Messages of the queue are missing from the log, or one stands there twice.

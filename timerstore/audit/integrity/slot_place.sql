@@ -1,0 +1,4 @@
+-- of: slots
+-- counts: a used slot
+-- says: Its time belongs to its index, and its magic is 0.
+-- means: The slot is read as another time's, or as empty: its timers do not fire.

@@ -1,0 +1,4 @@
+-- of: units
+-- counts: a unit
+-- says: It is a delete if its message is one, and only then.
+-- means: A cancelled timer fires, or a timer is taken for a delete and does not.

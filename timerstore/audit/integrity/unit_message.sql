@@ -1,0 +1,5 @@
+-- of: units
+-- counts: a unit
+-- says: It points to a timer's message. If the message was removed, the slot has passed or the
+--   message was below the floor.
+-- means: The timer cannot be fired: there is no body to hand out.

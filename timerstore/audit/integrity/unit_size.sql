@@ -1,0 +1,4 @@
+-- of: units
+-- counts: a unit
+-- says: Its message has the size that it says.
+-- means: The message is refused when it is due.

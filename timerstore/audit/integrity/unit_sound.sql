@@ -1,0 +1,4 @@
+-- of: units
+-- counts: a unit
+-- says: Its size, magic, times and pointer are possible, and its CRC matches.
+-- means: The bytes were damaged; the chain breaks there.

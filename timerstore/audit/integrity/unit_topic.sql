@@ -1,0 +1,4 @@
+-- of: units
+-- counts: a unit
+-- says: Its hash is that of the message's real topic.
+-- means: A broker counts the timer under another topic.

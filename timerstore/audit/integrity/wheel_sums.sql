@@ -1,0 +1,4 @@
+-- of: slots
+-- counts: a page of the wheel
+-- says: Its checksum is one of those noted beside the wheel.
+-- means: The page was changed, or torn: opening makes the wheel anew.
