@@ -30,6 +30,7 @@ from timerstore.jit.system import (
     steady_ns,
     wait_readable,
     wake,
+    wake_sleepers,
     yield_processor,
 )
 from timerstore.services.pipeline.deliver_levels import deliver_levels, level_event_ms
@@ -48,7 +49,14 @@ from timerstore.services.world.state import (
     ENQUEUE_GET,
     ENQUEUE_PUT,
 )
-from timerstore.services.world.world import PUTTERS_WOKEN_AT, WAITER_COUNT_MAX, World, service_of
+from timerstore.services.world.world import (
+    NO_WAITER,
+    PUTTERS_WOKEN_AT,
+    SLEEPER,
+    WAITER_COUNT_MAX,
+    World,
+    service_of,
+)
 from timerstore.wheel.near import (
     NONE,
     bucket_at,
@@ -184,7 +192,7 @@ def next_step_of(world: World, own: int, service: int, done: int, now_ms: int, c
     if service == DEQUEUE_PUT or service == DELIVER_LEVELS:
         _wake_consumers(world, now_ms, clock)
     if service == ENQUEUE_GET and _input_count(world, service) <= world.putters[PUTTERS_WOKEN_AT]:
-        _wake_all(world.putters, clock)  # half of what may wait was read
+        wake_all(world.putters, clock)  # half of what may wait was read
     _wake_who_waits_for_room(world, service, clock)
     if service == DEQUEUE_PUT and can_claim(world, now_ms):
         _wake(world, DEQUEUE_GET, clock)  # the read cursor has moved, so that it can go on
@@ -284,16 +292,21 @@ def _wake_consumers(world: World, now_ms: int, clock: Words) -> None:
         return
     publish(world.wakeups, "fired_count", fired_count)
     publish(world.wakeups, "woken_ms", now_ms)
-    _wake_all(world.waiters, clock)
+    wake_all(world.waiters, clock)
 
 
 @inlined
-def _wake_all(waiters: Words, clock: Words) -> None:
+def wake_all(waiters: Words, clock: Words) -> None:
     """Wake the Python threads that asked for it."""
     for i in range(WAITER_COUNT_MAX):
         eventfd = waiters[2 * i]
-        if eventfd >= 0 and exchange(waiters, 2 * i + 1, 0) == 1:
-            wake(eventfd, clock)
+        if eventfd == NO_WAITER:
+            break
+        if exchange(waiters, 2 * i + 1, 0) == 1:
+            if eventfd == SLEEPER:
+                wake_sleepers(waiters, 2 * i + 1)
+            else:
+                wake(eventfd, clock)
 
 
 @inlined

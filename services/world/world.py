@@ -75,8 +75,15 @@ from timerstore.wheel.timerwheel import SlotArray
 
 WAITER_COUNT_MAX: Final = 64
 """Threads that can wait for messages at once without polling."""
+# What a place of `waiters` says first, if not an eventfd.
+NO_WAITER: Final = -1
+SLEEPER: Final = -2
+"""A thread that sleeps while its second word is 1."""
+WAITER_LIMITS: Final = 2 * WAITER_COUNT_MAX
+"""From there on `waiters` has a struct timespec for each place: how long its thread sleeps."""
+WAITER_WORDS: Final = 4 * WAITER_COUNT_MAX
 
-PUTTERS_WOKEN_AT: Final = 2 * WAITER_COUNT_MAX
+PUTTERS_WOKEN_AT: Final = WAITER_WORDS
 """In `putters`: who waits to put is woken once only so many entries of the timer topic's queue are
 unread; −1 if nobody waits."""
 
@@ -123,8 +130,10 @@ class World:
     staged_due: Words  # int64[STAGE_COUNT_MAX]: scratch under fire
     lateness: Words  # int64[LATENESS_BUCKETS]: fired timers by ms late
     stages: Words  # see stages.py
-    waiters: Words  # int64[2 * WAITER_COUNT_MAX]: eventfd, then 1 if its consumer wants to be woken
-    putters: Words  # int64[2 * WAITER_COUNT_MAX + 1]: as `waiters`, of who waits to put
+    # int64[WAITER_WORDS]: an eventfd, SLEEPER or NO_WAITER, then 1 if its consumer is to be woken;
+    # places are taken in their order.
+    waiters: Words
+    putters: Words  # int64[WAITER_WORDS + 1]: as `waiters`, of who waits to put
     clock: Words  # int64[8]: scratch of clock_ms under fire
 
 
@@ -205,8 +214,8 @@ def new_world(
         staged_due=np.zeros(STAGE_COUNT_MAX, np.int64),
         lateness=np.zeros(LATENESS_BUCKETS, np.int64),
         stages=new_stages(),
-        waiters=np.full(2 * WAITER_COUNT_MAX, -1, np.int64),
-        putters=np.full(2 * WAITER_COUNT_MAX + 1, -1, np.int64),
+        waiters=np.full(WAITER_WORDS, NO_WAITER, np.int64),
+        putters=np.full(WAITER_WORDS + 1, NO_WAITER, np.int64),
         clock=np.zeros(8, np.int64),
     )
 

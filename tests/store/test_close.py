@@ -229,8 +229,8 @@ def test_a_handler_may_close_while_a_place_to_wait_is_taken(tmp_path: Path) -> N
     with store.core.waiters._lock.guard():
         store.close()
     with store.core.waiters.waiter() as waiter:
-        fd = waiter.fd
-        assert fd >= 0
+        waiter.open_event()
+        assert waiter.fd >= 0
     assert waiter.fd == -1  # whoever comes too late closes what he has opened
 
 

@@ -33,6 +33,7 @@ class Wakeups:
         self._loop, self._core = loop, core
         self._lent = contextlib.ExitStack()
         self._waiter = self._lent.enter_context(waiters.waiter())
+        self._waiter.open_event()
         self._watched = self._waiter.fd >= 0  # else there are too many, and all poll
         if self._watched:
             loop.add_reader(self._waiter.fd, self._readable)

@@ -132,12 +132,14 @@ class Threads:
         with self._source.waiter() as waiter:
             self._waiter = waiter
             try:
-                while not (tasks or self._ready or self.stopping):
-                    waiter.arm()
+                while not tasks:
+                    waiter.arm()  # before it looks: who wakes it later ends the wait
+                    if self._ready or self.stopping:
+                        break
                     self._waits_for_room = True
                     tasks, limited = self._source.pull(self._pull_count)
                     self._waits_for_room &= limited
-                    if not tasks and not self.stopping:
+                    if not tasks:
                         waiter.wait(_POLL_MS)
             finally:
                 self._waiter, self._waits_for_room = None, False

@@ -47,7 +47,7 @@ from timerstore.services.running.runner import Runner
 from timerstore.services.world.background import Failure
 from timerstore.services.world.clock import ManualClock, SystemClock, listen
 from timerstore.services.world.waking import NO_HURRY_MS
-from timerstore.services.world.world import WAITER_COUNT_MAX
+from timerstore.services.world.world import WAITER_WORDS
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.lockfile import LockFile
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, Stage, new_stage
@@ -122,7 +122,7 @@ class Core:
                 remove_mark(self.disk, self.path)
         self.is_group = self.engine.config.durability == "group"
         self.waiters = Waiters(self.engine.world.waiters)
-        self.putters = Waiters(self.engine.world.putters[: 2 * WAITER_COUNT_MAX])
+        self.putters = Waiters(self.engine.world.putters[:WAITER_WORDS])
         self.runner = Runner(self.engine, self.flusher, self.stop)
         self.flusher.on_failure = self.stop
         self.opened_s, self.opened_ms = time.monotonic(), self.clock.now_ms

@@ -2,63 +2,105 @@
 
 Who consumes waits for what dequeue-put fires, who puts for room that enqueue-get makes.
 
-Each waiting thread has an eventfd of its own, which the kernel writes once after the thread asked
-for it. One for all would lose wake-ups: who drains it hides the write from the others. They are
-kept for the next wait, and closed with the store, when no kernel runs any more.
+Each waiting thread has a word of its own, at which it sleeps while it is 1; a kernel sets it to 0
+and wakes the thread. That costs both a third less than an eventfd, which only an event loop has,
+and threads where the system has no such call. One word for all would lose wake-ups. Who waits asks
+first (`arm`), then looks, then waits: what is done in between ends the wait at once.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from timerstore.jit.entrypoint import entry_ahead, entry_on
 from timerstore.jit.guards import RLock
-from timerstore.jit.host import wake_event
+from timerstore.jit.host import FUTEX, wake_event
+from timerstore.jit.intrinsics import store_release
+from timerstore.jit.kernel import INTERPRETED
 from timerstore.jit.record import Words, record, record_at
-from timerstore.jit.system import poll_words, wait_readable
-from timerstore.services.world.world import WAITER_COUNT_MAX
+from timerstore.jit.system import poll_words, sleep_while, wait_readable, wake_sleepers
+from timerstore.services.world.world import (
+    NO_WAITER,
+    SLEEPER,
+    WAITER_COUNT_MAX,
+    WAITER_LIMITS,
+)
 from timerstore.timelog.files.ownedfile import EventFile
 from timerstore.values.inloop import note_blocking
 
 NO_PLACE: Final = -1
+_NAP_NS: Final = 1_000_000
+_SECOND_NS: Final = 1_000_000_000
+_HAS_SLEEPERS: Final = FUTEX >= 0 and not INTERPRETED
 
 
 @record
 class Sleeper:
     """What a thread sleeps by."""
 
-    poll: Words  # int64[8], see `wait_readable`
+    words: Words  # int64[WAITER_WORDS], see `World.waiters`
+    poll: Words  # int64[8], see `wait_readable`: of its eventfd, if it has one
+    place: int = 0
 
 
 _sleeper_at = record_at(Sleeper)
 
 
 def _sleep(address: int, timeout_ns: int) -> int:
-    wait_readable(_sleeper_at(address).poll, timeout_ns)
+    """Sleep until the thread is woken, or the time is over; it may end for no reason."""
+    sleeper = _sleeper_at(address)
+    words, place = sleeper.words, sleeper.place
+    if words[2 * place] != SLEEPER:
+        wait_readable(sleeper.poll, timeout_ns)
+        return 0
+    limit_at = WAITER_LIMITS + 2 * place
+    words[limit_at] = timeout_ns // _SECOND_NS
+    words[limit_at + 1] = timeout_ns % _SECOND_NS
+    sleep_while(words, 2 * place + 1, 1, limit_at)
+    return 0
+
+
+def _wake(address: int) -> int:
+    sleeper = _sleeper_at(address)
+    store_release(sleeper.words, 2 * sleeper.place + 1, 0)
+    wake_sleepers(sleeper.words, 2 * sleeper.place + 1)
     return 0
 
 
 entry_ahead(_sleep)
+entry_ahead(_wake, keeps_gil=True)
 
 
 class Waiter:
-    """One waiting thread; without a place it polls, every millisecond."""
+    """One waiting thread, or one event loop; without a place it polls, every millisecond."""
 
     def __init__(self, words: Words, place: int) -> None:
         """Take a place among those whom the kernel wakes, or NO_PLACE."""
         self._words, self.place = words, place
         self.fd = -1
+        """Its eventfd; -1: it has none."""
+        self.sleep: Callable[[int], object] = _nap
+        """Sleeps until something was done, or for so many nanoseconds; says nothing to a loop."""
         if place != NO_PLACE:
+            self._sleeper = Sleeper(words, poll_words(self.fd), place=place)
+            self.sleep = entry_on(_sleep, self._sleeper)
+            self._wake = entry_on(_wake, self._sleeper, keeps_gil=True)
+            words[2 * place + 1] = 0
+            words[2 * place] = SLEEPER
+            if not _HAS_SLEEPERS:
+                self.open_event()
+
+    def open_event(self) -> None:
+        """Be woken by an eventfd from now on, which a loop can watch."""
+        if self.fd < 0 and self.place != NO_PLACE:
             self._event = EventFile()
             self.fd = self._event.fileno()
-            self._sleeper = Sleeper(poll_words(self.fd))
-            self._sleep = entry_on(_sleep, self._sleeper)
-            words[2 * place + 1] = 0
-            words[2 * place] = self.fd
+            self._sleeper.poll[:] = poll_words(self.fd)
+            self._words[2 * self.place] = self.fd
 
     def arm(self) -> None:
         """Ask to be woken by what is done from now on."""
@@ -71,47 +113,44 @@ class Waiter:
             self._words[2 * self.place + 1] = 0
 
     def wake(self) -> None:
-        """End a wait, the present one or else the next; for any thread."""
+        """End the wait of who has asked before; for any thread."""
         if self.fd >= 0:
             wake_event(self.fd)
+        elif self.place != NO_PLACE:
+            self._wake()
 
     def wait(self, timeout_ms: float) -> None:
         """Sleep until something was done, or the time is over."""
         note_blocking()
-        if self.place == NO_PLACE:
-            time.sleep(min(timeout_ms, 1.0) / 1000)
-        else:
-            self._sleep(round(timeout_ms * 1e6))
+        self.sleep(round(timeout_ms * 1e6))
 
     def close(self) -> None:
         """Close the eventfd; twice does nothing."""
-        self.fd = -1
-        self._event.close()
+        if self.fd >= 0:
+            self.fd = -1
+            self._event.close()
+
+
+def _nap(timeout_ns: int) -> None:
+    time.sleep(min(timeout_ns, _NAP_NS) / _SECOND_NS)
 
 
 class Waiters:
     """The waiters of a store."""
 
     def __init__(self, words: Words) -> None:
-        """Use the kernel's array of places: eventfd, then 1 if its thread wants to be woken."""
+        """Use the kernel's array of places, see `World.waiters`."""
         self._words = words
         self._lock = RLock()  # a signal's handler may close the store meanwhile
-        self._free = deque[Waiter]()  # lent and given back without the lock
+        self.free = deque[Waiter]()  # lent and given back without the lock
+        """Who takes one of these gives it back by `take_back`."""
         self._count = 0
         self._closed = False
 
-    def lend(self) -> Waiter:
-        """Lend a waiter to the calling thread, which gives it back."""
-        try:
-            return self._free.pop()
-        except IndexError:
-            return self._another()
-
     def take_back(self, waiter: Waiter) -> None:
-        """Take a waiter back."""
-        waiter.disarm()
-        if waiter.fd >= 0:
-            self._free.append(waiter)
+        """Take a waiter back. It may be armed: that wakes nobody, or the next one too early."""
+        if waiter.place != NO_PLACE:
+            self.free.append(waiter)
             if self._closed:
                 with self._lock.guard():
                     self._close_free()
@@ -119,13 +158,18 @@ class Waiters:
     @contextmanager
     def waiter(self) -> Iterator[Waiter]:
         """Lend a waiter while the block runs."""
-        waiter = self.lend()
+        try:
+            waiter = self.free.pop()
+        except IndexError:
+            waiter = self.another()
         try:
             yield waiter
         finally:
+            waiter.disarm()
             self.take_back(waiter)
 
-    def _another(self) -> Waiter:
+    def another(self) -> Waiter:
+        """Return one more."""
         with self._lock.guard():
             place = self._count if self._count < WAITER_COUNT_MAX else NO_PLACE
             waiter = Waiter(self._words, place)
@@ -133,13 +177,13 @@ class Waiters:
         return waiter
 
     def close(self) -> None:
-        """Close all eventfds; only once no kernel runs."""
+        """Close all eventfds; only once no resident kernel runs."""
         with self._lock.guard():
-            self._words[::2] = -1
+            self._words[:WAITER_LIMITS:2] = NO_WAITER
             self._closed = True
             self._close_free()
 
     def _close_free(self) -> None:
-        while self._free:
-            self._free[-1].close()
-            self._free.pop()
+        while self.free:
+            self.free[-1].close()
+            self.free.pop()

@@ -5,8 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 from types import FrameType
+from typing import Final
 
 log = logging.getLogger("timerstore")
+
+ASYNCIO: Final = "asyncio.events"
+"""The module without which there is no loop."""
 
 _told: set[str] = set()  # the calls that were named
 
@@ -17,7 +21,7 @@ def note_blocking() -> None:
     Called where a thread is about to wait. A cell of a notebook runs in a loop too, but stops
     nothing. O(1) where no loop runs.
     """
-    events = sys.modules.get("asyncio.events")
+    events = sys.modules.get(ASYNCIO)
     if events is not None and events._get_running_loop() is not None:
         _tell(sys._getframe(1))
 

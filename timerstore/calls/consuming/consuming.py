@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from sys import modules
 from typing import Final
 from weakref import WeakSet
 
@@ -34,12 +35,12 @@ from timerstore.jit.guards import Guard, Lock, RLock
 from timerstore.services.world.background import Failure
 from timerstore.timelog.bytes.format import RETRY_PREFIX
 from timerstore.values.arguments import check_group, check_topic_to_consume
+from timerstore.values.inloop import ASYNCIO, note_blocking
 from timerstore.values.kinds import check_int, check_timeout
 
 PULL_COUNT_MAX: Final = 1 << 16
 """Messages in one batch."""
-_AT_ONCE: Final = 0
-_POLL_MS: Final = 50.0
+_POLL_S: Final = 0.05
 """A waiting consumer looks up at least this often."""
 
 
@@ -69,8 +70,6 @@ class Consuming:
         """Return the group's reading of a topic, the same for all who ask."""
         if self.core.forked:
             self.core.check_process()
-        if type(topic) is str and type(name) is str and (topic, name) in self._groups:
-            return self._groups[topic, name]
         check_topic_to_consume(topic)
         check_group(name)
         with self._lock.guard():
@@ -148,9 +147,12 @@ class Consuming:
             self.core.check_open()
         if type(max_count) is not int or not 1 <= max_count <= PULL_COUNT_MAX:
             max_count = check_int(max_count, "max_count", 1, PULL_COUNT_MAX)
-        if timeout is not None and timeout is not _AT_ONCE:
+        if timeout is not None and not (type(timeout) is float and timeout == timeout):
             timeout = check_timeout(timeout)
-        reader = self.group(topic, group)
+        if type(topic) is str and type(group) is str and (topic, group) in self._groups:
+            reader = self._groups[topic, group]
+        else:
+            reader = self.group(topic, group)
         run = self._wait_for_run(reader, max_count, timeout)
         return reader.empty() if run is None else run
 
@@ -184,12 +186,15 @@ class Consuming:
         elif timeout != 0 and group.pace.known[PER_S] >= FAST_PER_S:
             if wait_s := group.pace.wait_s(count_max, time.monotonic()):
                 time.sleep(wait_s if timeout is None else min(wait_s, timeout))
-        waits = timeout is None or (timeout != 0 and clock is None)
-        waiter = core.waiters.lend() if waits else None
+        waiter, synced, waiters = None, False, core.waiters
+        if timeout is None or (timeout != 0 and clock is None):
+            try:
+                waiter = waiters.free.pop()
+            except IndexError:
+                waiter = waiters.another()
         try:
             if waiter is not None:
                 group.waiting.add(waiter)
-            synced = False
             while True:
                 run = group.pull_ready(count_max, waiter)
                 if run is False:
@@ -201,19 +206,21 @@ class Consuming:
                     continue
                 if waiter is None:
                     return None
-                wait_ms = _POLL_MS
+                wait_s = _POLL_S
                 if timeout is not None:
                     now_s = time.monotonic()
                     if deadline is None:
                         deadline = now_s + timeout
-                    wait_ms = min(wait_ms, (deadline - now_s) * 1000)
-                    if wait_ms <= 0:
+                    wait_s = min(wait_s, deadline - now_s)
+                    if wait_s <= 0:
                         return None
-                waiter.wait(wait_ms)
+                if ASYNCIO in modules:
+                    note_blocking()
+                waiter.sleep(int(wait_s * 1e9))
         finally:
             if waiter is not None:
                 group.waiting.discard(waiter)
-                core.waiters.take_back(waiter)
+                waiters.take_back(waiter)
 
     # --- how far they have come
 
