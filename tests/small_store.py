@@ -1,6 +1,9 @@
-"""The sizes of a store that a test can make many times."""
+"""The sizes of a store that a test can make many times, and how few maps it can do with."""
+
+import pytest
 
 from timerstore import Config, Tuning
+from timerstore.services.engine import engine
 
 SMALL = Config(
     durability="process",
@@ -14,3 +17,8 @@ SMALL = Config(
         near_count_max=1 << 16,
     ),
 )
+
+
+def few_maps(patch: pytest.MonkeyPatch, count: int = 0) -> None:
+    """Have so many segments of a store stay mapped; no fewer than it can do with."""
+    patch.setattr(engine, "maps_allowed", lambda _: count)

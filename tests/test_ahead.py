@@ -1,16 +1,17 @@
 """Kernels are at hand once a store is open."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.rigs.program import ended, python
 from tests.rigs.together import together
 from timerstore.core import ahead
-from timerstore.jit.kernel import AHEAD, INTERPRETED, Ahead
+from timerstore.jit.kernel import AHEAD, INTERPRETED, Kernel
 from timerstore.jit.signatures import signature_of
 
 pytestmark = pytest.mark.long
@@ -144,13 +145,19 @@ def played(folder: Path, end: str) -> list[str]:
     return python("-c", program, folder / "store", end, timeout_s=170).splitlines()
 
 
+def named(name: str, load: Callable[[], object]) -> Any:
+    made = Kernel(signature_of)
+    made.name, made.load = name, load  # type: ignore[method-assign]
+    return made
+
+
 @pytest.fixture
 def on_trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Kernels that are not loaded yet, and what was loaded of them."""
     loaded: list[str] = []
     monkeypatch.setattr(ahead, "_ready_count", len(AHEAD))
-    for name in "ab":
-        AHEAD.append(Ahead(name, signature_of, partial(loaded.append, name)))
+    monkeypatch.setattr(ahead, "is_compiled", lambda each: True)
+    AHEAD.extend(named(name, partial(loaded.append, name)) for name in "ab")
     yield loaded
     AHEAD[:] = [each for each in AHEAD if each.name not in ("a", "b")]
 
@@ -162,7 +169,7 @@ def test_each_is_loaded_once(on_trial: list[str]) -> None:
 
 
 def test_one_that_fails_is_tried_again(on_trial: list[str]) -> None:
-    bad = Ahead("bad", signature_of, lambda: 1 // 0)
+    bad = named("bad", lambda: 1 // 0)
     AHEAD.append(bad)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
@@ -175,12 +182,12 @@ def test_one_that_fails_is_tried_again(on_trial: list[str]) -> None:
 def test_what_is_called_later_is_compiled_with_the_others(
     on_trial: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    later = Ahead("later", signature_of, partial(on_trial.append, "later"))
+    later = named("later", partial(on_trial.append, "later"))
     monkeypatch.setattr(ahead, "LATER", [later])
     monkeypatch.setattr(ahead, "_may_start_workers", lambda missing: False)
     ahead.load_kernels()
     assert on_trial == ["a", "b"]
-    monkeypatch.setattr(ahead, "is_cached", lambda each: each.name == "a")
+    monkeypatch.setattr(ahead, "is_compiled", lambda each: each.name == "a")
     monkeypatch.setattr(ahead, "_ready_count", ahead._ready_count - 2)
     ahead.load_kernels()
     assert on_trial == ["a", "b", "a", "b", "later"]
@@ -189,9 +196,10 @@ def test_what_is_called_later_is_compiled_with_the_others(
 def test_the_end_of_a_program_waits_for_no_more_than_one(tmp_path: Path) -> None:
     program = (
         "import signal, time, timerstore\nfrom timerstore.core import ahead\n"
-        "from timerstore.jit.kernel import AHEAD, Ahead\n"
+        "from timerstore.jit.kernel import AHEAD, Kernel\n"
         "def load():\n    print('one', flush=True)\n    time.sleep(0.5)\n"
-        "AHEAD[:] = [Ahead('slow', load, load)] * 40\n"
+        "slow = Kernel(load)\nslow.load = load\n"
+        "AHEAD[:] = [slow] * 40\nahead.is_compiled = lambda each: True\n"
         "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
         "signal.setitimer(signal.ITIMER_REAL, 0.2)\nahead.load_kernels()\n"
     )
@@ -207,20 +215,20 @@ if not INTERPRETED:
         assert len(AHEAD) > 40
         assert len({each.name for each in AHEAD}) == len(AHEAD)
         for each in AHEAD:
-            if each.kernel is not None:
-                signature_of(each.function)
+            signature_of(each.py_func)
 
     def test_workers_fill_the_cache(tmp_path: Path) -> None:
         few = "services.engine.engine._step_count", "timelog.bytes.idtext.write_ids"
         program = (
             "import sys, timerstore.store.store\nfrom timerstore.core import ahead\n"
-            "from timerstore.jit.kernel import AHEAD, is_cached\n"
+            "from timerstore.jit.kernel import AHEAD\n"
+            "from timerstore.jit.loading import is_compiled\n"
             f"few = [each for each in AHEAD if each.name[11:] in {few}]\n"
-            "print(len(few), *map(is_cached, few))\n"
+            "print(len(few), *map(is_compiled, few))\n"
             "ahead._worker_count = lambda missing: 2\n"
             "print(ahead._may_start_workers(few))\n"
             "ahead._compile_side_by_side(few)\n"
-            "print(*map(is_cached, few))\n"
+            "print(*map(is_compiled, few))\n"
             "sys.executable = '/bin/something-else'\n"
             "print(ahead._may_start_workers(few))\n"
         )

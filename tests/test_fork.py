@@ -150,7 +150,7 @@ def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
         known = {name.partition(".")[2] for name in calls if name.startswith(kind.__name__ + ".")}
         assert methods(kind) - {"json"} == known  # that reads the body, as `body` does
     # Another thread of the parent may hold any lock at the moment of the fork.
-    with group.lock.guard(), store.consuming._lock.guard(), store.core.engine.locks.guard():
+    with group.lock.guard(), store.consuming._lock.guard(), store.core.engine.keys.lock.guard():
         told = told_by_a_child(calls)
     wrong = {name: end for name, end in told.items() if end != "ForkedProcessError"}
     assert set(wrong) == HARMLESS

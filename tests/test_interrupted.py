@@ -10,7 +10,7 @@ import pytest
 
 from tests.interrupting import Interrupt, interrupted
 from tests.models.quiet_disk import QuietDisk
-from tests.small_store import SMALL
+from tests.small_store import SMALL, few_maps
 from timerstore import ManualClock, TimerStore
 from timerstore.jit.kernel import INTERPRETED
 
@@ -24,7 +24,6 @@ CONFIG = replace(
     retention_ms=0,
     cleaning_slack_bytes=0,
     cleaning_factor=1,
-    open_segments_max=4,
 )
 FILES = (
     *(
@@ -45,7 +44,9 @@ class Life:
         self.open()
 
     def open(self) -> None:
-        self.store = TimerStore(self.path, config=CONFIG, clock=self.clock, disk=QuietDisk())
+        with pytest.MonkeyPatch.context() as patch:
+            few_maps(patch)
+            self.store = TimerStore(self.path, config=CONFIG, clock=self.clock, disk=QuietDisk())
 
     def put(self, count: int) -> None:
         for _ in range(count):

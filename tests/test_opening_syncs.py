@@ -73,14 +73,9 @@ def test_what_is_written_into_an_old_segment_is_synced(tmp_path: Path) -> None:
         store.put_many([b"x"] * 1_000, delay_ms=SOON_MS)
     with opened(tmp_path / "s", disk) as store:
         log = store.core.engine.timerlog
-        log.open_count_max = 8
         log.reserve(520, 540)
-        for number in log.numbers[2:40]:
-            log.existing(number)
-        log.trim()
-        assert disk.syncs["timerlog"] == 1
-        log.existing(1)
-        for number in log.numbers[2:40]:
-            log.existing(number)
-        log.trim()
-        assert disk.syncs["timerlog"] == 1  # now it was only read
+        for expected in (1, 1):  # the second time it was only read
+            log.existing(1)
+            while 1 in log._mapped:  # another thread may be at work there
+                log.retire(1)
+            assert disk.syncs["timerlog"] == expected

@@ -9,6 +9,7 @@ import pytest
 
 import timerstore
 from tests.rigs.tablerows import rows_in
+from tests.small_store import few_maps
 from tests.sparse_copy import copy_tree
 from timerstore.core.readonlycore import PrivateDisk
 from timerstore.errors import NotAStoreError
@@ -108,8 +109,11 @@ def test_there_must_be_a_store(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
 
 
-def test_more_segments_than_stay_mapped_are_no_damage(tmp_path: Path) -> None:
+def test_more_segments_than_stay_mapped_are_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What recovery changes in a private map must not go when the map does."""
+    few_maps(monkeypatch)
     config = timerstore.Config(
         durability="process",
         retention_ms=3_600_000,
@@ -117,7 +121,6 @@ def test_more_segments_than_stay_mapped_are_no_damage(tmp_path: Path) -> None:
             commitlog_segment_bytes=8_192,
             consumequeue_segment_bytes=400,
             timerlog_segment_bytes=1_040,
-            open_segments_max=2,
         ),
     )
     clock = timerstore.ManualClock(START_MS)

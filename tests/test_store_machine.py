@@ -23,6 +23,7 @@ from tests.rigs.dictionary import (
     Expected,
 )
 from tests.rigs.machine import cases_of
+from tests.small_store import few_maps
 from tests.sparse_copy import copy_tree
 from tests.tiers import how_many
 from timerstore import (
@@ -78,7 +79,7 @@ class WholeMachine(DictionaryMachine):
         spread: int,
         retention_ms: int,
     ) -> None:
-        self.slot_ms = precision_ms
+        self.slot_ms, self.map_count = precision_ms, spread
         self.config = Config(
             durability=durability,
             retention_ms=retention_ms,
@@ -91,7 +92,6 @@ class WholeMachine(DictionaryMachine):
                 consumequeue_segment_bytes=queue_bytes,
                 timerlog_segment_bytes=timerlog_bytes,
                 near_count_max=1 << 16,
-                open_segments_max=spread + 3,
                 level_batch_count=spread,
             ),
         )
@@ -99,7 +99,10 @@ class WholeMachine(DictionaryMachine):
 
     def open(self) -> None:
         self.clock = ManualClock(self.now_ms)
-        self.store = TimerStore(self.path, config=self.config, clock=self.clock, disk=KeptDisk())
+        with pytest.MonkeyPatch.context() as patch:
+            few_maps(patch, self.map_count)
+            disk = KeptDisk()
+            self.store = TimerStore(self.path, config=self.config, clock=self.clock, disk=disk)
         self.store.core.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
         self.held = []
         self.ledger = None

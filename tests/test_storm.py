@@ -18,7 +18,7 @@ from tests.interrupting import alarms
 from tests.loop_disk import mounted
 from tests.rigs.nursery import Nursery
 from tests.rigs.program import FILES, ended
-from tests.rigs.storm_worker import SEGMENTS_MAPPED, Alarm, in_reach, is_in_reach
+from tests.rigs.storm_worker import MAPS, Alarm, in_reach, is_in_reach
 from tests.test_kill import attack
 from tests.tiers import how_many
 
@@ -57,16 +57,16 @@ def test_what_ends_a_storm_is_told(tmp_path: Path) -> None:
         play(tmp_path / "store", 0, {"--die": "11"})
 
 
-@pytest.mark.tier("promise", only=("4",))
-@pytest.mark.tier("prove", only=("2", "8", "64"))
+@pytest.mark.tier("promise", only=("0",))
+@pytest.mark.tier("prove", only=("24", "192"))
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS / 4 + 300)
-@pytest.mark.parametrize("open_segments_max", SEGMENTS_MAPPED)
-def test_nothing_freezes_and_counts_are_exact(tmp_path: Path, open_segments_max: int) -> None:
+@pytest.mark.parametrize("maps", MAPS)
+def test_nothing_freezes_and_counts_are_exact(tmp_path: Path, maps: int) -> None:
     """However few segments are mapped: what is read goes all the time."""
     options = {"--threads": os.environ.get("STORM_THREADS", "32")}
-    options |= {"--open-segments": str(open_segments_max)}
-    play(tmp_path / "store", SECONDS / len(SEGMENTS_MAPPED), options)
+    options |= {"--maps": str(maps)}
+    play(tmp_path / "store", SECONDS / len(MAPS), options)
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_nothing_freezes_and_counts_are_exact(tmp_path: Path, open_segments_max:
 def test_listings_that_are_overtaken(tmp_path: Path) -> None:
     """They last for seconds, while the log turns over; what some of them hold is taken away."""
     kinds = "list_slowly,list,put_many,put_long,pull,pull_beside,parked,keys,cancel_many,clean"
-    options = {"--threads": "14", "--only": kinds, "--open-segments": "4"}
+    options = {"--threads": "14", "--only": kinds, "--maps": "0"}
     facts = play(tmp_path / "store", SECONDS, options)
     assert facts.get("slow listings") and facts.get("scrubbed timerwheel"), facts
 

@@ -319,7 +319,7 @@ def test_symlinks_are_relative() -> None:
 
 # Called from Python, what `inlined` compiled is a crash: it has no wrapper for that.
 HELPER_DECORATORS = {"inlined", "inlined_always", "inlined_view"}
-COMPILED_DECORATORS = HELPER_DECORATORS | {"kernel", "kernel_ahead", "kernel_later", "intrinsic"}
+KERNELS = {"kernel", "kernel_ahead", "kernel_ahead_with_gil", "kernel_later", "intrinsic"}
 
 
 def decorators(function: ast.FunctionDef) -> set[str]:
@@ -337,7 +337,7 @@ def plain_calls(tree: ast.AST, helpers: set[str], compiled: set[str]) -> Iterato
     """Calls of helpers by their names, outside of what is compiled, such as what is named so."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef):
-            if node.name in compiled or decorators(node) & COMPILED_DECORATORS:
+            if node.name in compiled or decorators(node) & (HELPER_DECORATORS | KERNELS):
                 continue
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             if node.func.id in helpers:
@@ -345,14 +345,11 @@ def plain_calls(tree: ast.AST, helpers: set[str], compiled: set[str]) -> Iterato
         yield from plain_calls(node, helpers, compiled)
 
 
-BY_NAME = {"entry_ahead", "entry_point", "kernel"}
-
-
 def compiled_by_name(tree: ast.AST) -> Iterator[str]:
     """Functions that are compiled where they are used, without a decorator."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
-            if node.func.id in BY_NAME:
+            if node.func.id == "kernel":
                 yield getattr(node.args[0], "id", "")
 
 

@@ -1,7 +1,7 @@
 """The timer log: a unit for each pending timer, which points to the one before it in its slot.
 
     >>> from timerstore.timelog.files.disk import Disk
-    >>> log = TimerLog(Disk(), folder, segment_bytes=160, open_count_max=8)  # two units and a blank
+    >>> log = TimerLog(Disk(), folder, segment_bytes=160)  # two units and a blank
     >>> timer = NewUnit(NO_UNIT, fmt.UNIT_PLAIN, 0, 9_000, 9_000, 0, 300, 7, due_ms=9_250)
     >>> log.append(timer), log.append(timer._replace(prev=0, message=300))
     (0, 52)

@@ -78,6 +78,6 @@ def _compiled() -> Iterator[tuple[str, bytes]]:
     """Yield what the cache has of kernels, by the names of its files."""
     compile_all()
     for each in [*AHEAD, *LATER]:
-        found = file_in_cache(each.kernel) if each.kernel else None
+        found = file_in_cache(each)
         if found is not None:
             yield found

@@ -33,7 +33,6 @@ from timerstore.jit.intrinsics import prefetch
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.record import Words, record
 from timerstore.jit.system import release_words
-from timerstore.timelog.bytes.unit import NO_UNIT
 from timerstore.wheel.sets import place_among
 
 SPAN: Final = 8
@@ -154,13 +153,6 @@ def near_begin_slot(near: NearWheel, slot: int, last: int, end: int) -> None:
     near.first_copy[place] = near.first_hop[place] = NO_COPY
     near.owed[place] = last
     near.below[place] = end
-
-
-def begin_slots(near: NearWheel, start: int, stop: int) -> None:
-    """Begin with claimed slots in which there is no unit, for Python."""
-    places = np.arange(start, stop) % len(near.waiting)
-    near.first_copy[places] = near.first_hop[places] = NO_COPY
-    near.owed[places] = NO_UNIT
 
 
 @inlined

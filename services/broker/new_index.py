@@ -144,12 +144,7 @@ def _waiting(engine: Engine) -> Words:
 
 def _open(engine: Engine) -> tuple[TimerLog, TimerWheel]:
     folder, config = engine.path / FOLDER, engine.config
-    log = TimerLog(
-        engine.disk,
-        folder / "timerlog",
-        config.timerlog_segment_bytes,
-        open_count_max=engine.timerlog.open_count_max,
-    )
+    log = TimerLog(engine.disk, folder / "timerlog", config.timerlog_segment_bytes, engine.maps)
     return log, TimerWheel(engine.disk, folder / "timerwheel", config.wheel_slot_count)
 
 

@@ -1,12 +1,12 @@
 """A call on one timer by its id, `get`, `cancel` or `reschedule`, in a kernel or two.
 
 A caller with many ids has arrays; one with a single id would pay for making them. So these kernels
-take only integers (`timerstore/jit/entrypoint.py`), and read the id where Python has it. They
-go without the GIL, because they wait for fire, which Python may hold while it waits for the GIL.
+take only integers, and read the id where Python has it. They go without the GIL: they may wait long
+for fire.
 
-Each passes the store's gate by itself, and asks what a call asks that has passed it in Python:
-whether the store is open, and whether its thread holds one of the locks. In Python that takes as
-long as the kernel. What `get` hands to Python is a copy, which is there when the store is closed.
+Each passes the store's gate by itself, and asks whether the store is open, as a call does that has
+passed it in Python. There it takes as long as the kernel. What `get` hands to Python is a copy,
+which is there when the store is closed.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from typing import Final
 import numpy as np
 
 from timerstore.jit.acting import act_as
-from timerstore.jit.entrypoint import entry_ahead, entry_point
 from timerstore.jit.intrinsics import copy_bytes, get_i64, put_u8, view_bytes
-from timerstore.jit.kernel import inlined
+from timerstore.jit.kernel import caller_of, inlined, kernel_ahead
 from timerstore.jit.locks import (
     Gate,
     gate_enter,
     gate_leave,
     lock_acquire,
-    lock_is_mine,
     lock_release,
 )
 from timerstore.jit.objects import TEXT_DATA_AT, ascii_at, bytes_at, object_at
@@ -146,18 +144,8 @@ def new_place(world: World, gate: Gate) -> Place:
 
 @inlined
 def _is_open(place: Place) -> bool:
-    """Tell whether a call may go the short way. Inside the gate: so it stays open.
-
-    A thread that holds a lock of the services, in a signal's handler, would wait for itself.
-    """
-    world = place.world
-    if observe(world.callers, "short_way_ended") != 0:
-        return False
-    return not (
-        lock_is_mine(world.fire_lock)
-        or lock_is_mine(world.near_lock)
-        or lock_is_mine(world.wheel_lock)
-    )
+    """Tell whether a call may go the short way. Inside the gate: so it stays open."""
+    return observe(place.world.callers, "short_way_ended") == 0
 
 
 @inlined
@@ -280,6 +268,7 @@ def _get_inside(place: Place, id: int) -> int:
     return verdict
 
 
+@kernel_ahead
 def _get(address: int, id: int) -> int:
     """Read a timer's message into `found`, copy it, tell its parts: ID_PENDING, what is beside it.
 
@@ -308,6 +297,7 @@ def _cancel_inside(place: Place, templates: Templates, id: int, now_ms: int) -> 
     return verdict
 
 
+@kernel_ahead
 def _cancel(address: int, templates: int, id: int, now_ms: int) -> int:
     """Cancel a timer, append its delete, wake who must see it: CANCELLED_NOW, what is beside it.
 
@@ -398,6 +388,7 @@ def _reschedule_inside(
     return stage.offset[0] if done else NOT_JUDGED
 
 
+@kernel_ahead
 def _reschedule(
     address: int,
     templates: int,
@@ -423,10 +414,6 @@ def _reschedule(
     return result
 
 
-for _each in (_get, _cancel, _reschedule):
-    entry_ahead(_each)
-
-
 class Kernels:
     """The kernels on one timer, for Python; `id`: any object.
 
@@ -434,8 +421,8 @@ class Kernels:
     """
 
     def __init__(self) -> None:
-        self._get, self._cancel = entry_point(_get), entry_point(_cancel)
-        self._reschedule = entry_point(_reschedule)
+        self._get, self._cancel = caller_of(_get), caller_of(_cancel)
+        self._reschedule = caller_of(_reschedule)
 
     def get(self, place: Place, id: object) -> int:
         """Tell the parts of a timer's message: ID_PENDING, _ROLLED, ID_CANCELLED or NOT_JUDGED."""

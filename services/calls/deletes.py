@@ -96,7 +96,7 @@ def append_all(engine: Engine, stage: Stage, count: int, now_ms: int, *, togethe
     world, done = engine.world, 0
     while True:
         with engine.commitlog.reading() as log:
-            lock = engine.append_lock.words
+            lock = engine.world.append_lock
             done = append_staged(log, world.queues, lock, stage, count, now_ms, together)
         if done == count:
             return

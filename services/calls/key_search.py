@@ -21,7 +21,6 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.jit.entrypoint import entry_ahead, entry_point
 from timerstore.jit.intrinsics import (
     get_i32,
     get_i64,
@@ -31,7 +30,7 @@ from timerstore.jit.intrinsics import (
     put_i32,
     view_bytes,
 )
-from timerstore.jit.kernel import inlined
+from timerstore.jit.kernel import caller_of, inlined, kernel_ahead
 from timerstore.jit.objects import address_of
 from timerstore.jit.record import Bytes, Words, observe, record, record_at
 from timerstore.services.world.world import World
@@ -234,6 +233,7 @@ def _begin_file(place: KeyPlace, number: int) -> None:
         state[_ENTRY] = head if 0 < head < index.next_entry[number] else 0
 
 
+@kernel_ahead
 def _search(address: int, key: int, key_bytes: int, topic: int, topic_bytes: int, how: int) -> int:
     """Find the next message with a key that may wait for a topic; see the constants above."""
     place = _place_at(address)
@@ -303,9 +303,6 @@ def _search(address: int, key: int, key_bytes: int, topic: int, topic_bytes: int
         _begin_file(place, number - 1)
 
 
-entry_ahead(_search)
-
-
 class KeySearch:
     """Searches in one store, one after the other, each by who holds the index's lock.
 
@@ -318,7 +315,7 @@ class KeySearch:
         self._state = memoryview(place.state)  # type: ignore[arg-type]
         self._id = memoryview(place.id)  # type: ignore[arg-type]
         self._address = int(self.place.block_address)  # type: ignore[attr-defined]
-        self._call = entry_point(_search)
+        self._call = caller_of(_search)
 
     def next(self, key: bytes, topic: bytes, how: int) -> int:
         """Return what `_search` says."""

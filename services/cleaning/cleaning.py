@@ -37,7 +37,7 @@ from timerstore.jit.acting import act_as, acting_as
 from timerstore.jit.guards import Guard
 from timerstore.jit.intrinsics import get_i64
 from timerstore.jit.kernel import inlined, kernel_ahead
-from timerstore.jit.locks import KernelLock, lock_acquire, lock_release
+from timerstore.jit.locks import TurnLock, lock_acquire, lock_release
 from timerstore.jit.record import Words
 from timerstore.services.cleaning.forgetting import NO_TARGET, forget_targets, live_bytes
 from timerstore.services.cleaning.pass_units import Pass, Round, UnitRanges, Walk, linked_by_now
@@ -265,7 +265,7 @@ class Cleaner:
         """Called after copies, which are due at that ms or later: enqueue-get may be asleep."""
         self.segment_count = 0
         """Commit log segments from which timers were copied."""
-        self._lock = KernelLock()
+        self._lock = TurnLock()
         self._passes: deque[Pass] = deque()
         self._walk: Walk | None = None  # of the last pass, until that has ended
         self._round: Round | None = None

@@ -33,7 +33,7 @@ from typing import Final
 
 from timerstore.errors import CorruptStoreError
 from timerstore.jit.acting import acting_as
-from timerstore.jit.locks import KernelLock
+from timerstore.jit.locks import TurnLock
 from timerstore.jit.mapping import PAGE_BYTES
 from timerstore.services.durable.flush import Flusher
 from timerstore.services.engine.engine import Engine
@@ -63,7 +63,7 @@ class Retention:
         self.removed_count = 0
         self.error: CorruptStoreError | None = None
         """Damage that kept it from knowing what is needed; nothing is removed since."""
-        self._lock = KernelLock()
+        self._lock = TurnLock()
         self._leaving: list[SegmentedFile] = []
         """Logs with segments that are to go; what a full disk kept goes before any other."""
         self._ends: deque[int] = deque(maxlen=_RUNS_MAX)  # number of the log's last segment, then
@@ -84,6 +84,7 @@ class Retention:
                 return 0
 
     def _run(self) -> int:
+        self.engine.let_go()
         checkpoint = self._flusher.last
         if checkpoint is None or self.error is not None or self.engine.wanted.indexes:
             return 0
@@ -121,10 +122,7 @@ class Retention:
             self._leaving.append(file)
             file.detach_before(limit)
         self._queues_cut_to = start
-        for file, _ in limits:
-            engine.let_go(file)
-        engine.trim(engine.commitlog)
-        engine.trim(engine.timerlog)
+        engine.let_go()
         for number in range(first, commitlog_limit // engine.commitlog.segment_bytes):
             engine.world.latest_slot[number % TABLE_LENGTH] = -1  # for the segment's next use
         return self._remove_leaving()
@@ -152,8 +150,8 @@ class Retention:
         log = self.engine.commitlog
         reach_bytes = min(STAGE_BYTES, BATCH_BYTES + 2 * log.segment_bytes) + PAGE_BYTES
         reach_bytes += apron_bytes(log.segment_bytes)
-        if log.drop_last(max(1, log.ahead_max), self.engine.append_lock.words, reach_bytes):
-            self.engine.let_go(log)
+        if log.drop_last(max(1, log.ahead_max), self.engine.world.append_lock, reach_bytes):
+            self.engine.let_go()
             self.removed_count += 1
 
     def _remove_leaving(self) -> int:

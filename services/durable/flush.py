@@ -241,7 +241,7 @@ class Flusher:
         engine.timerlog.flush(self._flushed_timerlog, captured.timerlog_sync)
         self._flushed_timerlog = checkpoint.timerlog_flushed
         checkpoint.sequence = checkpoint.state_counter = engine.wheel.write(captured.runs)
-        lock = engine.append_lock.words
+        lock = engine.world.append_lock
         with engine.commitlog.reading() as commitlog:
             ends, flushed_log = self._flushed_index, checkpoint.commitlog_flushed
             engine.counters.write(commitlog, lock, ends, flushed_log, durably=checkpoint.clean)

@@ -23,7 +23,6 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.jit.entrypoint import entry_ahead, entry_point
 from timerstore.jit.guards import Guarded
 from timerstore.jit.intrinsics import (
     compare_exchange,
@@ -31,7 +30,7 @@ from timerstore.jit.intrinsics import (
     load_acquire,
     store_release,
 )
-from timerstore.jit.kernel import inlined
+from timerstore.jit.kernel import caller_of, inlined, kernel_ahead, kernel_ahead_with_gil
 from timerstore.jit.record import Words, record
 from timerstore.jit.system import sleep_while, thread_id, wake_sleepers
 
@@ -85,6 +84,7 @@ def _look(words: Words, offset: int) -> int:
     return LEADS if leader == thread_id() else _STILL_WAITS
 
 
+@kernel_ahead
 def _wait(crowd: Crowd, offset: int) -> int:
     """Sleep until there is something to say to who waits for `offset`."""
     words = crowd.words
@@ -103,6 +103,7 @@ def _wait(crowd: Crowd, offset: int) -> int:
     return outcome
 
 
+@kernel_ahead
 def _gather(crowd: Crowd) -> int:
     """Sleep until the crowd is complete, or nobody came for a while; return how many wait."""
     words = crowd.words
@@ -115,6 +116,7 @@ def _gather(crowd: Crowd) -> int:
     return waiting
 
 
+@kernel_ahead_with_gil
 def _lead(crowd: Crowd) -> int:
     """Begin to lead, unless somebody does, or wants to be alone; return whether this did."""
     words = crowd.words
@@ -123,6 +125,7 @@ def _lead(crowd: Crowd) -> int:
     return 0
 
 
+@kernel_ahead
 def _lead_alone(crowd: Crowd) -> int:
     """Wait until nobody leads, then begin; nobody overtakes."""
     words = crowd.words
@@ -136,6 +139,7 @@ def _lead_alone(crowd: Crowd) -> int:
     return 1
 
 
+@kernel_ahead
 def _leave(crowd: Crowd) -> int:
     """End to lead; for the thread that does."""
     words = crowd.words
@@ -145,6 +149,7 @@ def _leave(crowd: Crowd) -> int:
     return 0
 
 
+@kernel_ahead
 def _advance(crowd: Crowd, end: int, at_once: int) -> int:
     """Say what is durable, which never is less; `at_once` let go whom that lets go."""
     words = crowd.words
@@ -153,11 +158,6 @@ def _advance(crowd: Crowd, end: int, at_once: int) -> int:
     if at_once != 0:
         _tell(words)
     return end
-
-
-for _each in (_wait, _gather, _lead_alone, _leave, _advance):
-    entry_ahead(_each)
-entry_ahead(_lead, keeps_gil=True)
 
 
 class GroupCommit:
@@ -176,11 +176,11 @@ class GroupCommit:
             _LOOK_UP_NS,
         )
         self._crowd = crowd = Crowd(words)
-        leave = partial(entry_point(_leave), crowd)
-        self.leading = Guarded(entry_point(_lead, keeps_gil=True), crowd, leave)
-        self.alone = Guarded(entry_point(_lead_alone), crowd, leave)
-        self._wait, self._gather = entry_point(_wait), entry_point(_gather)
-        self._advance = entry_point(_advance)
+        leave = partial(caller_of(_leave), crowd)
+        self.leading = Guarded(caller_of(_lead), crowd, leave)
+        self.alone = Guarded(caller_of(_lead_alone), crowd, leave)
+        self._wait, self._gather = caller_of(_wait), caller_of(_gather)
+        self._advance = caller_of(_advance)
 
     @property
     def durable_end(self) -> int:

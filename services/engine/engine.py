@@ -18,7 +18,6 @@ from timerstore.jit.acting import ALONE, acting_as
 from timerstore.jit.host import wake_event
 from timerstore.jit.kernel import kernel_ahead
 from timerstore.jit.lent import lend
-from timerstore.jit.locks import ServiceLocks, SpinLock
 from timerstore.jit.record import Bytes, Words, add_to_word
 from timerstore.services.engine.counter_file import CounterFile
 from timerstore.services.engine.first_pages import FirstPages
@@ -27,7 +26,7 @@ from timerstore.services.engine.key_files import KeyFiles
 from timerstore.services.engine.rebuild import QUEUES, TIMERS, Wanted
 from timerstore.services.engine.sizes import find_sizes
 from timerstore.services.world import needs
-from timerstore.services.world.claims import FIRST_COUNT
+from timerstore.services.world.claims import FIRST_COUNT, move_cursors
 from timerstore.services.world.clock import Clock
 from timerstore.services.world.damage import Damage
 from timerstore.services.world.level_arrays import RETRY_WAIT_MS_MAX, new_level_table
@@ -37,6 +36,7 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.limits import content_bytes_max, message_bytes_max
 from timerstore.timelog.bytes.message import GOOD, MessageParts, read_message
 from timerstore.timelog.files.disk import Disk, MappedFile
+from timerstore.timelog.files.mapshare import MapShare
 from timerstore.timelog.files.memory import maps_allowed
 from timerstore.timelog.files.ownedfile import EventFile
 from timerstore.timelog.files.segments import SegmentedFile
@@ -49,17 +49,17 @@ from timerstore.timelog.writing.append import (
     STAGE_BYTES,
     Stage,
 )
-from timerstore.timelog.writing.consumequeue import ConsumeQueues
+from timerstore.timelog.writing.consumequeue import TIMER_ROW, ConsumeQueues
 from timerstore.values.config import Config
 from timerstore.wheel.cancelled import CancelledTimers
-from timerstore.wheel.near import begin_slots, new_near_wheel
+from timerstore.wheel.near import new_near_wheel
 from timerstore.wheel.sets import new_table
 from timerstore.wheel.settings import Settings
 from timerstore.wheel.timerwheel import TimerWheel
 
-_OPEN_SEGMENTS_MIN: Final = 2 + 6
-"""Those at a log's end, and one that each service may be reading, cleaning too: with fewer, two of
-them would each drop what the other needs next, for ever."""
+_MAPS_MIN: Final = 3 * 6
+"""Of each log one that each service may be reading, cleaning too: with fewer, two of them would
+each drop what the other needs next, for ever."""
 CANCELLED_GROWTH: Final = 4_096
 """Room that is made at once when deletes of an earlier life fill the cancelled set."""
 Log = TypeVar("Log", bound=SegmentedFile)
@@ -113,6 +113,12 @@ class Engine:
         self.level_ms = np.array(config.delay_levels_ms(), np.int64)
         self.content_bytes_max = content_bytes_max(config.commitlog_segment_bytes)
         self.message_bytes_max = message_bytes_max(config.commitlog_segment_bytes)
+        sizes = (
+            config.commitlog_segment_bytes,
+            config.consumequeue_segment_bytes,
+            config.timerlog_segment_bytes,
+        )
+        self.maps = MapShare(max(maps_allowed(max(sizes)), _MAPS_MIN))
         self.commitlog = self._log(SegmentedFile, "commitlog", config.commitlog_segment_bytes)
         self.commitlog.gaps_are_zeros, self.commitlog.reach_bytes = True, STAGE_BYTES
         log = self.commitlog
@@ -124,7 +130,7 @@ class Engine:
             disk,
             path / "consumequeue",
             config.consumequeue_segment_bytes,
-            open_count_max=self._mapped_max(config.consumequeue_segment_bytes),
+            self.maps,
             is_gone=queues_gone,
         )
         self.counters = CounterFile(disk, path / "config" / "topiccounts", self.queues)
@@ -139,14 +145,11 @@ class Engine:
         self.levels = new_level_table(self.level_ms, config.level_batch_count)
         self.adopt_levels()
         self._level_files: dict[int, MappedFile] = {}  # what `levels` points into
-        self.locks, self.append_lock = ServiceLocks(), SpinLock()
         self._events = [EventFile() for _ in SERVICE_NAMES]
         self.eventfds = [each.fileno() for each in self._events]
         self.cancelled = CancelledTimers()  # under fire once services run
         self.world: World = new_world(
             self._new_settings(),
-            self.locks,
-            self.append_lock.words,
             self.commitlog.shared_table,
             self.queues.table,
             self.queues.files[0].shared_table,
@@ -177,13 +180,7 @@ class Engine:
         self.recovered_until_level = np.full(fmt.LEVEL_COUNT_MAX, -1, np.int64)
 
     def _log(self, kind: type[Log], name: str, segment_bytes: int, is_gone: bool = False) -> Log:
-        count, folder = self._mapped_max(segment_bytes), self.path / name
-        return kind(self.disk, folder, segment_bytes, open_count_max=count, is_gone=is_gone)
-
-    def _mapped_max(self, segment_bytes: int) -> int:
-        """Return how many segments of one kind stay mapped."""
-        allowed = maps_allowed(segment_bytes)
-        return max(min(self.config.open_segments_max, allowed), _OPEN_SEGMENTS_MIN)
+        return kind(self.disk, self.path / name, segment_bytes, self.maps, is_gone=is_gone)
 
     def adopt_levels(self) -> None:
         """Give the delay levels that are known their queues; the first put makes the others."""
@@ -243,27 +240,13 @@ class Engine:
     ) -> None:
         """Set the cursors and the floor, with nothing claimed. Before any step has run."""
         world = self.world
-        self.move_to(passed_slot, passed_slot)
         with acting_as(ALONE):
+            world.dequeue_get.first_max = FIRST_COUNT
+            move_cursors(world, passed_slot, passed_slot)
             world.dequeue_put.frontier_ms = max(frontier_ms, passed_slot * self.precision_ms - 1)
             world.enqueue_get.fetched_index = world.enqueue_put.linked_index = queue_index
             world.cleaning.floor = floor
             world.cleaning.timerlog_start = self.timerlog.start
-
-    def move_to(self, passed_slot: int, claimed_slot: int) -> None:
-        """Set the read cursor, also as checkpointed, and the claim cursor. While no step runs.
-
-        Nothing waits between them. Also how much of what is owed goes before all else.
-        """
-        world = self.world
-        with acting_as(ALONE):
-            world.dequeue_put.passed_slot = passed_slot
-            world.flush.checkpointed_slot = passed_slot
-            get = world.dequeue_get
-            get.claimed_slot = get.owed_slot = get.walked_slot = claimed_slot
-            get.emptied_ms[:] = passed_slot * self.precision_ms
-            get.first_count = get.first_max = FIRST_COUNT
-            begin_slots(self.near, passed_slot, claimed_slot)
 
     def use_done(self, done: Words, count: int) -> None:
         """Make kernels pass by the sources in this map; before services run."""
@@ -299,20 +282,19 @@ class Engine:
 
     # --- unmapping
 
-    def trim(self, file: SegmentedFile) -> None:
-        """Drop maps over the limit. Not while holding a lock of the services."""
-        file.trim()
-        self.let_go(file)
+    def let_go(self) -> None:
+        """Keep to the share of maps; unmap what was dropped, once no step may look into it.
 
-    def let_go(self, file: SegmentedFile) -> None:
-        """Unmap what was dropped of a log, once no step is under way that may look into it.
-
-        If a signal ends it, all of that stays mapped until the next call.
+        Not while holding a lock of the services. If a signal ends it, all of that stays mapped
+        until the next call.
         """
-        ended = file.seal()
-        if ended:
+        self.maps.keep()
+        logs = self.commitlog, self.timerlog, self.queues.files[TIMER_ROW]
+        ended = [log.seal() for log in logs]
+        if any(ended):
             self.wait_for_steps()
-            file.release(ended)
+            for log, epochs in zip(logs, ended, strict=True):
+                log.release(epochs)
 
     def wait_for_steps(self) -> None:
         """Return once every step of a service has ended that was under way."""

@@ -149,13 +149,11 @@ def map_segments(log: SegmentedFile, numbers: Iterable[int]) -> list[int]:
     """Map those of these segments that are there, if no other map has to go; return the others."""
     with log.reading() as table:
         unmapped = [each for each in numbers if table.number[each % TABLE_LENGTH] != each]
-        room = log.open_count_max - int(np.count_nonzero(table.number >= 0)) if unmapped else 0
     left = list[int]()
     for number in unmapped:
-        if room <= 0 or number not in log.numbers:
+        if log.maps.is_used_up or number not in log.numbers:
             left.append(number)
             continue
-        room -= 1
         try:
             log.existing(number)
         except (TimerStoreError, OSError):  # who needs it says so

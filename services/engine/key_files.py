@@ -32,7 +32,7 @@ from timerstore.errors import (
 )
 from timerstore.jit.arraytypes import read_only
 from timerstore.jit.lent import lend
-from timerstore.jit.locks import KernelLock
+from timerstore.jit.locks import TurnLock
 from timerstore.jit.system import set_thread_name
 from timerstore.services.world.background import BackgroundThread, Flag
 from timerstore.services.world.clock import Clock
@@ -98,7 +98,7 @@ class KeyFiles:
         self._is_wanted = is_used and disk.writes
         self.is_used = False
         """Whether it is open."""
-        self.lock = KernelLock()
+        self.lock = TurnLock()
         self.index = new_key_index()
         self._files: list[_File] = []
         self._thread: BackgroundThread | None = None

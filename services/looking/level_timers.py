@@ -133,7 +133,6 @@ def still_wait(engine: Engine, sources: Words) -> Flags:
             done = _still_wait(table, engine.levels, sources[kept], found, done)
         if done == len(kept):
             break
-        log.trim()
         log.existing(int(sources[kept[done]]) // log.segment_bytes)
     waits[kept] = found
     return waits

@@ -53,11 +53,10 @@ def all_units(
 def live_units(engine: Engine) -> Iterator[Units]:
     """Yield the units from the read cursor on that are not superseded; overwritten by the next.
 
-    No service runs: they are read through the engine's own maps, few at a time.
+    No service runs: they are read through the engine's own maps.
     """
     log, floor = engine.timerlog, read_floor(engine.world)
     for units in _units(engine, PinnedLog(log), log.start, log.end, engine.read_slot):
-        log.trim()
         kept = ~floor.superseded(units)
         if kept.any():
             yield units if kept.all() else units[kept]

@@ -74,8 +74,7 @@ def _enter_topic(engine: Engine, message: int) -> bool:
 
 
 def map_alone(engine: Engine, message: int) -> bool:
-    """Map a message's segment while no service runs, so that few are mapped at a time."""
-    engine.commitlog.trim()
+    """Map a message's segment while no service runs."""
     engine.commitlog.readable(message // engine.commitlog.segment_bytes)
     return True
 

@@ -6,8 +6,14 @@ waits for a checkpoint. For a wheel of 64 slots, ten days of seconds are 13,500 
 
 from __future__ import annotations
 
-from timerstore.jit.acting import ALONE, acting_as
+from timerstore.jit.acting import ALONE, act_as
+from timerstore.jit.kernel import inlined, kernel_ahead
+from timerstore.jit.locks import lock_acquire, lock_release
+from timerstore.jit.record import publish
 from timerstore.services.engine.engine import Engine
+from timerstore.services.world.claims import move_cursors
+from timerstore.services.world.rings import waiting_count
+from timerstore.services.world.world import World
 from timerstore.wheel.near import NONE
 from timerstore.wheel.timerwheel import is_used_from
 
@@ -23,33 +29,44 @@ def leap(engine: Engine, now_ms: int) -> bool:
     overwritten, and an empty wheel has none. If the process ends before that checkpoint, all that
     was linked since is linked again, from the durable queue cursor on.
     """
-    slot = now_ms // engine.precision_ms
-    with engine.locks.guard():
-        if slot < engine.read_slot + engine.config.wheel_slot_count or _waits(engine):
-            return False
-        with acting_as(ALONE):
-            engine.world.dequeue_put.flush_wanted = 0  # it waits for no checkpoint any more
+    return _leap(engine.world, now_ms // engine.precision_ms)
+
+
+@kernel_ahead
+def _leap(world: World, slot: int) -> bool:
+    lock_acquire(world.fire_lock)
+    lock_acquire(world.near_lock)
+    lock_acquire(world.wheel_lock)
+    far = world.dequeue_put.passed_slot + world.settings.slot_count
+    leaps = slot >= far and not _waits(world)
+    if leaps:
+        before = act_as(ALONE)
+        publish(world.dequeue_put, "flush_wanted", 0)  # it waits for no checkpoint any more
         # Its slot is claimed: a cancel looks for what is overdue among what was claimed.
-        engine.move_to(slot, slot + 1)
-    return True
+        move_cursors(world, slot, slot + 1)
+        act_as(before)
+    lock_release(world.wheel_lock)
+    lock_release(world.near_lock)
+    lock_release(world.fire_lock)
+    return leaps
 
 
-def _waits(engine: Engine) -> bool:
+@inlined
+def _waits(world: World) -> bool:
     """Tell whether anything waits: a timer, an entry of a queue between services, a unit."""
-    world = engine.world
-    get, count = world.dequeue_get, engine.queues.table.count
-    if get.walked_slot < get.claimed_slot:
+    get, near, pending = world.dequeue_get, world.near, world.queues.pending
+    if get.walked_slot < get.claimed_slot or near.count > 0:
         return True
-    if engine.queues.table.pending.reshape(2, -1)[:, :count].any():
-        return True
-    if world.enqueue_put.linked_index != engine.queues.next_index(0):
-        return True
-    for ring in (world.enqueue_ring, world.late_ring, world.dequeue_ring):
-        if ring.ends.head != ring.ends.tail:
+    for row in range(world.queues.count):
+        if pending[row] != 0 or pending[len(pending) // 2 + row] != 0:
             return True
-    near = engine.near
-    if near.count or (near.deletes != NONE).any():
+    if world.enqueue_put.linked_index != world.queues.next_index[0]:
         return True
-    if (near.chain + near.late != near.settled).any():
+    if waiting_count(world.enqueue_ring.ends) + waiting_count(world.late_ring.ends) > 0:
         return True
-    return bool(is_used_from(world.wheel, engine.read_slot))
+    if waiting_count(world.dequeue_ring.ends) > 0:
+        return True
+    for i in range(len(near.settled)):
+        if near.chain[i] + near.late[i] != near.settled[i] or near.deletes[i] != NONE:
+            return True
+    return is_used_from(world.wheel, world.dequeue_put.passed_slot)

@@ -28,25 +28,21 @@ def provide(engine: Engine, service: int) -> int:
 
 
 def _provide(engine: Engine, service: int, need: int, offset: int) -> None:
+    engine.let_go()
     if need == needs.COMMITLOG_SEGMENT:
-        engine.trim(engine.commitlog)
         engine.commitlog.make_room(offset + 1)
         engine.prepare_commitlog()
     elif need == needs.QUEUE_SEGMENT:
         engine.queues.prepare(offset, index=engine.queues.next_index(offset))
     elif need == needs.TIMERLOG_SEGMENT:
-        engine.trim(engine.timerlog)
         number = offset // engine.timerlog.segment_bytes
         if offset >= engine.timerlog.end:
             engine.timerlog.make_unit_room()
         else:
             _map_units(engine, number, offset)
     elif need == needs.COMMITLOG_READ:
-        engine.trim(engine.commitlog)
         engine.commitlog.readable(offset // engine.commitlog.segment_bytes)
     elif need == needs.TIMER_QUEUE_READ:
-        engine.queues.trim_timer_queue()
-        engine.let_go(engine.queues.files[0])
         file = engine.queues.files[0]
         file.existing(offset // file.segment_bytes)
     elif need == needs.LEVEL_READ:

@@ -24,17 +24,37 @@ from __future__ import annotations
 
 from typing import Final
 
-from timerstore.jit.kernel import inlined
-from timerstore.jit.record import observe
+from timerstore.jit.kernel import inlined, kernel_ahead
+from timerstore.jit.record import observe, publish
 from timerstore.services.world.rings import waiting_count
 from timerstore.services.world.world import World
-from timerstore.wheel.near import OWED, SPAN
+from timerstore.timelog.bytes.unit import NO_UNIT
+from timerstore.wheel.near import OWED, SPAN, near_begin_slot
 from timerstore.wheel.timerwheel import next_used_slot
 
 FIRST_COUNT: Final = 16_384
 """Units that are owed, walked or handed on, that go before all else: some 20 ms."""
 LEAD: Final = 1
 """Slots that are claimed ahead of the clock's."""
+
+
+@kernel_ahead
+def move_cursors(world: World, passed_slot: int, claimed_slot: int) -> None:
+    """Set the read cursor, also as checkpointed, and the claim cursor. While no step runs.
+
+    Nothing waits between them. Also how much of what is owed goes before all else.
+    """
+    publish(world.dequeue_put, "passed_slot", passed_slot)
+    publish(world.flush, "checkpointed_slot", passed_slot)
+    get = world.dequeue_get
+    publish(get, "claimed_slot", claimed_slot)
+    publish(get, "owed_slot", claimed_slot)
+    publish(get, "walked_slot", claimed_slot)
+    for ring in range(2):
+        get.emptied_ms[ring] = passed_slot * world.settings.precision_ms
+    get.first_count = get.first_max
+    for slot in range(passed_slot, claimed_slot):
+        near_begin_slot(world.near, slot, NO_UNIT, 0)
 
 
 @inlined

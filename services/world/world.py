@@ -21,7 +21,7 @@ import numpy as np
 from timerstore.jit.acting import CALLER
 from timerstore.jit.kernel import inlined
 from timerstore.jit.lent import new_lent
-from timerstore.jit.locks import ServiceLocks
+from timerstore.jit.locks import new_lock
 from timerstore.jit.record import Words, own, record
 from timerstore.services.world.level_arrays import LevelTable
 from timerstore.services.world.rings import (
@@ -154,8 +154,6 @@ def service_of(world: World, service: int) -> ServiceThread:
 
 def new_world(
     settings: Settings,
-    locks: ServiceLocks,
-    append_lock: Words,
     commitlog: SegmentTable,
     queues: QueueTable,
     timer_queue: SegmentTable,
@@ -193,10 +191,10 @@ def new_world(
         ),
         prefetch=own(new_prefetch(), PREFETCH),
         callers=own(Callers(), CALLER),
-        fire_lock=locks.fire.words,
-        near_lock=locks.near.words,
-        wheel_lock=locks.wheel.words,
-        append_lock=append_lock,
+        fire_lock=new_lock(),
+        near_lock=new_lock(),
+        wheel_lock=new_lock(),
+        append_lock=new_lock(),
         commitlog=commitlog,
         queues=queues,
         timer_queue=timer_queue,

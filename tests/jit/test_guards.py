@@ -14,7 +14,7 @@ import pytest
 from tests.interrupting import Interrupt, alarms, interrupted
 from timerstore.jit.guards import Guarded, Lock, RLock
 from timerstore.jit.kernel import INTERPRETED
-from timerstore.jit.locks import Gate, KernelLock, ServiceLocks
+from timerstore.jit.locks import Gate, TurnLock
 from timerstore.services.durable.group_commit import GroupCommit
 
 Held = Callable[[], bool]
@@ -35,19 +35,14 @@ def again() -> tuple[Guarded, Held]:
     return made, made.is_mine
 
 
-def kernel_lock() -> tuple[Guarded, Held]:
-    made = KernelLock()
+def turn_lock() -> tuple[Guarded, Held]:
+    made = TurnLock()
     return made, lambda: bool(made.words[0] != made.words[8])
 
 
-def kernel_lock_if_free() -> tuple[Guarded, Held]:
-    made = KernelLock()
+def turn_lock_if_free() -> tuple[Guarded, Held]:
+    made = TurnLock()
     return made.if_free, lambda: bool(made.words[0] != made.words[8])
-
-
-def service_locks() -> tuple[Guarded, Held]:
-    made = ServiceLocks()
-    return made, lambda: bool((made.words[0::16] != made.words[8::16]).any())
 
 
 def gate() -> tuple[Guarded, Held]:
@@ -66,7 +61,7 @@ def alone() -> tuple[Guarded, Held]:
 
 
 OF_PYTHON = [lock, lock_if_free, again]
-OF_KERNELS = [kernel_lock, kernel_lock_if_free, service_locks, gate, leading, alone]
+OF_KERNELS = [turn_lock, turn_lock_if_free, gate, leading, alone]
 ALL = [*OF_PYTHON, *OF_KERNELS]
 
 
@@ -117,7 +112,7 @@ def test_a_block_within_a_block_gives_back_its_own(make: Callable[[], Guarded]) 
     assert not held()
 
 
-@pytest.mark.parametrize("make", [lock_if_free, kernel_lock_if_free, leading])
+@pytest.mark.parametrize("make", [lock_if_free, turn_lock_if_free, leading])
 def test_what_is_not_free_is_not_given_back(make: Callable[[], tuple[Guarded, Held]]) -> None:
     guarded, held = make()
     with guarded.guard():

@@ -12,8 +12,7 @@ from timerstore.jit.kernel import kernel
 from timerstore.jit.locks import (
     LOCK_WORDS,
     Gate,
-    KernelLock,
-    SpinLock,
+    TurnLock,
     lock_acquire,
     lock_release,
 )
@@ -28,7 +27,7 @@ def _count_up(lock: Any, words: Any, count: int) -> None:
 
 
 def test_a_lock_lets_one_in_at_a_time() -> None:
-    lock, words = KernelLock(), np.zeros(1, np.int64)
+    lock, words = TurnLock(), np.zeros(1, np.int64)
     assert len(lock.words) == LOCK_WORDS
     _count_up(lock.words, words, 1)
 
@@ -49,7 +48,7 @@ def test_a_lock_lets_one_in_at_a_time() -> None:
 
 
 def test_a_lock_is_let_go_when_its_block_fails() -> None:
-    lock = KernelLock()
+    lock = TurnLock()
     with pytest.raises(ZeroDivisionError), lock.guard():
         raise ZeroDivisionError
     with lock.guard():
@@ -57,7 +56,7 @@ def test_a_lock_is_let_go_when_its_block_fails() -> None:
 
 
 def test_first_come_first_served() -> None:
-    lock, order = KernelLock(), list[int]()
+    lock, order = TurnLock(), list[int]()
 
     def take(i: int) -> None:
         with lock.guard():
@@ -75,7 +74,7 @@ def test_first_come_first_served() -> None:
 
 
 def test_a_lock_that_is_taken_if_it_is_free() -> None:
-    lock, inside, leave = KernelLock(), threading.Event(), threading.Event()
+    lock, inside, leave = TurnLock(), threading.Event(), threading.Event()
 
     def hold() -> None:
         with lock.if_free.guard() as taken:
@@ -100,12 +99,6 @@ def test_a_lock_that_is_taken_if_it_is_free() -> None:
                 assert not first and not second
             assert lock.is_mine()
         assert not lock.is_mine() and lock.words[0] == lock.words[8]
-
-
-def test_what_is_waited_for_with_the_gil_cannot_be_taken_without() -> None:
-    lock = SpinLock()
-    assert not hasattr(lock, "__enter__")
-    assert len(lock.words) == LOCK_WORDS
 
 
 def test_a_gate_knows_who_is_inside() -> None:

@@ -25,8 +25,7 @@ SOURCE = '''
 from typing import NamedTuple
 
 from timerstore.jit.crc import crc32
-from timerstore.jit.entrypoint import entry_ahead, entry_point
-from timerstore.jit.kernel import INTERPRETED, kernel_ahead, kernel_later
+from timerstore.jit.kernel import INTERPRETED, kernel_ahead, kernel_ahead_with_gil, kernel_later
 from timerstore.jit.record import Bytes, Flags, ReadBytes, Rows, Words, record
 
 
@@ -66,11 +65,9 @@ def fill(data: Bytes, value: int) -> None:
     data[:] = value
 
 
+@kernel_ahead_with_gil
 def add(a: int, b: int) -> int:
     return a + b
-
-
-entry_ahead(add, keeps_gil=True)
 '''
 
 USE = """
@@ -91,7 +88,7 @@ for start, count in ((0, 0), (1, 15), (3, 16), (5, 64), (7, 900)):
     assert packs.crc_of(data, start, count) == wanted
 assert [packs.is_odd(x) for x in (-1, 0, 3)] == [True, False, True]
 assert packs.fill(data[10:20], 9) is None and data[9:21].tolist() == [9, *[9] * 10, 20]
-assert packs.entry_point(packs.add, keeps_gil=True)(-1, 1 << 40) == (1 << 40) - 1
+assert packs.add(-1, 1 << 40) == (1 << 40) - 1
 assert "numba" not in sys.modules and "llvmlite" not in sys.modules
 # What fits no type is refused: columns, arguments by name, other numbers, a sealed array.
 sealed = read_only(np.zeros(4, np.uint8))
@@ -123,7 +120,7 @@ import json, sys
 from pathlib import Path
 from timerstore.jit import packaged, packing, packs
 from timerstore.jit.kernel import AHEAD, LATER
-few = [each.kernel for each in [*AHEAD, *LATER] if each.function.__module__ == packs.__name__]
+few = [each for each in [*AHEAD, *LATER] if each.py_func.__module__ == packs.__name__]
 packing.all_kernels = lambda: few
 packing.pack_level(LEVEL, FOLDER)
 """

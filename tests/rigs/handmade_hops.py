@@ -38,7 +38,7 @@ def hop(store: TimerStore, id: str) -> dict[str, Any]:
     # The hops cursor, as if the slot that it hops from were claimed already.
     engine.hopped_from = min(engine.hopped_from, engine.timerlog.end)
     engine.hopped_until = max(engine.hopped_until, last["slot"] + 1)
-    with engine.locks.guard(), acting_as(ENQUEUE_PUT):
+    with acting_as(ENQUEUE_PUT):
         _link(engine.world, last["due_ms"], ms, magic, *of_message)
     store.flush()
     return _rows(store, "units")[-1]

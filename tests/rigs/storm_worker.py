@@ -30,16 +30,19 @@ from types import FrameType
 from typing import Any
 
 import numba
+import pytest
 
 from tests.interrupting import alarms
 from tests.loop_disk import fill
 from tests.rigs.storm_calls import Calls
 from tests.rigs.storm_ledger import LEVELS, TOPIC, Ledger, judge
+from tests.small_store import few_maps
 from timerstore import Config, Consumer, StoreClosedError, StoreFullError, TimerStore, Tuning
 from timerstore.services.damage import scrub
 from timerstore.warmup import compile_kernels
 
-SEGMENTS_MAPPED = (2, 4, 8, 64)
+MAPS = (0, 24, 192)
+"""Segments that stay mapped; 0: as few as a store can do with."""
 _ALONE = ("backup", "clean")  # by one thread each
 _READING = ("consume", "pull", "levels", "list", "list_slowly")  # by more threads than the others
 _NOT_INTERRUPTED = ("backup",)
@@ -83,7 +86,7 @@ class Heard(logging.Handler):
             self.ledger.failures.append(f"log: {text} {record.exc_info or ''}")
 
 
-def config(rng: random.Random, open_segments_max: int) -> Config:
+def config(rng: random.Random) -> Config:
     """Return settings under which every limit is met all the time."""
     return Config(
         durability=rng.choice(["process", "process", "group"]),
@@ -99,7 +102,6 @@ def config(rng: random.Random, open_segments_max: int) -> Config:
             cleaning_factor=1,
             cleaning_slack_bytes=0,
             near_count_max=1 << 18,
-            open_segments_max=open_segments_max or rng.choice(SEGMENTS_MAPPED),
             admission_count_max=rng.choice([1, 20, 1_000]),
             level_batch_count=rng.choice([1, 1_024]),
         ),
@@ -111,7 +113,6 @@ def storm(
     seconds: float,
     thread_count: int,
     seed: int,
-    open_segments_max: int,
     *,
     signals: bool = True,
     only: Collection[str] = (),
@@ -133,13 +134,13 @@ def storm(
     names = [each for each in play.calls if signals or each not in _SLOW_INTERPRETED]
     names, rounds_s = (list(only), [8.0]) if only else (names, [0.2, 1.0, 4.0])
     clean = True
-    with TimerStore(folder, config=config(rng, open_segments_max)) as play.store:
+    with TimerStore(folder, config=config(rng)) as play.store:
         ledger.reopened(play.store)
         play.begin(rng)
     filling = filled_again_and_again(folder.parent, rng.random(), ledger, begun=fills)
     with alarms(Alarm, is_in_reach), filling:
         while time.monotonic() < until and not ledger.failures:
-            play.store = store = opened(folder, config(rng, open_segments_max), play)
+            play.store = store = opened(folder, config(rng), play)
             ledger.reopened(store, clean=clean)
             watch_scrub(store, ledger)
             ledger.counts["opened"] += 1
@@ -287,7 +288,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--threads", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--open-segments", type=int, default=0, help="mapped; 0: any number")
+    parser.add_argument("--maps", type=int, default=24, help="segments that stay mapped")
     parser.add_argument("--only", default="", help="kinds of calls, with commas; else all")
     parser.add_argument("--fills", action="store_true", help="the disk of the folder above")
     parser.add_argument("--ring", type=int, help="places of a service's queue; interpreted alone")
@@ -302,6 +303,7 @@ def main() -> int:
     scrub.STEP_BYTES, scrub.BYTES_PER_S = 32 << 20, 1 << 40  # type: ignore[misc]
     if options.ring:
         use_small_rings(options.ring)
+    few_maps(pytest.MonkeyPatch(), options.maps)
     if options.switch_interval:
         sys.setswitchinterval(options.switch_interval)
     if not numba.config.DISABLE_JIT:
@@ -312,7 +314,6 @@ def main() -> int:
         options.seconds,
         options.threads,
         options.seed,
-        options.open_segments,
         signals=not numba.config.DISABLE_JIT,
         only=options.only.split(",") if options.only else (),
         fills=options.fills,

@@ -214,7 +214,10 @@ class Alone:
 
     def begin_slots(self, start: int, stop: int) -> None:
         """Let slots be claimed that hold nothing."""
-        near.begin_slots(self.engine.near, start, stop)
+        near = self.engine.near
+        places = np.arange(start, stop) % len(near.waiting)
+        near.first_copy[places] = near.first_hop[places] = 1 << 62
+        near.owed[places] = NO_UNIT
 
     def emptied(self) -> list[int]:
         """For each ring the millisecond before which its buckets are empty."""

@@ -44,7 +44,7 @@ def counters(alone: Alone, row: int) -> Words:
 def write(alone: Alone, *, durably: bool = False, file: CounterFile | None = None) -> None:
     engine = alone.engine
     file = file or engine.counters
-    table, lock = engine.commitlog.shared_table, engine.append_lock.words
+    table, lock = engine.commitlog.shared_table, engine.world.append_lock
     ends = engine.queues.table.next_index
     file.write(table, lock, ends, engine.commitlog.end, durably=durably)
 

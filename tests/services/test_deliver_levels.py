@@ -438,7 +438,7 @@ def test_levels_that_were_configured_otherwise(tmp_path: Path, end: str) -> None
     store.put(b"slow", delay_level=4)
     store.put(b"one", delay_level=3)
     store.close() if end == "close" else store.abandon()
-    config = replace(SMALL, delay_levels="1s 1s 1s 1s", open_segments_max=1)
+    config = replace(SMALL, delay_levels="1s 1s 1s 1s")
     store = open_store(tmp_path, clock, config=config)
     store.put(b"new", delay_level=1)
     clock.advance(59 * SECOND)

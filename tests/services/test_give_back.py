@@ -9,12 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.services.alone import CONFIG, DEQUEUE_PUT, Alone
+from timerstore.jit.kernel import kernel
+from timerstore.jit.locks import lock_if_free, lock_release
+from timerstore.jit.record import Words
 from timerstore.services.durable.give_back import give_back
 from timerstore.wheel.near import PAGE_PLACES
 
 PLACES = 4 * PAGE_PLACES
 BASE_SLOT = 1_000 * PLACES
 TUNING = replace(CONFIG.tuning, wheel_slot_count=2 * PLACES)
+
+
+@kernel
+def _take(lock: Words) -> bool:
+    return lock_if_free(lock)
+
+
+@kernel
+def _give(lock: Words) -> None:
+    lock_release(lock)
 
 
 @contextmanager
@@ -74,13 +87,14 @@ def test_a_clock_that_leaps_within_the_call() -> None:
     """The claim cursor moves while it waits for wheel: what it has reached is in use."""
     start, stop = BASE_SLOT, BASE_SLOT + 2 * PAGE_PLACES
     with marked(stop, stop + 2) as alone:
-        world, wheel = alone.engine.world, alone.engine.locks.wheel
+        world = alone.engine.world
         caller = Thread(target=give_back, args=(world, start, stop))
-        with wheel.guard():
-            caller.start()
-            caller.join(0.05)
-            leapt = BASE_SLOT + PLACES + 7
-            alone.set_cursors(read=leapt, claimed=leapt + 1)
+        assert _take(world.wheel_lock)
+        caller.start()
+        caller.join(0.05)
+        leapt = BASE_SLOT + PLACES + 7
+        alone.set_cursors(read=leapt, claimed=leapt + 1)
+        _give(world.wheel_lock)
         caller.join()
         assert given_places(alone) == set(range(PAGE_PLACES, 2 * PAGE_PLACES))
 

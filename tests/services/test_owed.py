@@ -193,7 +193,7 @@ def test_a_fresh_timer_does_not_wait_for_what_was_left_while_the_store_ran(
         log = after.engine.commitlog
         first = int(str(cold[0])[12:24], 16) // log.segment_bytes
         for number in range(first, log.end // log.segment_bytes - 1):
-            log.drop(number)
+            log.retire(number)
         after.tick(3 * SLOT_MS + 20)
         for _ in range(3):
             after.step(DEQUEUE_GET)

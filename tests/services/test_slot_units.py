@@ -16,7 +16,7 @@ from timerstore.errors import CorruptStoreError
 from timerstore.services.looking.slot_units import slot_units
 
 START_MS = 1_700_000_000_000
-TINY = dataclasses.replace(SMALL, timerlog_segment_bytes=520, open_segments_max=2)
+TINY = dataclasses.replace(SMALL, timerlog_segment_bytes=520)
 
 
 def segments(folder: Path) -> dict[int, bytes]:
@@ -25,7 +25,9 @@ def segments(folder: Path) -> dict[int, bytes]:
 
 def walked(store: timerstore.TimerStore, slot: int, chunk_rows: int, start: int = -1) -> list[int]:
     """Offsets, newest first, after all segments have been unmapped that may be."""
-    store.core.engine.timerlog.trim()
+    log = store.core.engine.timerlog
+    for number in log.numbers:
+        log.retire(number)
     chunks = slot_units(store.core.engine, slot, start, chunk_rows)
     parts = [each.offset.tolist() for each in chunks]
     assert all(0 < len(part) <= chunk_rows for part in parts)

@@ -19,7 +19,7 @@ from timerstore.timelog.files.segments import SegmentedFile
 def test_a_nearly_full_disk_is_used_up(tmp_path: Path, ticks: bool) -> None:
     """Where there is no room for what is asked for ahead, less is: up to the last page."""
     disk = MeteredDisk(room_bytes=300_000)
-    log = SegmentedFile(disk, tmp_path / "log", 1 << 20, open_count_max=9)
+    log = SegmentedFile(disk, tmp_path / "log", 1 << 20)
     log._ahead_bytes = 1 << 20  # as after a burst
 
     def put_until_full() -> None:
@@ -59,7 +59,7 @@ def test_what_is_written_next_is_read_ahead(writes: list[int]) -> None:
     """
     with tempfile.TemporaryDirectory() as folder:
         disk = Reading()
-        log = SegmentedFile(disk, Path(folder) / "log", SEGMENT_BYTES, open_count_max=9)
+        log = SegmentedFile(disk, Path(folder) / "log", SEGMENT_BYTES)
         seen = 0
         for count in writes:
             log.prepare_next()

@@ -13,7 +13,6 @@ from tests.buffers import as_array
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, NotAStoreError
 from timerstore.jit.kernel import kernel
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.writing import consumequeue
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, new_queue_table
 from timerstore.timelog.writing.consumequeue import ConsumeQueues, enter_queue, find_row
 
@@ -26,7 +25,7 @@ def _find(queues: Any, buf: Any, at: int, count: int, queue_id: int) -> int:
 
 
 def opened(folder: Path, segment_bytes: int = 60) -> ConsumeQueues:
-    return ConsumeQueues(Disk(), folder, segment_bytes, open_count_max=4)
+    return ConsumeQueues(Disk(), folder, segment_bytes)
 
 
 def segments_of(folder: Path) -> dict[int, bytes]:
@@ -167,18 +166,18 @@ def test_reading_crosses_segments(tmp_path: Path) -> None:
     with pytest.raises(CorruptStoreError, match="missing"):
         queues.read(row, 8, 2)
     queues.set_end(row, 9)
-    queues.trim_timer_queue()
     assert queues.read(row, 0, 9).tolist() == [(i, i + 1, -i) for i in range(9)]
 
 
-def test_maps_are_bounded_over_all_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumequeue, "READ_MAPS_MAX", 3)
+def test_maps_are_bounded_over_all_queues(tmp_path: Path) -> None:
     queues = opened(tmp_path / "consumequeue")
+    queues.maps.count_max = 3
     rows = [queues.row(b"t%d" % i) for i in range(4)]
     for row in rows:
         for index in range(0, 12, 3):  # as the appender goes on from segment to segment
             queues.prepare(row)
             queues.table.next_index[row] = index + 3
+            queues.maps.keep()
 
     def mapped(row: int) -> set[int]:
         return {number for number in range(4) if number in queues.files[row]._mapped}
@@ -190,6 +189,7 @@ def test_maps_are_bounded_over_all_queues(tmp_path: Path, monkeypatch: pytest.Mo
         for row in rows:
             for index in range(12):
                 assert queues.read(row, index, 1).tolist() == [(0, 0, 0)]
+                queues.maps.keep()
             assert len(queues.existing(row, 0).view) == 60
             assert 3 in mapped(row)
         assert sum(len(mapped(row)) for row in rows) <= 2 * len(rows) + 3

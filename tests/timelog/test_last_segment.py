@@ -12,7 +12,7 @@ from tests.small_store import SMALL
 from tests.timelog.test_segments import SIZE, filled
 from timerstore import TimerStore
 from timerstore.jit.lent import is_lent
-from timerstore.jit.locks import SpinLock
+from timerstore.jit.locks import new_lock
 from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.sharing import FolderShare
@@ -40,7 +40,7 @@ def test_a_segment_that_is_made_while_the_last_one_goes_stays(tmp_path: Path) ->
     disk = _MadeMeanwhile()
     log = disk.log = filled(tmp_path, disk)
     log.end, number = 2 * SIZE + 10, log.numbers[-1]
-    assert log.drop_last(0, SpinLock().words, 0)
+    assert log.drop_last(0, new_lock(), 0)
     assert disk.maker is not None
     disk.maker.join(60)
     assert log.numbers[-1] == number
@@ -50,7 +50,7 @@ def test_a_segment_that_is_made_while_the_last_one_goes_stays(tmp_path: Path) ->
 
 
 def test_the_last_segment_stays_while_somebody_reads(tmp_path: Path) -> None:
-    log, lock = filled(tmp_path), SpinLock().words
+    log, lock = filled(tmp_path), new_lock()
     log.end, share = 2 * SIZE + 10, FolderShare(log.folder)
     assert not log.drop_last(0, lock, 0)
     assert log.numbers == [0, 1, 2, 3, 4]
@@ -65,7 +65,7 @@ def test_a_reader_sees_what_is_written_where_a_segment_was_ahead(
 ) -> None:
     """While it waits for the checkpoint, the last segment is not wanted, then is made again."""
     with TimerStore(tmp_path / "s", config=SMALL) as store:
-        log, lock = store.core.engine.commitlog, store.core.engine.append_lock.words
+        log, lock = store.core.engine.commitlog, store.core.engine.world.append_lock
         last = log.end // log.segment_bytes + 2
         for number in (last - 1, last):
             log.ensure(number)
@@ -119,7 +119,7 @@ def test_a_segment_that_was_removed_is_not_made_again(
     make: Callable[[SegmentedFile], None], tmp_path: Path
 ) -> None:
     """An append goes on while another thread is about to make what that needs."""
-    log = _MovedOn(QuietDisk(), tmp_path / "log", SIZE, open_count_max=8)
+    log = _MovedOn(QuietDisk(), tmp_path / "log", SIZE)
     for number in range(3):
         log.ensure(number)
     log.end = 2 * SIZE + 600
@@ -132,7 +132,7 @@ def test_a_segment_that_was_removed_is_not_made_again(
 
 
 def test_zeros_that_a_kernel_may_be_looking_at_are_kept(tmp_path: Path) -> None:
-    log = SegmentedFile(Disk(), tmp_path / "log", SIZE, open_count_max=8)
+    log = SegmentedFile(Disk(), tmp_path / "log", SIZE)
     for number in (0, 2):
         log.ensure(number)
     zeros = log.readable(1).view

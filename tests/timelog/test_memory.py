@@ -55,7 +55,7 @@ def test_nothing_is_told(tmp_path: Path) -> None:
     assert available_bytes(tmp_path, tmp_path) == 64 << 20
 
 
-@pytest.mark.parametrize(("told", "count"), [("65530\n", 2_047), ("640\n", 20), ("", 2_047)])
+@pytest.mark.parametrize(("told", "count"), [("65530\n", 8_191), ("640\n", 80), ("", 8_191)])
 def test_maps_are_a_share_of_what_the_system_allows(tmp_path: Path, told: str, count: int) -> None:
     (tmp_path / "sys" / "vm").mkdir(parents=True)
     (tmp_path / "sys" / "vm" / "max_map_count").write_text(told)
@@ -64,4 +64,4 @@ def test_maps_are_a_share_of_what_the_system_allows(tmp_path: Path, told: str, c
 
 def test_maps_are_a_share_of_the_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (4 << 30, 4 << 30))
-    assert maps_allowed(64 << 20) == 8
+    assert maps_allowed(64 << 20) == 16

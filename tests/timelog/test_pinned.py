@@ -28,7 +28,7 @@ def _byte(table: Any, offset: int) -> int:
 @pytest.fixture
 def log(tmp_path: Path) -> SegmentedFile:
     """Five segments, each filled with its number + 1."""
-    log = SegmentedFile(Disk(), tmp_path / "log", SIZE, open_count_max=1)
+    log = SegmentedFile(Disk(), tmp_path / "log", SIZE)
     for number in range(5):
         log.reserve(number * SIZE, (number + 1) * SIZE)
         log.existing(number).view[:] = number + 1
@@ -45,7 +45,8 @@ def test_what_is_pinned_stays_in_the_table(log: SegmentedFile) -> None:
     pinned = PinnedLog(log)
     pinned.pin(np.array([SIZE, 3 * SIZE + 5]))
     assert found(pinned) == [1, 2, 3]
-    log.trim()
+    for number in range(5):
+        log.retire(number)
     log.detach_before(3 * SIZE)
     log.remove_detached()
     log.release(log.seal())
@@ -60,7 +61,7 @@ def test_what_is_pinned_stays_in_the_table(log: SegmentedFile) -> None:
 
 
 def test_what_is_missing_is_told(log: SegmentedFile) -> None:
-    log.trim()
+    log.retire(1)
     log.path(1).unlink()
     log.numbers.remove(1)
     with pytest.raises(CorruptStoreError):

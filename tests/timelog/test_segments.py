@@ -23,10 +23,11 @@ from timerstore.jit import host
 from timerstore.jit.acting import ALONE, acting_as
 from timerstore.jit.intrinsics import get_u8
 from timerstore.jit.kernel import kernel
-from timerstore.jit.locks import SpinLock
+from timerstore.jit.locks import new_lock
 from timerstore.jit.mapping import PAGE_BYTES
 from timerstore.timelog.files.blocks import AHEAD_TICKS, step_bytes
 from timerstore.timelog.files.disk import Disk
+from timerstore.timelog.files.mapshare import MapShare
 from timerstore.timelog.files.names import segment_name
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.segmenttable import (
@@ -62,7 +63,7 @@ def _byte_there(table: Any, offset: int) -> int:
 
 
 def new(folder: Path, count_max: int = 8, disk: Disk | None = None) -> SegmentedFile:
-    return SegmentedFile(disk or Watched(), folder, SIZE, open_count_max=count_max)
+    return SegmentedFile(disk or Watched(), folder, SIZE, MapShare(count_max))
 
 
 def filled(folder: Path, disk: Disk | None = None) -> SegmentedFile:
@@ -134,17 +135,17 @@ def test_segments_far_apart_share_a_place_in_the_table(tmp_path: Path) -> None:
     log.ensure(TABLE_LENGTH + 3).view[:] = 2
     assert _byte(log.shared_table, 3 * SIZE) == -1
     assert _byte(log.shared_table, (TABLE_LENGTH + 3) * SIZE) == 2
-    log.open_count_max, log.end = 1, (TABLE_LENGTH + 3) * SIZE
-    log.trim()  # the one that is dropped must leave the other's place alone
+    log.end = (TABLE_LENGTH + 3) * SIZE
+    log.retire(3)  # the one that is dropped must leave the other's place alone
     assert _byte(log.shared_table, (TABLE_LENGTH + 3) * SIZE) == 2
 
 
 def test_a_log_without_kernels_has_a_short_table(tmp_path: Path) -> None:
-    log = SegmentedFile(Watched(), tmp_path / "q", SIZE, open_count_max=2, for_kernels=False)
+    log = SegmentedFile(Watched(), tmp_path / "q", SIZE, MapShare(2), for_kernels=False)
     for number in range(6):
         log.ensure(number).view[:] = number
         log.end = number * SIZE
-        log.trim()
+        log.maps.keep()
     assert log.shared_table.number.nbytes == 8
     assert log.read(0, 6 * SIZE) == b"".join(bytes([number]) * SIZE for number in range(6))
 
@@ -165,8 +166,8 @@ def test_a_pin_keeps_maps_alive_after_a_drop(log: SegmentedFile) -> None:
     view = log.view(100)
     part = view[10:20]
     del view
-    log.open_count_max = 1
-    log.trim()
+    for number in range(5):
+        log.retire(number)
     gc.collect()
     assert _byte(log.shared_table, 0) == -1
     assert _byte(log.shared_table, 4 * SIZE) == 5  # the one being appended to stays
@@ -208,14 +209,14 @@ def test_readers_keep_what_is_dropped_meanwhile(log: SegmentedFile) -> None:
     assert log.start == SIZE
 
 
-def test_trimming_keeps_the_last_used(log: SegmentedFile) -> None:
-    log.open_count_max = 3
+def test_those_used_last_stay_mapped(log: SegmentedFile) -> None:
     for number in (2, 0):
         log.existing(number)
     disk = log.disk
     assert isinstance(disk, Watched)
     disk.events.clear()
-    log.trim()
+    log.maps.count_max = 2
+    log.maps.keep()
     mapped = [number for number in range(5) if _byte(log.shared_table, number * SIZE) > 0]
     assert mapped == [0, 2, 4]
     # What was written must be durable before its descriptor goes.
@@ -356,8 +357,7 @@ def test_what_is_not_used_again(used: SegmentedFile, tmp_path: Path) -> None:
 
 def test_a_map_that_was_dropped_may_still_be_read(used: SegmentedFile) -> None:
     pinned = used.pin(0, 1)
-    used.open_count_max = 1
-    used.trim()
+    used.retire(0)
     assert _byte(used.shared_table, 0) == -1
     forget(used, SIZE)
     assert used.numbers == [1, 2, 3, 4]
@@ -460,7 +460,7 @@ def test_allocated_ahead(
     folder = tmp_path_factory.mktemp("ahead")
 
     def opened() -> SegmentedFile:
-        return SegmentedFile(Watched(), folder, segment_bytes, open_count_max=99)
+        return SegmentedFile(Watched(), folder, segment_bytes)
 
     log, end, ahead, seen = opened(), 0, step_bytes(segment_bytes), -1
     most_bytes: dict[int, int] = {}
@@ -551,12 +551,12 @@ def _detach(log: SegmentedFile) -> None:
 
 
 ENDED = {
-    "trim": lambda log: log.trim(),
+    "retire": lambda log: log.maps.keep(),
     "make": lambda log: log.ensure(7),
     "map again": lambda log: log.existing(1),
     "remove": _detach,
     "let go": lambda log: log.release(log.seal()),
-    "drop the last": lambda log: log.drop_last(0, SpinLock().words, 0),
+    "drop the last": lambda log: log.drop_last(0, new_lock(), 0),
     "write ahead": lambda log: log.prepare_next(),
 }
 
@@ -567,9 +567,9 @@ def test_a_signal_may_end_each_call_anywhere(act: str, reuse: bool, tmp_path: Pa
     """What was ended is done again; kernels then find each segment, and each file is known."""
     for at in itertools.count():
         log = filled(tmp_path / str(at), QuietDisk())
-        log.open_count_max, log.end = 2, 3 * SIZE + 10
+        log.maps.count_max, log.end = 1, 3 * SIZE + 10
         log.reusable_from, log.ahead_max = 0 if reuse else ALL_ZEROED, 9
-        log.drop(1)
+        log.retire(1)
         with contextlib.suppress(Interrupt), interrupted(at, "segments.py", "epochs.py") as count:
             ENDED[act](log)
         ENDED[act](log)

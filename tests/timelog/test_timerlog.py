@@ -25,7 +25,7 @@ def test_what_is_appended_is_read(slots: list[int], segment_bytes: int) -> None:
     """Also by who opens the files later; blanks are as the twin writes them."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "timerlog"
-        log = TimerLog(Disk(), path, segment_bytes, open_count_max=8)
+        log = TimerLog(Disk(), path, segment_bytes)
         by_slot: dict[int, list[int]] = {}
         blanks: dict[int, bytes] = {}
         end = 0
@@ -45,7 +45,7 @@ def test_what_is_appended_is_read(slots: list[int], segment_bytes: int) -> None:
             assert (unit.message[0], unit.due_ms[0]) == (300 * i, ms + i)
         log.flush(0, end)
         log.close()
-        again = TimerLog(Disk(), path, segment_bytes, open_count_max=8)
+        again = TimerLog(Disk(), path, segment_bytes)
         heads = np.array([[slot, chain[-1]] for slot, chain in by_slot.items()], np.int64)
         heads = heads.reshape(-1, 2)
         for lane_count in (1, 3):

@@ -307,8 +307,6 @@ def test_ids_that_are_none(shelf: Shelf) -> None:
     found = store.find("a-brokers-key")
     assert (found.state, found.due_ms) == ("unknown", None)
     assert found.why is not None and "broker" in found.why
-    with pytest.raises(timerstore.TimerStoreError), store.core.engine.locks.guard():
-        store.find(id)
 
 
 def test_read_only(shelf: Shelf) -> None:

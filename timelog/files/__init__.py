@@ -3,6 +3,7 @@
 segments.py      a log over segment files
 segmenttable.py  by which kernels find a byte of it
 blocks.py        its blocks, allocated ahead and opened before a write
+mapshare.py      how many stay mapped
 epochs.py        what is dropped while kernels look at it
 pinned.py        segments that stay in a table of one's own
 disk.py          the one place through which bytes reach a disk

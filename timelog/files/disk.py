@@ -73,8 +73,6 @@ class MappedFile:
     owner: MapOwner
     """What all arrays over the bytes keep: as long as it lives, somebody may read them."""
 
-    keeps_changes = False
-    """True: what was written to the mapping is nowhere else, so it must not be dropped."""
     allocated_bytes = 0
     """So many bytes from its beginning on have their blocks, as far as this process knows. Zeros
     behind that may be a hole, which must not be written to."""

@@ -26,15 +26,15 @@ def available_bytes(proc: Path = _PROC, groups: Path = _GROUPS) -> int:
 
 
 def maps_allowed(bytes_of_one: int, proc: Path = _PROC) -> int:
-    """Return how many files of one kind may stay mapped: a 32nd of all maps of a process.
+    """Return how many segments of a store may stay mapped: an eighth of all maps of a process.
 
-    A store has three kinds, and queues of which each takes two. No more than what fits into an
-    eighth of the addresses, if `ulimit -v` limits them.
+    Two that each queue writes to do not count. No more than what fits into a quarter of the
+    addresses, if `ulimit -v` limits them.
     """
     told = _text(proc / "sys" / "vm" / "max_map_count").strip()
-    count = (int(told) if told.isdigit() else _MAPS_USUAL) // 32
+    count = (int(told) if told.isdigit() else _MAPS_USUAL) // 8
     addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return count if addresses < 0 else min(count, addresses // 8 // bytes_of_one)
+    return count if addresses < 0 else min(count, addresses // 4 // bytes_of_one)
 
 
 def _groups_of_process(proc: Path, groups: Path) -> Iterator[Path]:

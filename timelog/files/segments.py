@@ -2,8 +2,8 @@
 
 An *offset* is a position in the whole sequence. Kernels find a byte through a `SegmentTable`
 (segmenttable.py). Ground rules: only Python maps or drops a segment, under `SegmentedFile.lock`. It
-stays mapped until it is removed, unless more than `open_count_max` are mapped (`trim`). Bytes are
-borrowed in three ways, and in no other:
+stays mapped until it is removed, unless the store has more maps than its share (`MapShare`). Bytes
+are borrowed in three ways, and in no other:
 
 - `view` gives an array. It owns its map, as does each view of it.
 - `with log.reading() as table` gives the table that the services share. What a kernel finds there
@@ -22,7 +22,6 @@ beside a hole, where the page cache keeps both in one folio (`mapping.open_pages
 
 from __future__ import annotations
 
-import itertools
 import os
 import weakref
 from collections.abc import Iterator
@@ -41,6 +40,7 @@ from timerstore.timelog.files.blocks import Blocks, step_bytes
 from timerstore.timelog.files.disk import Disk, MappedFile, Zeros
 from timerstore.timelog.files.epochs import Epoch, Epochs
 from timerstore.timelog.files.forked import Pinned, pin
+from timerstore.timelog.files.mapshare import MapShare
 from timerstore.timelog.files.names import segment_name, segment_offset
 from timerstore.timelog.files.nonzero import used_pages
 from timerstore.timelog.files.segmenttable import (
@@ -62,20 +62,20 @@ class SegmentedFile(Blocks):
         disk: Disk,
         folder: Path,
         segment_bytes: int,
+        maps: MapShare | None = None,
         *,
-        open_count_max: int,
         for_kernels: bool = True,
         is_gone: bool = False,
         name: str = "",
     ) -> None:
         """List the segments that exist; none is mapped yet. With `is_gone` there are none.
 
-        `name`: what errors call it; the folder's if there is none. `for_kernels`: whether they
-        look segments up in its table. A whole one takes half a megabyte, and there is a consume
-        queue for each topic.
+        `maps`: which its store shares. `name`: what errors call it; the folder's if there is none.
+        `for_kernels`: whether they look segments up in its table. A whole one takes half a
+        megabyte, and there is a consume queue for each topic.
         """
         self.disk, self.folder, self.segment_bytes = disk, folder, segment_bytes
-        self.open_count_max = open_count_max
+        self.maps = maps or MapShare()
         self.name = name or folder.name
         self.flushed_end = 0
         """Before this offset no file may be missing, nor be too short."""
@@ -91,8 +91,7 @@ class SegmentedFile(Blocks):
         )
         self._numbers_entered = self.shared_table.number.data  # Python reads it faster
         self._mapped: dict[int, MappedFile] = {}
-        self._clock = itertools.count(1)
-        self._used: dict[int, int] = {}  # when Python used a map last, by `_clock`
+        self._clock, self._used = self.maps.clock, self.maps.used
         self._block_bytes_seen: dict[int, int] = {}  # of those that are not mapped
         self._names_made = self._names_synced = 0  # how many names of segments there were
         self._closed = False
@@ -223,7 +222,7 @@ class SegmentedFile(Blocks):
         stop, table = 0 if isinstance(file, Zeros) else file.allocated_bytes, self.shared_table
         table.allocated[slot] = number * self.segment_bytes + stop
         enter_segment(table, number, file.view)
-        self._used[number] = next(self._clock)
+        self._used[self, number] = next(self._clock)
 
     def expect_random_reads(self) -> None:
         """Have a page of a segment before the last read alone if it is missing, from now on.
@@ -257,7 +256,7 @@ class SegmentedFile(Blocks):
         if file is not None and (
             not self.for_kernels or self._numbers_entered[number % TABLE_LENGTH] == number
         ):
-            self._used[number] = next(self._clock)
+            self._used[self, number] = next(self._clock)
             return file  # without the lock, which is held for long while a segment is being made
         with self.lock.guard():
             if number not in self.numbers:
@@ -311,27 +310,15 @@ class SegmentedFile(Blocks):
             offset, count = offset + len(part), count - len(part)
         return b"".join(parts)
 
-    def trim(self) -> None:
-        """Drop the maps that were unused the longest, down to the limit. See the ground rules.
+    def retire(self, number: int) -> None:
+        """Drop the map of a full segment; its readers keep it alive, see the ground rules.
 
-        Those from the log's end on stay: an append may come to any of them while another one is
-        being synced. Only two of them count: what services read behind the log's end must find room
-        beside them, or they drop each other's for ever.
+        If another thread has the lock, it stays: that one may wait for a lock of this thread's.
         """
-        with self.lock.guard():
-            first = self.end // self.segment_bytes
-            full = [number for number in self._mapped if number < first]
-            counted = len(full) + min(2, len(self._mapped) - len(full))
-            if counted > self.open_count_max:  # seldom: else each stays until it is removed
-                full.sort(key=lambda each: self._used.get(each, 0))
-                for number in full[: counted - self.open_count_max]:
-                    self._unmap(number)
-
-    def drop(self, number: int) -> None:
-        """Drop one map that no kernel looks up; its readers keep it alive."""
-        with self.lock.guard():
-            file = self._mapped.get(number)
-            if file is not None and not file.keeps_changes:
+        with self.lock.if_free.guard() as is_mine:
+            if is_mine and number not in self._mapped:
+                self._used.pop((self, number), None)
+            elif is_mine and number < self.end // self.segment_bytes:
                 self._unmap(number)
 
     def reading(self) -> Epoch:
@@ -363,7 +350,7 @@ class SegmentedFile(Blocks):
             if self.for_kernels:
                 self._epochs.hold(file)
             del self._mapped[number]
-        self._used.pop(number, None)
+        self._used.pop((self, number), None)
         self._block_bytes_seen.pop(number, None)
 
     def _unmap(self, number: int) -> None:
@@ -588,7 +575,8 @@ class SegmentedFile(Blocks):
         with self.lock.guard():
             self._closed = True
             self.shared_table.number[:] = -1
-            for file in self._mapped.values():
+            for number, file in self._mapped.items():
+                self._used.pop((self, number), None)
                 self._epochs.hold(file)
             self._mapped.clear()
             self._epochs.release_all()

@@ -7,7 +7,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from timerstore.jit.entrypoint import entry_ahead, entry_on
 from timerstore.jit.intrinsics import (
     as_word,
     copy_bytes,
@@ -20,7 +19,7 @@ from timerstore.jit.intrinsics import (
     put_u8,
     put_word,
 )
-from timerstore.jit.kernel import inlined
+from timerstore.jit.kernel import caller_on, inlined, kernel_ahead
 from timerstore.jit.lent import Lent, lend, lent_bytes, new_lent
 from timerstore.jit.record import (
     Bytes,
@@ -345,6 +344,7 @@ def pull_run(place: PullPlace, run: QueueRun, room: Room) -> int:
     return sound
 
 
+@kernel_ahead
 def _pull(
     address: int,
     at: int,
@@ -365,9 +365,6 @@ def _pull(
     return pull_run(place, run, Room(block, ends_at, ids_at, bodies_at))
 
 
-entry_ahead(_pull)
-
-
 @inlined
 def durable_count(entries: Bytes, at: int, count: int, durable_end: int) -> int:
     """Return before which of some entries all messages are durable. O(log count).
@@ -386,12 +383,10 @@ def durable_count(entries: Bytes, at: int, count: int, durable_end: int) -> int:
     return low
 
 
+@kernel_ahead
 def _durable_count(address: int, at: int, count: int, durable_end: int) -> int:
     entries = lent_bytes(_place_at(address).lent, _ENTRIES, at + count * fmt.ENTRY_BYTES)
     return durable_count(entries, at, count, durable_end)
-
-
-entry_ahead(_durable_count)
 
 
 class Puller:
@@ -407,8 +402,8 @@ class Puller:
         """In the ready way of a group; −1: it is not for that."""
         self.told = told.data  # Python reads it faster
         self.renew_block()
-        self._call = entry_on(_pull, self.place)
-        self._durable_count = entry_on(_durable_count, self.place)
+        self._call = caller_on(_pull, self.place)
+        self._durable_count = caller_on(_durable_count, self.place)
         self._topic: Bytes | None = None  # that is lent
 
     def pull(

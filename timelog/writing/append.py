@@ -8,7 +8,7 @@ their consume queue entries. Ground rules:
 - only `append` writes `end` of the commit log and `next_index`, under the append lock;
 - both are stored with release order after the bytes, so a reader that loads them with acquire
   order finds what stands before them;
-- the lock is a `SpinLock`: threads wait for it while they hold the GIL, so it is only ever held
+- only kernels take the lock: threads wait for it while they hold the GIL, so it is only ever held
   inside a kernel, never across a return to Python. If a segment is missing, `append` returns
   what it has done, with the reason in the caller's own `stage.need`;
 - what is larger than a segment is refused there as well. Callers see to it that none is staged:

@@ -6,7 +6,7 @@ The appender writes them through a `QueueTable`; here are the files behind its r
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from timerstore.errors import (
     NotAStoreError,
     StoreFullError,
 )
-from timerstore.jit.guards import Lock, RLock
+from timerstore.jit.guards import RLock
 from timerstore.jit.intrinsics import get_u8, load_acquire
 from timerstore.jit.kernel import inlined, kernel_ahead, kernel_later
 from timerstore.jit.lent import lend, publish_at
@@ -24,6 +24,7 @@ from timerstore.jit.record import Bytes, ReadBytes, Words
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.files.disk import Disk, MappedFile
+from timerstore.timelog.files.mapshare import MapShare
 from timerstore.timelog.files.names import is_topic, number_of
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
@@ -36,9 +37,6 @@ from timerstore.timelog.writing.append import (
 )
 
 TIMER_ROW = 0
-READ_MAPS_MAX: Final = 4_096
-"""Segments of all queues that stay mapped to be read. With two that each of QUEUE_COUNT_MAX queues
-writes to, a store takes 37,000 maps at most; Linux allows a process 65,530 (vm.max_map_count)."""
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
@@ -124,8 +122,8 @@ class ConsumeQueues:
         disk: Disk,
         folder: Path,
         segment_bytes: int,
+        maps: MapShare | None = None,
         *,
-        open_count_max: int,
         is_gone: bool = False,
     ) -> None:
         """Find the queues that exist on disk; row 0 is always the timer topic's queue 0.
@@ -138,7 +136,7 @@ class ConsumeQueues:
                 f"Use a multiple of {fmt.ENTRY_BYTES}."
             )
         self.disk, self.folder, self.segment_bytes = disk, folder, segment_bytes
-        self.open_count_max, self.is_gone = open_count_max, is_gone
+        self.maps, self.is_gone = maps or MapShare(), is_gone
         self.segment_entries = segment_bytes // fmt.ENTRY_BYTES
         self.table: QueueTable = new_queue_table(self.segment_entries)
         self.lock = RLock()
@@ -151,9 +149,6 @@ class ConsumeQueues:
         self._rows: dict[tuple[bytes, int], int] = {}
         self._prepared = np.zeros(QUEUE_COUNT_MAX, np.int64)  # its end when it was prepared last
         self._unfinished: tuple[int, bytes, int, SegmentedFile] | None = None
-        self._read_maps: dict[tuple[int, int], None] = {}  # (row, segment), by their last use
-        self._used_last = TIMER_ROW, -1
-        self._maps_lock = Lock()
         self.row(fmt.TIMER_TOPIC, 0)
         if folder.is_dir() and not is_gone:
             for topic in sorted(folder.iterdir()):
@@ -190,7 +185,7 @@ class ConsumeQueues:
                 self.disk,
                 path,
                 self.segment_bytes,
-                open_count_max=self.open_count_max,
+                self.maps,
                 for_kernels=row == TIMER_ROW,
                 is_gone=self.is_gone,
                 name=f"consumequeue/{name}/{queue_id}",
@@ -313,17 +308,13 @@ class ConsumeQueues:
                 file.make_room((index + 1) * fmt.ENTRY_BYTES)
             # No append writes any more to what lies before the next entry's segment.
             places = self._places(row)
-            is_left = (table.allocated[places] > 0) & (table.number[places] < number)
-            left = table.number[places][is_left].tolist()
-            table.allocated[places][is_left] = 0
+            table.allocated[places][table.number[places] < number] = 0
             for each in range(number, last + 1):
                 place, mapped = self._place(row, each), file.ensure(each)
                 lend(table.lent, place, mapped.view)
                 table.number[place] = each
                 entries = each * self.segment_entries + mapped.allocated_bytes // fmt.ENTRY_BYTES
                 publish_at(table.allocated, place, entries)  # last: now kernels may use it
-        for each in left:  # without the lock: others are taken
-            self._bound_maps(row, each, each)
 
     def _place(self, row: int, number: int) -> int:
         """Return the place of a row's segment in the table, as `queue_place` does for kernels."""
@@ -347,8 +338,6 @@ class ConsumeQueues:
     def read(self, row: int, index: int, count: int) -> fmt.Entries:
         """Return a copy of entries [index, index + count), which must exist: QUEUE_ENTRY[count]."""
         data = self.files[row].read(index * fmt.ENTRY_BYTES, count * fmt.ENTRY_BYTES)
-        first = index // self.segment_entries
-        self._bound_maps(row, first, max(first, (index + count - 1) // self.segment_entries))
         return np.frombuffer(data, fmt.QUEUE_ENTRY)
 
     def run(self, row: int, index: int, count: int) -> tuple[Bytes, int, object]:
@@ -364,32 +353,6 @@ class ConsumeQueues:
         file = self.existing(row, number)
         return file.view, position * fmt.ENTRY_BYTES, file
 
-    def _bound_maps(self, row: int, first: int, last: int) -> None:
-        """Note that segments [first, last] were used; drop those unused the longest, over a limit.
-
-        Kernels look up segments of the timer queue, and those that are being written to: these
-        stay.
-        """
-        if row == TIMER_ROW or (first == last and self._used_last == (row, first)):
-            return
-        dropped = []
-        with self._maps_lock.guard():
-            maps = self._read_maps
-            for number in range(first, last + 1):
-                maps.pop((row, number), None)
-                maps[row, number] = None
-                self._used_last = row, number
-            while len(maps) > READ_MAPS_MAX:
-                each = next(iter(maps))
-                del maps[each]
-                dropped.append(each)
-        for other, number in dropped:
-            file = self.files[other]
-            with file.lock.guard():  # `prepare` holds it as well
-                place = self._place(other, number)
-                if self.table.number[place] != number or not self.table.allocated[place]:
-                    file.drop(number)
-
     def set_end(self, row: int, index: int) -> None:
         """Say that the next entry of a queue is `index`."""
         self.table.next_index[row] = self.table.planned[row] = index
@@ -399,10 +362,7 @@ class ConsumeQueues:
 
     def existing(self, row: int, number: int) -> MappedFile:
         """Map a segment that must exist; it can be read as long as the result is kept."""
-        file = self.files[row].existing(number)
-        if self._used_last != (row, number):
-            self._bound_maps(row, number, number)
-        return file
+        return self.files[row].existing(number)
 
     def drop_behind(self) -> None:
         """Remove what was made ahead of each queue's end; while nobody appends or reads.
@@ -413,13 +373,6 @@ class ConsumeQueues:
         for row, file in enumerate(self.files):
             if end := self.next_index(row):
                 file.drop_from(end * fmt.ENTRY_BYTES)
-
-    def trim_timer_queue(self) -> None:
-        """Drop maps over the limit; only while no kernel runs that did not pin them."""
-        file = self.files[TIMER_ROW]
-        with file.lock.guard():
-            file.end = int(self.table.next_index[TIMER_ROW]) * fmt.ENTRY_BYTES
-            file.trim()
 
     @property
     def disk_bytes(self) -> int:

@@ -27,7 +27,8 @@ from timerstore.jit.apart import apart, is_ending
 from timerstore.jit.cachefolder import folder_to_write, has_failed
 from timerstore.jit.guards import Lock
 from timerstore.jit.host import processor_count
-from timerstore.jit.kernel import AHEAD, LATER, Ahead, is_cached
+from timerstore.jit.kernel import AHEAD, LATER, Kernel
+from timerstore.jit.loading import is_compiled
 from timerstore.jit.stamp import reach_bytes
 
 log = logging.getLogger("timerstore")
@@ -107,7 +108,7 @@ def _load() -> None:
     with _one_loads.guard():
         count = len(AHEAD)
         waiting = AHEAD[_ready_count:count]
-        missing = [each for each in waiting if not is_cached(each)]
+        missing = [each for each in waiting if not is_compiled(each)]
         later = _missing_later() if missing else []
         _compile([*missing, *later], load=[*waiting, *later])
         _ready_count = count
@@ -119,16 +120,16 @@ def _compile_later() -> None:
         _compile(later, load=later)
 
 
-def _missing_later() -> list[Ahead]:
+def _missing_later() -> list[Kernel]:
     """Return those that are loaded later, and are not in the cache; none if there is none."""
     for package in (timelog, wheel, services):
         for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
             import_module(module.name)
-    missing = [each for each in LATER if not is_cached(each)]
+    missing = [each for each in LATER if not is_compiled(each)]
     return missing if missing and folder_to_write() else []
 
 
-def _compile(missing: list[Ahead], load: list[Ahead]) -> None:
+def _compile(missing: list[Kernel], load: list[Kernel]) -> None:
     global _compiling
     _compiling = bool(missing)
     try:
@@ -145,7 +146,7 @@ def _compile(missing: list[Ahead], load: list[Ahead]) -> None:
 # --- in other processes
 
 
-def _may_start_workers(missing: list[Ahead]) -> bool:
+def _may_start_workers(missing: list[Kernel]) -> bool:
     plain = os.path.basename(sys.executable or "").startswith("python")
     return (
         plain
@@ -155,16 +156,15 @@ def _may_start_workers(missing: list[Ahead]) -> bool:
     )
 
 
-def _worker_count(missing: list[Ahead]) -> int:
+def _worker_count(missing: list[Kernel]) -> int:
     return min(_WORKERS_MAX, processor_count(), len(missing))
 
 
-def _compile_side_by_side(missing: list[Ahead]) -> None:
+def _compile_side_by_side(missing: list[Kernel]) -> None:
     """Have workers fill the cache, the longest first. What they fail at is left to this process."""
     import subprocess  # few programs compile, and it takes a while
 
-    small = [each for each in AHEAD if each.kernel is None]  # of which nobody can tell
-    missing = sorted(missing + small, key=lambda each: -reach_bytes(each.function))
+    missing = sorted(missing, key=lambda each: -reach_bytes(each.py_func))
     names = [each.name for each in missing]
     command = [sys.executable, "-I", "-c", _PROGRAM, json.dumps(sys.path), json.dumps(names)]
     workers = []

@@ -250,12 +250,9 @@ class Core:
             pauses = self.switches.list(now_ms)
             callers.pulls_paused = int(any(each.what == "consuming" for each in pauses))
 
-    def check_unlocked(self, *, keys: bool = False) -> None:
-        """Raise if this thread holds a lock that the call would wait for: for ever.
-
-        `keys`: it would wait for that of the key index as well.
-        """
-        if self.engine.locks.is_mine() or (keys and self.engine.keys.lock.is_mine()):
+    def check_unlocked(self) -> None:
+        """Raise if this thread holds the key index's lock: the call would wait for ever."""
+        if self.engine.keys.lock.is_mine():
             raise TimerStoreError(
                 "This method was called inside another call of the same thread, for example in a "
                 "signal handler. In a signal handler put a timer or set a flag, and call this "
@@ -318,7 +315,7 @@ class Core:
     def flush(self) -> None:
         """Write a checkpoint; see `TimerStore.flush`."""
         self.check_open()
-        self.check_unlocked(keys=True)
+        self.check_unlocked()
         self.flusher.flush()
 
 

@@ -65,8 +65,6 @@ _STILL_TRIES = 6
 class PrivateFile(MappedFile):
     """A file's content, with changes that only this process sees."""
 
-    keeps_changes = True
-
     def __init__(self, path: Path, length: int, fd: int = -1) -> None:
         """Map `length` bytes of the open file `fd`; zeros if there is none."""
         self.length = self.allocated_bytes = length

@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from timerstore.jit.entrypoint import entry_ahead, entry_on
 from timerstore.jit.guards import RLock
 from timerstore.jit.host import FUTEX, wake_event
 from timerstore.jit.intrinsics import store_release
-from timerstore.jit.kernel import INTERPRETED
+from timerstore.jit.kernel import INTERPRETED, caller_on, kernel_ahead, kernel_ahead_with_gil
 from timerstore.jit.record import Words, record, record_at
 from timerstore.jit.system import poll_words, sleep_while, wait_readable, wake_sleepers
 from timerstore.services.world.world import (
@@ -50,6 +49,7 @@ class Sleeper:
 _sleeper_at = record_at(Sleeper)
 
 
+@kernel_ahead
 def _sleep(address: int, timeout_ns: int) -> int:
     """Sleep until the thread is woken, or the time is over; it may end for no reason."""
     sleeper = _sleeper_at(address)
@@ -64,15 +64,12 @@ def _sleep(address: int, timeout_ns: int) -> int:
     return 0
 
 
+@kernel_ahead_with_gil
 def _wake(address: int) -> int:
     sleeper = _sleeper_at(address)
     store_release(sleeper.words, 2 * sleeper.place + 1, 0)
     wake_sleepers(sleeper.words, 2 * sleeper.place + 1)
     return 0
-
-
-entry_ahead(_sleep)
-entry_ahead(_wake, keeps_gil=True)
 
 
 class Waiter:
@@ -87,8 +84,8 @@ class Waiter:
         """Sleeps until something was done, or for so many nanoseconds; says nothing to a loop."""
         if place != NO_PLACE:
             self._sleeper = Sleeper(words, poll_words(self.fd), place=place)
-            self.sleep = entry_on(_sleep, self._sleeper)
-            self._wake = entry_on(_wake, self._sleeper, keeps_gil=True)
+            self.sleep = caller_on(_sleep, self._sleeper)
+            self._wake = caller_on(_wake, self._sleeper)
             words[2 * place + 1] = 0
             words[2 * place] = SLEEPER
             if not _HAS_SLEEPERS:

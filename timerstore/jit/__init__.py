@@ -21,7 +21,6 @@ when something has to be compiled, or loaded from a cache.
     numpylayout.py  how NumPy lays out what it is called with
     apart.py        work that no exception of its caller reaches
     installed.py    where the package is
-    entrypoint.py   kernels of integers, which find a record by its address
     record.py       groups of fields that it receives as one pointer
     recordtype.py   their type for Numba (n)
     table.py        such groups whose fields are columns

@@ -12,13 +12,15 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import numpy as np
 
+from timerstore.jit.guards import RLock
 from timerstore.jit.later import Helper, compiler
-from timerstore.jit.loading import entry_of, is_compiled, is_packaged
+from timerstore.jit.loading import entry_of, is_packaged
 from timerstore.jit.stamp import says_types
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -93,38 +95,39 @@ def _kind_of(value: Any) -> str:
     return f"{value.dtype}{list(value.shape)}{odd}"
 
 
-class Ahead(NamedTuple):
-    """A kernel that is made ready before anyone calls it."""
+AHEAD: Final[list[Kernel]] = []
+"""The kernels of all modules that were imported, but for those that few programs call."""
 
-    name: str
-    function: Callable[..., Any]
-    load: Callable[[], object]
-    """Loads its machine code from the cache, or compiles it; does nothing the second time."""
-    kernel: Kernel | None = None
-
-
-AHEAD: Final[list[Ahead]] = []
-"""Those of all modules that were imported."""
-
-LATER: Final[list[Ahead]] = []
+LATER: Final[list[Kernel]] = []
 """Those that few programs call: compiled with the others, loaded when one is first called."""
 
 
-def is_cached(ahead: Ahead) -> bool:
-    """Tell whether a kernel's machine code need not be compiled; True if nobody can tell."""
-    return ahead.kernel is None or is_compiled(ahead.kernel)
+def _compiled(function: F, among: list[Kernel] | None = None, **options: Any) -> F:
+    if INTERPRETED:
+        function.__dict__.update(options)
+        return function
+    made = Kernel(function, **options)
+    if among is not None:
+        among.append(made)
+    return cast(F, made)
 
 
 def kernel(function: F) -> F:
     """Compile a kernel that Python calls, when it is first called; it is cached, needs no GIL."""
-    return function if INTERPRETED else cast(F, Kernel(function))
+    return _compiled(function)
 
 
 def kernel_ahead(function: F) -> F:
     """Compile a kernel that Python calls, before it is called: its annotations say the types."""
-    made = kernel(function)
-    load_ahead(function, made)
-    return made
+    return _compiled(function, AHEAD)
+
+
+def kernel_ahead_with_gil(function: F) -> F:
+    """Do the same for a kernel that keeps the GIL: no other thread of Python runs meanwhile.
+
+    It may wait for nothing that somebody holds who needs the GIL.
+    """
+    return _compiled(function, AHEAD, keeps_gil=True)
 
 
 def kernel_later(function: F) -> F:
@@ -133,21 +136,36 @@ def kernel_later(function: F) -> F:
     It is for code that few programs run: opening after a crash, mending, looking at a store from
     outside.
     """
-    made = kernel(function)
-    load_ahead(function, made, kernels=LATER)
-    return made
+    return _compiled(function, LATER)
 
 
-def kernel_with_gil(function: F) -> F:
-    """Compile a kernel that keeps the GIL. It must not wait for who needs the GIL."""
-    return function if INTERPRETED else cast(F, Kernel(function, keeps_gil=True))
+def caller_of(made: Callable[..., int]) -> Callable[..., int]:
+    """Return what calls a kernel's machine code, built-in; interpreted, the kernel itself."""
+    return made.load() if isinstance(made, Kernel) else made
 
 
-def load_ahead(function: Callable[..., Any], made: Any, kernels: list[Ahead] = AHEAD) -> None:
-    """Have the machine code of `function` at hand before anyone needs it."""
-    if not INTERPRETED:
-        name = f"{function.__module__}.{function.__qualname__}"
-        kernels.append(Ahead(name, function, made.load, made))
+def caller_on(made: Callable[..., int], place: Any) -> Callable[..., int]:
+    """Return what calls a kernel with a record's address first. The caller keeps the record.
+
+    Such a kernel takes and returns only integers; `record_at` finds the record. Of those that keep
+    the GIL none runs beside another one, interpreted neither.
+    """
+    is_alone = INTERPRETED and getattr(made, "keeps_gil", False)
+    return partial(_alone(made) if is_alone else caller_of(made), place.block_address)
+
+
+_one_at_a_time: Final = RLock()
+
+
+def _alone(function: Callable[..., int]) -> Callable[..., int]:
+    """Return what is called by one thread at a time."""
+
+    @functools.wraps(function)
+    def call(*args: int) -> int:
+        with _one_at_a_time.guard():
+            return function(*args)
+
+    return call
 
 
 def inlined(function: F, **options: Any) -> F:

@@ -2,13 +2,12 @@
 
 A lock is two int64 words, eight apart so that each has its cache line: the next ticket and the
 ticket being served (a ticket lock: first come, first served, so that nobody starves behind a
-thread that takes it again and again). Two rules hold for every lock here, by its type:
+thread that takes it again and again).
 
-- What may be waited for by a thread that holds the GIL is only ever held by code that cannot need
-  the GIL; else the two wait for each other for ever. That is a `SpinLock`: kernels take it, and
-  there is no way to take it from Python.
-- No exception leaves a lock held that Python has taken: `with lock.guard():`, see `guards.py`. Only
-  machine code takes a `KernelLock` and gives it back.
+Locks that firing needs are words alone (`new_lock`): kernels take them, and there is no way to take
+one from Python. So who has it cannot need the GIL, and a thread may wait for it that has the GIL.
+A `TurnLock` is Python's, for long work that many threads do in turn: `with lock.guard():`, see
+`guards.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.jit.entrypoint import entry_ahead, entry_point
 from timerstore.jit.guards import Guarded
 from timerstore.jit.intrinsics import (
     compare_exchange,
@@ -28,7 +26,7 @@ from timerstore.jit.intrinsics import (
     store_release,
     view_words,
 )
-from timerstore.jit.kernel import inlined
+from timerstore.jit.kernel import caller_of, inlined, kernel_ahead, kernel_ahead_with_gil
 from timerstore.jit.record import Words
 from timerstore.jit.system import nap_us, thread_id, yield_processor
 
@@ -37,8 +35,6 @@ _NAMES: Final = 1 << 10
 """Calls that a gate knows by their thread; it only counts those beyond."""
 GATE_WORDS: Final = _NAMES + 8
 _HOLDER: Final = 1  # the thread that took it from Python, else 0
-_NEAR_HOLDER: Final = LOCK_WORDS + _HOLDER
-_WHEEL_HOLDER: Final = 2 * LOCK_WORDS + _HOLDER
 _SERVING: Final = 8
 _SPINS: Final = 200
 _YIELDS: Final = 20
@@ -67,18 +63,12 @@ def lock_if_free(lock: Words) -> bool:
 
 
 @inlined
-def lock_is_mine(lock: Words) -> bool:
-    """Tell whether this thread has taken a lock in Python."""
-    mine: bool = lock[_HOLDER] == thread_id()
-    return mine
-
-
-@inlined
 def lock_release(lock: Words) -> None:
     """Serve the next ticket; only the holder may call this."""
     store_release(lock, _SERVING, load_acquire(lock, _SERVING) + 1)
 
 
+@kernel_ahead
 def _acquire(address: int) -> int:
     lock = view_words(address, LOCK_WORDS)
     lock_acquire(lock)
@@ -86,6 +76,7 @@ def _acquire(address: int) -> int:
     return 1
 
 
+@kernel_ahead_with_gil
 def _acquire_if_free(address: int) -> int:
     """Take the lock if nobody has it; return whether this did."""
     lock = view_words(address, LOCK_WORDS)
@@ -95,26 +86,11 @@ def _acquire_if_free(address: int) -> int:
     return 0
 
 
+@kernel_ahead_with_gil
 def _release(address: int) -> int:
     lock = view_words(address, LOCK_WORDS)
     lock[_HOLDER] = 0
     lock_release(lock)
-    return 0
-
-
-def _acquire_all(address: int) -> int:
-    for i in range(3):
-        lock = view_words(address + 8 * LOCK_WORDS * i, LOCK_WORDS)
-        lock_acquire(lock)
-        lock[_HOLDER] = thread_id()
-    return 1
-
-
-def _release_all(address: int) -> int:
-    for i in range(3):
-        lock = view_words(address + 8 * LOCK_WORDS * i, LOCK_WORDS)
-        lock[_HOLDER] = 0
-        lock_release(lock)
     return 0
 
 
@@ -142,11 +118,13 @@ def gate_leave(gate: Words, word: int) -> None:
         fetch_add(gate, _NAMES, -1)
 
 
+@kernel_ahead_with_gil
 def _enter(address: int) -> int:
     gate_enter(view_words(address, GATE_WORDS))
     return 1
 
 
+@kernel_ahead_with_gil
 def _leave(address: int) -> int:
     gate = view_words(address, GATE_WORDS)
     me = thread_id()
@@ -159,6 +137,7 @@ def _leave(address: int) -> int:
     return 0
 
 
+@kernel_ahead_with_gil
 def _others_inside(address: int) -> int:
     """Return 1 if another thread is inside.
 
@@ -175,62 +154,26 @@ def _others_inside(address: int) -> int:
     return 0
 
 
-for _waits in (_acquire, _acquire_all):
-    entry_ahead(_waits)
-for _short in (_acquire_if_free, _release, _release_all, _enter, _leave, _others_inside):
-    entry_ahead(_short, keeps_gil=True)
+def new_lock() -> Words:
+    """Return the words of an open lock that only kernels take: int64[LOCK_WORDS]."""
+    return np.zeros(LOCK_WORDS, np.int64)
 
 
-class SpinLock:
-    """A ticket lock that only kernels take."""
+class TurnLock(Guarded):
+    """A ticket lock for Python: who waited longest is next. It is not reentrant."""
 
     def __init__(self) -> None:
-        self.words = np.zeros(LOCK_WORDS, np.int64)
-
-
-class KernelLock(Guarded):
-    """A ticket lock that kernels and Python share; it is not reentrant.
-
-    Python waits without the GIL, and may need the GIL while it holds the lock. So no kernel may
-    wait for it that keeps the GIL.
-    """
-
-    def __init__(self, words: Words | None = None) -> None:
-        """Make an open lock; `words`: int64[LOCK_WORDS], where it stands."""
-        self.words = np.zeros(LOCK_WORDS, np.int64) if words is None else words
+        self.words = new_lock()
         self._holder = self.words.data
         place = self.words.ctypes.data
-        release = partial(entry_point(_release, keeps_gil=True), place)
-        super().__init__(entry_point(_acquire), place, release)
-        self.if_free = Guarded(entry_point(_acquire_if_free, keeps_gil=True), place, release)
+        release = partial(caller_of(_release), place)
+        super().__init__(caller_of(_acquire), place, release)
+        self.if_free = Guarded(caller_of(_acquire_if_free), place, release)
         """Takes it if nobody has it, and never waits; the block runs in any case, and asks."""
 
     def is_mine(self) -> bool:
         """Tell whether this thread has taken it, in Python."""
         return bool(self._holder[_HOLDER]) and self._holder[_HOLDER] == threading.get_ident()
-
-
-class ServiceLocks(Guarded):
-    """The three locks of the services, which a guard takes all, in their order: fire, near, wheel.
-
-    What each is for stands in `services/world/state.py`.
-    """
-
-    def __init__(self) -> None:
-        self.words = np.zeros(3 * LOCK_WORDS, np.int64)
-        place = self.words.ctypes.data
-        release = partial(entry_point(_release_all, keeps_gil=True), place)
-        super().__init__(entry_point(_acquire_all), place, release)
-        fire, near, wheel = self.words.reshape(3, LOCK_WORDS)
-        self.fire, self.near, self.wheel = KernelLock(fire), KernelLock(near), KernelLock(wheel)
-        # A third of the cost of looking into the array.
-        self._seen = self.words.data
-
-    def is_mine(self) -> bool:
-        """Tell whether this thread has taken any of them, in Python."""
-        words = self._seen
-        fire, near, wheel = words[_HOLDER], words[_NEAR_HOLDER], words[_WHEEL_HOLDER]
-        return bool(fire or near or wheel) and threading.get_ident() in (fire, near, wheel)
 
 
 class Gate(Guarded):
@@ -242,9 +185,9 @@ class Gate(Guarded):
     def __init__(self) -> None:
         self.words = np.zeros(GATE_WORDS, np.int64)
         place = self.words.ctypes.data
-        leave = partial(entry_point(_leave, keeps_gil=True), place)
-        super().__init__(entry_point(_enter, keeps_gil=True), place, leave)
-        self._others_inside = entry_point(_others_inside, keeps_gil=True)
+        leave = partial(caller_of(_leave), place)
+        super().__init__(caller_of(_enter), place, leave)
+        self._others_inside = caller_of(_others_inside)
 
     def others_inside(self) -> bool:
         """Tell whether any other thread is inside. O(GATE_WORDS).

@@ -98,7 +98,7 @@ def all_kernels() -> list[Kernel]:
         room = module.name.split(".")[1]
         if room not in _APART:
             import_module(module.name)
-    return [each.kernel for each in [*AHEAD, *LATER] if each.kernel is not None]
+    return [*AHEAD, *LATER]
 
 
 def _variables() -> Any:

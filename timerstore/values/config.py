@@ -30,7 +30,6 @@ _MAXIMA = {
     "admission_count_max": 1 << 40,
     "near_count_max": 1 << 32,
     "level_batch_count": 1 << 20,
-    "open_segments_max": 65_530,
     "inflight_count_max": 1 << 30,
     "inflight_span_max": 1 << 30,
 }
@@ -53,7 +52,7 @@ class Tuning:
                    group_silence_ms
         others     control, key_index
         sizes      commitlog_segment_bytes, consumequeue_segment_bytes, timerlog_segment_bytes,
-                   near_count_max, open_segments_max
+                   near_count_max
         wheel      precision_ms, roll_window_slots, wheel_slot_count
 
     >>> Config(tuning=Tuning(cleaning=False)).tuning.cleaning
@@ -152,13 +151,6 @@ class Tuning:
 
     Change it to more if more fall due within the same two seconds. Those without room fire later,
     and those of one second in parts, each part in the order of due time."""
-
-    open_segments_max: int = 65_530
-    """Files of one kind that stay mapped until they are removed; at least 8, at most a 32nd of the
-    maps that the system allows a process (`vm.max_map_count`): 2,047 as Linux is set, 128 GiB of
-    the commit log; where `ulimit -v` sets a limit, what fits into an eighth of that.
-
-    There is seldom a reason to change it."""
 
     inflight_count_max: int = 1_000
     """How many messages of one queue a consumer holds at most, waiting or in a handler. Twenty

@@ -137,7 +137,6 @@ def find(core: Core, consuming: Consuming, timers: PendingTimers, id: str) -> Fo
         raise InvalidArgumentError(f"id is {id!r}. Pass an id that put returned, a str.")
     with core.gate.guard():
         core.check_open()
-        core.check_unlocked()
         parsed = parse_id(id)
         if parsed is None or parsed.tag != core.engine.store_tag:
             return _foreign(timers.get(id), id)

@@ -13,7 +13,7 @@ import timerstore
 from tests.models.ack_model import BY_PUT, CHECKPOINT, PLAIN, WRONG, FoundError, play
 from tests.rigs.history import Act, Acts
 from tests.rigs.together import together
-from tests.small_store import SMALL
+from tests.small_store import SMALL, few_maps
 from timerstore import (
     Consumer,
     Delivery,
@@ -321,15 +321,15 @@ def test_a_batch_that_was_torn_is_not_there(tmp_path: Path, clock: ManualClock) 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("entries", [1, 7, 100])
 def test_puts_over_many_segments_of_a_queue(
-    tmp_path: Path, clock: ManualClock, entries: int
+    tmp_path: Path, clock: ManualClock, entries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What goes together is there as a whole, however many segments its entries touch."""
     config = replace(
         SMALL,
         consumequeue_segment_bytes=20 * entries,
         commitlog_segment_bytes=1 << 14,
-        open_segments_max=2,
     )
+    few_maps(monkeypatch)
     path, count = tmp_path / "s", 300
     with TimerStore(path, config=config, clock=clock) as store:
         store.put_many([b"first", b"second"], topic="t")

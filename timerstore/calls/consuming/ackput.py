@@ -64,7 +64,7 @@ def ack_and_put(
     """
     core, putting = group.core, group.putting
     core.check_putting()
-    core.check_unlocked(keys=True)
+    core.check_unlocked()
     now_ms, given = core.clock.now_ms, checked(puts)
     entries = [_compose(putting, group.topic, put, now_ms) for put in given]
     unless = [_condition(put, group.topic) for put in given]

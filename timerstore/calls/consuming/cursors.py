@@ -8,7 +8,7 @@ import numpy as np
 
 from timerstore.calls.consuming import window as win
 from timerstore.calls.consuming.window import DONE, HELD, NO_ROOM, OUT, WAITING, Window
-from timerstore.jit.entrypoint import entry_on
+from timerstore.jit.kernel import caller_on
 from timerstore.jit.lent import lend, new_lent
 from timerstore.values.ranges import Ranges, merged
 
@@ -37,10 +37,10 @@ class QueueCursor:
         lend(window.lent, win.RING, self._rings[0])
         self.ready_place = -1
         """Its place in the ready way of its group; −1: it has none."""
-        self._hand_out = entry_on(win.hand_out, window, keeps_gil=True)
-        self._mark = entry_on(win.mark, window, keeps_gil=True)
-        self._state_at = entry_on(win.state_at, window, keeps_gil=True)
-        self._extend = entry_on(win.extend, window, keeps_gil=True)
+        self._hand_out = caller_on(win.hand_out, window)
+        self._mark = caller_on(win.mark, window)
+        self._state_at = caller_on(win.state_at, window)
+        self._extend = caller_on(win.extend, window)
 
     @property
     def next(self) -> int:
@@ -132,7 +132,7 @@ class QueueCursor:
         window, first = self.window, self.committed
         copied = np.zeros(self.next - first, np.uint8)  # `next` is read later: it is not below
         lend(window.lent, win.OTHER, copied)
-        count = entry_on(win.copy_states, window, keeps_gil=True)(len(copied))
+        count = caller_on(win.copy_states, window)(len(copied))
         is_done = np.zeros(count + 2, np.int8)
         is_done[1:-1] = copied[:count] == DONE
         edges = window.told_start + np.flatnonzero(np.diff(is_done))
@@ -149,5 +149,5 @@ class QueueCursor:
         if length > window.length:
             self._rings.append(np.zeros(length, np.uint8))
             lend(window.lent, win.OTHER, self._rings[-1])
-            entry_on(win.move, window, keeps_gil=True)(length)
+            caller_on(win.move, window)(length)
             del self._rings[:-1]  # if a signal comes before, both are kept

@@ -13,9 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.jit.entrypoint import entry_ahead, entry_on
 from timerstore.jit.guards import Lock
-from timerstore.jit.kernel import inlined
+from timerstore.jit.kernel import caller_on, inlined, kernel_ahead_with_gil
 from timerstore.jit.record import Words, record, record_at
 from timerstore.timelog.files.jsonfile import whole
 
@@ -91,11 +90,9 @@ def _count(counts: Counts, now_us: int, elapsed_us: int, done: int, failed: int)
 count_response = inlined(_count)
 
 
+@kernel_ahead_with_gil
 def _respond(address: int, now_us: int, elapsed_us: int, done: int, failed: int) -> int:
     return count_response(_counts_at(address), now_us, elapsed_us, done, failed)
-
-
-entry_ahead(_respond, keeps_gil=True)
 
 
 class GroupTally:
@@ -111,7 +108,7 @@ class GroupTally:
 
     def count_by_kernel(self) -> None:
         """Count by a kernel from now on: the store is open, so it is at hand."""
-        self._respond = entry_on(_respond, self.counts, keeps_gil=True)
+        self._respond = caller_on(_respond, self.counts)
 
     def respond(self, now_ms: float, elapsed_ms: float, done: int, failed: int = 0) -> None:
         """Note a call that took `elapsed_ms` until now, with what became of its messages."""

@@ -16,7 +16,7 @@ from typing import Protocol
 from timerstore.calls.consuming.read_queue import read_queued
 from timerstore.core.core import Core
 from timerstore.jit.guards import RLock
-from timerstore.jit.locks import KernelLock
+from timerstore.jit.locks import TurnLock
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.writing.ackrecord import ACKS_GROUP, ACKS_TOPIC, read_record
 
@@ -27,7 +27,7 @@ class Keys(Protocol):
     """Who knows which timer is pending with a key."""
 
     @property
-    def lock(self) -> KernelLock:
+    def lock(self) -> TurnLock:
         """Held over a look and what is put for it."""
 
     def find(self, topic: str, key: str) -> str | None:

@@ -21,9 +21,8 @@ import numpy as np
 from timerstore.calls.consuming.grouptally import Counts, count_response
 from timerstore.calls.consuming.pace import note_pace
 from timerstore.calls.consuming.window import DONE, Window, window_hand_out, window_mark
-from timerstore.jit.entrypoint import entry_ahead, entry_on
 from timerstore.jit.intrinsics import exchange, get_i64, load_acquire, store_release
-from timerstore.jit.kernel import INTERPRETED, inlined
+from timerstore.jit.kernel import INTERPRETED, caller_on, inlined, kernel_ahead_with_gil
 from timerstore.jit.lent import Lent, lent_bytes, new_lent
 from timerstore.jit.record import Bytes, Words, observe, record, record_at
 from timerstore.jit.system import clock_ms, steady_ns
@@ -194,6 +193,7 @@ def _hand_out(ready: Ready, place: PullPlace, count_max: int, now_ms: int) -> in
     return 0
 
 
+@kernel_ahead_with_gil
 def _pull_ready(address: int, puller: int, count_max: int, waiter: int, now_ms: int) -> int:
     """Hand out what is there of the next queue that has any; return how much, 0 for nothing.
 
@@ -210,6 +210,7 @@ def _pull_ready(address: int, puller: int, count_max: int, waiter: int, now_ms: 
     return count
 
 
+@kernel_ahead_with_gil
 def _ack(address: int, i: int, start: int, stop: int, pulled_us: int, now_us: int) -> int:
     """Acknowledge entries that were handed out together; return how many were not done.
 
@@ -229,27 +230,23 @@ def _ack(address: int, i: int, start: int, stop: int, pulled_us: int, now_us: in
     return done
 
 
+@kernel_ahead_with_gil
 def _add_handled(address: int, count: int) -> int:
     _ready_at(address).counts.handled += count
     return 0
-
-
-entry_ahead(_pull_ready, keeps_gil=True)
-entry_ahead(_ack, keeps_gil=True)
-entry_ahead(_add_handled, keeps_gil=True)
 
 
 class ReadyCalls:
     """The kernels on one group's `Ready`."""
 
     def __init__(self, engine: Engine, ready: Ready) -> None:
-        self.pull: Callable[..., int] = entry_on(_pull_ready, ready, keeps_gil=True)
+        self.pull: Callable[..., int] = caller_on(_pull_ready, ready)
         """pull(puller, count_max, waiter, now_ms), see `_pull_ready`."""
         if INTERPRETED:
             self.pull = partial(_reading, engine.commitlog, self.pull)
-        self.ack = entry_on(_ack, ready, keeps_gil=True)
+        self.ack = caller_on(_ack, ready)
         """ack(i, start, stop, pulled_us, now_us), see `_ack`."""
-        self.add_handled = entry_on(_add_handled, ready, keeps_gil=True)
+        self.add_handled = caller_on(_add_handled, ready)
         """add_handled(count): count what was acknowledged another way."""
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from timerstore.jit.entrypoint import entry_ahead
 from timerstore.jit.intrinsics import put_u8
-from timerstore.jit.kernel import inlined
+from timerstore.jit.kernel import inlined, kernel_ahead_with_gil
 from timerstore.jit.lent import Lent, lent_bytes
 from timerstore.jit.record import Bytes, record, record_at
 
@@ -119,6 +118,7 @@ def window_mark(window: Window, start: int, stop: int, state: int) -> int:
     return count
 
 
+@kernel_ahead_with_gil
 def hand_out(address: int, visible_end: int, count_max: int) -> int:
     """Hand out the next run, see `window_hand_out`; `told_start` tells where it begins."""
     window = _window_at(address)
@@ -127,11 +127,13 @@ def hand_out(address: int, visible_end: int, count_max: int) -> int:
     return count
 
 
+@kernel_ahead_with_gil
 def mark(address: int, start: int, stop: int, state: int) -> int:
     """Have entries become WAITING, OUT, HELD or DONE, see `window_mark`."""
     return window_mark(_window_at(address), start, stop, state)
 
 
+@kernel_ahead_with_gil
 def state_at(address: int, index: int) -> int:
     """Tell what became of one entry."""
     window = _window_at(address)
@@ -143,6 +145,7 @@ def state_at(address: int, index: int) -> int:
     return state
 
 
+@kernel_ahead_with_gil
 def extend(address: int, stop: int, state: int) -> int:
     """Have what was never handed out before `stop` be WAITING or DONE; 0, or NO_ROOM."""
     window = _window_at(address)
@@ -161,6 +164,7 @@ def extend(address: int, stop: int, state: int) -> int:
     return 0
 
 
+@kernel_ahead_with_gil
 def move(address: int, length: int) -> int:
     """Make the other array, which is longer, the ring. O(entries)."""
     window = _window_at(address)
@@ -173,6 +177,7 @@ def move(address: int, length: int) -> int:
     return 0
 
 
+@kernel_ahead_with_gil
 def copy_states(address: int, count: int) -> int:
     """Copy what became of up to `count` entries to the other array; return of how many.
 
@@ -185,11 +190,3 @@ def copy_states(address: int, count: int) -> int:
     for i in range(count):
         put_u8(other, i, ring[(window.first + i) & mask])
     return count
-
-
-entry_ahead(hand_out, keeps_gil=True)
-entry_ahead(mark, keeps_gil=True)
-entry_ahead(state_at, keeps_gil=True)
-entry_ahead(extend, keeps_gil=True)
-entry_ahead(move, keeps_gil=True)
-entry_ahead(copy_states, keeps_gil=True)

@@ -108,7 +108,6 @@ def find_pending(core: Core, instant: Instant | None = None) -> Found:
     """
     with core.gate.guard():
         core.check_open()
-        core.check_unlocked()
         if instant is not None:
             return _find_pending(core, instant)
         return while_held(lambda: _find_pending(core, capture_instant(core.engine)))
@@ -154,7 +153,6 @@ def find_in_order(
     """
     with core.gate.guard():
         core.check_open()
-        core.check_unlocked()
         instant = instant or capture_instant(core.engine)
         order = DueOrder(core.engine, instant, start_ms, end_ms)
     waiting, count, until = _nothing(instant.snapshot.hold), _AT_FIRST, (0, 0)
@@ -186,7 +184,6 @@ def find_due_times(core: Core, bucket_ms: int, start_ms: int, end_ms: int) -> In
     """
     with core.gate.guard():
         core.check_open()
-        core.check_unlocked()
         return while_held(lambda: _find_due_times(core, bucket_ms, start_ms, end_ms))
 
 

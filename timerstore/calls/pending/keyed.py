@@ -26,7 +26,7 @@ from timerstore.errors import (
     TooLateError,
     UnknownTimerError,
 )
-from timerstore.jit.locks import KernelLock
+from timerstore.jit.locks import TurnLock
 from timerstore.services.calls import key_search
 from timerstore.services.calls.key_search import (
     KeySearch,
@@ -166,7 +166,7 @@ class Keyed:
     # --- putting
 
     @property
-    def lock(self) -> KernelLock:
+    def lock(self) -> TurnLock:
         """Held over a look and what is put for it; it is not reentrant."""
         return self._keys.lock
 

@@ -43,7 +43,6 @@ class PendingTimers:
     @inside
     def _get(self, id: str) -> Timer | None:
         self.core.check_open()
-        self.core.check_unlocked()
         return get(self.core, id)
 
     def is_pending(self, id: str) -> bool | None:
@@ -54,7 +53,7 @@ class PendingTimers:
         """Return a timer by its key; see `TimerStore.get_key`."""
         with self.gate.guard():
             self.core.check_open()
-            self.core.check_unlocked(keys=True)
+            self.core.check_unlocked()
             return self.keyed.get(topic, key)
 
     def list(
@@ -80,7 +79,7 @@ class PendingTimers:
         limit: int | None,
         key: str,
     ) -> Sequence[Timer]:
-        self.core.check_unlocked(keys=True)
+        self.core.check_unlocked()
         start_ms, end_ms, limit = check_range(topic, start_ms, end_ms, limit)
         if topic is None:
             raise InvalidArgumentError("key was passed without a topic. Pass topic as well.")
@@ -101,7 +100,6 @@ class PendingTimers:
     ) -> pa.Table:
         """Return timers by columns; see `TimerStore.pending_columns`."""
         self.core.check_open()
-        self.core.check_unlocked()
         return pending_columns(self.core, topic, start_ms, end_ms, limit, columns)
 
     @inside
@@ -129,7 +127,7 @@ class PendingTimers:
     def cancel_key(self, topic: str, key: str) -> int:
         """Cancel all with a key; see `TimerStore.cancel_key`."""
         self.core.check_writable()
-        self.core.check_unlocked(keys=True)
+        self.core.check_unlocked()
         count, is_to_tell = self.keyed.cancel(topic, key)
         if is_to_tell:
             self.core.after_append(self.core.clock.now_ms)
@@ -151,7 +149,7 @@ class PendingTimers:
     def _put_conditional(self, put: Put) -> str:
         """Put a timer unless its key has one, or in its place."""
         self.core.check_putting()
-        self.core.check_unlocked(keys=True)
+        self.core.check_unlocked()
         key = check_condition(put)
         prepared = self._putting.prepare(put)
         if put.if_absent:
@@ -167,7 +165,6 @@ class PendingTimers:
     def cancel_many(self, ids: Sequence[str]) -> Bools:
         """Cancel many; see `TimerStore.cancel_many`."""
         self.core.check_writable()
-        self.core.check_unlocked()
         done = cancel_many(self.core, ids)
         self.core.after_append(self.core.clock.now_ms)
         return done
@@ -205,7 +202,6 @@ class PendingTimers:
     ) -> str:
         core, putting, payload = self.core, self._putting, UNCHANGED
         core.check_putting()
-        core.check_unlocked()
         now_ms = core.clock.now_ms
         if body is not None or properties is not None:
             payload = check_payload(core, body, properties)

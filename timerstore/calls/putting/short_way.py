@@ -17,9 +17,8 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.jit.entrypoint import entry_ahead, entry_point
 from timerstore.jit.intrinsics import view_bytes
-from timerstore.jit.kernel import INTERPRETED
+from timerstore.jit.kernel import INTERPRETED, caller_of, kernel_ahead_with_gil
 from timerstore.jit.objects import (
     OBJECTS_ARE_READABLE,
     TEXT_DATA_AT,
@@ -77,6 +76,7 @@ class Way:
 _way_at = record_at(Way)
 
 
+@kernel_ahead_with_gil
 def _put_one(
     way_address: int,
     body_object: int,
@@ -127,9 +127,6 @@ def _put_one(
     return IS_PUT
 
 
-entry_ahead(_put_one, keeps_gil=True)
-
-
 class ShortWay:
     """Puts to topics that were put to before."""
 
@@ -144,7 +141,7 @@ class ShortWay:
             engine.world.commitlog,
             engine.queues.table,
             new_stage(4),
-            engine.append_lock.words,
+            engine.world.append_lock,
             engine.world.callers,
             engine.world.enqueue_get,
             np.zeros(8, np.int64),
@@ -159,7 +156,7 @@ class ShortWay:
         self._addresses: dict[object, int] = {}
         self._level_ms = [0, *engine.level_ms.tolist()]
         short = OBJECTS_ARE_READABLE and not INTERPRETED
-        self.call = entry_point(_put_one, keeps_gil=True) if short else None
+        self.call = caller_of(_put_one) if short else None
         self._is_open = is_open and self.call is not None
         half = "0" * (fmt.KEY_DIGITS // 2)
         self._id_halves = half, half
