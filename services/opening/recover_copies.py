@@ -44,9 +44,20 @@ def learn_sources(engine: Engine) -> None:
     engine.recovered_sources = np.concatenate(parts)
 
 
-def assume_sources(engine: Engine, origins: Words, slot: int) -> None:
-    """Take all sources to wait in `slot` at the latest."""
-    engine.recovered_sources = np.stack([origins, np.full(len(origins), slot)], axis=1)
+def assume_sources(engine: Engine, origins: Words, waiting: Words, claimed_slot: int) -> None:
+    """Take each source to wait in the last slot in which its unit can be, without reading that.
+
+    What was fired was claimed. What waits again is in the slot in which it is due, or in one before
+    it, to which it rolled: after a clean close that is enough. `waiting`: int64[2, n], the
+    sources of these, with their TIMER_OUT_MS. O(n log n) in the copies.
+    """
+    slots = np.full(len(origins), claimed_slot)
+    sources, first = np.unique(waiting[0], return_index=True)
+    again = np.isin(origins, sources)
+    due_slots = waiting[1, first[np.searchsorted(sources, origins[again])]] // engine.precision_ms
+    top = claimed_slot + len(engine.wheel.slots)  # no unit is behind that
+    slots[again] = np.clip(due_slots, claimed_slot, top)
+    engine.recovered_sources = np.stack([origins, slots], axis=1)
 
 
 @kernel_later

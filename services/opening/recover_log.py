@@ -52,7 +52,9 @@ class ScannedLog:
     origins: list[Words] = field(default_factory=list)
     broker_origins: Words = field(default_factory=lambda: np.zeros(0, np.int64))
     copies: list[Words] = field(default_factory=list)
-    has_hops: bool = False  # some of the copies wait in the timer topic again
+    # Of copies that wait in the timer topic again: their sources, and when they are due
+    # (TIMER_OUT_MS); int64[2, n] each.
+    waiting: list[Words] = field(default_factory=lambda: [np.zeros((2, 0), np.int64)])
     level_deletes: list[Words] = field(default_factory=list)
     due_max_ms: int = 0
     is_checked: bool = False  # each message of the log was, by its CRC, and none is damaged
@@ -196,7 +198,8 @@ class LogScan:
         is_copy = part.origin >= 0
         log.origins.append(part.origin[is_copy].copy())
         log.copies.append(part.offset[is_copy].copy())
-        log.has_hops |= bool((is_timer & is_copy).any())
+        waits = is_timer & is_copy
+        log.waiting.append(np.stack([part.origin[waits], part.due_ms[waits]]))
         log.level_deletes.append(level_deletes(part))
         fired_due_ms = part.due_ms[~is_timer]  # −1 if there is none
         log.due_max_ms = max(log.due_max_ms, int(fired_due_ms.max(initial=0)))

@@ -269,10 +269,9 @@ def _take_the_counts(this: Recovery) -> None:
     engine, log, checkpoint, counts = this.engine, this.log, this.checkpoint, this.counts
     assert checkpoint is not None and counts is not None and this.stamp is not None
     take_stored(engine, counts["timingCount"])
-    if log.has_hops:
-        learn_sources(engine)
-    elif log.copies:  # what was fired was claimed
-        assume_sources(engine, np.concatenate(log.origins), checkpoint.claimed_slot)
+    if log.copies:
+        waiting = np.concatenate(log.waiting, axis=1)
+        assume_sources(engine, np.concatenate(log.origins), waiting, checkpoint.claimed_slot)
     if checkpoint.cancelled_count:
         take_cancelled(engine, this.stamp, log.level_deletes)
     take_level_counts(engine, counts)

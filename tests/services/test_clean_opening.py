@@ -15,6 +15,7 @@ from tests.table_stores import LIVES, SMALL, TOPICS, live, pending
 from timerstore import ManualClock, TimerStore
 from timerstore.services.opening import (
     progress,
+    recover_copies,
     recover_deletes,
     recover_pending,
 )
@@ -33,7 +34,7 @@ def reopened(store: TimerStore) -> TimerStore:
         store.core.play_now()  # what a service's thread does by itself
     store.close()
     with pytest.MonkeyPatch.context() as patch:
-        for each in (recover_pending, recover_deletes):
+        for each in (recover_pending, recover_deletes, recover_copies):
             patch.setattr(each, "live_units", refuse)
         config, manual = store.core.engine.config, clock if isinstance(clock, ManualClock) else None
         return timerstore.open(store.core.path, config=config, clock=manual)
