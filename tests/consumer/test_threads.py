@@ -253,10 +253,10 @@ def test_an_error_of_the_store_stops_it_and_is_raised(
     threads = consumer._threads
     assert threads is not None
 
-    def damaged(*_: Any) -> Any:
+    def damaged(*_: Any, **named: Any) -> Any:
         raise CorruptStoreError("commitlog", 0, "this is a test")
 
-    monkeypatch.setattr(store.consuming.group("t", "g"), "pull", damaged)
+    monkeypatch.setattr(store.consuming.group("t", "g"), "pull_ready", damaged)
     wait_until(lambda: threads.failure.error is not None)
     with pytest.raises(CorruptStoreError, match="this is a test"):
         consumer.close()
@@ -281,7 +281,7 @@ class EndingHook:
 
 
 ENDING_PLACES = {
-    "pull": (Group, "make_visible"),
+    "pull": (Group, "pull_ready"),
     "read": (Group, "_read"),
     "task": (Subscription, "tasks"),
     "lead": (Threads, "_lead"),

@@ -89,7 +89,8 @@ class StoreSource(Source):
 
     def make_visible(self, group: Group) -> None:
         """Under "group" durability, make durable what was fired."""
-        group.make_visible()
+        if self.core.is_group:
+            group.make_visible()
 
     def waiter(self) -> AbstractContextManager[Waiter]:
         """Lend who sleeps until something is fired."""

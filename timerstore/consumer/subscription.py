@@ -11,7 +11,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from timerstore.consumer.retry_rules import Retry
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, StoreClosedError
 from timerstore.jit.guards import RLock
 from timerstore.timelog.bytes.text import java_hash_of
+from timerstore.timelog.reading.pull import READY_BYTES
 from timerstore.values.config import Config
 
 log = logging.getLogger("timerstore")
@@ -225,7 +226,9 @@ class LimitedSubscription(Subscription):
         """
         while True:
             self.limited = False
-            run = self.group.pull(count_max, self._room)
+            run = self._pull_ready(count_max)
+            if run is False:
+                run = self.group.pull(count_max, self._room)
             if run is None:
                 return []
             try:
@@ -237,6 +240,16 @@ class LimitedSubscription(Subscription):
             except BaseException:
                 run.give_back(range(len(run)))
                 raise
+
+    def _pull_ready(self, count_max: int) -> Run | Literal[False] | None:
+        """Pull by one kernel; False if it cannot, or if limits may be the reason for less."""
+        limits = self._limits
+        for row in list(self.group.cursors):
+            held = self._held[row]
+            count_max = min(count_max, limits.count - held.count)
+            if count_max <= 0 or held.bytes + READY_BYTES > limits.bytes:
+                return False
+        return self.group.pull_ready(count_max, span_max=limits.span)
 
     def _room(self, cursor: QueueCursor, visible_end: int, count_max: int) -> int:
         """Return how many may be handed out of a queue that has some. Under the group's lock."""

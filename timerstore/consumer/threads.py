@@ -123,12 +123,7 @@ class Threads:
 
     def _lead(self) -> None:
         """Pull tasks; return once there are any."""
-        self._waits_for_room = True  # before pulling: room that is made meanwhile is noticed
-        tasks, limited = self._source.pull(self._pull_count)
-        if tasks:
-            self._waits_for_room = False
-            self._ready.extend(tasks)
-            return
+        tasks: list[Task] = []
         with self._source.waiter() as waiter:
             self._waiter = waiter
             try:
@@ -136,7 +131,7 @@ class Threads:
                     waiter.arm()  # before it looks: who wakes it later ends the wait
                     if self._ready or self.stopping:
                         break
-                    self._waits_for_room = True
+                    self._waits_for_room = True  # likewise
                     tasks, limited = self._source.pull(self._pull_count)
                     self._waits_for_room &= limited
                     if not tasks:

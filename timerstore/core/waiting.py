@@ -3,8 +3,8 @@
 Who consumes waits for what dequeue-put fires, who puts for room that enqueue-get makes.
 
 Each waiting thread has a word of its own, at which it sleeps while it is 1; a kernel sets it to 0
-and wakes the thread. That costs both a third less than an eventfd, which only an event loop has,
-and threads where the system has no such call. One word for all would lose wake-ups. Who waits asks
+and wakes the thread. That costs it a third less than an eventfd, which only an event loop has, and
+threads where the system has no such call. One word for all would lose wake-ups. Who waits asks
 first (`arm`), then looks, then waits: what is done in between ends the wait at once.
 """
 

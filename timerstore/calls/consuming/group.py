@@ -21,6 +21,7 @@ from timerstore.calls.consuming.grouptally import GroupTally
 from timerstore.calls.consuming.lentblocks import UNSHARED_REFERENCES, LentBlocks
 from timerstore.calls.consuming.putacks import PutAcks
 from timerstore.calls.consuming.ready import (
+    ANY_SPAN,
     NEEDS_ENTRIES,
     NOBODY,
     READY_ID_BYTES,
@@ -152,11 +153,12 @@ class Group(Reader):
         return None
 
     def pull_ready(
-        self, count_max: int, waiter: Waiter | None = None
+        self, count_max: int, waiter: Waiter | None = None, span_max: int = ANY_SPAN
     ) -> Run | Literal[False] | None:
         """Hand out what is there in one kernel; None if nothing is, False: go the long way.
 
-        Unless something is handed out, a `waiter` is armed.
+        Unless something is handed out, a `waiter` is armed. `span_max`: see `_pull_ready`. What is
+        handed out is less than READY_BYTES.
         """
         retry, count, clock = self._retry, 0, self.hand_clock
         try:
@@ -176,12 +178,12 @@ class Group(Reader):
             place, now_ms = NOBODY if waiter is None else waiter.place, 0
             if clock is not None:
                 now_ms = clock.now_ms
-            count = self.ready_calls.pull(puller.number, count_max, place, now_ms)
+            count = self.ready_calls.pull(puller.number, count_max, span_max, place, now_ms)
             if count == NEEDS_ENTRIES:
                 with self.gate.guard():  # closing waits for it: nothing is mapped behind it
                     self.core.check_open()
                     self._map_entries(told[READY_QUEUE], told[READY_SEGMENT])
-                count = self.ready_calls.pull(puller.number, count_max, place, now_ms)
+                count = self.ready_calls.pull(puller.number, count_max, span_max, place, now_ms)
             if count <= 0:
                 return None if count == 0 else False
             low, high, _, i, start, pulled_us, _, _ = told.tolist()

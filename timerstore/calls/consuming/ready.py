@@ -58,6 +58,7 @@ NEEDS_LONG_WAY: Final = -1
 NEEDS_ENTRIES: Final = -2
 """A segment of a queue is to be mapped; it is told which."""
 NO_RESPONSE: Final = -1
+ANY_SPAN: Final = 1 << 62
 NOBODY: Final = -1
 """Nobody waits, or who waits looks up by itself."""
 _LATELY_BYTES: Final = 64 << 20
@@ -158,7 +159,7 @@ def _read(ready: Ready, place: PullPlace, i: int, count: int) -> int:
 
 
 @inlined
-def _hand_out(ready: Ready, place: PullPlace, count_max: int, now_ms: int) -> int:
+def _hand_out(ready: Ready, place: PullPlace, count_max: int, span_max: int, now_ms: int) -> int:
     callers = ready.callers
     if callers.short_way_ended != 0 or callers.pulls_paused != 0:
         return NEEDS_LONG_WAY
@@ -179,6 +180,10 @@ def _hand_out(ready: Ready, place: PullPlace, count_max: int, now_ms: int) -> in
         count = min(count_max, load_acquire(ready.queues.next_index, ready.rows[i]) - window.next)
         if count <= 0:
             continue
+        if window.held_count == 0:  # what is held stays the first until the next opening
+            count = min(count, span_max - (window.next - window.first))
+        if count <= 0:
+            return NEEDS_LONG_WAY
         count = _read(ready, place, i, count)
         if count <= 0:
             return min(count, NEEDS_LONG_WAY)
@@ -194,17 +199,21 @@ def _hand_out(ready: Ready, place: PullPlace, count_max: int, now_ms: int) -> in
 
 
 @kernel_ahead_with_gil
-def _pull_ready(address: int, puller: int, count_max: int, waiter: int, now_ms: int) -> int:
+def _pull_ready(
+    address: int, puller: int, count_max: int, span_max: int, waiter: int, now_ms: int
+) -> int:
     """Hand out what is there of the next queue that has any; return how much, 0 for nothing.
 
-    Or NEEDS_LONG_WAY, or NEEDS_ENTRIES. `puller`: which one. `waiter`: the place of who is to be
-    woken by what comes from now on, unless something is handed out; or NOBODY. `now_ms`: 0 if the
-    kernel is to ask the clock.
+    Or NEEDS_LONG_WAY, or NEEDS_ENTRIES. `puller`: which one. `span_max`: so many entries of a queue
+    may lie between the first that is not done and the last that is handed out. `waiter`: the place
+    of who is to be woken by what comes from now on, unless something is handed out; or NOBODY.
+    `now_ms`: 0 if the kernel is to ask the clock.
     """
     ready = _ready_at(address)
     if waiter != NOBODY:  # before it looks: nothing comes in between
         exchange(ready.waiters, 2 * waiter + 1, 1)
-    count = _hand_out(ready, _pull_place_at(ready.pullers[puller]), count_max, now_ms)
+    place = _pull_place_at(ready.pullers[puller])
+    count = _hand_out(ready, place, count_max, span_max, now_ms)
     if waiter != NOBODY and count > 0:
         store_release(ready.waiters, 2 * waiter + 1, 0)
     return count
@@ -241,7 +250,7 @@ class ReadyCalls:
 
     def __init__(self, engine: Engine, ready: Ready) -> None:
         self.pull: Callable[..., int] = caller_on(_pull_ready, ready)
-        """pull(puller, count_max, waiter, now_ms), see `_pull_ready`."""
+        """pull(puller, count_max, span_max, waiter, now_ms), see `_pull_ready`."""
         if INTERPRETED:
             self.pull = partial(_reading, engine.commitlog, self.pull)
         self.ack = caller_on(_ack, ready)
