@@ -382,7 +382,7 @@ class Cleaner:
         return live_bytes(self.engine, waits_bytes, dropped_count)
 
     def _step(self, until: int, log_end: int) -> bool:
-        if self.stopped or self.error is not None or self.engine.wanted.indexes:
+        if self.stopped or self.error is not None or self.engine.wanted.keep_from == 0:
             return False
         if self._walk is not None:
             self._enter(self._walk)
@@ -401,7 +401,14 @@ class Cleaner:
         start = self._passes[-1].stop if self._passes else world.cleaning.floor
         number = start // engine.commitlog.segment_bytes
         stop = (number + 1) * engine.commitlog.segment_bytes
-        if stop > self.reach.find(start) or WORTH_IT < until <= start or log_end <= start:
+        needed = (
+            self.engine.wanted.keep_from
+        )  # it is not removed: to copy what is there wins nothing
+        if (
+            stop > min(self.reach.find(start), needed)
+            or WORTH_IT < until <= start
+            or log_end <= start
+        ):
             return False
         self._learn()
         latest_slot = int(world.latest_slot[number % TABLE_LENGTH])

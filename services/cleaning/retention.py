@@ -86,7 +86,7 @@ class Retention:
     def _run(self) -> int:
         self.engine.let_go()
         checkpoint = self._flusher.last
-        if checkpoint is None or self.error is not None or self.engine.wanted.indexes:
+        if checkpoint is None or self.error is not None or self.engine.wanted.keep_from == 0:
             return 0
         self.engine.commitlog.ahead_max = self._wanted_ahead()
         self._drop_ahead()
@@ -173,7 +173,7 @@ class Retention:
     def _commitlog_limit(self, checkpoint: TimerCheckpoint) -> int:
         """Return the offset below which commit log segments can go."""
         log = self.engine.commitlog
-        limit = checkpoint.needed_offset
+        limit = min(checkpoint.needed_offset, self.engine.wanted.keep_from)
         return max(log.start, limit // log.segment_bytes * log.segment_bytes)
 
     def _timerlog_limit(self, checkpoint: TimerCheckpoint) -> int:

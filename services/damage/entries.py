@@ -61,7 +61,19 @@ def leave_entries(engine: Engine, row: int, indexes: list[int], *also: str) -> N
     for index in indexes:
         place = index * fmt.ENTRY_BYTES
         engine.damage.note(engine.queues.name(row), place, WRONG_ENTRY_REASON)
-    engine.wanted.add(QUEUES, *also)
+    keep_from = 0 if also else _message_before(engine, row, min(indexes))
+    engine.wanted.add(QUEUES, *also, keep_from=keep_from)
+
+
+def _message_before(engine: Engine, row: int, index: int) -> int:
+    """Return the offset of the message before an entry's, if it has a sound entry; else 0."""
+    if index <= engine.queues.first_index(row):
+        return 0
+    try:
+        entry = engine.queues.read(row, index - 1, 1)
+        return int(entry["offset"][0]) if is_sound(engine, row, index - 1, entry) else 0
+    except CorruptStoreError:
+        return 0
 
 
 def pass_timer_entry(engine: Engine, index: int) -> None:

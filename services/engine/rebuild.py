@@ -62,16 +62,19 @@ def write_mark(disk: Disk, path: Path, wanted: frozenset[str]) -> None:
 class Wanted:
     """The indexes of an open store that the next opening makes anew. Any thread may ask.
 
-    While there is one, nothing is cleaned, and retention removes nothing.
+    What they are made anew from is neither cleaned nor removed until then.
     """
 
     def __init__(self, disk: Disk, path: Path) -> None:
         self.disk, self.path, self.indexes = disk, path, frozenset[str]()
+        self.keep_from = 1 << 62
+        """The offset from which the commit log is needed: no index misses a message before it."""
         self._lock = Lock()
 
-    def add(self, *indexes: str) -> None:
-        """Want indexes to be made anew; durable on return."""
+    def add(self, *indexes: str, keep_from: int = 0) -> None:
+        """Want indexes to be made anew; durable on return. `keep_from`: see above."""
         with self._lock.guard():
+            self.keep_from = min(self.keep_from, keep_from)
             self.indexes |= frozenset(indexes)
             self.write()
 

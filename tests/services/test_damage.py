@@ -151,6 +151,36 @@ def test_a_timer_whose_entry_is_damaged_waits_for_the_next_opening(at: int, tmp_
     again.close()
 
 
+def test_a_damaged_entry_keeps_what_the_next_opening_needs_and_no_more(tmp_path: Path) -> None:
+    path, clock = tmp_path / "s", ManualClock(START_MS)
+    store = TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk())
+    for i in range(200):
+        store.put(b"%3d" % i * 300, topic="t")
+    far = store.put(b"far", topic="u", delay=10 * 86_400 * SECOND)
+    flip(path, "consumequeue/t/0", 100 * 20 + 9)
+    bodies = list[bytes]()
+    while batch := store.pull("t", group="g", timeout=0):
+        bodies += [each.body[:3] for each in batch]
+        batch.ack()
+    assert bodies == [b"%3d" % i for i in range(200) if i != 100]
+    log, (damage,) = store.core.engine.commitlog, store.stats().damage
+    assert (damage["file"], damage["offset"]) == ("consumequeue/t/0", 2_000)
+    before = int(store.core.engine.queues.read(1, 99, 1)["offset"][0])
+    for _ in range(3):
+        clock.advance(7_200 * SECOND)
+        store.clean()
+    assert log.start == before // log.segment_bytes * log.segment_bytes > 0
+    store.close()
+    with TimerStore(path, config=CONFIG, clock=clock, disk=QuietDisk()) as again:
+        assert again.core.findings.rebuilt == ["consume queues"]
+        (delivery,) = again.pull("t", group="g", max_count=300, timeout=0)
+        assert delivery.body[:3] == b"100" and again.get(far) is not None
+        delivery.ack()
+        clock.advance(7_200 * SECOND)
+        again.clean()
+        assert again.core.engine.commitlog.start > before
+
+
 @pytest.mark.parametrize("at", [5, 30, 200])
 def test_a_damaged_message_of_a_level_is_passed_by(at: int, tmp_path: Path) -> None:
     path, clock = tmp_path / "s", ManualClock(START_MS)
