@@ -22,7 +22,7 @@ from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.record import Words
 from timerstore.services.cleaning.forgetting import NO_TARGET, read_targets
 from timerstore.services.looking.log_units import read_units
-from timerstore.services.looking.unsaid_leads import say_leads
+from timerstore.services.looking.timer_places import say_leads
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import NOT_SAID, Units

@@ -3,7 +3,6 @@
 flush.py           the thread that flushes, its checkpoints
 group_commit.py    many wait for one fsync
 capture.py         a checkpoint, captured in one kernel
-give_back.py       memory of places in the near wheel that were passed
 ahead_file.py      what is pending, as of a clean close
 cancelled_file.py  what was cancelled, as of a clean close
 """

@@ -19,7 +19,7 @@ from timerstore.jit.record import Bytes, Words, observe
 from timerstore.services.world.state import PASS_COLUMNS, PASS_FIRST_COPY
 from timerstore.services.world.world import World
 from timerstore.wheel.checksums import PAGE_BYTES
-from timerstore.wheel.near import slot_place
+from timerstore.wheel.near import PAGE_PLACES, give_back_page, slot_place
 from timerstore.wheel.timerwheel import PAGE_CAPTURED, PAGE_CLEAN
 
 _READ: Final = 0
@@ -199,3 +199,26 @@ def _runs(numbers: Words, pages: Bytes) -> list[tuple[int, Bytes]]:
         (int(numbers[first]) * PAGE_BYTES, pages[first * PAGE_BYTES : stop * PAGE_BYTES])
         for first, stop in zip(starts, [*starts[1:], len(numbers)], strict=True)
     ]
+
+
+@kernel_ahead
+def give_back(world: World, start: int, stop: int) -> int:
+    """Give back the memory of slots in [start, stop), all of which were passed. Takes wheel.
+
+    Else the columns of a store that is open for a week would take their whole length. A place is
+    used again once the slot that is the columns' length later is claimed. The claim cursor moves
+    under wheel, so whether that is so is asked, and the memory given back, in one hold of it.
+
+    Return the slot to go on from next time. O(places): some 10 µs under wheel for each 512.
+    """
+    near, place_count = world.near, len(world.near.waiting)
+    if place_count % PAGE_PLACES != 0:
+        return stop
+    slot = -(-max(start, stop - place_count) // PAGE_PLACES) * PAGE_PLACES
+    while slot + PAGE_PLACES <= stop:
+        lock_acquire(world.wheel_lock)
+        if world.dequeue_get.claimed_slot <= slot + place_count:  # else the place may be in use
+            give_back_page(near, slot_place(near, slot))
+        lock_release(world.wheel_lock)
+        slot += PAGE_PLACES
+    return max(start, slot)

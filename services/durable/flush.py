@@ -29,8 +29,7 @@ from timerstore.jit.system import set_thread_name
 from timerstore.services.damage.scrub import Scrub
 from timerstore.services.durable.ahead_file import write_ahead
 from timerstore.services.durable.cancelled_file import write_cancelled
-from timerstore.services.durable.capture import Captured, capture, written
-from timerstore.services.durable.give_back import give_back
+from timerstore.services.durable.capture import Captured, capture, give_back, written
 from timerstore.services.durable.group_commit import IS_DURABLE, LEADS, MAY_LEAD, GroupCommit
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.level_file import LevelOffsetFile

@@ -46,7 +46,6 @@ from timerstore.timelog.writing.append import (
     NEED_NOTHING,
     NEED_QUEUE,
     NEED_SMALLER,
-    STAGE_BYTES,
     Stage,
 )
 from timerstore.timelog.writing.consumequeue import TIMER_ROW, ConsumeQueues
@@ -120,7 +119,7 @@ class Engine:
         )
         self.maps = MapShare(max(maps_allowed(max(sizes)), _MAPS_MIN))
         self.commitlog = self._log(SegmentedFile, "commitlog", config.commitlog_segment_bytes)
-        self.commitlog.gaps_are_zeros, self.commitlog.reach_bytes = True, STAGE_BYTES
+        self.commitlog.gaps_are_zeros = True
         log = self.commitlog
         self.damage.log_start = lambda: log.start
         timers_gone, queues_gone = TIMERS in rebuild, QUEUES in rebuild

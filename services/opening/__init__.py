@@ -1,6 +1,5 @@
 """From what is on disk to a store that can be served.
 
-attempts.py             an opening is tried again, without what is damaged
 recovery.py             the table of its steps
 recovery_findings.py    what it found
 recover_log.py          the scan of the commit log
@@ -14,7 +13,6 @@ recover_levels.py       from which message each level goes on
 recover_deletes.py      the cancelled set
 recover_counts.py       the counters of topics
 recover_copies.py       sources that are done, and still ahead
-recover_removed.py      what a broker's clean-up has removed
 recover_damage.py       where the log can be read again
 recover_torn.py         what was torn at its end
 progress.py             how far a long step has come

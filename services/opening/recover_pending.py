@@ -15,10 +15,10 @@ from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.log_units import live_units
 from timerstore.services.looking.read_pending import map_alone, read_timers, reading_of
 from timerstore.services.opening.progress import OpeningProgress
-from timerstore.services.opening.recover_removed import count_removed
 from timerstore.services.world.state import LOST_COUNT_MAX
 from timerstore.services.world.world import World, note_lost
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.unit import Units
 from timerstore.timelog.files.jsonfile import check_seal, read_json, understood, whole
 from timerstore.timelog.files.names import INT64_MAX, is_topic
 from timerstore.timelog.writing.tally import Counted, count_pending
@@ -52,6 +52,23 @@ def count_units(engine: Engine, *, verify: bool) -> int:
             done = _count_timers(engine.world, magic, columns, done, now_ms)
             pass_lost(engine, thread)
     return removed_count
+
+
+def first_kept_index(engine: Engine, queue_index: int) -> tuple[int, int]:
+    """Move the queue cursor over entries whose messages are gone; return it and their count."""
+    kept = engine.queues.first_kept(0, engine.commitlog.start)
+    return max(queue_index, kept), max(0, kept - queue_index)
+
+
+def count_removed(engine: Engine, units: Units) -> int:
+    """Return how many units of timers point to messages that are gone.
+
+    A broker's own clean-up removes segments by their age, also if timers in them wait; when one is
+    due, it drops it. So do we: that is no damage. What is gone is passed by, counted, told once.
+    """
+    gone = units.message < engine.commitlog.start
+    gone &= units.magic & fmt.UNIT_DELETE == 0
+    return int(np.count_nonzero(gone))
 
 
 @kernel_later

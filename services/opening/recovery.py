@@ -7,6 +7,7 @@ and each step can be repeated: a process that is killed in between begins again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from timerstore.jit.acting import ALONE, acting_as
 from timerstore.services.durable.ahead_file import take_ahead
 from timerstore.services.durable.flush import write_abort
 from timerstore.services.engine.engine import Engine
-from timerstore.services.engine.rebuild import QUEUES, TIMERS
+from timerstore.services.engine.rebuild import QUEUES, TIMERS, open_rebuilding
 from timerstore.services.opening.progress import OpeningProgress
 from timerstore.services.opening.recover_copies import assume_sources, learn_sources
 from timerstore.services.opening.recover_counts import Recount
@@ -33,20 +34,24 @@ from timerstore.services.opening.recover_log import LogScan, ScannedLog
 from timerstore.services.opening.recover_pending import (
     are_sure,
     count_units,
+    first_kept_index,
     name_stored,
     stored_counts,
     take_stored,
 )
-from timerstore.services.opening.recover_removed import first_kept_index
 from timerstore.services.opening.recover_torn import complete_reschedule
 from timerstore.services.opening.recovery_findings import RecoveryFindings
 from timerstore.services.running.provide import provide
 from timerstore.services.running.steps import run
+from timerstore.services.world.clock import Clock
+from timerstore.services.world.damage import Place
 from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.checkpoint import TimerCheckpoint, read_checkpoint, standing
 from timerstore.timelog.files.derived import Stamp
+from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.segments import SegmentedFile
+from timerstore.values.config import Config
 from timerstore.wheel.sets import map_put_all, new_table
 from timerstore.wheel.settings import CHECKED, CHECKING
 
@@ -376,3 +381,23 @@ OPENING: Final = (
     Step(_make_durable),
 )
 """The steps in their order; docs/recovery.md says what each relies on."""
+
+
+def open_engine(
+    path: Path, config: Config, clock: Clock, disk: Disk
+) -> tuple[Engine, RecoveryFindings]:
+    """Return an engine whose services can run, and what recovery found."""
+
+    def attempt(
+        rebuild: frozenset[str], places: tuple[Place, ...]
+    ) -> tuple[Engine, RecoveryFindings]:
+        engine = Engine(path, config, clock, disk, rebuild)
+        try:
+            for place in places:
+                engine.damage.note(place.file, place.offset, place.reason)
+            return engine, recover(engine, clock.now_ms)
+        except BaseException:
+            engine.close_files()
+            raise
+
+    return open_rebuilding(path, disk, attempt)

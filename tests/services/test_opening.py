@@ -14,7 +14,7 @@ from tests.services.alone import CONFIG, START_MS, START_SLOT
 from timerstore import Config, ManualClock, TimerStore
 from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.rebuild import TIMERS
-from timerstore.services.opening.attempts import open_engine
+from timerstore.services.opening.recovery import open_engine
 
 
 def make(path: Path, config: Config = CONFIG) -> None:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.services.alone import ENQUEUE_GET, START_MS, Alone, timer
-from timerstore.services.opening.recover_removed import count_removed, first_kept_index
+from timerstore.services.opening.recover_pending import count_removed, first_kept_index
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import Units
 

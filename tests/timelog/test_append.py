@@ -24,7 +24,6 @@ from timerstore.timelog.writing.append import (
     append,
     new_queue_table,
     new_stage,
-    place_behind,
 )
 from timerstore.timelog.writing.compose import Staged, stage_messages
 
@@ -39,11 +38,6 @@ def _append(
     commitlog: Any, queues: Any, lock: Any, stage: Any, count: int, now_ms: int, together: bool
 ) -> int:
     return append(commitlog, queues, lock, stage, count, now_ms, together)
-
-
-@kernel
-def _place(segment_bytes: int, end: int, size: int) -> int:
-    return place_behind(segment_bytes, end, size)
 
 
 class Log:
@@ -317,19 +311,6 @@ def test_a_clock_that_goes_back_is_not_stored() -> None:
     log.put([(0, 10, True)], 3000, False)
     assert [message.stored_ms for message in log.messages] == [5000, 5000]
     log.check()
-
-
-@given(
-    segment_bytes=st.integers(116, 2000),
-    before=st.integers(0, 3),
-    position=st.integers(0, 1999),
-    size=st.integers(1, 92),
-)
-def test_place_behind(segment_bytes: int, before: int, position: int, size: int) -> None:
-    end = before * segment_bytes + position % segment_bytes
-    got = _place(segment_bytes, end, size)
-    assert got == naive.place_behind(segment_bytes, end, size)
-    assert got % segment_bytes + size + 24 <= segment_bytes
 
 
 @pytest.mark.parametrize("together", [False, True])

@@ -56,8 +56,6 @@ def test_what_is_pinned_stays_in_the_table(log: SegmentedFile) -> None:
     assert pinned.map_from(3 * SIZE) and found(pinned) == [3, 4]
     assert pinned.map_from(4 * SIZE) and found(pinned) == [4]
     assert not pinned.map_from(0) and found(pinned) == []  # it was removed
-    pinned.pin_all()
-    assert found(pinned) == [3, 4]
 
 
 def test_what_is_missing_is_told(log: SegmentedFile) -> None:

@@ -20,7 +20,6 @@ NAME_BYTES_MAX: Final = 255
 """What Linux takes for a file's name."""
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 _SEGMENT: Final = re.compile(rf"[0-9]{{{fmt.SEGMENT_NAME_DIGITS}}}")
-_INDEX_FILE: Final = re.compile(r"[0-9]{17}")
 _AT_THE_TOP: Final = frozenset(("timerstore.json", "checkpoint", "abort"))
 VOLUME_FOLDER: Final = "lost+found"
 """Belongs to the file system, at the root of a volume; it is nobody's, and cannot be read."""
@@ -78,11 +77,6 @@ def is_plain(name: bytes) -> bool:
 def is_topic(name: bytes) -> bool:
     """Tell whether a store can have a topic of that name, ours or a broker's."""
     return is_plain(name) and len(name) <= fmt.TOPIC_BYTES_READ_MAX
-
-
-def is_index_file(name: str) -> bool:
-    """Tell whether a file of the key index can be named so."""
-    return _INDEX_FILE.fullmatch(name) is not None
 
 
 def is_small_file(name: str) -> bool:

@@ -60,10 +60,6 @@ class PinnedLog:
             self._log.read_ahead(first, last)
         return True
 
-    def pin_all(self) -> None:
-        """Map all segments of the log."""
-        self._pin(self._log.numbers.copy())
-
     def _pin(self, wanted: list[int]) -> None:
         for number in set(self._pins).difference(wanted):
             self.table.number[number % len(self.table.number)] = -1

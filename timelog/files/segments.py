@@ -98,8 +98,6 @@ class SegmentedFile(Blocks):
         self._epochs = Epochs(self.shared_table)
         self._alive = weakref.WeakSet[MapOwner]()  # all maps that somebody may still read
         self._detached: list[int] = []  # segments whose files are to be removed, the oldest first
-        self.reach_bytes = 0
-        """So far behind the log's end one append may go."""
         self.reusable_from = ALL_ZEROED
         """No segment before this number is used again; a broker may have written it."""
         self.ahead_max = 0

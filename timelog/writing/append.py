@@ -220,15 +220,6 @@ def _tell_need(stage: Stage, need: int, row: int, at: int) -> None:
 
 
 @inlined
-def place_behind(segment_bytes: int, end: int, size: int) -> int:
-    """Return the offset of a new message of `size`: `end`, or the next segment's start."""
-    left = segment_bytes - end % segment_bytes
-    if size + fmt.SEALED_BLANK_BYTES > left:
-        return end + left
-    return end
-
-
-@inlined
 def append(
     commitlog: SegmentTable,
     queues: QueueTable,
@@ -262,7 +253,7 @@ def append(
     for i in range(count):
         row, size = stage.row[i], stage.size[i]
         start = at
-        if size + fmt.SEALED_BLANK_BYTES > left:  # as `place_behind` says
+        if size + fmt.SEALED_BLANK_BYTES > left:
             if not can_close(commitlog, at, fmt.SEALED_BLANK_BYTES):
                 _tell_need(stage, NEED_COMMITLOG, row, at + min(fmt.SEALED_BLANK_BYTES, left) - 1)
                 break

@@ -41,7 +41,7 @@ from timerstore.services.cleaning.cleaning import Cleaner
 from timerstore.services.cleaning.retention import Retention
 from timerstore.services.durable.flush import Flusher
 from timerstore.services.engine.rebuild import TIMERS, remove_mark, write_mark
-from timerstore.services.opening.attempts import open_engine
+from timerstore.services.opening.recovery import open_engine
 from timerstore.services.running.leap import leap
 from timerstore.services.running.runner import Runner
 from timerstore.services.world.background import Failure
