@@ -378,6 +378,14 @@ def near_first_due(near: NearWheel, bucket: int, now_ms: int, stop_ms: int) -> i
     return stop_ms
 
 
+@inlined
+def near_first_of(near: NearWheel, ring: int, stop_ms: int) -> int:
+    """Return the smallest due time in a ring's buckets, `stop_ms` at most. O(buckets + entries)."""
+    for ms in range(ring_buckets(near)):
+        stop_ms = near_first_due(near, bucket_at(near, ms, ring), -1, stop_ms)
+    return stop_ms
+
+
 # --- deletes
 
 

@@ -6,8 +6,7 @@ first ring, with these; what was left, because a page was missing, is owed, and 
 (`services/world/claims.py`). Taking moves what the clock has reached, in the order of due time, to
 the dequeue ring, of the first ring first; a slot's plain deletes follow once it has ended, and all
 timers of it and of the slots before were handed on. The near wheel is its own. It moves the claim
-cursor, and the read cursor with it over slots without units. After RocketMQ's
-`TimerDequeueGetService`.
+cursor, and the read cursor with it over slots without units. After `TimerDequeueGetService`.
 
 How rolls hop (`tests/models/rules_model.py` has each rule with a wrong variant):
 
@@ -69,6 +68,7 @@ from timerstore.wheel.near import (
     bucket_at,
     near_begin_slot,
     near_drop_delete,
+    near_first_of,
     near_has_room,
     near_insert,
     near_insert_delete,
@@ -77,6 +77,7 @@ from timerstore.wheel.near import (
     near_room,
     overdue_bucket,
     pack_info,
+    ring_buckets,
     ring_count,
     slot_place,
 )
@@ -112,9 +113,7 @@ def dequeue_get(world: World, now_ms: int, is_timed: bool, clock: Words) -> int:
     owed_ready = _touch_chains(world, OWED, owed_to, now_ms, is_cold, clock)
     lock_acquire(world.near_lock)
     done = jumped + _take_late(world, now_ms)
-    began_ns = 0
-    if is_timed:
-        began_ns = steady_ns(clock)
+    began_ns = steady_ns(clock) if is_timed else 0
     claimed = claim(world, last, now_ms, front_ready, is_cold)
     claimed += _claim_owed(world, owed_to, now_ms, owed_ready)
     if is_timed and claimed > 0:
@@ -145,9 +144,8 @@ def _is_owed_next(world: World, now_ms: int) -> bool:
     if near_room(near) > 0 and get.owed_slot * precision <= until_ms:
         if get.owed_slot < min(owed_stop(world), now_ms // precision):
             return True
-    if near.owed_count == 0:
-        return False
-    return get.emptied_ms[OWED] <= until_ms or near.head[overdue_bucket(near, OWED)] != NONE
+    is_due = get.emptied_ms[OWED] <= until_ms or near.head[overdue_bucket(near, OWED)] != NONE
+    return near.owed_count > 0 and is_due
 
 
 @inlined
@@ -532,15 +530,13 @@ def take(world: World, ring: int, now_ms: int, is_cold: bool) -> int:
     """Move what is due in a ring to the dequeue-put queue; return how much."""
     get, near, precision = world.dequeue_get, world.near, world.settings.precision_ms
     popped, overdue, taken = near.popped, overdue_bucket(near, ring), 0
-    limit = now_ms
     # A slot is only half walked: not from it yet, unless it holds more than there is room for. Then
     # it fires in parts.
     slot, waits = get.owed_slot, get.owed_slot < owed_stop(world)
     if ring == FRONT:
         slot, waits = get.claimed_slot - 1, get.is_walking != 0
     waits = waits and near_room(near) > 0
-    if waits:
-        limit = min(limit, slot * precision - 1)
+    limit = min(now_ms, slot * precision - 1) if waits else now_ms
     if ring_count(near, ring) == 0:
         get.emptied_ms[ring] = max(get.emptied_ms[ring], limit + 1)
         return 0
@@ -554,12 +550,16 @@ def take(world: World, ring: int, now_ms: int, is_cold: bool) -> int:
         _hand_on(world, popped[ENTRY_MESSAGE], popped[ENTRY_INFO], popped[ENTRY_DUE])
         taken += 1
     bucket_ms = get.emptied_ms[ring]
+    round_ms = bucket_ms + ring_buckets(near)
     while taken < room and bucket_ms <= limit:
         if near_pop(near, bucket_at(near, bucket_ms, ring), bucket_ms):
             _hand_on(world, popped[ENTRY_MESSAGE], popped[ENTRY_INFO], bucket_ms)
             taken += 1
         elif ring_count(near, ring) == 0:
             bucket_ms = limit + 1
+        elif bucket_ms == round_ms:  # the clock was set on, perhaps by years
+            bucket_ms = near_first_of(near, ring, limit + 1)
+            round_ms = bucket_ms + ring_buckets(near)
         else:
             bucket_ms += 1
     get.emptied_ms[ring] = bucket_ms

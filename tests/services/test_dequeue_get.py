@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -288,6 +289,22 @@ def test_what_is_due_before_the_read_cursor_fires_by_its_own_millisecond() -> No
         assert [*taken_at] == [5, 4, 0, 2, 6, 1, 3]
         for i, now_ms in taken_at.items():
             assert max(due[i], began_ms) <= now_ms < max(due[i] + 7, began_ms + 1)
+
+
+@pytest.mark.timeout(60)
+def test_a_clock_that_is_set_on_by_years_is_not_gone_through_by_milliseconds() -> None:
+    """What it comes to stands in the ring already: near would be held for minutes."""
+    with Alone(DEQUEUE_GET) as alone:
+        alone.step(START_MS)
+        began_ms = START_MS - 30 * 365 * 86_400_000
+        due = [began_ms + 5, START_MS + 20, START_MS + 21]
+        alone.push("late", [Late(START_SLOT, PLAIN, i, 77, ms) for i, ms in enumerate(due)])
+        alone.step(began_ms)
+        begun, found = alone.tail("dequeue"), []
+        for now_ms in (began_ms + 4, START_MS + 10, START_MS + 20, START_MS + 40):
+            alone.step(now_ms)
+            found.append([taken(row).message for row in alone.since("dequeue", begun)])
+        assert found == [[], [0], [0, 1], [0, 1, 2]]
 
 
 def test_what_was_overdue_and_is_not_any_more_waits_again() -> None:

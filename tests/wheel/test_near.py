@@ -29,6 +29,7 @@ from timerstore.wheel.near import (
     near_drop_delete,
     near_entries,
     near_first_due,
+    near_first_of,
     near_insert,
     near_insert_delete,
     near_last_delete,
@@ -69,6 +70,11 @@ def _pop(near: Any, bucket: int, until_ms: int) -> bool:
 @kernel
 def _first_due(near: Any, bucket: int, now_ms: int, stop_ms: int) -> int:
     return near_first_due(near, bucket, now_ms, stop_ms)
+
+
+@kernel
+def _first_of(near: Any, ring: int, stop_ms: int) -> int:
+    return near_first_of(near, ring, stop_ms)
 
 
 @kernel
@@ -162,6 +168,11 @@ class Model:
             assert _first_due(self.near, self.at(bucket), 0, stop_ms) == first
             found = _first_due(self.near, self.at(bucket), stop_ms - 50, stop_ms)
             assert found == first or first <= found <= stop_ms - 50
+        for ring in range(2):
+            held = [b for b in self.buckets if b < OVERDUE and b // SECOND == ring]
+            due = [entry[0] for b in held for entry in self.buckets[b]]
+            assert _first_of(self.near, ring, 1 << 60) == min(due, default=1 << 60)
+            assert _first_of(self.near, ring, 5) == 5
         remaining = [sum(entry[3] == place for entry in entries) for place in range(PLACES)]
         assert self.near.waiting.tolist() == remaining
         second = [bucket for bucket in self.buckets if bucket // SECOND % 2]
