@@ -11,8 +11,9 @@ from typing import Final
 from timerstore.jit.intrinsics import get_i64, load_acquire
 from timerstore.jit.kernel import inlined
 from timerstore.jit.locks import lock_acquire, lock_release
+from timerstore.jit.mapping import PAGE_BYTES
 from timerstore.jit.record import Bytes, Words, observe, publish
-from timerstore.jit.system import read_ahead, steady_ns
+from timerstore.jit.system import is_resident, read_ahead, steady_ns
 from timerstore.services.pipeline.copying import (
     SOURCE_CANCELLED,
     SOURCE_FOUND,
@@ -62,6 +63,8 @@ from timerstore.wheel.near import (
 PASS_SLOTS: Final = 4_096
 MESSAGES_TOUCH_NS: Final = 2_000_000
 """So long a step waits for pages before it fires what has come."""
+ASK_BYTES: Final = 128 << 10
+"""So much is asked for at once; the system reads no more, on a disk as Linux sets it."""
 _AHEAD: Final = 12
 
 _FORGET: Final = -4
@@ -91,16 +94,11 @@ def _touch_taken(world: World, clock: Words) -> int:
     If pages were missing lately, all that waits is asked for first, so that the disk reads many
     pages at the same time; then it waits for MESSAGES_TOUCH_NS at most.
     """
-    mine, ring, log = world.dequeue_put, world.dequeue_ring, world.commitlog
+    ring = world.dequeue_ring
     head, waiting = ring.ends.head, waiting_count(ring.ends)
     is_cold, until_ns = observe(world.prefetch, "is_active") != 0, 0
     if is_cold:
-        for entry in range(max(head, mine.asked_tail), head + waiting):
-            at = place_of(entry)
-            buf, size = message_at(world, ring.message[at], info_size(ring.info[at]))
-            if size > 0:
-                read_ahead(buf, ring.message[at] % log.segment_bytes, size)
-        mine.asked_tail = head + waiting
+        _ask_for_taken(world, head, head + waiting)
         until_ns = steady_ns(clock) + MESSAGES_TOUCH_NS
     count, touched_bytes = 0, 0
     while count < min(waiting, STAGE_COUNT_MAX) and touched_bytes < BATCH_BYTES:
@@ -110,6 +108,39 @@ def _touch_taken(world: World, clock: Words) -> int:
         if is_cold and steady_ns(clock) >= until_ns:
             break
     return count
+
+
+@inlined
+def _ask_for_taken(world: World, head: int, tail: int) -> None:
+    """Ask for the pages of what waits in the ring; of messages side by side at one asking."""
+    mine, ring, log = world.dequeue_put, world.dequeue_ring, world.commitlog
+    start, stop = 0, 0
+    for entry in range(max(head, mine.asked_tail), tail):
+        message, info = ring.message[place_of(entry)], ring.info[place_of(entry)]
+        _, size = message_at(world, message, info_size(info))
+        if size > 0:
+            # A range stays within a segment, because a message does.
+            is_beside = start <= message <= stop + PAGE_BYTES
+            is_beside = is_beside and message // log.segment_bytes == start // log.segment_bytes
+            if not is_beside or message + size - start > ASK_BYTES:
+                _ask(world, start, stop)
+                start, stop = message, message
+            stop = max(stop, message + size)
+            mine.asked_count += 1
+    _ask(world, start, stop)
+    mine.asked_tail = tail
+
+
+@inlined
+def _ask(world: World, start: int, stop: int) -> None:
+    """Have a range of the log read if some of it is not in memory; nothing if it is empty."""
+    mine, log = world.dequeue_put, world.commitlog
+    if start < stop:
+        buf = segment_at(log, start)
+        at = start % log.segment_bytes
+        if len(buf) > 0 and not is_resident(buf, at, stop - start, mine.pages):
+            mine.missing_count += 1
+            read_ahead(buf, at, stop - start)
 
 
 @inlined

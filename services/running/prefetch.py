@@ -48,6 +48,7 @@ from timerstore.jit.system import (
 from timerstore.services.damage.slot_scan import scan_slots
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.first_pages import map_segments
+from timerstore.services.pipeline.dequeue_put import ASK_BYTES
 from timerstore.services.world.background import Flag
 from timerstore.services.world.state import (
     AHEAD_BATCH,
@@ -65,8 +66,6 @@ from timerstore.wheel.timerwheel import slot_last
 
 _SHARE: Final = 2
 """Of the memory that is free it uses this part: one in so many."""
-_PIECE_BYTES: Final = 128 << 10
-"""The system reads no more at one asking, on a disk as Linux sets it."""
 _UNITS_BYTES: Final = 2 << 20
 """So many bytes of units are asked for at once; more would hold up what is due next."""
 _UNITS_NS: Final = 1_000_000_000
@@ -76,7 +75,7 @@ _NAP_US: Final = 100
 _ACTIVE_S: Final = 5.0
 """It looks ahead for so long after the last page that was missing."""
 _WARM_COUNT: Final = 2_048
-"""After so many units of which no page was missing it stops looking."""
+"""After so many units and messages of which no page was missing it stops looking."""
 _MEASURE_S: Final = 1.0
 _IDLE_S: Final = 0.1
 _LOOK_S: Final = 0.02
@@ -195,8 +194,8 @@ def _read_units(world: World) -> None:
         if len(buf) == 0:
             ahead.unmapped = start
             return
-        for offset in range(start, stop, _PIECE_BYTES):
-            at, count = offset % log.segment_bytes, min(_PIECE_BYTES, stop - offset)
+        for offset in range(start, stop, ASK_BYTES):
+            at, count = offset % log.segment_bytes, min(ASK_BYTES, stop - offset)
             if ahead.units_asked_ns == 0:
                 is_there = _have(ahead, buf, at, count) and is_there
             else:
@@ -227,6 +226,7 @@ class Prefetcher:
         """Begin with looking: after opening nobody knows what is in memory."""
         self.engine, self.state = engine, engine.world.prefetch
         self._faults = -1  # unlike any count
+        self._asked = self._missing = 0
         self._until_s = self._measured_s = 0.0
         self._measure(time.monotonic())
         fits = engine.timerlog.end - engine.timerlog.start <= self.state.bytes_max
@@ -255,15 +255,19 @@ class Prefetcher:
     def looks(self) -> bool:
         """Tell whether pages were missing lately, also to the services."""
         faults, state, now_s = _major_faults(), self.state, time.monotonic()
+        put = self.engine.world.dequeue_put
+        asked, missing = int(put.asked_count), int(put.missing_count)
         if now_s - self._measured_s >= _MEASURE_S and state.is_active != 0:
             self._measure(now_s)
         with acting_as(PREFETCH):
+            state.walked_count += asked - self._asked
+            state.missing_count += missing - self._missing
             if faults != self._faults or state.missing_count > 0 or state.is_asking != 0:
                 self._until_s = now_s + _ACTIVE_S
                 state.walked_count = state.missing_count = 0
             elif state.walked_count >= _WARM_COUNT:
                 self._until_s, state.walked_count = now_s, 0
-            self._faults = faults
+            self._faults, self._asked, self._missing = faults, asked, missing
             state.is_active = int(now_s < self._until_s)
         return state.is_active != 0
 

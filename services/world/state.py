@@ -187,12 +187,15 @@ class DequeuePut:
 
     thread: ServiceThread
     counts: CopyCounts
+    pages: Bytes  # scratch
     passed_slot: int = 0  # the read cursor: all slots before it are fired; never falls. Under wheel
     frontier_ms: int = 0  # no timer due later than this was ever fired or dropped
     settled_bytes: int = 0  # of the messages of all units that are done with
     # The read cursor waits for a newer checkpoint. Cleared by flush
     flush_wanted: Annotated[int, LINE, SHARED] = 0
     asked_tail: int = 0  # the dequeue ring's messages before it were asked for
+    asked_count: int = 0  # so many were asked for
+    missing_count: int = 0  # of the ranges in which they lie so many were not in memory
 
 
 @record

@@ -178,7 +178,8 @@ def new_world(
             DELIVER_LEVELS,
         ),
         dequeue_put=own(
-            DequeuePut(threads[DEQUEUE_PUT], own(CopyCounts(), DEQUEUE_PUT)), DEQUEUE_PUT
+            DequeuePut(threads[DEQUEUE_PUT], own(CopyCounts(), DEQUEUE_PUT), new_pages()),
+            DEQUEUE_PUT,
         ),
         cancelled=own(cancelled, DEQUEUE_PUT, DELIVER_LEVELS, CANCEL),
         done=own(OffsetMap(new_lent(1))),

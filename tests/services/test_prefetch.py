@@ -198,3 +198,25 @@ def test_it_sleeps_while_nothing_is_missing(tmp_path: Path) -> None:
         with acting_as(PREFETCH):
             state.missing_count = 1
         assert prefetcher.looks() and state.is_active == 1
+
+
+def test_what_waits_to_be_fired_says_whether_pages_are_missing(tmp_path: Path) -> None:
+    """It asks for messages side by side at once: a call for each would cost a third of a life."""
+    clock = timerstore.ManualClock(START_MS)
+    with timerstore.open(tmp_path / "s", config=CONFIG, clock=clock) as store:
+        engine = store.core.engine
+        prefetcher, put = Prefetcher(engine), engine.world.dequeue_put
+        store.put_many([bytes(100)] * 3_000, delay_ms=1_000)
+        assert prefetcher.looks()
+        clock.advance(1)
+        assert (put.asked_count, put.missing_count) == (3_000, 0)
+        assert not prefetcher.looks()
+        store.put_many([bytes(100)] * 200, delay_ms=np.arange(200) % 2 + 999)
+        forget(engine.commitlog)
+        with acting_as(PREFETCH):
+            engine.world.prefetch.is_active = 1
+        clock.advance(1)
+        assert put.asked_count == 3_200
+        assert 1 <= put.missing_count < 20
+        assert prefetcher.looks()
+        assert len(store.pull("default", group="g", max_count=4_000)) == 3_200
