@@ -43,7 +43,8 @@ def asked(
     with tempfile.TemporaryDirectory() as folder:
         options = RunOptions(TableFiles(folder, "one", "2027-01-04"), Thresholds(), 0)
         with open_engine(looked, options, spark) as engine:
-            for rule, rows in ask(engine, {rule: rule.limits for rule in DRIFT}).items():
+            for rule in DRIFT:
+                rows = ask(engine, rule, rule.limits)
                 for name in stores:
                     found[name, rule.name] = judged(rule, rule.limits, rows.get(name, []))
     return found

@@ -142,7 +142,7 @@ def test_cleaning_is_no_waste(tmp_path: Path) -> None:
     options = RunOptions(files, Thresholds(), START_MS)
     with open_engine(looked, options, None) as engine:
         (rule,) = [each for each in pipeline.DISTRIBUTION_RULES if each.name == "chains_dead"]
-        found = ask(engine, {rule: Limits(warn=0.5, least=5_000)})[rule]
+        found = ask(engine, rule, Limits(warn=0.5, least=5_000))
     values = {name: row["value"] for name, (row,) in found.items()}
     assert values == {
         "cleaned": 0,

@@ -1,13 +1,13 @@
-"""Asking an engine what rules find."""
+"""Asking an engine what a rule finds."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from timerstore.audit.engines import Engine
+from timerstore.audit.engines import Engine, rows_of
 from timerstore.audit.rule import NEVER, Limits, Rule, made_for
 from timerstore.errors import InvalidArgumentError
 
@@ -16,31 +16,20 @@ PLACES_MAX: Final = 5
 _COLUMNS: Final = ("store", "value", "checked")
 
 
-Rows = dict[str, list[dict[str, Any]]]
-"""Rows of a rule by store."""
-
-
-def ask(engine: Engine, rules: Mapping[Rule, Limits]) -> dict[Rule, Rows]:
-    """Return what rules find, by store: the rows of the largest values, the first one speaks.
+def ask(engine: Engine, rule: Rule, limits: Limits) -> dict[str, list[dict[str, Any]]]:
+    """Return what a rule finds, by store: the rows of the largest values, the first one speaks.
 
     Rows without a value, or of which fewer were checked than `least`, are left out. `rows_warned`,
     `rows_failed`: how many rows have a value above the limit. What is equal
-    is in the order of the other columns, so that it does not depend on the engine. All rules of a
-    call are one job of Spark; what it cannot run names them all.
+    is in the order of the other columns, so that it does not depend on the engine.
     """
-    opened = []
-    for rule, limits in rules.items():
-        with _told(engine, rule):
-            found = open_rule(engine, rule)
-            opened.append(engine.open(_ranked(found.columns, limits), found))
-    with _told(engine, *rules):
-        answers = engine.ask_all(opened)
-    by_rule: dict[Rule, Rows] = {}
-    for rule, rows in zip(rules, answers, strict=True):
-        by_store = by_rule[rule] = {}
-        for row in sorted(rows, key=lambda row: (row["store"], row["nth"])):
-            by_store.setdefault(row["store"], []).append(row)
-    return by_rule
+    with _told(engine, rule):
+        found = open_rule(engine, rule)
+        rows = rows_of(engine.ask(_ranked(found.columns, limits), found))
+    by_store: dict[str, list[dict[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: (row["store"], row["nth"])):
+        by_store.setdefault(row["store"], []).append(row)
+    return by_store
 
 
 def open_rule(engine: Engine, rule: Rule) -> Any:
@@ -72,12 +61,11 @@ def _above(limit: float) -> str:
 
 
 @contextmanager
-def _told(engine: Engine, *rules: Rule) -> Iterator[None]:
-    """Let an error of the engine name the rules' files."""
+def _told(engine: Engine, rule: Rule) -> Iterator[None]:
+    """Let an error of the engine name the rule's file."""
     try:
         yield
     except engine.errors as e:
         # Behind this stand DuckDB's copy of the query, Spark's, or Spark's plan.
         said = re.split("\n\n|== SQL|;\n", str(e))[0].strip()
-        files = ", ".join(rule.file for rule in rules)
-        raise InvalidArgumentError(f"{files} cannot be run. The engine says: {said}") from e
+        raise InvalidArgumentError(f"{rule.file} cannot be run. The engine says: {said}") from e

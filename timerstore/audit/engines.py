@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from decimal import Decimal
-from functools import reduce
-from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import pyarrow as pa
@@ -29,14 +26,8 @@ class Engine(Protocol):
     errors: type[Exception]
     """What it raises if a query cannot be run."""
 
-    def open(self, query: str, found: Any = None) -> Any:
-        """Check a query, and return it; `columns` are the names of what it will return.
-
-        `found`: a query that was opened, whose rows it reads as the table `found`.
-        """
-
-    def ask_all(self, opened: Sequence[Any]) -> list[list[dict[str, Any]]]:
-        """Return the rows of queries that were opened: few ones, and of plain values. One job."""
+    def open(self, query: str) -> Any:
+        """Check a query, and return it; `columns` are the names of what it will return."""
 
     def add(self, name: str, rows: Any) -> None:
         """Add rows, an Arrow table, to a table, which they make if it is not there."""
@@ -44,8 +35,11 @@ class Engine(Protocol):
     def make(self, name: str, query: str) -> None:
         """Make a table of what a query returns."""
 
-    def ask(self, query: str) -> Any:
-        """Return what a query returns, as an Arrow table."""
+    def ask(self, query: str, found: Any = None) -> Any:
+        """Return what a query returns, as an Arrow table.
+
+        `found`: a query that was opened, whose rows it reads as the table `found`.
+        """
 
     def add_stores(
         self, table: str, schema: Any, paths: Mapping[str, str], upto: str | None, levels: str
@@ -117,21 +111,18 @@ class DuckDB:
                 rows = pa.Table.from_batches([batch])
                 self.add(table, rows.set_column(0, schema.field(0), names))
 
-    def open(self, query: str, found: Any = None) -> Any:
+    def open(self, query: str) -> Any:
         """Check a query, and return it."""
-        return self._connection.sql(query) if found is None else found.query("found", query)
-
-    def ask_all(self, opened: Sequence[Any]) -> list[list[dict[str, Any]]]:
-        """Return the rows of queries that were opened."""
-        return [rows_of(each.to_arrow_table()) for each in opened]
+        return self._connection.sql(query)
 
     def make(self, name: str, query: str) -> None:
         """Make a table of what a query returns."""
         self._connection.execute(f"CREATE TABLE {name} AS {query}")
 
-    def ask(self, query: str) -> Any:
+    def ask(self, query: str, found: Any = None) -> Any:
         """Return what a query returns, as an Arrow table."""
-        return self._connection.sql(query).to_arrow_table()
+        asked = self._connection.sql(query) if found is None else found.query("found", query)
+        return asked.to_arrow_table()
 
     def __enter__(self) -> Self:
         return self
@@ -151,8 +142,7 @@ class OnSpark:
         self.errors: type[Exception] = PySparkException
         self._spark, self._prefix = spark, f"timerstore_{uuid.uuid4().hex}_"
         self._names: list[str] = []
-        self._views: list[str] = []
-        self._numbers = count()
+        self._views = set[str]()
         for name, frame in tables.items():
             self._enter(name, frame)
 
@@ -163,7 +153,7 @@ class OnSpark:
     def _enter(self, name: str, frame: DataFrame) -> None:
         frame.createOrReplaceTempView(self._prefix + name)
         self._names.append(name)
-        self._views.append(self._prefix + name)
+        self._views.add(self._prefix + name)
 
     def add_stores(
         self, table: str, schema: Any, paths: Mapping[str, str], upto: str | None, levels: str
@@ -178,36 +168,22 @@ class OnSpark:
         rows = read.join(named, read["store"] == named["path"])
         self._enter(table, rows.selectExpr("name AS store", *(f"`{each}`" for each in columns)))
 
-    def open(self, query: str, found: DataFrame | None = None) -> DataFrame:
+    def open(self, query: str) -> DataFrame:
         """Check a query, and return it."""
-        if found is None:
-            return self._run(query)
-        name = f"{self._prefix}{next(self._numbers)}"
-        found.createOrReplaceTempView(name)
-        self._views.append(name)
-        return self._spark.sql(f"WITH found AS (SELECT * FROM {name}) {query}")
-
-    def ask_all(self, opened: Sequence[DataFrame]) -> list[list[dict[str, Any]]]:
-        """Return the rows of queries that were opened, in one job: several as JSON."""
-        if len(opened) == 1:
-            return [rows_of(opened[0].toArrow())]
-        from pyspark.sql import DataFrame
-        from pyspark.sql import functions as f
-
-        row = f.to_json(f.struct("*"), {"ignoreNullFields": "false"}).alias("row")
-        told = [each.select(f.lit(at).alias("at"), row) for at, each in enumerate(opened)]
-        rows: list[list[dict[str, Any]]] = [[] for _ in opened]
-        for at, text in reduce(DataFrame.unionAll, told).collect():
-            rows[at].append(json.loads(text))
-        return rows
+        return self._run(query)
 
     def make(self, name: str, query: str) -> None:
         """Make a table of what a query returns; no plan of another query holds its plan."""
         self._enter(name, self._run(query).localCheckpoint())
 
-    def ask(self, query: str) -> Any:
+    def ask(self, query: str, found: DataFrame | None = None) -> Any:
         """Return what a query returns, as an Arrow table."""
-        return self._run(query).toArrow()
+        if found is None:
+            return self._run(query).toArrow()
+        name = f"{self._prefix}found"
+        found.createOrReplaceTempView(name)
+        self._views.add(name)
+        return self._spark.sql(f"WITH found AS (SELECT * FROM {name}) {query}").toArrow()
 
     def _run(self, query: str) -> DataFrame:
         views = ", ".join(f"{each} AS (SELECT * FROM {self._prefix}{each})" for each in self._names)

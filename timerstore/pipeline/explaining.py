@@ -49,10 +49,8 @@ class Explanation:
         yield f"means: {rule.means}"
         if rule.kind != CONSISTENCY:
             yield f"do: {rule.do}"
-            limits = {name: told[name] for name in rule.limits._fields if told[name]}
-            limits |= {"warn": rule.limits.warn}
-            told_limits = [f"{name} {value:,.10g}" for name, value in limits.items()]
-            yield f"limits: {', '.join(told_limits)}"
+            limits = [name for name in rule.limits._fields if told[name] or name == "warn"]
+            yield f"limits: {', '.join(f'{name} {told[name]:,.10g}' for name in limits)}"
         yield ""
         yield rule.text.rstrip() or "No query: it is asked of the bytes while they are read."
         if self.run is not None:

@@ -84,24 +84,16 @@ def judge_all(
         with open_engine(read, options, spark) as engine:
             paths = {each.name: each.row["path"] for each in read}
             add_stores(engine, options.own_rules, paths, options.upto, options.delay_levels)
-            for rules in _asked_together(options, spark):
-                limits = {rule: options.thresholds.limits[rule.name] for rule in rules}
+            for rule in (*DISTRIBUTION_RULES, *options.own_rules):
+                limits = options.thresholds.limits[rule.name]
                 began_s = time.perf_counter()
-                answers = ask(engine, limits)
-                took_s = (time.perf_counter() - began_s) / len(rules)
-                for rule, rows in answers.items():
-                    metrics.append(_metric("rule", rule.name, took_s, sum(map(len, rows.values()))))
-                    for each in read:
-                        said = judged(rule, limits[rule], rows.get(each.name, []))
-                        found[each.name].append(said)
+                rows = ask(engine, rule, limits)
+                took_s = time.perf_counter() - began_s
+                metrics.append(_metric("rule", rule.name, took_s, sum(map(len, rows.values()))))
+                for each in read:
+                    found[each.name].append(judged(rule, limits, rows.get(each.name, [])))
     files.write("metrics", TABLES["metrics"].rows(metrics))
     return [_write(each, found.get(each.name), files) for each in looked]
-
-
-def _asked_together(options: RunOptions, spark: SparkSession | None) -> list[tuple[Rule, ...]]:
-    """Return which rules are one job: ours on Spark, which plans a job in the time of several."""
-    ours = [(rule,) for rule in DISTRIBUTION_RULES] if spark is None else [DISTRIBUTION_RULES]
-    return [*ours, *((rule,) for rule in options.own_rules)]
 
 
 def _spent(read: Sequence[Looked]) -> Iterator[dict[str, Any]]:

@@ -148,12 +148,7 @@ _TABLES: Final = (
             ("name", _TEXT, "the store's, the query's or the rule's"),
             ("rows", _LONG, "messages, units, entries of a store; what a rule returned; else null"),
             ("bytes", _LONG, "of a store that were looked at, else null"),
-            (
-                "seconds",
-                _REAL,
-                "how long it took; on Spark several stores may be read at once, and each rule of "
-                "distribution has an equal part of the job that asks them all",
-            ),
+            ("seconds", _REAL, "how long it took; on Spark several stores may be read at once"),
         ),
         by_store=False,
     ),

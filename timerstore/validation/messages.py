@@ -308,6 +308,8 @@ class _Look:
         passed = offsets[np.clip(rows.queue_id, 0, len(offsets) - 1)]
         unlinked = (waits & (index >= self.view.queue_index)) | (levels & (index >= passed))
         rolls = np.maximum(rows.roll_times, 0)
+        is_copy = (kinds == facts.FIRED) | (waits & (rolls > 0))
+        self.tally.counts["nameless_copies"] += int((is_copy & (rows.origin < 0)).sum())
         topics, timers = np.zeros(len(rows), np.int64), (kinds == facts.TIMER) | levels
         if timers.any():
             numbers = np.maximum(self.queues.numbers(destined_for(rows[timers])), 0)
@@ -321,7 +323,7 @@ class _Look:
             rolls=rolls,
             topic=topics,
             origin=rows.origin,
-            is_copy=(kinds == facts.FIRED) | (waits & (rolls > 0)),
+            is_copy=is_copy,
             is_unlinked=unlinked,
             is_old=waits & (index < self.findings.scope.first_index),
             is_ours=ours,

@@ -37,7 +37,7 @@ def ask_own(
     name = os.fspath(path)
     with open_on(spark)({}) as engine:
         add_stores(engine, rules, {name: name}, upto, delay_levels)
-        asked = [(rule, ask(engine, {rule: rule.limits})[rule]) for rule in rules]
+        asked = [(rule, ask(engine, rule, rule.limits)) for rule in rules]
     return tuple(_result(rule, found.get(name, [])) for rule, found in asked)
 
 

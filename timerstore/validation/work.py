@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import numpy as np
 import pyarrow as pa
 
-from timerstore.audit.engines import Engine
+from timerstore.audit.engines import Engine, rows_of
 from timerstore.audit.meeting import COUNTS, MEASURES, MEETINGS, checked_queries, places_query
 from timerstore.audit.sentences import readable
 from timerstore.tables.bounds import java_hash
@@ -81,12 +81,14 @@ def source_facts(scope: Scope) -> pa.Table:
 def meet(engine: Engine, scope: Scope, tally: Evidence) -> None:
     """Judge what all facts of a store say together; the engine has them as tables."""
     for name, query in MEETINGS.items():
+        if name == "matched" and not tally.counts["nameless_copies"]:
+            query = "SELECT * FROM named WHERE FALSE"
         with _timed(tally, name):
             engine.make(name, query)
     places: dict[tuple[str, bool, int], list[Example]] = defaultdict(list)
     with _timed(tally, "rules"):
         queries = [places_query(tally.named_max), *checked_queries(), COUNTS]
-        found, *checked, (counts,) = engine.ask_all([engine.open(each) for each in queries])
+        found, *checked, (counts,) = (rows_of(engine.ask(each)) for each in queries)
     for row in found:
         place = Example(row["file"], row["place"], row["reason"])
         places[row["rule"], row["is_torn"], row["places"]].append(place)

@@ -4,6 +4,9 @@ WITH linked AS (
     count(CASE WHEN is_waiting THEN 1 END) AS waiting_units,
     max(unit * 2 + CASE WHEN is_by_broker THEN 1 ELSE 0 END) % 2 = 1 AS is_linked_by_broker
   FROM units WHERE message >= 0 GROUP BY message
+), copied AS (
+  SELECT copy, source, FALSE AS is_matched FROM named
+  UNION ALL SELECT copy, source, TRUE FROM matched
 ), made AS (
   SELECT source, count(*) AS copies, count(CASE WHEN is_matched THEN 1 END) > 0 AS is_matched
   FROM copied GROUP BY source

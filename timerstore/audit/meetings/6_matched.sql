@@ -1,13 +1,8 @@
--- A row is a copy and the message of which it is one. Ours say so. Those of a broker do not: a copy is
--- one of the first message of its timer before it that waits and was not copied, with the roll count
--- that fits; else of the first one that waits in a delay level. Both are queues, which messages enter
--- and copies leave: `idle` is how often a copy met an empty one so far.
-WITH named AS (
-  SELECT copy.message AS copy, source.message AS source
-  FROM messages AS copy JOIN messages AS source
-    ON source.message = copy.origin
-  WHERE copy.is_copy AND copy.origin >= 0
-), nameless AS (
+-- A row is another copy and the message of which it is one; not asked if all copies say so. Those of a
+-- broker do not: a copy is one of the first message of its timer before it that waits and was not
+-- copied, with the roll count that fits; else of the first one that waits in a delay level. Both are
+-- queues, which messages enter and copies leave: `idle` is how often a copy met an empty one so far.
+WITH nameless AS (
   SELECT messages.*, taken.source IS NOT NULL AS is_taken
   FROM messages
   LEFT JOIN (SELECT DISTINCT source FROM named) AS taken
@@ -77,6 +72,5 @@ WITH named AS (
     ON entered.who = left_queue.who
     AND entered.nth = left_queue.nth
 )
-SELECT copy, source, FALSE AS is_matched FROM named
-UNION ALL SELECT copy, source, TRUE FROM of_timers
-UNION ALL SELECT copy, source, TRUE FROM of_levels
+SELECT copy, source FROM of_timers
+UNION ALL SELECT copy, source FROM of_levels
