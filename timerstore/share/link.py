@@ -208,8 +208,10 @@ class Link:
 
     def _take(self) -> _Slot:
         for slots in (self._idle, self._unconnected):
-            with contextlib.suppress(IndexError):
+            try:
                 return slots.pop()
+            except IndexError:
+                continue
         slot = _Slot(next(self._numbers))
         self._all.add(slot)
         return slot

@@ -12,6 +12,7 @@ written as `{"object": {…}}`. So each value has one spelling, and the reader g
 from __future__ import annotations
 
 import base64
+import binascii
 import contextlib
 import json
 import select
@@ -42,6 +43,10 @@ _LENGTH_MAX: Final = (1 << 31) - 1
 _PLAIN: Final = (str, int, float, bool, type(None))
 _BYTES: Final = "base64"
 _OBJECT: Final = "object"
+_NAMES: Final = frozenset((_BYTES, _OBJECT))
+
+_encode: Final = json.JSONEncoder().encode
+_decode: Final = json.JSONDecoder().decode
 
 Header = dict[str, Any]
 Part = bytes | memoryview
@@ -74,10 +79,12 @@ class Wire:
         """
         if parts:
             header["parts"] = len(parts)
-        data = json.dumps(header).encode()
+        data = _encode(header).encode()
         if parts:  # the first stands behind the header, aligned as columns are
             data = b"".join((data, b" " * (-(len(data) + 1) % _ALIGNED), b"\n", parts[0]))
-        length = len(data) + sum(memoryview(part).nbytes for part in parts[1:])
+        length = len(data)
+        if len(parts) > 1:
+            length += sum(memoryview(part).nbytes for part in parts[1:])
         if bytes_max is not None and length > bytes_max:
             raise InvalidArgumentError(
                 f"These arguments take {length} bytes; a call of a client takes "
@@ -129,7 +136,7 @@ class Wire:
         try:
             data = self._receive(left)
             end = data.find(b"\n")
-            header = json.loads((data if end < 0 else data[:end]).decode())
+            header = _decode((data if end < 0 else data[:end]).decode())
             if not isinstance(header, dict):
                 raise LostError("it did not send a JSON object")
             count, parts = header.get("parts", 0), list[Part]()
@@ -179,16 +186,16 @@ def to_json(value: Any) -> Any:
     if type(value) in _PLAIN:
         return value
     if isinstance(value, bytes):
-        return {_BYTES: base64.b64encode(value).decode()}
+        return {_BYTES: binascii.b2a_base64(value, newline=False).decode()}
+    if isinstance(value, dict):
+        said = {str(name): to_json(each) for name, each in value.items()}
+        return {_OBJECT: said} if len(said) == 1 and not _NAMES.isdisjoint(said) else said
     if hasattr(value, "tolist"):  # an array of NumPy's, or a number
         return value.tolist()
     if hasattr(value, "__index__") and not isinstance(value, bool):
         return index(value)
     if is_dataclass(value) and not isinstance(value, type):
         return {each.name: to_json(getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, dict):
-        said = {str(name): to_json(each) for name, each in value.items()}
-        return {_OBJECT: said} if said.keys() in ({_BYTES}, {_OBJECT}) else said
     if isinstance(value, list | tuple):
         return [to_json(each) for each in value]
     return value
