@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.models.ledger import Ledger, check_store, read_ledger, read_messages
+from tests.models.ledger import Ledger, Root, check_store, read_ledger, read_messages
 from tests.models.power_disk import PowerCutError, PowerDisk
 from timerstore import Config, ManualClock, TimerStore, TooLateError, Tuning
 from timerstore.services.running.leap import leap
@@ -225,7 +225,12 @@ class History(Acts):
                 blocked.add(root.level)  # the clock went back: those behind it wait for it
             elif root.pending and root.due_ms <= self.now_ms and root.level not in blocked:
                 late.append(root)
-        assert not late, "due timers were not fired"
+        late = [root for root in late if not self.may_wait(root)]
+        assert not late, f"due timers were not fired: {late}"
+
+    def may_wait(self, root: Root) -> bool:
+        """Whether a timer that is due may wait for the next opening; in damaged stores some may."""
+        return False
 
     def wait_long(self) -> None:
         """Mostly until nothing waits; the read cursor leaps, and its checkpoint may never come."""

@@ -2,7 +2,8 @@
 
 Those of `tests/test_rules_model.py` and `tests/test_cleaning_model.py`, interpreted, with kernels
 that take a few units at a time, rings of two entries, a clock that steps by anything up to an hour,
-listings in between, openings after which nothing is played at once. OWED_RUNS=200 in the
+listings in between, openings after which nothing is played at once; with units that are damaged
+while they are owed, and scrubbing. OWED_RUNS=200 in the
 environment plays more of them, from OWED_FIRST on.
 """
 
@@ -13,17 +14,23 @@ from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
-from tests.rigs.history import Act, History
+from tests.models.ledger import Root
+from tests.rigs.history import SLOT_MS, Act, History
 from tests.test_cleaning_model import CleanedHistory
 from tests.tiers import how_many
+from timerstore import TimerStore
 from timerstore.jit.acting import acting_as
 from timerstore.jit.kernel import INTERPRETED
+from timerstore.services.looking.instant import list_owed
+from timerstore.services.looking.slot_units import slot_units
 from timerstore.services.pipeline import dequeue_get
 from timerstore.services.running.steps import step
 from timerstore.services.world.needs import NOTHING
 from timerstore.services.world.state import DEQUEUE_GET, PREFETCH
+from timerstore.timelog.bytes import format as fmt
 from timerstore.wheel import near
 
 RUNS = how_many("OWED_RUNS", 2, 20)
@@ -123,9 +130,64 @@ class ColdCleanedHistory(ColdHistory, CleanedHistory):
     """The same, with cleaning and retention."""
 
 
+class DamagedHistory(ColdHistory):
+    """One in which units of owed slots are damaged: only their own timers wait for an opening."""
+
+    damaged: set[str]  # whose units were, since the timer index was made anew
+    damaged_in: TimerStore | None = None
+
+    def may_wait(self, root: Root) -> bool:
+        return root.key in self.damaged
+
+    def settle(self) -> None:
+        if self.damaged_in is not self.store:
+            if self.damaged_in is None or "timer index" in self.store.core.findings.rebuilt:
+                self.damaged = set()
+            self.damaged_in = self.store
+        super().settle()
+
+    def damage(self) -> None:
+        """Flip a bit of a unit that is owed; by chance of one beside it in its slot, too."""
+        engine, rnd = self.store.core.engine, self.rnd
+        rows = np.zeros((200, 2), np.int64)
+        count = list_owed(engine.world, rows)
+        if not 0 < count <= len(rows):
+            return
+        slot, offset = rows[rnd.randrange(count)].tolist()
+        offsets, messages = list[int](), list[int]()
+        for units in slot_units(engine, slot, offset):
+            offsets += units.offset.tolist()
+            messages += units.message.tolist()
+        roots = self.ledger().root_of
+        for at in rnd.sample(range(len(offsets)), min(len(offsets), rnd.choice((1, 1, 2)))):
+            root = roots.get(messages[at])
+            if root is not None:
+                self.damaged.add(root.key)
+            unit = engine.timerlog.view(offsets[at])[: fmt.UNIT_BYTES]
+            unit[rnd.randrange(len(unit))] ^= 1 << rnd.randrange(8)
+
+    def scrub(self) -> None:
+        for _ in range(self.rnd.randrange(1, 6)):
+            self.store.core.flusher.scrub.step()
+
+    def look(self) -> None:
+        pending = {root.key for root in self.ledger().roots.values() if root.pending}
+        assert {timer.id for timer in self.store.pending()} | self.damaged >= pending
+
+    def finish(self) -> None:
+        self.now_ms = max(self.now_ms, self.store.core.engine.read_slot * SLOT_MS) + 100_000
+        self.clock._now_ms = self.now_ms
+        self.settle()
+        self.close()
+        super().finish()
+
+    def acts(self) -> list[tuple[int, Act]]:
+        return [*super().acts(), (8, self.damage), (4, self.scrub)]
+
+
 if INTERPRETED:
 
-    @pytest.mark.parametrize("kind", [ColdHistory, ColdCleanedHistory])
+    @pytest.mark.parametrize("kind", [ColdHistory, ColdCleanedHistory, DamagedHistory])
     @pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))
     def test_history(seed: int, kind: type[ColdHistory], tmp_path: Path) -> None:
         rnd = random.Random(seed)
