@@ -549,8 +549,8 @@ class DequeueGet:
         for at in sorted(held):
             for entry in list(held[at]):
                 is_due = entry.due_ms <= now_ms and not waits if at == OVERDUE else at <= limit
-                if not is_due:
-                    break
+                if not is_due:  # the clock was set back: another of the bucket may be due
+                    continue
                 self._take_out(ring, at, entry)
                 if self.room <= left:
                     self.emptied[ring] = max(self.emptied[ring], at)

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests import naive
@@ -130,6 +130,11 @@ def answer(alone: Alone, twin: DequeueGet) -> None:
     twin.need = NO_NEED
 
 
+@example(
+    [(1, (0, 0), 0)],
+    [(0, [], 0, 0), (0, [], 1, 3), (0, [(1, 6, 0), (1, 0, -500)], 0, 0), (-250, [], 1, 0)],
+    *(set(), set(), 0, 11, 0, 0, False),
+)
 @given(
     UNITS,
     TURNS,

@@ -7,6 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 import timerstore
 from timerstore import StoreClosedError
 from timerstore.share import link
+from timerstore.share.wire import LostError, Wire
 
 RUN = "from timerstore.cli import main; main()"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90), pytest.mark.prove]
@@ -40,20 +43,35 @@ def start(path: Path, *options: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.parametrize("connects", [True, False], ids=["", "heart connects anew"])
 def test_an_owner_that_was_stopped_is_none(
-    tmp_path: Path, told: socket.socket, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, told: socket.socket, monkeypatch: pytest.MonkeyPatch, connects: bool
 ) -> None:
     """A call does not hang, but says so after a while; it is made when the owner goes on."""
     monkeypatch.setattr(link, "_ANSWER_S", 0.3)
     monkeypatch.setattr(link, "_HELLO_S", 0.5)
+    connect, begins = link.Link._connect, threading.Event()
+
+    def connect_or_not(self: link.Link, slot: str) -> Wire:
+        if slot == "heart" and begins.is_set():
+            raise LostError("it took too long")
+        return connect(self, slot)
+
+    monkeypatch.setattr(link.Link, "_connect", connect_or_not)
     serving = start(tmp_path / "s")
     assert told.recv(100) == b"READY=1"
     with timerstore.connect(tmp_path / "s", timeout=2) as client:
+        if not connects:
+            begins.set()
+            client._link._heart.end()
+            time.sleep(0.3)
         client.put(b"x", delay_level=18)
         serving.send_signal(signal.SIGSTOP)
+        os.waitpid(serving.pid, os.WUNTRACED)  # it has stopped
         with pytest.raises(StoreClosedError, match=rf"pid {serving.pid}\) may have it open"):
             client.put(b"y", delay_level=18)
         serving.send_signal(signal.SIGCONT)
+        begins.clear()
         assert client.put(b"z", delay_level=18)
         assert [each.body for each in client.pending()][-1] == b"z"
     serving.terminate()

@@ -290,12 +290,16 @@ class Link:
         while not self.closed.is_set():
             try:
                 wire = self._heart = self._connect("heart")
-            except _NobodyError:
+            except _NobodyError as e:
+                if isinstance(e.__cause__, BlockingIOError):  # it was stopped
+                    self._end_all()
                 if self._on_nobody is not None:
                     self._on_nobody()
                 self.closed.wait(_AGAIN_S)
                 continue
-            except (LostError, TimerStoreError):  # the caller is told
+            except (LostError, TimerStoreError) as e:  # the caller is told
+                if isinstance(e, LostError):  # a call under way would wait for it for ever
+                    self._end_all()
                 self.closed.wait(0.2)
                 continue
             self.problem = None
