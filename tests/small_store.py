@@ -1,9 +1,17 @@
-"""The sizes of a store that a test can make many times, and how few maps it can do with."""
+"""The sizes of a store that a test can make many times, and how few maps it can do with.
 
-import pytest
+A wheel is played with it where there is no pytest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from timerstore import Config, Tuning
 from timerstore.services.engine import engine
+
+if TYPE_CHECKING:
+    import pytest
 
 SMALL = Config(
     durability="process",
