@@ -401,14 +401,9 @@ class Cleaner:
         start = self._passes[-1].stop if self._passes else world.cleaning.floor
         number = start // engine.commitlog.segment_bytes
         stop = (number + 1) * engine.commitlog.segment_bytes
-        needed = (
-            self.engine.wanted.keep_from
-        )  # it is not removed: to copy what is there wins nothing
-        if (
-            stop > min(self.reach.find(start), needed)
-            or WORTH_IT < until <= start
-            or log_end <= start
-        ):
+        # What an index is to be made anew from is not removed: to copy what is there wins nothing.
+        reach = min(self.reach.find(start), engine.wanted.keep_from)
+        if stop > reach or WORTH_IT < until <= start or log_end <= start:
             return False
         self._learn()
         latest_slot = int(world.latest_slot[number % TABLE_LENGTH])

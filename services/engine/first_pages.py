@@ -209,9 +209,11 @@ class FirstPages:
                     prefetch.is_asking = 0
 
         thread = BackgroundThread("timerstore-first-pages", run, self._tell)
-        with suppress(RuntimeError):  # the system has no thread left
+        try:
             thread.start()
             self._thread = thread
+        except RuntimeError:  # the system has no thread left
+            prefetch.is_asking = 0
 
     def _ask(self, places: Rows) -> None:
         """Ask for these places, piece by piece; no further if the first ones are in memory."""

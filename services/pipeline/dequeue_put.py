@@ -13,7 +13,7 @@ from timerstore.jit.kernel import inlined
 from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.mapping import PAGE_BYTES
 from timerstore.jit.record import Bytes, Words, observe, publish
-from timerstore.jit.system import is_resident, read_ahead, steady_ns
+from timerstore.jit.system import steady_ns
 from timerstore.services.pipeline.copying import (
     SOURCE_CANCELLED,
     SOURCE_FOUND,
@@ -47,7 +47,7 @@ from timerstore.timelog.bytes.message import (
     read_message,
     stored_at,
 )
-from timerstore.timelog.files.segmenttable import segment_at
+from timerstore.timelog.files.segmenttable import ask_for, segment_at
 from timerstore.timelog.writing.append import (
     BATCH_BYTES,
     STAGE_COUNT_MAX,
@@ -138,9 +138,8 @@ def _ask(world: World, start: int, stop: int) -> None:
     if start < stop:
         buf = segment_at(log, start)
         at = start % log.segment_bytes
-        if len(buf) > 0 and not is_resident(buf, at, stop - start, mine.pages):
+        if len(buf) > 0 and not ask_for(buf, at, stop - start, mine.pages):
             mine.missing_count += 1
-            read_ahead(buf, at, stop - start)
 
 
 @inlined
