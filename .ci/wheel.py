@@ -3,7 +3,7 @@
     .venv/bin/python -P .ci/wheel.py [DIST [LEVEL …]]
 
 They come into dist/ if no folder is named. Kernels are compiled for the levels of this machine
-(`timerstore/jit/processor.py`), x86-64 or arm64, or those that are named, and linked by `cc`. No
+(`timerstore/jit/packaged.py`), x86-64 or arm64, or those that are named, and linked by `cc`. No
 code in them depends on a version of Python or of NumPy, and they ask nothing of the C library that
 is younger than the tag says, so one wheel serves all.
 """

@@ -25,7 +25,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from timerstore.jit import guards
-from timerstore.jit.installed import PACKAGE
+from timerstore.jit.cachefolder import PACKAGE
 
 _CALLS = {"CALL", "CALL_KW", "CALL_FUNCTION_EX", "RESUME"}
 _JUMP = "JUMP_BACKWARD"

@@ -12,7 +12,7 @@ from tests.rigs.program import ended, python
 from tests.rigs.together import together
 from timerstore.core import ahead
 from timerstore.jit.kernel import AHEAD, INTERPRETED, Kernel
-from timerstore.jit.signatures import signature_of
+from timerstore.jit.recordtype import signature_of
 
 pytestmark = pytest.mark.long
 

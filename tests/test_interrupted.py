@@ -28,7 +28,7 @@ CONFIG = replace(
 FILES = (
     *(
         "services/cleaning/cleaning.py",
-        "services/looking/log_units.py",
+        "services/looking/read_units.py",
         "services/cleaning/pass_units.py",
     ),
     "services/cleaning/retention.py",

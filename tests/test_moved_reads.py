@@ -16,10 +16,10 @@ from tests.services.test_damage import TIMER_QUEUE
 from tests.services.test_scrub import scrub
 from tests.small_store import SMALL
 from timerstore.core import readonlycore
-from timerstore.services.damage.entries import is_damaged, leave_entries
-from timerstore.services.damage.slot_scan import leave_slot, scan_slots
+from timerstore.services.damage.pass_by import is_damaged, leave_entries
+from timerstore.services.damage.scrub import leave_slot, scan_slots
 from timerstore.services.engine.engine import Engine
-from timerstore.services.looking.log_units import all_units
+from timerstore.services.looking.read_units import all_units
 from timerstore.timelog.files.smallfile import At
 from timerstore.timelog.files.steady import Steady
 from timerstore.timelog.reading import reader as reader_module

@@ -13,7 +13,7 @@ import timerstore
 from tests.small_store import SMALL
 from timerstore.jit import host
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.files.heldfolder import HeldFolder
+from timerstore.timelog.files.folders import HeldFolder
 
 DAY = timedelta(days=1)
 TRIES = 2_000

@@ -7,7 +7,7 @@ from tests.test_tidy import OURS, shown, tree_of
 
 ROOMS = ("services/looking/", "timerstore/calls/pending/")
 WHO_LOOKS_AGAIN = {
-    "services/looking/level_timers.py read_kept",  # `read_held` asks behind it
+    "services/looking/timer_places.py read_kept",  # `read_held` asks behind it
     "services/looking/read_pending.py _enter_topic",  # then its caller locates the message
     "timerstore/calls/pending/get.py get",
     "timerstore/calls/pending/is_pending.py find",
@@ -45,6 +45,6 @@ def test_what_was_captured_is_read_through_its_hold() -> None:
         for name in reads_past_the_hold(tree_of(path))
     }
     # `log_units.py` reads the units of who removes them, and asks for the log's start.
-    assert found - {"services/looking/log_units.py read_units"} == WHO_LOOKS_AGAIN
+    assert found - {"services/looking/read_units.py read_units"} == WHO_LOOKS_AGAIN
     bad = "def f():\n try:\n  look()\n except CorruptStoreError:\n  pass\ndef g(p):\n p.map_from(1)"
     assert list(reads_past_the_hold(ast.parse(bad))) == ["f", "g"]

@@ -20,10 +20,9 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.errors import MissingFileError
-from timerstore.jit.arraytypes import read_only
 from timerstore.jit.crc import crc32
 from timerstore.jit.kernel import kernel_ahead
-from timerstore.jit.record import Bytes, ReadBytes, Words
+from timerstore.jit.record import Bytes, ReadBytes, Words, read_only
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.smallfile import read_head
 

@@ -16,10 +16,9 @@ from timerstore import Config, ManualClock, TimerStore
 from timerstore.jit.intrinsics import get_word
 from timerstore.jit.kernel import kernel
 from timerstore.jit.objects import NO_PIECES, rows_read
-from timerstore.services.looking.slot_units import chain_units
+from timerstore.services.looking.read_units import chain_units
 from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT
-from timerstore.timelog.bytes.decode import decode_message
-from timerstore.timelog.bytes.idtext import read_ids, write_ids
+from timerstore.timelog.bytes.decode import decode_message, read_ids, write_ids
 from timerstore.timelog.bytes.message import MessageParts, read_message
 from timerstore.timelog.bytes.unit import Units
 from timerstore.timelog.files.segmenttable import segment_at

@@ -13,9 +13,8 @@ from timerstore.jit.kernel import kernel
 from timerstore.timelog.bytes.message import java_hash
 from timerstore.timelog.bytes.text import get_decimal_13, get_hex_12, put_decimal_13, put_hex_12
 from timerstore.wheel.near import NearTimer, bucket_at, near_insert, near_pop, new_near_wheel
-from timerstore.wheel.place import place_all
+from timerstore.wheel.place import Settings, place_all
 from timerstore.wheel.sets import new_table, set_add, set_contains, set_remove
-from timerstore.wheel.settings import Settings
 from timerstore.wheel.timerwheel import SlotArray, link_unit, new_slot_array
 
 TIMES = 10

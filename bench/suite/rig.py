@@ -18,7 +18,7 @@ import numpy as np
 import timerstore
 from timerstore import TimerStore
 from timerstore.jit.kernel import kernel
-from timerstore.services.running.provide import provide
+from timerstore.services.running.runner import provide
 from timerstore.services.running.steps import step
 from timerstore.services.world import needs
 

@@ -28,15 +28,15 @@ from timerstore.jit.locks import (
 from timerstore.jit.objects import TEXT_DATA_AT, ascii_at, bytes_at, object_at
 from timerstore.jit.record import Bytes, Words, observe, record, record_at
 from timerstore.jit.system import clock_ms
+from timerstore.services.calls.appending import DELETE_BODY
 from timerstore.services.calls.cancel_ahead import (
     CANCELLED_BEFORE,
     CANCELLED_NOW,
     NOT_JUDGED,
     is_ahead,
 )
-from timerstore.services.calls.deletes import DELETE_BODY
 from timerstore.services.calls.first_puts import row_of_first_put
-from timerstore.services.looking.timer_parts import (
+from timerstore.services.looking.read_pending import (
     SPAN_BODY,
     SPAN_BORN_MS,
     SPAN_COLUMNS,
@@ -45,10 +45,9 @@ from timerstore.services.looking.timer_parts import (
     note_parts,
 )
 from timerstore.services.world.state import CANCEL
-from timerstore.services.world.waking import NO_HURRY_MS, wake_for
-from timerstore.services.world.world import World
+from timerstore.services.world.world import NO_HURRY_MS, World, wake_for
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.idtext import id_is, put_id
+from timerstore.timelog.bytes.decode import id_is, put_id
 from timerstore.timelog.bytes.limits import content_bytes_max
 from timerstore.timelog.bytes.message import (
     GOOD,

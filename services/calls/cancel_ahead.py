@@ -21,14 +21,14 @@ from timerstore.jit.acting import act_as
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.record import Bytes, Int8s, Words, observe
-from timerstore.services.calls.deletes import DELETE_BODY, delete_template
+from timerstore.services.calls.appending import DELETE_BODY, delete_template
 from timerstore.services.calls.first_puts import FirstPuts
 from timerstore.services.engine.engine import Engine
 from timerstore.services.world.state import CANCEL
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.blank import NO_BLANK, read_blank
-from timerstore.timelog.bytes.idtext import put_id
+from timerstore.timelog.bytes.decode import put_id
 from timerstore.timelog.bytes.message import (
     GOOD,
     IDENTITY_OURS,

@@ -3,7 +3,7 @@
 One timer that is due in a month would keep everything that was put after it. So a *pass* goes over
 the oldest segment: what is pending there and is not due soon is appended again, as a roll is, and
 the units it had are superseded (`floor.py`). A cancelled timer is dropped, and its delete with it
-(`forgetting.py`). What is due before the pass's *first slot* is left to fire from its place. Once
+(`pass_units.py`). What is due before the pass's *first slot* is left to fire from its place. Once
 the read cursor is past the latest slot of that nothing of the segment is needed: the floor moves
 behind it, and with the next checkpoint retention removes it. So the first slot is as early as it
 can be: behind what is claimed and what was ever fired, and behind what will be while the pass goes
@@ -39,11 +39,19 @@ from timerstore.jit.intrinsics import get_i64
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.locks import TurnLock, lock_acquire, lock_release
 from timerstore.jit.record import Words
-from timerstore.services.cleaning.forgetting import NO_TARGET, forget_targets, live_bytes
-from timerstore.services.cleaning.pass_units import Pass, Round, UnitRanges, Walk, linked_by_now
-from timerstore.services.damage.pass_lost import pass_lost
+from timerstore.services.cleaning.pass_units import (
+    NO_TARGET,
+    Pass,
+    Round,
+    UnitRanges,
+    Walk,
+    forget_targets,
+    linked_by_now,
+    live_bytes,
+)
+from timerstore.services.damage.pass_by import pass_lost
 from timerstore.services.looking.instant import capture_instant
-from timerstore.services.looking.log_units import SCAN_UNITS, all_units
+from timerstore.services.looking.read_units import SCAN_UNITS, all_units
 from timerstore.services.pipeline.copying import (
     Counted,
     append_staged,
@@ -51,7 +59,7 @@ from timerstore.services.pipeline.copying import (
     stage_copy,
     stage_is_full,
 )
-from timerstore.services.running.provide import provide
+from timerstore.services.running.runner import provide
 from timerstore.services.world import state
 from timerstore.services.world.floor import find_in
 from timerstore.services.world.state import (
@@ -68,7 +76,7 @@ from timerstore.wheel.cancelled import cancelled_contains
 from timerstore.wheel.near import NO_COPY, pack_info
 
 if TYPE_CHECKING:
-    from timerstore.services.cleaning.reach import Reach
+    from timerstore.services.cleaning.retention import Reach
     from timerstore.services.engine.engine import Engine
 
 log = logging.getLogger("timerstore")

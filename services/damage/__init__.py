@@ -2,8 +2,6 @@
 
 Nothing is mended in place: the next opening makes an index that is damaged anew.
 
-scrub.py      reads everything again, slowly
-entries.py    tells damaged queue entries, and leaves them
-slot_scan.py  finds what a damaged unit hides
-pass_lost.py  takes off the count what cannot be read
+scrub.py    reads everything again, slowly; finds what a damaged unit hides
+pass_by.py  takes lost messages off the count, leaves damaged queue entries
 """

@@ -3,6 +3,5 @@
 flush.py           the thread that flushes, its checkpoints
 group_commit.py    many wait for one fsync
 capture.py         a checkpoint, captured in one kernel
-ahead_file.py      what is pending, as of a clean close
-cancelled_file.py  what was cancelled, as of a clean close
+clean_close.py     what is pending, and what was cancelled, as of a clean close
 """

@@ -8,36 +8,22 @@ next one captures the page again.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from timerstore.jit.intrinsics import copy_bytes
 from timerstore.jit.kernel import kernel_ahead
 from timerstore.jit.locks import lock_acquire, lock_release
-from timerstore.jit.record import Bytes, Words, observe
+from timerstore.jit.record import Bytes, Words, observe, record
 from timerstore.services.world.state import PASS_COLUMNS, PASS_FIRST_COPY
 from timerstore.services.world.world import World
 from timerstore.wheel.checksums import PAGE_BYTES
 from timerstore.wheel.near import PAGE_PLACES, give_back_page, slot_place
 from timerstore.wheel.timerwheel import PAGE_CAPTURED, PAGE_CLEAN
 
-_READ: Final = 0
-_LINKED: Final = 1
-_CLAIMED: Final = 2
-_FRONTIER: Final = 3
-_CANCELLED: Final = 4
-_TIMERLOG_END: Final = 5
-_COMMITLOG_END: Final = 6
-_SCAN_FROM: Final = 7
-_TIMERLOG_SYNC: Final = 8
-_PAGES: Final = 9
-_QUEUES: Final = 10
-_FLOOR: Final = 11
-_HOPS_FROM: Final = 12
 _PIECE: Final = 32
 """Pages that are copied in one hold of wheel: some 20 µs."""
-_CURSORS: Final = 16
 _SLACK: Final = 64
 
 
@@ -55,38 +41,34 @@ def read_appended(world: World, into: Words) -> None:
     lock_release(world.fire_lock)
 
 
-class Captured(NamedTuple):
+@record
+class Captured:
     """What stood in an engine at one moment."""
 
-    read_slot: int
-    linked: int
-    claimed_slot: int
-    frontier_ms: int
-    cancelled_count: int
-    timerlog_end: int
-    commitlog_end: int
-    scan_from: int  # the copies cursor, as far as this life's copies say
-    floor: int
-    hops_from: int  # the hops cursor, as far as this life's hops say
-    timerlog_sync: (
-        int  # the offset up to which the timer log must be durable before the pages are written
-    )
-    next_index: Words
+    next_index: Words  # of each queue
     level_offsets: Words
-    runs: list[tuple[int, Bytes]]  # dirty pages: position in the wheel's file, content
+    queue_count: int = 0
+    page_count: int = 0
+    """Dirty pages of the wheel."""
+    read_slot: int = 0
+    linked: int = 0
+    claimed_slot: int = 0
+    frontier_ms: int = 0
+    cancelled_count: int = 0
+    timerlog_end: int = 0
+    commitlog_end: int = 0
+    scan_from: int = 0  # the copies cursor, as far as this life's copies say
+    floor: int = 0
+    hops_from: int = 0  # the hops cursor, as far as this life's hops say
+    timerlog_sync: int = 0
+    """Up to there the timer log must be durable before the pages are written."""
 
 
 @kernel_ahead
-def _capture(
-    world: World,
-    cursors: Words,
-    next_index: Words,
-    level_offsets: Words,
-    numbers: Words,
-    pages: Bytes,
-) -> bool:
-    """Capture; False if dirty pages or queues do not fit, with their counts in `cursors`."""
+def _capture(world: World, into: Captured, numbers: Words, pages: Bytes) -> bool:
+    """Capture; False if dirty pages or queues do not fit, whose counts are told."""
     near, wheel = world.near, world.wheel
+    next_index, level_offsets = into.next_index, into.level_offsets
     lock_acquire(world.fire_lock)
     lock_acquire(world.wheel_lock)
     count = 0
@@ -95,7 +77,7 @@ def _capture(
             if count < len(numbers):
                 numbers[count] = page
             count += 1
-    cursors[_PAGES] = count
+    into.page_count = count
     if count > len(numbers):
         lock_release(world.wheel_lock)
         lock_release(world.fire_lock)
@@ -109,7 +91,7 @@ def _capture(
     for row in range(min(queues, len(next_index))):
         next_index[row] = world.queues.next_index[row]
     lock_release(world.append_lock)
-    cursors[_QUEUES] = queues
+    into.queue_count = queues
     if queues > len(next_index):
         lock_release(world.wheel_lock)
         lock_release(world.fire_lock)
@@ -122,16 +104,16 @@ def _capture(
         hops_from = min(hops_from, near.first_hop[place])
     for i in range(world.cleaning.pass_count):
         oldest = min(oldest, world.cleaning.passes[i * PASS_COLUMNS + PASS_FIRST_COPY])
-    cursors[_READ] = world.dequeue_put.passed_slot
-    cursors[_LINKED] = world.enqueue_put.linked_index
-    cursors[_CLAIMED] = world.dequeue_get.claimed_slot
-    cursors[_FRONTIER] = world.dequeue_put.frontier_ms
-    cursors[_CANCELLED] = world.cancelled.count
-    cursors[_TIMERLOG_END] = world.timerlog.end
-    cursors[_COMMITLOG_END] = end
-    cursors[_SCAN_FROM] = oldest
-    cursors[_FLOOR] = world.cleaning.floor
-    cursors[_HOPS_FROM] = hops_from
+    into.read_slot = world.dequeue_put.passed_slot
+    into.linked = world.enqueue_put.linked_index
+    into.claimed_slot = world.dequeue_get.claimed_slot
+    into.frontier_ms = world.dequeue_put.frontier_ms
+    into.cancelled_count = world.cancelled.count
+    into.timerlog_end = world.timerlog.end
+    into.commitlog_end = end
+    into.scan_from = oldest
+    into.floor = world.cleaning.floor
+    into.hops_from = hops_from
     lock_release(world.fire_lock)
     # Pages may be copied piece by piece: recovery takes slots back behind the captured end of the
     # timer log, which must be durable up to what the last piece points to.
@@ -141,7 +123,7 @@ def _capture(
             lock_acquire(world.wheel_lock)
         copy_bytes(pages, i * PAGE_BYTES, wheel.slots, numbers[i] * PAGE_BYTES, PAGE_BYTES)
         wheel.dirty[numbers[i]] = PAGE_CAPTURED
-    cursors[_TIMERLOG_SYNC] = world.timerlog.end
+    into.timerlog_sync = world.timerlog.end
     lock_release(world.wheel_lock)
     return True
 
@@ -161,33 +143,23 @@ def written(world: World) -> None:
     _written(world)
 
 
-def capture(world: World) -> Captured:
+def capture(world: World) -> tuple[Captured, list[tuple[int, Bytes]]]:
     """Capture cursors and dirty pages; call `written` once they are durable.
 
-    O(dirty pages + claimed slots).
+    With them come the pages, as runs: position in the wheel's file, content. O(dirty pages +
+    claimed slots).
     """
-    cursors = np.zeros(_CURSORS, np.int64)
-    next_index = np.zeros(world.queues.count + _SLACK, np.int64)
     level_offsets = np.zeros(len(world.levels.offset), np.int64)
-    room = int((world.wheel.dirty != PAGE_CLEAN).sum()) + _SLACK
+    room, queues = int((world.wheel.dirty != PAGE_CLEAN).sum()), int(world.queues.count)
     while True:
-        numbers, pages = np.empty(room, np.int64), np.empty(room * PAGE_BYTES, np.uint8)
-        if _capture(world, cursors, next_index, level_offsets, numbers, pages):
+        into = Captured(np.zeros(queues + _SLACK, np.int64), level_offsets)
+        numbers = np.empty(room + _SLACK, np.int64)
+        pages = np.empty(len(numbers) * PAGE_BYTES, np.uint8)
+        if _capture(world, into, numbers, pages):
             break
-        room = int(cursors[_PAGES]) + _SLACK
-        if len(next_index) < cursors[_QUEUES]:
-            next_index = np.zeros(int(cursors[_QUEUES]) + _SLACK, np.int64)
-    runs = _runs(numbers[: int(cursors[_PAGES])], pages)
-    read, linked, claimed, frontier, cancelled, units, messages, oldest, synced = cursors[
-        :_PAGES
-    ].tolist()
-    return Captured(
-        *(read, linked, claimed, frontier, cancelled, units, messages, oldest),
-        *(int(cursors[_FLOOR]), int(cursors[_HOPS_FROM]), synced),
-        next_index[: int(cursors[_QUEUES])],
-        level_offsets,
-        runs,
-    )
+        room, queues = into.page_count, max(queues, into.queue_count)
+    into.next_index = into.next_index[: into.queue_count]
+    return into, _runs(numbers[: into.page_count], pages)
 
 
 def _runs(numbers: Words, pages: Bytes) -> list[tuple[int, Bytes]]:

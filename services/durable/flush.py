@@ -24,21 +24,20 @@ from timerstore.errors import (
     TimerStoreError,
 )
 from timerstore.jit.acting import acting_as
-from timerstore.jit.record import Words
+from timerstore.jit.record import Bytes, Words
 from timerstore.jit.system import set_thread_name
 from timerstore.services.damage.scrub import Scrub
-from timerstore.services.durable.ahead_file import write_ahead
-from timerstore.services.durable.cancelled_file import write_cancelled
 from timerstore.services.durable.capture import Captured, capture, give_back, written
+from timerstore.services.durable.clean_close import write_ahead, write_cancelled
 from timerstore.services.durable.group_commit import IS_DURABLE, LEADS, MAY_LEAD, GroupCommit
 from timerstore.services.engine.engine import Engine
-from timerstore.services.engine.level_file import LevelOffsetFile
 from timerstore.services.engine.rebuild import remove_mark
 from timerstore.services.world.background import BackgroundThread, Flag
 from timerstore.services.world.state import FLUSH
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.files.checkpoint import (
+    LevelOffsetFile,
     TimerCheckpoint,
     write_checkpoint,
     write_store_checkpoint,
@@ -172,7 +171,7 @@ class Flusher:
             engine.keys.drop_settled()
             # Before: what is asked for from now on is the next one's.
             world.dequeue_put.flush_wanted = 0
-            captured = capture(world)
+            captured, runs = capture(world)
             hops_from, claimed_slot = engine.keep_hops(
                 captured.read_slot, captured.hops_from, captured.claimed_slot
             )
@@ -198,7 +197,7 @@ class Flusher:
                 clean=clean,
             )
             try:
-                self._write(checkpoint, captured)
+                self._write(checkpoint, captured, runs)
             except FlushFailedError as e:
                 self._fail(e)
                 raise
@@ -223,7 +222,9 @@ class Flusher:
         if self.after is not None and not clean:
             self.after()
 
-    def _write(self, checkpoint: TimerCheckpoint, captured: Captured) -> None:
+    def _write(
+        self, checkpoint: TimerCheckpoint, captured: Captured, runs: list[tuple[int, Bytes]]
+    ) -> None:
         engine, config = self.engine, self.engine.path / "config"
         next_index = captured.next_index
         engine.commitlog.flush(self.durable_end, checkpoint.commitlog_flushed)
@@ -239,7 +240,7 @@ class Flusher:
             engine.queues.drop_behind()
         engine.timerlog.flush(self._flushed_timerlog, captured.timerlog_sync)
         self._flushed_timerlog = checkpoint.timerlog_flushed
-        checkpoint.sequence = checkpoint.state_counter = engine.wheel.write(captured.runs)
+        checkpoint.sequence = checkpoint.state_counter = engine.wheel.write(runs)
         lock = engine.world.append_lock
         with engine.commitlog.reading() as commitlog:
             ends, flushed_log = self._flushed_index, checkpoint.commitlog_flushed

@@ -3,7 +3,6 @@
 engine.py        the files, arrays, locks of one open store
 sizes.py         which sizes a store is opened with
 counter_file.py  the counters of each topic
-level_file.py    `config/delayOffset.json`
 first_pages.py   the pages that opening needs first
 key_files.py     keeps the key index up with the queues
 rebuild.py       indexes made anew from the commit log

@@ -5,7 +5,7 @@ log's end up to which they count and a CRC. It says too where the queue ended at
 where the commit log did: zeros at the end of a queue's file look like its end. The first place says
 up to which offset of the log all of them count.
 It is written before each checkpoint, and made durable only at a clean close. After
-a crash recovery counts on from there (`recover_counts.py`). A place that a power cut tore begins
+a crash recovery counts on from there (`recover_pending.py`). A place that a power cut tore begins
 anew.
 """
 

@@ -29,15 +29,19 @@ from timerstore.services.world import needs
 from timerstore.services.world.claims import FIRST_COUNT, move_cursors
 from timerstore.services.world.clock import Clock
 from timerstore.services.world.damage import Damage
-from timerstore.services.world.level_arrays import RETRY_WAIT_MS_MAX, new_level_table
-from timerstore.services.world.state import SERVICE_NAMES, OffsetMap, ServiceThread
+from timerstore.services.world.state import (
+    RETRY_WAIT_MS_MAX,
+    SERVICE_NAMES,
+    OffsetMap,
+    ServiceThread,
+    new_level_table,
+)
 from timerstore.services.world.world import World, new_world
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.limits import content_bytes_max, message_bytes_max
 from timerstore.timelog.bytes.message import GOOD, MessageParts, read_message
 from timerstore.timelog.files.disk import Disk, MappedFile
-from timerstore.timelog.files.mapshare import MapShare
-from timerstore.timelog.files.memory import maps_allowed
+from timerstore.timelog.files.memory import MapShare, maps_allowed
 from timerstore.timelog.files.ownedfile import EventFile
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.timerlog import TimerLog
@@ -52,8 +56,8 @@ from timerstore.timelog.writing.consumequeue import TIMER_ROW, ConsumeQueues
 from timerstore.values.config import Config
 from timerstore.wheel.cancelled import CancelledTimers
 from timerstore.wheel.near import new_near_wheel
+from timerstore.wheel.place import Settings
 from timerstore.wheel.sets import new_table
-from timerstore.wheel.settings import Settings
 from timerstore.wheel.timerwheel import TimerWheel
 
 _MAPS_MIN: Final = 3 * 6

@@ -30,9 +30,9 @@ from timerstore.errors import (
     StoreFullError,
     TimerStoreError,
 )
-from timerstore.jit.arraytypes import read_only
 from timerstore.jit.lent import lend
 from timerstore.jit.locks import TurnLock
+from timerstore.jit.record import read_only
 from timerstore.jit.system import set_thread_name
 from timerstore.services.world.background import BackgroundThread, Flag
 from timerstore.services.world.clock import Clock

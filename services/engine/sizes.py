@@ -22,7 +22,6 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.checkpoint import decode_checkpoint
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.identity import (
-    FORMAT_VERSION,
     IDENTITY_FILE,
     SIZES,
     Identity,
@@ -49,11 +48,8 @@ def find_sizes(path: Path, config: Config, disk: Disk) -> Made:
     """Return the configuration with the sizes that the store was made with; record new ones."""
     identity, fault = find_identity(path, disk.at)
     if identity is not None:
-        is_old = identity.version != FORMAT_VERSION
-        identity = replace(identity, version=FORMAT_VERSION)
         if fault is not None:
             log.warning("%s: %s; it was written again from config/timercheck", path, fault.reason)
-        if fault is not None or is_old:  # the program that made it refuses it from now on
             write_identity(disk, path, identity)
         return Made(_with(config, identity), identity, False, fault is not None)
     sizes = {name: int(getattr(config, name)) for name in SIZES}

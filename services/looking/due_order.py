@@ -19,7 +19,7 @@ import numpy as np
 from timerstore.jit.record import Flags, Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.instant import Instant
-from timerstore.services.looking.slot_units import chain_units
+from timerstore.services.looking.read_units import chain_units
 from timerstore.services.looking.timer_places import (
     level_messages,
     seen_units,

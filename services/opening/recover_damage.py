@@ -1,23 +1,38 @@
-"""Recovering past damage: where the commit log can be read again behind a place where it cannot."""
+"""Recovering past damage: where the commit log can be read again behind a place where it cannot.
+
+Beside it files that were cut or lost, and what a crash has torn at the log's end.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 import numpy as np
 
+from timerstore.errors import CorruptStoreError
 from timerstore.jit.record import Words
+from timerstore.services.calls.appending import append_all, compose_delete
 from timerstore.services.engine.engine import Engine
-from timerstore.timelog.reading.logranges import LogRanges
-from timerstore.timelog.reading.lostcopies import (
+from timerstore.services.engine.rebuild import QUEUES, TIMERS
+from timerstore.services.opening.recover_settled import find_timer
+from timerstore.timelog.bytes.decode import decode_message, identity_of
+from timerstore.timelog.files.checkpoint import TimerCheckpoint
+from timerstore.timelog.files.nonzero import last_used
+from timerstore.timelog.files.segmenttable import apron_bytes
+from timerstore.timelog.reading.pastdamage import (
     NO_COPIES,
+    LogRanges,
     copies_of,
     fired_source,
+    lost_up_to,
+    read_framed,
     rolled_sources,
 )
-from timerstore.timelog.reading.pastdamage import lost_up_to, read_framed
 from timerstore.timelog.reading.reader import StoreReader
 from timerstore.timelog.reading.scan import LoggedMessages
+from timerstore.timelog.writing.append import new_stage
+from timerstore.timelog.writing.compose import ACKS_TOPIC, Staged, read_record, stage_messages
 
 NO_NEXT_MESSAGE: Final = -1
 
@@ -100,3 +115,125 @@ class DamagedLog:
                 folder=engine.disk.folder,
             )
         return self._reader
+
+
+# --- Files that were cut or lost: what was flushed must be there with its full length.
+#
+# A file that is shorter, and all zeros, was about to be made when a process ended; that holds only
+# if nothing of it was ever made durable. The commit log is the truth, so what it lost is an error,
+# and nothing is changed. Timer log and consume queues are made anew from it (`rebuild.py`).
+
+
+def check_files(
+    engine: Engine,
+    checkpoint: TimerCheckpoint | None,
+    rebuilt: list[str],
+    *,
+    is_live: bool = False,
+) -> None:
+    """Raise CorruptStoreError if the commit log was cut, or an index that is not made anew.
+
+    A broker's checkpoint, or none, does not say how much of the log was flushed: then only the last
+    file can have been about to be made. How much of a queue was flushed nobody says. While another
+    process may remove files, it is not asked whether some are missing before the first.
+    """
+    log, timerlog = engine.commitlog, engine.timerlog
+    first = None if checkpoint is None or is_live else checkpoint.lost_from(log.start)
+    if first is not None:
+        offset = first // log.segment_bytes * log.segment_bytes
+        raise CorruptStoreError(log.name, offset, "this segment is missing")
+    log.flushed_end = max(log.start, log.files_end - log.segment_bytes)
+    if checkpoint is not None and not checkpoint.by_broker:
+        log.flushed_end = log.durable_end = checkpoint.commitlog_flushed
+    lost = log.find_lost()
+    if lost is not None:
+        raise lost
+    if checkpoint is not None and TIMERS not in rebuilt:
+        timerlog.flushed_end = checkpoint.timerlog_flushed
+        if not checkpoint.by_broker:
+            timerlog.durable_end = checkpoint.timerlog_flushed
+        lost = timerlog.find_lost()
+    if lost is None and QUEUES not in rebuilt:
+        for file in engine.queues.files:  # was it lost, its entries are missed
+            file.forget_unmade()
+        found = (file.find_lost(whole=True) for file in engine.queues.files)
+        lost = next((each for each in found if each is not None), None)
+    if lost is not None:
+        raise lost
+
+
+# --- What a crash has torn at the commit log's end: a message, a batch of them, or a reschedule.
+#
+# An acknowledgement record and its puts are appended under one taking of the append lock, so
+# nothing stands behind a batch that is not whole. It is cut off the log as half a message is.
+
+
+def torn_bytes(engine: Engine, end: int) -> int:
+    """Return how many bytes stand behind the log's end that were not written whole."""
+    number, position = divmod(end, engine.commitlog.segment_bytes)
+    if number not in engine.commitlog.numbers:
+        return 0
+    file = engine.commitlog.ensure(number)
+    used = engine.disk.used_ranges(file)
+    tail = file.view[position : max(position, used[-1][1] if used else 0)]
+    # What is behind the apron may be of an earlier use.
+    if not tail[: apron_bytes(file.length)].any():
+        return 0
+    return last_used(tail) + 1
+
+
+def whole_count(engine: Engine, part: LoggedMessages, queue_rows: Words) -> int:
+    """Return how many of some scanned messages there are before a record that lacks puts.
+
+    `queue_rows`: the queue's row of each. O(messages), and one that is decoded.
+    """
+    rows = engine.queues.rows(ACKS_TOPIC)
+    records = np.flatnonzero(np.isin(queue_rows, rows)) if rows else np.zeros(0, np.int64)
+    if not len(records):
+        return len(part)
+    last = int(records[-1])
+    offset = int(part.offset[last])
+    message = decode_message(engine.commitlog.view(offset), offset)
+    record = read_record(message.body)
+    if record is None or last + record.put_count < len(part):
+        return len(part)
+    return last
+
+
+def complete_reschedule(engine: Engine, last: LoggedMessages, now_ms: int) -> bool:
+    """Append the delete that a crash tore off the replacement at the log's end, if it did.
+
+    `last`: the log's last message, as a scanned row. Returns whether one was appended. A copy of a
+    replacement tells nothing, nor does a broker's, which names no source: the delete stands before.
+    """
+    if not last.is_replacement or last.origin >= 0 or last.roll_times > 0:
+        return False
+    if int(last.offset) + int(last.size) != engine.commitlog.end:
+        return False
+    replaced = _read_replaced(engine, int(last.offset))
+    if replaced is None:
+        return False
+    topic, key = replaced
+    high, low = (np.array([each], np.int64) for each in identity_of(topic, key, engine.store_tag))
+    if engine.cancelled.contains(high, low)[0]:  # it would be taken off the count once more
+        return False
+    old = find_timer(engine, int(high[0]), int(low[0]))
+    if old < 0:
+        return False
+    timer = decode_message(engine.commitlog.view(old), old)
+    engine.cancelled.add(high, low)
+    due_ms, row = int(timer.properties["TIMER_OUT_MS"]), engine.queues.row(topic)
+    delete = compose_delete(engine, topic, key, due_ms, now_ms)
+    what = Staged(delete, 0, 0, row, -1, due_ms, timer.born_ms, len(timer.body))
+    stage = new_stage(4, 8192)
+    append_all(engine, stage, stage_messages(stage, [what]), now_ms)
+    return True
+
+
+def _read_replaced(engine: Engine, offset: int) -> tuple[bytes, bytes] | None:
+    """Return the topic and the unique key that a replacement names."""
+    message = decode_message(engine.commitlog.view(offset), offset)
+    key, topic = message.properties.get("TIMER_REPLACES"), message.properties.get("REAL_TOPIC")
+    if not key or topic is None:
+        return None
+    return os.fsencode(topic), key.encode("utf-8", "surrogateescape")

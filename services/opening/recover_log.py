@@ -11,29 +11,30 @@ from timerstore.errors import CorruptStoreError
 from timerstore.jit.record import Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import QUEUES
-from timerstore.services.opening.level_due_times import LevelDueTimes
-from timerstore.services.opening.progress import OpeningProgress
-from timerstore.services.opening.recover_copies import drop_before
-from timerstore.services.opening.recover_counts import Recount
-from timerstore.services.opening.recover_damage import NO_NEXT_MESSAGE, DamagedLog
-from timerstore.services.opening.recover_deletes import level_deletes
-from timerstore.services.opening.recover_queue_files import check_queue_files
+from timerstore.services.opening.recover_damage import (
+    NO_NEXT_MESSAGE,
+    DamagedLog,
+    torn_bytes,
+    whole_count,
+)
+from timerstore.services.opening.recover_levels import LevelDueTimes
+from timerstore.services.opening.recover_pending import Recount
 from timerstore.services.opening.recover_queues import (
     check_entries,
     check_queue_end,
+    check_queue_files,
     extend_queue,
     find_queue_end,
     index_part,
 )
-from timerstore.services.opening.recover_torn import torn_bytes, whole_count
-from timerstore.services.opening.recovery_findings import RecoveryFindings
+from timerstore.services.opening.recover_settled import drop_before, level_deletes
+from timerstore.services.opening.recovery_findings import OpeningProgress, RecoveryFindings
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import REASONS, MessageParts
 from timerstore.timelog.files.checkpoint import TimerCheckpoint, sealed_from
 from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.copies import BrokerCopies
-from timerstore.timelog.reading.lostcopies import NO_SOURCE
-from timerstore.timelog.reading.pastdamage import NO_MESSAGE_REASON
+from timerstore.timelog.reading.pastdamage import NO_MESSAGE_REASON, NO_SOURCE
 from timerstore.timelog.writing.consumequeue import find_rows
 
 CHUNK_ROWS: Final = 65_536

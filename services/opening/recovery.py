@@ -13,16 +13,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from timerstore.jit.acting import ALONE, acting_as
-from timerstore.services.durable.ahead_file import take_ahead
+from timerstore.services.durable.clean_close import take_ahead
 from timerstore.services.durable.flush import write_abort
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import QUEUES, TIMERS, open_rebuilding
-from timerstore.services.opening.progress import OpeningProgress
-from timerstore.services.opening.recover_copies import assume_sources, learn_sources
-from timerstore.services.opening.recover_counts import Recount
-from timerstore.services.opening.recover_deletes import find_cancelled, take_cancelled
-from timerstore.services.opening.recover_files import check_files
-from timerstore.services.opening.recover_hops import learn_hops
+from timerstore.services.opening.recover_damage import check_files, complete_reschedule
 from timerstore.services.opening.recover_index import cut_index, empty_index, take_brokers_units
 from timerstore.services.opening.recover_levels import (
     count_waiting,
@@ -32,6 +27,7 @@ from timerstore.services.opening.recover_levels import (
 )
 from timerstore.services.opening.recover_log import LogScan, ScannedLog
 from timerstore.services.opening.recover_pending import (
+    Recount,
     are_sure,
     count_units,
     first_kept_index,
@@ -39,9 +35,15 @@ from timerstore.services.opening.recover_pending import (
     stored_counts,
     take_stored,
 )
-from timerstore.services.opening.recover_torn import complete_reschedule
-from timerstore.services.opening.recovery_findings import RecoveryFindings
-from timerstore.services.running.provide import provide
+from timerstore.services.opening.recover_settled import (
+    assume_sources,
+    find_cancelled,
+    learn_hops,
+    learn_sources,
+    take_cancelled,
+)
+from timerstore.services.opening.recovery_findings import OpeningProgress, RecoveryFindings
+from timerstore.services.running.runner import provide
 from timerstore.services.running.steps import run
 from timerstore.services.world.clock import Clock
 from timerstore.services.world.damage import Place
@@ -52,8 +54,8 @@ from timerstore.timelog.files.derived import Stamp
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.values.config import Config
+from timerstore.wheel.place import CHECKED, CHECKING
 from timerstore.wheel.sets import map_put_all, new_table
-from timerstore.wheel.settings import CHECKED, CHECKING
 
 
 class Recovery:

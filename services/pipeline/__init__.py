@@ -1,7 +1,6 @@
 """A timer's way from put to fired, service by service.
 
 enqueue_get.py     reads the timer topic's queue, into the enqueue ring
-link_units.py      writes a unit, into its slot
 enqueue_put.py     links a unit for each timer into its slot
 jump.py            moves the read cursor over slots without units
 dequeue_get.py     takes what is due out of the wheel, into the dequeue ring; rolls hop

@@ -49,18 +49,19 @@ from timerstore.services.pipeline.copying import (
     touch_message,
 )
 from timerstore.services.world.floor import find_in
-from timerstore.services.world.level_arrays import (
-    CLAMP_SLACK_MS,
-    LEADS_NOWHERE,
-    NOT_READ,
-    RETRY_WAIT_MS_MAX,
-)
 from timerstore.services.world.needs import (
     COMMITLOG_READ,
     LEVEL_READ,
     LOST,
 )
-from timerstore.services.world.state import INFO_LEVEL, tell_need
+from timerstore.services.world.state import (
+    CLAMP_SLACK_MS,
+    INFO_LEVEL,
+    LEADS_NOWHERE,
+    NOT_READ,
+    RETRY_WAIT_MS_MAX,
+    tell_need,
+)
 from timerstore.services.world.world import World, note_lost
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import IDENTITY_OURS, identify_timer, is_ours, stored_at

@@ -43,7 +43,7 @@ from timerstore.timelog.writing.append import (
     TOLD_MESSAGE,
     TOLD_SIZE_HASH,
 )
-from timerstore.wheel.settings import CHECKING
+from timerstore.wheel.place import CHECKING
 
 BATCH_COUNT: Final = 512
 _TIMER_TOPIC = np.frombuffer(fmt.TIMER_TOPIC, np.uint8).copy()

@@ -45,7 +45,7 @@ from timerstore.jit.system import (
     set_timer_slack_us,
     steady_ns,
 )
-from timerstore.services.damage.slot_scan import scan_slots
+from timerstore.services.damage.scrub import scan_slots
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.first_pages import map_segments
 from timerstore.services.pipeline.dequeue_put import ASK_BYTES

@@ -11,28 +11,156 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from timerstore.errors import StoreFullError
-from timerstore.jit.acting import acting_as
+from timerstore.errors import CorruptStoreError, StoreFullError
+from timerstore.jit.acting import ALONE, act_as, acting_as
 from timerstore.jit.guards import Lock
 from timerstore.jit.host import wake_event
+from timerstore.jit.kernel import inlined, kernel_ahead
+from timerstore.jit.locks import lock_acquire, lock_release
+from timerstore.jit.record import publish
 from timerstore.jit.system import set_thread_name, set_timer_slack_us
-from timerstore.services.damage.slot_scan import scan_slots
+from timerstore.services.damage.pass_by import pass_lost, pass_timer_entry
+from timerstore.services.damage.scrub import leave_slot, scan_slots
 from timerstore.services.durable.flush import Flusher
-from timerstore.services.engine.engine import Engine
-from timerstore.services.running.leap import leap
+from timerstore.services.engine.engine import CANCELLED_GROWTH, Engine
 from timerstore.services.running.prefetch import Prefetcher
-from timerstore.services.running.provide import provide
 from timerstore.services.running.steps import WALL_CLOCK, run
 from timerstore.services.world import needs
 from timerstore.services.world.background import BackgroundThread, Flag
+from timerstore.services.world.claims import move_cursors
+from timerstore.services.world.rings import waiting_count
 from timerstore.services.world.state import (
+    CLEANING,
     DELIVER_LEVELS,
     DEQUEUE_GET,
     DEQUEUE_PUT,
     ENQUEUE_GET,
     SERVICE_NAMES,
 )
-from timerstore.services.world.waking import WAKE_COUNT
+from timerstore.services.world.world import WAKE_COUNT, World
+from timerstore.wheel.near import NONE
+from timerstore.wheel.timerwheel import is_used_from
+
+# --- Answering needs: what a service's step cannot go on without, see needs.py.
+
+
+def provide(engine: Engine, service: int) -> int:
+    """Answer a service's need, and clear it; return which it was.
+
+    Only the thread that runs its steps calls this. FLUSHED is left to the caller.
+    """
+    thread = engine.world.cleaning.thread if service == CLEANING else engine.services[service]
+    need, offset = thread.need, thread.need_offset
+    with acting_as(service):
+        try:
+            _provide(engine, service, need, offset)
+        finally:
+            thread.need = needs.NOTHING
+    return need
+
+
+def _provide(engine: Engine, service: int, need: int, offset: int) -> None:
+    engine.let_go()
+    if need == needs.COMMITLOG_SEGMENT:
+        engine.commitlog.make_room(offset + 1)
+        engine.prepare_commitlog()
+    elif need == needs.QUEUE_SEGMENT:
+        engine.queues.prepare(offset, index=engine.queues.next_index(offset))
+    elif need == needs.TIMERLOG_SEGMENT:
+        number = offset // engine.timerlog.segment_bytes
+        if offset >= engine.timerlog.end:
+            engine.timerlog.make_unit_room()
+        else:
+            _map_units(engine, number, offset)
+    elif need == needs.COMMITLOG_READ:
+        engine.commitlog.readable(offset // engine.commitlog.segment_bytes)
+    elif need == needs.TIMER_QUEUE_READ:
+        file = engine.queues.files[0]
+        file.existing(offset // file.segment_bytes)
+    elif need == needs.LEVEL_READ:
+        engine.map_level(offset)
+    elif need == needs.TOPIC:
+        engine.row_of_message(offset)
+    elif need == needs.CANCELLED_ROOM:
+        engine.cancelled.grow(engine.world.fire_lock, CANCELLED_GROWTH)
+    elif need == needs.DAMAGED_TIMERLOG:
+        leave_slot(engine, offset)
+    elif need == needs.LOST:
+        pass_lost(engine, engine.services[service])
+    elif need == needs.BAD_ENTRY:
+        pass_timer_entry(engine, offset)
+
+
+def _map_units(engine: Engine, number: int, offset: int) -> None:
+    """Map a segment of units; one that retention removed meanwhile is needed no more."""
+    try:
+        engine.timerlog.existing(number)
+    except CorruptStoreError:
+        if number in engine.timerlog.numbers:
+            raise
+        if offset >= engine.world.cleaning.timerlog_start:
+            leave_slot(engine, offset)
+
+
+# --- The read cursor's leap: if no timer waits, it goes to the clock at once.
+#
+# Otherwise the read cursor jumps over slots without units, and after each turn of half the ring it
+# waits for a checkpoint. For a wheel of 64 slots, ten days of seconds are 13,500 checkpoints.
+
+
+def leap(engine: Engine, now_ms: int) -> bool:
+    """Move read cursor and claim cursor to the slot of `now_ms`, if nothing is pending.
+
+    False, with nothing changed, if anything waits, or if the read cursor is less than the wheel's
+    length behind. While no step runs. O(pages of the wheel).
+
+    The checkpointed read cursor of the world goes along, although the durable one stays behind
+    until the next checkpoint. It is there to keep units that a crash would need from being
+    overwritten, and an empty wheel has none. If the process ends before that checkpoint, all that
+    was linked since is linked again, from the durable queue cursor on.
+    """
+    return _leap(engine.world, now_ms // engine.precision_ms)
+
+
+@kernel_ahead
+def _leap(world: World, slot: int) -> bool:
+    lock_acquire(world.fire_lock)
+    lock_acquire(world.near_lock)
+    lock_acquire(world.wheel_lock)
+    far = world.dequeue_put.passed_slot + world.settings.slot_count
+    leaps = slot >= far and not _waits(world)
+    if leaps:
+        before = act_as(ALONE)
+        publish(world.dequeue_put, "flush_wanted", 0)  # it waits for no checkpoint any more
+        # Its slot is claimed: a cancel looks for what is overdue among what was claimed.
+        move_cursors(world, slot, slot + 1)
+        act_as(before)
+    lock_release(world.wheel_lock)
+    lock_release(world.near_lock)
+    lock_release(world.fire_lock)
+    return leaps
+
+
+@inlined
+def _waits(world: World) -> bool:
+    """Tell whether anything waits: a timer, an entry of a queue between services, a unit."""
+    get, near, pending = world.dequeue_get, world.near, world.queues.pending
+    if get.walked_slot < get.claimed_slot or near.count > 0:
+        return True
+    for row in range(world.queues.count):
+        if pending[row] != 0 or pending[len(pending) // 2 + row] != 0:
+            return True
+    if world.enqueue_put.linked_index != world.queues.next_index[0]:
+        return True
+    if waiting_count(world.enqueue_ring.ends) + waiting_count(world.late_ring.ends) > 0:
+        return True
+    if waiting_count(world.dequeue_ring.ends) > 0:
+        return True
+    for i in range(len(near.settled)):
+        if near.chain[i] + near.late[i] != near.settled[i] or near.deletes[i] != NONE:
+            return True
+    return is_used_from(world.wheel, world.dequeue_put.passed_slot)
+
 
 _LOOK_S: Final = 0.001
 

@@ -41,7 +41,6 @@ from timerstore.services.pipeline.enqueue_put import enqueue_put
 from timerstore.services.world.claims import LEAD, can_claim, reach_slots
 from timerstore.services.world.needs import FLUSHED, NOTHING
 from timerstore.services.world.rings import RING_COUNT, waiting_count
-from timerstore.services.world.stages import count_stage
 from timerstore.services.world.state import (
     DELIVER_LEVELS,
     DEQUEUE_GET,
@@ -55,6 +54,7 @@ from timerstore.services.world.world import (
     SLEEPER,
     WAITER_COUNT_MAX,
     World,
+    count_stage,
     service_of,
 )
 from timerstore.wheel.near import (

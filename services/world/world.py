@@ -22,8 +22,8 @@ from timerstore.jit.acting import CALLER
 from timerstore.jit.kernel import inlined
 from timerstore.jit.lent import new_lent
 from timerstore.jit.locks import new_lock
-from timerstore.jit.record import Words, own, record
-from timerstore.services.world.level_arrays import LevelTable
+from timerstore.jit.record import Words, add_to_word, exchange_word, own, record
+from timerstore.jit.system import wake
 from timerstore.services.world.rings import (
     RING_COUNT,
     DequeueRing,
@@ -33,7 +33,6 @@ from timerstore.services.world.rings import (
     new_enqueue_ring,
     new_late_ring,
 )
-from timerstore.services.world.stages import new_stages
 from timerstore.services.world.state import (
     CANCEL,
     CLEANING,
@@ -49,6 +48,7 @@ from timerstore.services.world.state import (
     PASS_COLUMNS,
     PASS_COUNT_MAX,
     PREFETCH,
+    SERVICE_NAMES,
     Callers,
     Cleaning,
     CopyCounts,
@@ -58,6 +58,7 @@ from timerstore.services.world.state import (
     EnqueueGet,
     EnqueuePut,
     Flush,
+    LevelTable,
     OffsetMap,
     Prefetch,
     ServiceThread,
@@ -70,8 +71,43 @@ from timerstore.timelog.files.segmenttable import TABLE_LENGTH, SegmentTable
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, QueueTable, Stage, new_stage
 from timerstore.wheel.cancelled import CancelledSet
 from timerstore.wheel.near import NearWheel
-from timerstore.wheel.settings import Settings
+from timerstore.wheel.place import Settings
 from timerstore.wheel.timerwheel import SlotArray
+
+# --- Stages: what each part of the services' work takes, counted by the thread that does it.
+#
+# RocketMQ's `perfCounterTicks`. A step is counted once, and only if it did something:
+# a stage costs two readings of the clock for hundreds of entries. Each row is written by
+# who holds its service's token, and read by anybody, who may see one word before the other.
+
+READ_UNITS: Final = len(SERVICE_NAMES)
+READ_MESSAGES: Final = READ_UNITS + 1
+STAGE_NAMES: Final = (*SERVICE_NAMES, "read-units", "read-messages")
+"""The steps of each service; then what of dequeue-get's was for walking chains of units, and what
+of dequeue-put's for reading messages, and making their copies ready."""
+
+# Words of a stage, a cache line.
+STAGE_STEPS: Final = 0  # steps that did something
+STAGE_ENTRIES: Final = 1  # what they did: entries read, linked, claimed with taken, appended
+STAGE_NS: Final = 2
+STAGE_LONGEST_NS: Final = 3
+STAGE_WORDS: Final = 8
+
+
+def new_stages() -> Words:
+    """Return the words of all stages: int64[len(STAGE_NAMES) * STAGE_WORDS]."""
+    return np.zeros(len(STAGE_NAMES) * STAGE_WORDS, np.int64)
+
+
+@inlined
+def count_stage(stages: Words, stage: int, entry_count: int, elapsed_ns: int) -> None:
+    """Count a step of a stage that did something."""
+    at = stage * STAGE_WORDS
+    stages[at + STAGE_STEPS] += 1
+    stages[at + STAGE_ENTRIES] += entry_count
+    stages[at + STAGE_NS] += elapsed_ns
+    stages[at + STAGE_LONGEST_NS] = max(stages[at + STAGE_LONGEST_NS], elapsed_ns)
+
 
 WAITER_COUNT_MAX: Final = 64
 """Threads that can wait for messages at once without polling."""
@@ -129,7 +165,7 @@ class World:
     targets: Words  # int64[2 * RING_COUNT]: who the deletes among them cancel, scratch under fire
     staged_due: Words  # int64[STAGE_COUNT_MAX]: scratch under fire
     lateness: Words  # int64[LATENESS_BUCKETS]: fired timers by ms late
-    stages: Words  # see stages.py
+    stages: Words  # see above
     # int64[WAITER_WORDS]: an eventfd, SLEEPER or NO_WAITER, then 1 if its consumer is to be woken;
     # places are taken in their order.
     waiters: Words
@@ -248,3 +284,28 @@ def bucket_lateness_ms(bucket: int) -> int:
         return bucket
     octave, step = divmod(bucket - 256, 8)
     return (256 + 32 * step) << octave
+
+
+# --- Waking enqueue-get from a kernel that has appended something.
+
+WAKE_COUNT: Final = 1_024
+"""Puts that may wait for a sleeping thread: the next one wakes it, whenever it is due."""
+NO_HURRY_MS: Final = 1_000_000
+"""A delete need not be linked soon: the cancelled set has its target."""
+
+
+@inlined
+def wake_for(
+    queues: QueueTable, enqueue_get: EnqueueGet, due_ms: int, eventfd: int, scratch: Words
+) -> None:
+    """Wake enqueue-get if it sleeps too long for what was appended, due at `due_ms`.
+
+    `eventfd`: its thread's. `scratch`: int64[8].
+    """
+    # A load behind the append, never before it.
+    until_ms = add_to_word(enqueue_get.thread, "sleeping_until_ms", 0)
+    behind = queues.next_index[0] - enqueue_get.fetched_index
+    if until_ms != 0 and (due_ms < until_ms or behind >= WAKE_COUNT):
+        # Else somebody else wakes it.
+        if exchange_word(enqueue_get.thread, "sleeping_until_ms", 0) != 0:
+            wake(eventfd, scratch)

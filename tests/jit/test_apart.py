@@ -8,7 +8,7 @@ from types import FrameType
 import pytest
 
 from tests.rigs.program import ended
-from timerstore.jit.apart import apart
+from timerstore.jit.guards import apart
 
 
 class RangError(Exception):
@@ -61,7 +61,7 @@ def test_an_exception_ends_the_wait_and_not_the_work() -> None:
 
 def test_the_end_of_a_program_waits_for_it() -> None:
     program = (
-        "import signal, time\nfrom timerstore.jit.apart import apart\n"
+        "import signal, time\nfrom timerstore.jit.guards import apart\n"
         "def work():\n    signal.setitimer(signal.ITIMER_REAL, 0.1)\n"
         "    time.sleep(0.5)\n    print('done', flush=True)\n"
         "signal.signal(signal.SIGALRM, signal.default_int_handler)\napart(work)\n"
@@ -73,7 +73,7 @@ def test_the_end_of_a_program_waits_for_it() -> None:
 
 def test_no_child_is_forked_in_the_midst_of_it() -> None:
     program = (
-        "import os, threading, time\nfrom timerstore.jit.apart import apart\n"
+        "import os, threading, time\nfrom timerstore.jit.guards import apart\n"
         "lock, begun = threading.Lock(), threading.Event()\n"
         "def work():\n    with lock:\n        begun.set()\n        time.sleep(0.5)\n"
         "threading.Thread(target=apart, args=(work,)).start()\nbegun.wait()\n"
@@ -88,7 +88,7 @@ def test_no_child_is_forked_in_the_midst_of_it() -> None:
 
 def test_work_of_many_steps_hears_of_the_programs_end() -> None:
     program = (
-        "import atexit, signal, time\nfrom timerstore.jit.apart import apart, is_ending\n"
+        "import atexit, signal, time\nfrom timerstore.jit.guards import apart, is_ending\n"
         "def work():\n    while not is_ending():\n        time.sleep(0.01)\n"
         "    print('heard', flush=True)\n"
         "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"

@@ -41,8 +41,8 @@ if not INTERPRETED:
     import llvmlite.binding as llvm
 
     from timerstore.jit import codegen, crcfold
-    from timerstore.jit.apart import apart
     from timerstore.jit.building import compiled
+    from timerstore.jit.guards import apart
 
     class Arm:
         """In the place of a target machine: it makes assembly, for ARM."""

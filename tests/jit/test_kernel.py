@@ -58,7 +58,7 @@ if not INTERPRETED:
 
     def test_another_process_finds_it_in_the_cache(tmp_path: Path) -> None:
         program = (
-            "import sys\nfrom timerstore.timelog.bytes.idtext import write_ids\n"
+            "import sys\nfrom timerstore.timelog.bytes.decode import write_ids\n"
             "from timerstore.jit.loading import COMPILED\n"
             "write_ids.load()\nprint(len(COMPILED), 'numba' in sys.modules)\n"
         )

@@ -13,7 +13,7 @@ from tests.rigs.program import ended
 from timerstore.jit import numpylayout, packaged
 from timerstore.jit.cachefolder import FOLDER
 from timerstore.jit.kernel import INTERPRETED
-from timerstore.jit.processor import LEVELS, best_level
+from timerstore.jit.packaged import LEVELS, best_level
 
 PACKAGE = Path(timerstore.__file__).parent
 UNCOMPILED = shutil.ignore_patterns("__pycache__", "kernels")
@@ -74,7 +74,7 @@ USE = """
 import sys, zlib
 import numpy as np
 from timerstore.jit import packs
-from timerstore.jit.arraytypes import read_only
+from timerstore.jit.record import read_only
 assert {type(each).__name__ for each in vars(packs).values()} >= {"Kernel"}
 place, pair = packs.Place(np.array([5, 6])), packs.Pair(np.array([1, 100]), 3)
 rows, flags = np.arange(6).reshape(2, 3), np.zeros(4, np.bool_)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from timerstore.jit import processor
-from timerstore.jit.processor import LEVELS_OF, best_level, fits
+from timerstore.jit import packaged
+from timerstore.jit.packaged import LEVELS_OF, best_level, fits
 
 V4, V3 = LEVELS_OF["x86_64"]
 (ARM,) = LEVELS_OF["aarch64"]
@@ -47,14 +47,14 @@ def test_the_best_is_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, text: str, level: object
 ) -> None:
     (tmp_path / "cpuinfo").write_text(text + "\n" + text * 100)
-    monkeypatch.setattr(processor, "_CPU_INFO", str(tmp_path / "cpuinfo"))
+    monkeypatch.setattr(packaged, "_CPU_INFO", str(tmp_path / "cpuinfo"))
     monkeypatch.setattr("platform.machine", lambda: machine)
     assert best_level() == level
 
 
 def test_what_is_unknown_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    monkeypatch.setattr(processor, "_CPU_INFO", str(tmp_path / "gone"))
+    monkeypatch.setattr(packaged, "_CPU_INFO", str(tmp_path / "gone"))
     assert best_level() is None
 
 

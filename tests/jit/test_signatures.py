@@ -6,10 +6,17 @@ import numpy as np
 import pytest
 from numba import types
 
-from timerstore.jit.arraytypes import read_only
-from timerstore.jit.record import Bytes, Flags, ReadByteRows, ReadBytes, Rows, Words, record
-from timerstore.jit.recordtype import record_type
-from timerstore.jit.signatures import signature_of
+from timerstore.jit.record import (
+    Bytes,
+    Flags,
+    ReadByteRows,
+    ReadBytes,
+    Rows,
+    Words,
+    read_only,
+    record,
+)
+from timerstore.jit.recordtype import record_type, signature_of
 
 
 @record

@@ -26,7 +26,7 @@ from tests.rigs.baton import Baton, attached
 from timerstore import Config, TimerStore, TooLateError, Tuning
 from timerstore.services.running.steps import IDLE_MS_MAX
 from timerstore.services.world.claims import FIRST_COUNT
-from timerstore.services.world.level_arrays import CLAMP_SLACK_MS
+from timerstore.services.world.state import CLAMP_SLACK_MS
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.disk import MappedFile
 from timerstore.wheel import near

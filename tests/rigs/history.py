@@ -13,8 +13,7 @@ from pathlib import Path
 from tests.models.ledger import Ledger, Root, check_store, read_ledger, read_messages
 from tests.models.power_disk import PowerCutError, PowerDisk
 from timerstore import Config, ManualClock, TimerStore, TooLateError, Tuning
-from timerstore.services.running.leap import leap
-from timerstore.services.running.provide import provide
+from timerstore.services.running.runner import leap, provide
 from timerstore.services.running.steps import step
 from timerstore.services.world import needs
 from timerstore.services.world.rings import waiting_places

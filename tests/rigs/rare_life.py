@@ -30,7 +30,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 SECOND = timedelta(seconds=1)
 GROUP = "g"
 NOT_HERE = {
-    "timerstore.services.broker.new_index._link_all",
+    "timerstore.services.broker.for_broker._link_all",
     "timerstore.timelog.reading.audit.identify_copies",
     "timerstore.timelog.timerlog._append",
     "timerstore.wheel.timerwheel._link",

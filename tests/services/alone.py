@@ -17,7 +17,7 @@ from tests.models.quiet_disk import QuietDisk
 from timerstore import Config, ManualClock, Tuning
 from timerstore.jit.acting import ALONE, acting_as
 from timerstore.services.engine.engine import Engine
-from timerstore.services.running.provide import provide
+from timerstore.services.running.runner import provide
 from timerstore.services.running.steps import step
 from timerstore.services.world import needs, rings, state
 from timerstore.timelog.bytes import format as fmt

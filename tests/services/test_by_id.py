@@ -11,6 +11,7 @@ from tests import naive
 from tests.naive_by_id import Pending
 from tests.services.alone import CONFIG, DEQUEUE_PUT, START_MS, Alone, timer
 from timerstore.jit.locks import Gate
+from timerstore.services.calls.appending import delete_template
 from timerstore.services.calls.by_id import (
     ID_CANCELLED,
     ID_DUE_MS,
@@ -25,8 +26,7 @@ from timerstore.services.calls.by_id import (
     new_place,
 )
 from timerstore.services.calls.cancel_ahead import CANCELLED_BEFORE, CANCELLED_NOW, NOT_JUDGED
-from timerstore.services.calls.deletes import delete_template
-from timerstore.services.looking.timer_parts import SPAN_BODY, SPAN_BODY_END
+from timerstore.services.looking.read_pending import SPAN_BODY, SPAN_BODY_END
 from timerstore.timelog.writing.append import STAGE_BYTES
 from timerstore.timelog.writing.frame import new_template
 

@@ -3,23 +3,21 @@
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
 from tests.services.alone import DEQUEUE_PUT, ENQUEUE_GET, START_MS, Alone, delete, timer
 from timerstore.jit.objects import NO_PIECES
-from timerstore.services.calls.deletes import Deleted, append_all, append_deletes
-from timerstore.services.calls.find_id import find_named
+from timerstore.services.calls.appending import append_all, put_batch
 from timerstore.services.calls.first_puts import (
     PUT_GONE,
     PUT_NO_ROW,
     PUT_UNKNOWN,
+    find_named,
     look_up,
     new_first_puts,
 )
-from timerstore.services.calls.put_batch import put_batch
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, new_stage
 from timerstore.timelog.writing.compose import Staged, compose, stage_messages
@@ -27,31 +25,7 @@ from timerstore.timelog.writing.frame import Puts, new_template
 from timerstore.values.arguments import Binaries
 from timerstore.values.ids import format_id
 
-# --- deletes: what a cancel leaves in the log, over segments
-
-
-@pytest.mark.parametrize("count", [0, 1, 90])
-def test_each_target_has_a_delete_of_its_own_time(count: int) -> None:
-    with Alone(ENQUEUE_GET) as alone:
-        row = alone.row("orders")
-        keys = [
-            naive.encode_unique_key(naive.UniqueKey(START_MS + i, 1_000 + i, alone.tag))
-            for i in range(count)
-        ]
-        digits = np.array([list(key.encode()) for key in keys], np.uint8).reshape(count, 32)
-        due_ms = np.arange(START_MS, START_MS + count)
-        ones = np.ones(count, np.int64)
-        targets = Deleted(digits, due_ms, ones, ones)
-        append_deletes(alone.engine, new_stage(), b"orders", targets, START_MS, row)
-        found = alone.messages()
-        assert [m.properties["TIMER_DEL_UNIQKEY"] for m in found] == [f"orders+{k}" for k in keys]
-        assert [int(m.properties["TIMER_OUT_MS"]) for m in found] == due_ms.tolist()
-        assert {(m.topic, m.body, m.stored_ms) for m in found} <= {
-            (naive.TIMER_TOPIC, b"\x01", START_MS)
-        }
-        assert [e.message_offset for e in alone.entries(0)] == [m.offset for m in found]
-        assert alone.pending(row) == -count
-        assert count < 90 or alone.engine.commitlog.end > 4 * 4_096
+# --- what is appended at once, over segments
 
 
 def test_what_goes_together_is_appended_at_once_or_not_at_all() -> None:
@@ -60,20 +34,9 @@ def test_what_goes_together_is_appended_at_once_or_not_at_all() -> None:
         stage, large = new_stage(), compose(b"t", bytes(2_500), b"", born_ms=1)
         row = alone.row("t")
         count = stage_messages(stage, [Staged(large, row, 0, -1, 0)] * 2)
-        append_all(alone.engine, stage, count, START_MS, together=True)
+        append_all(alone.engine, stage, count, START_MS)
         assert [message.offset for message in alone.messages()] == [0, 4_096]
         assert [int(offset) for offset in stage.offset[:2]] == [0, 4_096]
-
-
-def test_what_does_not_go_together_goes_on_where_it_stopped() -> None:
-    with Alone(ENQUEUE_GET, consumequeue_segment_bytes=40) as alone:
-        row, stage = alone.row("t"), new_stage()
-        messages = [compose(b"t", bytes([i]) * (100 + 90 * i), b"", born_ms=1) for i in range(20)]
-        count = stage_messages(stage, [Staged(m, row, i, row, 1) for i, m in enumerate(messages)])
-        append_all(alone.engine, stage, count, START_MS, together=False)
-        assert [message.body[0] for message in alone.messages()] == list(range(20))
-        assert [entry.tags_code for entry in alone.entries(row)] == list(range(20))
-        assert alone.pending(row) == 20
 
 
 # --- put batch: many puts in one kernel, beside their messages decoded one by one

@@ -13,13 +13,8 @@ from hypothesis import given
 import timerstore
 from tests.table_stores import LIVES, SMALL, TOPICS, live, pending
 from timerstore import ManualClock, TimerStore
-from timerstore.services.opening import (
-    progress,
-    recover_copies,
-    recover_deletes,
-    recover_pending,
-)
-from timerstore.timelog.bytes.timeridentity import identity_of
+from timerstore.services.opening import recover_pending, recover_settled, recovery_findings
+from timerstore.timelog.bytes.decode import identity_of
 from timerstore.timelog.files.derived import CANCELLED_FILE
 
 
@@ -34,7 +29,7 @@ def reopened(store: TimerStore) -> TimerStore:
         store.core.play_now()  # what a service's thread does by itself
     store.close()
     with pytest.MonkeyPatch.context() as patch:
-        for each in (recover_pending, recover_deletes, recover_copies):
+        for each in (recover_pending, recover_settled):
             patch.setattr(each, "live_units", refuse)
         config, manual = store.core.engine.config, clock if isinstance(clock, ManualClock) else None
         return timerstore.open(store.core.path, config=config, clock=manual)
@@ -118,8 +113,8 @@ def test_a_set_that_is_not_of_that_close_is_found_again(tmp_path: Path, how: str
 def test_a_long_opening_says_how_far_it_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "FIRST_S", -1.0)
-    monkeypatch.setattr(progress, "EACH_S", -1.0)
+    monkeypatch.setattr(recovery_findings, "FIRST_S", -1.0)
+    monkeypatch.setattr(recovery_findings, "EACH_S", -1.0)
     store = timerstore.open(tmp_path / "s", config=SMALL, clock=ManualClock())
     store.put_many([b"b"] * 500, delay_ms=60_000)
     store.flush()

@@ -28,7 +28,7 @@ from timerstore.services.pipeline.copying import (
     stage_copy,
     stage_is_full,
 )
-from timerstore.services.running.provide import provide
+from timerstore.services.running.runner import provide
 from timerstore.services.world import needs
 from timerstore.services.world.state import DEQUEUE_PUT
 from timerstore.timelog.files.segmenttable import segment_at

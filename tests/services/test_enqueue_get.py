@@ -19,7 +19,7 @@ from tests.services.alone import (
 )
 from tests.strategies import SOME_TEXT
 from timerstore.services.world.state import ENTRY_DAMAGED
-from timerstore.wheel.settings import CHECKED, CHECKING
+from timerstore.wheel.place import CHECKED, CHECKING
 
 TOPICS = st.sampled_from(["orders", "ünïcode", "t" * 120])
 AHEAD = st.integers(-5_000, 500_000)

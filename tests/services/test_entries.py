@@ -5,7 +5,7 @@ import pytest
 from tests import naive
 from tests.services.alone import ENQUEUE_GET, START_MS, Alone, timer
 from timerstore.errors import CorruptStoreError
-from timerstore.services.damage.entries import is_damaged, pass_timer_entry
+from timerstore.services.damage.pass_by import is_damaged, pass_timer_entry
 from timerstore.services.engine.rebuild import QUEUES, TIMERS
 from timerstore.services.world.state import ENTRY_DAMAGED
 

@@ -7,7 +7,7 @@ import pytest
 
 import timerstore
 from timerstore import Config, ManualClock, TimerStore, Tuning
-from timerstore.services.running.leap import leap
+from timerstore.services.running.runner import leap
 
 TINY = Config(tuning=Tuning(wheel_slot_count=64, roll_window_slots=4))
 

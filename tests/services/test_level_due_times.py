@@ -13,7 +13,7 @@ from tests.models.quiet_disk import QuietDisk
 from tests.rigs.tablerows import table_from
 from tests.services.test_deliver_levels import START_MS, open_store
 from timerstore import Config, ManualClock, TimerStore
-from timerstore.services.opening.level_due_times import LevelDueTimes
+from timerstore.services.opening.recover_levels import LevelDueTimes
 from timerstore.timelog.bytes.message import IDENTITY_OURS
 from timerstore.timelog.reading.scan import LoggedMessages
 

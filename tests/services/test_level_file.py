@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from tests.models.quiet_disk import QuietDisk
 from timerstore.errors import CorruptStoreError
-from timerstore.services.engine.level_file import LevelOffsetFile
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.checkpoint import TimerCheckpoint
+from timerstore.timelog.files.checkpoint import LevelOffsetFile, TimerCheckpoint
 from timerstore.timelog.files.disk import Disk
 
 

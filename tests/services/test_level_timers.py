@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.services.alone import DELIVER_LEVELS, START_MS, Alone
 from timerstore.services.looking.instant import capture_instant
-from timerstore.services.looking.level_timers import find_waiting, read_kept, still_wait
+from timerstore.services.looking.timer_places import find_waiting, read_kept, still_wait
 from timerstore.timelog.bytes import format as fmt
 
 KINDS = st.sampled_from(["waits", "waits", "brokers", "cancelled", "held", "done", "blank", "bad"])

@@ -25,7 +25,7 @@ from timerstore import TimerStore
 from timerstore.jit.acting import acting_as
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.services.looking.instant import list_owed
-from timerstore.services.looking.slot_units import slot_units
+from timerstore.services.looking.read_units import slot_units
 from timerstore.services.pipeline import dequeue_get
 from timerstore.services.running.steps import step
 from timerstore.services.world.needs import NOTHING

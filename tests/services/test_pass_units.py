@@ -16,7 +16,7 @@ from tests.services.test_cleaning import START_MS, live_on, open_small, put_far
 from timerstore import ManualClock
 from timerstore.services.cleaning import pass_units
 from timerstore.services.cleaning.pass_units import Linked, Round, UnitRanges
-from timerstore.services.looking.log_units import all_units
+from timerstore.services.looking.read_units import all_units
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.reading.reader import ReadSegments
 

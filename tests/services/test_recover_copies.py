@@ -17,8 +17,8 @@ from tests.services.test_cleaning import (
     put_far,
 )
 from timerstore import ManualClock
-from timerstore.services.opening import recover_copies
-from timerstore.services.opening.recover_copies import assume_sources, learn_sources
+from timerstore.services.opening import recover_settled
+from timerstore.services.opening.recover_settled import assume_sources, learn_sources
 
 
 def test_the_copies_cursor_waits_for_what_was_copied_far_ahead(
@@ -35,7 +35,7 @@ def test_the_copies_cursor_waits_for_what_was_copied_far_ahead(
     store.core.play_now()  # what a service's thread does by itself
     store.close()
     with monkeypatch.context() as patch:
-        patch.setattr(recover_copies, "live_units", lambda *_: pytest.fail("all units are read"))
+        patch.setattr(recover_settled, "live_units", lambda *_: pytest.fail("all units are read"))
         store = open_small(tmp_path / "s", clock)
     with store:
         engine = store.core.engine

@@ -15,8 +15,8 @@ from tests.services.alone import (
     timer,
 )
 from timerstore.errors import CorruptStoreError
-from timerstore.services.looking.log_units import live_units
-from timerstore.services.opening.recover_deletes import (
+from timerstore.services.looking.read_units import live_units
+from timerstore.services.opening.recover_settled import (
     find_cancelled,
     find_timer,
     level_deletes,

@@ -8,7 +8,7 @@ import pytest
 from tests.services.alone import ENQUEUE_GET, START_MS, Alone, timer
 from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.rebuild import QUEUES, TIMERS
-from timerstore.services.opening.recover_files import check_files
+from timerstore.services.opening.recover_damage import check_files
 from timerstore.timelog.files.checkpoint import TimerCheckpoint
 
 

@@ -215,7 +215,7 @@ def test_a_brokers_copies_are_known(tmp_path: Path) -> None:
     # As a broker would: the properties of the source but for DELAY, in the real topic, no origin.
     sources = read_messages(tmp_path / "s")
     store = open_store(tmp_path, clock)
-    from timerstore.services.calls.deletes import append_all
+    from timerstore.services.calls.appending import append_all
     from timerstore.timelog.writing.append import new_stage
     from timerstore.timelog.writing.compose import Staged, compose, stage_messages
     from timerstore.timelog.writing.frame import encode_property
@@ -231,7 +231,6 @@ def test_a_brokers_copies_are_known(tmp_path: Path) -> None:
             stage,
             stage_messages(stage, [entry], own_key=False),
             START_MS + 1_000,
-            together=True,
         )
     store.close()
     data = bytearray((tmp_path / "s" / "config" / "timercheck").read_bytes())

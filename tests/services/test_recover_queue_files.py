@@ -12,7 +12,7 @@ from tests.rigs.damaging import flip_bit
 from tests.services.test_damage import CONFIG, START_MS
 from tests.sparse_copy import copy_tree
 from timerstore import ManualClock, TimerStore
-from timerstore.services.opening import recover_queue_files
+from timerstore.services.opening import recover_queues
 from timerstore.timelog.files.checkpoint import read_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60, method="signal")]
@@ -141,7 +141,7 @@ def test_a_topic_of_which_nothing_fired_costs_no_scan(
     store = TimerStore(tmp_path / "s", config=CONFIG, clock=clock, disk=QuietDisk())
     store.put_many([b"later"] * 3, topic="b", delay_ms=60_000)
     store.close()
-    monkeypatch.setattr(recover_queue_files, "sound_messages", scan)
+    monkeypatch.setattr(recover_queues, "sound_messages", scan)
     store = TimerStore(tmp_path / "s", config=CONFIG, clock=clock, disk=QuietDisk())
     assert scans == []
     store.core.flusher.flush()

@@ -21,7 +21,7 @@ from tests.models.ledger import TIMER_TOPIC, check_store, read_ledger, read_mess
 from tests.models.quiet_disk import QuietDisk
 from timerstore import Config, CorruptStoreError, ManualClock, TimerStore, Tuning
 from timerstore.timelog.files.checkpoint import TimerCheckpoint, read_checkpoint
-from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
+from timerstore.timelog.writing.compose import ACKS_TOPIC
 
 START_MS = 1_800_000_000_000
 SLOT_MS = 1_000

@@ -25,7 +25,7 @@ from timerstore.errors import StoreFullError
 from timerstore.jit.host import drain_event
 from timerstore.services.durable.flush import Flusher
 from timerstore.services.running.runner import Runner
-from timerstore.services.world.waking import WAKE_COUNT
+from timerstore.services.world.world import WAKE_COUNT
 
 
 def runner_of(alone: Alone) -> Runner:

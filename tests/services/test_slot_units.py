@@ -13,7 +13,7 @@ import timerstore
 from tests import naive
 from tests.small_store import SMALL
 from timerstore.errors import CorruptStoreError
-from timerstore.services.looking.slot_units import slot_units
+from timerstore.services.looking.read_units import slot_units
 
 START_MS = 1_700_000_000_000
 TINY = dataclasses.replace(SMALL, timerlog_segment_bytes=520)

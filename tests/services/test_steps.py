@@ -5,7 +5,7 @@ from pathlib import Path
 
 import timerstore
 from tests.small_store import SMALL
-from timerstore.services.running.provide import provide
+from timerstore.services.running.runner import provide
 from timerstore.services.running.steps import run
 from timerstore.services.world.state import DEQUEUE_PUT, ENQUEUE_GET
 

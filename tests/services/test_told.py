@@ -10,7 +10,7 @@ from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore.jit.acting import ALONE, acting_as
 from timerstore.jit.record import Words
-from timerstore.services.running.provide import provide
+from timerstore.services.running.runner import provide
 from timerstore.services.running.steps import step
 from timerstore.services.world.state import (
     ENQUEUE_GET,

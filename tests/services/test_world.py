@@ -18,16 +18,25 @@ from timerstore.jit.record import Words
 from timerstore.services.world import needs
 from timerstore.services.world.clock import attend, leave, listen
 from timerstore.services.world.floor import Floor, is_superseded, read_floor
-from timerstore.services.world.level_arrays import NO_HEAD, new_level_table
-from timerstore.services.world.stages import READ_UNITS, STAGE_WORDS, count_stage, new_stages
-from timerstore.services.world.state import INFO_UNLINKED, PASS_COLUMNS, SERVICE_NAMES
-from timerstore.services.world.waking import WAKE_COUNT, wake_for
+from timerstore.services.world.state import (
+    INFO_UNLINKED,
+    NO_HEAD,
+    PASS_COLUMNS,
+    SERVICE_NAMES,
+    new_level_table,
+)
 from timerstore.services.world.world import (
     LATENESS_BUCKETS,
+    READ_UNITS,
+    STAGE_WORDS,
+    WAKE_COUNT,
     bucket_lateness_ms,
+    count_stage,
     lateness_bucket,
+    new_stages,
     note_lost,
     service_of,
+    wake_for,
 )
 from timerstore.timelog.bytes.unit import NOT_SAID, Units
 from timerstore.wheel.sets import map_put_all, new_table

@@ -43,7 +43,7 @@ from timerstore.share.asking import Owner, find_owner
 from timerstore.share.door import find_door
 from timerstore.share.socketfile import connect
 from timerstore.share.wire import SOCKET_NAME, from_json, to_json
-from timerstore.timelog.files.heldfolder import HeldFolder
+from timerstore.timelog.files.folders import HeldFolder
 
 pytestmark = pytest.mark.timeout(120)
 FAR_MS = 4_070_908_800_000

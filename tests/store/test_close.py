@@ -30,7 +30,7 @@ from timerstore import (
 )
 from timerstore.calls.consuming import ackput, sendback
 from timerstore.jit.guards import Guard
-from timerstore.services.calls.deletes import append_all
+from timerstore.services.calls.appending import append_all
 from timerstore.services.running.runner import Runner
 from timerstore.store import close as close_module
 

@@ -27,7 +27,7 @@ from tests.services.test_cleaning import (
 )
 from timerstore import ManualClock, TimerStore, TimerStoreError, verify
 from timerstore.jit.record import Words
-from timerstore.services.broker import new_index
+from timerstore.services.broker import for_broker
 from timerstore.services.engine.engine import Engine
 from timerstore.store import handover
 from timerstore.timelog.files.disk import Disk
@@ -145,7 +145,7 @@ def test_what_hopped_has_one_unit_in_the_order_of_the_log(tmp_path: Path, seed: 
         os.utime(file, (hours_ago, hours_ago))
     store.handover()
     assert min(file.stat().st_mtime for file in (path / "commitlog").glob("0*")) > hours_ago + 3_600
-    assert not (path / new_index.FOLDER).exists()
+    assert not (path / for_broker.FOLDER).exists()
     broker = AsBroker(path)
     assert broker.keys() == ids
     assert broker.misled_files() == []
@@ -228,7 +228,7 @@ def test_a_handover_may_be_killed_anywhere(
     ids = sorted(set(put) - set(cancelled))
     store = open_small(path, clock)
     store.core.cleaner.stopped = True
-    place = handover if hasattr(handover, step) else new_index
+    place = handover if hasattr(handover, step) else for_broker
     monkeypatch.setattr(place, step, _killing(getattr(place, step), after=after))
     with pytest.raises(KeyboardInterrupt):
         store.handover()
@@ -239,7 +239,7 @@ def test_a_handover_may_be_killed_anywhere(
     with open_small(path, clock) as store:
         assert sorted(timer.id for timer in store.pending()) == ids
         assert store.get(cancelled[0]) is None and store.cancel(cancelled[1])
-        assert not (path / new_index.FOLDER).exists()
+        assert not (path / for_broker.FOLDER).exists()
         assert store.health().ok
         clock.advance(700 * SECOND)
         assert len(drain(store)) == len(ids)
@@ -252,7 +252,7 @@ def test_a_store_whose_handover_a_signal_ended_can_be_closed(
 ) -> None:
     clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
     store, ids = _hopped_store(path, clock, random.Random(1))
-    place = handover if hasattr(handover, step) else new_index
+    place = handover if hasattr(handover, step) else for_broker
     monkeypatch.setattr(place, step, _killing(getattr(place, step), after=False))
     with pytest.raises(KeyboardInterrupt):
         store.handover()
@@ -325,7 +325,7 @@ def test_what_a_broker_would_not_fire_once_is_refused(
     clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
     store = open_small(path, clock)
     ids = store.put_many([b"x"] * 9, delay_ms=[90_000] * 9)
-    waiting, write = new_index._waiting, new_index._write
+    waiting, write = for_broker._waiting, for_broker._write
     part = slice(1, None) if wrong == "a unit is missing" else np.array([1, 0, *range(2, 10)])
 
     def written(engine: Engine, messages: Words, read_slot: int, now_ms: int) -> int:
@@ -333,9 +333,9 @@ def test_what_a_broker_would_not_fire_once_is_refused(
 
     with monkeypatch.context() as patch:
         if wrong == "a timer is missing":
-            patch.setattr(new_index, "_waiting", lambda engine: waiting(engine)[1:])
+            patch.setattr(for_broker, "_waiting", lambda engine: waiting(engine)[1:])
         else:
-            patch.setattr(new_index, "_write", written)
+            patch.setattr(for_broker, "_write", written)
         with pytest.raises(TimerStoreError, match="would not fire each timer once"):
             store.handover()
     assert store.count() == 9

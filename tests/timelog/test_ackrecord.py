@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.writing.ackrecord import AckRecord, compose_record, read_record
+from timerstore.timelog.writing.compose import AckRecord, compose_record, read_record
 
 INTS = st.integers(0, 1 << 60)
 

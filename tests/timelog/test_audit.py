@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.buffers import as_array, table_of
 from tests.strategies import TAG, messages
-from timerstore.jit.arraytypes import read_only
+from timerstore.jit.record import read_only
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.files.segmenttable import SegmentTable

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tests import naive
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.writing.filler import (
+from timerstore.timelog.writing.compose import (
     BYTES_MAX,
     BYTES_MIN,
     BYTES_OF_ORIGIN,

@@ -1,8 +1,6 @@
 """What a store was made with: the file, its copies, which of them holds."""
 
 import json
-import struct
-import zlib
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -14,7 +12,6 @@ from timerstore.errors import CorruptStoreError, NotAStoreError
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.identity import (
-    FORMAT_VERSION,
     SIZES,
     Identity,
     decode_identity,
@@ -50,39 +47,6 @@ def test_a_copy_is_whole_or_none(identity: Identity, at: int, bit: int) -> None:
     flipped[at] ^= 1 << bit
     assert decode_identity(bytes(flipped)) is None
     assert decode_identity(bytes(len(data))) is None
-
-
-def first_version(identity: Identity) -> tuple[bytes, dict[str, int]]:
-    """A copy and a file as the first version wrote them."""
-    described = asdict(identity) | {"version": 1}
-    del described["roll_hop_slots"]
-    copy = struct.pack(">8s8q", b"TMSTOREI", *described.values())
-    return copy + struct.pack(">I", zlib.crc32(copy)), described
-
-
-@given(IDENTITIES, st.integers(0, fmt.IDENTITY.itemsize - 9), st.integers(0, 7))
-def test_the_first_version_hopped_two_thirds_of_the_window(
-    identity: Identity, at: int, bit: int
-) -> None:
-    identity = replace(identity, consumequeue_segment_bytes=fmt.ENTRY_BYTES)
-    copy, described = first_version(identity)
-    hop = max(1, 2 * identity.roll_window_slots // 3)
-    expected = replace(identity, version=1, roll_hop_slots=hop)
-    for found in (decode_identity(copy), parse_identity(described)):
-        assert found == expected and found is not None and found.version == 1
-    assert decode_identity(copy[:-1]) is None
-    flipped = bytearray(copy)
-    flipped[at] ^= 1 << bit
-    assert decode_identity(bytes(flipped)) is None
-
-
-def test_a_copy_of_the_first_version_agrees_with_the_file_of_the_next(tmp_path: Path) -> None:
-    copy, described = first_version(ONE)
-    made = replace(parse_identity(described), version=FORMAT_VERSION)
-    write_identity(Disk(), tmp_path, made)
-    write_copies(tmp_path, copy, copy)
-    found, fault = find_identity(tmp_path)
-    assert found == made and fault is None and found.version == FORMAT_VERSION
 
 
 def test_a_new_store_hops_as_far_as_leads_ahead() -> None:

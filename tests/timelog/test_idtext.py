@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.timelog.bytes.idtext import read_ids, write_ids
+from timerstore.timelog.bytes.decode import read_ids, write_ids
 from timerstore.values import ids as of_ids
 from timerstore.values.arguments import Binaries
 from timerstore.values.ids import ID_DIGITS, TimerIds, format_id, parse_id, read_plain

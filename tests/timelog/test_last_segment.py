@@ -14,8 +14,8 @@ from timerstore import TimerStore
 from timerstore.jit.lent import is_lent
 from timerstore.jit.locks import new_lock
 from timerstore.timelog.files.disk import Disk, MappedFile
+from timerstore.timelog.files.folders import FolderShare
 from timerstore.timelog.files.segments import SegmentedFile
-from timerstore.timelog.files.sharing import FolderShare
 from timerstore.timelog.files.smallfile import At
 from timerstore.timelog.files.steady import Steady
 from timerstore.timelog.reading import reader as reader_module

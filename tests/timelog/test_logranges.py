@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.timelog.reading.logranges import LogRanges
+from timerstore.timelog.reading.pastdamage import LogRanges
 
 EDGES = st.lists(st.integers(-5, 60), unique=True, max_size=12).map(sorted)
 

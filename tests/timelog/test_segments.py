@@ -27,7 +27,8 @@ from timerstore.jit.locks import new_lock
 from timerstore.jit.mapping import PAGE_BYTES
 from timerstore.timelog.files.blocks import AHEAD_TICKS, step_bytes
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.files.mapshare import MapShare
+from timerstore.timelog.files.folders import FolderShare
+from timerstore.timelog.files.memory import MapShare
 from timerstore.timelog.files.names import segment_name
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.segmenttable import (
@@ -37,7 +38,6 @@ from timerstore.timelog.files.segmenttable import (
     can_write,
     segment_at,
 )
-from timerstore.timelog.files.sharing import FolderShare
 
 pytestmark = pytest.mark.on_disk
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.interrupting import Interrupt, interrupted
-from timerstore.timelog.files import sharing
-from timerstore.timelog.files.sharing import FolderAlone, FolderShare
+from timerstore.timelog.files import folders
+from timerstore.timelog.files.folders import FolderAlone, FolderShare
 
 
 def is_free(folder: Path) -> bool:
@@ -41,7 +41,7 @@ def test_a_reader_waits_for_the_owner(tmp_path: Path) -> None:
 
 
 def test_a_reader_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "_WAIT_S_MAX", 0.01)
+    monkeypatch.setattr(folders, "_WAIT_S_MAX", 0.01)
     with FolderAlone(tmp_path):
         FolderShare(tmp_path)
 
@@ -54,7 +54,7 @@ def test_no_folder(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal_may_end_its_owner_anywhere(tmp_path: Path) -> None:
     for at in itertools.count():
-        with contextlib.suppress(Interrupt), interrupted(at, "sharing.py") as count:
+        with contextlib.suppress(Interrupt), interrupted(at, "folders.py") as count:
             is_free(tmp_path)
         assert is_free(tmp_path)
         if not count.raised:

@@ -18,9 +18,15 @@ from timerstore.timelog.writing.tally import (
     LATENESS_MAX_MS,
     LATENESS_SUM_MS,
     LATENESSES,
+    LATER,
+    NEVER_MS,
+    NEXT_MS,
+    OLDEST_MS,
+    OVERDUE,
     PENDING_BYTES,
     PUT_COUNT,
     TALLY_WORDS,
+    WITHIN,
     Counted,
     bucket_max,
     count_change,
@@ -28,14 +34,6 @@ from timerstore.timelog.writing.tally import (
     histogram_bucket,
     new_tally,
     ring_of,
-)
-from timerstore.timelog.writing.tallysums import (
-    LATER,
-    NEVER_MS,
-    NEXT_MS,
-    OLDEST_MS,
-    OVERDUE,
-    WITHIN,
     sum_ahead,
 )
 

@@ -12,8 +12,8 @@ from timerstore.errors import StoreFullError
 from timerstore.jit.acting import ALONE, acting_as
 from timerstore.services.running.steps import step
 from timerstore.services.world import needs
-from timerstore.services.world.stages import READ_MESSAGES, STAGE_NAMES
 from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT, SERVICE_NAMES
+from timerstore.services.world.world import READ_MESSAGES, STAGE_NAMES
 from timerstore.watching.services import WAITED_FOR
 
 DELAY = timedelta(milliseconds=5)

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from tests import naive
 from timerstore.jit.kernel import kernel
-from timerstore.wheel.place import may_have_rolled, place, place_all, ring_top
-from timerstore.wheel.settings import Settings
+from timerstore.wheel.place import Settings, may_have_rolled, place, place_all, ring_top
 
 
 @kernel

@@ -2,11 +2,9 @@
 
 format.py         every byte that stands on disk, declared once
 limits.py         how large a message may be
-timeridentity.py  who a timer is
-idtext.py         timer ids as text, many at once
 text.py           numbers as text, inside properties
 message.py        the parts of a message in its bytes
-decode.py         one message as Python values
+decode.py         one message as Python values; ids, and who a timer is
 unit.py           the 52-byte units of the timer log
 blank.py          what closes a segment
 crcparts.py       checksums of what was looked at in parts

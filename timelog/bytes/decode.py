@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
-from timerstore.jit.arraytypes import read_only
-from timerstore.jit.kernel import kernel_ahead
-from timerstore.jit.record import Bytes, ReadBytes
+from timerstore.jit.intrinsics import get_word, prefetch
+from timerstore.jit.kernel import inlined, kernel_ahead
+from timerstore.jit.objects import Pieces, piece
+from timerstore.jit.record import Bytes, ReadBytes, Words, read_only
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.message import BAD_PARTS, GOOD, REASONS, MessageParts, read_message
+from timerstore.timelog.bytes.message import (
+    BAD_PARTS,
+    GOOD,
+    REASONS,
+    MessageParts,
+    identify,
+    read_message,
+)
+from timerstore.timelog.bytes.text import get_hex_12, hex_8_word, hex_12_is, put_hex_8, put_hex_12
 
 
 class Message(NamedTuple):
@@ -106,3 +115,65 @@ def user_properties(properties: dict[str, str]) -> dict[str, str]:
     return {
         name: value for name, value in properties.items() if name not in fmt.RESERVED_PROPERTIES
     }
+
+
+# --- Timer ids as text, many at once: kernels that read or write their 32 hex digits.
+
+_IDS_AHEAD: Final = 8
+
+
+@inlined
+def put_id(digits: Bytes, at: int, due_ms: int, offset: int, tag: int) -> None:
+    """Write the id of a timer."""
+    put_hex_12(digits, at, due_ms)
+    put_hex_12(digits, at + 12, offset)
+    put_hex_8(digits, at + 24, tag)
+
+
+@inlined
+def id_is(digits: Bytes, at: int, due_ms: int, offset: int, tag: int) -> bool:
+    """Tell whether `put_id` would have written what stands at `at`, byte for byte."""
+    if get_word(digits, at + 24) != hex_8_word(tag):
+        return False
+    return hex_12_is(digits, at, due_ms) and hex_12_is(digits, at + 12, offset)
+
+
+@kernel_ahead
+def write_ids(due_ms: Words, offsets: Words, tag: int, digits: Bytes) -> None:
+    """Write the ids of timers, one behind the other. `digits`: uint8[32 n]. O(n)."""
+    for i in range(len(due_ms)):
+        put_id(digits, fmt.KEY_DIGITS * i, due_ms[i], offsets[i], tag)
+
+
+@kernel_ahead
+def read_ids(ids: Pieces, tag: int, due_ms: Words, offsets: Words) -> int:
+    """Read ids; return how many are as `write_ids` writes them.
+
+    It ends at the first that is not, or has another store's tag. `due_ms`, `offsets`: int64[n],
+    written. O(n).
+    """
+    for i in range(len(due_ms)):
+        if i + _IDS_AHEAD < len(due_ms):  # they may be anywhere in memory
+            prefetch(piece(ids, i + _IDS_AHEAD), fmt.KEY_DIGITS - 1)
+        digits = piece(ids, i)
+        if len(digits) != fmt.KEY_DIGITS:
+            return i
+        due_ms[i], offsets[i] = get_hex_12(digits, 0), get_hex_12(digits, 12)
+        if not id_is(digits, 0, due_ms[i], offsets[i], tag):
+            return i  # no digits, or lower-case ones
+    return len(due_ms)
+
+
+# --- Who a timer is, from the names of its topic with its unique key.
+
+
+@kernel_ahead
+def _identify(both: ReadBytes, topic_bytes: int, tag: int, found: MessageParts) -> None:
+    identify(both, 0, topic_bytes, topic_bytes, len(both) - topic_bytes, tag, found)
+
+
+def identity_of(topic: bytes, key: bytes, tag: int) -> tuple[int, int]:
+    """Return what tells a timer from all others, by its real topic with its unique key."""
+    found = MessageParts()
+    _identify(np.frombuffer(topic + key, np.uint8), len(topic), tag, found)
+    return found.identity_high, found.identity_low

@@ -162,7 +162,7 @@ LEVEL_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC: Final = b"RMQ_SYS_TRANS_HALF_TOPIC"
 """Of halves of transactions. One that waits in a delay level is dropped, as a broker does."""
 SALVAGED_TOPIC: Final = b"SALVAGED"
-"""Of the messages that fill what is lost of a commit log, see `filler.py`. Nobody reads it."""
+"""Of the messages that fill what is lost of a commit log, see `compose.py`. Nobody reads it."""
 RETRY_PREFIX: Final = b"%RETRY%"
 DEAD_PREFIX: Final = b"%DLQ%"
 TOPIC_BYTES_MAX: Final = 127
@@ -342,10 +342,6 @@ CHECKPOINT_EXTENSION: Final = np.dtype(
     ]
 )
 CHECKPOINT_MARK: Final = b"TMSTORE3"
-CHECKPOINT_MARK_NO_HOPS: Final = b"TMSTORE2"
-"""The same without `hops_from`, as it was written before rolls hopped: read, never written."""
-CHECKPOINT_MARK_NO_FLOOR: Final = b"TMSTORE1"
-"""The same without `floor` as well."""
 CHECKPOINT_BYTES: Final = 4_096
 CHECKPOINT_COPY_AT: Final = 2_048
 IDENTITY: Final = np.dtype(  # what timerstore.json says, behind each copy of the checkpoint
@@ -364,8 +360,6 @@ IDENTITY: Final = np.dtype(  # what timerstore.json says, behind each copy of th
     ]
 )
 IDENTITY_MARK: Final = b"TMSTOREJ"
-IDENTITY_MARK_NO_HOP: Final = b"TMSTOREI"
-"""The same without `roll_hop_slots`, as version 1 wrote it: read, never written."""
 IDENTITY_AT: Final = 512
 assert IDENTITY_AT + IDENTITY.itemsize <= CHECKPOINT_COPY_AT
 assert TIMER_CHECKPOINT.itemsize == 56

@@ -3,25 +3,21 @@
 segments.py      a log over segment files
 segmenttable.py  by which kernels find a byte of it
 blocks.py        its blocks, allocated ahead and opened before a write
-mapshare.py      how many stay mapped
-epochs.py        what is dropped while kernels look at it
+epochs.py        what is dropped while kernels look at it; what a forked child keeps
 pinned.py        segments that stay in a table of one's own
 disk.py          the one place through which bytes reach a disk
-forked.py        what a forked child keeps mapped
-memory.py        how much memory this process may still use
+memory.py        how much memory this process may still use, how many maps a store
 names.py         the names that files of a store can have
 nonzero.py       at which index memory that others may change is not zero
-sharing.py       a lock on a log's folder, for its readers
 ownedfile.py     descriptors with an owner
 lockfile.py      one process at a time has a store open
 smallfile.py     small files read whole
 steady.py        small files as of one moment
-heldfolder.py    a store's folder, held by a descriptor
+folders.py       a store's folder, held by a descriptor; the lock on a log's
 jsonfile.py      JSON that a broker reads or writes
 identity.py      what a store was made with: its tag, its sizes
 derived.py       arrays as a clean close left them
-checkpoint.py    which cursors are durable
-batchqueues.py   finds a broker's batch consume queues, which are not read
-rocksdb.py       refuses what a broker keeps in RocksDB
+checkpoint.py    which cursors are durable; how far each delay level was delivered
+refused.py       refuses what a broker keeps in RocksDB, or in batch consume queues
 oserrors.py      what the operating system refuses, told as an error of ours
 """

@@ -18,17 +18,19 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.blank import SEALED_NOWHERE
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.identity import Identity
+from timerstore.timelog.files.jsonfile import (
+    check_seal,
+    read_json,
+    sealed,
+    understood,
+    whole,
+    write_json,
+)
+from timerstore.timelog.files.names import INT64_MAX
 from timerstore.timelog.files.steady import Read, read_file
 
 _BASE_BYTES = fmt.TIMER_CHECKPOINT.itemsize
-_WORD_BYTES = fmt.CHECKPOINT_EXTENSION["floor"].itemsize
-_LACKS = {  # how many words in front of the CRC an older version did not write
-    fmt.CHECKPOINT_MARK: 0,
-    fmt.CHECKPOINT_MARK_NO_HOPS: 1,
-    fmt.CHECKPOINT_MARK_NO_FLOOR: 2,
-}
-_CRC_BYTES = fmt.CHECKPOINT_EXTENSION["crc"].itemsize
-_CRC_AT = fmt.CHECKPOINT_EXTENSION.itemsize - _CRC_BYTES
+_CRC_AT = fmt.CHECKPOINT_EXTENSION.itemsize - fmt.CHECKPOINT_EXTENSION["crc"].itemsize
 
 
 @dataclass
@@ -62,8 +64,6 @@ class TimerCheckpoint:
     identity: Identity | None = field(default=None, compare=False)
     """What the store was made with, to be written beside it."""
     level_offsets: list[int] = field(default_factory=lambda: [0] * 32)
-    knows_floor: bool = True
-    """False: it was written before there was a floor."""
     by_broker: bool = False
     """A broker wrote the 56 bytes last: they hold, and our cursors do not."""
     echo: bytes = field(default=b"", repr=False, compare=False)
@@ -77,10 +77,10 @@ class TimerCheckpoint:
     def lost_from(self, start: int) -> int | None:
         """Return the offset from which a log that begins at `start` lacks what is never removed.
 
-        None if it lacks nothing, or a broker may have removed it, or nobody noted the floor.
+        None if it lacks nothing, or a broker may have removed it.
         """
-        is_known = self.knows_floor and not self.by_broker
-        return self.needed_offset if is_known and start > self.needed_offset else None
+        lacks = not self.by_broker and start > self.needed_offset
+        return self.needed_offset if lacks else None
 
     @property
     def floor_offset(self) -> int:
@@ -131,10 +131,14 @@ def sealed_from(checkpoint: TimerCheckpoint | None, was_open: bool) -> int:
 
 def _decode(data: bytes) -> tuple[TimerCheckpoint, bool] | None:
     """Decode one copy: the checkpoint, and whether its echo holds; None if it is torn."""
-    content = _whole_extension(data[_BASE_BYTES : _BASE_BYTES + fmt.CHECKPOINT_EXTENSION.itemsize])
-    if content is None:
+    content = data[_BASE_BYTES : _BASE_BYTES + fmt.CHECKPOINT_EXTENSION.itemsize]
+    if len(content) < fmt.CHECKPOINT_EXTENSION.itemsize or not content.startswith(
+        fmt.CHECKPOINT_MARK
+    ):
         return None
     extension = np.frombuffer(content, fmt.CHECKPOINT_EXTENSION)[0]
+    if int(extension["crc"]) != zlib.crc32(content[:_CRC_AT]):
+        return None
     checkpoint = _from_base(data)
     for name in ("sequence", "scan_from", "commitlog_flushed", "claimed_slot", "frontier_ms"):
         setattr(checkpoint, name, int(extension[name]))
@@ -143,25 +147,10 @@ def _decode(data: bytes) -> tuple[TimerCheckpoint, bool] | None:
     checkpoint.cancelled_count = int(extension["cancelled_count"])
     checkpoint.store_tag = int(extension["store_tag"])
     checkpoint.floor = int(extension["floor"])
-    checkpoint.knows_floor = _LACKS[bytes(extension["mark"])] < 2
-    checkpoint.hops_from = checkpoint.timerlog_flushed
-    if not _LACKS[bytes(extension["mark"])]:
-        checkpoint.hops_from = int(extension["hops_from"])
+    checkpoint.hops_from = int(extension["hops_from"])
     checkpoint.level_offsets = [int(offset) for offset in extension["level_offsets"]]
     checkpoint.echo = extension["echo"].tobytes()
     return checkpoint, checkpoint.echo == data[:_BASE_BYTES]
-
-
-def _whole_extension(data: bytes) -> bytes | None:
-    """Return an extension whose CRC holds, with zeros for what it lacks; else None."""
-    lacks = _LACKS.get(data[: len(fmt.CHECKPOINT_MARK)])
-    if lacks is None:
-        return None
-    crc_at = _CRC_AT - lacks * _WORD_BYTES
-    crc = data[crc_at : crc_at + _CRC_BYTES]
-    if len(crc) < _CRC_BYTES or int.from_bytes(crc, "big") != zlib.crc32(data[:crc_at]):
-        return None
-    return data[:crc_at].ljust(_CRC_AT, b"\0") + crc
 
 
 def _is_mix(data: bytes, old: TimerCheckpoint, new: TimerCheckpoint) -> bool:
@@ -276,3 +265,49 @@ def write_store_checkpoint(disk: Disk, path: Path, flushed_ms: int, confirmed_of
     content = np.zeros(1, fmt.STORE_CHECKPOINT)
     content[0] = (flushed_ms, flushed_ms, 0, 0, confirmed_offset, 0)
     disk.replace(path, content.tobytes().ljust(fmt.CHECKPOINT_BYTES, b"\0"))
+
+
+# --- `config/delayOffset.json`: how far each delay level was delivered, as a broker reads it.
+#
+# It is written before the checkpoint and after the log was made durable, so everything of which it
+# says that it was delivered is on disk; the larger one of its offset and the checkpoint's therefore
+# always holds.
+
+
+class LevelOffsetFile:
+    """The file of one store; it is written if an offset has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._written: list[int] | None = None
+
+    def read(self, read: Read = read_file) -> list[int]:
+        """Return the offset of each level, 0 if the file says nothing; `read`: reads a file.
+
+        Raises CorruptStoreError if it is damaged.
+        """
+        content = read_json(self._path, read) or {}
+        check_seal(self._path, content)
+        offsets = [0] * fmt.LEVEL_COUNT_MAX
+        with understood(self._path.name):
+            for level, offset in content.get("offsetTable", {}).items():
+                if 1 <= int(level) <= fmt.LEVEL_COUNT_MAX:
+                    offsets[int(level) - 1] = whole(offset, -INT64_MAX)  # recovery judges it
+        return offsets
+
+    def write(self, disk: Disk, checkpoint: TimerCheckpoint) -> None:
+        """Write the offsets of a checkpoint, if they have changed; durable on return."""
+        offsets = checkpoint.level_offsets
+        if offsets == self._written:
+            return
+        if self._written is None and not any(offsets) and not disk.exists(self._path):
+            return
+        table = {str(level): offset for level, offset in enumerate(offsets, 1) if offset}
+        version = {
+            "counter": checkpoint.sequence,
+            "stateVersion": 0,
+            "timestamp": checkpoint.state_timestamp,
+        }
+        content = {"dataVersion": version, "offsetTable": table}
+        write_json(disk, self._path, sealed(content))
+        self._written = list(offsets)

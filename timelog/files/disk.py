@@ -33,10 +33,9 @@ from timerstore.jit.mapping import (
     sync_mapping,
 )
 from timerstore.jit.record import Bytes
-from timerstore.timelog.files.heldfolder import HeldFolder
+from timerstore.timelog.files.folders import FolderAlone, HeldFolder
 from timerstore.timelog.files.names import INT64_MAX
 from timerstore.timelog.files.oserrors import kind_of, store_error
-from timerstore.timelog.files.sharing import FolderAlone
 from timerstore.timelog.files.smallfile import open_at, status_at
 from timerstore.timelog.files.steady import list_names, ranges_of, read_file
 

@@ -22,12 +22,8 @@ from timerstore.timelog.files.smallfile import At, by_path, read_head
 from timerstore.timelog.files.steady import read_file
 
 FORMAT_VERSION: Final = 2
-FIRST_VERSION: Final = 1
-"""It does not say how long hops are, which were two thirds of the window then."""
 IDENTITY_FILE: Final = "timerstore.json"
-_CRC_BYTES: Final = fmt.IDENTITY["crc"].itemsize
-_CRC_AT: Final = fmt.IDENTITY.itemsize - _CRC_BYTES
-_HOP_BYTES: Final = fmt.IDENTITY["roll_hop_slots"].itemsize
+_CRC_AT: Final = fmt.IDENTITY.itemsize - fmt.IDENTITY["crc"].itemsize
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,25 +88,14 @@ class Sizes:
         return self.roll_hop_slots * (self.precision_ms or 0)
 
 
-def _hop_of_first_version(roll_window_slots: int) -> int:
-    return max(1, 2 * roll_window_slots // 3)
-
-
 def decode_identity(data: bytes) -> Identity | None:
     """Decode one copy; None if there is none, or a damaged one."""
-    crc_at, is_first = _CRC_AT, data.startswith(fmt.IDENTITY_MARK_NO_HOP)
-    if is_first:
-        crc_at -= _HOP_BYTES
-    elif not data.startswith(fmt.IDENTITY_MARK):
+    if len(data) < fmt.IDENTITY.itemsize or not data.startswith(fmt.IDENTITY_MARK):
         return None
-    crc = data[crc_at : crc_at + _CRC_BYTES]
-    if len(crc) < _CRC_BYTES or int.from_bytes(crc, "big") != zlib.crc32(data[:crc_at]):
+    block = np.frombuffer(data, fmt.IDENTITY, 1)[0]
+    if int(block["crc"]) != zlib.crc32(data[:_CRC_AT]):
         return None
-    block = np.frombuffer(data[:crc_at].ljust(fmt.IDENTITY.itemsize, b"\0"), fmt.IDENTITY)[0]
-    values = {each.name: int(block[each.name]) for each in fields(Identity)}
-    if is_first:
-        values["roll_hop_slots"] = _hop_of_first_version(values["roll_window_slots"])
-    return Identity(**values)
+    return Identity(**{each.name: int(block[each.name]) for each in fields(Identity)})
 
 
 def read_copy(path: Path, at: At = by_path) -> Identity | None:
@@ -127,9 +112,6 @@ def parse_identity(described: dict[str, Any]) -> Identity:
     """Take what `timerstore.json` holds; raises CorruptStoreError."""
     with understood(IDENTITY_FILE):
         at_least = dict.fromkeys((*SIZES, "roll_hop_slots"), 1)
-        if described["version"] == FIRST_VERSION:
-            hop = _hop_of_first_version(whole(described["roll_window_slots"], 1, (1 << 48) - 1))
-            described = described | {"roll_hop_slots": hop}
         values = {
             each.name: whole(described[each.name], at_least.get(each.name, 0), (1 << 48) - 1)
             for each in fields(Identity)
@@ -163,7 +145,7 @@ def find_identity(path: Path, at: At = by_path) -> tuple[Identity | None, Corrup
             )
             fault = CorruptStoreError(IDENTITY_FILE, 0, reason)
         found = copy
-    if found is not None and found.version not in (FIRST_VERSION, FORMAT_VERSION):
+    if found is not None and found.version != FORMAT_VERSION:
         raise NotAStoreError(
             f"{path / IDENTITY_FILE} has version {found.version}, and this timerstore knows "
             f"version {FORMAT_VERSION}. Open the store with the timerstore that made it."

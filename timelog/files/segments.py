@@ -38,9 +38,9 @@ from timerstore.jit.mapping import MapOwner
 from timerstore.jit.record import Bytes, Words
 from timerstore.timelog.files.blocks import Blocks, step_bytes
 from timerstore.timelog.files.disk import Disk, MappedFile, Zeros
-from timerstore.timelog.files.epochs import Epoch, Epochs
-from timerstore.timelog.files.forked import Pinned, pin
-from timerstore.timelog.files.mapshare import MapShare
+from timerstore.timelog.files.epochs import Epoch, Epochs, Pinned, pin
+from timerstore.timelog.files.folders import FolderAlone
+from timerstore.timelog.files.memory import MapShare
 from timerstore.timelog.files.names import segment_name, segment_offset
 from timerstore.timelog.files.nonzero import used_pages
 from timerstore.timelog.files.segmenttable import (
@@ -51,7 +51,6 @@ from timerstore.timelog.files.segmenttable import (
     leave,
     new_segment_table,
 )
-from timerstore.timelog.files.sharing import FolderAlone
 
 
 class SegmentedFile(Blocks):

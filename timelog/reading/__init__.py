@@ -6,9 +6,6 @@ columns.py     messages as columns: texts, properties
 units.py       units of the timer log as columns
 copies.py      which message is a copy of which, if a broker does not say
 reader.py      a store's directory, for reading alone
-logend.py      where a log ends that was not closed
-pastdamage.py  where reading goes on past what is damaged
-logranges.py   which offsets lie in one of many ranges
+pastdamage.py  where reading goes on past what is damaged; where a log ends
 audit.py       messages or units as an auditor looks at them
-lostcopies.py  what a lost copy said of its source
 """

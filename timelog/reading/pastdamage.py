@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import numpy as np
+
+from timerstore.errors import CorruptStoreError
+from timerstore.jit.record import Words
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.blank import BLANK_SEALED, blank_kind
 from timerstore.timelog.bytes.message import BAD_CRC, REASONS
+from timerstore.timelog.files.nonzero import used_before_gap
+from timerstore.timelog.files.segmenttable import apron_bytes
 from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.reader import READ_ROWS, ReadSegments, StoreReader
 from timerstore.timelog.reading.scan import LoggedMessages
@@ -106,3 +113,142 @@ def read_framed(reader: StoreReader, offset: int) -> LoggedMessages:
         rows.status[:] = BAD_CRC
         return rows
     return LoggedMessages.room(0)
+
+
+# --- What a lost copy said of its source, as far as that can still be known.
+#
+# A copy says of its source that it was made. If it is lost, the source would go again. A fired copy
+# of which its properties are left still names its source; a rolled one is named by what was made of
+# it, because the timer went on from there.
+
+NO_SOURCE: Final = -1
+NO_COPIES: Final = np.zeros((0, 5), np.int64)
+
+
+def copies_of(rows: LoggedMessages) -> Words:
+    """Return (source, copy, identity's high word, low word, is a delete) of each: int64[n, 5]."""
+    who = rows.identity_high, rows.identity_low, rows.is_delete
+    return np.stack((rows.origin, rows.offset, *who), axis=1)
+
+
+def fired_source(reader: StoreReader, framed: LoggedMessages) -> int:
+    """Return the source of a fired copy that is damaged; NO_SOURCE if nothing says it.
+
+    `framed`: see `Damage`. It is believed if it names a sound message of the same timer: that one
+    was fired, and must not be fired again.
+    """
+    if not len(framed):
+        return NO_SOURCE
+    copy = framed[0]
+    origin = int(copy.origin)
+    is_before = reader.commitlog.start <= origin < int(copy.offset)
+    if not is_before or topic_of(reader, copy) == fmt.TIMER_TOPIC:
+        return NO_SOURCE  # a roll that is lost is made again, unless it was rolled on
+    for rows in reader.scan(origin, origin + 1):
+        if len(rows) and (copies_of(rows[:1])[0, 2:] == copies_of(framed)[0, 2:]).all():
+            return origin
+    return NO_SOURCE
+
+
+def rolled_sources(reader: StoreReader, made: Words, known: Words) -> Words:
+    """Return which sources had rolled copies that are lost: int64[n, 3]. O(log) if any had.
+
+    A row is a source, its lost copy, and what was made of that. `made`: int64[n, 5], the copies
+    made of lost messages, see `copies_of`. `known`: what has a copy in any case.
+    """
+    wanted: dict[tuple[int, ...], dict[int, int]] = {}
+    for lost, copy, *who in made.tolist():
+        wanted.setdefault(tuple(who), {}).setdefault(lost, copy)
+    sources: dict[tuple[int, int], int] = {}  # by the lost copy, and by what was made of that
+    low = np.array([who[1] for who in wanted], np.int64)
+    stop = max((lost for copies in wanted.values() for lost in copies), default=0)
+    for rows in sound_messages(reader, reader.commitlog.start, stop):
+        likely = np.isin(rows.identity_low, low)
+        rows = rows[likely & (rows.topic_bytes == len(fmt.TIMER_TOPIC))]
+        for row, (_, offset, *who) in zip(rows, copies_of(rows).tolist(), strict=True):
+            copies = wanted.get(tuple(who), {})
+            if copies and topic_of(reader, row) == fmt.TIMER_TOPIC:
+                sources |= {each: offset for each in copies.items() if offset < each[0]}
+    found, taken = list[tuple[int, ...]](), set(known.tolist())
+    for each, source in sorted(sources.items()):
+        if source not in taken:
+            found.append((source, *each))
+            taken.add(source)
+    return np.array(found, np.int64).reshape(-1, 3)
+
+
+def fillers(reader: StoreReader, rows: LoggedMessages) -> LoggedMessages:
+    """Return those that a salvage has put in the place of lost messages; see `compose.py`."""
+    likely = rows[rows.topic_bytes == len(fmt.SALVAGED_TOPIC)]
+    is_one = [topic_of(reader, row) == fmt.SALVAGED_TOPIC for row in likely]
+    return likely[np.array(is_one, np.bool_)]
+
+
+def topic_of(reader: StoreReader, row: LoggedMessages) -> bytes:
+    """Return the topic of a scanned row; nothing if it is not there."""
+    try:
+        return reader.commitlog.read(int(row.topic_at), int(row.topic_bytes))
+    except CorruptStoreError:
+        return b""
+
+
+# --- Ranges of a log, many of them: which offsets lie in one.
+
+
+class LogRanges:
+    """Ranges that do not overlap, kept in their order."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._starts, self._stops, strict=True)
+
+    def add(self, start: int, stop: int) -> None:
+        """Add a range; O(1) behind the others."""
+        at = bisect_right(self._starts, start)
+        self._starts.insert(at, start)
+        self._stops.insert(at, stop)
+
+    def __contains__(self, offset: int) -> bool:
+        """Tell whether an offset lies in a range. O(log n)."""
+        at = bisect_right(self._starts, offset) - 1
+        return at >= 0 and offset < self._stops[at]
+
+    def contains(self, offsets: Words) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Tell which offsets lie in a range: bool[n]."""
+        starts = np.array([-(1 << 62), *self._starts], np.int64)
+        stops = np.array([-(1 << 62), *self._stops], np.int64)
+        inside: np.ndarray[Any, np.dtype[np.bool_]] = (
+            offsets < stops[np.searchsorted(starts, offsets, "right") - 1]
+        )
+        return inside
+
+
+# --- Where a commit log ends that was not closed, though old bytes may lie behind.
+
+
+def log_used_end(reader: StoreReader) -> int:
+    """Return the offset behind the last byte of the commit log that is of this use of its file.
+
+    Behind the log's end an apron of zeros follows, then anything. O(what was not flushed).
+    """
+    log, end = reader.commitlog, reader.commitlog.used_end()
+    if reader.sealed_from >= end:
+        return end
+    scanned = reader.scan(max(log.start, reader.sealed_from))
+    for _ in scanned:
+        pass
+    at, quiet = scanned.end, apron_bytes(log.segment_bytes)
+    if log.next_used(at, min(end, at + quiet)) >= min(end, at + quiet):
+        return at
+    while at < end:  # part of what was being appended
+        used = used_before_gap(log.map(at // log.segment_bytes)[at % log.segment_bytes :], quiet)
+        at += used
+        if at % log.segment_bytes or not used:
+            break
+    return min(at, end)

@@ -31,18 +31,17 @@ from timerstore.timelog.files.checkpoint import (
     sealed_from,
     standing,
 )
-from timerstore.timelog.files.heldfolder import HeldFolder, hold_to_read, no_store
+from timerstore.timelog.files.folders import FolderShare, HeldFolder, hold_to_read, no_store
 from timerstore.timelog.files.identity import IDENTITY_FILE, Sizes, find_identity
 from timerstore.timelog.files.names import number_of, segment_name, segment_offset
 from timerstore.timelog.files.nonzero import first_used, growing_pieces, last_used
-from timerstore.timelog.files.rocksdb import refuse_rocksdb
+from timerstore.timelog.files.refused import refuse_rocksdb
 from timerstore.timelog.files.segmenttable import (
     TABLE_LENGTH,
     SegmentTable,
     enter_segment,
     new_segment_table,
 )
-from timerstore.timelog.files.sharing import FolderShare
 from timerstore.timelog.files.smallfile import At, is_there, open_at, status_at
 from timerstore.timelog.files.steady import (
     KEPT_MAX,

@@ -24,7 +24,7 @@ from timerstore.jit.record import Bytes, ReadBytes, Words
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.files.disk import Disk, MappedFile
-from timerstore.timelog.files.mapshare import MapShare
+from timerstore.timelog.files.memory import MapShare
 from timerstore.timelog.files.names import is_topic, number_of
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at

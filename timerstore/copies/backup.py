@@ -22,7 +22,7 @@ from timerstore.copies.snapshot import check_whole, refuse_inside
 from timerstore.copies.taken import BackupReport
 from timerstore.core.directory import is_standby
 from timerstore.errors import InvalidArgumentError
-from timerstore.timelog.files.heldfolder import HeldFolder, hold_to_read
+from timerstore.timelog.files.folders import HeldFolder, hold_to_read
 from timerstore.timelog.files.oserrors import telling
 from timerstore.timelog.reading.reader import StoreReader
 from timerstore.values.config import Config

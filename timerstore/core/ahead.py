@@ -23,9 +23,8 @@ from typing import Final
 
 from timerstore import services, timelog, wheel
 from timerstore.errors import TimerStoreError
-from timerstore.jit.apart import apart, is_ending
 from timerstore.jit.cachefolder import folder_to_write, has_failed
-from timerstore.jit.guards import Lock
+from timerstore.jit.guards import Lock, apart, is_ending
 from timerstore.jit.host import processor_count
 from timerstore.jit.kernel import AHEAD, LATER, Kernel
 from timerstore.jit.loading import is_compiled

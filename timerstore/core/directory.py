@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from timerstore.errors import NotAStoreError
-from timerstore.timelog.files.batchqueues import refuse_batch_queues
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.lockfile import LockFile
 from timerstore.timelog.files.names import BUILDING_FOLDER, held_names
-from timerstore.timelog.files.rocksdb import refuse_rocksdb
+from timerstore.timelog.files.refused import refuse_batch_queues, refuse_rocksdb
 from timerstore.timelog.files.smallfile import At, by_path, is_there
 
 STANDBY_FILE: Final = "standby.json"

@@ -35,12 +35,11 @@ from timerstore.jit.mapping import PAGE_BYTES, MapOwner, map_bytes, pages_in_mem
 from timerstore.jit.record import Bytes
 from timerstore.services.world.clock import Clock, ManualClock
 from timerstore.timelog.files.disk import SEGMENT_SIZES, Disk, MappedFile, WrongSizeError
-from timerstore.timelog.files.heldfolder import HeldFolder, hold_to_read
+from timerstore.timelog.files.folders import FolderShare, HeldFolder, hold_to_read
 from timerstore.timelog.files.identity import Sizes
 from timerstore.timelog.files.lockfile import LockFile
 from timerstore.timelog.files.names import held_names, segment_name, segment_offset
 from timerstore.timelog.files.oserrors import kind_of, store_error
-from timerstore.timelog.files.sharing import FolderShare
 from timerstore.timelog.files.smallfile import is_there, open_at
 from timerstore.timelog.files.steady import (
     KEPT_MAX,

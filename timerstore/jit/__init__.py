@@ -7,29 +7,23 @@ when something has to be compiled, or loaded from a cache.
     loading.py      how Python comes to call it: from a wheel, a cache, or compiled
     later.py        what stands for what Numba makes until it is needed
     stamp.py        the digest of what it sees
-    cachefolder.py  where its machine code is cached
+    cachefolder.py  where its machine code is cached, and the package is
     engine.py       LLVM, which brings that into memory (n)
     building.py     how it is compiled to an object file (n)
-    dispatchers.py  what Numba makes of helpers (n)
-    linking.py      how helpers become part of it (n)
+    linking.py      how helpers are made, and become part of it (n)
     packedentry.py  what calls it from Python (n)
-    signatures.py   its types, read off its annotations (n)
-    arraytypes.py   the arrays that annotations name
-    packaged.py     what a wheel brings: a library of all
+    packaged.py     what a wheel brings: a library of all, for each level of processors
     packing.py      how that is made (n)
-    processor.py    the levels of processors for which it does
     numpylayout.py  how NumPy lays out what it is called with
-    apart.py        work that no exception of its caller reaches
-    installed.py    where the package is
     record.py       groups of fields that it receives as one pointer
-    recordtype.py   their type for Numba (n)
+    recordtype.py   their type for Numba, and those that annotations say (n)
     table.py        such groups whose fields are columns
     acting.py       who may write them
     objects.py      where CPython keeps the bytes of its objects
     lent.py         arrays that are replaced while it runs
     mapping.py      mappings, each with its owner
     locks.py        locks that it takes
-    guards.py       what gives a lock back, whatever ends its block
+    guards.py       what no exception leaves held, or half done
     intrinsics.py   what only an instruction can say
     codegen.py      the LLVM code of that (n)
     crc.py          CRC-32 of bytes

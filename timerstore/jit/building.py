@@ -12,7 +12,7 @@ from numba.core.registry import cpu_target
 from timerstore.errors import TimerStoreError
 from timerstore.jit.linking import KernelLibrary
 from timerstore.jit.packedentry import Entry
-from timerstore.jit.signatures import signature_of
+from timerstore.jit.recordtype import signature_of
 
 TRIED: Final = (0, 68)
 """The newest Numba with which all tests have passed."""

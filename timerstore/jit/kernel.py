@@ -74,7 +74,7 @@ class Kernel:
 
     def _call_by_values(self, *args: Any) -> Any:
         """Call a kernel whose annotations say no types, as tests have: its arguments say them."""
-        types = compiler("signatures").types_of_values(args)
+        types = compiler("recordtype").types_of_values(args)
         if types not in self.entries:
             self.entries[types] = entry_of(self, types, self._call_by_values)
         elif self._call is self.entries[types]:  # which has just refused them

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from timerstore.errors import TimerStoreError
-from timerstore.jit.apart import apart
+from timerstore.jit.guards import apart
 
 _FOLDER: Final = __name__.rpartition(".")[0]
 
@@ -73,7 +73,7 @@ class Later:
     @property
     def _numba_type_(self) -> Any:
         """What Numba asks if a kernel names this."""
-        return compiler("dispatchers").type_of(self.made)
+        return compiler("linking").type_of(self.made)
 
 
 class Instruction(Later):
@@ -98,7 +98,7 @@ class Helper(Later):
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
         """`options`: those of Numba's decorator."""
-        super().__init__("dispatchers.helper", function, **options)
+        super().__init__("linking.helper", function, **options)
         functools.update_wrapper(self, function)
         self.py_func = function
 

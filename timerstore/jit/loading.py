@@ -15,8 +15,7 @@ from functools import cache, partial
 from typing import Any, Final
 
 from timerstore.jit import cachefolder
-from timerstore.jit.apart import apart
-from timerstore.jit.guards import RLock
+from timerstore.jit.guards import RLock, apart
 from timerstore.jit.later import compiler, told
 from timerstore.jit.numpylayout import layout_holds
 from timerstore.jit.packaged import packaged

@@ -27,8 +27,7 @@ from numba.core.registry import cpu_target
 from timerstore.jit.building import compiled
 from timerstore.jit.kernel import AHEAD, LATER, Kernel
 from timerstore.jit.numpylayout import NDARRAY_SYMBOL
-from timerstore.jit.packaged import MANIFEST, digest_of, source_digest, sources
-from timerstore.jit.processor import LEVELS, Level
+from timerstore.jit.packaged import LEVELS, MANIFEST, Level, digest_of, source_digest, sources
 
 _APART: Final = ("cli", "demo", "otel", "recurring", "spark")
 """Rooms that have no kernel, and import what need not be installed."""

@@ -42,10 +42,13 @@ from typing import (
 import numpy as np
 
 from timerstore.jit.acting import actor, may_write
-from timerstore.jit.arraytypes import READ_ONLY, TWO_AXES
 from timerstore.jit.guards import Lock
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.jit.later import Instruction
+
+READ_ONLY: Final = "an array that may not be written"
+TWO_AXES: Final = "an array of rows"
+
 
 T = TypeVar("T")
 
@@ -60,6 +63,14 @@ Int32Rows = Annotated[Int32s, TWO_AXES]
 ReadBytes = Annotated[Bytes, READ_ONLY]
 ReadByteRows = Annotated[Bytes, READ_ONLY, TWO_AXES]
 _ITEMS: Final = (Words, Int32s, Bytes)
+
+
+def read_only(array: Bytes) -> Bytes:
+    """Return a view that may not be written: another type to Numba, the one that kernels take."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
 
 LINE: Final = "begins a cache line"
 SHARED: Final = "written by several, atomically"

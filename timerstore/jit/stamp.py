@@ -17,7 +17,7 @@ from typing import Any, Final, get_type_hints
 
 import numpy as np
 
-from timerstore.jit.installed import content_of
+from timerstore.jit.cachefolder import content_of
 from timerstore.jit.later import Instruction
 
 _GENERATORS: Final = (
@@ -25,7 +25,7 @@ _GENERATORS: Final = (
     "codegen.py",
     "crc.py",
     "crcfold.py",
-    "dispatchers.py",
+    "linking.py",
     "intrinsics.py",
     "linking.py",
     "numpylayout.py",

@@ -32,7 +32,7 @@ _WILLNEED: Final = mapping.MADV_WILLNEED
 _DONTNEED: Final = mapping.MADV_DONTNEED
 _EFAULT: Final = errno.EFAULT
 
-_external: Any = partial(Instruction, "dispatchers.external")
+_external: Any = partial(Instruction, "linking.external")
 """A function in C: its name, the types of its result and of its arguments."""
 
 if INTERPRETED:

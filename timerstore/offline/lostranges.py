@@ -1,7 +1,7 @@
 """Ranges of a commit log that are lost: found, then covered with fillers.
 
 What a lost copy said of its source, as far as that can still be known
-(`timelog/reading/lostcopies.py`), the filler in its place then says instead.
+(`timelog/reading/pastdamage.py`), the filler in its place then says instead.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from timerstore.jit.record import Words
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.blank import put_blank_at
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.reading.lostcopies import (
+from timerstore.timelog.reading.pastdamage import (
     NO_COPIES,
     NO_SOURCE,
+    Damage,
     copies_of,
     fillers,
     fired_source,
+    read_past_damage,
     rolled_sources,
+    used_behind_blank,
 )
-from timerstore.timelog.reading.pastdamage import Damage, read_past_damage, used_behind_blank
 from timerstore.timelog.reading.reader import StoreReader
-from timerstore.timelog.writing.filler import BYTES_OF_ORIGIN, cut_range, filler
+from timerstore.timelog.writing.compose import BYTES_OF_ORIGIN, cut_range, filler
 
 
 @dataclass
@@ -109,7 +111,7 @@ def _used(reader: StoreReader, ends: list[int]) -> list[int]:
 def _keep_rolled(reader: StoreReader, found: LogFound, copies: Words) -> None:
     """Note in each range what a rolled copy in it was made of, if the timer went on from there.
 
-    `copies`: all that are sound, see `lostcopies.py`.
+    `copies`: all that are sound, see `pastdamage.py`.
     """
     starts, stops = np.array([(each.start, each.stop) for each in found.ranges], np.int64).T
     place = np.searchsorted(starts, copies[:, 0], "right") - 1

@@ -1,7 +1,7 @@
 """Salvaging: a sound store out of what is left of one.
 
 The log is copied as far as it can be read. Whole messages stay at their offsets, so ids stay what
-they were; what is lost between them is covered with fillers (`timelog/writing/filler.py`). Indexes
+they were; what is lost between them is covered with fillers (`timelog/writing/compose.py`). Indexes
 are made anew. The cursors of the last checkpoint hold if there are any, except the floor: the
 message that a lost copy was to supersede must not be lost with it.
 """
@@ -255,7 +255,6 @@ class _Salvage:
             commitlog_flushed=log.end,
             scan_from=log.start,
             floor=log.start,
-            knows_floor=True,
             timerlog_flushed=0,
             queue_index=0,
             clean=False,

@@ -24,8 +24,8 @@ from timerstore.core.directory import is_standby
 from timerstore.tables.splits import LOG, UNITS, WHEEL, Range
 from timerstore.tables.timertable import count_pending
 from timerstore.tables.view import forget
-from timerstore.timelog.files.batchqueues import folder_name
 from timerstore.timelog.files.oserrors import telling
+from timerstore.timelog.files.refused import folder_name
 from timerstore.timelog.reading.reader import Fault
 from timerstore.validation.evidence import Evidence, Example, RulePlaces
 from timerstore.validation.files import finish

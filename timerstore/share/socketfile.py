@@ -14,7 +14,7 @@ from typing import Final
 from timerstore.errors import StoreAccessError
 from timerstore.jit import host
 from timerstore.jit.guards import Lock
-from timerstore.timelog.files.heldfolder import HeldFolder
+from timerstore.timelog.files.folders import HeldFolder
 
 LOOK_S: Final = 1.0
 """So often a listener looks whether its file is there."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from timerstore.core.core import Core
 from timerstore.errors import TimerStoreError
-from timerstore.services.broker.new_index import NewIndex
+from timerstore.services.broker.for_broker import NewIndex
 from timerstore.services.engine.engine import Engine
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text

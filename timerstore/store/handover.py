@@ -1,7 +1,7 @@
 """Handover: leaves a directory that a RocketMQ broker can go on with.
 
 The commit log, the queues, the offsets of groups and levels are a broker's as they are. The timer
-index is made anew (`services/broker/new_index.py`). So the services stop wherever they are: what
+index is made anew (`services/broker/for_broker.py`). So the services stop wherever they are: what
 was fired has no unit any more, what was not has one. The store is as it was until the new index is
 checked; then it is closed, and the index put in its place.
 """
@@ -14,9 +14,8 @@ from timerstore.calls.consuming.consuming import Consuming
 from timerstore.core.clockmark import remove_clock_mark
 from timerstore.core.core import Core
 from timerstore.errors import TimerStoreError
-from timerstore.services.broker.broker_damage import check_whole
-from timerstore.services.broker.new_index import NewIndex, make_index, use_index
-from timerstore.services.calls.deletes import append_all, compose_delete
+from timerstore.services.broker.for_broker import NewIndex, check_whole, make_index, use_index
+from timerstore.services.calls.appending import append_all, compose_delete
 from timerstore.store.broker_files import check_wheel, write_broker_files
 from timerstore.store.close import close
 from timerstore.timelog.writing.compose import Staged, stage_messages
@@ -76,7 +75,7 @@ def _append_last(core: Core) -> None:
     message = compose_delete(engine, b"timerstore_handover", b"0" * 32, due_ms, now_ms)
     stage = core.take_stage()
     count = stage_messages(stage, [Staged(message, 0, 0, -1, 0)])
-    append_all(engine, stage, count, now_ms, together=True)
+    append_all(engine, stage, count, now_ms)
     core.free_stage(stage)
 
 

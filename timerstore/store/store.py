@@ -21,8 +21,7 @@ from timerstore.core.interpreter import check_interpreter
 from timerstore.core.readonlycore import refuse_real_timers
 from timerstore.errors import StoreFullError
 from timerstore.services.cleaning.cleaning import Cleaner
-from timerstore.services.cleaning.reach import Reach
-from timerstore.services.cleaning.retention import Retention
+from timerstore.services.cleaning.retention import Reach, Retention
 from timerstore.services.world.clock import ManualClock
 from timerstore.store.close import close
 from timerstore.store.handover import handover

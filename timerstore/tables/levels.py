@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from timerstore.jit.record import Words
-from timerstore.services.engine.level_file import LevelOffsetFile
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.bytes.message import IDENTITY_OURS
+from timerstore.timelog.files.checkpoint import LevelOffsetFile
 from timerstore.timelog.reading.reader import StoreReader, read_entries
 from timerstore.timelog.reading.scan import LoggedMessages
 

@@ -17,9 +17,9 @@ import numpy as np
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, NotAStoreError
 from timerstore.tables.levels import level_offsets
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.batchqueues import find_batch_queues
 from timerstore.timelog.files.oserrors import telling
-from timerstore.timelog.reading.logend import log_used_end
+from timerstore.timelog.files.refused import find_batch_queues
+from timerstore.timelog.reading.pastdamage import log_used_end
 from timerstore.timelog.reading.reader import StoreReader
 from timerstore.values.config import DELAY_LEVELS, Config
 

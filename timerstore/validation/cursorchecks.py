@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from timerstore.core.offsets import read_table
-from timerstore.services.engine.level_file import LevelOffsetFile
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
+from timerstore.timelog.files.checkpoint import LevelOffsetFile
 from timerstore.timelog.files.jsonfile import parse_json, understood, whole
 from timerstore.timelog.reading.reader import Fault, StoreReader
 
@@ -38,10 +38,7 @@ def cursor_faults(reader: StoreReader, log_end: int, units_end: int, queue_end: 
         bounds |= {
             "commitlog_flushed": (reader.commitlog.start, log_end),
             "scan_from": (reader.commitlog.start, checkpoint.commitlog_flushed),
-            "floor": (
-                reader.commitlog.start if checkpoint.knows_floor else 0,
-                checkpoint.commitlog_flushed,
-            ),
+            "floor": (reader.commitlog.start, checkpoint.commitlog_flushed),
             "claimed_slot": (slot, slot + len(reader.slots)),
             "cancelled_count": (0, _YEAR_9999_MS),
         }

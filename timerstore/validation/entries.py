@@ -6,8 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from timerstore.jit.arraytypes import read_only
-from timerstore.jit.record import Words
+from timerstore.jit.record import Words, read_only
 from timerstore.tables.commitlog import in_topic
 from timerstore.tables.queues import find_queue, queue_stop
 from timerstore.tables.view import StoreView

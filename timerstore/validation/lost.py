@@ -11,9 +11,7 @@ from timerstore.jit.record import Words
 from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
-from timerstore.timelog.reading.logranges import LogRanges
-from timerstore.timelog.reading.lostcopies import fillers
-from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
+from timerstore.timelog.reading.pastdamage import Damage, LogRanges, fillers, read_past_damage
 from timerstore.timelog.reading.reader import ReadSegments, StoreReader, read_entries
 from timerstore.validation.findings import Flags
 

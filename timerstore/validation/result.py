@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timerstore.audit.rule import CONSISTENCY_RULES, OWN, Rule, Severity
-from timerstore.timelog.files.batchqueues import folder_name
+from timerstore.timelog.files.refused import folder_name
 from timerstore.validation.evidence import Evidence, Example
 from timerstore.validation.files import bytes_read, store_name
 from timerstore.validation.plan import Scope

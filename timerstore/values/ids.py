@@ -17,7 +17,7 @@ import numpy as np
 
 from timerstore.jit.objects import Pieces, read_objects, rows_read
 from timerstore.jit.record import Bytes
-from timerstore.timelog.bytes.idtext import read_ids, write_ids
+from timerstore.timelog.bytes.decode import read_ids, write_ids
 
 ID_DIGITS = 32
 _DIGITS: Final = re.compile(f"[0-9A-Fa-f]{{{ID_DIGITS}}}")

@@ -25,12 +25,12 @@ from timerstore.calls.pending.timers import Timer
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, UnknownTimerError
 from timerstore.jit.record import Words
-from timerstore.services.calls.find_id import find_named
-from timerstore.services.looking.level_timers import read_kept
-from timerstore.services.looking.slot_units import slot_units
+from timerstore.services.calls.first_puts import find_named
+from timerstore.services.looking.read_units import slot_units
+from timerstore.services.looking.timer_places import read_kept
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message, decode_message, text
-from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
+from timerstore.timelog.writing.compose import ACKS_TOPIC
 from timerstore.values.ids import format_id, parse_id
 from timerstore.values.moments import moment
 

@@ -12,7 +12,7 @@ from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message, user_properties
-from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
+from timerstore.timelog.writing.compose import ACKS_TOPIC
 from timerstore.values.kinds import check_int, check_name
 from timerstore.values.moments import moment
 

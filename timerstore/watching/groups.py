@@ -17,7 +17,7 @@ from timerstore.errors import CorruptStoreError
 from timerstore.jit.guards import RLock
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import decode_message, text
-from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
+from timerstore.timelog.writing.compose import ACKS_TOPIC
 from timerstore.values.moments import moment
 
 NOBODY: Final = ""

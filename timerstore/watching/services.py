@@ -10,7 +10,7 @@ from typing import Final, Literal
 from timerstore.calls.consuming.read_queue import read_queued
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError
-from timerstore.services.world import needs, stages
+from timerstore.services.world import needs
 from timerstore.services.world.rings import waiting_places
 from timerstore.services.world.state import (
     DELIVER_LEVELS,
@@ -19,6 +19,14 @@ from timerstore.services.world.state import (
     ENQUEUE_GET,
     ENQUEUE_PUT,
     SERVICE_NAMES,
+)
+from timerstore.services.world.world import (
+    STAGE_ENTRIES,
+    STAGE_LONGEST_NS,
+    STAGE_NAMES,
+    STAGE_NS,
+    STAGE_STEPS,
+    STAGE_WORDS,
 )
 from timerstore.wheel.near import is_full
 
@@ -152,16 +160,16 @@ def _waits_for(core: Core, service: int) -> str | None:
 
 def read_stages(core: Core) -> tuple[StageStats, ...]:
     """Collect how long each stage took. O(1)."""
-    rows = core.engine.world.stages.reshape(-1, stages.STAGE_WORDS).tolist()
+    rows = core.engine.world.stages.reshape(-1, STAGE_WORDS).tolist()
     return tuple(
         StageStats(
             name=name,
-            step_count=row[stages.STAGE_STEPS],
-            entry_count=row[stages.STAGE_ENTRIES],
-            busy_ms=row[stages.STAGE_NS] / 1e6,
-            longest_ms=row[stages.STAGE_LONGEST_NS] / 1e6,
+            step_count=row[STAGE_STEPS],
+            entry_count=row[STAGE_ENTRIES],
+            busy_ms=row[STAGE_NS] / 1e6,
+            longest_ms=row[STAGE_LONGEST_NS] / 1e6,
         )
-        for name, row in zip(stages.STAGE_NAMES, rows, strict=True)
+        for name, row in zip(STAGE_NAMES, rows, strict=True)
     )
 
 

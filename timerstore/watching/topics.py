@@ -24,19 +24,17 @@ from timerstore.timelog.writing.tally import (
     LATENESS_MAX_MS,
     LATENESS_SUM_MS,
     LATENESSES,
-    LOST_COUNT,
-    PENDING_BYTES,
-    PUT_COUNT,
-    TALLY_WORDS,
-    bucket_max,
-)
-from timerstore.timelog.writing.tallysums import (
     LATER,
+    LOST_COUNT,
     NEVER_MS,
     NEXT_MS,
     OLDEST_MS,
     OVERDUE,
+    PENDING_BYTES,
+    PUT_COUNT,
+    TALLY_WORDS,
     WITHIN,
+    bucket_max,
     sum_ahead,
 )
 from timerstore.values.kinds import check_int, check_name

@@ -26,7 +26,7 @@ from timerstore import (
 )
 from timerstore.calls.consuming.puts import Put
 from timerstore.core.offsets import AHEAD
-from timerstore.timelog.writing.ackrecord import ACKS_TOPIC
+from timerstore.timelog.writing.compose import ACKS_TOPIC
 
 START_MS = 1_800_000_000_000
 SECOND = timedelta(seconds=1)

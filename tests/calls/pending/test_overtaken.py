@@ -24,7 +24,7 @@ from timerstore.services.engine import holds
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.holds import Hold, LapsedError, while_held
 from timerstore.services.looking import due_order
-from timerstore.services.looking.log_units import all_units
+from timerstore.services.looking.read_units import all_units
 from timerstore.timelog.bytes.unit import Units
 
 pytestmark = pytest.mark.long

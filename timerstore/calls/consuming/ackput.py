@@ -32,12 +32,17 @@ from timerstore.calls.putting.putter import compose_timer
 from timerstore.calls.putting.putting import Putting
 from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError, TimerStoreError, TooLateError
-from timerstore.services.calls.deletes import append_all
+from timerstore.services.calls.appending import append_all
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
-from timerstore.timelog.writing.ackrecord import ACKS_TOPIC, AckRecord, compose_record
 from timerstore.timelog.writing.append import STAGE_BYTES
-from timerstore.timelog.writing.compose import Staged, stage_messages
+from timerstore.timelog.writing.compose import (
+    ACKS_TOPIC,
+    AckRecord,
+    Staged,
+    compose_record,
+    stage_messages,
+)
 from timerstore.values.arguments import (
     check_body,
     check_topic,
@@ -122,7 +127,7 @@ def _append(
             data = compose_record(record._replace(put_count=len(new)), now_ms)
             first = Staged(data, engine.queues.row(ACKS_TOPIC), 0, -1, 0)
             count = stage_messages(stage, [first, *(entries[i] for i in new)])
-            append_all(engine, stage, count, now_ms, together=True)
+            append_all(engine, stage, count, now_ms)
         group.put_acks.appended(engine.commitlog.end)
         for i, place in zip(new, stage.offset[1:count].tolist(), strict=True):
             mark = fmt.LEVEL_MARK if entries[i].row else 0

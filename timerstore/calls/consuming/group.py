@@ -36,11 +36,11 @@ from timerstore.core.waiting import Waiter
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.jit.lent import lend
 from timerstore.jit.record import Bytes
-from timerstore.services.damage.entries import is_damaged, leave_entries
+from timerstore.services.damage.pass_by import is_damaged, leave_entries
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.files.disk import MappedFile
-from timerstore.timelog.files.forked import Pinned, forget_in_child
+from timerstore.timelog.files.epochs import Pinned, forget_in_child
 from timerstore.timelog.reading.pull import (
     PULL_DAMAGED,
     PULL_NO_ROOM,

@@ -1,6 +1,6 @@
 """Which acknowledgements that came with a put the offsets file knows of.
 
-The log says them first, in records (`timelog/writing/ackrecord.py`). The file's own offset in the
+The log says them first, in records (`timelog/writing/compose.py`). The file's own offset in the
 records' topic says up to where all of them are in it: as committed indexes, or as what is done
 behind those. An `ack_and_put` that is under way keeps that offset back, from before its record is
 appended until its message is settled. What is behind it is applied when the store is opened; twice
@@ -18,7 +18,7 @@ from timerstore.core.core import Core
 from timerstore.jit.guards import RLock
 from timerstore.jit.locks import TurnLock
 from timerstore.timelog.bytes.decode import text
-from timerstore.timelog.writing.ackrecord import ACKS_GROUP, ACKS_TOPIC, read_record
+from timerstore.timelog.writing.compose import ACKS_GROUP, ACKS_TOPIC, read_record
 
 _TOPIC = text(ACKS_TOPIC)
 

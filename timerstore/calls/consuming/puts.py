@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.timelog.writing.ackrecord import PUTS_MAX
+from timerstore.timelog.writing.compose import PUTS_MAX
 from timerstore.values.put import Timing
 
 

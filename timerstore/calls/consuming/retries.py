@@ -14,7 +14,7 @@ from timerstore.calls.consuming.cursors import HandedState, QueueCursor
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError
 from timerstore.jit.guards import RLock
-from timerstore.services.damage.entries import is_damaged, leave_entries
+from timerstore.services.damage.pass_by import is_damaged, leave_entries
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import decode_message, text
 

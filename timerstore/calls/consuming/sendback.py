@@ -19,7 +19,7 @@ from timerstore.calls.putting.putting import Putting
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError
-from timerstore.services.calls.deletes import append_all
+from timerstore.services.calls.appending import append_all
 from timerstore.services.engine.engine import Engine
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message
@@ -190,7 +190,7 @@ def _append(putting: Putting, entry: Staged, now_ms: int, due_ms: int, wait: boo
     stage = core.take_stage()
     try:
         count = stage_messages(stage, [entry], own_key=False)
-        append_all(engine, stage, count, now_ms, together=True)
+        append_all(engine, stage, count, now_ms)
     finally:
         core.free_stage(stage)
     if wait:

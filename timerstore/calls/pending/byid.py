@@ -14,11 +14,11 @@ from timerstore.calls.pending.timers import Timer, from_parts
 from timerstore.jit.locks import Gate
 from timerstore.jit.objects import OBJECTS_CAN_BE_GIVEN
 from timerstore.services.calls import by_id
+from timerstore.services.calls.appending import delete_template
 from timerstore.services.calls.by_id import Kernels, Place, Templates, new_place
 from timerstore.services.calls.cancel_ahead import CANCELLED_BEFORE, CANCELLED_NOW, NOT_JUDGED
-from timerstore.services.calls.deletes import delete_template
 from timerstore.services.engine.engine import Engine
-from timerstore.services.looking.timer_parts import (
+from timerstore.services.looking.read_pending import (
     SPAN_COLUMNS,
     SPAN_PROPERTIES,
     SPAN_PROPERTIES_END,

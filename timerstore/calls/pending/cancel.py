@@ -35,7 +35,7 @@ from timerstore.services.calls.cancel_ahead import (
     cancel_ahead,
 )
 from timerstore.services.calls.first_puts import PUT_DAMAGED, FirstPuts
-from timerstore.services.damage.pass_lost import name_lost
+from timerstore.services.damage.pass_by import name_lost
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.nonzero import nonzero_places
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX

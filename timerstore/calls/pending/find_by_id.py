@@ -18,14 +18,13 @@ from timerstore.calls.pending.is_pending import judge, parse
 from timerstore.calls.pending.timers import Timer, message_timer, read_timer
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, UnknownTimerError
+from timerstore.services.calls.appending import compose_delete
 from timerstore.services.calls.cancel_ahead import cancel_with
-from timerstore.services.calls.deletes import compose_delete
 from timerstore.services.calls.first_puts import PUT_DAMAGED
 from timerstore.services.engine.holds import while_held
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.decode import Message
+from timerstore.timelog.bytes.decode import Message, identity_of
 from timerstore.timelog.bytes.message import IDENTITY_OURS
-from timerstore.timelog.bytes.timeridentity import identity_of
 from timerstore.timelog.writing.compose import Staged, stage_messages
 from timerstore.values.ids import format_id
 

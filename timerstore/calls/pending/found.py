@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from timerstore.core.core import Core
-from timerstore.services.damage.pass_lost import name_lost
+from timerstore.services.damage.pass_by import name_lost
 from timerstore.services.engine.holds import Hold, LapsedError, while_held
 from timerstore.services.looking.due_order import (
     NEVER_MS,
@@ -17,8 +17,8 @@ from timerstore.services.looking.due_order import (
     Places,
 )
 from timerstore.services.looking.instant import Instant, capture_instant
-from timerstore.services.looking.level_timers import read_waiting
 from timerstore.services.looking.read_pending import look_held, reading_of
+from timerstore.services.looking.timer_places import read_waiting
 from timerstore.timelog.bytes.decode import Message, decode_message
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.files.pinned import PinnedLog

@@ -4,7 +4,7 @@ The new timer, which names the old one (`TIMER_REPLACES`), is appended together 
 delete, under one lock. It takes topic, key, tag, body and properties of the old one unless others
 are given; a body or properties that are given replace the old ones whole. Without a time it is due
 when the old one was. If a crash tears the delete off, the log's last message is such a replacement:
-recovery appends the delete before anything fires (`services/opening/recover_torn.py`).
+recovery appends the delete before anything fires (`services/opening/recover_damage.py`).
 """
 
 from __future__ import annotations

@@ -10,12 +10,12 @@ import numpy as np
 from timerstore.core.core import Core
 from timerstore.jit.record import Bytes
 from timerstore.services.engine.holds import Hold
-from timerstore.services.looking.read_pending import look_held
-from timerstore.services.looking.timer_parts import (
+from timerstore.services.looking.read_pending import (
     SPAN_COLUMNS,
     SPAN_ROW,
     SPAN_STATUS,
     find_timer_parts,
+    look_held,
 )
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import (

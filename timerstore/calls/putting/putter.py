@@ -12,8 +12,7 @@ from timerstore.calls.putting.space import Space
 from timerstore.core.core import Core
 from timerstore.errors import TimerStoreError
 from timerstore.jit.objects import NO_PIECES
-from timerstore.services.calls.deletes import append_all
-from timerstore.services.calls.put_batch import put_batch
+from timerstore.services.calls.appending import append_all, put_batch
 from timerstore.services.engine.engine import Engine
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.text import java_hash_of
@@ -156,7 +155,7 @@ class Putter:
         engine, stage = self.engine, self.core.take_stage()
         try:
             count = stage_messages(stage, [entry])
-            append_all(engine, stage, count, now_ms, together=True)
+            append_all(engine, stage, count, now_ms)
             return int(stage.offset[0])
         finally:
             self.core.free_stage(stage)

@@ -30,9 +30,9 @@ from timerstore.jit.record import Words, observe, record, record_at
 from timerstore.jit.system import clock_ms
 from timerstore.services.engine.engine import Engine
 from timerstore.services.world.state import ENQUEUE_GET, Callers, EnqueueGet
-from timerstore.services.world.waking import wake_for
+from timerstore.services.world.world import wake_for
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.idtext import put_id
+from timerstore.timelog.bytes.decode import put_id
 from timerstore.timelog.bytes.text import java_hash_of
 from timerstore.timelog.files.segmenttable import SegmentTable
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX, QueueTable, Stage, append, new_stage

@@ -1,23 +1,33 @@
 """The units of an open store in the order of the timer log; what is damaged there is an error.
 
-Code that may go on past damage uses `timelog/reading/units.py`; code that asks for slots,
-`slot_units.py`.
+Behind it those of slots, newest first. Code that may go on past damage uses
+`timelog/reading/units.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
 from timerstore.jit.record import Words
+from timerstore.services.engine.engine import Engine
+from timerstore.services.engine.holds import Hold
 from timerstore.services.world.floor import read_floor
-from timerstore.timelog.bytes.unit import WRONG_UNIT_REASON, Units
+from timerstore.timelog.bytes.unit import NO_UNIT, WRONG_UNIT_REASON, Units
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.timelog.reading.reader import ReadSegments
-from timerstore.timelog.timerlog import WALK_DAMAGED, WALK_DONE, WALK_UNMAPPED, scan_units
+from timerstore.timelog.timerlog import (
+    CHUNK_ROWS,
+    LANE_COUNT,
+    WALK_DAMAGED,
+    WALK_DONE,
+    WALK_UNMAPPED,
+    scan_units,
+)
 
 if TYPE_CHECKING:
     from timerstore.services.engine.engine import Engine
@@ -106,3 +116,45 @@ def read_units(
         offset = (number + (number in log.numbers)) * log.segment_bytes
         raise CorruptStoreError("timerlog", offset, "this segment is missing")
     return units[:count]
+
+
+# --- Units of slots: their chains walked from the newest, with segments mapped on the way.
+
+
+def slot_units(
+    engine: Engine,
+    slot: int,
+    start: int = NO_UNIT,
+    chunk_rows: int = CHUNK_ROWS,
+    hold: Hold | None = None,
+) -> Iterator[Units]:
+    """Yield a slot's units in chunks, newest first, from `start` on: see `chain_units`."""
+    if start == NO_UNIT:
+        used = engine.wheel.get(slot)
+        start = NO_UNIT if used is None else used.last
+    yield from chain_units(engine, np.array([[slot, start]], np.int64), chunk_rows, 1, hold)
+
+
+def chain_units(
+    engine: Engine,
+    chains: Words,
+    chunk_rows: int = CHUNK_ROWS,
+    lane_count: int = LANE_COUNT,
+    hold: Hold | None = None,
+) -> Iterator[Units]:
+    """Yield the units of chains in chunks, each chain newest first.
+
+    `chains`: int64[n, 2], a slot with the unit to begin at. `lane_count`: so many chains are walked
+    in turn. A chain ends if its next units were removed as done with, or are damaged. `hold`: under
+    which the chains were captured, so that a unit which is gone may be needed still: LapsedError.
+    A chunk is written over by the next.
+    """
+    log = engine.timerlog
+    yield from log.chains(
+        chains,
+        engine.precision_ms,
+        engine.hop_ms,
+        chunk_rows,
+        lane_count,
+        (lambda offset: None) if hold is None else partial(hold.pass_missing, log),
+    )
