@@ -322,8 +322,8 @@ _R_BEFORE: Final = [
     ),
     Change(
         *(CAPTURE, "_capture"),
-        "cursors[_READ] = world.dequeue_put.passed_slot",
-        "cursors[_READ] = early",
+        "into.read_slot = world.dequeue_put.passed_slot",
+        "into.read_slot = early",
     ),
 ]
 _CRASHES: Final[dict[str, list[Change]]] = {
