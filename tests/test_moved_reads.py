@@ -15,14 +15,14 @@ from tests.rigs.untouched import untouched
 from tests.services.test_damage import TIMER_QUEUE
 from tests.services.test_scrub import scrub
 from tests.small_store import SMALL
-from timerstore.core import readonlycore
 from timerstore.services.damage.pass_by import is_damaged, leave_entries
 from timerstore.services.damage.scrub import leave_slot, scan_slots
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.read_units import all_units
+from timerstore.timelog.files import steady as steady_module
 from timerstore.timelog.files.smallfile import At
 from timerstore.timelog.files.steady import Steady
-from timerstore.timelog.reading import reader as reader_module
+from timerstore.timelog.reading.reader import StoreReader
 
 START_MS = 1_800_000_000_000
 DAY = timedelta(days=1)
@@ -131,8 +131,7 @@ def moves_once(moved: Moved, monkeypatch: pytest.MonkeyPatch) -> None:
             moved.move()
         return Steady(path, at)
 
-    monkeypatch.setattr(reader_module, "Steady", steady)
-    monkeypatch.setattr(readonlycore, "Steady", steady)
+    monkeypatch.setattr(steady_module, "Steady", steady)
 
 
 def test_what_is_opened_to_look_at_stays_one_store(
@@ -154,7 +153,7 @@ def test_a_reader_stays_with_its_store(tmp_path: Path, monkeypatch: pytest.Monke
     assert timerstore.verify(moved.path, config=SMALL).ok
     moved.store.close()
     levels = np.array(SMALL.delay_levels_ms(), np.int64)
-    reader = reader_module.StoreReader(moved.moved, levels)
+    reader = StoreReader(moved.moved, levels)
     moved.moved.rename(tmp_path / "again")
     assert sum(len(rows) for rows in reader.scan(stop=reader.checkpoint.commitlog_flushed)) > COUNT
 

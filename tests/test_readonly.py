@@ -13,7 +13,10 @@ from tests.small_store import few_maps
 from tests.sparse_copy import copy_tree
 from timerstore.core.readonlycore import PrivateDisk
 from timerstore.errors import NotAStoreError
+from timerstore.timelog.files import steady as steady_module
 from timerstore.timelog.files.identity import Sizes
+from timerstore.timelog.files.smallfile import At
+from timerstore.timelog.files.steady import Steady
 from timerstore.timelog.reading.reader import StoreReader
 
 START_MS = 1_700_000_000_000
@@ -168,12 +171,13 @@ def test_checkpoints_between_do_not_confuse_it(
     store, clock = filled(tmp_path / "store")
     keep, pending = PrivateDisk.keep, list[set[str]]()
 
-    def busy(disk: PrivateDisk, path: Path, sizes: Sizes) -> None:
-        keep(disk, path, sizes)
+    def busy(disk: PrivateDisk, path: Path, sizes: Sizes) -> bool:
+        none_between = keep(disk, path, sizes)
         pending.append({timer.id for timer in store.pending()})
         store.put_many([b"more" * 20] * 30, topic="t", delay_ms=range(500, 30_500, 1_000))
         clock.advance(timedelta(seconds=5))
         store.flush()
+        return none_between
 
     monkeypatch.setattr(PrivateDisk, "keep", busy)
     now = timerstore.ManualClock(clock.now_ms)
@@ -182,4 +186,34 @@ def test_checkpoints_between_do_not_confuse_it(
         timers = {timer.id for timer in view.pending()}
         assert len(timers) == view.count()
         assert pending[1] <= timers, "what was put before the end was fixed"
+    store.close()
+
+
+def test_cleaning_beside_an_opening_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All of the timer log is removed between two looks, and what was made behind the first."""
+    clock = timerstore.ManualClock(START_MS)
+    store = timerstore.open(tmp_path / "store", config=SMALL, clock=clock)
+    log, looks = store.core.engine.timerlog, list[int]()
+
+    def go_on() -> None:
+        store.put_many([b"more" * 20] * 30, topic="t", delay_ms=range(500, 30_500, 1_000))
+        clock.advance(timedelta(seconds=20))
+        store.flush()
+
+    def steady(path: Path, at: At) -> Steady:
+        found, last = Steady(path, at), log.numbers[-1]
+        looks.append(last)
+        for _ in range(20 if len(looks) < 3 else 0):
+            go_on()
+        assert log.numbers[0] > last + 1 or len(looks) == 3
+        return found
+
+    go_on()
+    monkeypatch.setattr(steady_module, "Steady", steady)
+    now = timerstore.ManualClock(clock.now_ms)
+    with timerstore.open(tmp_path / "store", read_only=True, config=SMALL, clock=now) as view:
+        assert len(looks) == 3 and not view.core.findings.rebuilt and "damaged" not in caplog.text
+        assert {timer.id for timer in view.pending()} == {timer.id for timer in store.pending()}
     store.close()

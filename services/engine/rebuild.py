@@ -125,7 +125,7 @@ def open_rebuilding(
         except (CorruptStoreError, WrongSizeError) as e:
             place = _place_of(path, e)
             index = index_of(place.file)
-            if index is None or index in wanted:
+            if index is None or index in wanted or disk.doubts_damage:
                 raise
         log.warning(
             "%s: %s is damaged at offset %d: %s; the %s will be rebuilt from the commit log",

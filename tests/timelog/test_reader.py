@@ -10,9 +10,10 @@ from tests.small_store import SMALL
 from timerstore import TimerStore
 from timerstore.core import readonlycore
 from timerstore.core.readonlycore import ReadOnlyCore
+from timerstore.timelog.files import steady as steady_module
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import segment_name
-from timerstore.timelog.files.smallfile import At
+from timerstore.timelog.files.smallfile import At, open_at
 from timerstore.timelog.files.steady import Steady
 from timerstore.timelog.reading import reader as reader_module
 from timerstore.timelog.reading.reader import ReadSegments, StoreReader
@@ -41,25 +42,66 @@ def first_bytes_read_only(path: Path) -> list[int]:
     return [int(core._disk.map_existing(each, size).view[0]) for each in paths]
 
 
+def numbers(path: Path) -> list[int]:
+    """The commit log's segments that a reader sees."""
+    return StoreReader(path, np.zeros(0, np.int64)).commitlog.numbers
+
+
+def numbers_read_only(path: Path) -> list[int]:
+    """The same of one that opens the store to look at it."""
+    core = ReadOnlyCore(path, Disk(), None)
+    core.lock(create=False)
+    core._look()
+    names = core._disk.names(path / "commitlog")
+    return [int(name) // SMALL.commitlog_segment_bytes for name in names]
+
+
+@pytest.mark.parametrize("look", [numbers, numbers_read_only])
 @pytest.mark.whole
-def test_a_segment_that_came_and_went_between_two_looks_is_no_gap(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_segments_that_came_and_went_between_two_looks_are_looked_for_again(
+    look: Callable[[Path], list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The checkpoint may need what was made, and removed, behind the first look."""
     path = open_as_it_seems(tmp_path / "s")
-    log, size = path / "commitlog", SMALL.commitlog_segment_bytes
+    log, size, made = path / "commitlog", SMALL.commitlog_segment_bytes, list[int]()
     last = max(int(each.name) for each in log.iterdir()) // size
 
     def steady(path: Path, at: At) -> Steady:
-        if not (log / segment_name((last + 2) * size)).exists():
-            (log / segment_name((last + 2) * size)).write_bytes(bytes(size))
-            for number in range(last + 1):
-                (log / segment_name(number * size)).unlink()
-        return Steady(path, at)
+        found = Steady(path, at)
+        if len(made) < 6:
+            for each in log.iterdir():
+                each.unlink()
+            made.append(last + 2 * len(made) + 2)
+            (log / segment_name(made[-1] * size)).write_bytes(bytes(size))
+        return found
 
-    monkeypatch.setattr(reader_module, "Steady", steady)
-    reader = StoreReader(path, np.zeros(0, np.int64))
-    assert reader.commitlog.numbers == [last + 2]
-    assert not reader.commitlog.faults
+    monkeypatch.setattr(steady_module, "Steady", steady)
+    assert look(path) == [last + 12]
+    assert len(made) == 6
+
+
+@pytest.mark.parametrize("look", [numbers, numbers_read_only])
+@pytest.mark.whole
+def test_segments_that_go_while_they_are_mapped_leave_no_gap(
+    look: Callable[[Path], list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention removes the first two, when only the first one is mapped."""
+    path = open_as_it_seems(tmp_path / "s")
+    log, size = path / "commitlog", SMALL.commitlog_segment_bytes
+    paths = [log / segment_name(number * size) for number in range(5)]
+    for each in paths:
+        each.write_bytes(bytes(size))
+
+    def open_and_remove(path: Path, at: At) -> int:
+        fd = open_at(path, at)
+        if path == paths[0]:
+            for each in paths[:2]:
+                each.unlink()
+        return fd
+
+    for module in (reader_module, readonlycore):
+        monkeypatch.setattr(module, "open_at", open_and_remove)
+    assert look(path) == [2, 3, 4]
 
 
 @pytest.mark.parametrize("look", [first_bytes, first_bytes_read_only])
@@ -80,8 +122,7 @@ def test_a_segment_that_was_made_again_between_two_looks_is_mapped_anew(
         (path / "commitlog" / segment_name(size)).unlink()
         return Steady(path, at)
 
-    monkeypatch.setattr(reader_module, "Steady", steady)
-    monkeypatch.setattr(readonlycore, "Steady", steady)
+    monkeypatch.setattr(steady_module, "Steady", steady)
     assert look(path) == [0, 7], "what was removed is kept as it was"
 
 

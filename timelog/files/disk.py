@@ -141,6 +141,8 @@ class Disk:
     """False: nothing is written, and what is read may be another process's."""
     is_shared = False
     """True: another process may write to these files meanwhile."""
+    doubts_damage = False
+    """True: what looks like damage is looked at again first, because another process writes."""
     spare: Path | None = None
     """A file that keeps SPARE_BYTES of the disk; it is given up for what makes room elsewhere."""
     spare_bytes = 0

@@ -5,10 +5,11 @@ it: if the checkpoint is the same afterwards, no slot that it needs was used aga
 has begun for its next checkpoint may be among it, as it may be after a crash, and recovery knows
 how to take it back. Else the reader starts again.
 
-Segments are listed and mapped before and after that, and stay mapped. What the checkpoint needs was
-there before it, or is there behind it: retention removes only by a later checkpoint, and that it
-makes and removes a segment between the two is out of the question. One that was made ahead of the
-log's end may have been removed, and made again: what has another inode by then is mapped anew.
+Segments are listed and mapped before and after that, and stay mapped (`look_steadily`). Retention
+removes only by a later checkpoint, the oldest segment first. So what the checkpoint needs was there
+before it, or is there behind it, unless a segment was made and removed between the two; then it is
+all looked at again. One that was made ahead of the log's end may have been removed, and made again:
+what has another inode by then is mapped anew.
 """
 
 from __future__ import annotations
@@ -78,8 +79,9 @@ def list_segments(
     """Return the numbers of a log's segments, while some may be made at its end or removed.
 
     A folder is not listed at one moment: a segment may be seen though one behind it was removed
-    before that one's turn came, or missed though one behind it was made later. What stays a gap is
-    one.
+    before that one's turn came, or missed though one behind it was made later. What is listed may
+    be gone by now, because it stays mapped: then it is left out if one behind it is missing. What
+    stays a gap is one. `exists`: whether a segment has its file.
     """
     numbers: list[int] = []
     for _ in range(_READS_MAX):
@@ -98,6 +100,26 @@ def tries() -> Iterator[int]:
         yield number
         time.sleep(wait_s * random.random())
         wait_s = min(2 * wait_s, _WAIT_S_MAX)
+
+
+def none_between(before: list[int], numbers: list[int]) -> bool:
+    """Tell whether no segment of a log came and went between two looks at it. O(n)."""
+    fresh = set(numbers).difference(before)
+    return min(fresh, default=-1) <= max(before, default=-1) + 1
+
+
+def look_steadily(path: Path, at: At, keep: Callable[[], bool]) -> Steady:
+    """Return the small files of a store, with the segments kept that go with their checkpoint.
+
+    `keep`: lists and maps what is there and not yet mapped; it tells whether, in each log,
+    `none_between` it and the last time.
+    """
+    for _ in tries():
+        keep()
+        steady = Steady(path, at)
+        if keep():
+            break
+    return steady
 
 
 class Steady:

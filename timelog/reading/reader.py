@@ -45,9 +45,10 @@ from timerstore.timelog.files.segmenttable import (
 from timerstore.timelog.files.smallfile import At, is_there, open_at, status_at
 from timerstore.timelog.files.steady import (
     KEPT_MAX,
-    Steady,
     list_names,
     list_segments,
+    look_steadily,
+    none_between,
     ranges_of,
 )
 from timerstore.timelog.reading import scan
@@ -56,8 +57,6 @@ OPEN_COUNT_MAX: Final = 4_096
 """Segments of one log that stay mapped at once; Linux allows a process 65,530 maps."""
 READ_ROWS: Final = 16_384
 """Messages that one step of a scan reads: 3 MB of rows."""
-_LOOKS_MAX: Final = 4
-"""At a live store whose segments show a gap; what stays one is one."""
 _SLOTS_MAX: Final = 1 << 25
 """Of a wheel that is looked at; a file that is larger than that, a gigabyte, is no wheel."""
 _PRECISION_MS_BROKER: Final = 1_000
@@ -104,14 +103,11 @@ class ReadSegments:
         self.faults: list[Fault] = []
         self._kept = kept
         self._maps: dict[int, Bytes] = {}  # in the order of their last use
-        self.numbers = list_segments(self._list, self._is_there)
+        self.numbers = list_segments(self._list, lambda each: is_there(self.path(each), at))
         for before, after in zip(self.numbers, self.numbers[1:], strict=False):
             if after != before + 1:
                 offset = (before + 1) * segment_bytes
                 self.faults.append(Fault(name, offset, "segments are missing from this offset on"))
-
-    def _is_there(self, number: int) -> bool:
-        return number in (self._kept or ()) or is_there(self.path(number), self._at)
 
     def _list(self) -> Iterator[int]:
         self.faults.clear()
@@ -403,16 +399,10 @@ class StoreReader:
         self.path, self.level_ms = path, level_ms
         self._share = FolderShare(*at(path / "commitlog")) if shares else None
         self._kept: dict[str, dict[int, Kept]] = {}
-        self.is_open = False
-        for _ in range(_LOOKS_MAX):
-            self._look()
-            self.steady = Steady(path, at)
-            self.is_open = self.steady.is_open
-            self.checkpoint_data = self.steady.checkpoint_data or b""
-            self._look()
-            if not (self.is_open and self._has_gap()):
-                break
-            self._kept.clear()  # a segment may have come, and gone, between the two looks
+        self._listed: dict[str, list[int]] = {}
+        self.steady = look_steadily(path, at, self._look)
+        self.is_open = self.steady.is_open
+        self.checkpoint_data = self.steady.checkpoint_data or b""
         self.checkpoint: TimerCheckpoint | None = None
         self.decode_checkpoint()
         measured = precision_ms or self.sizes.precision_ms or self.measure_precision()
@@ -422,9 +412,10 @@ class StoreReader:
         """Learn what the checkpoint says, whose bytes were read or given."""
         self.checkpoint = standing(decode_checkpoint(self.checkpoint_data), self.is_open)
 
-    def _look(self) -> None:
-        """List everything as it is now; what was mapped before is kept."""
-        path = self.path
+    def _look(self) -> bool:
+        """List everything as it is now; what was mapped before is kept. See `look_steadily`."""
+        path, before = self.path, self._listed.copy()
+        self.is_open = is_there(path / "abort", self.at)
         self.sizes, sizes_fault = read_sizes(path, self.at)
         self.store_tag = self.sizes.store_tag
         self.faults: list[Fault] = [sizes_fault] if sizes_fault is not None else []
@@ -435,14 +426,13 @@ class StoreReader:
         self.timerlog = self._segments(path / "timerlog", "timerlog", size)
         size = self.sizes.commitlog_segment_bytes
         self.commitlog = self._segments(path / "commitlog", "commitlog", size)
-
-    def _has_gap(self) -> bool:
-        logs = [self.commitlog, self.timerlog, *self.queues.values()]
-        return any(np.diff(log.numbers).max(initial=1) > 1 for log in logs)
+        listed = self._listed.items()
+        return all(none_between(before.get(name, []), numbers) for name, numbers in listed)
 
     def _segments(self, folder: Path, name: str, segment_bytes: int) -> ReadSegments:
         kept = self._kept.setdefault(name, {})
         log = ReadSegments(folder, name, segment_bytes, self.at, kept=kept)
+        self._listed[name] = log.numbers
         if self.is_open and log.faults:
             last = (log.numbers[-1] if log.numbers else 0) * segment_bytes
             if log.used_end() <= last or log.is_whole(last):  # it was being made when it was listed

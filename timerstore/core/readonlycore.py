@@ -47,6 +47,8 @@ from timerstore.timelog.files.steady import (
     Steady,
     list_names,
     list_segments,
+    look_steadily,
+    none_between,
     ranges_of,
     tries,
 )
@@ -91,6 +93,7 @@ class PrivateDisk(Disk):
         self._steady: Steady | None = None
         self._maps: dict[Path, PrivateFile] = {}
         self._kept: dict[Path, set[int]] = {}  # by folder, the segments that are mapped
+        self._numbers: dict[Path, list[int]] = {}  # by folder, the segments that were there last
         self._names: dict[Path, list[str]] = {}  # by folder, those that were there last
 
     def stand_still(self, steady: Steady) -> None:
@@ -165,17 +168,18 @@ class PrivateDisk(Disk):
             if fd >= 0:
                 os.close(fd)
 
-    def keep(self, path: Path, sizes: Sizes) -> None:
-        """List the segments of all logs, and map those that were not mapped before."""
+    def keep(self, path: Path, sizes: Sizes) -> bool:
+        """List the segments of all logs, and map those that were not; see `look_steadily`."""
         self._names.clear()
-        root = path / "consumequeue"
+        root, logs = path / "consumequeue", list[tuple[Path, int]]()
         for topic in list_names(root, self.at):
             for queue in list_names(root / topic, self.at):
-                self._keep_log(root / topic / queue, sizes.consumequeue_segment_bytes)
-        self._keep_log(path / "timerlog", sizes.timerlog_segment_bytes)
-        self._keep_log(path / "commitlog", sizes.commitlog_segment_bytes)
+                logs.append((root / topic / queue, sizes.consumequeue_segment_bytes))
+        logs.append((path / "timerlog", sizes.timerlog_segment_bytes))
+        logs.append((path / "commitlog", sizes.commitlog_segment_bytes))
+        return min([self._keep_log(*log) for log in logs])  # of each log, also behind a False
 
-    def _keep_log(self, folder: Path, segment_bytes: int) -> None:
+    def _keep_log(self, folder: Path, segment_bytes: int) -> bool:
         kept, foreign = self._kept.setdefault(folder, set()), set[str]()
 
         def path(number: int) -> Path:
@@ -197,7 +201,7 @@ class PrivateDisk(Disk):
                 kept.discard(number)
                 del self._maps[path(number)]
         names = list[str]()
-        numbers = list_segments(listed, lambda each: each in kept or is_there(path(each), self.at))
+        numbers = list_segments(listed, lambda each: is_there(path(each), self.at))
         for number in numbers:
             if number not in kept and len(self._maps) < KEPT_MAX:
                 try:
@@ -212,10 +216,13 @@ class PrivateDisk(Disk):
                         and _is_empty(self.open_file(path(number)))
                     ):
                         continue  # it is being made
-                except FileNotFoundError:
-                    continue  # retention removed it
+                except FileNotFoundError:  # retention removed it, and what is before it
+                    names.clear()
+                    continue
             names.append(segment_name(number * segment_bytes))
         self._names[folder] = names + sorted(foreign)
+        before, self._numbers[folder] = self._numbers.get(folder, []), numbers
+        return none_between(before, numbers)
 
     def _is_made_again(self, path: Path) -> bool:
         """Tell whether a segment that is mapped was removed, and another one made in its place."""
@@ -290,10 +297,11 @@ class ReadOnlyCore(Core):
         """Open; again if the writer, or its retention, was faster."""
         for again in tries():
             steady = self._look()
+            self._disk.doubts_damage = steady.is_open and again < _STILL_TRIES
             try:
                 return super().open(config)
             except (CorruptStoreError, FileNotFoundError, NotAStoreError):
-                still = steady.holds() and (again >= _STILL_TRIES or not steady.is_open)
+                still = steady.holds() and not self._disk.doubts_damage
                 if still or again == TRIES_MAX:
                     raise
                 self._disk.drop_maps()
@@ -304,9 +312,7 @@ class ReadOnlyCore(Core):
         at = self._disk.at
         sizes, _ = read_sizes(self.path, at)
         self._share: FolderShare | None = FolderShare(*at(self.path / "commitlog"))
-        self._disk.keep(self.path, sizes)
-        steady = Steady(self.path, at)
-        self._disk.keep(self.path, sizes)
+        steady = look_steadily(self.path, at, lambda: self._disk.keep(self.path, sizes))
         self._disk.stand_still(steady)
         return steady
 
