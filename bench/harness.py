@@ -1,7 +1,7 @@
 """Runs the parts of a bench, each of which measures some rows; the options of all benches.
 
 ./run bench          compare.py, of child.py
-./run bench --cold, --copies   a file of that name
+./run bench --cold, --copies, --audit   a file of that name
 ./run bench --peers  peering.py, of peers/
 ./run bench --suite  suites.py, of suite/
 ./run stress         stressing.py, of stress/

@@ -66,7 +66,7 @@ def result_tables() -> str:
         parts.append(f"### {name}\n\nA row is {table.meaning}.\n")
         parts.append("| column | type | meaning |\n|---|---|---|")
         columns = table.columns
-        parts += [f"| `{each.name}` | {each.kind_name} | {each.meaning} |" for each in columns]
+        parts += [f"| `{each.name}` | {each.kind} | {each.meaning} |" for each in columns]
         parts.append("")
     return "\n".join(parts)
 

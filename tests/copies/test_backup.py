@@ -36,7 +36,7 @@ from timerstore.copies.building import built_beside
 from timerstore.copies.destination import find_destination
 from timerstore.copies.points import BackupLock
 from timerstore.timelog.files.disk import Disk
-from timerstore.validation.plain import validate
+from timerstore.validation.rounds import validate
 
 START_MS = 1_700_000_000_000
 TINY = Config(

@@ -28,7 +28,7 @@ from timerstore.jit.kernel import INTERPRETED
 from timerstore.offline import leftovers
 from timerstore.offline.leftovers import infer_size
 from timerstore.offline.salvage import salvage_to
-from timerstore.validation.plain import validate
+from timerstore.validation.rounds import validate
 
 pytestmark = pytest.mark.long
 
@@ -177,7 +177,7 @@ def check(source: Path, dest: Path, ledger: Ledger, now_ms: int) -> None:
     assert {f: f.read_bytes() for f in source.rglob("*") if f.is_file()} == before
     assert not report.problems, report
     result = validate(dest, delay_levels=LEVELS)
-    failed = {str(each.rule.name): each.examples for each in result.rules if each.failed}
+    failed = {str(each.rule.name): each.places for each in result.rules if each.failed}
     assert not failed, failed
     shutil.copy(dest / "timerstore.json", source.parent / "identity.json")
     whole = whole_messages(source, dest.with_name("zeros"))

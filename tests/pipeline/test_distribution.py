@@ -29,7 +29,7 @@ def test_it_fails_and_barely_does_not(rule: str, tmp_path: Path) -> None:
         (told[bad],) = [row for row in rows if row["rule"] == rule]
         if bad:
             assert found.verdict == "fail" and not found.ok
-            assert rule in {each.rule for each in found["store"].findings}
+            assert rule in {each.name for each in found["store"].findings}
         failed = {row["rule"] for row in rows if row["verdict"] == "fail"}
         consistent = {row["rule"] for row in rows if row["kind"] == "consistency"}
         assert failed - consistent == ({rule} if bad else set()), rows

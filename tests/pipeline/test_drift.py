@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from timerstore import pipeline
 from timerstore.audit import ask
-from timerstore.pipeline.finding import Finding
-from timerstore.pipeline.judging import Looked, judged, open_engine
-from timerstore.pipeline.runoptions import RunOptions
-from timerstore.pipeline.storetables import DUE_BINS
+from timerstore.audit.verdicts import Finding, of_rows
+from timerstore.pipeline.judging import DUE_BINS, Looked, RunOptions, open_engine
 from timerstore.pipeline.tablefiles import TableFiles
 from timerstore.pipeline.thresholds import Thresholds
 
@@ -46,7 +44,7 @@ def asked(
             for rule in DRIFT:
                 rows = ask(engine, rule, rule.limits)
                 for name in stores:
-                    found[name, rule.name] = judged(rule, rule.limits, rows.get(name, []))
+                    found[name, rule.name] = of_rows(rule, rule.limits, rows.get(name, []))
     return found
 
 

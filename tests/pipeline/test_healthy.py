@@ -12,9 +12,8 @@ import timerstore
 from tests.pipeline.planted_stores import CONFIG, FEW_SLOTS, START_MS, Case
 from timerstore import InvalidArgumentError, ManualClock, pipeline
 from timerstore.audit import Limits, ask
-from timerstore.pipeline.judging import Looked, open_engine
+from timerstore.pipeline.judging import Looked, RunOptions, open_engine
 from timerstore.pipeline.resulttables import TABLES
-from timerstore.pipeline.runoptions import RunOptions
 from timerstore.pipeline.tablefiles import TableFiles
 from timerstore.pipeline.thresholds import Thresholds
 

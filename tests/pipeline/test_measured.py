@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 
 import timerstore
 from tests.table_stores import LIVES, live
-from timerstore.pipeline.storetables import tables_of
+from timerstore.pipeline.judging import tables_of
 from timerstore.tables.bounds import java_hash
-from timerstore.validation.facts import ROLLS, SUMMED, facts_of, summed
+from timerstore.validation.facts import ROLLS, SUMMED, facts_of, hops_to_come, lateness_told, summed
 from timerstore.validation.files import finish
-from timerstore.validation.measured import hops_to_come, lateness_told
-from timerstore.validation.plain import run
 from timerstore.validation.plan import make_plan
 from timerstore.validation.result import Validation
+from timerstore.validation.rounds import run
 from timerstore.values.amounts import HOUR_MS, MINUTE_MS
 
 pytestmark = pytest.mark.slow

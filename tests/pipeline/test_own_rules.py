@@ -31,18 +31,18 @@ def test_a_run_asks_them(tmp_path: Path) -> None:
         "often": "fail",
     }
     (finding,) = found["often"].findings
-    assert (finding.rule, finding.kind, finding.value) == ("twice", "own", 4)
+    assert (finding.name, finding.rule.kind, finding.value) == ("twice", "own", 4)
     assert finding.says == "4 reminders for cid."
     assert (
         finding.advice == "Somebody gets the same reminder more than once. Cancel the earlier one."
     )
-    assert [place.reason for place in finding.places] == ["cid", "bob", "ann"]
+    assert [place.reason for place in finding.places] == ["cid", "bob"]
     rows = pipeline.read(out, "findings", store="good").to_pylist()
     told = {row["rule"]: row["says"] for row in rows if row["kind"] == "own"}
     assert told["far"] == "Fewer than 3 timers wait."
     limits = {"twice": {"fail": 3}, "far": {"warn": 0.1}, "load_second": {"warn": 2}}
     found = pipeline.run(stores, rules=tmp_path / "rules", thresholds=limits)
-    assert {each.rule for each in found["often"].findings} == {"twice", "far"}
+    assert {each.name for each in found["often"].findings} == {"twice", "far"}
     with pytest.raises(InvalidArgumentError, match="there is no rule 'twice'"):
         pipeline.run(stores, thresholds=limits)
 
@@ -57,7 +57,7 @@ def test_a_validation_asks_those_that_look_at_a_store(tmp_path: Path) -> None:
     good, often = (validate(stores / name, rules=rules) for name in ("good", "often"))
     assert good.ok and good["twice"].ok and good["twice"].checked == 1
     assert not often.ok and often["twice"].failed == 2
-    assert [each.reason for each in often["twice"].examples] == ["cid", "bob"]
+    assert [each.reason for each in often["twice"].places] == ["cid", "bob"]
     assert often.verdict == "sound; of your own 1 rule fails"
     once = validate(stores / "once", rules=rules)
     assert once.ok and (once["twice"].severity, once["twice"].failed) == ("warning", 1)

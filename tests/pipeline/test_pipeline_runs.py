@@ -98,7 +98,7 @@ def test_what_cannot_be_read_is_a_row(three: Path, tmp_path: Path) -> None:
         "ok",
     )
     assert "NotAStoreError" in (found["gone"].error or "") and "gone" in str(found)
-    assert [each.rule for each in found["d"].findings if each.verdict == "fail"] == ["unit_topic"]
+    assert [each.name for each in found["d"].findings if each.verdict == "fail"] == ["unit_topic"]
     assert found["d"].findings[0].places
     rows = {row["store"]: row for row in pipeline.read(tmp_path / "tables", "stores").to_pylist()}
     assert {name: row["state"] for name, row in rows.items()} == {
@@ -183,7 +183,7 @@ def test_a_broker_s_store(name: str, golden_unpacked: Any, tmp_path: Path) -> No
     (row,) = pipeline.read(tmp_path, "stores").to_pylist()
     assert row["by_broker"] and row["state"] == "sound" and row["rolling"] > 100
     assert row["pending"] == timerstore.read(path, "timers", ["topic"]).num_rows
-    rules = {each.rule for each in found[name].findings}
+    rules = {each.name for each in found[name].findings}
     assert rules == ({"age_overdue"} if name == "crashed" else set())
 
 
@@ -197,11 +197,11 @@ def test_where_it_is_cut_changes_nothing(split_bytes: int, tmp_path: Path) -> No
 
 def test_each_store_is_read_once(three: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """However many tables and rules there are, each range is looked at by one call."""
-    from timerstore.pipeline import onestore
-    from timerstore.validation import plain
+    from timerstore.pipeline import runs
+    from timerstore.validation import rounds
 
     looked, planned = Counter[Any](), Counter[str]()
-    look_at, plan_store = plain.look_at, onestore.plan_store
+    look_at, plan_store = rounds.look_at, runs.plan_store
 
     def look(scope: Any, ranges: Any) -> Any:
         looked.update((scope.cut.path, *each) for each in ranges)
@@ -211,8 +211,8 @@ def test_each_store_is_read_once(three: Path, tmp_path: Path, monkeypatch: Any) 
         planned[member.name] += 1
         return plan_store(member, options)
 
-    monkeypatch.setattr(plain, "look_at", look)
-    monkeypatch.setattr(onestore, "plan_store", plan)
+    monkeypatch.setattr(rounds, "look_at", look)
+    monkeypatch.setattr(runs, "plan_store", plan)
     pipeline.run(three, tmp_path / "tables")
     assert set(planned.values()) == set(looked.values()) == {1}
     assert len(planned) == 3 and {part for _, part, *_ in looked} >= {"commitlog", "timerlog"}

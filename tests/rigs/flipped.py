@@ -10,8 +10,12 @@ from tests.rigs.damaging import flip_bit
 from tests.rigs.patient import TIMERS, Patient
 from tests.rigs.planted import LOG, UNITS, WHEEL, Place
 from timerstore.timelog.bytes import format as fmt
-from timerstore.validation.cursorchecks import COUNTS_FILE, CURSORS_FILE, GROUPS_FILE
-from timerstore.validation.smallfiles import FLUSH_TIMES_FILE
+from timerstore.validation.smallfiles import (
+    COUNTS_FILE,
+    CURSORS_FILE,
+    FLUSH_TIMES_FILE,
+    GROUPS_FILE,
+)
 
 ANYWHERE = -1
 """An offset: it is enough that the file is named."""

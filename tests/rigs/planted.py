@@ -12,14 +12,14 @@ from tests import naive
 from tests.rigs.patient import TIMERS, Patient
 from timerstore import Config, ManualClock, Tuning
 from timerstore.timelog.bytes import format as fmt
-from timerstore.validation.cursorchecks import (
+from timerstore.validation.smallfiles import (
     COUNTS_FILE,
     CURSORS_FILE,
+    FLUSH_TIMES_FILE,
     GROUPS_FILE,
     LEVELS_FILE,
     cursor_at,
 )
-from timerstore.validation.smallfiles import FLUSH_TIMES_FILE
 from timerstore.wheel.checksums import PAGE_BYTES
 
 LOG, UNITS, WHEEL = "commitlog", "timerlog", "timerwheel"

@@ -22,8 +22,8 @@ from timerstore.jit.kernel import LATER
 from timerstore.tables.view import forget
 from timerstore.timelog.bytes import format as fmt
 from timerstore.validation import validate
-from timerstore.validation.plain import run
 from timerstore.validation.plan import make_plan
+from timerstore.validation.rounds import run
 from timerstore.values.ids import parse_id
 
 GOLDEN = Path(__file__).parents[1] / "golden"

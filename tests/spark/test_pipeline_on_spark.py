@@ -13,7 +13,7 @@ from tests.pipeline.planted_stores import CONFIG, START_MS
 from tests.rigs.patient import Patient
 from tests.rigs.planted import FAULTS, make_store
 from timerstore import pipeline
-from timerstore.pipeline import TABLES, onestore
+from timerstore.pipeline import TABLES, runs
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +83,7 @@ def test_spark_reads_what_was_written(spark: Any, stores: Path, tmp_path: Path) 
         frame = spark.read.parquet(str(tmp_path / name))
         kinds = {each.name: each.dataType.simpleString() for each in frame.schema.fields}
         for column in TABLES[name].columns:
-            assert kinds[column.name] == column.kind_name
+            assert kinds[column.name] == column.kind
         assert frame.count() == pipeline.read(tmp_path, name).num_rows
         assert {"day"} | ({"store"} if TABLES[name].by_store else set()) <= set(kinds)
 
@@ -123,7 +123,7 @@ def test_a_store_that_goes_meanwhile_is_a_row(
     """It was there when the run was planned; the other one is done."""
     for name in ("large", "small"):
         shutil.copytree(stores / name, tmp_path / "live" / name)
-    plan = onestore.plan_store
+    plan = runs.plan_store
 
     def plan_and_lose(member: Any, options: Any) -> Any:
         found = plan(member, options)
@@ -131,7 +131,7 @@ def test_a_store_that_goes_meanwhile_is_a_row(
             shutil.rmtree(member.path)
         return found
 
-    monkeypatch.setattr(onestore, "plan_store", plan_and_lose)
+    monkeypatch.setattr(runs, "plan_store", plan_and_lose)
     folder, out = tmp_path / "live", tmp_path / "tables"
     found = pipeline.run(folder, out, spark=spark, run="one", split_bytes=100_000)
     assert found["large"].state in ("unreadable", "damaged")

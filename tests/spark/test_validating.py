@@ -57,7 +57,7 @@ def test_faults(names: str, spark: Any, tmp_path: Path, golden: Callable[[str], 
     places = [(name.split()[0], fault.plant(Patient(path))) for name, fault in faults.items()]
     found = both(spark, path, split_bytes)
     for rule, place in places:
-        assert place in [example[:2] for example in found[rule].examples], rule
+        assert place in [example[:2] for example in found[rule].places], rule
 
 
 @pytest.mark.prove

@@ -22,13 +22,12 @@ def everything(table: str) -> list[str]:
 
 def by_spark(path: Any, table: str, **options: str) -> list[tuple[Any, ...]]:
     """What the Spark source reads, split by split, without a Spark that runs."""
-    from timerstore.spark.options import read_options
-    from timerstore.spark.partitions import PlainReader
-    from timerstore.spark.types import spark_schema
+    from timerstore.spark.options import read_options, spark_schema
+    from timerstore.spark.partitions import TableReader
 
     given = {"path": str(path), "table": table, "columns": ",".join(everything(table)), **options}
     asked = read_options(given)
-    reader = PlainReader(asked, spark_schema(table, asked.column_names()))
+    reader = TableReader(asked, spark_schema(table, asked.column_names()))
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     return rows(pa.Table.from_batches(batches)) if batches else []
 

@@ -42,7 +42,7 @@ def test_damage(path: Path) -> None:
     assert not told["ok"]
     (failed,) = [each for each in told["rules"] if each["failed"]]
     assert failed["rule"] == "unit_topic"
-    assert (failed["examples"][0]["file"], failed["examples"][0]["offset"]) == (file, offset)
+    assert (failed["places"][0]["file"], failed["places"][0]["offset"]) == (file, offset)
     assert "DAMAGED: 1 rule fails, at 1 place" in run(path, exits=1).stdout
     assert "unit_topic" in run(path, exits=1, FORCE_COLOR="1").stdout
 

@@ -13,12 +13,12 @@ from tests.rigs.handmade_hops import hop
 from tests.rigs.patient import Patient
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore
-from timerstore.pipeline.storetables import tables_of
+from timerstore.pipeline.judging import tables_of
 from timerstore.tables import read_table
 from timerstore.timelog.bytes import format as fmt
 from timerstore.validation import Validation, validate
-from timerstore.validation.plain import run
 from timerstore.validation.plan import make_plan
+from timerstore.validation.rounds import run
 
 FAR = timedelta(seconds=100)
 """Two hops or more beyond what a window of 40 slots holds."""

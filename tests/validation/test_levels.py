@@ -55,7 +55,7 @@ def test_its_copy_is_early(store: Patient) -> None:
     offset = deliver(store, -1)
     found = validate(store.path)
     assert [each.name for each in found.rules if not each.ok] == ["early"], str(found)
-    assert [(each.file, each.offset) for each in found["early"].examples] == [(LOG, offset)]
+    assert [(each.file, each.offset) for each in found["early"].places] == [(LOG, offset)]
 
 
 def test_levels_may_have_been_others(tmp_path: Path) -> None:

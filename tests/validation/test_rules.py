@@ -13,7 +13,7 @@ from timerstore import verify
 from timerstore.audit.rule import ABOUT_BYTES
 from timerstore.timelog.bytes import format as fmt
 from timerstore.validation import RULES, Validation, validate
-from timerstore.validation.cursorchecks import COUNTS_FILE
+from timerstore.validation.smallfiles import COUNTS_FILE
 
 NAMES = {rule.name: rule for rule in RULES}
 
@@ -63,14 +63,14 @@ def test_flipped_byte_is_found(name: str, closed: Path, tmp_path: Path) -> None:
     found, report = validate(path), verify(path)
     assert rule in failed(found), str(found)
     assert not found.ok and not report.ok
-    for places in (found[rule].examples, report.problems):
+    for places in (found[rule].places, report.problems):
         named = {each.offset for each in places if each.file == file}
         if places is report.problems and rule not in ABOUT_BYTES:
             assert WHEEL in {each.file for each in places}, str(report)
         else:
             assert offset in named or (offset == ANYWHERE and named), (str(found), str(report))
     if file == WHEEL:
-        slots = {each.offset for each in found[rule].examples if each.file == WHEEL}
+        slots = {each.offset for each in found[rule].places if each.file == WHEEL}
         assert {at // fmt.SLOT_BYTES for at in slots} == {offset // fmt.SLOT_BYTES}, str(found)
 
 
@@ -81,7 +81,7 @@ def _find(
     file, offset = planted.plant(Patient(path))
     found = validate(path)
     assert rule in failed(found), str(found)
-    places = [(example.file, example.offset) for example in found[rule].examples]
+    places = [(example.file, example.offset) for example in found[rule].places]
     assert (file, offset) in places, str(found)
     assert failed(found) - planted.related == {rule}, str(found)
     assert found.ok == (NAMES[rule].severity == "warning")

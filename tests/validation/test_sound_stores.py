@@ -68,7 +68,7 @@ def test_a_broker_that_was_stopped_has_not_written_its_wheel(
     wheel.tofile(path / "timerwheel")
     found = validate(path, roll_window_slots=172_800)
     assert found.ok == in_the_last_file
-    places = found["unreached"].mended if in_the_last_file else found["unreached"].examples
+    places = found["unreached"].mended if in_the_last_file else found["unreached"].places
     assert places if in_the_last_file else [each.offset for each in places] == offsets
 
 

@@ -4,13 +4,11 @@ rules/       a rule of distribution each: what it asks, of which tables, what to
 tables/      tables that several of them read, as queries over others
 integrity/   a rule of consistency each: the places in a store at which it fails
 meetings/    tables that these read, made of what the parts of a store say
-measures/    what a store holds, as the pipeline's result tables have it
-rule.py      all rules, out of their files
-own.py       rules of your own, in a folder
-sentences.py what a rule says, filled with numbers
+results/     the pipeline's result tables: their columns, and the queries that make them
+rule.py      all rules, out of their files; a rule's sentences, filled with numbers
 engines.py   DuckDB and Spark, which run the same text
-asking.py    what a rule of distribution finds
-meeting.py   all queries over one store's facts
+asking.py    what a rule finds, one of yours too; the queries over one store's facts
+verdicts.py  what a rule says of one store
 """
 
 from __future__ import annotations

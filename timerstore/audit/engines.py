@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 
@@ -18,33 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _MEMORY: Final = "1GB"
-
-
-class Engine(Protocol):
-    """Runs queries over the tables that it was given, and over those that queries made."""
-
-    errors: type[Exception]
-    """What it raises if a query cannot be run."""
-
-    def open(self, query: str) -> Any:
-        """Check a query, and return it; `columns` are the names of what it will return."""
-
-    def add(self, name: str, rows: Any) -> None:
-        """Add rows, an Arrow table, to a table, which they make if it is not there."""
-
-    def make(self, name: str, query: str) -> None:
-        """Make a table of what a query returns."""
-
-    def ask(self, query: str, found: Any = None) -> Any:
-        """Return what a query returns, as an Arrow table.
-
-        `found`: a query that was opened, whose rows it reads as the table `found`.
-        """
-
-    def add_stores(
-        self, table: str, schema: Any, paths: Mapping[str, str], upto: str | None, levels: str
-    ) -> None:
-        """Take in a table of stores, given by their names; `schema` begins with `store`."""
 
 
 def rows_of(table: Any) -> list[dict[str, Any]]:
@@ -67,6 +43,31 @@ def import_duckdb() -> Any:
     return duckdb
 
 
+def write_rows(rows: Any, path: str, unfinished: str) -> None:
+    """Write a Parquet file, all at once or not at all; `unfinished`: the folder where it begins.
+
+    Numbers are written as differences, other columns by a dictionary: most numbers here hardly
+    repeat, so that a dictionary of them costs time and bytes.
+    """
+    import pyarrow.parquet as pq
+
+    for folder in (os.path.dirname(path), unfinished):
+        os.makedirs(folder, exist_ok=True)
+    made = os.path.join(unfinished, uuid.uuid4().hex)
+
+    numbers = [each.name for each in rows.schema if pa.types.is_int64(each.type)]
+    others = [each.name for each in rows.schema if each.name not in numbers]
+    delta = dict.fromkeys(numbers, "DELTA_BINARY_PACKED")
+    options: dict[str, Any] = {"use_dictionary": others, "column_encoding": delta}
+    try:
+        with open(made, "wb") as file:  # Arrow takes no name that is not UTF-8
+            pq.write_table(rows, file, compression="zstd", **options)
+        os.replace(made, path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(made)
+
+
 class DuckDB:
     """Runs queries in this process, over Arrow tables, data sets, and rows that it takes itself.
 
@@ -77,6 +78,7 @@ class DuckDB:
         """`tables`: by name. Raises ImportError."""
         duckdb = import_duckdb()
         self.errors: type[Exception] = duckdb.Error
+        """What it raises if a query cannot be run."""
         self._folder = tempfile.TemporaryDirectory(prefix="timerstore-")
         self._connection = duckdb.connect(
             config={
@@ -102,7 +104,7 @@ class DuckDB:
     def add_stores(
         self, table: str, schema: Any, paths: Mapping[str, str], upto: str | None, levels: str
     ) -> None:
-        """Copy a table of stores, given by their names, batch by batch."""
+        """Copy a table of stores, given by their names; `schema` begins with `store`."""
         self.add(table, schema.empty_table())
         options: dict[str, Any] = {"upto": upto, "delay_levels": levels, "look": look_at}
         for store, path in paths.items():
@@ -111,8 +113,16 @@ class DuckDB:
                 rows = pa.Table.from_batches([batch])
                 self.add(table, rows.set_column(0, schema.field(0), names))
 
+    def read(self, name: str, schema: Any, folder: str) -> None:
+        """Make a table of the Parquet files in a folder, of which there may be none."""
+        files = [each.path for each in os.scandir(folder)] if os.path.isdir(folder) else []
+        if files:
+            self._connection.read_parquet(files).create_view(name)
+        else:
+            self._connection.register(name, schema.empty_table())
+
     def open(self, query: str) -> Any:
-        """Check a query, and return it."""
+        """Check a query, and return it; `columns` are the names of what it will return."""
         return self._connection.sql(query)
 
     def make(self, name: str, query: str) -> None:
@@ -120,7 +130,10 @@ class DuckDB:
         self._connection.execute(f"CREATE TABLE {name} AS {query}")
 
     def ask(self, query: str, found: Any = None) -> Any:
-        """Return what a query returns, as an Arrow table."""
+        """Return what a query returns, as an Arrow table.
+
+        `found`: a query that was opened, whose rows it reads as the table `found`.
+        """
         asked = self._connection.sql(query) if found is None else found.query("found", query)
         return asked.to_arrow_table()
 
@@ -168,13 +181,20 @@ class OnSpark:
         rows = read.join(named, read["store"] == named["path"])
         self._enter(table, rows.selectExpr("name AS store", *(f"`{each}`" for each in columns)))
 
+    def read(self, name: str, schema: Any, folder: str) -> None:
+        """Make a table of the Parquet files in a folder, of which there may be none."""
+        os.makedirs(folder, exist_ok=True)
+        kinds = {pa.int64(): "bigint", pa.bool_(): "boolean"}
+        columns = ", ".join(f"{each.name} {kinds[each.type]}" for each in schema)
+        self._enter(name, self._spark.read.schema(columns).parquet(folder))
+
     def open(self, query: str) -> DataFrame:
         """Check a query, and return it."""
         return self._run(query)
 
     def make(self, name: str, query: str) -> None:
         """Make a table of what a query returns; no plan of another query holds its plan."""
-        self._enter(name, self._run(query).localCheckpoint())
+        self._enter(name, kept(self._run(query)))
 
     def ask(self, query: str, found: DataFrame | None = None) -> Any:
         """Return what a query returns, as an Arrow table."""
@@ -197,7 +217,21 @@ class OnSpark:
             self._spark.catalog.dropTempView(name)
 
 
-def open_on(spark: SparkSession | None) -> Callable[[Mapping[str, Any]], DuckDB | OnSpark]:
+Engine = DuckDB | OnSpark
+"""Runs queries over the tables that it was given, and over those that queries made."""
+
+
+def kept(frame: DataFrame) -> DataFrame:
+    """Return a DataFrame whose rows were made, and wait on the workers' disks.
+
+    In Java's memory they would leave it none to work in.
+    """
+    from pyspark import StorageLevel
+
+    return frame.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+
+
+def open_on(spark: SparkSession | None) -> Callable[[Mapping[str, Any]], Engine]:
     """Return what opens an engine on Arrow tables: Spark, or DuckDB if there is no session."""
     if spark is None:
         return DuckDB
@@ -206,3 +240,27 @@ def open_on(spark: SparkSession | None) -> Callable[[Mapping[str, Any]], DuckDB 
         return OnSpark(spark, {name: spark.createDataFrame(each) for name, each in tables.items()})
 
     return on_spark
+
+
+def on_workers(spark: SparkSession, count: int, act: Callable[[int], Any]) -> list[Any]:
+    """Call a function with each number below `count`, in a task each; return its results.
+
+    Raises what it raises.
+    """
+
+    def do(batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                try:
+                    done = act(number)
+                except Exception as e:
+                    done = e
+                columns = [pa.array([number]), pa.array([pickle.dumps(done)], pa.binary())]
+                yield pa.record_batch(columns, ["number", "done"])
+
+    rows = spark.range(0, count, 1, count).mapInArrow(do, "number bigint, done binary").collect()
+    found = {row["number"]: pickle.loads(row["done"]) for row in rows}
+    for each in found.values():
+        if isinstance(each, Exception):
+            raise each
+    return [found[number] for number in range(count)]

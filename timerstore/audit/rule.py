@@ -32,14 +32,59 @@ the bytes while they are read: by the other files of `timerstore/validation`.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Final, Literal, NamedTuple
+from string import Formatter
+from typing import Any, Final, Literal, NamedTuple
 
 from timerstore.errors import InvalidArgumentError
+from timerstore.values.amounts import SECOND_MS, counted, rough_span, share, shown_bytes
 from timerstore.values.kinds import meant
+from timerstore.values.moments import moment
+
+_FORMS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "bytes": lambda count: shown_bytes(int(count)),
+    "minute": lambda ms: f"{moment(ms):%-d %b %Y %H:%M}",
+    "second": lambda ms: _second(int(ms)),
+    "share": share,
+    "slot": lambda ms: "second" if ms == SECOND_MS else rough_span(ms),
+    "span": rough_span,
+}
+
+
+def _second(ms: int) -> str:
+    text = f"{moment(ms):%-d %b %Y %H:%M:%S}"
+    return f"{text}.{ms % SECOND_MS:03d}" if ms % SECOND_MS else text
+
+
+def readable(text: str) -> str:
+    """Return a text, of a damaged topic say, with a mark for each byte that is no UTF-8."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+class _Filler(Formatter):
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        if format_spec in _FORMS:
+            return _FORMS[format_spec](value)
+        if len(format_spec) > 1 and format_spec[0].isalpha():
+            return counted(value, format_spec)
+        return super().format_field(value, format_spec)
+
+
+def filled(sentence: str, row: Mapping[str, Any]) -> str:
+    """Return a sentence with the values of a row in it.
+
+    After the colon stands how a value is shown: `bytes`, `share`, `span` of ms, `minute` or
+    `second` of a time in ms, `slot` of its length in ms, a form of Python's, or the name of what
+    is counted.
+
+    >>> filled("{count:timer} in {ms:span}, {part:share}", {"count": 2, "ms": 1500, "part": 0.5})
+    '2 timers in 1.5 s, 50 %'
+    """
+    return _Filler().vformat(sentence, (), row)
+
 
 CONSISTENCY: Final = "consistency"
 DISTRIBUTION: Final = "distribution"
@@ -106,7 +151,7 @@ class Rule(Query):
 
 def read_rule(name: str, content: str, file: str, kind: str) -> Rule:
     """Read a rule of distribution, or of the user, out of its file. Raises InvalidArgumentError."""
-    head, text = _read_head(file, content, _KEYS)
+    head, text = read_head(file, content, _KEYS)
     if not text:
         raise InvalidArgumentError(f"{file} has no query. Write one below its head.")
     for key in _NEEDED:
@@ -132,7 +177,7 @@ def read_rule(name: str, content: str, file: str, kind: str) -> Rule:
 
 def _read_consistency(name: str, content: str) -> Rule:
     file = f"{name}.sql"
-    head, text = _read_head(file, content, _OF_CONSISTENCY)
+    head, text = read_head(file, content, _OF_CONSISTENCY)
     return Rule(
         name,
         tuple(head[key] for key in ("looks at",) if key in head),
@@ -148,7 +193,9 @@ def _read_consistency(name: str, content: str) -> Rule:
     )
 
 
-def _read_head(file: str, content: str, keys: Collection[str]) -> tuple[dict[str, str], str]:
+def read_head(
+    file: str, content: str, keys: Collection[str] | None = None
+) -> tuple[dict[str, str], str]:
     """Return the head by its keys, and what follows. Raises InvalidArgumentError."""
     lines = content.splitlines(keepends=True)
     head: dict[str, str] = {}
@@ -160,7 +207,7 @@ def _read_head(file: str, content: str, keys: Collection[str]) -> tuple[dict[str
         if not line.startswith("-- "):
             return head, "".join(lines[number:])
         key, _, value = line.removeprefix("-- ").partition(": ")
-        if key not in keys:
+        if keys is not None and key not in keys:
             raise InvalidArgumentError(f"{file} says {key!r} in its head. {meant(key, keys)}")
         head[key] = value.strip()
     return head, ""
@@ -178,7 +225,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _read_table(name: str, content: str) -> Query:
-    head, text = _read_head(f"{name}.sql", content, _KEYS)
+    head, text = read_head(f"{name}.sql", content, _KEYS)
     return Query(name, _names(head["looks at"]), text)
 
 
@@ -189,6 +236,8 @@ def sql_files(folder: Traversable) -> dict[str, str]:
 
 
 OURS: Final = files("timerstore.audit")
+RESULTS: Final = sql_files(OURS / "results")
+"""What declares each result table, and the query that makes it: see `pipeline/resulttables.py`."""
 CONSISTENCY_RULES: Final = tuple(
     sorted(
         (_read_consistency(name, text) for name, text in sql_files(OURS / "integrity").items()),

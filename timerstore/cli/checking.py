@@ -201,7 +201,7 @@ def show_validation(out: Output, found: Validation, *, show_all: bool) -> None:
     places = [
         (each.name, file, offset, reason)
         for each in found.failures
-        for file, offset, reason in each.examples[:EXAMPLES_SHOWN]
+        for file, offset, reason in each.places[:EXAMPLES_SHOWN] or [("", "", each.says)]
     ]
     counts = [("read", f"{shown_bytes(found.bytes_count)} of {_writer(found)}")]
     counts += [(name, f"{count:,}") for name, count in found.counts.items() if count]
@@ -221,7 +221,7 @@ def _word(result: Any) -> str:
         return f"the next opening mends {result.mended:,}"
     if result.ok:
         return "ok" if result.checked else "nothing to check"
-    return "FAILED" if result.severity == "error" else "warning"
+    return "FAILED" if result.verdict == "fail" else "warning"
 
 
 def _writer(found: Validation) -> str:

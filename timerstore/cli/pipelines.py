@@ -275,7 +275,7 @@ def _limits(
 ) -> Any:
     from dataclasses import replace
 
-    from timerstore.audit.own import read_rules
+    from timerstore.audit.asking import read_rules
     from timerstore.pipeline import DISTRIBUTION_RULES, Thresholds
 
     limits = Thresholds.of(file, (*DISTRIBUTION_RULES, *read_rules(own)))
@@ -347,9 +347,8 @@ def show_run(out: Output, found: RunResult) -> None:
     for each in found.stores:
         if each.error is not None:
             told.append((each.name, "fail", "", each.error))
-        worst_first = sorted(each.findings, key=lambda finding: finding.verdict)
-        for finding in worst_first[:FINDINGS_SHOWN]:
-            told.append((each.name, finding.verdict, finding.rule, finding.says))
+        for finding in each.findings[:FINDINGS_SHOWN]:
+            told.append((each.name, finding.verdict, finding.name, finding.says))
     if told:
         if out.on_terminal:
             out.say()

@@ -35,7 +35,7 @@ def warmup(
         else:
             pack(zip_file)
         if spark:
-            from timerstore.spark.javaclasses import make_classes
+            from timerstore.spark.java import make_classes
             from timerstore.spark.sessions import JAVA_OPTIONS
 
             make_classes(JAVA_OPTIONS)

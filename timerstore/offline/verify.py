@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from timerstore.audit.rule import ABOUT_BYTES, CONSISTENCY_RULES
+from timerstore.audit.verdicts import Example
 from timerstore.copies.asfolder import as_folder
 from timerstore.copies.destination import Place, shown_place
 from timerstore.copies.progress import Progress
@@ -27,10 +28,10 @@ from timerstore.tables.view import forget
 from timerstore.timelog.files.oserrors import telling
 from timerstore.timelog.files.refused import folder_name
 from timerstore.timelog.reading.reader import Fault
-from timerstore.validation.evidence import Evidence, Example, RulePlaces
 from timerstore.validation.files import finish
-from timerstore.validation.plain import run
+from timerstore.validation.findings import Evidence, RulePlaces
 from timerstore.validation.plan import Plan, Scope, make_plan
+from timerstore.validation.rounds import run
 from timerstore.values.config import Config
 from timerstore.values.kinds import check_kind, check_path
 

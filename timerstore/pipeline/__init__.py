@@ -1,21 +1,15 @@
 """From stores to tables with a history, with a verdict on how their timers are distributed.
 
-    runs.py          a run, from stores to tables
-    runoptions.py    what all parts of it must know
+    runs.py          a run, from stores to tables, in this process or on Spark's workers
     fleet.py         which stores it reads
-    onestore.py      one store, from its bytes to its files
-    onspark.py       all of them on Spark's workers
     following.py     what fires, appended while the program runs
-    storetables.py   what was measured of a store, as rows
     resulttables.py  the result tables: each column with its type, its meaning
-    tablefiles.py    where they lie, how a run replaces what it wrote
-    expiring.py      how old ones go
+    tablefiles.py    where they lie, how a run replaces what it wrote, how old ones go
     publishing.py    the same in a catalog of Iceberg or Delta
-    runresult.py     what a run returns
+    results.py       what a run returns
     explaining.py    a rule in words, as SQL, with what it said last
-    judging.py       asks the rules of distribution, which are in timerstore/audit
-    finding.py       what a rule says
-    thresholds.py    from which value on it warns
+    judging.py       one store as rows; asks the rules of distribution
+    thresholds.py    from which value on they warn
     htmlreport.py    a page about a run
     reportdata.py    what it shows
     charts.py        its charts
@@ -28,16 +22,16 @@ tables are made of. So each is read once, and what is there is judged by the sam
 from __future__ import annotations
 
 from timerstore.audit import DISTRIBUTION_RULES
-from timerstore.pipeline.expiring import expire
+from timerstore.audit.verdicts import Finding
 from timerstore.pipeline.explaining import Explanation, explain
-from timerstore.pipeline.finding import Finding
 from timerstore.pipeline.firerate import measure_fire_rate
 from timerstore.pipeline.following import follow
 from timerstore.pipeline.htmlreport import write_report as report
 from timerstore.pipeline.publishing import publish
+from timerstore.pipeline.results import RunResult, StoreResult
 from timerstore.pipeline.resulttables import TABLES, VERSION
-from timerstore.pipeline.runresult import RunResult, StoreResult
 from timerstore.pipeline.runs import run
+from timerstore.pipeline.tablefiles import expire
 from timerstore.pipeline.tablefiles import read_results as read
 from timerstore.pipeline.thresholds import Thresholds
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from timerstore.audit import Rule
-from timerstore.audit.own import read_rules
+from timerstore.audit.asking import read_rules
 from timerstore.audit.rule import CONSISTENCY, RULES
 from timerstore.errors import InvalidArgumentError
 from timerstore.pipeline.tablefiles import RUNS, read_results

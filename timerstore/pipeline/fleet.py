@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from timerstore.audit.sentences import readable
+from timerstore.audit.rule import readable
 from timerstore.copies.destination import is_copy
 from timerstore.errors import InvalidArgumentError, NotAStoreError
 from timerstore.pipeline.tablefiles import quote_store

@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.pipeline.resulttables import FIRED_LATENESS
+from timerstore.pipeline.resulttables import FIRED, FIRED_LATENESS
 from timerstore.pipeline.tablefiles import TableFiles, quote_store, remove_unfinished
 from timerstore.tables.stores import is_store
 from timerstore.timelog.files.oserrors import told_of
-from timerstore.validation.measured import lateness_told
+from timerstore.validation.facts import lateness_told
 from timerstore.values.amounts import DAY_MS, HOUR_MS
 from timerstore.values.kinds import check_bool, check_int, check_kind, check_place
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-FIRED: Final = "fired"
 BATCH_BYTES: Final = 64 << 20
 """Of the commit log, in a batch, whose rows the driver holds."""
 EVERY_S: Final = 5

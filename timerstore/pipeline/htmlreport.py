@@ -9,8 +9,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
+from timerstore.audit.verdicts import OK, VERDICTS
 from timerstore.pipeline import charts
-from timerstore.pipeline.finding import OK, VERDICTS
 from timerstore.pipeline.reportdata import ROWS, ReportData, ShownStore, read_report
 from timerstore.pipeline.thresholds import DEFAULTS
 from timerstore.timelog.files.oserrors import told_of

@@ -9,26 +9,148 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from timerstore.audit import DISTRIBUTION_RULES, DuckDB, Limits, OnSpark, Rule, ask, open_on
-from timerstore.audit.own import add_stores, check_rules
-from timerstore.audit.sentences import filled
-from timerstore.pipeline.finding import OK, Finding, verdict_of, worst
+from timerstore.audit.asking import add_stores, check_rules
+from timerstore.audit.engines import kept
+from timerstore.audit.verdicts import Finding, of_rows, worst, worst_first
+from timerstore.jit.record import Words
+from timerstore.pipeline.results import StoreResult
 from timerstore.pipeline.resulttables import TABLES
-from timerstore.pipeline.runoptions import RunOptions
-from timerstore.pipeline.runresult import StoreResult
-from timerstore.pipeline.storetables import UNREADABLE
 from timerstore.pipeline.tablefiles import TableFiles
 from timerstore.pipeline.thresholds import Thresholds
-from timerstore.validation.evidence import Example
-from timerstore.values.amounts import DAY_MS
+from timerstore.validation.findings import Evidence
+from timerstore.validation.plan import SPLIT_BYTES, Scope
+from timerstore.validation.result import Validation
+from timerstore.values.amounts import DAY_MS, HOUR_MS, MINUTE_MS
+from timerstore.values.config import DELAY_LEVELS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What was asked for, and where it is written."""
+
+    files: TableFiles
+    thresholds: Thresholds
+    now_ms: int
+    upto: str | None = None
+    delay_levels: str = DELAY_LEVELS
+    roll_window_slots: int | None = None
+    split_bytes: int = SPLIT_BYTES
+    own_rules: tuple[Rule, ...] = ()
+    baseline_day: str | None = None
+    """The day of the run that was set as the baseline."""
+
+
+HOURS: Final = 24
+DAYS: Final = 30
+DUE_BINS: Final = HOURS + DAYS + 2
+LATE_BINS: Final = 32
+LOAD_BINS: Final = 25
+UNREADABLE: Final = "unreadable"
+
+
+def unreadable(path: str, error: BaseException, now_ms: int) -> dict[str, Any]:
+    """Return the row of `stores` of one that could not be read."""
+    row: dict[str, Any] = dict.fromkeys(TABLES["stores"].schema.names)
+    reason = f"{type(error).__name__}: {error}"
+    return row | {
+        "path": path,
+        "state": UNREADABLE,
+        "error": reason,
+        "verdict": "fail",
+        "at_ms": now_ms,
+    }
+
+
+def tables_of(
+    scope: Scope, tally: Evidence, found: Validation, now_ms: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the row of `stores` of a store that was looked at, and its other tables by name."""
+    (rolling,) = tally.measures["stores"].to_pylist()
+    tables = {
+        name: TABLES[name].completed(rows)
+        for name, rows in tally.measures.items()
+        if name != "stores"
+    }
+    tables["groups"] = TABLES["groups"].rows(tally.groups)
+    row = _row(scope, found, now_ms) | {name: int(each) for name, each in rolling.items()}
+    row |= {
+        "due_profile": _due_profile(tables["due"], row["at_ms"]),
+        "late_profile": _late_profile(tables["lateness"]),
+        "load_profile": _binned(_column(tables["slot_load"], "fires"), LOAD_BINS),
+    }
+    return row, tables
+
+
+def _row(scope: Scope, found: Validation, now_ms: int) -> dict[str, Any]:
+    view = scope.view
+    reader = view.reader
+    stands_ms = view.read_slot * reader.precision_ms
+    row: dict[str, Any] = dict.fromkeys(TABLES["stores"].schema.names)
+    row |= {name: found.counts[name] for name in found.counts if name in row}
+    return row | {
+        "at_ms": now_ms if view.cut.is_open or not stands_ms else stands_ms,
+        "path": found.path,
+        "state": "sound" if found.ok else "damaged",
+        "by_broker": found.by_broker,
+        "was_open": found.was_open,
+        "is_copy": view.cut.is_laid,
+        "stands_ms": stands_ms,
+        "precision_ms": reader.precision_ms,
+        "ring_slots": 2 * reader.sizes.wheel_slot_count,
+        "window_slots": reader.sizes.roll_window_slots,
+        "log_bytes": view.log_stop - reader.commitlog.start,
+        "unit_bytes": max(0, scope.units_stop - reader.timerlog.start),
+    }
+
+
+# --- profiles, which runs are compared by
+
+
+def _column(table: Any, name: str) -> Words:
+    found: Words = table.column(name).to_numpy()
+    return found
+
+
+def _binned(values: Words, bins: int, weights: Words | None = None) -> list[int]:
+    """Count values by their highest bit: 1, 2–3, 4–7, …; 0 is left out."""
+    chosen = values > 0
+    bits = np.frexp(values[chosen].astype(np.float64))[1] - 1
+    weight = None if weights is None else weights[chosen]
+    found = np.bincount(np.minimum(bits, bins - 1), weight, minlength=bins)
+    return [int(each) for each in found]
+
+
+def _due_profile(due: Any, at_ms: int) -> list[int]:
+    """Count pending timers: those of the next day by the hour of the day, others by days ahead.
+
+    So what is due is the same whenever the run is.
+    """
+    minute_ms, timers = _column(due, "minute_ms"), _column(due, "timers")
+    left_ms = minute_ms - at_ms // MINUTE_MS * MINUTE_MS
+    days = HOURS + np.minimum(left_ms // DAY_MS - 1, DAYS)
+    place = np.where(left_ms < DAY_MS, minute_ms // HOUR_MS % HOURS, days)
+    place[left_ms < 0] = DUE_BINS - 1
+    return [int(each) for each in np.bincount(place, timers, minlength=DUE_BINS)]
+
+
+def _late_profile(lateness: Any) -> list[int]:
+    """Count what fired within the last day of the store by its lateness."""
+    hour_ms = _column(lateness, "hour_ms")
+    chosen = hour_ms > hour_ms.max(initial=0) - DAY_MS
+    fired, late_ms = (_column(lateness, name)[chosen] for name in ("fired", "late_ms"))
+    on_time = int(fired[late_ms == 0].sum())
+    return [on_time, *_binned(late_ms, LATE_BINS - 1, fired)]
+
 
 _READ: Final = ("slot_load", "due", "lateness", "groups", "growth")
 _HISTORY: Final = pa.schema(
@@ -46,8 +168,6 @@ _LIMITS: Final = pa.schema(
     [("rule", pa.string()), *((name, pa.float64()) for name in Limits._fields)]
 )
 _PROFILES: Final = {"due": "due_profile", "late": "late_profile", "load": "load_profile"}
-_DIGITS: Final = 9
-"""Of a value that are kept: the last ones depend on the order in which an engine adds."""
 
 
 class Looked(NamedTuple):
@@ -91,7 +211,7 @@ def judge_all(
                 took_s = time.perf_counter() - began_s
                 metrics.append(_metric("rule", rule.name, took_s, sum(map(len, rows.values()))))
                 for each in read:
-                    found[each.name].append(judged(rule, limits, rows.get(each.name, [])))
+                    found[each.name].append(of_rows(rule, limits, rows.get(each.name, [])))
     files.write("metrics", TABLES["metrics"].rows(metrics))
     return [_write(each, found.get(each.name), files) for each in looked]
 
@@ -120,30 +240,6 @@ def check_own(rules: Sequence[Rule], spark: SparkSession | None) -> None:
     check_rules(rules, {name: each.schema for name, each in tables.items()}, open_on(spark))
 
 
-def judged(rule: Rule, limits: Limits, rows: Sequence[Mapping[str, Any]]) -> Finding:
-    """Return what a rule finds in one store; without a row there is nothing to judge."""
-    told: Mapping[str, Any] = rows[0] if rows else {"value": 0.0, "checked": 0}
-    value = float(f"{told['value']:.{_DIGITS}g}")
-    verdict = verdict_of(value, limits) if rows else OK
-    said = limits._asdict() | dict(told)
-    return Finding(
-        rule=rule.name,
-        kind=rule.kind,
-        verdict=verdict,
-        value=value,
-        says=filled(rule.says if rows else rule.none, said),
-        advice="" if verdict == OK else f"{rule.means} {rule.do}",
-        warn=limits.warn,
-        fail=limits.fail_or_none,
-        checked=int(told["checked"]),
-        places=tuple(
-            Example(row["file"], int(row["offset"]), filled(rule.place, row))
-            for row in rows
-            if row.get("file") is not None
-        ),
-    )
-
-
 def _write(looked: Looked, found: list[Finding] | None, files: TableFiles) -> StoreResult:
     row, written = looked.row, [*looked.files]
     if found is not None:
@@ -157,7 +253,7 @@ def _write(looked: Looked, found: list[Finding] | None, files: TableFiles) -> St
         state=row["state"],
         verdict=row["verdict"],
         error=row["error"],
-        findings=tuple(each for each in found or () if each.verdict != OK),
+        findings=tuple(worst_first(found or ())),
         messages=row["messages"] or 0,
         units=row["units"] or 0,
         files=tuple(written),
@@ -176,7 +272,8 @@ def open_engine(
         written = [file for each in read for file in each.files]
         return DuckDB(few | {name: files.dataset(name, written) for name in _READ})
     frames = {name: spark.createDataFrame(table) for name, table in few.items()}
-    return OnSpark(spark, frames | {name: files.frame(spark, name) for name in _READ})
+    # A run has a file for each store; so they are opened once, not for each rule.
+    return OnSpark(spark, frames | {name: kept(files.frame(spark, name)) for name in _READ})
 
 
 def _few(read: Sequence[Looked], thresholds: Thresholds, now_ms: int) -> dict[str, Any]:

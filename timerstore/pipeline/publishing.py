@@ -95,7 +95,7 @@ def _replace(
 
 def _rows(spark: SparkSession, out: str, table: ResultTable, run: str, parts: list[str]) -> Any:
     """Return the rows of a run as a DataFrame; what an older version lacks is null."""
-    columns = [f"{each.name} {each.kind_name}" for each in table.columns]
+    columns = [f"{each.name} {each.kind}" for each in table.columns]
     schema = ", ".join([*columns, *(f"{each} string" for each in parts)])
     files = [str(path) for path in files_of(out, table.name, run)]
     if not files:

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from timerstore.audit.verdicts import VERDICTS
 from timerstore.errors import InvalidArgumentError
 from timerstore.jit.record import Words
-from timerstore.pipeline.finding import VERDICTS
 from timerstore.pipeline.tablefiles import read_results
 from timerstore.values.amounts import DAY_MS, HOUR_MS, MINUTE_MS
 

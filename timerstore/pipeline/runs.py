@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -9,24 +10,43 @@ import time
 import weakref
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from timerstore.audit import DISTRIBUTION_RULES
-from timerstore.audit.engines import import_duckdb
-from timerstore.audit.own import read_rules
+from timerstore.audit.asking import read_rules
+from timerstore.audit.engines import import_duckdb, on_workers
 from timerstore.errors import InvalidArgumentError
-from timerstore.pipeline.fleet import Member, find_members
-from timerstore.pipeline.judging import Looked, check_own, judge_all
-from timerstore.pipeline.onestore import do_store
+from timerstore.pipeline.fleet import Member, find_members, size_of
+from timerstore.pipeline.judging import (
+    UNREADABLE,
+    Looked,
+    RunOptions,
+    check_own,
+    judge_all,
+    tables_of,
+    unreadable,
+)
+from timerstore.pipeline.results import RunResult
 from timerstore.pipeline.resulttables import TABLES, VERSION
-from timerstore.pipeline.runoptions import RunOptions
-from timerstore.pipeline.runresult import RunResult
-from timerstore.pipeline.storetables import UNREADABLE
-from timerstore.pipeline.tablefiles import RUNS, TableFiles, check_run, find_day, finished_runs
+from timerstore.pipeline.tablefiles import (
+    RUNS,
+    TableFiles,
+    baseline_of,
+    check_run,
+    find_day,
+    finished_runs,
+    history_of,
+)
 from timerstore.pipeline.thresholds import Thresholds
+from timerstore.tables.view import forget
 from timerstore.timelog.files.oserrors import told_of
-from timerstore.validation.plan import SPLIT_BYTES, check_options
+from timerstore.validation.files import finish
+from timerstore.validation.findings import Evidence
+from timerstore.validation.plan import SPLIT_BYTES, Plan, Scope, check_options, make_plan
+from timerstore.validation.result import Validation
+from timerstore.validation.rounds import run as look_at_all
 from timerstore.values.config import DELAY_LEVELS
 from timerstore.values.kinds import check_int, check_place
 from timerstore.values.moments import LAST_MS, moment
@@ -34,6 +54,101 @@ from timerstore.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def plan_store(member: Member, options: RunOptions) -> Plan:
+    """Plan a validation that measures as well. Raises NotAStoreError."""
+    return make_plan(
+        member.path,
+        upto=options.upto,
+        delay_levels=options.delay_levels,
+        roll_window_slots=options.roll_window_slots,
+        split_bytes=options.split_bytes,
+        measures=True,
+    )
+
+
+def do_store(member: Member, options: RunOptions, spark: SparkSession | None = None) -> Looked:
+    """Do all of a store.
+
+    One that cannot be read is a row: its error must not keep the others from being looked at.
+    """
+    began_s = time.perf_counter()
+    try:
+        plan = plan_store(member, options)
+        try:
+            # Workers see the folder of tables, and need not see TMPDIR.
+            within = None if spark is None else options.files.make_unfinished()
+            tally = look_at_all(plan, spark=spark, within=within)
+            looked = _finish(member, plan.scope, tally, options)
+            return looked._replace(seconds=time.perf_counter() - began_s)
+        finally:
+            forget(plan.scope.cut)
+    except Exception as e:
+        row = unreadable(member.path, e, options.now_ms)
+    gc.collect()  # frames of the failed one may still map its segments
+    return Looked(member.name, row)
+
+
+def _baseline(member: Member, options: RunOptions) -> dict[str, Any] | None:
+    run, day = options.thresholds.baseline, options.baseline_day
+    return baseline_of(options.files.out, member.name, run, day) if run and day else None
+
+
+def _finish(member: Member, scope: Scope, tally: Evidence, options: RunOptions) -> Looked:
+    """Write the tables of what both rounds found."""
+    finish(scope, tally)
+    found = Validation.make(scope, tally)
+    row, tables = tables_of(scope, tally, found, options.now_ms)
+    files = options.files
+    written = [files.write(name, rows, member.name) for name, rows in tables.items()]
+    return Looked(
+        name=member.name,
+        row=row,
+        history=history_of(files.out, member.name, files.run, files.day),
+        baseline=_baseline(member, options),
+        consistency=found.rules,
+        files=tuple(written),
+        spent=dict(tally.spent),
+    )
+
+
+_TASKS_OF_A_CORE: Final = 4
+_TASKS_UNKNOWN: Final = 32
+"""Tasks for small stores if Spark does not say how many cores it has, as over Connect."""
+
+
+def do_on_spark(spark: SparkSession, members: list[Member], options: RunOptions) -> list[Looked]:
+    """Look at all stores; return what was seen of each, in their order.
+
+    A small store is done in its task, from its bytes to its files; so workers need DuckDB. A large
+    one is cut into splits, and queries of Spark join what its tasks say.
+    """
+    sizes = [size_of(member.path) for member in members]
+    order = sorted(range(len(members)), key=lambda number: -sizes[number])
+    large = [number for number in order if sizes[number] > options.split_bytes]
+    small = order[len(large) :]
+    # The largest come first, each to another task.
+    count = min(len(small), _task_count(spark))
+    tasks = [[members[number] for number in small[first::count]] for first in range(count)]
+    found = dict[str, Looked]()
+    for done in on_workers(spark, count, partial(_do_task, tasks, options)) if small else ():
+        found |= {each.name: each for each in done}
+    for number in large:
+        found[members[number].name] = do_store(members[number], options, spark)
+    return [found[member.name] for member in members]
+
+
+def _task_count(spark: SparkSession) -> int:
+    try:
+        return _TASKS_OF_A_CORE * spark.sparkContext.defaultParallelism
+    except Exception:  # a session of Spark Connect has no context
+        return _TASKS_UNKNOWN
+
+
+def _do_task(tasks: list[list[Member]], options: RunOptions, number: int) -> list[Looked]:
+    import_duckdb()  # its lack is no fault of a store
+    return [do_store(member, options) for member in tasks[number]]
 
 
 def run(
@@ -134,8 +249,6 @@ def _look_at_all(
 ) -> list[Looked]:
     if spark is None:
         return [do_store(member, options) for member in members]
-    from timerstore.pipeline.onspark import do_on_spark
-
     return do_on_spark(spark, members, options)
 
 

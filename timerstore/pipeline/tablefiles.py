@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
-import uuid
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -27,13 +28,23 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from timerstore.audit.engines import write_rows
 from timerstore.errors import InvalidArgumentError
-from timerstore.pipeline.resulttables import TABLES, VERSION, find_result_table
+from timerstore.pipeline.resulttables import (
+    FIRED,
+    FIRED_LATENESS,
+    TABLES,
+    VERSION,
+    find_result_table,
+)
 from timerstore.timelog.files.oserrors import telling, told_of
-from timerstore.values.kinds import check_kind, check_names, check_path
+from timerstore.values.amounts import DAY_MS
+from timerstore.values.kinds import check_int, check_kind, check_names, check_path, check_place
+from timerstore.values.moments import moment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 RUNS: Final = "runs"
 _UNFINISHED: Final = "_unfinished"
@@ -87,16 +98,15 @@ class TableFiles:
         """Write rows as they are, all at once or not at all; return where."""
         path = self.path(table, store)
         rows = rows.replace_schema_metadata({_VERSION_KEY: str(VERSION).encode()})
-        unfinished = Path(self.out, _UNFINISHED, f"{self.run}-{uuid.uuid4().hex}")
         with told_of(str(path)):
-            for each in (path, unfinished):
-                each.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                _write(rows, unfinished)
-                unfinished.replace(path)
-            finally:
-                unfinished.unlink(missing_ok=True)
+            write_rows(rows, str(path), os.path.join(self.out, _UNFINISHED))
         return str(path)
+
+    def make_unfinished(self) -> str:
+        """Make the folder for what is no table yet; return its path."""
+        folder = os.path.join(self.out, _UNFINISHED)
+        os.makedirs(folder, exist_ok=True)
+        return folder
 
     def dataset(self, table: str, written: Collection[str]) -> Any:
         """Return the rows of a table among files that this run wrote, as an Arrow data set."""
@@ -116,7 +126,7 @@ class TableFiles:
 
     def frame(self, spark: SparkSession, table: str) -> Any:
         """Return the rows of a table that this run wrote, as a DataFrame."""
-        columns = [f"`{each.name}` {each.kind_name}" for each in TABLES[table].columns]
+        columns = [f"`{each.name}` {each.kind}" for each in TABLES[table].columns]
         folder = Path(self.out, table, f"day={self.day}")
         folder.mkdir(parents=True, exist_ok=True)
         return (
@@ -150,24 +160,14 @@ class TableFiles:
                 self.path(name).unlink(missing_ok=True)
 
 
-def _write(rows: Any, path: Path) -> None:
-    """Write a Parquet file: numbers as differences, other columns by a dictionary.
-
-    Most numbers here hardly repeat, so that a dictionary of them costs time and bytes.
-    """
-    numbers = [each.name for each in rows.schema if pa.types.is_int64(each.type)]
-    others = [each.name for each in rows.schema if each.name not in numbers]
-    delta = dict.fromkeys(numbers, "DELTA_BINARY_PACKED")
-    with path.open("wb") as file:  # Arrow takes no name that is not UTF-8
-        pq.write_table(rows, file, compression="zstd", use_dictionary=others, column_encoding=delta)
-
-
 def remove_unfinished(out: str | os.PathLike[str]) -> None:
     """Remove what killed processes were writing."""
     before_s = time.time() - _UNFINISHED_S
     for path in Path(out, _UNFINISHED).glob("*"):
         with suppress(FileNotFoundError):  # its writer is done, or another run removed it
-            if path.stat().st_mtime < before_s:
+            if path.is_dir() and path.stat().st_mtime < before_s - DAY_MS / 1_000:
+                shutil.rmtree(path)  # facts of a store
+            elif not path.is_dir() and path.stat().st_mtime < before_s:
                 path.unlink()
 
 
@@ -316,3 +316,63 @@ def _damaged(error: Exception, path: str = "One") -> InvalidArgumentError:
     return InvalidArgumentError(
         f"{path}, a file of the result tables, is damaged: {error}. Remove it, or repeat its run."
     )
+
+
+KEEP_DAYS: Final = 400
+DAILY_AFTER_DAYS: Final = 7
+
+
+def expire(
+    out: str | os.PathLike[str],
+    *,
+    keep_days: int = KEEP_DAYS,
+    daily_after_days: int = DAILY_AFTER_DAYS,
+    now_ms: int | None = None,
+) -> list[str]:
+    """Remove old runs from result tables; return their names.
+
+    A run of more than `keep_days` days ago goes. Of each day of more than `daily_after_days` ago
+    only the run that began last stays, the one that later runs are compared with. What `follow`
+    wrote goes by `keep_days`. `now_ms`: as of when; None: now. A run's row in `runs` goes first, so
+    what is removed does not count any more. O(files).
+
+    >>> timerstore.pipeline.expire("tables/", keep_days=100)
+    []
+    """
+    place = check_place(out)
+    keep_days = check_int(keep_days, "keep_days", 1, 1_000_000)
+    daily_after_days = check_int(daily_after_days, "daily_after_days", 0, 1_000_000)
+    today = datetime.now(UTC) if now_ms is None else moment(now_ms)
+    first, daily = (
+        f"{today - timedelta(days=days):%Y-%m-%d}" for days in (keep_days, daily_after_days)
+    )
+    gone = []
+    with told_of(place):
+        for day, run in _runs_of(place, first, daily):
+            TableFiles(place, run, day).remove()
+            gone.append(run)
+        for table in (FIRED, FIRED_LATENESS.name):
+            for folder in Path(place, table).glob("day=*"):
+                if folder.name.removeprefix("day=") < first:
+                    shutil.rmtree(folder)
+        _remove_empty(place)
+    return gone
+
+
+def _runs_of(place: Path, first: str, daily: str) -> Iterator[tuple[str, str]]:
+    """Yield the runs that go, with their days."""
+    runs = read_results(place, RUNS, columns=["day", "run", "began"])
+    rows = runs.sort_by([("began", "ascending")]).to_pylist()
+    last = {row["day"]: row["run"] for row in rows}
+    for row in rows:
+        day, run = row["day"], row["run"]
+        if day < first or (day < daily and run != last[day]):
+            yield day, run
+
+
+def _remove_empty(place: Path) -> None:
+    """Remove folders of days and stores that nothing is left in."""
+    for pattern in ("*/day=*/store=*", "*/day=*"):
+        for folder in place.glob(pattern):
+            if not any(folder.iterdir()):
+                folder.rmdir()

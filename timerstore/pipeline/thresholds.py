@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -17,10 +17,20 @@ from timerstore.values.tomlfile import read_toml
 
 DEFAULTS: Final = {rule.name: rule.limits for rule in DISTRIBUTION_RULES}
 """By rule; docs/pipeline.md says what each is measured in."""
-_KEYS: Final = ("warn", "fail", "least")
-_RATES: Final = ("fire_rate_per_s", "fire_bytes_per_s")
-_IN_USE: Final = "in_use"
-_BASELINE: Final = "baseline"
+
+
+def _rate(value: Any, what: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.001 <= value <= 1e12:
+        raise InvalidArgumentError(f"{what} is {value!r}. Use a number from 0.001 to 1e12.")
+
+
+_CHECKS: Final[dict[str, Callable[[Any, str], Any]]] = {
+    "fire_rate_per_s": _rate,
+    "fire_bytes_per_s": _rate,
+    "in_use": check_bool,
+    "baseline": check_run,
+}
+"""What a run knows besides limits, and what checks it."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +52,9 @@ class Thresholds:
     """The run with which `drift_baseline` compares; None: with none."""
 
     def __post_init__(self) -> None:
-        for name in _RATES:
+        for name, check in _CHECKS.items():
             if getattr(self, name) is not None:
-                _rate(getattr(self, name), name)
-        if self.baseline is not None:
-            check_run(self.baseline, "baseline")
+                check(getattr(self, name), name)
 
     @classmethod
     def of(cls, given: Any, rules: Iterable[Rule]) -> Thresholds:
@@ -82,27 +90,21 @@ class Thresholds:
         limits = {rule.name: rule.limits for rule in rules}
         others: dict[str, Any] = {}
         for rule, table in values.items():
-            if rule in _RATES:
-                others[rule] = _rate(table, f"{name}: {rule}")
-                continue
-            if rule == _IN_USE:
-                check_bool(table, f"{name}: {rule}")
+            if rule in _CHECKS:
+                _CHECKS[rule](table, f"{name}: {rule}")
                 others[rule] = table
                 continue
-            if rule == _BASELINE:
-                others[rule] = check_run(table, f"{name}: {rule}")
-                continue
             if rule not in limits:
-                known = [*limits, *_RATES, _IN_USE, _BASELINE]
+                known = [*limits, *_CHECKS]
                 raise InvalidArgumentError(
                     f"{name}: there is no rule {rule!r}. {meant(rule, known)}"
                 )
             if not isinstance(table, Mapping):
                 raise InvalidArgumentError(f"{name}: {rule} is no table. Write [{rule}].")
             for key, value in table.items():
-                if key not in _KEYS:
+                if key not in Limits._fields:
                     raise InvalidArgumentError(
-                        f"{name}: {rule} has no {key!r}. {meant(key, _KEYS)}"
+                        f"{name}: {rule} has no {key!r}. {meant(key, Limits._fields)}"
                     )
                 number = _number(value, f"{name}: {rule}.{key}")
                 limits[rule] = limits[rule]._replace(**{key: number})
@@ -118,7 +120,7 @@ class Thresholds:
             rule: {key: None if value == NEVER else value for key, value in each._asdict().items()}
             for rule, each in self.limits.items()
         }
-        others = {name: getattr(self, name) for name in (*_RATES, _IN_USE, _BASELINE)}
+        others = {name: getattr(self, name) for name in _CHECKS}
         return json.dumps(told | others)
 
 
@@ -126,9 +128,3 @@ def _number(value: Any, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise InvalidArgumentError(f"{what} is {value!r}. Use a number from 0 on, or inf.")
     return float(min(value, sys.float_info.max)) if value != NEVER else NEVER
-
-
-def _rate(value: Any, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.001 <= value <= 1e12:
-        raise InvalidArgumentError(f"{what} is {value!r}. Use a number from 0.001 to 1e12.")
-    return float(value)

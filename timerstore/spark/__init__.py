@@ -1,19 +1,14 @@
 """A store as Spark tables.
 
     source.py     the data source "timerstore": its options, its schema
-    options.py    how a DataFrame is read
-    partitions.py partitions, filters that are pushed down
-    filters.py    what Spark filters ask for, as bounds
-    types.py      the tables' schemas as Spark types
+    options.py    how a DataFrame is read; the tables' schemas as Spark types
+    partitions.py a table's splits, read
     streaming.py  a stream of what is appended
-    writing.py    scheduling the rows of a DataFrame
-    streamwriting.py … of a stream
+    writing.py    scheduling the rows of a DataFrame, or of a stream
     batchrows.py  the rows of a batch, put into a store
     plainly.py    errors of ours, as short as Spark can show them
-    views.py      the tables as views of a session
-    sessions.py   a Spark session that works anywhere
-    java.py       a Java to run it
-    javaclasses.py its classes, loaded once for each machine
+    sessions.py   a Spark session that works anywhere; the tables as its views
+    java.py       a Java to run it, and its classes, loaded once for each machine
 
 What a table holds, and how it is read, is in `timerstore.tables`; `found/` is where PySpark finds
 the data source by itself. This package needs the extra `spark`; `import timerstore` does not import
@@ -33,15 +28,14 @@ except ImportError as e:
     ) from e
 
 if TYPE_CHECKING:
-    from timerstore.spark.sessions import register, session
+    from timerstore.spark.sessions import register, session, views
     from timerstore.spark.source import TimerStoreDataSource
-    from timerstore.spark.views import views
 
 _HOMES = {
     "TimerStoreDataSource": "timerstore.spark.source",
     "register": "timerstore.spark.sessions",
     "session": "timerstore.spark.sessions",
-    "views": "timerstore.spark.views",
+    "views": "timerstore.spark.sessions",
 }
 """Where each name lives, loaded when it is asked for: Spark starts a process for each step of a
 query, and each imports this package."""

@@ -1,13 +1,27 @@
-"""The options that a DataFrame is read with."""
+"""The options that a DataFrame is read with, and the tables' schemas as Spark types."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
+
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from timerstore.errors import InvalidArgumentError
+from timerstore.tables import schema
 from timerstore.tables.bounds import Bounds
 from timerstore.tables.defaults import CLOCK_SLACK_MS, SPLIT_BYTES
 from timerstore.tables.schema import STORE, default_columns, find_table
@@ -18,7 +32,7 @@ from timerstore.values.kinds import meant
 
 _KNOWN: Final = {
     *("path", "paths", "table", "columns", "body", "mode", "upto", "partitions", "split_bytes"),
-    *("delay_levels", "clock_slack_ms", "push_filters", "starting", "max_bytes_per_trigger"),
+    *("delay_levels", "clock_slack_ms", "starting", "max_bytes_per_trigger"),
     "where",
 }
 _YES: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -38,7 +52,6 @@ class ReadOptions:
     split_bytes: int = SPLIT_BYTES
     delay_levels: str = DELAY_LEVELS
     clock_slack_ms: int = CLOCK_SLACK_MS
-    push_filters: bool = False
     bounds: Bounds = field(default_factory=Bounds)
     starting: str = "earliest"
     max_bytes_per_trigger: int | None = None
@@ -87,7 +100,6 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         split_bytes=_number(options, "split_bytes") or SPLIT_BYTES,
         delay_levels=options.get("delay_levels", DELAY_LEVELS),
         clock_slack_ms=CLOCK_SLACK_MS if slack_ms is None else slack_ms,
-        push_filters=_flag(options, "push_filters", False),
         bounds=parse_where(options["where"], table) if "where" in options else Bounds(),
         starting=starting,
         max_bytes_per_trigger=_number(options, "max_bytes_per_trigger"),
@@ -122,3 +134,43 @@ def _number(options: Mapping[str, str], name: str, *, least: int = 1) -> int | N
     if not text.isascii() or not text.isdigit() or int(text) < least:
         raise InvalidArgumentError(f"{name} is {text!r}. Use a whole number from {least} on.")
     return int(text)
+
+
+_TYPES: Final[dict[str, DataType]] = {
+    schema.BIGINT: LongType(),
+    schema.INT: IntegerType(),
+    schema.STRING: StringType(),
+    schema.BOOLEAN: BooleanType(),
+    schema.BINARY: BinaryType(),
+    schema.TIMESTAMP: TimestampType(),
+    schema.MAP: MapType(StringType(), StringType()),
+}
+
+
+def spark_schema(table: str, columns: Sequence[str]) -> StructType:
+    """Return the Spark schema of some columns of a table."""
+    found = [schema.find_table(table).find(name) for name in columns]
+    return StructType(
+        [
+            StructField(each.name, _TYPES[each.kind], metadata={"comment": each.meaning})
+            for each in found
+        ]
+    )
+
+
+def check_schema(table: str, wanted: StructType) -> None:
+    """Refuse a schema that a user gave, if it is not the table's or a part of it."""
+    for each in wanted.fields:
+        kind = schema.find_table(table).find(each.name).kind
+        if each.dataType != _TYPES[kind]:
+            raise InvalidArgumentError(
+                f"{each.name} is {kind} in the table {table}, not "
+                f"{each.dataType.simpleString()}. Change the schema."
+            )
+
+
+def arrow_schema(wanted: StructType) -> Any:
+    """Return the Arrow schema that Spark expects of batches."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(wanted, timezone="UTC")

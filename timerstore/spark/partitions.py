@@ -1,8 +1,8 @@
-"""Reading: a table's splits as Spark's partitions, filters pushed down to them."""
+"""Reading: a table's splits as Spark's partitions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -10,13 +10,10 @@ from pyspark.sql.types import StructType
 
 from timerstore.copies.destination import is_copy
 from timerstore.copies.lookat import look_at
-from timerstore.spark.filters import bounds_of
-from timerstore.spark.options import ReadOptions
+from timerstore.spark.options import ReadOptions, arrow_schema, check_schema
 from timerstore.spark.plainly import plainly, plainly_each
-from timerstore.spark.types import arrow_schema, check_schema
 from timerstore.tables.bounds import Bounds
 from timerstore.tables.reading import read_split, read_store
-from timerstore.tables.schema import find_table
 from timerstore.tables.splits import Split, plan
 
 
@@ -69,8 +66,12 @@ def read_partition(
     )
 
 
-class PlainReader(DataSourceReader):
-    """Reads a table whole; Spark filters what it gave."""
+class TableReader(DataSourceReader):
+    """Reads what of a table the options ask for; Spark filters what it gave.
+
+    Spark could push filters down, but PySpark 4.3 keeps what was pushed last for the whole
+    DataFrame, so its other uses would miss rows. The option `where` is part of what a frame is.
+    """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         """Check `schema`: the columns that are wanted, and no others are decoded."""
@@ -102,18 +103,3 @@ class PlainReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the record batches of a partition; runs in a task."""
         return read_partition(partition, self.options, self.schema, self.bounds)
-
-
-class FilteringReader(PlainReader):
-    """Reads a table, and leaves out early what filters on numbers, times and texts do not want.
-
-    PySpark 4.3 keeps what was pushed last for the whole DataFrame, also for its other uses, in one
-    query or in the next, unless filters are pushed for them too. So this reader is used only if it
-    is asked for; the option `where` has the same effect, and is part of what the DataFrame is.
-    """
-
-    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802
-        """Take what helps, and give all back: Spark applies them to what is left."""
-        pushed = bounds_of(filters, find_table(self.options.table))
-        self.bounds = self.options.bounds.within(pushed)
-        return filters

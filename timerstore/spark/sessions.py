@@ -1,24 +1,22 @@
-"""A Spark session that works on any machine, also if no Java is installed."""
+"""A Spark session that works on any machine, also without a Java; views of stores in it."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.spark.java import find_java
-from timerstore.spark.javaclasses import java_options
+from timerstore.spark.java import find_java, java_options
 from timerstore.spark.source import TimerStoreDataSource
+from timerstore.tables.schema import TABLES
 from timerstore.values.sparkdaemon import MODULE
 
 _SETTINGS: Final[dict[str, str]] = {
-    # The tables skip what a filter does not want; PySpark asks data sources only if told so.
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Times are UTC in every table; another zone would only shift what is printed.
     "spark.sql.session.timeZone": "UTC",
@@ -46,7 +44,7 @@ def session(
     """Return a Spark session with the data source registered.
 
     One that runs is taken as it is, and only what can still change is set. Else one is started:
-    filter push-down on, UI off, all at the local address, few shuffle partitions, Python workers
+    UI off, all at the local address, few shuffle partitions, Python workers
     with this interpreter, a Java that starts fast, faster after `timerstore warmup --spark`; with
     the packaged Java if `JAVA_HOME` or `PATH` has none that is new enough. `config`: further
     settings, which win over these; for queries that keep Java itself busy for minutes
@@ -109,3 +107,29 @@ def _environment() -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def views(
+    spark: SparkSession,
+    path: str | os.PathLike[str] | Sequence[str],
+    *,
+    prefix: str = "",
+    **options: Any,
+) -> list[str]:
+    """Make a temporary view of each table of a store, or of several; return their names.
+
+    `path`: as `load` takes it. `prefix`: of the names, to tell stores apart. `options`: those of
+    reading (docs/spark.md), for all views that know what they name: `where="due < '2027-02-01'"`
+    reads no other day. A view shows its store as of its first use; call this again to see what came
+    since.
+
+    >>> timerstore.spark.sessions(spark, "timers/")
+    >>> spark.sql("SELECT topic, count(*) FROM timers GROUP BY topic").show()
+    """
+    paths = os.fspath(path) if isinstance(path, str | os.PathLike) else list(path)
+    names = []
+    for table in TABLES:
+        read = spark.read.format("timerstore").option("table", table)
+        read.options(**options).load(paths).createOrReplaceTempView(prefix + table)
+        names.append(prefix + table)
+    return names

@@ -64,7 +64,7 @@ class TimerStoreDataSource(DataSource):
     @plainly
     def schema(self) -> StructType:
         """Return the columns of the table if the user gives no schema."""
-        from timerstore.spark.types import spark_schema
+        from timerstore.spark.options import spark_schema
 
         options = self._read_options()
         schema = spark_schema(options.table, options.column_names())
@@ -75,13 +75,11 @@ class TimerStoreDataSource(DataSource):
     @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a table."""
-        from timerstore.spark.partitions import FilteringReader, PlainReader
+        from timerstore.spark.partitions import TableReader
 
         # Spark hands the reader of a catalog's table no options, but the columns as they were.
         self._options = self._options or schema.fields[0].metadata.get(_OPTIONS, {})
-        options = self._read_options()
-        reads = FilteringReader if options.push_filters else PlainReader
-        return reads(options, schema)
+        return TableReader(self._read_options(), schema)
 
     @plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
@@ -104,8 +102,7 @@ class TimerStoreDataSource(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
         """Return what schedules the rows of a stream."""
-        from timerstore.spark.streamwriting import StreamWriter
-        from timerstore.spark.writing import write_options
+        from timerstore.spark.writing import StreamWriter, write_options
 
         ours = {name: each for name, each in self._options.items() if name not in _OF_STREAMS}
         return StreamWriter(write_options(ours), schema, overwrite)

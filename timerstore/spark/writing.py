@@ -25,7 +25,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
 from timerstore.errors import InvalidArgumentError, TimerStoreError
@@ -40,6 +44,7 @@ from timerstore.values.kinds import meant
 
 if TYPE_CHECKING:
     from timerstore.store.store import TimerStore
+
 
 _OPTIONS: Final = ("path", "topic", "into")
 LOAD: Final = "load-"
@@ -323,3 +328,64 @@ def _exchange(new: Path, path: Path, aside: Path) -> None:
         raise
     _sync_folder(path.parent)
     remove(aside)
+
+
+_QUERY: Final = "sql.streaming.queryId"
+_BATCH: Final = "streaming.sql.batchId"
+
+
+class Part(WriterCommitMessage):
+    """What one task wrote: its load, the name of its store in it; no name if it had no rows."""
+
+    def __init__(self, load: str, part: int, name: str) -> None:
+        self.load, self.part, self.name = load, part, name
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Makes a load of each batch."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        """Refuse what a stream cannot do once and only once."""
+        check_rows(schema)
+        if options.into == "store":
+            raise InvalidArgumentError(
+                "A stream makes new stores. Leave out the option into; to put the rows into one "
+                "store, call put_table in foreachBatch."
+            )
+        if overwrite:
+            raise InvalidArgumentError("A stream only appends. Use outputMode append.")
+        check_loads(options.path)
+        self.options, self.path = options, options.path.absolute()
+
+    @plainly
+    def write(self, iterator: Iterator[Any]) -> Part:
+        """Write one partition of a batch; may be run again, or twice at once."""
+        context = TaskContext.get()
+        assert context is not None
+        query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+        load = f"{query}-{int(batch or 0):010d}"
+        part, attempt = context.partitionId(), context.taskAttemptId()
+        name = f"part-{part:05d}-{attempt}"
+        rows = (used(each) for each in iterator if each.num_rows)
+        target = self.path / f"{HIDDEN}{load}" / name
+        count = make_store(rows, target, self.options)
+        return Part(load, part, name if count else "")
+
+    @plainly
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Let the batch's stores appear, all at once: with one rename."""
+        parts = [each for each in messages if isinstance(each, Part) and each.name]
+        if not parts:
+            return
+        staging = self.path / f"{HIDDEN}{parts[0].load}"
+        target = self.path / f"{LOAD}{parts[0].load}"
+        if target.exists():  # this batch is there: it is done again
+            remove(staging)
+            return
+        show_load(staging, [(each.part, each.name) for each in parts], target)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Remove what the tasks wrote."""
+        for each in messages:
+            if isinstance(each, Part):
+                remove(self.path / f"{HIDDEN}{each.load}")

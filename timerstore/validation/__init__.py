@@ -2,22 +2,13 @@
 
     plan.py         a store cut into ranges
     messages.py     a range of the commit log is looked at
-    loggedunits.py  … of the timer log
-    usedslots.py    … of the wheel
-    entries.py      … of a consume queue
-    files.py        … what lies beside the logs, and the whole
-    smallfiles.py   … the bytes of the small files
-    cursorchecks.py the numbers in them
-    lost.py         what of the commit log is damaged, or covered by a salvage
+    units.py        … of the timer log, or of the wheel
+    entries.py      … of a consume queue; what of the commit log is damaged, or covered by a salvage
+    files.py        … what lies beside the logs, and the whole; how far each group is behind
+    smallfiles.py   … the bytes of the small files, and the numbers in them
     facts.py        what these say that is to meet what others say
-    work.py         the two rounds: ranges, then queries over their facts
-    plain.py        both rounds in one process; a validation
-    onspark.py      … on Spark
-    behind.py       … how far each group is behind
-    measured.py     lateness and hops, as they are counted
-    ownrules.py     what the user's own rules find
-    findings.py     where the parts put what they find
-    evidence.py     findings that can be merged
+    findings.py     where they put what they find, which can be merged
+    rounds.py       the two rounds: ranges, then queries over their facts; a validation
     result.py       what the caller gets
 
 The rules are declared in `timerstore/audit/integrity`, and most are asked here. `verify`
@@ -28,15 +19,15 @@ from __future__ import annotations
 
 from timerstore.audit.rule import CONSISTENCY_RULES as RULES
 from timerstore.audit.rule import Rule
-from timerstore.validation.evidence import Example
-from timerstore.validation.plain import validate
-from timerstore.validation.result import RuleResult, Validation
+from timerstore.audit.verdicts import Example, Finding
+from timerstore.validation.result import Validation
+from timerstore.validation.rounds import validate
 
 __all__ = [
     "RULES",
     "Example",
+    "Finding",
     "Rule",
-    "RuleResult",
     "Validation",
     "validate",
 ]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any, Final
 
 import numpy as np
 
+from timerstore.audit.verdicts import Example
+from timerstore.calls.consuming.tallyfile import TALLY_FILE, DoneAhead, read_tallies
 from timerstore.errors import CorruptStoreError
 from timerstore.tables.queues import find_queue, queue_stop
 from timerstore.tables.splits import WHEEL, file_faults, log_faults
@@ -17,8 +21,10 @@ from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.smallfile import is_there, status_at
 from timerstore.timelog.reading.reader import Fault
-from timerstore.validation.behind import find_groups
-from timerstore.validation.cursorchecks import (
+from timerstore.validation.entries import lost_count
+from timerstore.validation.findings import Evidence, Findings
+from timerstore.validation.plan import Scope
+from timerstore.validation.smallfiles import (
     COUNTS_FILE,
     CURSORS_FILE,
     GROUPS_FILE,
@@ -27,13 +33,11 @@ from timerstore.validation.cursorchecks import (
     cursor_faults,
     group_faults,
     level_faults,
+    look_at_copies,
+    look_at_flush_times,
+    look_at_json,
     stored_pending_count,
 )
-from timerstore.validation.evidence import Evidence, Example
-from timerstore.validation.findings import Findings
-from timerstore.validation.lost import lost_count
-from timerstore.validation.plan import Scope
-from timerstore.validation.smallfiles import look_at_copies, look_at_flush_times, look_at_json
 from timerstore.wheel.checksums import PAGE_BYTES, SUMS_FILE, WheelSums
 
 
@@ -179,3 +183,65 @@ def bytes_read(scope: Scope) -> int:
 def store_name(scope: Scope) -> str:
     """Return the store's path, as it was given."""
     return os.fspath(scope.cut.path)
+
+
+_DEAD: Final = fmt.DEAD_PREFIX.decode()
+_RETRY: Final = fmt.RETRY_PREFIX.decode()
+
+
+def find_groups(view: StoreView, queue_ends: Mapping[tuple[str, int], int]) -> list[dict[str, Any]]:
+    """Return how far groups are in the queues that they read, as rows. O(groups).
+
+    `queue_ends`: by (topic, queue id). Dead letters of which none was put back or dropped are there
+    too, though nothing was committed; those that were put back one by one are subtracted from the
+    end. Raises CorruptStoreError.
+    """
+    done = _done_ahead(view)
+    found, cursors = [], dict[tuple[str, str, int], int]()
+    for (topic, queue_id), queue in view.reader.queues.items():
+        if topic.startswith(_DEAD):
+            cursors[topic, topic.removeprefix(_DEAD), queue_id] = queue.start // fmt.ENTRY_BYTES
+    for (name, queue_id), committed in committed_offsets(view.reader).items():
+        topic, _, group = name.rpartition("@")
+        cursors[topic, group, queue_id] = committed
+    for (topic, group, queue_id), committed in sorted(cursors.items()):
+        end = queue_ends.get((topic, queue_id), 0)
+        end -= len(done.get((topic, group), {}).get(queue_id, ()))
+        first = committed if committed < end else None
+        kind = "dead" if topic.startswith(_DEAD) else "topic"
+        found.append(
+            {
+                "group": group,
+                "topic": topic,
+                "queue_id": queue_id,
+                "kind": "retry" if topic.startswith(_RETRY) else kind,
+                "committed": committed,
+                "end": end,
+                "lag": max(0, end - committed),
+                "oldest_ms": None if first is None else _stored_ms(view, topic, queue_id, first),
+            }
+        )
+    return found
+
+
+def _done_ahead(view: StoreView) -> DoneAhead:
+    try:
+        disk = Disk(view.reader.folder)
+        return read_tallies(view.reader.path / "config" / TALLY_FILE, disk)[1]
+    except CorruptStoreError:
+        return {}  # it is begun anew by who opens the store
+
+
+def _stored_ms(view: StoreView, topic: str, queue_id: int, index: int) -> int | None:
+    """Return when the message of an entry was stored; None if that cannot be read."""
+    queue = view.reader.queues[topic, queue_id]
+    index = max(index, queue.start // fmt.ENTRY_BYTES)
+    data = queue.read(index * fmt.ENTRY_BYTES, fmt.ENTRY_BYTES)
+    if len(data) < fmt.ENTRY_BYTES:
+        return None
+    offset = int(np.frombuffer(data, fmt.QUEUE_ENTRY)[0]["offset"])
+    if not view.reader.commitlog.start <= offset < view.log_stop:
+        return None
+    for rows in view.reader.scan(offset, offset + 1):
+        return int(rows.stored_ms[0])
+    return None

@@ -30,10 +30,9 @@ from timerstore.timelog.reading.scan import (
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX, new_queue_table
 from timerstore.timelog.writing.consumequeue import enter_queue, find_rows, is_gap
 from timerstore.validation import facts
-from timerstore.validation.entries import compare_entries, is_level
+from timerstore.validation.entries import compare_entries, is_level, lost_count
+from timerstore.validation.facts import lateness_told
 from timerstore.validation.findings import Findings, Flags
-from timerstore.validation.lost import lost_count
-from timerstore.validation.measured import lateness_told
 from timerstore.values.amounts import HOUR_MS
 
 _LOG: Final = "commitlog"

@@ -17,7 +17,6 @@ from timerstore.tables.view import Cut, StoreView, check_upto, keep, open_view
 from timerstore.tables.view import look_at as look_as_it_is
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.oserrors import told_of
-from timerstore.validation.evidence import EXAMPLES_MAX, PLACES_MAX, Evidence
 from timerstore.values.config import DELAY_LEVELS, Config
 from timerstore.values.kinds import check_int, check_kind, check_path
 
@@ -97,10 +96,6 @@ class Scope(NamedTuple):
         behind = (offsets >= self.view.units_durable) | self.by_broker
         torn: Flags = behind & self.is_unclean
         return torn
-
-    def new_tally(self) -> Evidence:
-        """Return a tally in which nothing was found."""
-        return Evidence(named_max=PLACES_MAX if self.only_bytes else EXAMPLES_MAX)
 
 
 class Plan(NamedTuple):

@@ -7,52 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from timerstore.audit.rule import CONSISTENCY_RULES, OWN, Rule, Severity
+from timerstore.audit.rule import CONSISTENCY_RULES, OWN
+from timerstore.audit.verdicts import FAIL, Finding, of_places, worst_first
 from timerstore.timelog.files.refused import folder_name
-from timerstore.validation.evidence import Evidence, Example
 from timerstore.validation.files import bytes_read, store_name
+from timerstore.validation.findings import Evidence
 from timerstore.validation.plan import Scope
 from timerstore.values.amounts import counted
-
-
-@dataclass(frozen=True, slots=True)
-class RuleResult:
-    """How one rule did."""
-
-    rule: Rule
-    checked: int
-    failed: int
-    examples: tuple[Example, ...]
-    """The first places, by file and offset; `failed` counts all."""
-    mended: int = 0
-    """Other places, which a crash left: the next opening mends them."""
-
-    @property
-    def name(self) -> str:
-        """The rule's name."""
-        return self.rule.name
-
-    @property
-    def severity(self) -> Severity:
-        """What a failure means: "error", or "warning" for what opening corrects."""
-        return self.rule.severity
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing failed."""
-        return self.failed == 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all values, for JSON."""
-        return {
-            "rule": self.name,
-            "group": self.rule.group,
-            "severity": self.severity,
-            "checked": self.checked,
-            "failed": self.failed,
-            "mended": self.mended,
-            "examples": [example._asdict() for example in self.examples],
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +21,7 @@ class Validation:
     """What was found in one store."""
 
     path: str
-    rules: tuple[RuleResult, ...]
+    rules: tuple[Finding, ...]
     counts: dict[str, int]
     """Messages, units, slots, entries; timers, and those that are pending, fired, …"""
     bytes_count: int
@@ -72,16 +33,16 @@ class Validation:
     """Queues of RocketMQ that timerstore does not read; their messages are compared with none."""
 
     @classmethod
-    def make(cls, scope: Scope, tally: Evidence, own: tuple[RuleResult, ...] = ()) -> Validation:
+    def make(cls, scope: Scope, tally: Evidence, own: tuple[Finding, ...] = ()) -> Validation:
         """Make one of everything that was found; `own`: by rules of the user."""
         view = scope.view
         rules = [
-            RuleResult(
+            of_places(
                 rule,
                 tally.checked[rule.name],
                 tally.failed[rule.name],
-                tuple(tally.failed.examples.get(rule.name, ())),
                 tally.mended[rule.name],
+                tally.failed.examples.get(rule.name, ()),
             )
             for rule in CONSISTENCY_RULES
         ]
@@ -100,15 +61,14 @@ class Validation:
     @property
     def ok(self) -> bool:
         """Whether no rule failed, except those that only warn."""
-        return all(each.ok or each.severity == "warning" for each in self.rules)
+        return all(each.verdict != FAIL for each in self.rules)
 
     @property
-    def failures(self) -> tuple[RuleResult, ...]:
+    def failures(self) -> tuple[Finding, ...]:
         """The rules that failed, errors first."""
-        failed = [each for each in self.rules if not each.ok]
-        return tuple(sorted(failed, key=lambda each: each.severity == "warning"))
+        return tuple(worst_first(self.rules))
 
-    def __getitem__(self, name: str) -> RuleResult:
+    def __getitem__(self, name: str) -> Finding:
         """Return how a rule did, by its name."""
         return {each.name: each for each in self.rules}[name]
 
@@ -129,16 +89,12 @@ class Validation:
         """Return a pandas DataFrame with a row for each rule. Needs pandas."""
         import pandas as pd
 
-        rows = [
-            each.to_dict() | {"says": each.rule.says, "examples": [*each.examples]}
-            for each in self.rules
-        ]
-        return pd.DataFrame(rows).set_index("rule")
+        return pd.DataFrame([each.to_dict() for each in self.rules]).set_index("rule")
 
     @property
     def verdict(self) -> str:
         """One sentence."""
-        errors = [each for each in self.rules if not each.ok and each.severity == "error"]
+        errors = [each for each in self.rules if each.verdict == FAIL]
         own = [each for each in errors if each.rule.group == OWN]
         errors = [each for each in errors if each not in own]
         places = counted(sum(each.failed for each in errors), "place")
@@ -159,9 +115,8 @@ class Validation:
         yield from (f"  not read: {each}" for each in self.unread)
         for each in self.failures:
             yield f"  {each.severity} {each.name}: {each.failed:,} of {each.checked:,}"
-            yield from (
-                f"    {file} at {offset}: {reason}" for file, offset, reason in each.examples[:5]
-            )
+            told = [f"{file} at {offset}: {reason}" for file, offset, reason in each.places[:5]]
+            yield from (f"    {each}" for each in told or [each.says])
         yield from (
             f"  {each.name}: {counted(each.mended, 'place')} that the next opening mends"
             for each in self.rules
@@ -184,16 +139,16 @@ class Validation:
         )
 
 
-def _rules_fail(failed: list[RuleResult]) -> str:
+def _rules_fail(failed: list[Finding]) -> str:
     return f"{len(failed)} rule fails" if len(failed) == 1 else f"{len(failed)} rules fail"
 
 
-def _html_row(result: RuleResult) -> str:
+def _html_row(result: Finding) -> str:
     style = ""
     if not result.ok:
-        style = " style='background:#fde7e7'" if result.severity == "error" else ""
+        style = " style='background:#fde7e7'" if result.verdict == FAIL else ""
     where = "<br>".join(
-        html.escape(f"{file} at {offset}: {reason}") for file, offset, reason in result.examples[:3]
+        html.escape(f"{file} at {offset}: {reason}") for file, offset, reason in result.places[:3]
     )
     cells = f"<td title='{html.escape(result.rule.says, quote=True)}'>{result.name}</td>"
     cells += f"<td>{result.rule.group}</td>"

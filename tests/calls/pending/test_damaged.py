@@ -22,7 +22,7 @@ from timerstore import (
     salvage,
     verify,
 )
-from timerstore.validation.plain import validate
+from timerstore.validation.rounds import validate
 
 START_MS = 1_800_000_000_000
 HOUR = timedelta(hours=1)

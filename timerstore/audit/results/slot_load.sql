@@ -1,5 +1,21 @@
--- A row is a slot ahead that holds units, or to which due times say that some belong: what it holds,
--- and what firing its live units reads, in pages of 4,096 bytes.
+-- a row is: a slot that is not passed, and has units or should have some
+-- slot bigint: its number: time_ms / precision
+-- index bigint: its place in the ring; null if the wheel does not have the slot
+-- time timestamp: when it begins
+-- time_ms bigint: the same, ms
+-- units bigint: of the slot in the timer log, dead ones too
+-- live bigint: of them neither deletes nor superseded
+-- fires bigint: timers that are due in it, those that are cancelled left out
+-- deletes bigint: of them deletes; each has a dead unit beside it
+-- superseded bigint: of them those that moved elsewhere, by cleaning or by a hop
+-- rolls bigint: timers on the way to a later slot, those that are cancelled left out
+-- late bigint: of the live ones: those put when their own slot was passed or claimed
+-- expected bigint: live units that belong in this slot by the due times of their messages
+-- depth bigint: units that the slot's chain leads to
+-- bytes bigint: of the live ones' messages
+-- read_bytes bigint: of the commit log's pages that firing them reads
+-- top_topic string: the topic that most of the live ones have
+-- top_units bigint: how many have it
 WITH belonging AS (
   SELECT loads.belongs AS slot, count(*) AS expected
   FROM loads CROSS JOIN sources

@@ -1,4 +1,4 @@
-"""What a run returns: a verdict for each store, one for all of them."""
+"""What a run returns: findings, a verdict for each store, one for all of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from timerstore.pipeline.finding import FAIL, OK, VERDICTS, Finding, first_failing, worst
+from timerstore.audit.verdicts import FAIL, OK, VERDICTS, Finding, worst
 from timerstore.pipeline.tablefiles import read_results
 from timerstore.values.amounts import counted
 
@@ -22,6 +22,7 @@ class StoreResult:
     verdict: str
     error: str | None = None
     findings: tuple[Finding, ...] = ()
+    """The worst first."""
     messages: int = 0
     units: int = 0
     files: tuple[str, ...] = ()
@@ -31,9 +32,7 @@ class StoreResult:
         """Return all but the files, for JSON."""
         names = ("name", "path", "state", "verdict", "error", "messages", "units")
         told = {name: getattr(self, name) for name in names}
-        bad = sorted(self.findings, key=lambda each: -VERDICTS.index(each.verdict))
-        keys = ("rule", "kind", "verdict", "value", "warn", "fail", "says", "advice")
-        told["findings"] = [{key: getattr(each, key) for key in keys} for each in bad]
+        told["findings"] = [each.to_dict() for each in self.findings]
         return told
 
     @property
@@ -41,8 +40,7 @@ class StoreResult:
         """The worst finding's sentence, or why the store could not be read; "" if all is ok."""
         if self.error is not None:
             return self.error
-        first = first_failing(self.findings)
-        return "" if first is None else f"{first.rule}: {first.says}"
+        return "".join(f"{each.name}: {each.says}" for each in self.findings[:1])
 
 
 @dataclass(frozen=True)

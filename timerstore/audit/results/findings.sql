@@ -1,0 +1,12 @@
+-- a row is: a rule's verdict on a store
+-- rule string: its name
+-- kind string: consistency (docs/validate.md), distribution, or own: your rules
+-- verdict string: ok, warn or fail
+-- value double: what was measured; of consistency how many places failed
+-- warn double: above this it warns; null of consistency
+-- fail double: above this it fails; null of consistency
+-- checked bigint: how many places were looked at
+-- mended bigint: places that the next opening mends
+-- says string: a sentence with the numbers
+-- advice string: what to do if the verdict is not ok
+-- places array<struct<file:string,offset:bigint,reason:string>>: the first places

@@ -1,0 +1,10 @@
+-- a row is: a group and a queue that it reads
+-- group string: the group
+-- topic string: the topic; of retries and dead letters the group's own
+-- queue_id bigint: the queue
+-- kind string: topic, retry or dead
+-- committed bigint: index of the first message that it has not read
+-- end bigint: index behind the last message
+-- lag bigint: messages that it has not read
+-- oldest timestamp: when the first of them was stored; null if there is none
+-- oldest_ms bigint: the same, ms

@@ -1,0 +1,7 @@
+-- a row is: what a part of a run took
+-- part string: store: all of it but the rules; query: one that joins what the parts of stores say,
+--   of all stores; rule: asking it of all stores
+-- name string: the store's, the query's or the rule's
+-- rows bigint: messages, units, entries of a store; what a rule returned; else null
+-- bytes bigint: of a store that were looked at, else null
+-- seconds double: how long it took; on Spark several stores may be read at once

@@ -1,0 +1,13 @@
+-- a row is: a run that has ended; rows of other tables count only if their run is here
+-- run string: its name
+-- version bigint: of these tables
+-- timerstore string: the version that wrote it
+-- began timestamp: when it began
+-- ended timestamp: when it ended
+-- seconds double: how long it took
+-- verdict string: the worst of its stores: ok, warn or fail
+-- stores bigint: how many it was asked for
+-- unreadable bigint: how many of them could not be read
+-- messages bigint: how many it looked at
+-- units bigint: how many it looked at
+-- thresholds string: the limits of its rules, as JSON

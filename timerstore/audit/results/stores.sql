@@ -1,0 +1,36 @@
+-- a row is: a store in a run, also one that could not be read
+-- at timestamp: as of when the rows are true: when an open store was read, else the read cursor
+-- at_ms bigint: the same, ms
+-- path string: where it lies
+-- state string: sound, damaged or unreadable
+-- error string: why it could not be read, else null
+-- verdict string: the worst of its findings: ok, warn or fail
+-- by_broker boolean: RocketMQ wrote last
+-- was_open boolean: it is open, or was not closed
+-- is_copy boolean: it is a backup or a standby, read as the store that it would become
+-- stands_ms bigint: up to where it has fired, the read cursor, ms
+-- precision_ms bigint: how long a slot is
+-- ring_slots bigint: slots of the ring, twice those of the wheel
+-- window_slots bigint: the roll window; null in a broker's store
+-- log_bytes bigint: of the commit log that were looked at
+-- unit_bytes bigint: of the timer log
+-- messages bigint: in the commit log
+-- entries bigint: of queues
+-- units bigint: in the timer log
+-- slots bigint: used slots of the wheel
+-- timers bigint: put, of those whose message is there
+-- pending bigint: timers that wait, those in delay levels too
+-- in_levels bigint: of them in delay levels
+-- fired bigint: messages that timers became
+-- rolls bigint: copies for a later slot
+-- deletes bigint: messages that cancel a timer
+-- rolling bigint: timers that wait for their next roll
+-- hops bigint: how many rolls they still need together; of a broker's store at least so many
+-- hop_bytes bigint: the bytes that these rolls will write
+-- due_profile array<bigint>: pending: within a day by UTC hour, then by days ahead up to 30, later,
+--   overdue
+-- late_profile array<bigint>: fired within a day, by lateness: 0 ms, 1, 2–3, 4–7, …
+-- load_profile array<bigint>: slots ahead by the timers that fire in them: 1, 2–3, 4–7, …
+SELECT coalesce(sum(timers), 0) AS rolling, coalesce(sum(hops * timers), 0) AS hops,
+  coalesce(sum(hops * bytes), 0) AS hop_bytes
+FROM rolls
