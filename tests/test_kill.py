@@ -83,13 +83,15 @@ class Account:
 def attack(path: Path, nursery: Nursery, kind: str, rounds: int, longest_s: float) -> Account:
     """Kill a child in each round, after `longest_s` at most; judge; fire the rest at the end.
 
-    More rounds, four times as many at most, until a segment was used again: on a busy machine a
-    child gets less far.
+    More rounds, four times as many at most, until a segment was used again, and the floor
+    moved if the kind is cleaned: on a busy machine a child gets less far.
     """
     rnd, account = random.Random(int(os.environ.get("KILL_SEED", "1"))), Account()
     ledger = Ledger(levels_ms=CONFIG.delay_levels_ms())
+    is_cleaned = kind != "cleaned"
     for number in range(4 * rounds):
-        if number >= rounds and (kind == "kept" or account.reused or host.RENAME is None):
+        is_reused = kind == "kept" or account.reused or host.RENAME is None
+        if number >= rounds and is_reused and is_cleaned:
             break
         kill_s = longest_s * rnd.uniform(*rnd.choice(((0, 0.06), (0, 0.3), (0.3, 1))))
         account.take(nursery.run(path, rnd.randrange(1 << 30), kill_s, kind))
@@ -103,6 +105,7 @@ def attack(path: Path, nursery: Nursery, kind: str, rounds: int, longest_s: floa
         check_store(store, ledger)
         check_counters(store, ledger)
         assert not ledger.overdue(now_ms), "due timers did not fire at opening"
+        is_cleaned = is_cleaned or store.core.engine.world.cleaning.floor > 0
         store.abandon() if rnd.random() < 0.7 else store.close()
 
     with open_still(path, kind, time.time_ns() // 1_000_000) as store:
