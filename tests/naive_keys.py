@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from typing import Any
+
+from timerstore.timelog.bytes import format as fmt
 
 HEADER = struct.Struct(">qqqqii")  # begin ms, end ms, begin offset, end offset, used slots, count
 ENTRY = struct.Struct(">iqii")  # hash, commit log offset, seconds since begin, previous entry
@@ -83,3 +86,12 @@ class NaiveIndexFile:
         data = head + struct.pack(f">{self.slot_count}i", *self.slots) + bytes(ENTRY.size)
         data += b"".join(ENTRY.pack(*each) for each in self.entries)
         return data.ljust(HEADER.size + 4 * self.slot_count + 20 * self.entry_count_max, b"\0")
+
+
+def entries_of(view: Any, start: int, stop: int) -> Any:
+    """Return entries [start, stop) in a file's bytes: KEY_ENTRY[n]."""
+    room = (len(view) - fmt.KEY_HEADER_BYTES) // (fmt.KEY_SLOT_BYTES + fmt.KEY_ENTRY_BYTES)
+    at = fmt.KEY_HEADER_BYTES + fmt.KEY_SLOT_BYTES * room
+    return view[at + fmt.KEY_ENTRY_BYTES * start : at + fmt.KEY_ENTRY_BYTES * stop].view(
+        fmt.KEY_ENTRY
+    )

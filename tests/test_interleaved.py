@@ -71,7 +71,6 @@ FOUND_IN: dict[str, tuple[str, int] | int] = {
     "levels clamp without slack": ("a level's cancel that is held", 0),
     "the copies cursor without fire": ("link against the read cursor", 0),
     "the read cursor before the copies cursor": ("flush against the read cursor", 0),
-    "pages before the queue cursor": ("link against a flush", 0),
     "level offset is captured before": ("flush against a level", 0),
     "level file before the log": ("a level, power in a flush", 1),
     "held deletes are forgotten": ("a level's cancel that is held", 0),

@@ -12,7 +12,7 @@ from tests.models.ledger import TIMER_TOPIC
 from tests.models.quiet_disk import QuietDisk
 from tests.table_stores import exported
 from timerstore import Config, ManualClock, TimerStore, Tuning, verify
-from timerstore.services.world.damage import Damage
+from timerstore.services.engine.rebuild import Damage
 from timerstore.store.readonly import ReadOnlyStore
 from timerstore.tables import TABLES, read_table
 from timerstore.validation import validate

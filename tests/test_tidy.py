@@ -524,7 +524,6 @@ BORROWING = {
         {
             "timerstore/jit/mapping.py",
             "timerstore/jit/intrinsics.py",
-            "timerstore/jit/objects.py",
             "timerstore/jit/numpylayout.py",
         },
     ),

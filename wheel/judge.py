@@ -20,8 +20,7 @@ from typing import Final, NamedTuple
 
 from timerstore.jit.intrinsics import get_i64
 from timerstore.jit.kernel import inlined_always, kernel_ahead, kernel_later
-from timerstore.jit.record import Bytes, Words, record
-from timerstore.jit.table import Table
+from timerstore.jit.record import Bytes, Table, Words, record
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import (
     BAD_PARTS,

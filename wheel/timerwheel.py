@@ -31,24 +31,24 @@ import numpy as np
 
 from timerstore.errors import CorruptStoreError
 from timerstore.jit.host import open_in_memory
-from timerstore.jit.intrinsics import get_i32, get_i64, put_i32, put_i64
+from timerstore.jit.intrinsics import get_i32, get_i64, prefetch, put_i32, put_i64
 from timerstore.jit.kernel import inlined, kernel_ahead, kernel_later
 from timerstore.jit.record import Bytes, Words, record
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.unit import NO_UNIT, UNIT_GOOD, Units, check_unit, unit_change
+from timerstore.timelog.bytes.unit import NO_UNIT, Units, unit_change
+from timerstore.timelog.files.checkpoint import Stamp
 from timerstore.timelog.files.disk import Disk, WrongSizeError
+from timerstore.timelog.files.folders import OwnedFile
 from timerstore.timelog.files.nonzero import nonzero_places
-from timerstore.timelog.files.ownedfile import OwnedFile
-from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
 from timerstore.timelog.files.steady import ranges_of
-from timerstore.timelog.timerlog import TimerLog
-from timerstore.wheel.checksums import PAGE_BYTES, SUMS_FILE, WheelSums
+from timerstore.wheel.checksums import PAGE_BYTES, find_damaged, write_sums
 
 # What `SlotArray.dirty` says of a page.
 PAGE_CLEAN: Final = 0
 PAGE_CHANGED: Final = 1
 PAGE_CAPTURED: Final = 2  # and not changed since; not known to be durable yet
 _PAGE_SLOTS: Final = PAGE_BYTES // fmt.SLOT_BYTES
+_AHEAD: Final = 8
 
 
 @record
@@ -162,49 +162,14 @@ def _set_head(wheel: SlotArray, slot: int, first: int, last: int, count: int) ->
 
 
 @kernel_later
-def cut_heads(timerlog: SegmentTable, wheel: SlotArray, end: int) -> int:
-    """Walk every slot whose last unit lies at or past `end` back to before it.
-
-    Return how many slots were changed, or −1 − offset of a unit that is damaged. All segments
-    from `end` on must be mapped. O(slots + units past the end).
-    """
-    changed = 0
-    count = len(wheel.slots) // fmt.SLOT_BYTES
-    for index in range(count):
-        at = index * fmt.SLOT_BYTES
-        offset = get_i64(wheel.slots, at + fmt.SLOT_LAST_AT)
-        if offset < end or get_i64(wheel.slots, at + fmt.SLOT_TIME_AT) <= 0:
-            continue
-        units = get_i32(wheel.slots, at + fmt.SLOT_COUNT_AT)
-        while offset >= end:
-            buf = segment_at(timerlog, offset)
-            position = offset % timerlog.segment_bytes
-            if len(buf) == 0 or check_unit(buf, position, offset) != UNIT_GOOD:
-                return -1 - offset
-            units -= unit_change(get_i32(buf, position + fmt.UNIT_MAGIC_AT))
-            offset = get_i64(buf, position + fmt.UNIT_PREV_AT)
-        put_i64(wheel.slots, at + fmt.SLOT_LAST_AT, offset)
-        put_i32(wheel.slots, at + fmt.SLOT_COUNT_AT, units)
-        if offset == NO_UNIT:
-            put_i64(wheel.slots, at + fmt.SLOT_TIME_AT, NO_UNIT)
-        wheel.dirty[at // PAGE_BYTES] = PAGE_CHANGED
-        changed += 1
-    return changed
-
-
-@kernel_later
-def revise_slots(wheel: SlotArray, units: Units, precision_ms: int) -> int:
-    """Make slots agree with units that a broker wrote, given in the order of the log. O(units).
-
-    Return how many slots were changed: those that another time held, or whose last unit is older.
-    """
-    changed = 0
+def revise_slots(wheel: SlotArray, units: Units, precision_ms: int) -> None:
+    """Have slots lead to units, which are given in the order of the log. O(units)."""
     for i in range(len(units.offset)):
+        if i + _AHEAD < len(units.offset):  # they may be anywhere in the wheel
+            prefetch(wheel.slots, slot_at(wheel, units.ms[i + _AHEAD] // precision_ms))
         slot = units.ms[i] // precision_ms
         if slot_last(wheel, slot) < units.offset[i]:
             link_unit(wheel, slot, units.offset[i], unit_change(units.magic[i]))
-            changed += 1
-    return changed
 
 
 class Slot(NamedTuple):
@@ -250,9 +215,8 @@ class TimerWheel:
             os.close(fd)
             raise
         self._file = OwnedFile(fd)
-        self.sums = WheelSums(disk, path.parent / "config" / SUMS_FILE, len(self.array.dirty))
-        if self.is_new:
-            self.sums.adopt(self.array.slots, ())
+        self.sequence = 0
+        """The number of the last write, which the checkpoint behind it has."""
 
     @property
     def fd(self) -> int:
@@ -284,20 +248,18 @@ class TimerWheel:
         held = self.get(slot)
         return 0 if held is None else max(0, held.timer_count)
 
-    def revise(self, units: Units, precision_ms: int) -> int:
-        """Make slots agree with units that a broker wrote, see `revise_slots`. O(units)."""
-        return revise_slots(self.array, units, precision_ms)
+    def revise(self, units: Units, precision_ms: int) -> None:
+        """Have slots lead to units, see `revise_slots`. O(units)."""
+        revise_slots(self.array, units, precision_ms)
 
-    def cut(self, timerlog: TimerLog, end: int) -> int:
-        """Walk slots back to before `end` of the timer log; return how many were, see `cut_heads`.
-
-        Raises CorruptStoreError.
-        """
-        with timerlog.reading() as table:
-            changed = cut_heads(table, self.array, end)
-        if changed < 0:
-            raise CorruptStoreError("timerlog", -1 - changed, "a slot's last unit is damaged")
-        return changed
+    def clear(self) -> None:
+        """Empty all slots. O(used pages)."""
+        words = self.array.slots.view(np.int64)
+        used = np.bitwise_or.reduceat(words, np.arange(0, len(words), PAGE_BYTES // 8)) != 0
+        self.array.dirty[used] = PAGE_CHANGED
+        for page in np.flatnonzero(used).tolist():
+            self._pages(page, page + 1)[:] = 0
+        self.array.latest[:] = 0
 
     def capture(self) -> list[tuple[int, Bytes]]:
         """Copy the dirty pages, as runs of (position, bytes), and mark them clean.
@@ -323,32 +285,27 @@ class TimerWheel:
 
         Return the number of this write, which the checkpoint behind it gets.
         """
-        self.sums.sequence += 1
-        if runs or self.sums.is_stale:
-            self.sums.announce(runs)
+        self.sequence += 1
         for position, content in runs:
             self.disk.write_at(self.fd, content, position, self.path)
         if runs:
             self.disk.sync(self.fd, self.path)
-        return self.sums.sequence
+        return self.sequence
 
-    def check(self, *, is_unknown: bool, is_closed: bool = False, checkpointed: int = 0) -> None:
-        """Raise CorruptStoreError if a page is not what was written; before it is changed.
+    def leave(self, stamp: Stamp) -> None:
+        """Note the checksums of the slots, all of which are written, at a clean close. O(slots)."""
+        write_sums(self.disk, self.path.parent, stamp, self.array.slots)
 
-        If nobody noted checksums, the pages are taken as they are; with `is_unknown` always: a
-        broker wrote since. `is_closed`: the store was closed, so the last write has ended.
-        `checkpointed`: the number of the last checkpoint; up to there writes have ended as well.
+    def is_as_left(self, stamp: Stamp) -> bool:
+        """Tell whether the slots are those that a clean close left; if not, they may be anything.
+
+        Raises CorruptStoreError if it is known what a page was, and it is not that. O(slots).
         """
-        wheel, used = self.array.slots, list(ranges_of(self.fd, 0, len(self.array.slots)))
-        damaged = -1
-        if not is_unknown and not self.is_new:
-            is_whole = is_closed or checkpointed >= self.sums.sequence
-            damaged = self.sums.find_damaged(wheel, used, is_whole=is_whole)
-        if damaged >= 0:
+        damaged = find_damaged(self.disk, self.path.parent, stamp, self.array.slots)
+        if damaged is not None and damaged >= 0:
             offset, reason = damaged * PAGE_BYTES, "the checksum of this page does not match"
             raise CorruptStoreError("timerwheel", offset, reason)
-        self.sums.adopt(wheel, used)
-        self.sums.sequence = max(self.sums.sequence, checkpointed)
+        return damaged is not None
 
     def close(self) -> None:
         """Close the file; the array stays valid while it is referenced. Twice does nothing."""

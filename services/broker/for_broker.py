@@ -31,10 +31,10 @@ from timerstore.jit.record import Words, record
 from timerstore.services.damage.scrub import Scrub
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import TIMERS, remove_files, remove_mark
-from timerstore.services.looking.due_order import DueOrder
 from timerstore.services.looking.instant import capture_instant
 from timerstore.services.looking.read_pending import map_alone, read_timers, reading_of
 from timerstore.services.looking.read_units import live_units
+from timerstore.services.looking.timer_places import DueOrder
 from timerstore.services.pipeline.enqueue_put import NewTimer, unit_in_slot
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
@@ -57,7 +57,6 @@ from timerstore.timelog.files.segmenttable import (
 from timerstore.timelog.reading.pastdamage import Damage
 from timerstore.timelog.timerlog import TimerLog, append_unit, find_unit_room
 from timerstore.wheel import judge as pending
-from timerstore.wheel.checksums import SUMS_FILE
 from timerstore.wheel.place import Settings, place, ring_top
 from timerstore.wheel.timerwheel import SlotArray, TimerWheel, link_unit, slot_last
 
@@ -99,8 +98,6 @@ def use_index(engine: Engine, index: NewIndex, checkpoint: TimerCheckpoint) -> N
     remove_files(disk, path, frozenset((TIMERS,)))
     for name in ("timerwheel", *(f"timerlog/{name}" for name in disk.names(new / "timerlog"))):
         disk.move(new / name, path / name)
-    sums = disk.read(new / "config" / SUMS_FILE)
-    disk.replace(path / "config" / SUMS_FILE, sums or b"")
     disk.sync_folder(path / "timerlog")
     disk.sync_folder(path)
     handed_over = replace(

@@ -25,7 +25,8 @@ from timerstore.jit.locks import (
     lock_acquire,
     lock_release,
 )
-from timerstore.jit.objects import TEXT_DATA_AT, ascii_at, bytes_at, object_at
+from timerstore.jit.numpylayout import TEXT_DATA_AT
+from timerstore.jit.objects import ascii_at, bytes_at, object_at
 from timerstore.jit.record import Bytes, Words, observe, record, record_at
 from timerstore.jit.system import clock_ms
 from timerstore.services.calls.appending import DELETE_BODY
@@ -416,7 +417,7 @@ def _reschedule(
 class Kernels:
     """The kernels on one timer, for Python; `id`: any object.
 
-    Their caller is inside `commitlog.reading()`, where OBJECTS_CAN_BE_GIVEN.
+    Their caller is inside `commitlog.reading()`.
     """
 
     def __init__(self) -> None:

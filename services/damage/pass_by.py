@@ -8,6 +8,8 @@ group hands out what is sound, and keeps the index of the damaged entry as one t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
@@ -15,9 +17,8 @@ from timerstore.jit.kernel import kernel_later
 from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.record import Bytes, Words
 from timerstore.services.engine.engine import Engine
-from timerstore.services.engine.rebuild import QUEUES, TIMERS
+from timerstore.services.engine.rebuild import QUEUES, TIMERS, WRONG_ENTRY_REASON
 from timerstore.services.looking.read_units import slot_units
-from timerstore.services.world.damage import WRONG_ENTRY_REASON
 from timerstore.services.world.state import ENTRY_DAMAGED, INFO_LEVEL, LOST_COLUMNS, ServiceThread
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
@@ -37,7 +38,9 @@ from timerstore.timelog.reading.audit import (
     QueueRun,
     judge_entries,
 )
+from timerstore.timelog.reading.scan import LoggedMessages, QueueNames
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
+from timerstore.timelog.writing.consumequeue import find_rows
 from timerstore.timelog.writing.tally import LOST_COUNT, TALLY_WORDS
 from timerstore.wheel.near import place_of
 
@@ -259,3 +262,41 @@ def _says(log: SegmentedFile, at: int) -> int:
     if at > log.end - fmt.MESSAGE_BYTES_MIN:
         return -1
     return int.from_bytes(log.read(at + fmt.MESSAGE_OFFSET_AT, 8), "big", signed=True)
+
+
+def queue_rows_of(engine: Engine, names: QueueNames) -> Words:
+    """Return the row of each of these queues, which gets one if it has none. O(n)."""
+    result = np.empty(len(names.queue_id), np.int64)
+    with engine.commitlog.reading() as commitlog:
+        while (lost := find_rows(engine.queues.table, commitlog, names, result)) >= 0:
+            at, count, queue_id = (int(column[lost]) for column in names)
+            engine.queues.row(engine.commitlog.read(at, count), queue_id)
+    return result
+
+
+def wrong_entries(
+    engine: Engine, rows: LoggedMessages, queue_rows: Words, which: Words
+) -> Iterator[tuple[int, int]]:
+    """Yield row and index of each entry that is not that of its message, among scanned messages.
+
+    `queue_rows`: of their queues. `which`: the places of those that are asked about. O(those).
+    """
+    queues, log_start = engine.queues, engine.commitlog.start
+    order = which[np.argsort(queue_rows[which], kind="stable")]
+    for mine in np.split(order, np.flatnonzero(np.diff(queue_rows[order])) + 1):
+        if not len(mine):
+            continue
+        row, index = int(queue_rows[mine[0]]), rows.queue_index[mine]
+        kept = (index >= queues.first_index(row)) & (index < queues.next_index(row))
+        mine, index = mine[kept], index[kept]
+        if not len(mine):
+            continue
+        first, last = int(index.min()), int(index.max())
+        entries = queues.read(row, first, last - first + 1)[index - first]
+        wrong = (entries["offset"] != rows.offset[mine]) | (entries["size"] != rows.size[mine])
+        for i in np.flatnonzero(wrong).tolist():
+            entry = entries[i : i + 1]
+            # Of two messages with one index, which an older version may have written, one counts.
+            is_removed = int(entry["offset"][0]) < log_start
+            if is_removed or not is_sound(engine, row, int(index[i]), entry):
+                yield row, int(index[i])

@@ -1,15 +1,13 @@
 """Scrubbing: reads all of an open store again, slowly, so that damage is found before it is met.
 
-One pass goes over the wheel's file, the timer log, then the commit log with the queue entries of
-its messages; a step reads STEP_BYTES, or STEP_MESSAGES. It only reads: what is damaged is named,
-and an index of which that is a part is made anew by the next opening. Nothing is taken off any
-count here: the services do that when they come upon it. It reads through maps of its own, and holds
-no lock.
+One pass goes over the timer log, then the commit log with the queue entries of its messages; a step
+reads STEP_BYTES, or STEP_MESSAGES. It only reads: what is damaged is named, and an index of which
+that is a part is made anew by the next opening. Nothing is taken off any count here: the services
+do that when they come upon it. It reads through maps of its own, and holds no lock.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
@@ -22,12 +20,11 @@ from timerstore.jit.intrinsics import touch_to_read
 from timerstore.jit.kernel import inlined, kernel_later
 from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.record import Words, exchange_word, publish
-from timerstore.services.damage.pass_by import is_sound
+from timerstore.services.damage.pass_by import queue_rows_of, wrong_entries
 from timerstore.services.engine.engine import Engine
-from timerstore.services.engine.rebuild import QUEUES, TIMERS
+from timerstore.services.engine.rebuild import QUEUES, TIMERS, WRONG_ENTRY_REASON
 from timerstore.services.pipeline.dequeue_get import IS_ROLL, NO_DUE, claim_unit, hop
 from timerstore.services.world import needs
-from timerstore.services.world.damage import WRONG_ENTRY_REASON
 from timerstore.services.world.state import DEQUEUE_GET, note_walked
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
@@ -37,7 +34,6 @@ from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reading.reader import ReadSegments, StoreReader
 from timerstore.timelog.reading.units import walk_units
-from timerstore.wheel.checksums import PAGE_BYTES, page_sums
 from timerstore.wheel.near import OWED, slot_place
 
 STEP_BYTES: Final = 256 << 10
@@ -95,29 +91,8 @@ class Scrub:
         return {"pass_count": self.pass_count, "file": self.file, "offset": self.offset}
 
     def _pass(self) -> Iterator[int]:
-        yield from self._read_wheel()
         yield from self._read_units()
         yield from self._read_messages()
-
-    # --- the wheel
-
-    def _read_wheel(self) -> Iterator[int]:
-        wheel = self.engine.wheel
-        self.file = "timerwheel"
-        for offset in range(0, len(wheel.array.slots), STEP_BYTES):
-            self.offset = offset
-            data = np.frombuffer(os.pread(wheel.fd, STEP_BYTES, offset), np.uint8)
-            first, sums = offset // PAGE_BYTES, page_sums(data)
-            known = wheel.sums.either()
-            if known is not None:
-                before, after = (each[first : first + len(sums)] for each in known)
-                wrong = np.flatnonzero((sums != before) & (sums != after))
-                for place in wrong.tolist():
-                    if wheel.sums.either() is not known:
-                        break  # it was written meanwhile
-                    reason = "the checksum of this page does not match"
-                    self._name(TIMERS, "timerwheel", (first + place) * PAGE_BYTES, reason)
-            yield STEP_BYTES
 
     # --- the timer log
 
@@ -166,28 +141,11 @@ class Scrub:
 
     def _compare(self, rows: scan.LoggedMessages) -> None:
         """Compare messages with their queue entries."""
-        queues, log = self.engine.queues, self.engine.commitlog
-        names: dict[tuple[bytes, int], list[int]] = {}
-        columns = (column.tolist() for column in scan.stored_in(rows))
-        for i, (at, count, queue_id) in enumerate(zip(*columns, strict=True)):
-            names.setdefault((log.read(at, count), queue_id), []).append(i)
-        for (topic, queue_id), places in names.items():
-            mine, number = rows[places], queues.row(topic, queue_id)
-            low, high = queues.first_index(number), queues.next_index(number)
-            index = mine.queue_index
-            mine = mine[(index >= low) & (index < high)]
-            if not len(mine):
-                continue
-            first, last = int(mine.queue_index[0]), int(mine.queue_index[-1])
-            entries = queues.read(number, first, last - first + 1)
-            entries = entries[mine.queue_index - first]
-            wrong = (entries["offset"] != mine.offset) | (entries["size"] != mine.size)
-            for i in np.flatnonzero(wrong).tolist():
-                # Of two messages with one index, which older versions may write, one counts.
-                at, entry = int(mine.queue_index[i]), entries[i : i + 1]
-                if not is_sound(self.engine, number, at, entry):
-                    place = at * fmt.ENTRY_BYTES
-                    self._name(QUEUES, queues.files[number].name, place, WRONG_ENTRY_REASON)
+        engine, every = self.engine, np.arange(len(rows))
+        queue_rows = queue_rows_of(engine, scan.stored_in(rows))
+        for row, index in wrong_entries(engine, rows, queue_rows, every):
+            file, place = engine.queues.files[row].name, index * fmt.ENTRY_BYTES
+            self._name(QUEUES, file, place, WRONG_ENTRY_REASON)
 
     def _name(self, index: str, file: str, offset: int, reason: str) -> None:
         """Name a place of an index, which the next opening makes anew."""

@@ -115,8 +115,8 @@ def _capture(world: World, into: Captured, numbers: Words, pages: Bytes) -> bool
     into.floor = world.cleaning.floor
     into.hops_from = hops_from
     lock_release(world.fire_lock)
-    # Pages may be copied piece by piece: recovery takes slots back behind the captured end of the
-    # timer log, which must be durable up to what the last piece points to.
+    # Pages may be copied piece by piece: who reads them takes slots back to before the captured end
+    # of the timer log, which must be durable up to what the last piece points to.
     for i in range(count):
         if i & (_PIECE - 1) == _PIECE - 1:
             lock_release(world.wheel_lock)

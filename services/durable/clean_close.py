@@ -21,11 +21,11 @@ from timerstore.services.looking.read_pending import map_alone, read_timers, rea
 from timerstore.services.looking.read_units import chain_units
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import IDENTITY_HELD
-from timerstore.timelog.files.checkpoint import TimerCheckpoint
-from timerstore.timelog.files.derived import (
+from timerstore.timelog.files.checkpoint import (
     AHEAD_FILE,
     CANCELLED_FILE,
     Stamp,
+    TimerCheckpoint,
     read_derived,
     write_derived,
 )

@@ -38,11 +38,11 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.files.checkpoint import (
     LevelOffsetFile,
+    Stamp,
     TimerCheckpoint,
     write_checkpoint,
     write_store_checkpoint,
 )
-from timerstore.timelog.files.derived import Stamp
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import sealed, write_json
 from timerstore.timelog.files.oserrors import store_error
@@ -267,6 +267,7 @@ class Flusher:
         }
         write_json(engine.disk, config / "timermetrics", sealed(metrics))
         stamp = Stamp(engine.store_tag, checkpoint.sequence, engine.commitlog.end)
+        engine.wheel.leave(stamp)
         write_ahead(engine, stamp)
         write_cancelled(engine, stamp, checkpoint)
         engine.keys.write(stamp)

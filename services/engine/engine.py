@@ -23,12 +23,11 @@ from timerstore.services.engine.counter_file import CounterFile
 from timerstore.services.engine.first_pages import FirstPages
 from timerstore.services.engine.holds import Holds
 from timerstore.services.engine.key_files import KeyFiles
-from timerstore.services.engine.rebuild import QUEUES, TIMERS, Wanted
+from timerstore.services.engine.rebuild import QUEUES, TIMERS, Damage, Wanted
 from timerstore.services.engine.sizes import find_sizes
 from timerstore.services.world import needs
 from timerstore.services.world.claims import FIRST_COUNT, move_cursors
 from timerstore.services.world.clock import Clock
-from timerstore.services.world.damage import Damage
 from timerstore.services.world.state import (
     RETRY_WAIT_MS_MAX,
     SERVICE_NAMES,
@@ -41,8 +40,8 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.limits import content_bytes_max, message_bytes_max
 from timerstore.timelog.bytes.message import GOOD, MessageParts, read_message
 from timerstore.timelog.files.disk import Disk, MappedFile
+from timerstore.timelog.files.folders import EventFile
 from timerstore.timelog.files.memory import MapShare, maps_allowed
-from timerstore.timelog.files.ownedfile import EventFile
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.timerlog import TimerLog
 from timerstore.timelog.writing.append import (

@@ -31,7 +31,7 @@ from timerstore.services.world.background import BackgroundThread, Flag
 from timerstore.services.world.state import PREFETCH, Prefetch, new_pages
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import NO_UNIT, UNIT_GOOD, check_unit
-from timerstore.timelog.files.derived import FIRST_FILE, Stamp, read_derived, write_derived
+from timerstore.timelog.files.checkpoint import FIRST_FILE, Stamp, read_derived, write_derived
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.memory import available_bytes
 from timerstore.timelog.files.segments import SegmentedFile

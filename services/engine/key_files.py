@@ -38,7 +38,7 @@ from timerstore.services.world.background import BackgroundThread, Flag
 from timerstore.services.world.clock import Clock
 from timerstore.services.world.state import reads_units
 from timerstore.services.world.world import World
-from timerstore.timelog.files.derived import KEYS_FILE, Stamp, read_derived, write_derived
+from timerstore.timelog.files.checkpoint import KEYS_FILE, Stamp, read_derived, write_derived
 from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.names import INT64_MAX
 from timerstore.timelog.files.oserrors import kind_of, told_of

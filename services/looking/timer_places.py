@@ -19,13 +19,14 @@ from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.holds import Hold
 from timerstore.services.looking.instant import Instant, Snapshot
 from timerstore.services.looking.read_pending import kept_by, read_timers, reading_of
-from timerstore.services.looking.read_units import slot_units
+from timerstore.services.looking.read_units import chain_units, slot_units
 from timerstore.services.world.state import LevelTable
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, MessageParts, read_message
 from timerstore.timelog.bytes.unit import NO_UNIT, NOT_SAID, Units
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
 from timerstore.wheel import judge as pending
+from timerstore.wheel.judge import IN_MESSAGE
 
 # --- What waits in the delay levels, as arrays.
 
@@ -227,3 +228,174 @@ def say_leads(engine: Engine, units: Units, hold: Hold | None = None) -> None:
                 if hold is not None and units.message[at] >= hold.commitlog:
                     hold.check()
                 at += 1
+
+
+# --- Where pending timers stand, in the order of due time: found slot by slot.
+#
+# A listing asks for some places at a time, so that it reads what it returns and little more. The
+# wheel is in that order already: what a slot holds that is no roll is due before what the next one
+# holds. What waits elsewhere is known when the listing begins, with its due time: the claimed
+# slots, in memory, and the delay levels, by the entries of their queues.
+#
+# A roll is due later than its slot. Where it leads to is noted when its slot is read, 17 bytes for
+# each, and its message is read when its turn has come. So timers beyond the window come in their
+# order, behind all that are due within it; but before the first of them every slot was read.
+
+NEVER_MS: Final = 1 << 62
+_SLOTS_AT_FIRST: Final = 16
+_SLOTS_AT_ONCE_MAX: Final = 4_096
+_RIPE_AT_FIRST: Final = 65_536
+
+
+# What is known of a place's due time.
+AT_THE_EARLIEST: Final = 0
+IN_A_SLOT: Final = 1  # or in the next one: TIMER_OUT_MS, to which hops lead, may be a slot earlier
+EXACT: Final = 2
+OF_LEVEL: Final = 3  # exact too: its delay level's entry says it, and the message does not
+
+
+class Places(NamedTuple):
+    """Places at which timers may be pending, one row each."""
+
+    due_ms: Words  # or the earliest that it can be
+    message: Words  # commit log offset
+    known: Words  # int8[n]: what is known of the due time, see the constants above
+
+    @property
+    def in_level(self) -> Flags:
+        """Whether it waits in a delay level."""
+        return self.known == OF_LEVEL
+
+    def choose(self, which: Flags | Words | slice) -> Places:
+        """Return some rows."""
+        return Places(*(column[which] for column in self))
+
+    def in_log_order(self) -> tuple[Words, Words]:
+        """Return the messages in the order of the log, and the due time of each, as levels say it.
+
+        Of what is in no level IN_MESSAGE.
+        """
+        order = np.argsort(self.message)
+        level_due_ms = np.where(self.in_level, self.due_ms, IN_MESSAGE)
+        return self.message[order], level_due_ms[order]
+
+    def last_ms(self, precision_ms: int) -> Words:
+        """Return the latest that each can be due."""
+        latest_ms = np.where(self.known == IN_A_SLOT, self.due_ms + 2 * precision_ms, self.due_ms)
+        return np.where(self.known == AT_THE_EARLIEST, NEVER_MS, latest_ms)
+
+
+NOWHERE: Final = Places(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int8))
+
+
+class DueOrder:
+    """The places of one instant that may be due in [start_ms, end_ms)."""
+
+    def __init__(
+        self, engine: Engine, instant: Instant, start_ms: int = 0, end_ms: int = NEVER_MS
+    ) -> None:
+        """Take what is known without the wheel. O(near wheel + without a unit + in levels)."""
+        self._engine, self._instant = engine, instant
+        self._start_ms, self._end_ms = start_ms, end_ms
+        self._slot, self._slots_at_once = 0, _SLOTS_AT_FIRST
+        self._parts: list[Places] = []  # each in order
+        self._ripe, self._ripe_at_once = NOWHERE, _RIPE_AT_FIRST
+        self.unit_count = 0
+        """Units that were read so far."""
+        unlinked = unlinked_messages(engine, instant.snapshot)
+        self._add(instant.messages, instant.due_ms, AT_THE_EARLIEST)
+        self._add(unlinked, np.zeros(len(unlinked), np.int64), AT_THE_EARLIEST)
+        self._add(*level_messages(engine, instant), OF_LEVEL)
+        self._read_slots()  # its first holds what was overdue when it was linked
+
+    def next(self, count: int) -> tuple[Places, tuple[int, int]]:
+        """Return up to `count` places, and (due time, message) before which none comes later.
+
+        None at all are returned behind the last one, with (NEVER_MS, −1).
+        """
+        while not len(self._ripe.message):
+            until_ms = self._until_ms()
+            if self._slot < len(self._instant.slots) and not self._is_known(until_ms):
+                self._read_slots()
+                continue
+            if not self._parts:
+                return NOWHERE, (NEVER_MS, -1)
+            self._ripen(until_ms)
+        found, self._ripe = self._ripe.choose(slice(count)), self._ripe.choose(slice(count, None))
+        if len(self._ripe.message):
+            return found, (int(self._ripe.due_ms[0]), int(self._ripe.message[0]))
+        until_ms = min([self._until_ms(), *(int(part.due_ms[0]) for part in self._parts)])
+        return found, (until_ms, -1)
+
+    def all(self) -> Places:
+        """Return all places that are left, in no order. O(units of the slots before `end_ms`)."""
+        while self._until_ms() < self._end_ms:
+            self._read_slots()
+        parts, self._parts = [self._ripe, *self._parts], []
+        return Places(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def _is_known(self, until_ms: int) -> bool:
+        """Tell whether anything that is known is due before all that is not."""
+        return until_ms >= self._end_ms or any(part.due_ms[0] < until_ms for part in self._parts)
+
+    def _until_ms(self) -> int:
+        """Return the time before which nothing is due that was not read.
+
+        One slot less than where the next one begins: a broker's clock rounds otherwise.
+        """
+        slots = self._instant.slots
+        if self._slot == len(slots):
+            return NEVER_MS
+        return int(slots[self._slot, 0] - 1) * self._engine.precision_ms
+
+    def _ripen(self, until_ms: int) -> None:
+        """Take what is known, and due before a time, in order; behind the last slot a part of it.
+
+        A few more each time, so that all are sorted in O(n log n), and the first of many in O(n).
+        """
+        known = sum(len(part.message) for part in self._parts)
+        if until_ms == NEVER_MS and known > self._ripe_at_once:
+            due_ms = np.concatenate([part.due_ms for part in self._parts])
+            until_ms = int(np.partition(due_ms, self._ripe_at_once)[self._ripe_at_once]) + 1
+            self._ripe_at_once *= 4
+        taken, left = [NOWHERE], list[Places]()
+        for part in self._parts:
+            count = int(np.searchsorted(part.due_ms, until_ms))
+            taken.append(part.choose(slice(count)))
+            if count < len(part.message):
+                left.append(part.choose(slice(count, None)))
+        self._parts = left
+        ripe = Places(*map(np.concatenate, zip(*taken, strict=True)))
+        self._ripe = ripe.choose(np.lexsort((ripe.message, ripe.due_ms)))
+
+    def _read_slots(self) -> None:
+        """Read the next slots, more each time."""
+        start, self._slot = self._slot, self._slot + self._slots_at_once
+        self._slots_at_once = min(2 * self._slots_at_once, _SLOTS_AT_ONCE_MAX)
+        self._slot = min(self._slot, len(self._instant.slots))
+        self._read_chains(self._instant.slots[start : self._slot])
+
+    def _read_chains(self, chains: Words) -> None:
+        engine, at = self._engine, self._instant.snapshot
+        precision_ms = engine.precision_ms
+        for units in chain_units(engine, chains, hold=at.hold):
+            self.unit_count += len(units)
+            kept = seen_units(engine, units, at) & (units.magic & fmt.UNIT_DELETE == 0)
+            said = units[kept]
+            known = np.where(said.due_ms == NOT_SAID, AT_THE_EARLIEST, EXACT)
+            # Of a roll it says the slot; of what hopped into its own slot, or a broker linked, that
+            # is its own. Only in the read cursor's may be what was overdue by then.
+            leads = (said.magic & fmt.UNIT_ROLL != 0) | (said.leads_to > at.read)
+            leads &= (known == AT_THE_EARLIEST) & (said.leads_to != NOT_SAID)
+            known[leads], said.due_ms[leads] = IN_A_SLOT, said.leads_to[leads] * precision_ms
+            said.due_ms[known == AT_THE_EARLIEST] = 0
+            self._add(said.message, said.due_ms, known)
+
+    def _add(self, messages: Words, due_ms: Words, known: Words | int) -> None:
+        """Take places, if they may be due in the range that is asked for."""
+        known = np.broadcast_to(np.asarray(known, np.int8), messages.shape)
+        places = Places(due_ms, messages, known)
+        last_ms = places.last_ms(self._engine.precision_ms)
+        kept = np.flatnonzero((due_ms < self._end_ms) & (last_ms >= self._start_ms))
+        if len(kept):
+            self._parts.append(places.choose(kept[np.argsort(due_ms[kept], kind="stable")]))

@@ -9,11 +9,11 @@ import numpy as np
 from timerstore.errors import CorruptStoreError
 from timerstore.jit.record import Words
 from timerstore.services.engine.engine import Engine
+from timerstore.services.looking.read_units import all_units
 from timerstore.services.opening.recover_log import ScannedLog
-from timerstore.services.opening.recovery_findings import RecoveryFindings
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import Units
-from timerstore.timelog.files.checkpoint import TimerCheckpoint
+from timerstore.timelog.files.checkpoint import Stamp, TimerCheckpoint
 from timerstore.timelog.timerlog import WALK_FULL, scan_units
 
 CHUNK_ROWS: Final = 65_536
@@ -28,40 +28,36 @@ def empty_index(engine: Engine, first_index: int, floor: int) -> int:
     timerlog = engine.timerlog
     timerlog.zero_from(0)
     timerlog.end = timerlog.start
-    engine.wheel.array.slots[:] = 0
-    engine.wheel.array.dirty[:] = 1
-    engine.wheel.write(engine.wheel.capture())
+    engine.wheel.clear()
     timerlog.prepare()
     kept = engine.queues.first_kept(0, max(floor, engine.commitlog.start))
     return max(first_index, kept)
 
 
-def cut_index(engine: Engine, checkpoint: TimerCheckpoint, findings: RecoveryFindings) -> int:
-    """Take slots and units back to the checkpoint; return its queue cursor.
+def cut_index(engine: Engine, checkpoint: TimerCheckpoint, stamp: Stamp | None) -> int:
+    """Take units back to the checkpoint, have slots lead to them; return its queue cursor.
 
     Units behind it are not replayed: their slots were chosen by a read cursor that is gone.
+    `stamp`: of a clean close, whose slots hold, else None. O(units) then.
     """
     timerlog, end = engine.timerlog, checkpoint.timerlog_flushed
     timerlog.end = end
-    if not findings.clean:
-        for number in timerlog.numbers:
-            if (number + 1) * timerlog.segment_bytes > end:
-                timerlog.ensure(number)
-        findings.cut_slots = engine.wheel.cut(timerlog, end)
-        engine.wheel.write(engine.wheel.capture())
+    if stamp is None:
         timerlog.zero_from(end)
+    if stamp is None or not engine.wheel.is_as_left(stamp):
+        engine.wheel.clear()
+        from_slot = checkpoint.read_ms // engine.precision_ms
+        for units in all_units(engine, timerlog.start, end, from_slot):
+            engine.wheel.revise(units, engine.precision_ms)
     timerlog.prepare()
     return min(checkpoint.queue_index, engine.queues.next_index(0))
 
 
-def take_brokers_units(
-    engine: Engine, checkpoint: TimerCheckpoint, log: ScannedLog, findings: RecoveryFindings
-) -> int:
+def take_brokers_units(engine: Engine, checkpoint: TimerCheckpoint, log: ScannedLog) -> int:
     """Take a broker's units as they are, up to the first bad one; return the queue cursor.
 
-    A slot that leads behind that is walked back: what was linked there would be listed of no slot.
-    Raises CorruptStoreError if it leads through a bad one, or if the broker has left a timer behind
-    its read cursor.
+    Slots are made anew: what a broker that was killed has left in them may be anything. Raises
+    CorruptStoreError if the broker has left a timer behind its read cursor.
     """
     copied = np.unique(np.concatenate([*log.origins, log.broker_origins]))
     timerlog = engine.timerlog
@@ -70,6 +66,7 @@ def take_brokers_units(
     units = Units.room(CHUNK_ROWS)
     where = np.array([timerlog.start, 0], np.int64)
     linked, is_more = -1, True
+    engine.wheel.clear()
     while is_more:
         with timerlog.reading() as table:
             count = scan_units(
@@ -79,12 +76,11 @@ def take_brokers_units(
         whole = units.message[:count] + units.size[:count] <= log.end
         kept = count if whole.all() else int(np.argmin(whole))
         if kept:
-            linked = max(linked, _revise_slots(engine, units[:kept], checkpoint, findings))
+            linked = max(linked, _revise_slots(engine, units[:kept], checkpoint))
         if kept < count:
             where[0] = units.offset[kept]
         is_more = kept == count and bool(where[1] == WALK_FULL)
     timerlog.end = int(where[0])
-    findings.cut_slots += engine.wheel.cut(timerlog, timerlog.end)
     timerlog.zero_from(timerlog.end)
     timerlog.prepare()
     queue_index = checkpoint.queue_index if linked < 0 else linked + 1
@@ -104,12 +100,9 @@ def _find_left_behind(engine: Engine, units: Units, read_ms: int, copied: Words)
             raise CorruptStoreError("timerlog", offset, LEFT_BEHIND_REASON)
 
 
-def _revise_slots(
-    engine: Engine, units: Units, checkpoint: TimerCheckpoint, findings: RecoveryFindings
-) -> int:
+def _revise_slots(engine: Engine, units: Units, checkpoint: TimerCheckpoint) -> int:
     """Have slots from the read cursor on lead to these; return the last queue index, or −1."""
-    live = units[units.ms >= checkpoint.read_ms]
-    findings.cut_slots += engine.wheel.revise(live, engine.precision_ms)
+    engine.wheel.revise(units[units.ms >= checkpoint.read_ms], engine.precision_ms)
     there = units[(units.message >= engine.commitlog.start) & (units.magic & fmt.UNIT_HOP == 0)]
     if not len(there):
         return -1

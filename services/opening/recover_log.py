@@ -9,6 +9,7 @@ import numpy as np
 
 from timerstore.errors import CorruptStoreError
 from timerstore.jit.record import Words
+from timerstore.services.damage.pass_by import queue_rows_of
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import QUEUES
 from timerstore.services.opening.recover_damage import (
@@ -35,7 +36,6 @@ from timerstore.timelog.files.checkpoint import TimerCheckpoint, sealed_from
 from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.copies import BrokerCopies
 from timerstore.timelog.reading.pastdamage import NO_MESSAGE_REASON, NO_SOURCE
-from timerstore.timelog.writing.consumequeue import find_rows
 
 CHUNK_ROWS: Final = 65_536
 
@@ -189,7 +189,7 @@ class LogScan:
         if log.first_timer_index < 0 and is_timer.any():
             log.first_timer_index = int(part.queue_index[np.argmax(is_timer)])
         self.level_due_times.keep(part, queue_rows)
-        self.recount.take(part, queue_rows, level_rows, queue_rows_of)
+        self.recount.take(part, queue_rows, level_rows)
         fillers = np.isin(queue_rows, self.engine.queues.rows(fmt.SALVAGED_TOPIC))
         damaged.take_fillers(part[fillers])
         if not self._is_live:
@@ -251,13 +251,3 @@ class LogScan:
             if not self.findings.clean:
                 queues.files[row].zero_from(queues.next_index(row) * fmt.ENTRY_BYTES)
             queues.set_end(row, queues.next_index(row))
-
-
-def queue_rows_of(engine: Engine, names: scan.QueueNames) -> Words:
-    """Return the row of each of these queues, which gets one if it has none. O(n)."""
-    result = np.empty(len(names.queue_id), np.int64)
-    with engine.commitlog.reading() as commitlog:
-        while (lost := find_rows(engine.queues.table, commitlog, names, result)) >= 0:
-            at, count, queue_id = (int(column[lost]) for column in names)
-            engine.queues.row(engine.commitlog.read(at, count), queue_id)
-    return result

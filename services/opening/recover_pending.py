@@ -10,7 +10,7 @@ import numpy as np
 from timerstore.errors import CorruptStoreError, TimerStoreError
 from timerstore.jit.kernel import kernel_later
 from timerstore.jit.record import Flags, Words
-from timerstore.services.damage.pass_by import pass_lost
+from timerstore.services.damage.pass_by import pass_lost, queue_rows_of
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.read_pending import map_alone, read_timers, reading_of
 from timerstore.services.looking.read_units import live_units
@@ -22,7 +22,7 @@ from timerstore.timelog.bytes.unit import Units
 from timerstore.timelog.files.jsonfile import check_seal, read_json, understood, whole
 from timerstore.timelog.files.names import INT64_MAX, is_topic
 from timerstore.timelog.files.nonzero import nonzero_places
-from timerstore.timelog.reading.scan import LoggedMessages, QueueNames, destined_for
+from timerstore.timelog.reading.scan import LoggedMessages, destined_for
 from timerstore.timelog.writing.tally import (
     CANCELLED_COUNT,
     FIRED_COUNT,
@@ -43,8 +43,6 @@ from timerstore.wheel.judge import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from timerstore.services.engine.engine import Engine
 
 
@@ -204,9 +202,8 @@ class Recount:
         part: LoggedMessages,
         queue_rows: Words,
         level_rows: list[int],
-        find: Callable[[Engine, QueueNames], Words],
     ) -> None:
-        """Count what scanned messages did; `find` returns the rows of some queues."""
+        """Count what scanned messages did."""
         behind = part.offset >= self._all_until
         part, queue_rows = part[behind], queue_rows[behind]
         in_level = np.isin(queue_rows, level_rows)
@@ -219,7 +216,7 @@ class Recount:
         rows = np.where(is_fired, queue_rows, -1)
         if is_first.any():
             try:
-                rows[is_first] = find(self._engine, destined_for(part[is_first]))
+                rows[is_first] = queue_rows_of(self._engine, destined_for(part[is_first]))
             except TimerStoreError:
                 return  # a broker's message, whose topic has a name that cannot be
         tally = self._engine.queues.table.tally

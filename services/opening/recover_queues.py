@@ -8,9 +8,9 @@ import numpy as np
 
 from timerstore.errors import CorruptStoreError
 from timerstore.jit.record import Words
-from timerstore.services.damage.pass_by import is_sound
+from timerstore.services.damage.pass_by import is_sound, wrong_entries
 from timerstore.services.engine.engine import Engine
-from timerstore.services.world.damage import WRONG_ENTRY_REASON
+from timerstore.services.engine.rebuild import WRONG_ENTRY_REASON
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.reading.pastdamage import sound_messages
@@ -98,28 +98,10 @@ def check_entries(engine: Engine, part: LoggedMessages, queue_rows: Words, index
 
     What a scan reads anyway is compared: zeros, and bytes of an older version, in a queue's file.
     """
-    order = np.argsort(queue_rows, kind="stable")
-    order = order[part.offset[order] < index_from]
-    if not len(order):
-        return
-    queues, log_start = engine.queues, engine.commitlog.start
-    for mine in np.split(order, np.flatnonzero(np.diff(queue_rows[order])) + 1):
-        row = int(queue_rows[mine[0]])
-        index = part.queue_index[mine]
-        kept = (index >= queues.first_index(row)) & (index < queues.next_index(row))
-        mine, index = mine[kept], index[kept]
-        if not len(mine):
-            continue
-        first, last = int(index.min()), int(index.max())
-        entries = queues.read(row, first, last - first + 1)[index - first]
-        wrong = (entries["offset"] != part.offset[mine]) | (entries["size"] != part.size[mine])
-        for i in np.flatnonzero(wrong).tolist():
-            entry = entries[i : i + 1]
-            # Of two messages with one index, which an older version may have written, one counts.
-            is_removed, number = int(entry["offset"][0]) < log_start, int(index[i])
-            if is_removed or not is_sound(engine, row, number, entry):
-                place = number * fmt.ENTRY_BYTES
-                raise CorruptStoreError(queues.files[row].name, place, WRONG_ENTRY_REASON)
+    before = np.flatnonzero(part.offset < index_from)
+    for row, index in wrong_entries(engine, part, queue_rows, before):
+        place = index * fmt.ENTRY_BYTES
+        raise CorruptStoreError(engine.queues.files[row].name, place, WRONG_ENTRY_REASON)
 
 
 def extend_queue(engine: Engine, row: int, end: int, lost_starts: Words) -> None:

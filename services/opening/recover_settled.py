@@ -17,8 +17,7 @@ from timerstore.services.looking.timer_places import still_wait
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import Units
-from timerstore.timelog.files.checkpoint import TimerCheckpoint
-from timerstore.timelog.files.derived import Stamp
+from timerstore.timelog.files.checkpoint import Stamp, TimerCheckpoint
 from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.wheel import judge as pending
 from timerstore.wheel.cancelled import are_of_level

@@ -16,7 +16,7 @@ from timerstore.jit.acting import ALONE, acting_as
 from timerstore.services.durable.clean_close import take_ahead
 from timerstore.services.durable.flush import write_abort
 from timerstore.services.engine.engine import Engine
-from timerstore.services.engine.rebuild import QUEUES, TIMERS, open_rebuilding
+from timerstore.services.engine.rebuild import QUEUES, TIMERS, Place, open_rebuilding
 from timerstore.services.opening.recover_damage import check_files, complete_reschedule
 from timerstore.services.opening.recover_index import cut_index, empty_index, take_brokers_units
 from timerstore.services.opening.recover_levels import (
@@ -46,11 +46,9 @@ from timerstore.services.opening.recovery_findings import OpeningProgress, Recov
 from timerstore.services.running.runner import provide
 from timerstore.services.running.steps import run
 from timerstore.services.world.clock import Clock
-from timerstore.services.world.damage import Place
 from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.checkpoint import TimerCheckpoint, read_checkpoint, standing
-from timerstore.timelog.files.derived import Stamp
+from timerstore.timelog.files.checkpoint import Stamp, TimerCheckpoint, read_checkpoint, standing
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.values.config import Config
@@ -117,11 +115,7 @@ def recover(engine: Engine, now_ms: int) -> RecoveryFindings:
 
 
 def _say_that_it_is_open(this: Recovery) -> None:
-    """Write `abort` before anything changes.
-
-    Were we killed between writing the wheel and the next checkpoint, the one of a clean close would
-    still hold, with slots that point past its end of the timer log.
-    """
+    """Write `abort` before anything changes: else what a clean close left would still hold."""
     write_abort(this.engine.disk, this.engine.path)
 
 
@@ -129,7 +123,6 @@ def _begin_the_store(this: Recovery) -> None:
     """Make what an empty store has; its making may have been killed before."""
     engine = this.engine
     engine.counters.forget()
-    engine.wheel.check(is_unknown=True)
     engine.set_cursors(this.now_ms // engine.precision_ms, 0, this.now_ms)
     engine.prepare_commitlog()
     engine.queues.prepare(0)
@@ -149,16 +142,13 @@ def _find_what_is_rebuilt(this: Recovery) -> None:
 
 
 def _find_who_closed(this: Recovery) -> None:
-    """Tell a clean close from a kill, and from a broker's; check the wheel's pages."""
+    """Tell a clean close from a kill, and from a broker's."""
     engine, checkpoint, findings = this.engine, this.checkpoint, this.findings
     findings.by_broker = checkpoint is not None and checkpoint.by_broker
     findings.clean = checkpoint is not None and checkpoint.clean and not this.crashed
     findings.clean = findings.clean and not findings.rebuilt
     engine.count_lost = False
-    # Of a store that another process is writing to, what is read is of no one moment.
-    is_unknown = findings.by_broker or this.is_live
-    number = 0 if checkpoint is None else checkpoint.sequence
-    engine.wheel.check(is_unknown=is_unknown, is_closed=findings.clean, checkpointed=number)
+    engine.wheel.sequence = 0 if checkpoint is None else checkpoint.sequence
 
 
 def _ask_for_first_pages(this: Recovery) -> None:
@@ -184,7 +174,7 @@ def _scan_the_log(this: Recovery) -> None:
 
 def _take_a_brokers_index(this: Recovery) -> None:
     assert this.checkpoint is not None
-    this.queue_index = take_brokers_units(this.engine, this.checkpoint, this.log, this.findings)
+    this.queue_index = take_brokers_units(this.engine, this.checkpoint, this.log)
 
 
 def _empty_the_index(this: Recovery) -> None:
@@ -193,7 +183,7 @@ def _empty_the_index(this: Recovery) -> None:
 
 def _cut_the_index(this: Recovery) -> None:
     assert this.checkpoint is not None
-    this.queue_index = cut_index(this.engine, this.checkpoint, this.findings)
+    this.queue_index = cut_index(this.engine, this.checkpoint, this.stamp)
 
 
 def _set_the_cursors(this: Recovery) -> None:

@@ -20,7 +20,6 @@ class RecoveryFindings:
     """`timerstore.json` was lost or damaged, and written again from its copy."""
     scanned_count: int = 0
     torn_bytes: int = 0
-    cut_slots: int = 0
     relinked_count: int = 0
     copies_count: int = 0
     cancelled_count: int = 0

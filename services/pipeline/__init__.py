@@ -2,7 +2,6 @@
 
 enqueue_get.py     reads the timer topic's queue, into the enqueue ring
 enqueue_put.py     links a unit for each timer into its slot
-jump.py            moves the read cursor over slots without units
 dequeue_get.py     takes what is due out of the wheel, into the dequeue ring; rolls hop
 dequeue_put.py     appends what was taken: it fires
 deliver_levels.py  appends what delay levels hold, when its time has come

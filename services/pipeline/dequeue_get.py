@@ -35,9 +35,8 @@ from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.record import Bytes, Words, observe, publish
 from timerstore.jit.system import is_resident, steady_ns
 from timerstore.services.pipeline.enqueue_put import has_unit_room, write_unit
-from timerstore.services.pipeline.jump import jump
 from timerstore.services.world import needs
-from timerstore.services.world.claims import claim_last, owed_stop, ring_stop
+from timerstore.services.world.claims import claim_last, jump, owed_stop, ring_stop
 from timerstore.services.world.floor import find_in, is_superseded
 from timerstore.services.world.rings import RING_COUNT, place_of, waiting_count
 from timerstore.services.world.state import note_walked, tell_need

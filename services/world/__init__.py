@@ -4,10 +4,9 @@
     rings.py         the queues between them
     state.py         what only one service writes; the arrays of the delay levels
     needs.py         what services ask Python for
-    claims.py        how far slots are claimed, and what of them is owed
+    claims.py        how far slots are claimed, what of them is owed, how cursors jump
     floor.py         which units are superseded by cleaning
     clock.py         the wall clock, or one that a test moves
-    damage.py        places that are damaged, each named once
     background.py    threads whose end is never silent
 
 What only one service writes has that owner, see `state.py`; interpreted runs check it.

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerstore.jit.kernel import INTERPRETED, kernel
-from timerstore.jit.record import Words, record
-from timerstore.jit.table import Table
+from timerstore.jit.record import Table, Words, record
 
 
 @record

@@ -105,7 +105,7 @@ BY_ID: Final = "services.calls.by_id"
 FLUSH: Final = "services.durable.flush"
 GET: Final = "services.pipeline.dequeue_get"
 INSTANT: Final = "services.looking.instant"
-JUMP: Final = "services.pipeline.jump"
+JUMP: Final = "services.world.claims"
 LEVELS: Final = "services.pipeline.deliver_levels"
 LINK: Final = "services.pipeline.enqueue_put"
 PUT: Final = "services.pipeline.dequeue_put"
@@ -304,10 +304,6 @@ _ORDER: Final[dict[str, list[Change]]] = {
 
 # --- what a crash leaves
 
-_CAPTURE_PAGES: Final = """\
-        copy_bytes(pages, i * PAGE_BYTES, wheel.slots, numbers[i] * PAGE_BYTES, PAGE_BYTES)
-        wheel.dirty[numbers[i]] = PAGE_CAPTURED
-"""
 _CAPTURE_OFFSETS: Final = """\
     for level in range(len(level_offsets)):
         level_offsets[level] = world.levels.offset[level]
@@ -334,14 +330,6 @@ _CRASHES: Final[dict[str, list[Change]]] = {
     ],
     "the read cursor before the copies cursor": _R_BEFORE,
     "the read cursor before the hops cursor": _R_BEFORE,
-    "pages before the queue cursor": [
-        Change(*(CAPTURE, "_capture"), _CAPTURE_PAGES, "        pass\n"),
-        Change(
-            *(CAPTURE, "_capture"),
-            _CAPTURE_OFFSETS,
-            f"    for i in range(count):\n{_CAPTURE_PAGES}{WHEEL_GAP}{_CAPTURE_OFFSETS}",
-        ),
-    ],
     "level offset is captured before": [
         Change(*(CAPTURE, "_capture"), _CAPTURE_OFFSETS, ""),
         Change(

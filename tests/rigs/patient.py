@@ -15,7 +15,14 @@ import numpy as np
 
 from tests import naive
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.checkpoint import TimerCheckpoint, decode_checkpoint
+from timerstore.timelog.files.checkpoint import (
+    WHEEL_FILE,
+    Stamp,
+    TimerCheckpoint,
+    decode_checkpoint,
+    write_derived,
+)
+from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import sealed
 
 TIMERS = fmt.TIMER_TOPIC.decode()
@@ -127,12 +134,12 @@ class Patient:
 
     def sum_wheel(self) -> None:
         """Note the checksums of the wheel's pages anew."""
-        file, wheel = self.path / "config" / "wheelsums", (self.path / "timerwheel").read_bytes()
+        wheel = (self.path / "timerwheel").read_bytes()
         sums = [zlib.crc32(wheel[at : at + 4_096]) for at in range(0, len(wheel), 4_096)]
-        rows = 2 * b"".join(each.to_bytes(4, "big") for each in sums)
-        head = (1).to_bytes(8, "big") + len(sums).to_bytes(8, "big")
-        crc = zlib.crc32(head + rows).to_bytes(4, "big")
-        file.write_bytes(2 * (b"TMSUMS01" + head + crc + bytes(4) + rows))
+        last = decode_checkpoint((self.path / "config" / "timercheck").read_bytes())
+        assert last is not None
+        stamp = Stamp(last.store_tag, last.sequence, last.commitlog_flushed)
+        write_derived(Disk(), self.path / WHEEL_FILE, stamp, np.array(sums, "<u4"))
 
     def set_message(self, offset: int, **fields: Any) -> None:
         """Write a message again, of the same size."""

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from timerstore.jit.table import Table
+from timerstore.jit.record import Table
 
 T = TypeVar("T", bound=Table)
 

@@ -11,7 +11,7 @@ import pytest
 from timerstore import Config, ManualClock, TimerStore, Tuning
 from timerstore.services.durable import clean_close
 from timerstore.services.opening import recovery
-from timerstore.timelog.files.derived import AHEAD_FILE, Stamp, read_derived, write_derived
+from timerstore.timelog.files.checkpoint import AHEAD_FILE, Stamp, read_derived, write_derived
 from timerstore.timelog.files.disk import Disk
 
 SMALL = Config(durability="process", tuning=Tuning(wheel_slot_count=1_024, roll_window_slots=60))

@@ -15,7 +15,7 @@ from tests.table_stores import LIVES, SMALL, TOPICS, live, pending
 from timerstore import ManualClock, TimerStore
 from timerstore.services.opening import recover_pending, recover_settled, recovery_findings
 from timerstore.timelog.bytes.decode import identity_of
-from timerstore.timelog.files.derived import CANCELLED_FILE
+from timerstore.timelog.files.checkpoint import CANCELLED_FILE
 
 
 def refuse(*_: Any) -> Iterator[Any]:

@@ -13,8 +13,7 @@ from tests.models.ledger import read_ledger
 from tests.models.quiet_disk import QuietDisk
 from tests.rigs.damaging import flip_bit
 from timerstore import Config, ManualClock, TimerStore, Tuning
-from timerstore.services.engine.rebuild import MARK_FILE
-from timerstore.services.world.damage import PLACES_MAX, Damage
+from timerstore.services.engine.rebuild import MARK_FILE, PLACES_MAX, Damage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60, method="signal")]
 

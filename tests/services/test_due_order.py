@@ -15,8 +15,8 @@ import timerstore
 from tests.table_stores import LIVES, REFUSED, SMALL, TOPICS
 from timerstore import Config, ManualClock, TimerStore, Tuning
 from timerstore.calls.pending import found
-from timerstore.services.looking.due_order import DueOrder
 from timerstore.services.looking.instant import capture_instant
+from timerstore.services.looking.timer_places import DueOrder
 from timerstore.timelog.bytes.unit import Units
 
 pytestmark = pytest.mark.long
@@ -159,10 +159,10 @@ class Read:
             self.messages += len(messages)
             return read(core, messages, *rest)
 
-        from timerstore.services.looking import due_order
+        from timerstore.services.looking import timer_places
 
-        chains, read = due_order.chain_units, found.read_messages
-        monkeypatch.setattr(due_order, "chain_units", chain_units)
+        chains, read = timer_places.chain_units, found.read_messages
+        monkeypatch.setattr(timer_places, "chain_units", chain_units)
         monkeypatch.setattr(found, "read_messages", read_messages)
 
     def take(self) -> tuple[int, int]:

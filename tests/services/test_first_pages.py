@@ -34,7 +34,7 @@ from timerstore.services.running.prefetch import Prefetcher, walk_ahead
 from timerstore.services.world.background import Flag
 from timerstore.services.world.state import PREFETCH, new_pages
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.derived import FIRST_FILE, Stamp, write_derived
+from timerstore.timelog.files.checkpoint import FIRST_FILE, Stamp, write_derived
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.segments import SegmentedFile
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.models.quiet_disk import QuietDisk
+from tests.naive_keys import entries_of
 from tests.rigs.damaging import flip_bit
 from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
@@ -19,9 +20,8 @@ from timerstore import ManualClock, StoreFullError, TimerStore
 from timerstore.jit.acting import ALONE, acting_as
 from timerstore.services.engine import key_files
 from timerstore.services.engine.key_files import KeyFiles
-from timerstore.timelog.files.derived import KEYS_FILE
+from timerstore.timelog.files.checkpoint import KEYS_FILE
 from timerstore.timelog.files.disk import Disk
-from timerstore.timelog.writing.keyindex import entries_of
 
 START_MS = 1_800_000_000_000
 HOUR = timedelta(hours=1)

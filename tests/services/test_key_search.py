@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.models.quiet_disk import QuietDisk
+from tests.naive_keys import entries_of
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore
 from timerstore.services.calls.key_search import (
@@ -25,7 +26,6 @@ from timerstore.services.calls.key_search import (
     KeySearch,
 )
 from timerstore.services.engine.engine import Engine
-from timerstore.timelog.writing.keyindex import entries_of
 
 START_MS = 1_800_000_000_000
 HOUR = timedelta(hours=1)

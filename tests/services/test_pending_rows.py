@@ -13,9 +13,9 @@ from tests.naive_pending import judge
 from tests.table_stores import EVENTFUL, LIVES, live
 from timerstore.errors import CorruptStoreError
 from timerstore.services.looking import read_pending
-from timerstore.services.looking.due_order import DueOrder
 from timerstore.services.looking.instant import capture_instant
 from timerstore.services.looking.read_pending import read_rows
+from timerstore.services.looking.timer_places import DueOrder
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.wheel.judge import IN_MESSAGE
 

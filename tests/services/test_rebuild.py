@@ -15,6 +15,7 @@ from timerstore.services.engine.rebuild import (
     MARK_FILE,
     QUEUES,
     TIMERS,
+    Place,
     find_missing,
     index_of,
     open_rebuilding,
@@ -22,7 +23,6 @@ from timerstore.services.engine.rebuild import (
     remove_mark,
     write_mark,
 )
-from timerstore.services.world.damage import Place
 from timerstore.timelog.files.disk import Disk
 
 BOTH = frozenset((TIMERS, QUEUES))

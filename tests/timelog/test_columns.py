@@ -73,12 +73,13 @@ def properties_of(
     hidden = columns.Names(np.frombuffer(b"".join(hidden_names) + b" ", np.uint8), starts)
     at, count = np.array(places, np.int64), np.array(lengths, np.int64)
     counts = np.zeros((len(at), 3), np.int64)
-    columns.count_properties(log, at, count, hidden, counts)
+    none = np.zeros(1, np.int32), np.zeros(0, np.uint8)
+    columns.list_properties(log, at, count, hidden, counts, columns.PropertyTexts(*none, *none))
     total = int(counts[:, 0].sum())
     names, values = (np.zeros(int(counts[:, i].sum()), np.uint8) for i in (1, 2))
     name_starts, value_starts = np.zeros(total + 1, np.int32), np.zeros(total + 1, np.int32)
     texts_of = columns.PropertyTexts(name_starts, names, value_starts, values)
-    columns.copy_properties(log, at, count, hidden, texts_of)
+    columns.list_properties(log, at, count, hidden, counts, texts_of)
     pairs = list(zip(cut(name_starts, names), cut(value_starts, values), strict=True))
     found, begin = [], 0
     for size in counts[:, 0].tolist():

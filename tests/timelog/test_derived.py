@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.timelog.files.derived import Stamp, read_derived, write_derived
+from timerstore.timelog.files.checkpoint import Stamp, read_derived, write_derived
 from timerstore.timelog.files.disk import Disk
 
 PAIR = np.dtype([("a", "<i8"), ("b", "u1")])

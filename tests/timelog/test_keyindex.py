@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.models.quiet_disk import QuietDisk
-from tests.naive_keys import HEADER, NaiveIndexFile, java_hash, words_of
+from tests.naive_keys import HEADER, NaiveIndexFile, entries_of, java_hash, words_of
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore
 from timerstore.services.engine import key_files
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.writing.keyindex import entries_of, file_bytes, header_of
+from timerstore.timelog.writing.keyindex import file_bytes, header_of
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "index.json"
 START_MS = 1_800_000_000_000

@@ -43,6 +43,8 @@ pytestmark = pytest.mark.on_disk
 
 SIZE = 1024
 
+FILES = ("segments.py", "blocks.py", "epochs.py")
+
 
 @kernel
 def _is_allocated(table: Any, offset: int, stop: int) -> bool:
@@ -570,7 +572,7 @@ def test_a_signal_may_end_each_call_anywhere(act: str, reuse: bool, tmp_path: Pa
         log.maps.count_max, log.end = 1, 3 * SIZE + 10
         log.reusable_from, log.ahead_max = 0 if reuse else ALL_ZEROED, 9
         log.retire(1)
-        with contextlib.suppress(Interrupt), interrupted(at, "segments.py", "epochs.py") as count:
+        with contextlib.suppress(Interrupt), interrupted(at, *FILES) as count:
             ENDED[act](log)
         ENDED[act](log)
         log.release(log.seal())

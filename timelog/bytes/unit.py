@@ -13,8 +13,7 @@ from timerstore.jit.intrinsics import (
     put_i64,
 )
 from timerstore.jit.kernel import inlined, inlined_always
-from timerstore.jit.record import Bytes, Words, record
-from timerstore.jit.table import Table
+from timerstore.jit.record import Bytes, Table, Words, record
 from timerstore.timelog.bytes import format as fmt
 
 UNIT_GOOD: Final = 0

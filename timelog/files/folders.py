@@ -7,13 +7,14 @@ working directory. So files are reached relative to the descriptor, and never by
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import time
 from pathlib import Path
 from typing import Final
 
 from timerstore.errors import NotAStoreError, StoreAccessError
-from timerstore.jit.host import FOLDER_ONLY
+from timerstore.jit.host import FOLDER_ONLY, open_event
 from timerstore.timelog.files.oserrors import store_error
 
 _FLAGS: Final = FOLDER_ONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -155,3 +156,26 @@ class FolderAlone(_FolderLock):
 
     def __exit__(self, *error: object) -> None:
         self.release()
+
+
+# --- Descriptors with an owner: closed once, even if an exception ends their closing.
+
+
+class OwnedFile(io.FileIO):
+    """An open descriptor. A file object closes it once, also if a signal ends its closing."""
+
+    def __init__(self, fd: int) -> None:
+        """Own the descriptor `fd`."""
+        super().__init__(fd, "r+")
+
+    def __del__(self) -> None:
+        """Close it without a warning: who did not close a store is told nothing of its files."""
+        self.close()
+
+
+class EventFile(OwnedFile):
+    """An eventfd or its like, by which a kernel or another thread wakes a thread that sleeps."""
+
+    def __init__(self) -> None:
+        """Open it; it counts from 0, and nobody blocks at it."""
+        super().__init__(open_event())

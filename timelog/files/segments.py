@@ -23,139 +23,30 @@ beside a hole, where the page cache keeps both in one folio (`mapping.open_pages
 from __future__ import annotations
 
 import os
-import weakref
-from collections.abc import Iterator
 from pathlib import Path
 
 from timerstore.errors import (
     CorruptStoreError,
     FlushFailedError,
-    NotAStoreError,
     StoreFullError,
 )
-from timerstore.jit.guards import RLock
-from timerstore.jit.mapping import MapOwner
 from timerstore.jit.record import Bytes, Words
-from timerstore.timelog.files.blocks import Blocks, step_bytes
-from timerstore.timelog.files.disk import Disk, MappedFile, Zeros
-from timerstore.timelog.files.epochs import Epoch, Epochs, Pinned, pin
+from timerstore.timelog.files.blocks import MappedSegments
+from timerstore.timelog.files.disk import MappedFile, Zeros
+from timerstore.timelog.files.epochs import Epoch, Pinned, pin
 from timerstore.timelog.files.folders import FolderAlone
-from timerstore.timelog.files.memory import MapShare
-from timerstore.timelog.files.names import segment_name, segment_offset
 from timerstore.timelog.files.nonzero import used_pages
 from timerstore.timelog.files.segmenttable import (
-    ALL_ZEROED,
     TABLE_LENGTH,
     apron_bytes,
-    enter_segment,
     leave,
-    new_segment_table,
 )
 
 
-class SegmentedFile(Blocks):
+class SegmentedFile(MappedSegments):
     """A folder of segment files of one size."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        folder: Path,
-        segment_bytes: int,
-        maps: MapShare | None = None,
-        *,
-        for_kernels: bool = True,
-        is_gone: bool = False,
-        name: str = "",
-    ) -> None:
-        """List the segments that exist; none is mapped yet. With `is_gone` there are none.
-
-        `maps`: which its store shares. `name`: what errors call it; the folder's if there is none.
-        `for_kernels`: whether they look segments up in its table. A whole one takes half a
-        megabyte, and there is a consume queue for each topic.
-        """
-        self.disk, self.folder, self.segment_bytes = disk, folder, segment_bytes
-        self.maps = maps or MapShare()
-        self.name = name or folder.name
-        self.flushed_end = 0
-        """Before this offset no file may be missing, nor be too short."""
-        self.durable_end = 0
-        """What lies before this offset is durable, but for what was written since into a map that
-        has blocks (`MappedFile.allocated_bytes`)."""
-        self.gaps_are_zeros = False
-        """True: a segment that is missing between two reads as zeros; no message begins there."""
-        self.lock = RLock()
-        self.for_kernels = for_kernels
-        self.shared_table = new_segment_table(
-            segment_bytes, TABLE_LENGTH if for_kernels else 1, apron_bytes(segment_bytes)
-        )
-        self._numbers_entered = self.shared_table.number.data  # Python reads it faster
-        self._mapped: dict[int, MappedFile] = {}
-        self._clock, self._used = self.maps.clock, self.maps.used
-        self._block_bytes_seen: dict[int, int] = {}  # of those that are not mapped
-        self._names_made = self._names_synced = 0  # how many names of segments there were
-        self._closed = False
-        self._epochs = Epochs(self.shared_table)
-        self._alive = weakref.WeakSet[MapOwner]()  # all maps that somebody may still read
-        self._detached: list[int] = []  # segments whose files are to be removed, the oldest first
-        self.reusable_from = ALL_ZEROED
-        """No segment before this number is used again; a broker may have written it."""
-        self.ahead_max = 0
-        """So many segments behind the one at the log's end are worth keeping."""
-        self.reused_count = 0
-        self._ahead_bytes = step_bytes(segment_bytes)
-        """So much is allocated ahead of the log's end; a segment at most."""
-        self._random_stop = -1  # segments before it are read at random; −1: none yet
-        self._seen_end = -1  # the log's end at the last tick
-        self._cached_end = 0  # up to here the page cache has what is written next
-        self.numbers: list[int] = [] if is_gone else sorted(self._list())
-
-    def _list(self) -> Iterator[int]:
-        for name in self.disk.names(self.folder):
-            path, offset = self.folder / name, segment_offset(name)
-            if offset is None:
-                raise NotAStoreError(f"{path} is no segment of a log. Move it out of the store.")
-            if offset % self.segment_bytes:
-                raise NotAStoreError(
-                    f"{path} does not start at a multiple of {self.segment_bytes} bytes. Open "
-                    "the store with the segment sizes with which it was made."
-                )
-            yield offset // self.segment_bytes
-
-    # --- where the log begins and ends
-
-    @property
-    def start(self) -> int:
-        """Offset of the first byte that is kept."""
-        return self.numbers[0] * self.segment_bytes if self.numbers else 0
-
-    @property
-    def files_end(self) -> int:
-        """Offset behind the last segment file."""
-        return (self.numbers[-1] + 1) * self.segment_bytes if self.numbers else 0
-
-    @property
-    def end(self) -> int:
-        """The append position."""
-        return self.shared_table.end
-
-    @end.setter
-    def end(self, offset: int) -> None:
-        self.shared_table.end = offset
-
-    def path(self, number: int) -> Path:
-        """Return the path of a segment."""
-        return self.folder / segment_name(number * self.segment_bytes)
-
     # --- what is lost
-
-    def _check_length(self, number: int) -> None:
-        """Raise CorruptStoreError if a segment's file is shorter than it was made, or longer."""
-        path = self.path(number)
-        size = self.disk.size(path)
-        if size != self.segment_bytes:
-            reason = f"{path.name} has {size} bytes, but {self.segment_bytes} were flushed"
-            offset = number * self.segment_bytes + min(size, self.segment_bytes)
-            raise CorruptStoreError(self.name, offset, reason)
 
     def forget_unmade(self) -> None:
         """Forget the last segment if its file is empty: a process ended while it was made.
@@ -187,53 +78,6 @@ class SegmentedFile(Blocks):
         return None
 
     # --- mapping
-
-    def ensure(self, number: int) -> MappedFile:
-        """Map a segment, creating it if it does not exist."""
-        with self.lock.guard():
-            file = self._mapped.get(number)
-            if file is None or isinstance(file, Zeros):
-                self._forget(number)  # kernels may be looking at the zeros
-                if number in self.numbers:
-                    if number * self.segment_bytes < max(self.flushed_end, self.end):
-                        self._check_length(number)
-                    file = self.disk.map_existing(self.path(number), self.segment_bytes)
-                    if number < self._random_stop:
-                        file.expect_random_reads()
-                else:
-                    self.disk.make_folder(self.folder)
-                    file = self.disk.create_mapped(self.path(number), self.segment_bytes)
-                    self.shared_table.zeroed[number % len(self.shared_table.number)] = ALL_ZEROED
-                    self._names_made += 1
-                    self.numbers.append(number)
-                    self.numbers.sort()
-                # First kept, then told to kernels: a signal may fall between any two steps.
-                self._alive.add(file.owner)
-                self._mapped[number] = file
-            self._enter(number, file)
-            return file
-
-    def _enter(self, number: int, file: MappedFile) -> None:
-        """Tell kernels where a segment is mapped."""
-        slot = number % len(self.shared_table.number)
-        stop, table = 0 if isinstance(file, Zeros) else file.allocated_bytes, self.shared_table
-        table.allocated[slot] = number * self.segment_bytes + stop
-        enter_segment(table, number, file.view)
-        self._used[self, number] = next(self._clock)
-
-    def expect_random_reads(self) -> None:
-        """Have a page of a segment before the last read alone if it is missing, from now on.
-
-        Else the system reads what it reads ahead with it, 8 MiB if a disk is set so, and a store
-        that is larger than its memory loses by each page what it needs next. Who reads on in order
-        asks for more itself. The last segment stays as it is: its writer needs fresh pages.
-        """
-        with self.lock.guard():
-            last = self.end // self.segment_bytes
-            for number, file in self._mapped.items():
-                if self._random_stop <= number < last:
-                    file.expect_random_reads()
-            self._random_stop = last
 
     def read_ahead(self, start: int, stop: int) -> None:
         """Begin to read bytes [start, stop), which somebody reads in order now.
@@ -307,17 +151,6 @@ class SegmentedFile(Blocks):
             offset, count = offset + len(part), count - len(part)
         return b"".join(parts)
 
-    def retire(self, number: int) -> None:
-        """Drop the map of a full segment; its readers keep it alive, see the ground rules.
-
-        If another thread has the lock, it stays: that one may wait for a lock of this thread's.
-        """
-        with self.lock.if_free.guard() as is_mine:
-            if is_mine and number not in self._mapped:
-                self._used.pop((self, number), None)
-            elif is_mine and number < self.end // self.segment_bytes:
-                self._unmap(number)
-
     def reading(self) -> Epoch:
         """Borrow the table that the services share, for kernels that are called in the block."""
         return self._epochs.now
@@ -331,34 +164,6 @@ class SegmentedFile(Blocks):
         """Unmap what was dropped; no step of a service is under way that began before `seal`."""
         with self.lock.guard():
             self._epochs.release(ended)
-
-    def _forget(self, number: int) -> None:
-        """Take a segment out of the table; it is unmapped when nobody reads it any more.
-
-        A signal may fall between any two steps: the map is held until the last of them, and who
-        asks for it puts it into the table again.
-        """
-        file = self._mapped.get(number)
-        if file is not None:
-            slot = number % len(self.shared_table.number)
-            if self.shared_table.number[slot] == number:
-                self.shared_table.number[slot] = -1
-                self.shared_table.allocated[slot] = 0
-            if self.for_kernels:
-                self._epochs.hold(file)
-            del self._mapped[number]
-        self._used.pop((self, number), None)
-        self._block_bytes_seen.pop(number, None)
-
-    def _unmap(self, number: int) -> None:
-        # What was written must be durable before it is forgotten: `flush` takes what is not mapped
-        # for durable. Each writer has blocks first, so a map without them was only read.
-        file, stop = self._mapped[number], (number + 1) * self.segment_bytes
-        if file.allocated_bytes or stop > self.durable_end:
-            self.disk.sync(file, self.path(number))
-            if number * self.segment_bytes <= self.durable_end:
-                self.durable_end = max(self.durable_end, stop)
-        self._forget(number)
 
     # --- growing, shrinking, flushing
 

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from timerstore.jit.intrinsics import copy_bytes, get_i32, get_u8
 from timerstore.jit.kernel import inlined, kernel_later
-from timerstore.jit.record import Bytes, Int32s, ReadBytes, Rows, Words, record
-from timerstore.jit.table import Table
+from timerstore.jit.record import Bytes, Int32s, ReadBytes, Rows, Table, Words, record
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, MessageParts, find_byte, is_plain, read_message
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
@@ -124,11 +123,11 @@ class Names(NamedTuple):
 
 
 class PropertyTexts(NamedTuple):
-    """What `copy_properties` writes of m properties."""
+    """What `list_properties` writes of m properties."""
 
-    name_starts: Int32s  # int32[m + 1]
+    name_starts: Int32s  # int32[m + 1], the first one 0
     names: Bytes
-    value_starts: Int32s  # int32[m + 1]
+    value_starts: Int32s  # int32[m + 1], the first one 0
     values: Bytes
 
 
@@ -158,15 +157,22 @@ def _counts(buf: Bytes, start: int, middle: int, stop: int, end: int, hidden: Na
 
 
 @kernel_later
-def count_properties(
-    commitlog: SegmentTable, places: Words, lengths: Words, hidden: Names, counts: Rows
+def list_properties(
+    commitlog: SegmentTable,
+    places: Words,
+    lengths: Words,
+    hidden: Names,
+    counts: Rows,
+    texts: PropertyTexts,
 ) -> None:
-    """Count the properties of messages, whose segments are mapped. O(bytes).
+    """Count the properties of messages, whose segments are mapped, and copy them. O(bytes).
 
     `places`, `lengths`: int64[n], of the properties. `hidden`: names that do not count. `counts`:
     int64[n, 3], written: how many have different names, bytes of their names, of their values.
+    `texts`: written, if there is room for any property; else they are only counted.
     """
-    segment_bytes = commitlog.segment_bytes
+    name_starts, names, value_starts, values = texts
+    segment_bytes, at, copies = commitlog.segment_bytes, 0, len(name_starts) > 1
     for i in range(len(places)):
         counts[i, 0] = 0
         counts[i, 1] = 0
@@ -180,41 +186,16 @@ def count_properties(
             stop = find_byte(buf, start, end, fmt.VALUE_END)
             middle = find_byte(buf, start, stop, fmt.NAME_END)
             if middle < stop and _counts(buf, start, middle, stop, end, hidden):
+                name_bytes, value_bytes = middle - start, stop - middle - 1
                 counts[i, 0] += 1
-                counts[i, 1] += middle - start
-                counts[i, 2] += stop - middle - 1
-            start = stop + 1
-
-
-@kernel_later
-def copy_properties(
-    commitlog: SegmentTable,
-    places: Words,
-    lengths: Words,
-    hidden: Names,
-    texts: PropertyTexts,
-) -> None:
-    """Copy the properties that `count_properties` counted into `texts`. O(bytes)."""
-    name_starts, names, value_starts, values = texts
-    segment_bytes = commitlog.segment_bytes
-    at = 0
-    name_starts[0] = 0
-    value_starts[0] = 0
-    for i in range(len(places)):
-        if lengths[i] <= 0:
-            continue
-        buf = segment_at(commitlog, places[i])
-        start = places[i] % segment_bytes
-        end = start + lengths[i]
-        while start < end:
-            stop = find_byte(buf, start, end, fmt.VALUE_END)
-            middle = find_byte(buf, start, stop, fmt.NAME_END)
-            if middle < stop and _counts(buf, start, middle, stop, end, hidden):
-                if middle > start:
-                    copy_bytes(names, name_starts[at], buf, start, middle - start)
-                if stop > middle + 1:
-                    copy_bytes(values, value_starts[at], buf, middle + 1, stop - middle - 1)
-                name_starts[at + 1] = name_starts[at] + middle - start
-                value_starts[at + 1] = value_starts[at] + stop - middle - 1
-                at += 1
+                counts[i, 1] += name_bytes
+                counts[i, 2] += value_bytes
+                if copies:
+                    if name_bytes > 0:
+                        copy_bytes(names, name_starts[at], buf, start, name_bytes)
+                    if value_bytes > 0:
+                        copy_bytes(values, value_starts[at], buf, middle + 1, value_bytes)
+                    name_starts[at + 1] = name_starts[at] + name_bytes
+                    value_starts[at + 1] = value_starts[at] + value_bytes
+                    at += 1
             start = stop + 1

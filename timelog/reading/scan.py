@@ -11,8 +11,7 @@ import numpy as np
 
 from timerstore.jit.intrinsics import get_i32, get_i64, get_u8
 from timerstore.jit.kernel import inlined, kernel_later
-from timerstore.jit.record import Bytes, Words, record
-from timerstore.jit.table import Table
+from timerstore.jit.record import Bytes, Table, Words, record
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.blank import BLANK_PLAIN, NO_BLANK, read_blank
 from timerstore.timelog.bytes.message import (

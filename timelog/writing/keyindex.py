@@ -95,15 +95,6 @@ def header_of(view: Bytes) -> Any:
     return view[: fmt.KEY_HEADER_BYTES].view(fmt.KEY_HEADER)[0]
 
 
-def entries_of(view: Bytes, start: int, stop: int) -> Any:
-    """Return entries [start, stop) in a file's bytes: KEY_ENTRY[n]."""
-    room = (len(view) - fmt.KEY_HEADER_BYTES) // (fmt.KEY_SLOT_BYTES + fmt.KEY_ENTRY_BYTES)
-    at = fmt.KEY_HEADER_BYTES + fmt.KEY_SLOT_BYTES * room
-    return view[at + fmt.KEY_ENTRY_BYTES * start : at + fmt.KEY_ENTRY_BYTES * stop].view(
-        fmt.KEY_ENTRY
-    )
-
-
 @inlined_view
 def view_file(index: KeyIndex, number: int) -> Any:
     """Return a file's bytes."""

@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 from timerstore.copies.progress import Summed
 from timerstore.copies.report import Problem
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
-from timerstore.timelog.files.checkpoint import decode_checkpoint
-from timerstore.timelog.files.derived import DERIVED_FILES
+from timerstore.timelog.files.checkpoint import DERIVED_FILES, decode_checkpoint
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import segment_name
 from timerstore.timelog.files.smallfile import open_at

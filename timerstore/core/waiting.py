@@ -28,7 +28,7 @@ from timerstore.services.world.world import (
     WAITER_COUNT_MAX,
     WAITER_LIMITS,
 )
-from timerstore.timelog.files.ownedfile import EventFile
+from timerstore.timelog.files.folders import EventFile
 from timerstore.values.inloop import note_blocking
 
 NO_PLACE: Final = -1

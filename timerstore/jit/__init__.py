@@ -15,9 +15,8 @@ when something has to be compiled, or loaded from a cache.
     packaged.py     what a wheel brings: a library of all, for each level of processors
     packing.py      how that is made (n)
     numpylayout.py  how NumPy lays out what it is called with
-    record.py       groups of fields that it receives as one pointer
+    record.py       groups of fields that it receives as one pointer; tables of columns
     recordtype.py   their type for Numba, and those that annotations say (n)
-    table.py        such groups whose fields are columns
     acting.py       who may write them
     objects.py      where CPython keeps the bytes of its objects
     lent.py         arrays that are replaced while it runs

@@ -12,11 +12,9 @@ from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 import numpy as np
 from llvmlite import ir
 from numba import typeof, types
-from numba.core import cgutils
 from numba.core.extending import intrinsic, models, register_model
 from numba.core.imputils import lower_getattr_generic, lower_setattr_generic
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
-from numba.np.arrayobj import make_array, populate_array
 from numba.np.numpy_support import from_dtype
 
 from timerstore.jit import codegen as code
@@ -89,18 +87,7 @@ def _lower_field(context: Any, builder: Any, record: Any, value: Any, name: str)
     if isinstance(kind, RecordType):
         return address
     loaded = [_of_block(builder, address, offset) for offset in (0, 8)]
-    array = make_array(kind)(context, builder)
-    element = context.get_data_type(kind.dtype)
-    itemsize = _I64(context.get_abi_sizeof(element))
-    populate_array(
-        array,
-        data=builder.inttoptr(loaded[0], element.as_pointer()),
-        shape=cgutils.pack_array(builder, [loaded[1]]),
-        strides=cgutils.pack_array(builder, [itemsize]),
-        itemsize=itemsize,
-        meminfo=None,
-    )
-    return array._getvalue()
+    return code.array_at(context, builder, kind, *loaded)
 
 
 @lower_setattr_generic(RecordType)

@@ -102,14 +102,15 @@ def maps(log: Log, places: Words, lengths: Words, hidden: frozenset[str] = froze
     """Return the properties that stand in mapped segments, without those of `hidden` names."""
     places, lengths = np.ascontiguousarray(places), np.ascontiguousarray(lengths)
     counts, left_out = np.zeros((len(places), 3), np.int64), _names(hidden)
-    kernels.count_properties(log.table, places, lengths, left_out, counts)
+    given = log.table, places, lengths, left_out, counts
+    none = np.zeros(1, np.int32), np.zeros(0, np.uint8)
+    kernels.list_properties(*given, kernels.PropertyTexts(*none, *none))
     starts = _starts(counts[:, 0])
     total = int(starts[-1])
     name_starts, value_starts = np.zeros(total + 1, np.int32), np.zeros(total + 1, np.int32)
     names = np.empty(int(counts[:, 1].sum()), np.uint8)
     values = np.empty(int(counts[:, 2].sum()), np.uint8)
-    texts_of = kernels.PropertyTexts(name_starts, names, value_starts, values)
-    kernels.copy_properties(log.table, places, lengths, left_out, texts_of)
+    kernels.list_properties(*given, kernels.PropertyTexts(name_starts, names, value_starts, values))
     pairs = [_of_buffers(STRING, name_starts, names), _of_buffers(STRING, value_starts, values)]
     kind = ARROW_TYPES[MAP]
     entries = pa.StructArray.from_arrays(pairs, fields=[kind.key_field, kind.item_field])

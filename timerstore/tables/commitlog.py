@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.jit.record import Words
-from timerstore.jit.table import Table
+from timerstore.jit.record import Table, Words
 from timerstore.tables import arrays
 from timerstore.tables.arrays import Log
 from timerstore.tables.bounds import Bounds, Flags

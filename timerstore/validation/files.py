@@ -18,6 +18,7 @@ from timerstore.tables.splits import WHEEL, file_faults, log_faults
 from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
+from timerstore.timelog.files.checkpoint import Stamp
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.smallfile import is_there, status_at
 from timerstore.timelog.reading.reader import Fault
@@ -38,7 +39,7 @@ from timerstore.validation.smallfiles import (
     look_at_json,
     stored_pending_count,
 )
-from timerstore.wheel.checksums import PAGE_BYTES, SUMS_FILE, WheelSums
+from timerstore.wheel.checksums import PAGE_BYTES, find_damaged
 
 
 def look_at_files(findings: Findings) -> None:
@@ -134,20 +135,20 @@ def finish(scope: Scope, tally: Evidence) -> None:
 
 
 def _judge_wheel_sums(scope: Scope, tally: Evidence) -> None:
-    """Judge pages of the wheel in which no slot is wrong by the checksums beside it."""
+    """Judge pages of a closed store's wheel in which no slot is wrong by their checksums."""
     reader = scope.view.reader
     wheel = reader.slots.view(np.uint8)
     if scope.by_broker or not len(wheel):
         return
-    disk, page_count = Disk(reader.folder), -(-len(wheel) // PAGE_BYTES)
-    sums = WheelSums(disk, reader.path / "config" / SUMS_FILE, page_count)
     checkpoint = scope.view.checkpoint
-    ended = checkpoint is not None and checkpoint.sequence >= sums.sequence
-    closed = checkpoint is not None and checkpoint.clean and not scope.view.cut.is_open
-    page = sums.find_damaged(wheel, reader.steady.wheel.ranges, is_whole=ended or closed)
-    if reader.is_open and not reader.steady.holds():
-        return  # somebody writes, and the checksums may be those of a later checkpoint
-    tally.check("wheel_sums", sums.page_count)
+    if checkpoint is None or not checkpoint.clean or scope.view.cut.is_open:
+        return
+    stamp = Stamp(checkpoint.store_tag, checkpoint.sequence, checkpoint.commitlog_flushed)
+    used, disk = reader.steady.wheel.ranges, Disk(reader.folder)
+    page = find_damaged(disk, reader.path, stamp, wheel, used)
+    if page is None:
+        return
+    tally.check("wheel_sums", -(-len(wheel) // PAGE_BYTES))
     places = [*tally.failed.examples.values(), *tally.mended.examples.values()]
     known = {at // PAGE_BYTES for each in places for file, at, _ in each if file == WHEEL}
     if page >= 0 and page not in known:

@@ -23,7 +23,7 @@ from timerstore.services.cleaning.retention import Retention
 from timerstore.services.engine import holds
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.holds import Hold, LapsedError, while_held
-from timerstore.services.looking import due_order
+from timerstore.services.looking import timer_places
 from timerstore.services.looking.read_units import all_units
 from timerstore.timelog.bytes.unit import Units
 
@@ -246,7 +246,7 @@ def test_a_full_store_says_so(parked: Parked, monkeypatch: pytest.MonkeyPatch) -
         raise LapsedError
 
     monkeypatch.setattr(Hold, "pass_missing", lapse)
-    monkeypatch.setattr(due_order, "chain_units", lapse)
+    monkeypatch.setattr(timer_places, "chain_units", lapse)
     for call in (lambda: list(parked.store.pending()), lambda: parked.store.horizon(1_000)):
         with pytest.raises(StoreFullError, match="raise max_bytes"):
             call()

@@ -1,4 +1,4 @@
 -- of: slots
 -- counts: a page of the wheel
--- says: Its checksum is one of those noted beside the wheel.
+-- says: Its checksum is the one that a clean close noted.
 -- means: The page was changed, or torn: opening makes the wheel anew.

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 from timerstore.calls.pending.replacement import Payload, encode_described
 from timerstore.calls.pending.timers import Timer, from_parts
 from timerstore.jit.locks import Gate
-from timerstore.jit.objects import OBJECTS_CAN_BE_GIVEN
 from timerstore.services.calls import by_id
 from timerstore.services.calls.appending import delete_template
 from timerstore.services.calls.by_id import Kernels, Place, Templates, new_place
@@ -74,7 +73,7 @@ class ById:
 
     def _cancel(self, id: object) -> int:
         """Return the kernel's verdict."""
-        if self._uncounted or not OBJECTS_CAN_BE_GIVEN:
+        if self._uncounted:
             return NOT_JUDGED
         clock, kernels = self._engine.clock, self._kernels
         now_ms = clock.now_ms if clock.manual else 0
@@ -91,7 +90,7 @@ class ById:
 
     def get(self, id: object) -> Timer | None:
         """Return a pending timer; None: go the long way."""
-        if self._uncounted or not OBJECTS_CAN_BE_GIVEN:
+        if self._uncounted:
             return None
         taken = self._take()
         place, message = taken
@@ -112,7 +111,7 @@ class ById:
 
     def is_pending(self, id: object) -> bool | None:
         """Tell whether a timer is pending; None: go the long way."""
-        if self._uncounted or not OBJECTS_CAN_BE_GIVEN:
+        if self._uncounted:
             return None
         taken = self._take()
         try:
@@ -127,7 +126,7 @@ class ById:
 
         Neither message is durable yet.
         """
-        if self._uncounted or not OBJECTS_CAN_BE_GIVEN:
+        if self._uncounted:
             return None
         taken, offset = self._take(), by_id.NOT_PLAIN
         given = id, due_ms, payload.body

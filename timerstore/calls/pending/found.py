@@ -10,15 +10,15 @@ import numpy as np
 from timerstore.core.core import Core
 from timerstore.services.damage.pass_by import name_lost
 from timerstore.services.engine.holds import Hold, LapsedError, while_held
-from timerstore.services.looking.due_order import (
+from timerstore.services.looking.instant import Instant, capture_instant
+from timerstore.services.looking.read_pending import look_held, reading_of
+from timerstore.services.looking.timer_places import (
     NEVER_MS,
     OF_LEVEL,
     DueOrder,
     Places,
+    read_waiting,
 )
-from timerstore.services.looking.instant import Instant, capture_instant
-from timerstore.services.looking.read_pending import look_held, reading_of
-from timerstore.services.looking.timer_places import read_waiting
 from timerstore.timelog.bytes.decode import Message, decode_message
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.files.pinned import PinnedLog
@@ -149,7 +149,7 @@ def find_in_order(
     """Yield the timers that were pending at an instant, by due time, then by place in the log.
 
     Those with start_ms <= due < end_ms, some at a time; O(what was read so far), see
-    `due_order.py`. Raises LapsedError if the instant's hold lapses.
+    `timer_places.py`. Raises LapsedError if the instant's hold lapses.
     """
     with core.gate.guard():
         core.check_open()

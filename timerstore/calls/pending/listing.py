@@ -13,7 +13,7 @@ from timerstore.calls.pending.found import Found, find_due_times, find_in_order
 from timerstore.calls.pending.timers import Timer, decode_timers
 from timerstore.core.core import Core
 from timerstore.services.engine.holds import LapsedError, lapsed_often
-from timerstore.services.looking.due_order import NEVER_MS
+from timerstore.services.looking.timer_places import NEVER_MS
 from timerstore.values.amounts import exact_span
 from timerstore.values.arguments import DUE_MS_MAX, check_due_ms
 from timerstore.values.ids import Int64s, Moments

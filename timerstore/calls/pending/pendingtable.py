@@ -14,9 +14,9 @@ from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError
 from timerstore.services.damage.pass_by import name_lost
 from timerstore.services.engine.holds import while_held
-from timerstore.services.looking.due_order import NEVER_MS, DueOrder
 from timerstore.services.looking.instant import Instant, capture_instant
 from timerstore.services.looking.read_pending import read_rows
+from timerstore.services.looking.timer_places import NEVER_MS, DueOrder
 from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds
 from timerstore.tables.commitlog import pieces
 from timerstore.tables.exported import MAKERS, SCHEMAS

@@ -19,9 +19,8 @@ import numpy as np
 from timerstore.errors import InvalidArgumentError
 from timerstore.jit.intrinsics import view_bytes
 from timerstore.jit.kernel import INTERPRETED, caller_of, kernel_ahead_with_gil
+from timerstore.jit.numpylayout import TEXT_DATA_AT
 from timerstore.jit.objects import (
-    OBJECTS_ARE_READABLE,
-    TEXT_DATA_AT,
     bytes_at,
     new_ascii_at,
     object_at,
@@ -155,8 +154,7 @@ class ShortWay:
         """By topic, or by topic and level."""
         self._addresses: dict[object, int] = {}
         self._level_ms = [0, *engine.level_ms.tolist()]
-        short = OBJECTS_ARE_READABLE and not INTERPRETED
-        self.call = caller_of(_put_one) if short else None
+        self.call = None if INTERPRETED else caller_of(_put_one)
         self._is_open = is_open and self.call is not None
         half = "0" * (fmt.KEY_DIGITS // 2)
         self._id_halves = half, half
