@@ -10,22 +10,13 @@ from hypothesis import strategies as st
 
 import timerstore
 from tests import naive
-from timerstore import Config, ManualClock, Tuning
+from tests.small_store import small
+from timerstore import Config, ManualClock
 from timerstore.offline.export import export
 
 MILLISECOND = timedelta(milliseconds=1)
 SECOND = timedelta(seconds=1)
-SMALL = Config(
-    durability="process",
-    retention_ms=3_600_000,
-    tuning=Tuning(
-        wheel_slot_count=64,
-        roll_window_slots=4,
-        commitlog_segment_bytes=4_096,
-        consumequeue_segment_bytes=200,
-        timerlog_segment_bytes=520,
-    ),
-)
+SMALL = small(4_096, 200, 520, roll_window_slots=4, wheel_slot_count=64, retention_ms=3_600_000)
 TOPICS = ["default", "second", "third"]
 REFUSED = timerstore.TooLateError, timerstore.UnknownTimerError, timerstore.InvalidArgumentError
 """Of a timer that fired, or of one in a delay level, which cannot be moved."""

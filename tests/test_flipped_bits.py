@@ -15,27 +15,17 @@ import pytest
 from tests.models.damaged import check_damaged
 from tests.models.ledger import LEVEL_TOPIC, Ledger, read_ledger
 from tests.models.quiet_disk import QuietDisk
+from tests.small_store import small
 from tests.sparse_copy import copy_tree
 from tests.tiers import how_many
-from timerstore import Config, CorruptStoreError, ManualClock, NotAStoreError, TimerStore, Tuning
+from timerstore import CorruptStoreError, ManualClock, NotAStoreError, TimerStore
 from timerstore.timelog.bytes import format as fmt
 
 pytestmark = pytest.mark.promise
 
 START_MS = 1_800_000_000_000
 SECOND = timedelta(seconds=1)
-CONFIG = Config(
-    durability="process",
-    retention_ms=3_600_000,
-    tuning=Tuning(
-        precision_ms=1_000,
-        roll_window_slots=6,
-        wheel_slot_count=128,
-        commitlog_segment_bytes=16_384,
-        consumequeue_segment_bytes=400,
-        timerlog_segment_bytes=1_040,
-    ),
-)
+CONFIG = small(16_384, 400, 1_040, roll_window_slots=6, retention_ms=3_600_000)
 KINDS = {
     "commitlog": "commitlog/*",
     "timerlog": "timerlog/*",

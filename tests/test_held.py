@@ -21,7 +21,7 @@ PYTHON_LOCKS = {"Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition", "
 NAMES = {*UNDONE, *set().union(*UNDONE.values()), *PYTHON_LOCKS, "guard"}
 THREADS_OF_OURS = {
     "timerstore/consumer/threads.py",
-    "timerstore/share/door.py",
+    "timerstore/share/server.py",
     "timerstore/share/answers.py",
 }
 """No signal's exception falls into these: they are run by threads of ours."""

@@ -17,9 +17,8 @@ from tests.tiers import how_many
 from timerstore.cli.commands import app
 from timerstore.offline.export import export
 from timerstore.tables import read_split, read_table
-from timerstore.tables.boundaries import log_end
 from timerstore.tables.schema import TABLES, default_columns
-from timerstore.tables.splits import plan_log
+from timerstore.tables.splits import log_end, plan_log
 from timerstore.tables.view import cut_store
 from timerstore.validation import validate
 

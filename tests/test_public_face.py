@@ -15,7 +15,7 @@ import pytest
 
 import timerstore
 from tests.markdown import ROOT
-from timerstore.values.moments import moment
+from timerstore.values.amounts import moment
 
 CALLS = {
     "TimerStore": (

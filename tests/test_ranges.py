@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.values.ranges import Ranges, merged
+from timerstore.core.offsets import Ranges, merged
 
 RANGES = st.lists(
     st.tuples(st.integers(0, 30), st.integers(0, 6)).map(lambda r: (r[0], r[0] + r[1]))

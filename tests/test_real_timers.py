@@ -11,7 +11,7 @@ import timerstore
 import timerstore.aio
 from tests.small_store import SMALL
 from timerstore import InvalidArgumentError, ManualClock, TimerStore
-from timerstore.core.clockmark import CLOCK_FILE
+from timerstore.core.directory import CLOCK_FILE
 
 HOUR = timedelta(hours=1)
 

@@ -14,8 +14,9 @@ from tests.models.ledger import check_store, read_ledger
 from tests.models.quiet_disk import QuietDisk
 from tests.rigs.storm_taken import run_of
 from tests.rigs.tablerows import rows_in
+from tests.small_store import small
 from tests.sparse_copy import copy_tree
-from timerstore import Config, ManualClock, TimerStore, Tuning, verify
+from timerstore import Config, ManualClock, TimerStore, verify
 from timerstore.timelog.bytes.decode import decode_message
 from timerstore.timelog.files.segmenttable import apron_bytes
 from timerstore.timelog.reading.reader import StoreReader
@@ -24,18 +25,7 @@ pytestmark = [pytest.mark.on_disk, pytest.mark.linux]
 
 SEGMENT_BYTES = 1 << 14
 START_MS = 1_800_000_000_000
-CONFIG = Config(
-    durability="process",
-    retention_ms=1,
-    tuning=Tuning(
-        precision_ms=100,
-        wheel_slot_count=128,
-        roll_window_slots=40,
-        commitlog_segment_bytes=SEGMENT_BYTES,
-        consumequeue_segment_bytes=2_000,
-        timerlog_segment_bytes=5_248,
-    ),
-)
+CONFIG = small(SEGMENT_BYTES, 2_000, 5_248, precision_ms=100, retention_ms=1)
 
 
 def open_store(path: Path, config: Config = CONFIG, now_ms: int = START_MS) -> TimerStore:

@@ -9,26 +9,23 @@ import pytest
 
 import timerstore
 from tests.models.quiet_disk import QuietDisk
+from tests.small_store import small
 from tests.sparse_copy import copy_tree
-from timerstore import Config, ManualClock, TimerStore, TimerStoreError, Tuning
+from timerstore import ManualClock, TimerStore, TimerStoreError
 from timerstore.validation import validate
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120, method="signal")]
 START_MS = 1_800_000_000_000
-CONFIG = Config(
-    durability="process",
-    retention_ms=0,
+CONFIG = small(
+    16_384,
+    640,
+    52 * 20,
+    precision_ms=100,
+    roll_window_slots=100,
+    wheel_slot_count=1_024,
+    cleaning_factor=1,
+    cleaning_slack_bytes=0,
     flush_interval_ms=10**6,
-    tuning=Tuning(
-        precision_ms=100,
-        wheel_slot_count=1_024,
-        roll_window_slots=100,
-        commitlog_segment_bytes=16_384,
-        consumequeue_segment_bytes=640,
-        timerlog_segment_bytes=52 * 20,
-        cleaning_factor=1,
-        cleaning_slack_bytes=0,
-    ),
 )
 
 

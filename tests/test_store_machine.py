@@ -23,15 +23,13 @@ from tests.rigs.dictionary import (
     Expected,
 )
 from tests.rigs.machine import cases_of
-from tests.small_store import few_maps
+from tests.small_store import few_maps, small
 from tests.sparse_copy import copy_tree
 from tests.tiers import how_many
 from timerstore import (
-    Config,
     InvalidArgumentError,
     ManualClock,
     TimerStore,
-    Tuning,
     UnknownTimerError,
 )
 from timerstore.calls.consuming.sendback import send_back
@@ -80,20 +78,17 @@ class WholeMachine(DictionaryMachine):
         retention_ms: int,
     ) -> None:
         self.slot_ms, self.map_count = precision_ms, spread
-        self.config = Config(
+        self.config = small(
+            commitlog_bytes,
+            queue_bytes,
+            timerlog_bytes,
+            precision_ms=precision_ms,
+            roll_window_slots=window,
+            level_batch_count=spread,
+            near_count_max=1 << 16,
             durability=durability,
             retention_ms=retention_ms,
             delay_levels=LEVELS,
-            tuning=Tuning(
-                precision_ms=precision_ms,
-                roll_window_slots=window,
-                wheel_slot_count=128,
-                commitlog_segment_bytes=commitlog_bytes,
-                consumequeue_segment_bytes=queue_bytes,
-                timerlog_segment_bytes=timerlog_bytes,
-                near_count_max=1 << 16,
-                level_batch_count=spread,
-            ),
         )
         self.open()
 

@@ -9,7 +9,7 @@ ROOMS = ("services/looking/", "timerstore/calls/pending/")
 WHO_LOOKS_AGAIN = {
     "services/looking/timer_places.py read_kept",  # `read_held` asks behind it
     "services/looking/read_pending.py _enter_topic",  # then its caller locates the message
-    "timerstore/calls/pending/get.py get",
+    "timerstore/calls/pending/find_by_id.py get",
     "timerstore/calls/pending/is_pending.py find",
     "timerstore/calls/pending/keyed.py _find",
     "timerstore/calls/pending/keyed.py _read_found",

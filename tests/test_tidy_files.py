@@ -14,14 +14,14 @@ ROOMS: Final = (
         "timerstore/calls/putting/",
     ),
     *("timerstore/watching/", "timerstore/validation/"),
-    *(f"timerstore/store/{name}.py" for name in ("broker_files", "close", "handover")),
+    "timerstore/store/handover.py",
     *("timelog/files/segments.py", "timelog/files/steady.py"),
     *("timelog/files/identity.py", "timelog/files/refused.py"),
     *("timerstore/copies/follow_status.py", "timerstore/copies/follower.py"),
     *("timerstore/copies/ship.py", "timerstore/copies/snapshot.py", "timerstore/core/core.py"),
-    *("timerstore/core/popped.py", "timerstore/core/switches.py", "timerstore/core/offsets.py"),
-    *("timerstore/share/door.py", "timerstore/share/server.py", "timerstore/store/store.py"),
-    *("timerstore/tables/cursortable.py", "timerstore/tables/places.py"),
+    *("timerstore/core/offsets.py", "timerstore/core/switches.py"),
+    *("timerstore/share/server.py", "timerstore/store/store.py"),
+    *("timerstore/tables/reading.py", "timerstore/tables/places.py"),
 )
 """What is there reads a store that is open, or that somebody may move meanwhile."""
 OF_OS: Final = {

@@ -10,8 +10,8 @@ import pytest
 import timerstore
 from timerstore import InvalidArgumentError, Retry, recurring
 from timerstore.core.switches import Pause
-from timerstore.watching.fired import Fired
-from timerstore.watching.followedcopies import CopyStats
+from timerstore.watching.services import CopyStats
+from timerstore.watching.topics import Fired
 
 START_MS = 1_800_000_000_000
 AT = datetime.fromtimestamp(START_MS / 1_000 + 2, UTC)

@@ -69,67 +69,75 @@ if TYPE_CHECKING:
     from timerstore import rocketmq as rocketmq
     from timerstore import spark as spark
     from timerstore import validation as validation
-    from timerstore.calls.consuming.dead_letters import DeadLetter
-    from timerstore.calls.consuming.delivery import Batch, Delivery
-    from timerstore.calls.pending.listing import Horizon
-    from timerstore.calls.pending.timers import Timer
-    from timerstore.consumer.consumer import Consumer
-    from timerstore.consumer.hooks import Hook
-    from timerstore.consumer.retry_rules import Outcome, Retry
-    from timerstore.copies.backup import backup
-    from timerstore.copies.follow_status import CopyStatus
-    from timerstore.copies.follower import Following
-    from timerstore.copies.points import BackupPoint
-    from timerstore.copies.report import Problem, VerifyReport
-    from timerstore.copies.restore import RestoreReport, backup_points, restore
-    from timerstore.copies.taken import BackupReport
-    from timerstore.errors import (
-        ClusterError,
-        CongestedError,
-        CorruptStoreError,
-        FlushFailedError,
-        ForkedProcessError,
-        InvalidArgumentError,
-        MissingFileError,
-        NotAStoreError,
-        PausedError,
-        ReadOnlyError,
-        StoreAccessError,
-        StoreClosedError,
-        StoreFullError,
-        StoreLockedError,
-        TimerStoreError,
-        TooLateError,
-        UnknownTimerError,
-    )
-    from timerstore.offline.read import read
-    from timerstore.offline.salvage import SalvageReport, salvage
-    from timerstore.offline.verify import verify
-    from timerstore.services.world.clock import ManualClock
-    from timerstore.share.client import Client, connect
-    from timerstore.share.opening import open
-    from timerstore.share.server import Server, serve
-    from timerstore.share.shared import SharedStore
-    from timerstore.store.store import TimerStore
-    from timerstore.values.config import Config, Tuning
-    from timerstore.values.ids import TimerIds
+    from timerstore.calls.consuming.dead_letters import DeadLetter as DeadLetter
+    from timerstore.calls.consuming.delivery import Batch as Batch
+    from timerstore.calls.consuming.delivery import Delivery as Delivery
+    from timerstore.calls.pending.listing import Horizon as Horizon
+    from timerstore.calls.pending.timers import Timer as Timer
+    from timerstore.consumer.consumer import Consumer as Consumer
+    from timerstore.consumer.consumersettings import Hook as Hook
+    from timerstore.consumer.consumersettings import Outcome as Outcome
+    from timerstore.consumer.consumersettings import Retry as Retry
+    from timerstore.copies.follow_status import CopyStatus as CopyStatus
+    from timerstore.copies.follower import Following as Following
+    from timerstore.copies.report import BackupPoint as BackupPoint
+    from timerstore.copies.report import BackupReport as BackupReport
+    from timerstore.copies.report import Problem as Problem
+    from timerstore.copies.report import VerifyReport as VerifyReport
+    from timerstore.copies.restore import RestoreReport as RestoreReport
+    from timerstore.copies.restore import backup_points as backup_points
+    from timerstore.copies.restore import restore as restore
+    from timerstore.copies.ship import backup as backup
+    from timerstore.errors import ClusterError as ClusterError
+    from timerstore.errors import CongestedError as CongestedError
+    from timerstore.errors import CorruptStoreError as CorruptStoreError
+    from timerstore.errors import FlushFailedError as FlushFailedError
+    from timerstore.errors import ForkedProcessError as ForkedProcessError
+    from timerstore.errors import InvalidArgumentError as InvalidArgumentError
+    from timerstore.errors import MissingFileError as MissingFileError
+    from timerstore.errors import NotAStoreError as NotAStoreError
+    from timerstore.errors import PausedError as PausedError
+    from timerstore.errors import ReadOnlyError as ReadOnlyError
+    from timerstore.errors import StoreAccessError as StoreAccessError
+    from timerstore.errors import StoreClosedError as StoreClosedError
+    from timerstore.errors import StoreFullError as StoreFullError
+    from timerstore.errors import StoreLockedError as StoreLockedError
+    from timerstore.errors import TimerStoreError as TimerStoreError
+    from timerstore.errors import TooLateError as TooLateError
+    from timerstore.errors import UnknownTimerError as UnknownTimerError
+    from timerstore.offline.read import read as read
+    from timerstore.offline.salvage import SalvageReport as SalvageReport
+    from timerstore.offline.salvage import salvage as salvage
+    from timerstore.offline.verify import verify as verify
+    from timerstore.services.world.clock import ManualClock as ManualClock
+    from timerstore.share.client import Client as Client
+    from timerstore.share.client import connect as connect
+    from timerstore.share.opening import open as open
+    from timerstore.share.server import Server as Server
+    from timerstore.share.server import serve as serve
+    from timerstore.share.shared import SharedStore as SharedStore
+    from timerstore.store.store import TimerStore as TimerStore
+    from timerstore.values.config import Config as Config
+    from timerstore.values.config import Tuning as Tuning
+    from timerstore.values.ids import TimerIds as TimerIds
     from timerstore.version import __version__ as __version__
-    from timerstore.watching.any_store import AnyStore
-    from timerstore.watching.find import Found, GroupFound
-    from timerstore.watching.health import Condition, Health, HealthWarning
-    from timerstore.watching.stats import Stats
-    from timerstore.watching.topics import TopicStats, Upcoming
+    from timerstore.watching.any_store import AnyStore as AnyStore
+    from timerstore.watching.find import Found as Found
+    from timerstore.watching.find import GroupFound as GroupFound
+    from timerstore.watching.health import Condition as Condition
+    from timerstore.watching.health import Health as Health
+    from timerstore.watching.health import HealthWarning as HealthWarning
+    from timerstore.watching.stats import Stats as Stats
+    from timerstore.watching.topics import TopicStats as TopicStats
+    from timerstore.watching.topics import Upcoming as Upcoming
 
 _HOMES = {
-    "copies.backup": "backup",
+    "copies.ship": "backup",
     "copies.follow_status": "CopyStatus",
     "copies.follower": "Following",
-    "copies.points": "BackupPoint",
-    "copies.report": "Problem VerifyReport",
-    "copies.taken": "BackupReport",
+    "copies.report": "BackupPoint BackupReport Problem VerifyReport",
     "consumer.consumer": "Consumer",
-    "consumer.hooks": "Hook",
-    "consumer.retry_rules": "Outcome Retry",
+    "consumer.consumersettings": "Hook Outcome Retry",
     "calls.consuming.dead_letters": "DeadLetter",
     "calls.consuming.delivery": "Batch Delivery",
     "errors": (
@@ -174,65 +182,4 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_HOME_OF})
 
 
-__all__ = [
-    "AnyStore",
-    "BackupPoint",
-    "BackupReport",
-    "Batch",
-    "Client",
-    "ClusterError",
-    "Condition",
-    "Config",
-    "CongestedError",
-    "Consumer",
-    "CopyStatus",
-    "CorruptStoreError",
-    "DeadLetter",
-    "Delivery",
-    "FlushFailedError",
-    "Following",
-    "ForkedProcessError",
-    "Found",
-    "GroupFound",
-    "Health",
-    "HealthWarning",
-    "Hook",
-    "Horizon",
-    "InvalidArgumentError",
-    "ManualClock",
-    "MissingFileError",
-    "NotAStoreError",
-    "Outcome",
-    "PausedError",
-    "Problem",
-    "ReadOnlyError",
-    "RestoreReport",
-    "Retry",
-    "SalvageReport",
-    "Server",
-    "SharedStore",
-    "Stats",
-    "StoreAccessError",
-    "StoreClosedError",
-    "StoreFullError",
-    "StoreLockedError",
-    "Timer",
-    "TimerIds",
-    "TimerStore",
-    "TimerStoreError",
-    "TooLateError",
-    "TopicStats",
-    "Tuning",
-    "UnknownTimerError",
-    "Upcoming",
-    "VerifyReport",
-    "backup",
-    "backup_points",
-    "connect",
-    "open",
-    "read",
-    "restore",
-    "salvage",
-    "serve",
-    "verify",
-]
+__all__ = sorted(_HOME_OF.keys() - {"__version__"})

@@ -25,7 +25,7 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.util.types import AttributeValue
 
 from timerstore.calls.consuming.delivery import Delivery
-from timerstore.consumer.retry_rules import Outcome
+from timerstore.consumer.consumersettings import Outcome
 from timerstore.metrics.table import METRICS, Metric, Told, read_told
 from timerstore.watching.any_store import AnyStore
 

@@ -16,7 +16,7 @@ import pytest
 import timerstore
 from tests.cli.shell import SMALL, Run, finish, process
 from timerstore.cli import rows
-from timerstore.cli.progressfile import progress_path
+from timerstore.cli.rows import progress_path
 
 pytestmark = pytest.mark.slow
 

@@ -234,6 +234,12 @@ def test_help_loads_no_kernels() -> None:
     python("-c", code, timeout_s=60)
 
 
+def test_finding_stores_and_copies_loads_no_engine() -> None:
+    """Who asks an owner, lists copies, or plans a Spark query need not wait for it."""
+    code = "import sys, timerstore.copies.destination, timerstore.tables.stores\n"
+    python("-c", code + "assert 'timerstore.services.engine.engine' not in sys.modules")
+
+
 def test_an_owner_that_is_silent_hinders_no_look(
     run: Run, path: Path, owner: timerstore.TimerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

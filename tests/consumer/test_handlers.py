@@ -14,7 +14,7 @@ import pytest
 from tests.consumer.test_consumer import SECOND, Shop
 from tests.small_store import SMALL
 from timerstore import Consumer, Delivery, InvalidArgumentError, Outcome, Retry, TimerStore
-from timerstore.values.moments import shown_time
+from timerstore.values.amounts import shown_time
 
 pytestmark = pytest.mark.slow
 

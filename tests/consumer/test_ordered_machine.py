@@ -21,8 +21,7 @@ from tests.tiers import how_many
 from timerstore import Consumer, Delivery, InvalidArgumentError, ManualClock, Retry, TimerStore
 from timerstore.calls.consuming.consuming import Consuming
 from timerstore.calls.consuming.starting import begin_groups
-from timerstore.consumer.order import Lines
-from timerstore.consumer.ordered import OrderedSubscription
+from timerstore.consumer.ordered import Lines, OrderedSubscription
 from timerstore.jit.kernel import INTERPRETED
 
 PLAYS = how_many("ORDERED_PLAYS", 3 if INTERPRETED else 4, 40)

@@ -21,7 +21,7 @@ from timerstore import (
     Retry,
     TimerStore,
 )
-from timerstore.consumer.retry_rules import DEAD, Outcome, wait_after
+from timerstore.consumer.consumersettings import DEAD, Outcome, wait_after
 
 LEVELS_MS = SMALL.delay_levels_ms()
 TIMEOUT = timedelta(minutes=15)

@@ -10,7 +10,7 @@ import pytest
 
 import timerstore
 from tests.cli.shell import SMALL
-from tests.copies.test_remote import AHEAD_MS, TINY, objects
+from tests.copies.kept import AHEAD_MS, TINY, objects
 from tests.copies.test_standby import Pair
 from tests.rigs.objects import CutDestination
 from tests.rigs.waiting import wait_until
@@ -19,7 +19,7 @@ from timerstore import InvalidArgumentError, StoreLockedError, TimerStoreError
 from timerstore.copies.catalog import Catalog, read_catalog
 from timerstore.copies.destination import find_destination
 from timerstore.copies.promote import promote
-from timerstore.copies.retention import keep_newest, remove_needless, thin_out
+from timerstore.copies.ship import keep_newest, remove_needless, thin_out
 from timerstore.copies.standby import Standby
 from timerstore.services.world.background import Flag
 

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import timerstore
+from tests.copies.kept import AHEAD_MS, Kept
 from tests.faulty_disk import FaultyDisk
 from tests.markdown import ROOT
 from tests.models.ledger import read_messages
@@ -25,84 +25,30 @@ from timerstore import (
     Config,
     CorruptStoreError,
     InvalidArgumentError,
-    ManualClock,
     NotAStoreError,
     StoreFullError,
     StoreLockedError,
     Tuning,
 )
-from timerstore.copies.backup import take_point
-from timerstore.copies.building import built_beside
 from timerstore.copies.destination import find_destination
-from timerstore.copies.points import BackupLock
+from timerstore.copies.fetching import built_beside
+from timerstore.copies.report import BackupLock
+from timerstore.copies.ship import take_point
 from timerstore.timelog.files.disk import Disk
 from timerstore.validation.rounds import validate
-
-START_MS = 1_700_000_000_000
-TINY = Config(
-    durability="process",
-    tuning=Tuning(
-        commitlog_segment_bytes=8_192,
-        consumequeue_segment_bytes=400,
-        timerlog_segment_bytes=1_040,
-        wheel_slot_count=128,
-        roll_window_slots=40,
-        near_count_max=1 << 16,
-    ),
-)
-AHEAD_MS = 60_000
-
-
-class Kept:
-    """A store on a manual clock, with a backup that has one point."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path, self.dest, self.restored = folder / "store", folder / "backup", folder / "new"
-        self.clock = ManualClock(START_MS)
-        self.store = timerstore.open(self.path, config=TINY, clock=self.clock)
-        self.put(20)
-        self.report = self.store.backup(self.dest)
-        self.tick()
-
-    def put(self, count: int) -> None:
-        bodies = [b"%d" % i for i in range(count)]
-        self.store.put_many(bodies, topic="t", delay_ms=range(AHEAD_MS, AHEAD_MS + count))
-        self.tick()
-
-    def tick(self) -> None:
-        self.clock.advance(timedelta(milliseconds=1))
-
-    def back_up(self) -> timerstore.BackupReport:
-        report = self.store.backup(self.dest)
-        self.tick()
-        return report
-
-    def restore(self, **options: Any) -> timerstore.RestoreReport:
-        return timerstore.restore(self.dest, self.restored, clock=self.clock, **options)
 
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Kept:
-    return Kept(tmp_path)
+    """With one point."""
+    kept = Kept(tmp_path, tmp_path / "backup")
+    kept.put(20)
+    kept.report = kept.back_up()
+    return kept
 
 
 def content(path: Path) -> dict[str, bytes]:
     return {str(f.relative_to(path)): f.read_bytes() for f in path.rglob("*") if f.is_file()}
-
-
-def test_what_is_new_alone_is_copied(kept: Kept) -> None:
-    first = kept.report.point
-    assert kept.report.copied_bytes == first.log_end and kept.report.message_count == 20
-    kept.put(3)
-    report = kept.back_up()
-    assert report.message_count == 3
-    assert report.copied_bytes == report.point.log_end - first.log_end
-    assert str(report) == (
-        f"{kept.path}: point 2 of 2 in {kept.dest}; 3 messages, {report.copied_bytes:,} bytes "
-        f"were new, of {report.point.log_end:,}"
-    )
-    assert report.to_dict()["ok"] and kept.back_up().copied_bytes == 0
-    kept.store.close()
 
 
 def test_what_is_restored_is_told(kept: Kept) -> None:
@@ -129,50 +75,6 @@ def test_what_is_restored_is_told(kept: Kept) -> None:
     assert not list(kept.restored.parent.glob(".*"))
     with timerstore.open(kept.restored, clock=kept.clock) as store:
         assert len(list(store.consume("t", group="g", timeout=0))) == 7  # one has just fired
-
-
-def test_times_are_those_of_the_messages(kept: Kept) -> None:
-    counts = {}
-    for _ in range(4):
-        kept.put(1)
-        counts[kept.clock.now_ms - 1] = kept.store.count()
-        kept.clock.advance(timedelta(seconds=1))
-    kept.back_up()
-    for at_ms, count in counts.items():
-        at = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=at_ms, microseconds=999)
-        report = kept.restore(at=at)
-        assert (report.point, report.pending_count, report.as_of_ms) == (1, count, at_ms)
-        kept.restored.rename(kept.restored.with_name(f"{at_ms}"))
-    kept.store.close()
-
-
-def test_a_piece_that_the_store_had_removed_is_missing(kept: Kept) -> None:
-    """Between two backups more is put, fired, consumed and removed than lies in one of them."""
-    between = []
-    for _ in range(6):
-        kept.put(60)
-        between.append(kept.clock.now_ms)
-        kept.clock.advance(timedelta(minutes=5))
-        for delivery in kept.store.consume("t", timeout=0):
-            delivery.ack()
-        kept.store.flush()
-    report = kept.back_up()
-    assert report.point.chain == 2 and report.point.log_start > kept.report.point.log_end
-    kept.put(1)
-    third = kept.back_up()
-    assert third.point.chain == 2
-    for at, point in ((between[2], 1), (report.point.time_ms, 2), (None, 3)):
-        done = kept.restore(at_ms=at)
-        assert done.point == point and done.pending_count == (20, 0, 1)[point - 1]
-        assert done.as_of_ms == timerstore.backup_points(kept.dest)[point - 1].time_ms
-        kept.restored.rename(kept.restored.with_name(f"point{point}"))
-    assert timerstore.verify(kept.dest).ok
-    pieces = len(list((kept.dest / "log").rglob("*.zst")))
-    kept.store.backup(kept.dest, keep=1)
-    assert len(list((kept.dest / "log").rglob("*.zst"))) < pieces
-    assert [point.number for point in timerstore.backup_points(kept.dest)] == [4]
-    assert timerstore.verify(kept.dest).ok
-    kept.store.close()
 
 
 def test_a_backup_is_a_store_to_look_at(kept: Kept) -> None:
@@ -218,13 +120,6 @@ def test_another_folder_is_refused(kept: Kept, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="at and at_ms exclude each other"):
         kept.restore(at=datetime.now(UTC), at_ms=5)
     assert not kept.restored.exists()
-    kept.store.close()
-
-
-def test_another_store_is_refused(kept: Kept, tmp_path: Path) -> None:
-    timerstore.open(tmp_path / "twin", config=TINY, clock=kept.clock).close()
-    with pytest.raises(InvalidArgumentError, match="another store"):
-        timerstore.backup(tmp_path / "twin", kept.dest)
     kept.store.close()
 
 

@@ -18,13 +18,14 @@ import timerstore
 from tests.models.quiet_disk import QuietDisk
 from tests.rigs.dictionary import LEVELS, TOPICS, DictionaryMachine
 from tests.rigs.machine import cases_of
+from tests.small_store import small
 from tests.tiers import how_many
 from tests.watched import Ended, EndingDisk
-from timerstore import BackupPoint, Config, InvalidArgumentError, ManualClock, TimerStore, Tuning
-from timerstore.copies.backup import take_point
+from timerstore import BackupPoint, InvalidArgumentError, ManualClock, TimerStore
 from timerstore.copies.catalog import read_catalog
 from timerstore.copies.destination import find_destination
 from timerstore.copies.restore import restore_point
+from timerstore.copies.ship import take_point
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.timelog.files.disk import Disk
 
@@ -74,21 +75,17 @@ class BackupMachine(DictionaryMachine):
         retention_ms: int,
     ) -> None:
         self.slot_ms = precision_ms
-        self.config = Config(
-            durability="process",
+        self.config = small(
+            commitlog_bytes,
+            queue_bytes,
+            520,
+            precision_ms=precision_ms,
+            roll_window_slots=window,
+            cleaning_factor=1,
+            cleaning_slack_bytes=0,
+            near_count_max=1 << 16,
             retention_ms=retention_ms,
             delay_levels=LEVELS,
-            tuning=Tuning(
-                precision_ms=precision_ms,
-                roll_window_slots=window,
-                wheel_slot_count=128,
-                commitlog_segment_bytes=commitlog_bytes,
-                consumequeue_segment_bytes=queue_bytes,
-                timerlog_segment_bytes=520,
-                near_count_max=1 << 16,
-                cleaning_factor=1,
-                cleaning_slack_bytes=0,
-            ),
         )
         self.open()
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.copies.kept import AHEAD_MS, TINY
 from tests.copies.test_follow import Followed
-from tests.copies.test_remote import AHEAD_MS, TINY
 from tests.copies.test_standby import Pair, count
 from tests.rigs.objects import watched_filesystem
 from tests.watched import Ended, EndingDisk
@@ -17,7 +17,7 @@ from timerstore.copies.catalog import Catalog, read_catalog
 from timerstore.copies.chains import read_chains
 from timerstore.copies.destination import find_destination
 from timerstore.copies.restore import restore_point
-from timerstore.copies.retention import keep_newest, remove_needless
+from timerstore.copies.ship import keep_newest, remove_needless
 from timerstore.copies.standby import Standby
 from timerstore.timelog.files.disk import Disk
 

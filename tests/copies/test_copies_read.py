@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import timerstore
-from tests.copies.test_remote import AHEAD_MS
+from tests.copies.kept import AHEAD_MS
 from tests.copies.test_standby import Pair
 from tests.rigs.damaging import flip_bit
 from tests.sparse_copy import copy_tree

@@ -14,14 +14,13 @@ import pytest
 
 import timerstore
 from tests.cli.shell import finish, process
+from tests.copies.kept import TINY, Kept, objects
 from tests.copies.test_follow import Followed
-from tests.copies.test_remote import TINY, Kept, objects
 from tests.rigs.objects import CutDestination
 from tests.rigs.waiting import wait_until
 from tests.tiers import how_many, some
 from timerstore import Config, StoreLockedError
 from timerstore.copies import follower as follower_module
-from timerstore.copies import merging
 from timerstore.copies.catalog import PointRemovedError
 from timerstore.copies.destination import find_destination, find_place
 from timerstore.copies.promote import promote
@@ -75,8 +74,8 @@ def test_restores_beside_a_follower_that_merges_and_thins(
 ) -> None:
     """Each has all that was shipped when it began; one that is overtaken says so."""
     monkeypatch.setattr(follower_module, "_CARE_S", 0.0)
-    monkeypatch.setattr(merging, "_FEW", 2)
-    monkeypatch.setattr(merging, "_MANY", 3)
+    monkeypatch.setattr(follower_module, "_FEW", 2)
+    monkeypatch.setattr(follower_module, "_MANY", 3)
     rnd, path, done, overtaken = random.Random(2), tmp_path / "store", 0, 0
     with timerstore.open(path, config=TINY) as store:
         with store.follow(place, every=0.01, keep=0.1) as following:

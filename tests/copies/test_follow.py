@@ -16,19 +16,19 @@ from hypothesis import strategies as st
 
 import timerstore
 from tests.cli.shell import SMALL, Run, finish, process
-from tests.copies.test_remote import AHEAD_MS, TINY, Kept, objects
+from tests.copies.kept import AHEAD_MS, TINY, Kept, objects
 from tests.rigs.objects import watched_filesystem
 from tests.rigs.waiting import wait_until
 from timerstore import InvalidArgumentError, NotAStoreError, StoreClosedError, StoreLockedError
+from timerstore.copies import follower, snapshot
 from timerstore.copies import follower as follower_module
-from timerstore.copies import merging, snapshot
 from timerstore.copies.catalog import read_catalog
 from timerstore.copies.chains import claim_chain
 from timerstore.copies.destination import Destination, find_destination
 from timerstore.copies.follow_status import FOLLOW_FOLDER, read_statuses
 from timerstore.copies.follower import Follower, Following
-from timerstore.copies.points import BackupLock
-from timerstore.copies.retention import needless_points
+from timerstore.copies.report import BackupLock
+from timerstore.copies.ship import needless_points
 from timerstore.timelog.files.checkpoint import read_checkpoint
 from timerstore.timelog.files.disk import Disk, MappedFile
 
@@ -227,7 +227,7 @@ def test_small_pieces_become_large_ones(tmp_path: Path, monkeypatch: pytest.Monk
     assert timerstore.verify(place).ok
     after = [name for name in objects(place) if name.startswith("log/")]
     full_count = kept.store.stats().commitlog_end // TINY.commitlog_segment_bytes
-    assert len(after) <= full_count + merging._MANY
+    assert len(after) <= full_count + follower._MANY
     assert kept.count_restored() == 80
     catalog = read_catalog(find_destination(place))
     at_ms = catalog.points[70].time_ms

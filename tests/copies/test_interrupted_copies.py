@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.copies.test_remote import TINY
+from tests.copies.kept import TINY
 from tests.copies.test_standby import Pair, count
 from tests.interrupting import Interrupt, interrupted
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.prove, pytest.mark.timeout(900)]
 FILES = (
     *(f"copies/{each}.py" for each in ("building", "catalog", "chains", "destination")),
     *(f"copies/{each}.py" for each in ("fetching", "follower", "merging", "promote", "ship")),
-    *("copies/standby.py", "copies/retention.py", "copies/restore.py"),
+    *("copies/standby.py", "copies/ship.py", "copies/restore.py"),
 )
 
 

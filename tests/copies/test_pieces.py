@@ -7,15 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.copies.frames import FRAME_BYTES, pack, pack_checked, unpack, unpack_whole
-from timerstore.copies.pieces import (
+from timerstore.copies.catalog import (
     BLOCK_BYTES,
+    FRAME_BYTES,
     Piece,
     Slice,
     block_ranges,
     cover,
+    pack,
+    pack_checked,
     parts_of,
     piece_of,
+    unpack,
+    unpack_whole,
 )
 from timerstore.errors import CorruptStoreError
 from timerstore.timelog.bytes.crcparts import crc_of, joined

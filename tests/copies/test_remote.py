@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 import timerstore
 import timerstore.copies.restore as restore_module
 from tests.cli.shell import Run
-from tests.copies.test_backup import TINY
+from tests.copies.kept import START_MS, TINY, Kept, change, objects
 from tests.rigs.objects import watched_filesystem
 from timerstore import (
     CorruptStoreError,
@@ -26,34 +26,6 @@ from timerstore.copies.chains import claim_chain
 from timerstore.copies.destination import Destination, find_destination, find_place
 from timerstore.copies.standby import Standby
 from timerstore.errors import StoreAccessError, StoreLockedError
-
-START_MS = 1_700_000_000_000
-AHEAD_MS = 60_000
-
-
-class Kept:
-    """A store on a manual clock, whose backups are objects."""
-
-    def __init__(self, folder: Path, dest: Any, name: str = "store") -> None:
-        self.path, self.dest, self.restored = folder / name, dest, folder / "new"
-        self.clock = ManualClock(START_MS)
-        self.store = timerstore.open(self.path, config=TINY, clock=self.clock)
-
-    def put(self, count: int) -> None:
-        bodies = [b"%d" % i for i in range(count)]
-        self.store.put_many(bodies, topic="t", delay_ms=range(AHEAD_MS, AHEAD_MS + count))
-        self.tick()
-
-    def tick(self) -> None:
-        self.clock.advance(timedelta(milliseconds=1))
-
-    def back_up(self, **options: Any) -> timerstore.BackupReport:
-        report = self.store.backup(self.dest, **options)
-        self.tick()
-        return report
-
-    def restore(self, **options: Any) -> timerstore.RestoreReport:
-        return timerstore.restore(self.dest, self.restored, clock=self.clock, **options)
 
 
 def test_a_point_that_goes_while_it_is_restored(
@@ -76,21 +48,6 @@ def test_a_point_that_goes_while_it_is_restored(
     kept.store.close()
 
 
-def objects(place: str) -> list[str]:
-    """All objects at an address."""
-    found = find_destination(place)
-    return [f"{each}/{name}" for each in ("chains", "points", "log") for name in found.names(each)]
-
-
-def change(place: str, name: str, data: bytes | None) -> None:
-    """Overwrite an object, or remove it: nobody but a test does."""
-    found = find_destination(place)
-    if data is None:
-        found.remove(name)
-    else:
-        found.put(name, data)
-
-
 def test_what_is_new_alone_is_sent(place: str, tmp_path: Path) -> None:
     kept = Kept(tmp_path, place)
     kept.put(200)
@@ -102,7 +59,11 @@ def test_what_is_new_alone_is_sent(place: str, tmp_path: Path) -> None:
     second = kept.back_up()
     assert second.message_count == 3
     assert second.copied_bytes == second.point.log_end - first.point.log_end
-    assert str(second).startswith(f"{kept.path}: point 2 of 2 in ")
+    assert str(second) == (
+        f"{kept.path}: point 2 of 2 in {second.dest}; 3 messages, {second.copied_bytes:,} bytes "
+        f"were new, of {second.point.log_end:,}"
+    )
+    assert second.to_dict()["ok"]
     assert before < set(objects(place))  # none was changed in name, none removed
     kept.store.close()
     closed = timerstore.backup(kept.path, place)
@@ -127,7 +88,8 @@ def test_times_between_points_are_exact(place: str, tmp_path: Path) -> None:
     kept.back_up()
     kept.store.close()
     for at_ms, count in counts.items():
-        report = kept.restore(at_ms=at_ms)
+        at = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=at_ms, microseconds=999)
+        report = kept.restore(at=at)
         assert (report.point, report.pending_count, report.as_of_ms) == (1, count, at_ms)
         kept.restored.rename(tmp_path / f"{at_ms}")
     with pytest.raises(InvalidArgumentError, match="earliest point"):
@@ -138,9 +100,10 @@ def test_a_gap_begins_a_chain(place: str, tmp_path: Path, caplog: pytest.LogCapt
     """The store removes what no backup had: the points before stay, what follows is complete."""
     kept = Kept(tmp_path, place)
     kept.put(20)
-    first = kept.back_up().point
+    first, between = kept.back_up().point, list[int]()
     for _ in range(6):
         kept.put(60)
+        between.append(kept.clock.now_ms)
         kept.clock.advance(timedelta(minutes=5))
         for delivery in kept.store.consume("t", timeout=0):
             delivery.ack()
@@ -154,9 +117,11 @@ def test_a_gap_begins_a_chain(place: str, tmp_path: Path, caplog: pytest.LogCapt
     assert kept.back_up().point.chain == 2
     kept.store.close()
     assert timerstore.verify(place).ok
-    assert kept.restore(at_ms=first.time_ms + 2).pending_count == 20
-    kept.restored.rename(tmp_path / "old")
-    assert kept.restore().pending_count == 10
+    for at, number, count in ((between[2], 1, 20), (second.time_ms, 2, 5), (None, 3, 10)):
+        done = kept.restore(at_ms=at)
+        assert (done.point, done.pending_count) == (number, count)
+        assert done.as_of_ms == timerstore.backup_points(place)[number - 1].time_ms
+        kept.restored.rename(tmp_path / f"point{number}")
 
 
 def test_what_is_kept_can_be_restored(tmp_path: Path) -> None:

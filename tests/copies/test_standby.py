@@ -13,8 +13,8 @@ import pytest
 
 import timerstore
 from tests.cli.shell import SMALL, Run, finish, process
+from tests.copies.kept import AHEAD_MS, TINY
 from tests.copies.test_follow import Followed
-from tests.copies.test_remote import AHEAD_MS, TINY
 from tests.models.quiet_disk import QuietDisk
 from tests.rigs.damaging import flip_bit
 from tests.rigs.waiting import wait_until

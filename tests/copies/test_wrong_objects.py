@@ -12,15 +12,15 @@ from typing import Final
 import pytest
 
 import timerstore
+from tests.copies.kept import AHEAD_MS, TINY, objects
 from tests.copies.test_follow import Followed
-from tests.copies.test_remote import AHEAD_MS, TINY, objects
 from tests.copies.test_standby import Pair
 from tests.tiers import PROVING
 from timerstore import CorruptStoreError, TimerStoreError
 from timerstore.copies.catalog import read_catalog
 from timerstore.copies.destination import Destination, find_destination
-from timerstore.copies.merging import merge_pieces
-from timerstore.copies.retention import remove_needless
+from timerstore.copies.follower import merge_pieces
+from timerstore.copies.ship import remove_needless
 from timerstore.timelog.reading.reader import StoreReader
 
 pytestmark = [pytest.mark.timeout(600 if PROVING else 120), pytest.mark.long]
@@ -202,7 +202,7 @@ def test_pieces_that_are_merged_while_they_are_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A list may lack the large piece and the small ones: one that comes later has it."""
-    monkeypatch.setattr("timerstore.copies.merging._FEW", 1)
+    monkeypatch.setattr("timerstore.copies.follower._FEW", 1)
     kept = Followed(tmp_path, f"file://{tmp_path}/objects")
     for _ in range(8):
         kept.put(20)

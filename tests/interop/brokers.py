@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from timerstore.store.broker_files import CONFIG_FILE
+from timerstore.store.handover import CONFIG_FILE
 
 HERE: Final = Path(__file__).parent
 NO_TOOLS: Final = "no JDK or no Maven: RocketMQ itself opens no store"

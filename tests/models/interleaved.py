@@ -23,7 +23,8 @@ import timerstore.services.pipeline.dequeue_put as put_module
 from tests.models.ledger import Ledger, Root, check_store, read_ledger
 from tests.models.power_disk import PowerDisk
 from tests.rigs.baton import Baton, attached
-from timerstore import Config, TimerStore, TooLateError, Tuning
+from tests.small_store import small
+from timerstore import TimerStore, TooLateError
 from timerstore.services.running.steps import IDLE_MS_MAX
 from timerstore.services.world.claims import FIRST_COUNT
 from timerstore.services.world.state import CLAMP_SLACK_MS
@@ -190,23 +191,19 @@ class Player:
         self.fell_ms = 0  # the furthest that the clock went back
         self.reused = 0  # segments
 
-        self.config = Config(
+        self.config = small(
+            self.plan.segment_bytes,
+            60,
+            104,
+            precision_ms=SLOT_MS,
+            roll_window_slots=12 if self.plan.group else 6,
+            cleaning_factor=1,
+            cleaning_slack_bytes=0,
+            level_batch_count=2,
+            near_count_max=1 << 10,
             durability="group" if self.plan.group else "process",
-            retention_ms=0,
             flush_interval_ms=50,
             delay_levels=LEVELS,
-            tuning=Tuning(
-                precision_ms=SLOT_MS,
-                roll_window_slots=12 if self.plan.group else 6,
-                wheel_slot_count=128,
-                commitlog_segment_bytes=self.plan.segment_bytes,
-                cleaning_factor=1,
-                cleaning_slack_bytes=0,
-                consumequeue_segment_bytes=60,
-                timerlog_segment_bytes=104,
-                near_count_max=1 << 10,
-                level_batch_count=2,
-            ),
         )
 
     def play(self) -> None:

@@ -15,7 +15,8 @@ from tests import naive
 from tests.models.ledger import read_messages
 from tests.table_stores import SECOND, eventful, exported, exported_rows
 from timerstore import ManualClock
-from timerstore.offline.export import SCHEMAS, export
+from timerstore.offline.export import export
+from timerstore.tables.commitlog import EXPORT_SCHEMAS
 from timerstore.values.durably import appearing
 
 
@@ -79,7 +80,7 @@ def test_messages_are_all(tmp_path: Path) -> None:
     assert any("TIMER_ORIGIN" in row["properties"] for row in rows)
 
 
-@pytest.mark.parametrize("table", SCHEMAS)
+@pytest.mark.parametrize("table", EXPORT_SCHEMAS)
 def test_formats_agree(tmp_path: Path, table: Any) -> None:
     live(tmp_path / "s")[0].close()
     path = tmp_path / "s"
@@ -140,7 +141,7 @@ def test_nothing_is_changed(tmp_path: Path) -> None:
         return {str(each): each.read_bytes() for each in files}
 
     before = content()
-    for table in SCHEMAS:
+    for table in EXPORT_SCHEMAS:
         exported_rows(tmp_path / "s", table)
     assert content() == before
 

@@ -20,13 +20,13 @@ from tests.models.damaged import read_past_damage
 from tests.models.ledger import LEVEL_TOPIC, TIMER_TOPIC, Ledger, Root, read_ledger
 from tests.models.quiet_disk import QuietDisk
 from tests.rigs.damaging import flip_bit
-from tests.small_store import SMALL
+from tests.small_store import SMALL, small
 from tests.sparse_copy import copy_tree
 from tests.tiers import how_many
-from timerstore import Config, InvalidArgumentError, ManualClock, NotAStoreError, TimerStore, Tuning
+from timerstore import InvalidArgumentError, ManualClock, NotAStoreError, TimerStore
 from timerstore.jit.kernel import INTERPRETED
-from timerstore.offline import leftovers
-from timerstore.offline.leftovers import infer_size
+from timerstore.offline import lostranges
+from timerstore.offline.lostranges import infer_size
 from timerstore.offline.salvage import salvage_to
 from timerstore.validation.rounds import validate
 
@@ -35,19 +35,15 @@ pytestmark = pytest.mark.long
 START_MS = 1_800_000_000_000
 LEVELS = "1s 7s"
 LEVELS_MS = np.array([1_000, 7_000], np.int64)
-CONFIG = Config(
-    durability="process",
+CONFIG = small(
+    4_096,
+    400,
+    520,
+    precision_ms=100,
+    roll_window_slots=8,
+    near_count_max=1 << 16,
     retention_ms=10**9,
     delay_levels=LEVELS,
-    tuning=Tuning(
-        precision_ms=100,
-        roll_window_slots=8,
-        wheel_slot_count=128,
-        commitlog_segment_bytes=4_096,
-        consumequeue_segment_bytes=400,
-        timerlog_segment_bytes=520,
-        near_count_max=1 << 16,
-    ),
 )
 EXAMPLES = how_many("MACHINE_EXAMPLES", 1 if INTERPRETED else 3, 40)
 
@@ -320,7 +316,7 @@ def test_what_the_disk_does_not_give_is_named(
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             return pread(fd, count, at)
 
-    monkeypatch.setattr(leftovers, "os", BadDisk())
+    monkeypatch.setattr(lostranges, "os", BadDisk())
     report = timerstore.salvage(path, tmp_path / "new", clock=ManualClock(now_ms))
     assert [each.offset for each in report.files] == [4_096] and report.lost_bytes == 4_096
     assert "cannot read the" in str(report) and report.problems == ()

@@ -15,20 +15,18 @@ import numpy as np
 
 import timerstore
 from tests.rigs.patient import Patient
+from tests.small_store import small
 from tests.sparse_copy import copy_tree
-from timerstore import Config, Consumer, ManualClock, Retry, Tuning, pipeline
+from timerstore import Config, Consumer, ManualClock, Retry, pipeline
 
 START_MS = 1_800_000_000_000
-CONFIG = Config(
-    durability="process",
+CONFIG = small(
+    1 << 20,
+    20_000,
+    52_000,
+    roll_window_slots=8_000,
+    wheel_slot_count=8_192,
     retention_ms=30 * 86_400_000,
-    tuning=Tuning(
-        wheel_slot_count=8_192,
-        roll_window_slots=8_000,
-        commitlog_segment_bytes=1 << 20,
-        consumequeue_segment_bytes=20_000,
-        timerlog_segment_bytes=52_000,
-    ),
 )
 FEW_SLOTS = replace(CONFIG, wheel_slot_count=128, roll_window_slots=6)
 SECOND, MINUTE_MS = timedelta(seconds=1), 60_000

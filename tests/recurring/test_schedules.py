@@ -27,7 +27,7 @@ from timerstore import (
     TimerStoreError,
 )
 from timerstore.recurring import Schedules, cron, every, scheduled_ms
-from timerstore.recurring.job import BODY_BYTES_MAX, TOPIC
+from timerstore.recurring.when import BODY_BYTES_MAX, TOPIC
 
 pytest.importorskip("cronsim")
 START = datetime(2026, 3, 27, 12, tzinfo=UTC)

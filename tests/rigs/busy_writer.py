@@ -12,23 +12,19 @@ import threading
 import time
 
 import timerstore
+from tests.small_store import small
 
-TINY = timerstore.Config(
-    durability="process",
+TINY = small(
+    1 << 14,
+    2_000,
+    5_248,
+    precision_ms=100,
+    cleaning_factor=1,
+    cleaning_slack_bytes=0,
+    near_count_max=1 << 16,
     flush_interval_ms=20,
     retention_ms=1,
     delay_levels="1s 2s",
-    tuning=timerstore.Tuning(
-        precision_ms=100,
-        wheel_slot_count=128,
-        roll_window_slots=40,
-        commitlog_segment_bytes=1 << 14,
-        consumequeue_segment_bytes=2_000,
-        timerlog_segment_bytes=5_248,
-        cleaning_factor=1,
-        cleaning_slack_bytes=0,
-        near_count_max=1 << 16,
-    ),
 )
 
 

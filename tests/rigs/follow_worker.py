@@ -11,24 +11,21 @@ import time
 from pathlib import Path
 
 from tests.rigs.nursery import nurse, say
-from timerstore import Config, TimerStore, Tuning
+from tests.small_store import small
+from timerstore import TimerStore
 from timerstore.copies.destination import find_destination
 from timerstore.copies.follower import Follower
 from timerstore.services.world.background import Flag
 
-CONFIG = Config(
-    durability="process",
-    retention_ms=3_600_000,
+CONFIG = small(
+    1 << 15,
+    20 * 500,
+    5248,
+    precision_ms=100,
+    roll_window_slots=8,
+    near_count_max=1 << 16,
     flush_interval_ms=15,
-    tuning=Tuning(
-        precision_ms=100,
-        roll_window_slots=8,
-        wheel_slot_count=128,
-        commitlog_segment_bytes=1 << 15,
-        consumequeue_segment_bytes=20 * 500,
-        timerlog_segment_bytes=5248,
-        near_count_max=1 << 16,
-    ),
+    retention_ms=3_600_000,
 )
 
 

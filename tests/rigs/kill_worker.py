@@ -18,23 +18,20 @@ from typing import NoReturn
 
 from tests.models.archive import ArchivingDisk
 from tests.rigs.nursery import nurse, say
-from timerstore import Config, StoreClosedError, TimerStore, TooLateError, Tuning
+from tests.small_store import small
+from timerstore import StoreClosedError, TimerStore, TooLateError
 
 GROUP = "workers"
-CONFIG = Config(
-    durability="process",
-    retention_ms=3_600_000,
+CONFIG = small(
+    1 << 17,
+    20 * 500,
+    5248,
+    precision_ms=100,
+    roll_window_slots=8,
+    near_count_max=1 << 16,
     flush_interval_ms=15,
+    retention_ms=3_600_000,
     delay_levels="1s 2s",
-    tuning=Tuning(
-        precision_ms=100,
-        roll_window_slots=8,
-        wheel_slot_count=128,
-        commitlog_segment_bytes=1 << 17,
-        consumequeue_segment_bytes=20 * 500,
-        timerlog_segment_bytes=5248,
-        near_count_max=1 << 16,
-    ),
 )
 CONFIGS = {
     "kept": CONFIG,

@@ -10,7 +10,8 @@ import numpy as np
 import timerstore
 from tests import naive
 from tests.rigs.patient import TIMERS, Patient
-from timerstore import Config, ManualClock, Tuning
+from tests.small_store import small
+from timerstore import ManualClock
 from timerstore.timelog.bytes import format as fmt
 from timerstore.validation.smallfiles import (
     COUNTS_FILE,
@@ -23,17 +24,7 @@ from timerstore.validation.smallfiles import (
 from timerstore.wheel.checksums import PAGE_BYTES
 
 LOG, UNITS, WHEEL = "commitlog", "timerlog", "timerwheel"
-CONFIG = Config(
-    durability="process",
-    retention_ms=3_600_000,
-    tuning=Tuning(
-        wheel_slot_count=128,
-        roll_window_slots=6,
-        commitlog_segment_bytes=1 << 13,
-        consumequeue_segment_bytes=20_000,
-        timerlog_segment_bytes=1_300,
-    ),
-)
+CONFIG = small(1 << 13, 20_000, 1_300, roll_window_slots=6, retention_ms=3_600_000)
 SECOND = timedelta(seconds=1)
 
 

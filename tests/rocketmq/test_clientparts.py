@@ -11,8 +11,7 @@ import pytest
 
 from tests.markdown import ROOT
 from timerstore import InvalidArgumentError
-from timerstore.rocketmq.clientparts import PARTS, TESTED
-from timerstore.rocketmq.library import load
+from timerstore.rocketmq.library import PARTS, TESTED, load
 
 
 @pytest.fixture(autouse=True)

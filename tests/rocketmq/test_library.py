@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from timerstore import ClusterError, InvalidArgumentError, StoreClosedError, TooLateError
-from timerstore.rocketmq.clustersource import Away
+from timerstore.rocketmq.clusterrun import Away
 from timerstore.rocketmq.library import is_no_heartbeat, refused, translated
 
 

@@ -12,8 +12,15 @@ import pytest
 import timerstore
 import timerstore.rocketmq
 from timerstore import ClusterError, InvalidArgumentError, ManualClock, UnknownTimerError
-from timerstore.rocketmq.recall import handles_of, known_id, new_id, whole_seconds_ms
-from timerstore.rocketmq.sending import check_cluster_topic, check_key_and_tag, check_properties
+from timerstore.rocketmq.sending import (
+    check_cluster_topic,
+    check_key_and_tag,
+    check_properties,
+    handles_of,
+    known_id,
+    new_id,
+    whole_seconds_ms,
+)
 from timerstore.values.ids import ID_DIGITS, parse_id
 
 DUE_MS = 1_900_000_000_000

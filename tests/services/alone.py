@@ -14,7 +14,8 @@ import numpy as np
 
 from tests import naive
 from tests.models.quiet_disk import QuietDisk
-from timerstore import Config, ManualClock, Tuning
+from tests.small_store import small
+from timerstore import ManualClock
 from timerstore.jit.acting import ALONE, acting_as
 from timerstore.services.engine.engine import Engine
 from timerstore.services.running.runner import provide
@@ -29,18 +30,14 @@ from timerstore.wheel import near, sets
 PRECISION_MS = 100
 START_SLOT = 17_000_000_000
 START_MS = START_SLOT * PRECISION_MS
-CONFIG = Config(
-    durability="process",
+CONFIG = small(
+    4_096,
+    200,
+    520,
+    precision_ms=PRECISION_MS,
+    roll_window_slots=12,
+    near_count_max=1 << 14,
     delay_levels="1s 5s 1m",
-    tuning=Tuning(
-        precision_ms=PRECISION_MS,
-        wheel_slot_count=128,
-        roll_window_slots=12,
-        commitlog_segment_bytes=4_096,
-        consumequeue_segment_bytes=200,
-        timerlog_segment_bytes=520,
-        near_count_max=1 << 14,
-    ),
 )
 RING_COUNT = rings.RING_COUNT
 ENQUEUE_GET, ENQUEUE_PUT = state.ENQUEUE_GET, state.ENQUEUE_PUT

@@ -16,7 +16,8 @@ import timerstore
 from tests.faulty_disk import FaultyDisk
 from tests.interrupting import alarms
 from tests.rigs.waiting import wait_until
-from timerstore import Config, Consumer, FlushFailedError, StoreFullError, TimerStore, Tuning
+from tests.small_store import small
+from timerstore import Consumer, FlushFailedError, StoreFullError, TimerStore
 from timerstore.jit.host import wake_event
 from timerstore.services.running import runner as runner_module
 from timerstore.services.world.background import BackgroundThread, Failure, Flag
@@ -28,19 +29,16 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-CONFIG = Config(
-    durability="process",
+CONFIG = small(
+    1 << 14,
+    2_000,
+    5_200,
+    precision_ms=100,
+    roll_window_slots=600,
+    wheel_slot_count=2_048,
+    near_count_max=1 << 16,
     flush_interval_ms=10,
     retention_ms=1,
-    tuning=Tuning(
-        precision_ms=100,
-        wheel_slot_count=2_048,
-        roll_window_slots=600,
-        commitlog_segment_bytes=1 << 14,
-        consumequeue_segment_bytes=2_000,
-        timerlog_segment_bytes=5_200,
-        near_count_max=1 << 16,
-    ),
 )
 
 

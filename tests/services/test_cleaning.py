@@ -7,24 +7,15 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from timerstore import Config, ManualClock, TimerStore, Tuning
+from tests.small_store import small
+from timerstore import Config, ManualClock, TimerStore
 from timerstore.offline.verify import verify
 from timerstore.services.world.state import PASS_COUNT_MAX
 from timerstore.validation import validate
 
 SECOND = timedelta(seconds=1)
 START_MS = 1_800_000_000_000
-SMALL = Config(
-    durability="process",
-    tuning=Tuning(
-        wheel_slot_count=1_024,
-        roll_window_slots=60,
-        commitlog_segment_bytes=4_096,
-        consumequeue_segment_bytes=200,
-        timerlog_segment_bytes=520,
-        cleaning_slack_bytes=0,
-    ),
-)
+SMALL = small(4_096, 200, 520, roll_window_slots=60, wheel_slot_count=1_024, cleaning_slack_bytes=0)
 
 
 def open_small(path: Path, clock: ManualClock, config: Config = SMALL) -> TimerStore:

@@ -12,24 +12,15 @@ from tests.models.damaged import check_damaged
 from tests.models.ledger import read_ledger
 from tests.models.quiet_disk import QuietDisk
 from tests.rigs.damaging import flip_bit
-from timerstore import Config, ManualClock, TimerStore, Tuning
+from tests.small_store import small
+from timerstore import ManualClock, TimerStore
 from timerstore.services.engine.rebuild import MARK_FILE, PLACES_MAX, Damage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60, method="signal")]
 
 START_MS = 1_800_000_000_000
 SECOND = timedelta(seconds=1)
-CONFIG = Config(
-    durability="process",
-    retention_ms=3_600_000,
-    tuning=Tuning(
-        wheel_slot_count=128,
-        roll_window_slots=6,
-        commitlog_segment_bytes=8_192,
-        consumequeue_segment_bytes=200,
-        timerlog_segment_bytes=520,
-    ),
-)
+CONFIG = small(8_192, 200, 520, roll_window_slots=6, retention_ms=3_600_000)
 TIMER_QUEUE = "consumequeue/rmq_sys_wheel_timer/0"
 
 

@@ -17,6 +17,7 @@ from tests.models.quiet_disk import QuietDisk
 from tests.naive_copying import LOST, Appended, DeliverLevels, Level
 from tests.naive_services import LEVEL_MARK, NO_NEED, Log
 from tests.services import alone as one
+from tests.small_store import small
 from timerstore import Config, ManualClock, TimerStore, Tuning
 from timerstore.errors import StoreFullError
 from timerstore.jit.acting import acting_as
@@ -31,18 +32,15 @@ from timerstore.services.world.world import World
 
 START_MS = 1_800_000_000_000
 SECOND = timedelta(seconds=1)
-SMALL = Config(
-    delay_levels="1s 5s 1m 2h",
+SMALL = small(
+    4_096,
+    60,
+    520,
+    precision_ms=100,
+    roll_window_slots=60,
+    wheel_slot_count=1_024,
     retention_ms=3_600_000,
-    durability="process",
-    tuning=Tuning(
-        precision_ms=100,
-        wheel_slot_count=1_024,
-        roll_window_slots=60,
-        commitlog_segment_bytes=4_096,
-        consumequeue_segment_bytes=60,
-        timerlog_segment_bytes=520,
-    ),
+    delay_levels="1s 5s 1m 2h",
 )
 
 
@@ -389,18 +387,15 @@ def test_a_real_clock(tmp_path: Path) -> None:
 @pytest.mark.whole
 def test_retention_keeps_what_waits(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
-    config = Config(
-        delay_levels=SMALL.delay_levels,
+    config = small(
+        4_096,
+        200,
+        520,
+        precision_ms=SMALL.precision_ms,
+        roll_window_slots=SMALL.roll_window_slots,
+        wheel_slot_count=SMALL.wheel_slot_count,
         retention_ms=1_000,
-        durability="process",
-        tuning=Tuning(
-            precision_ms=SMALL.precision_ms,
-            wheel_slot_count=SMALL.wheel_slot_count,
-            roll_window_slots=SMALL.roll_window_slots,
-            commitlog_segment_bytes=4_096,
-            consumequeue_segment_bytes=200,
-            timerlog_segment_bytes=520,
-        ),
+        delay_levels=SMALL.delay_levels,
     )
     store = open_store(tmp_path, clock, config=config)
     store.put(b"in two hours", topic="slow", delay_level=4)

@@ -14,7 +14,8 @@ from unittest.mock import patch
 import pytest
 
 from tests.models.ledger import check_store, read_ledger, read_messages
-from timerstore import Config, ManualClock, TimerStore, Tuning
+from tests.small_store import small
+from timerstore import ManualClock, TimerStore
 from timerstore.jit.acting import acting_as
 from timerstore.services.durable.capture import capture
 from timerstore.services.engine import engine as engine_module
@@ -37,17 +38,13 @@ SLOT_MS = 100
 STOP_SLOTS = 50
 ROLL_SLOTS = 60
 OPENED_MS = START_MS + STOP_SLOTS * SLOT_MS
-CONFIG = Config(
-    durability="process",
-    tuning=Tuning(
-        precision_ms=SLOT_MS,
-        wheel_slot_count=128,
-        roll_window_slots=ROLL_SLOTS,
-        commitlog_segment_bytes=1 << 16,
-        consumequeue_segment_bytes=2_000,
-        timerlog_segment_bytes=5_248,
-        near_count_max=1 << 16,
-    ),
+CONFIG = small(
+    1 << 16,
+    2_000,
+    5_248,
+    precision_ms=SLOT_MS,
+    roll_window_slots=ROLL_SLOTS,
+    near_count_max=1 << 16,
 )
 
 

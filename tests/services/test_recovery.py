@@ -19,24 +19,21 @@ from tests.markdown import ROOT
 from tests.models.damaged import check_damaged
 from tests.models.ledger import TIMER_TOPIC, check_store, read_ledger, read_messages
 from tests.models.quiet_disk import QuietDisk
+from tests.small_store import small
 from timerstore import Config, CorruptStoreError, ManualClock, TimerStore, Tuning
 from timerstore.timelog.files.checkpoint import TimerCheckpoint, read_checkpoint
 from timerstore.timelog.writing.compose import ACKS_TOPIC
 
 START_MS = 1_800_000_000_000
 SLOT_MS = 1_000
-CONFIG = Config(
-    durability="process",
+CONFIG = small(
+    8_192,
+    200,
+    520,
+    precision_ms=SLOT_MS,
+    roll_window_slots=6,
+    near_count_max=1 << 16,
     retention_ms=3_600_000,
-    tuning=Tuning(
-        precision_ms=SLOT_MS,
-        roll_window_slots=6,
-        wheel_slot_count=128,
-        commitlog_segment_bytes=8_192,
-        consumequeue_segment_bytes=200,
-        timerlog_segment_bytes=520,
-        near_count_max=1 << 16,
-    ),
 )
 
 

@@ -12,7 +12,7 @@ from tests.rigs.storm_taken import run_of
 from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
 from timerstore import Client, TimerStore
-from timerstore.calls.consuming.ack_by_id import ack_known
+from timerstore.share.answers import ack_known
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 BODIES = [b"%d" % i for i in range(8)]

@@ -26,10 +26,10 @@ from timerstore import (
     TimerStore,
 )
 from timerstore.share import answers as answers_module
-from timerstore.share import client_calls as asked_module
-from timerstore.share import clientrun, socketfile
-from timerstore.share import door as door_module
+from timerstore.share import asking, clientrun
+from timerstore.share import client as asked_module
 from timerstore.share import link as link_module
+from timerstore.share import server as door_module
 from timerstore.share import wire as wire_module
 from timerstore.share.shared import SharedStore
 from timerstore.share.wire import Header, LostError, Part, Wire
@@ -284,7 +284,7 @@ def test_a_client_without_descriptors_goes_on_later(
             raise OSError(errno.EMFILE, "Too many open files")
 
         client.count()
-        monkeypatch.setattr(socketfile, "_connect", no_more)
+        monkeypatch.setattr(asking, "_connect", no_more)
         wait_until(lambda: link._heart is not None)
         before = link._heart
         before.end()

@@ -38,10 +38,10 @@ from timerstore import (
     Tuning,
     UnknownTimerError,
 )
-from timerstore.share import door, socketfile
-from timerstore.share.asking import Owner, find_owner
-from timerstore.share.door import find_door
-from timerstore.share.socketfile import connect
+from timerstore.share import asking
+from timerstore.share import server as server_module
+from timerstore.share.asking import Owner, connect, find_owner
+from timerstore.share.server import find_door
 from timerstore.share.wire import SOCKET_NAME, from_json, to_json
 from timerstore.timelog.files.folders import HeldFolder
 
@@ -227,20 +227,6 @@ def test_the_shell_may_be_shut_out_of_what_clients_use(tmp_path: Path) -> None:
             assert client.count() == 1
 
 
-def test_a_socket_of_a_version_before_goes(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    for kind in ("socket", "file"):
-        timerstore.open(path, config=SMALL).close()
-        with socket.socket(socket.AF_UNIX) as old:
-            if kind == "socket":
-                old.bind(str(path / "serve.sock"))
-            else:
-                (path / "serve.sock").write_text("somebody's")
-        with timerstore.open(path, share=True) as store:
-            assert store.count() == 0
-        assert (path / "serve.sock").exists() == (kind == "file")
-
-
 @pytest.mark.linux
 def test_long_paths_and_odd_names_work(tmp_path: Path) -> None:
     path = tmp_path / ("long " + "x" * 100) / "ünïcode"
@@ -283,8 +269,8 @@ def test_nonsense_does_no_harm(store: TimerStore, owner: Owner, data: bytes) -> 
 
 def test_nobody_keeps_anybody_out(store: TimerStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many clients, many who ask at once, many more who say nothing, or half a question."""
-    monkeypatch.setattr(door, "CONNECTIONS_MAX", 24)
-    monkeypatch.setattr(door, "_HELLO_S", 60.0)  # longer than this test may take
+    monkeypatch.setattr(server_module, "CONNECTIONS_MAX", 24)
+    monkeypatch.setattr(server_module, "_HELLO_S", 60.0)  # longer than this test may take
     ids: list[str] = []
 
     def ask(_: int) -> None:
@@ -310,7 +296,7 @@ def test_a_socket_that_was_removed_is_made_again(
     store: TimerStore, owner: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where something else stands there; a client that is connected notices nothing."""
-    monkeypatch.setattr(socketfile, "LOOK_S", 0.02)
+    monkeypatch.setattr(asking, "LOOK_S", 0.02)
     file = store.path / SOCKET_NAME
     with timerstore.serve(store), timerstore.connect(store.path, timeout=20) as connected:
         for stand in (lambda file: None, Path.touch, lambda file: file.symlink_to("/dev/null")):
@@ -342,10 +328,10 @@ def test_closing_does_not_wait_for_those_who_only_hold_a_connection(tmp_path: Pa
     store = timerstore.open(tmp_path / "s", config=SMALL)
     owner = find_owner(store.path)
     assert owner.call("count") == 0
-    held = [connect(store.path, SOCKET_NAME, 30) for _ in range(door.CONNECTIONS_MAX + 4)]
+    held = [connect(store.path, SOCKET_NAME, 30) for _ in range(server_module.CONNECTIONS_MAX + 4)]
     began = time.monotonic()
     store.close()
-    assert time.monotonic() - began < door._HELLO_S / 2
+    assert time.monotonic() - began < server_module._HELLO_S / 2
     with pytest.raises(StoreClosedError, match="ended before it answered"):
         owner.call("count")
     for each in held:
@@ -385,7 +371,7 @@ def test_a_forked_child_does_not_listen(store: TimerStore, owner: Owner) -> None
 
 def test_an_owner_that_does_not_answer_is_named(tmp_path: Path) -> None:
     (tmp_path / "abort").write_text("12345")
-    listening = socketfile.Listener(HeldFolder(tmp_path), SOCKET_NAME)
+    listening = asking.Listener(HeldFolder(tmp_path), SOCKET_NAME)
     owner = find_owner(tmp_path)
     owner.timeout_s = 0.2
     with pytest.raises(TimerStoreError, match=r"12345.*did not answer"):

@@ -12,7 +12,8 @@ import pytest
 
 import timerstore
 from tests.rigs.waiting import wait_until
-from timerstore import Client, Config, StoreClosedError, TimerStore, TimerStoreError, Tuning
+from tests.small_store import small
+from timerstore import Client, StoreClosedError, TimerStore, TimerStoreError
 from timerstore.share import session as session_module
 from timerstore.share.server import Server
 from timerstore.share.session import LastAnswers
@@ -20,20 +21,16 @@ from timerstore.share.wire import Header, LostError, Part, Wire
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 HOUR = timedelta(hours=1)
-TINY = Config(
-    durability="process",
+TINY = small(
+    16 << 10,
+    20 * 32,
+    52 * 64,
+    precision_ms=100,
+    roll_window_slots=60,
+    cleaning_factor=1,
+    cleaning_slack_bytes=0,
+    near_count_max=4_096,
     flush_interval_ms=20,
-    tuning=Tuning(
-        commitlog_segment_bytes=16 << 10,
-        consumequeue_segment_bytes=20 * 32,
-        timerlog_segment_bytes=52 * 64,
-        wheel_slot_count=128,
-        roll_window_slots=60,
-        precision_ms=100,
-        cleaning_slack_bytes=0,
-        cleaning_factor=1,
-        near_count_max=4_096,
-    ),
 )
 
 

@@ -25,7 +25,7 @@ from timerstore import (
     StoreLockedError,
     TimerStoreError,
 )
-from timerstore.share.election import is_taken_over, taking_over
+from timerstore.share.link import is_taken_over, taking_over
 from timerstore.share.shared import SharedStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90), pytest.mark.promise]

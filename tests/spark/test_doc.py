@@ -28,7 +28,7 @@ def test_options_are_shown() -> None:
 
 
 def test_cursors_are_shown() -> None:
-    from timerstore.tables.cursortable import _OF_RIP_43, _OURS
+    from timerstore.tables.reading import _OF_RIP_43, _OURS
 
     shown = set(re.findall(r"`(\w+)`", TEXT))
     assert shown >= {*_OF_RIP_43, *_OURS, "by_broker"}

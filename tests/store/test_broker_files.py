@@ -8,7 +8,7 @@ import pytest
 
 from tests.services.test_cleaning import SECOND, START_MS, open_small
 from timerstore import Config, ManualClock, TimerStore, TimerStoreError, Tuning
-from timerstore.store.broker_files import CONFIG_FILE
+from timerstore.store.handover import CONFIG_FILE
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 SKIPPED_SLOTS = 604_800 - 60

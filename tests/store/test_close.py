@@ -32,7 +32,7 @@ from timerstore.calls.consuming import ackput, sendback
 from timerstore.jit.guards import Guard
 from timerstore.services.calls.appending import append_all
 from timerstore.services.running.runner import Runner
-from timerstore.store import close as close_module
+from timerstore.store import handover as close_module
 
 pytestmark = [
     pytest.mark.slow,
@@ -285,7 +285,7 @@ def test_closing_that_was_interrupted_in_its_flush_flushes_when_it_goes_on(tmp_p
         store.put(b"x", topic="t")
         store.pull("t", group="g").ack()
         try:
-            with interrupted(at, "store/close.py", "services/durable/flush.py") as count:
+            with interrupted(at, "store/handover.py", "services/durable/flush.py") as count:
                 store.close()
         except Interrupt:
             store.close()

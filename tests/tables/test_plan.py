@@ -14,8 +14,7 @@ from tests import naive
 from tests.strategies import messages
 from tests.table_stores import EVENTFUL, LIVES, live, place, write_log
 from timerstore.tables import TABLES, Bounds, read_split, read_table
-from timerstore.tables.boundaries import cut_log, log_end, message_from
-from timerstore.tables.splits import plan, plan_log
+from timerstore.tables.splits import cut_log, log_end, message_from, plan, plan_log
 from timerstore.tables.view import cut_store
 
 SPLIT = [name for name in TABLES if name != "problems"]

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 import timerstore
 from tests.table_stores import EVENTFUL, live
 from timerstore.tables import TABLES, read_table
-from timerstore.tables.bounds import HIGHEST, LOWEST
-from timerstore.tables.where import BOUNDED, parse_where
+from timerstore.tables.bounds import BOUNDED, HIGHEST, LOWEST, parse_where
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import Any, Final
+from datetime import timedelta
+from typing import Any, Final, Unpack
 
 from timerstore.aio.side import TURN_S, LoopSide
 from timerstore.calls.consuming.delivery import Batch as PlainBatch
 from timerstore.calls.consuming.delivery import Delivery as PlainDelivery
+from timerstore.calls.consuming.delivery import Following, Put
 from timerstore.calls.consuming.group import Group
-from timerstore.calls.consuming.puts import Put
 from timerstore.calls.consuming.run import Run
 from timerstore.calls.consuming.sendback import send_back
 from timerstore.errors import StoreClosedError
@@ -52,36 +52,14 @@ class Delivery(PlainDelivery):
         await self._handed.send_back(self._i, given_delay(delay, delay_ms))
 
     async def ack_and_put(  # type: ignore[override]
-        self,
-        body: bytes,
-        *,
-        topic: str | None = None,
-        delay: Duration | None = None,
-        delay_ms: int | None = None,
-        at: datetime | None = None,
-        at_ms: int | None = None,
-        key: str | None = None,
-        tag: str | None = None,
-        properties: Mapping[str, str] | None = None,
-        delay_level: int | None = None,
-        if_absent: bool = False,
+        self, body: bytes, **following: Unpack[Following]
     ) -> str:
         """Acknowledge, and put the next timer; return its id. Both happen, or neither.
 
         See `timerstore.Delivery.ack_and_put`. A task that is cancelled while it waits for room has
         done neither; while it waits for durability, both.
         """
-        put: Put = {"body": body, "topic": topic, "delay": delay, "delay_ms": delay_ms}
-        put |= {
-            "at": at,
-            "at_ms": at_ms,
-            "key": key,
-            "tag": tag,
-            "properties": properties,
-            "delay_level": delay_level,
-        }
-        put |= {"if_absent": if_absent}
-        (id,) = await self.ack_and_put_many([put])
+        (id,) = await self.ack_and_put_many([Put(body=body, **following)])
         return id
 
     async def ack_and_put_many(self, puts: Sequence[Put]) -> list[str]:  # type: ignore[override]

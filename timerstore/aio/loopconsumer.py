@@ -8,29 +8,25 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from timerstore.aio.batches import Delivery
-from timerstore.aio.handlers import Handlers
-from timerstore.aio.loopsource import LoopSource
+from timerstore.aio.handlers import Handlers, LoopSource
 from timerstore.aio.loopstore import TimerStore
 from timerstore.calls.consuming.constants import LISTED_MAX
 from timerstore.calls.consuming.dead_letters import DeadLetter
 from timerstore.calls.consuming.starting import Start
-from timerstore.consumer.consumersettings import ConsumerSettings, Ordered
-from timerstore.consumer.hooks import Hook
-from timerstore.consumer.retry_rules import Retry
+from timerstore.consumer.consumersettings import ConsumerSettings, Hook, Ordered, Retry
 from timerstore.consumer.running import (
     SIGNALS,
     ConsumerStats,
     Signals,
+    Workings,
     exit_status,
     read_consumer_stats,
     seconds_of,
 )
 from timerstore.consumer.subscription import check_takes_one
-from timerstore.consumer.workings import Workings
 from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.values.arguments import check_topic_to_consume
 from timerstore.values.kinds import Duration, check_bool, check_duration, check_int, check_kind
@@ -217,12 +213,7 @@ class Consumer(Stays):
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *ignored: object) -> None:
         await self.close()
 
     def __repr__(self) -> str:

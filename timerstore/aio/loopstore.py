@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from datetime import datetime
 from functools import partial, wraps
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from timerstore.aio.batches import PULL_COUNT_MAX, Batch, LoopRun, Messages, next_run
-from timerstore.aio.side import LoopSide
+from timerstore.aio.side import LoopSide, new_pool
 from timerstore.calls.consuming import consuming
 from timerstore.calls.pending.is_pending import is_foreign
 from timerstore.calls.pending.timers import Timer
 from timerstore.errors import TimerStoreError
+from timerstore.services.world.clock import ManualClock
+from timerstore.share.opening import open as open_store
 from timerstore.store import store
-from timerstore.values.kinds import Duration, check_int, check_timeout
+from timerstore.store.store import TimerStore as PlainStore
+from timerstore.values.config import Config
+from timerstore.values.kinds import Duration, check_int, check_kind, check_timeout
 from timerstore.values.no_pickle import Stays
-from timerstore.values.values import json_body
+from timerstore.values.put import json_body
 from timerstore.watching.any_store import AnyStore
 
 P = ParamSpec("P")
@@ -103,12 +109,7 @@ class TimerStore(Stays):
         """Return the store; leaving the block closes it."""
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *ignored: object) -> None:
         await self.close()
 
     def __repr__(self) -> str:
@@ -279,3 +280,91 @@ def _is_little(bodies: Any) -> bool:
         return len(bodies) <= HERE_COUNT_MAX and sum(map(len, bodies)) <= HERE_BYTES_MAX
     except TypeError:
         return True
+
+
+# --- open a directory, or attach to an open store
+
+
+class Opening:
+    """A store that is being opened: `await` it, or enter it with `async with`."""
+
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, TimerStore]]) -> None:
+        """`begin` opens."""
+        self._begin = begin
+        self._store: TimerStore | None = None
+
+    def __await__(self) -> Generator[Any, None, TimerStore]:
+        """Open; close the store yourself."""
+        return self._begin().__await__()
+
+    async def __aenter__(self) -> TimerStore:
+        """Open; leaving the block closes."""
+        self._store = await self._begin()
+        return self._store
+
+    async def __aexit__(self, *ignored: object) -> None:
+        if self._store is not None:
+            await self._store.close()
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    create: bool = True,
+    read_only: bool = False,
+    config: Config | None = None,
+    clock: ManualClock | None = None,
+) -> Opening:
+    """Open a timer store for the running event loop; see `timerstore.open`.
+
+    `async with timerstore.aio.open(path) as store:`, or `store = await timerstore.aio.open(path)`.
+    Another thread opens it, since recovery and kernels take their time. If the task is cancelled
+    meanwhile, that thread closes it again.
+    """
+
+    async def begin() -> TimerStore:
+        pool = new_pool()
+        opening = pool.submit(
+            open_store, path, create=create, read_only=read_only, config=config, clock=clock
+        )
+        try:
+            store = await asyncio.shield(asyncio.wrap_future(opening))
+            return await _begin(store, pool, owns=True)
+        except BaseException:
+            opening.add_done_callback(_close)
+            pool.shutdown(wait=False)
+            raise
+
+    return Opening(begin)
+
+
+def attach(store: PlainStore) -> Opening:
+    """Use an open store in the running event loop, too; leaving the block leaves it open.
+
+    Threads may go on using `store`, and other loops attach to it.
+    """
+    check_kind(store, PlainStore, "store")
+    store.core.check_open()
+
+    async def begin() -> TimerStore:
+        return await _begin(store, new_pool(), owns=False)
+
+    return Opening(begin)
+
+
+async def _begin(store: PlainStore, pool: ThreadPoolExecutor, *, owns: bool) -> TimerStore:
+    side = LoopSide(store, pool)
+    try:
+        await side.apart(side.start)
+    except BaseException:
+        side.give_up()
+        raise
+    return TimerStore(side, owns=owns)
+
+
+def _close(opening: Future[PlainStore]) -> None:
+    """Close what was opened for nobody, in a thread that ends with it."""
+    if not opening.cancelled() and opening.exception() is None:
+        pool = new_pool()
+        pool.submit(opening.result().close)
+        pool.shutdown(wait=False)

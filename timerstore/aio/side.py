@@ -15,15 +15,241 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
+from queue import SimpleQueue
 from typing import Final, ParamSpec, TypeVar
 
-from timerstore.aio.commits import Commits
-from timerstore.aio.wakeups import Arrivals, Wakeups
+import numpy as np
+
 from timerstore.calls.putting.admission import WouldWaitError
+from timerstore.core.core import Core
+from timerstore.core.waiting import Waiters
 from timerstore.errors import TimerStoreError
+from timerstore.jit.host import drain_event
+from timerstore.services.world.background import BackgroundThread
 from timerstore.store.store import TimerStore
+
+# --- one thread that waits for group commits
+#
+# Ground rules: `_waiting` belongs to the loop's thread. `_asked` is set there and taken back by the
+# thread before it looks how long the log is, so what it then makes durable serves everybody who
+# asked before. The thread takes part in the group commit like any other that puts.
+
+
+class Commits:
+    """Tells tasks of one loop when what they appended is durable."""
+
+    def __init__(self, core: Core, loop: asyncio.AbstractEventLoop) -> None:
+        self._core, self._loop = core, loop
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()  # by the log's end
+        self._calls: SimpleQueue[bool] = SimpleQueue()  # True: commit; False: end
+        self._asked = self._stopped = False
+        self._thread = BackgroundThread("timerstore-aio-commit", self._run, self._ended)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Serve those who wait, then end the thread; may be called twice, by any thread."""
+        self._stopped = True
+        self._calls.put(False)
+        self._thread.join()
+
+    async def wait(self) -> None:
+        """Return once all that was appended is durable. Raises FlushFailedError."""
+        end = self._core.engine.commitlog.end
+        if self._core.flusher.durable_end >= end:
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append((end, future))
+        self._ask()
+        if self._stopped:  # the thread may have ended before it was asked
+            future.cancel()
+            self._core.check_open()
+            self._core.flusher.sync_log()
+            return
+        await future
+
+    def _ask(self) -> None:
+        if not self._asked:
+            self._asked = True
+            self._calls.put(True)
+
+    def _run(self) -> None:
+        while self._calls.get():
+            self._asked = False
+            try:
+                self._core.flusher.sync_log()
+            except TimerStoreError as e:
+                self._tell(e)
+            else:
+                self._tell(None)
+
+    def _tell(self, error: BaseException | None) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._resolve, error)
+        except RuntimeError:  # the loop is closed: nobody waits
+            return
+
+    def _resolve(self, error: BaseException | None) -> None:
+        """Let those go whose bytes are durable; all of them, if nothing will be any more."""
+        waiting, durable_end = self._waiting, self._core.flusher.durable_end
+        while waiting and (error is not None or waiting[0][0] <= durable_end):
+            end, future = waiting.popleft()
+            if future.done():
+                continue  # its task was cancelled
+            if end <= durable_end or error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(copy(error))  # each task adds its own trace
+        if waiting:
+            self._ask()
+
+    def _ended(self, error: BaseException) -> None:
+        """Have the store's next call raise what ended the thread."""
+        self._core.stop(error)
+        self._tell(error)
+
+
+# --- an eventfd in the loop, for tasks that wait until a kernel has done something
+#
+# A kernel writes an eventfd once after somebody asked for it (`timerstore/core/waiting.py`); here
+# the loop watches that eventfd, one for all tasks of a store. A task that waits asks first (`arm`),
+# then looks, then waits, without an await between the last two. So it misses nothing that comes in
+# between.
+
+
+POLL_S: Final = 0.05
+"""Who waits looks up this often: a pause may be over, another task may have given back."""
+_POLL_COUNT: Final = 64
+"""So many look up at once: a turn of the loop stays short, however many wait."""
+
+
+class Wakeups:
+    """Tasks of one loop that wait for the same kind of thing. Only the loop's thread uses it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, core: Core, waiters: Waiters) -> None:
+        self._loop, self._core = loop, core
+        self._lent = contextlib.ExitStack()
+        self._waiter = self._lent.enter_context(waiters.waiter())
+        self._waiter.open_event()
+        self._watched = self._waiter.fd >= 0  # else there are too many, and all poll
+        if self._watched:
+            loop.add_reader(self._waiter.fd, self._readable)
+        self._poll_s = POLL_S if self._watched else 0.002
+        self._polling: asyncio.TimerHandle | None = None
+        self.waiting: dict[asyncio.Future[None], Collection[int]] = {}
+
+    def stop(self) -> None:
+        """Let the eventfd go, and wake all who wait; may be called twice, after the loop too."""
+        if self._watched and not self._loop.is_closed():
+            self._loop.remove_reader(self._waiter.fd)
+        self._watched = False
+        self._lent.close()
+        self.wake(list(self.waiting))
+
+    def arm(self) -> None:
+        """Ask to be woken by what is done from now on."""
+        if self._watched:
+            self._waiter.arm()
+
+    async def wait(
+        self,
+        timeout_s: float | None,
+        rows: Collection[int] = (),
+        future: asyncio.Future[None] | None = None,
+    ) -> None:
+        """Sleep until something was done, or for `timeout_s`, or until it is time to look.
+
+        `future`: one that the caller may set, to end it.
+        """
+        if future is None:
+            future = self._loop.create_future()
+        self._enter(future, rows)
+        if self._polling is None:
+            self._polling = self._loop.call_later(self._poll_s, self._poll)
+        over = None
+        if timeout_s is not None:
+            over = self._loop.call_later(timeout_s, self.wake, (future,))
+        try:
+            await future
+        finally:
+            self._leave(future)
+            if over is not None:
+                over.cancel()
+
+    def wake(self, futures: Iterable[asyncio.Future[None]]) -> None:
+        """Let some of those who wait look."""
+        for future in futures:
+            if not future.done():
+                future.set_result(None)
+
+    def _enter(self, future: asyncio.Future[None], rows: Collection[int]) -> None:
+        self.waiting[future] = rows
+
+    def _leave(self, future: asyncio.Future[None]) -> None:
+        self.waiting.pop(future, None)
+
+    def _concerned(self) -> Iterable[asyncio.Future[None]]:
+        """Return whom a wake-up concerns."""
+        return list(self.waiting)
+
+    def _readable(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            drain_event(self._waiter.fd)
+        if self.waiting:
+            self.wake(self._concerned())
+
+    def _poll(self) -> None:
+        """Let those look who wait for the longest time; all, if the store has ended."""
+        self._polling = None
+        waiting = list(self.waiting)
+        if self._core.closed or self._core.failure.error is not None:
+            self.wake(waiting)
+            return
+        self.wake(waiting[:_POLL_COUNT])
+        if waiting:
+            self._polling = self._loop.call_later(self._poll_s, self._poll)
+
+
+class Arrivals(Wakeups):
+    """Tasks that wait for messages: a wake-up concerns those whose queues have grown."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, core: Core, waiters: Waiters) -> None:
+        super().__init__(loop, core, waiters)
+        self._by_row: defaultdict[int, set[asyncio.Future[None]]] = defaultdict(set)
+        self._ends = self._read_ends()
+
+    def _read_ends(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        queues = self._core.engine.queues
+        return queues.table.next_index[: len(queues.topics)].copy()
+
+    def _enter(self, future: asyncio.Future[None], rows: Collection[int]) -> None:
+        super()._enter(future, rows)
+        for row in rows:
+            self._by_row[row].add(future)
+
+    def _leave(self, future: asyncio.Future[None]) -> None:
+        for row in self.waiting.get(future, ()):
+            self._by_row[row].discard(future)
+        super()._leave(future)
+
+    def _concerned(self) -> Iterable[asyncio.Future[None]]:
+        """Return who waits for a queue that has grown; all, if one has come into being."""
+        ends, before = self._read_ends(), self._ends
+        self._ends = ends
+        if len(ends) != len(before):
+            return list(self.waiting)
+        grown = np.flatnonzero(ends != before).tolist()
+        return [each for row in grown for each in self._by_row.get(row, ())]
+
+
+# --- one store as one event loop sees it: what runs in the loop, what apart from it
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -40,9 +40,8 @@ from string import Formatter
 from typing import Any, Final, Literal, NamedTuple
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.values.amounts import SECOND_MS, counted, rough_span, share, shown_bytes
+from timerstore.values.amounts import SECOND_MS, counted, moment, rough_span, share, shown_bytes
 from timerstore.values.kinds import meant
-from timerstore.values.moments import moment
 
 _FORMS: Final[Mapping[str, Callable[[Any], str]]] = {
     "bytes": lambda count: shown_bytes(int(count)),

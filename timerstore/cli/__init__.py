@@ -1,31 +1,25 @@
 """The shell's door to a store: `timerstore COMMAND PATH …`.
 
 main           the entry point              here
-app.py          the options that commands share, and what becomes of an error
-status.py       what an end means to the shell
-commands.py     all commands, in the order of --help
-looking.py      info, pending, search, get, count, horizon, find
-operating.py    health, pause, resume
-top.py          top
-tail.py         tail
-backlog.py      groups
-dead.py         dead
-changes.py      put, cancel, reschedule
-consume.py      consume
-serving.py      serve
-checking.py     verify, validate
-pipelines.py    pipeline: many stores in one run, its tables, what fires
-exporting.py    export
-importing.py    import
-rows.py         rows of a file as timers to put
-progressfile.py how far an import has come
-keeping.py      backup, follow, standby, promote, restore, salvage, clean, handover
-clustermove.py  move
-warmup.py       warmup
-open_store.py   a store that is looked at, or changed
-until_signal.py until a signal says to end
-output.py       tables on a terminal, plain lines in a pipe, JSON, bars
-times.py        the times that a person types
+app.py         the options that commands share, and what becomes of an error
+status.py      what an end means to the shell; until a signal says to end
+commands.py    all commands, in the order of --help
+looking.py     info, pending, search, get, count, horizon, find
+operating.py   health, pause, resume
+top.py         top, tail
+dead.py        groups, dead
+changes.py     put, cancel, reschedule
+consume.py     consume, drop, serve
+checking.py    verify, validate
+pipelines.py   pipeline: many stores in one run, its tables, what fires
+importing.py   import, export
+rows.py        rows of a file as timers to put, how far an import has come
+keeping.py     backup, follow, standby, promote, restore, salvage, clean, handover
+clustermove.py move
+warmup.py      warmup
+open_store.py  a store that is looked at, or changed
+output.py      tables on a terminal, plain lines in a pipe, JSON, bars
+times.py       the times that a person types
 
 No file here loads the store's kernels when it is imported: `--help` waits for nothing.
 """

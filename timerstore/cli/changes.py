@@ -28,7 +28,7 @@ from timerstore.cli.output import Output
 from timerstore.cli.status import TOO_LATE
 from timerstore.cli.times import Instant, now_ms, parse_delay
 from timerstore.errors import InvalidArgumentError
-from timerstore.values.moments import shown_time
+from timerstore.values.amounts import shown_time
 
 if TYPE_CHECKING:
     from timerstore.watching.any_store import AnyStore

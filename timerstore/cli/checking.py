@@ -21,8 +21,7 @@ from timerstore.cli.open_store import held_by
 from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED
 from timerstore.errors import InvalidArgumentError
-from timerstore.values.amounts import shown_bytes
-from timerstore.values.moments import shown_time
+from timerstore.values.amounts import shown_bytes, shown_time
 
 if TYPE_CHECKING:
     from timerstore.copies.report import VerifyReport

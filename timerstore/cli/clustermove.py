@@ -11,7 +11,7 @@ from timerstore.cli.app import CHECK, AsJson, ConfigFile, OfTopic, StorePath, an
 from timerstore.cli.open_store import open_still
 from timerstore.cli.output import Output
 from timerstore.cli.times import now_ms, parse_delay
-from timerstore.values.moments import shown_time
+from timerstore.values.amounts import shown_time
 
 if TYPE_CHECKING:
     from timerstore.rocketmq.moving import Row

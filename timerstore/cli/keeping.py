@@ -27,18 +27,15 @@ from timerstore.cli.app import (
 )
 from timerstore.cli.open_store import changing, held_by, open_to_change
 from timerstore.cli.output import Output
-from timerstore.cli.status import DAMAGED
+from timerstore.cli.status import DAMAGED, told_to_end
 from timerstore.cli.times import parse_delay
-from timerstore.cli.until_signal import told_to_end
 from timerstore.errors import InvalidArgumentError, StoreLockedError
-from timerstore.values.amounts import shown_bytes
-from timerstore.values.moments import shown_time
+from timerstore.values.amounts import shown_bytes, shown_time
 from timerstore.watching.sections import Fact, Page, disk_facts
 
 if TYPE_CHECKING:
-    from timerstore.copies.points import BackupPoint
+    from timerstore.copies.report import BackupPoint, BackupReport
     from timerstore.copies.restore import RestoreReport
-    from timerstore.copies.taken import BackupReport
     from timerstore.offline.salvage import SalvageReport
 
 
@@ -69,7 +66,7 @@ def backup(
     Example: timerstore backup timers/ backup/ --keep 48
     """
     with answering(as_json=as_json) as out:
-        from timerstore.copies.backup import backup as run
+        from timerstore.copies.ship import backup as run
 
         with out.progress(f"backing up {path}", "bytes") as update:
             report = run(path, dest, keep=keep, config=settings(config), progress=update)
@@ -310,7 +307,7 @@ def handover(path: StorePath, as_json: AsJson = False, config: ConfigFile = None
     with answering(as_json=as_json) as out, open_to_change(path, config) as store:
         with out.progress("handing over"):
             until_ms = store.handover()
-        from timerstore.store.broker_files import CONFIG_FILE
+        from timerstore.store.handover import CONFIG_FILE
 
         settings = str(path / CONFIG_FILE)
         commands = _commands(path / CONFIG_FILE)

@@ -36,8 +36,7 @@ from timerstore.cli.status import TOO_LATE
 from timerstore.cli.times import parse_delay
 from timerstore.errors import InvalidArgumentError
 from timerstore.share.wire import to_json
-from timerstore.values.amounts import shown_from
-from timerstore.values.moments import shown_time
+from timerstore.values.amounts import shown_from, shown_time
 from timerstore.watching.sections import Fact, sections
 
 if TYPE_CHECKING:

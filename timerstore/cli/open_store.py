@@ -27,8 +27,8 @@ from timerstore.errors import (
     TimerStoreError,
 )
 from timerstore.share.asking import Owner, find_owner
+from timerstore.values.amounts import shown_time
 from timerstore.values.kinds import check_path, unknown_name
-from timerstore.values.moments import shown_time
 
 if TYPE_CHECKING:
     from timerstore.calls.pending.timers import Timer

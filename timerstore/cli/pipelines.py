@@ -13,8 +13,7 @@ import typer
 from timerstore.cli.app import CHECK, AsJson, ConfigFile, Group, answering, app, settings
 from timerstore.cli.checking import OwnRules, RollWindow, Upto
 from timerstore.cli.output import Output
-from timerstore.cli.status import DAMAGED, WARNED
-from timerstore.cli.until_signal import told_to_end
+from timerstore.cli.status import DAMAGED, WARNED, told_to_end
 from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.files.oserrors import told_of
 from timerstore.values.durably import write_durably

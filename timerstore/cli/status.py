@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
+from typing import TYPE_CHECKING, Final
 
 from timerstore.errors import (
     CorruptStoreError,
@@ -15,6 +19,9 @@ from timerstore.errors import (
     TooLateError,
     UnknownTimerError,
 )
+
+if TYPE_CHECKING:
+    from timerstore.services.world.background import Flag
 
 
 class Status(IntEnum):
@@ -62,3 +69,34 @@ def status_of(error: Exception) -> Status:
         if isinstance(error, kinds):
             return status
     return Status.OWN_ERROR
+
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def told_to_end(*, hurries: bool = False) -> Iterator[Flag]:
+    """Yield a flag that SIGTERM and SIGINT set for as long as the block runs.
+
+    The handler only takes note. `hurries`: a second one does what it did before.
+    """
+    from timerstore.services.world.background import Flag
+
+    told = Flag()
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+
+    def as_before() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def note(*_: object) -> None:
+        if hurries:
+            as_before()
+        told.set()
+
+    for number in _SIGNALS:
+        signal.signal(number, note)
+    try:
+        yield told
+    finally:
+        as_before()

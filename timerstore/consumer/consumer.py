@@ -14,20 +14,23 @@ from timerstore.calls.consuming.constants import LISTED_MAX
 from timerstore.calls.consuming.dead_letters import DeadLetter
 from timerstore.calls.consuming.starting import Start
 from timerstore.calls.pending.found import first_due_ms
-from timerstore.consumer.consumersettings import ConsumerSettings, Ordered
-from timerstore.consumer.hooks import Hook
+from timerstore.consumer.consumersettings import ConsumerSettings, Hook, Ordered
 from timerstore.consumer.running import (
+    CLOSED,
+    NEW,
+    STARTED,
     ConsumerStats,
     Signals,
+    Workings,
     check_main_thread,
     exit_status,
     read_consumer_stats,
     seconds_of,
+    source_of,
 )
 from timerstore.consumer.storesource import StoreSource
 from timerstore.consumer.subscription import Handler, check_handler
 from timerstore.consumer.threads import Threads
-from timerstore.consumer.workings import CLOSED, NEW, STARTED, Workings, source_of
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.services.engine.holds import while_held

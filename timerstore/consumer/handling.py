@@ -18,14 +18,20 @@ from typing import Any, Final
 from timerstore.calls.consuming.constants import DEAD, Wait
 from timerstore.calls.consuming.delivery import Delivery
 from timerstore.calls.consuming.failures import Failure, said_by
-from timerstore.consumer.hooks import call_after, call_before
+from timerstore.consumer.consumersettings import (
+    TIMEOUT_LEVEL,
+    Outcome,
+    Retry,
+    call_after,
+    call_before,
+    wait_after,
+)
 from timerstore.consumer.messagesource import Source
-from timerstore.consumer.retry_rules import TIMEOUT_LEVEL, Outcome, Retry, wait_after
 from timerstore.consumer.subscription import Subscription, Task
 from timerstore.errors import StoreClosedError, TimerStoreError
 from timerstore.jit.guards import Lock
+from timerstore.values.amounts import shown_time
 from timerstore.values.arguments import given_delay
-from timerstore.values.moments import shown_time
 
 log = logging.getLogger("timerstore")
 

@@ -2,8 +2,8 @@
 
 A consumer is handlers by rules (`Handling`), one `Subscription` for each topic, and who calls the
 handlers: threads, a loop's tasks, a step. What they need of a store is a source, of which there are
-four: an open store (`storesource.py`), the same in an event loop (`aio/loopsource.py`), a client
-(`share/clientrun.py`), a cluster (`rocketmq/clustersource.py`); what the last two have in
+four: an open store (`storesource.py`), the same in an event loop (`aio/handlers.py`), a client
+(`share/clientrun.py`), a cluster (`rocketmq/clusterrun.py`); what the last two have in
 common is in `remotesource.py`. What was pulled is a `HandedOut`, which knows by itself how it is
 acknowledged, sent back, or given back.
 

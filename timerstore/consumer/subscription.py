@@ -17,13 +17,12 @@ import numpy as np
 
 from timerstore.calls.consuming.constants import Wait
 from timerstore.calls.consuming.consuming import Consuming
-from timerstore.calls.consuming.cursors import QueueCursor
+from timerstore.calls.consuming.cursors import QueueCursor, RetryCursor
 from timerstore.calls.consuming.delivery import Delivery, HandedOut
 from timerstore.calls.consuming.group import Group
 from timerstore.calls.consuming.grouptally import GroupTally
-from timerstore.calls.consuming.retries import RetryCursor
 from timerstore.calls.consuming.run import Run
-from timerstore.consumer.retry_rules import Retry
+from timerstore.consumer.consumersettings import Retry
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, StoreClosedError
 from timerstore.jit.guards import RLock
 from timerstore.timelog.bytes.text import java_hash_of

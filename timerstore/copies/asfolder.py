@@ -11,12 +11,10 @@ from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 
-from timerstore.copies.building import bring_to_life
 from timerstore.copies.catalog import read_catalog
 from timerstore.copies.destination import Place, find_place
-from timerstore.copies.fetching import OnFault, lay_backup
-from timerstore.copies.points import BackupPoint
-from timerstore.copies.progress import Progress, Summed
+from timerstore.copies.fetching import OnFault, bring_to_life, lay_backup
+from timerstore.copies.report import BackupPoint, Progress, Summed
 from timerstore.copies.restore import restore_point
 from timerstore.copies.standby import StandbyState, copy_standby, held_folder, read_standby
 from timerstore.errors import CorruptStoreError, InvalidArgumentError

@@ -13,20 +13,198 @@ import json
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
 
 from timerstore.copies.chains import Chain, read_chains
 from timerstore.copies.destination import LOG_FOLDER, POINTS_FOLDER, Destination
-from timerstore.copies.frames import pack, unpack_whole
-from timerstore.copies.pieces import Piece, Slice, piece_of
-from timerstore.copies.points import TIME_MS_MAX, BackupPoint
+from timerstore.copies.report import TIME_MS_MAX, BackupPoint
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, NotAStoreError
+from timerstore.timelog.bytes.crcparts import crc_of, joined
 from timerstore.timelog.files.jsonfile import read_json, understood, whole
 from timerstore.timelog.files.names import INT32_MAX, INT64_MAX, is_small_file
+
+# --- pieces of the log by name, and how an object is packed
+#
+# A piece holds bytes [start, end) of one chain's log, packed as below; its name says both offsets
+# with the CRC-32 of these bytes, which begins with the chain's seed: no other store's object passes
+# for one. So two pieces may overlap, and they say the same if they do.
+
+
+# --- how an object is packed
+#
+#     0                 8
+#     +-----------------+----------+-------------+----------+----------------+-----
+#     | TSFRAME1        | raw u32  | packed u32  | crc u32  | packed bytes   | …
+#     +-----------------+----------+-------------+----------+----------------+-----
+#                       |<------------ one frame, a mebibyte at most ------->|
+#
+# Little-endian. `crc` is the CRC-32 of what the frame holds once it is unpacked.
+
+
+FRAME_BYTES: Final = 1 << 20
+_MAGIC: Final = b"TSFRAME1"
+_HEAD: Final = struct.Struct("<III")
+_LEVEL: Final = 1
+"""Of zstd: a log's bytes shrink hardly more at 3, which takes half as long again."""
+
+
+def pack(data: Any) -> bytes:
+    """Return bytes in frames. `data`: anything with the buffer protocol. O(bytes)."""
+    return pack_checked(data)[0]
+
+
+def pack_checked(data: Any, seed: int = 0) -> tuple[bytes, int]:
+    """Return bytes in frames, with the CRC-32 of what they hold, which begins with `seed`."""
+    codec = pa.Codec("zstd", compression_level=_LEVEL)
+    view, parts, whole_crc = memoryview(data).cast("B"), [_MAGIC], seed
+    for at in range(0, len(view), FRAME_BYTES):
+        raw = view[at : at + FRAME_BYTES]
+        packed, crc = codec.compress(raw, asbytes=True), crc_of(raw)
+        parts += [_HEAD.pack(len(raw), len(packed), crc), packed]
+        whole_crc = joined(whole_crc, crc, len(raw))
+    return b"".join(parts), whole_crc
+
+
+def unpack(data: bytes, name: str) -> Iterator[tuple[memoryview, int]]:
+    """Yield what each frame holds, in order, with its CRC-32, which was checked before.
+
+    `name`: what errors call the object. Raises CorruptStoreError at the first frame that is not as
+    it was written, or does not end.
+    """
+    if data[: len(_MAGIC)] != _MAGIC:
+        raise CorruptStoreError(name, 0, "its first bytes are not those of a backup's object")
+    codec, view, at = pa.Codec("zstd"), memoryview(data), len(_MAGIC)
+    while at < len(view):
+        head = view[at : at + _HEAD.size]
+        if len(head) < _HEAD.size:
+            raise CorruptStoreError(name, at, "it ends within a frame")
+        raw_bytes, packed_bytes, crc = _HEAD.unpack(head)
+        start, stop = at + _HEAD.size, at + _HEAD.size + packed_bytes
+        if not 0 < raw_bytes <= FRAME_BYTES or stop > len(view):
+            raise CorruptStoreError(name, at, "a frame has an impossible length, or was cut off")
+        try:
+            buffer = codec.decompress(view[start:stop], decompressed_size=raw_bytes)
+            raw = memoryview(buffer).cast("B")
+        except (pa.ArrowException, OSError) as e:
+            raise CorruptStoreError(name, at, "a frame cannot be unpacked") from e
+        if len(raw) != raw_bytes or crc_of(raw) != crc:
+            raise CorruptStoreError(name, at, "a frame's checksum does not match")
+        yield raw, crc
+        at = stop
+
+
+def unpack_whole(data: bytes, name: str) -> bytes:
+    """Return all that the frames hold. Raises CorruptStoreError."""
+    return b"".join(raw for raw, _ in unpack(data, name))
+
+
+# --- pieces of the log, by name
+
+
+BLOCK_BYTES: Final = 1 << 25
+"""No piece crosses a multiple of it within a segment: what is merged is at most so large."""
+_NAME: Final = re.compile(r"([0-9]{8})/([0-9]{20})-([0-9]{20})-([0-9a-f]{8})\.zst")
+
+
+class Piece(NamedTuple):
+    """A piece, in the order in which pieces are read."""
+
+    start: int
+    end: int
+    chain: int
+    crc: int
+
+    @property
+    def name(self) -> str:
+        """Return the object's name.
+
+        >>> Piece(0, 4096, 1, 255).name
+        'log/00000001/00000000000000000000-00000000000000004096-000000ff.zst'
+        """
+        return f"log/{self.chain:08d}/{self.start:020d}-{self.end:020d}-{self.crc:08x}.zst"
+
+
+class Slice(NamedTuple):
+    """A part of a piece: bytes [start, end) of the log."""
+
+    piece: Piece
+    start: int
+    end: int
+
+
+def piece_of(name: str) -> Piece | None:
+    """Return the piece that a name below `log/` is of; None if it is of none."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    piece = Piece(int(found[2]), int(found[3]), int(found[1]), int(found[4], 16))
+    is_sound = 0 <= piece.start < piece.end <= INT64_MAX and 0 < piece.chain <= INT32_MAX
+    return piece if is_sound else None
+
+
+def cover(parts: Iterable[Slice], start: int, end: int) -> list[Slice]:
+    """Return what makes up [start, end) of the log, without overlaps, as few as there can be.
+
+    Raises CorruptStoreError if a byte is in none of the parts. O(parts · log parts).
+    """
+    found, at = list[Slice](), start
+    waiting = sorted(parts, key=lambda part: (part.start, part.piece))
+    index, best = 0, None
+    while at < end:
+        while index < len(waiting) and waiting[index].start <= at:
+            if best is None or waiting[index].end > best.end:
+                best = waiting[index]
+            index += 1
+        if best is None or best.end <= at:
+            raise CorruptStoreError(
+                "log", at, "no piece of the backup holds the log from this offset on"
+            )
+        stop = min(best.end, end)
+        found.append(Slice(best.piece, at, stop))
+        at = stop
+    return found
+
+
+def block_ranges(start: int, end: int, segment_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield [start, end) cut where blocks begin, which lie within segments.
+
+    >>> list(block_ranges(10, 30, 16))
+    [(10, 16), (16, 30)]
+    """
+    while start < end:
+        base = start - start % segment_bytes
+        within = start - base
+        stop = base + min(within - within % BLOCK_BYTES + BLOCK_BYTES, segment_bytes)
+        yield start, min(stop, end)
+        start = min(stop, end)
+
+
+def parts_of(piece: Piece, data: bytes, seed: int) -> Iterator[tuple[int, memoryview]]:
+    """Yield (offset, bytes) of a piece's object, in order; at its end all of it was checked.
+
+    `seed`: of its chain. Raises CorruptStoreError.
+    """
+    at, crc = piece.start, seed
+    for raw, raw_crc in unpack(data, piece.name):
+        crc = joined(crc, raw_crc, len(raw))
+        if at + len(raw) > piece.end:
+            break
+        yield at, raw
+        at += len(raw)
+    if at != piece.end or crc != piece.crc:
+        raise CorruptStoreError(
+            piece.name, 0, "its content does not match the checksum in its name"
+        )
+
+
+# --- what is there
+
 
 _POINT: Final = re.compile(
     r"([0-9]{8})/([0-9]{10})-([0-9]{15})-([0-9]{20})-([0-9]{20})-([0-9a-f]{8})\.zst"

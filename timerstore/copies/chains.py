@@ -17,26 +17,98 @@ now, and no conditional write, which pyarrow does not have.
 from __future__ import annotations
 
 import json
+import sys
 import uuid
 import zlib
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, Final
 
 from timerstore.copies.destination import Destination
-from timerstore.copies.timeline import Restores, check_restores
 from timerstore.core.directory import CHAIN_FILE, CHAINS_FOLDER
 from timerstore.errors import (
     CorruptStoreError,
+    InvalidArgumentError,
     NotAStoreError,
     StoreAccessError,
     StoreLockedError,
 )
+from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.identity import SIZES
-from timerstore.timelog.files.jsonfile import check_seal, read_json, sealed, understood, whole
+from timerstore.timelog.files.jsonfile import (
+    check_seal,
+    read_json,
+    sealed,
+    understood,
+    whole,
+    write_json,
+)
 from timerstore.timelog.files.names import INT32_MAX
+from timerstore.timelog.files.steady import Read, read_file
+from timerstore.timelog.reading.reader import StoreReader
+
+# --- whether a store was restored to before a point
+#
+# What was restored goes on from the end that it was cut to, under the same tag. A file of the
+# store, `config/restored.json`, says so, one restore after the other, and comes along into its next
+# backups.
+
+
+RESTORED_FILE: Final = "config/restored.json"
+
+Restores = list[dict[str, Any]]
+
+
+def read_restores(path: Path, read: Read = read_file) -> Restores:
+    """Return how a store was restored, the first time first; nothing if it never was."""
+    content = read_json(path / RESTORED_FILE, read) or {}
+    return check_restores(content.get("restores", []))
+
+
+def check_restores(restores: object) -> Restores:
+    """Return a list of restores that was read. Raises CorruptStoreError if it is none."""
+    if not isinstance(restores, list) or not all(
+        isinstance(each, dict) and isinstance(each.get("log_end"), int) for each in restores
+    ):
+        raise CorruptStoreError(RESTORED_FILE, 0, "it is no list of restores")
+    return restores
+
+
+def note_restore(disk: Disk, path: Path, log_end: int) -> None:
+    """Say that a store goes on from `log_end`; durable on return."""
+    restores = [*read_restores(path), {"log_end": log_end, "name": uuid.uuid4().hex}]
+    write_json(disk, path / RESTORED_FILE, {"restores": restores})
+
+
+def shared_end(before: Restores, since: Restores) -> int:
+    """Return up to which commit log offset a store has the log that it had.
+
+    `before`, `since`: how it had been restored then and by now. A store that was not restored since
+    has all of it.
+    """
+    pairs = zip(before, since, strict=False)
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return min((each["log_end"] for each in (*before[same:], *since[same:])), default=sys.maxsize)
+
+
+def find_divergence(reader: StoreReader, before: Restores, log_end: int, backup: object) -> None:
+    """Raise InvalidArgumentError if the store is not what became of a point in `backup`.
+
+    `before`, `log_end`: how the store had been restored by then, and where its log ended.
+    """
+    since = read_restores(reader.path, reader.steady.read)
+    if since[: len(before)] == before and shared_end(before, since) >= log_end:
+        return
+    raise InvalidArgumentError(
+        f"{reader.path} was restored to a time before the last point in {backup}, so the two "
+        "logs differ from there on. Pass a new folder."
+    )
+
+
+# --- who may write
+
 
 _VERSION: Final = 2
 _BEGUN, _PROMOTED = b'{"promoted": false}', b'{"promoted": true}'

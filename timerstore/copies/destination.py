@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
-from timerstore.copies.points import BackupLock
+from timerstore.copies.report import BackupLock
 from timerstore.core.directory import CHAINS_FOLDER, holds_objects, is_standby
 from timerstore.errors import (
     InvalidArgumentError,

@@ -22,7 +22,7 @@ from timerstore.errors import StoreLockedError, TimerStoreError
 from timerstore.timelog.files.disk import FILE_MODE, FOLDER_MODE
 from timerstore.timelog.files.smallfile import At, by_path, is_there, read_head
 from timerstore.timelog.files.steady import list_names
-from timerstore.values.moments import moment
+from timerstore.values.amounts import moment
 
 if TYPE_CHECKING:
     from timerstore.copies.destination import Destination

@@ -15,11 +15,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from timerstore.copies.building import bring_to_life, cut_log
-from timerstore.copies.chains import begin_chain, claim_chain, newest_claim, read_chains
+from timerstore.copies.chains import (
+    RESTORED_FILE,
+    Restores,
+    begin_chain,
+    claim_chain,
+    newest_claim,
+    read_chains,
+    read_restores,
+)
 from timerstore.copies.destination import find_destination
-from timerstore.copies.points import BackupLock
-from timerstore.copies.report import Report
+from timerstore.copies.fetching import bring_to_life, cut_log
+from timerstore.copies.report import BackupLock, Report
 from timerstore.copies.standby import (
     Standby,
     StandbyState,
@@ -27,7 +34,6 @@ from timerstore.copies.standby import (
     settle,
     standby_faults,
 )
-from timerstore.copies.timeline import RESTORED_FILE, Restores, read_restores
 from timerstore.core.directory import STANDBY_FILE
 from timerstore.errors import CorruptStoreError, NotAStoreError, StoreLockedError
 from timerstore.services.world.clock import ManualClock

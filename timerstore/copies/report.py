@@ -1,10 +1,18 @@
-"""What verifying a store found: problems, warnings, counts."""
+"""What was done, or found: points of a backup, reports, how far a long work is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import fcntl
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
+
+from timerstore.errors import StoreLockedError
+from timerstore.jit.guards import Lock
+from timerstore.values.amounts import moment
 
 PROBLEMS_MAX: Final = 1_000
 """Problems that a report names one by one; all are counted."""
@@ -87,3 +95,116 @@ def shown_problems(prefix: str, problems: tuple[Problem, ...], count: int) -> It
         yield f"{prefix}{problem}"
     if count > _SHOWN_MAX:
         yield f"{prefix}… {count - min(count, _SHOWN_MAX)} more"
+
+
+# --- a point; the lock of a folder
+
+
+TIME_MS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BackupPoint(Report):
+    """What a backup holds of one moment."""
+
+    number: int
+    time_ms: int
+    """When it was taken."""
+    chain: int
+    log_start: int
+    log_end: int
+    """The commit log as it was: from its first segment to the end of its last message."""
+
+    @property
+    def time(self) -> datetime:
+        """When it was taken, in UTC."""
+        return moment(self.time_ms)
+
+    @property
+    def bytes_count(self) -> int:
+        """Bytes of the log that it needs."""
+        return self.log_end - self.log_start
+
+
+class BackupLock:
+    """A lock on the folder of a backup or standby, among processes of this machine.
+
+    Who writes has it alone, for as long as this object lives.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as e:
+            raise StoreLockedError(
+                f"Another backup, follower or standby is using {path}. Wait until it has ended, "
+                "or stop it."
+            ) from e
+
+    def release(self) -> None:
+        """Let it go; twice does nothing."""
+        fd, self._fd = self._fd, -1  # first: closed twice, it may be another's
+        if fd >= 0:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            os.close(fd)
+
+    def __del__(self) -> None:
+        """Let it go."""
+        if hasattr(self, "_fd"):
+            self.release()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BackupReport(Report):
+    """What a backup did."""
+
+    path: str
+    dest: str
+    point: BackupPoint
+    copied_bytes: int
+    """Of the log; what the backup held before was not copied again."""
+    message_count: int
+    """Messages in what was copied."""
+    problems: tuple[Problem, ...]
+    """Damage in what was copied: it is in the store, and in the backup as it is there."""
+    point_count: int
+    """Points that the backup holds now."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether no damage was met."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        end = f"point {self.point.number} of {self.point_count} in {self.dest}"
+        lines = [
+            f"{self.path}: {end}; {self.message_count:,} messages, {self.copied_bytes:,} bytes "
+            f"were new, of {self.point.bytes_count:,}"
+        ]
+        return "\n".join(
+            [*lines, *shown_problems("  DAMAGED: ", self.problems, len(self.problems))]
+        )
+
+
+Progress = Callable[[int, int], None]
+"""Takes how many bytes are done, of how many."""
+Told = Callable[[int], None]
+"""Takes how many bytes were done since the last call; any thread may call it."""
+
+
+class Summed:
+    """Adds up what threads have done, and tells the sum."""
+
+    def __init__(self, progress: Progress | None, total: int = 1) -> None:
+        """Tell nobody if `progress` is None. `total`: it may be set later, and anew."""
+        self._progress, self._done, self.total = progress, 0, total
+        self._lock = Lock()
+
+    def __call__(self, count: int) -> None:
+        """Add what was done since the last call."""
+        with self._lock.guard():
+            self._done += count
+            if self._progress is not None:
+                self._progress(self._done, max(self.total, self._done))

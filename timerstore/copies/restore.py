@@ -20,16 +20,28 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.copies.building import bring_to_life, built_beside, cut_log, write_files
 from timerstore.copies.catalog import Catalog, read_catalog
+from timerstore.copies.chains import note_restore
 from timerstore.copies.destination import Destination, Place, find_destination, find_place
-from timerstore.copies.fetching import Reached, lay_log
-from timerstore.copies.points import TIME_MS_MAX, BackupPoint
-from timerstore.copies.progress import Progress, Summed
-from timerstore.copies.report import Problem, Report, shown_problems
+from timerstore.copies.fetching import (
+    Reached,
+    bring_to_life,
+    built_beside,
+    cut_log,
+    lay_log,
+    write_files,
+)
+from timerstore.copies.report import (
+    TIME_MS_MAX,
+    BackupPoint,
+    Problem,
+    Progress,
+    Report,
+    Summed,
+    shown_problems,
+)
 from timerstore.copies.snapshot import refuse_inside
 from timerstore.copies.standby import read_standby
-from timerstore.copies.timeline import note_restore
 from timerstore.core.offsets import ConsumerOffsets
 from timerstore.errors import InvalidArgumentError
 from timerstore.services.world.background import Flag
@@ -39,10 +51,10 @@ from timerstore.timelog.files.names import INT64_MAX
 from timerstore.timelog.files.oserrors import telling, told_of
 from timerstore.timelog.reading.pastdamage import sound_messages
 from timerstore.timelog.reading.reader import StoreReader
+from timerstore.values.amounts import moment, shown_time
 from timerstore.values.arguments import given_instant
 from timerstore.values.config import Config
 from timerstore.values.kinds import check_int, check_kind, check_path
-from timerstore.values.moments import moment, shown_time
 
 _LIVES_MS: Final = 600_000
 """A store of which a point is younger may still live."""

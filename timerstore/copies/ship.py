@@ -1,4 +1,4 @@
-"""Adding points to a backup: what is new of the log, then the object that makes it a point.
+"""Adding a point to a backup: what a store holds at one moment, as others write to it.
 
 Order: pieces of the log, side by side; then a look whether this chain is still the newest; then the
 point. If a run is killed, the points that were there stay whole, and pieces that no point needs yet
@@ -16,35 +16,138 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from timerstore.copies.catalog import Catalog, point_object
+import numpy as np
+
+from timerstore.copies.catalog import (
+    Catalog,
+    Piece,
+    block_ranges,
+    cover,
+    pack_checked,
+    point_object,
+)
 from timerstore.copies.chains import (
     Chain,
+    Restores,
     begin_chain,
     claim_chain,
+    find_divergence,
     incomplete_list,
     is_promotion,
     newest_claim,
+    read_restores,
 )
-from timerstore.copies.destination import Destination
-from timerstore.copies.frames import pack_checked
-from timerstore.copies.pieces import Piece, block_ranges
-from timerstore.copies.points import BackupPoint
-from timerstore.copies.progress import Progress, Summed, Told
-from timerstore.copies.retention import keep_newest, remove_needless
+from timerstore.copies.destination import Destination, Place, find_destination
+from timerstore.copies.follow_status import FollowLock
+from timerstore.copies.report import BackupPoint, BackupReport, Progress, Summed, Told
 from timerstore.copies.snapshot import (
     check_continued,
     check_same_store,
+    check_whole,
     make_durable,
     read_new,
+    refuse_inside,
     sizes_of,
     small_files_of,
 )
-from timerstore.copies.taken import BackupReport
-from timerstore.copies.timeline import Restores, find_divergence, read_restores
-from timerstore.errors import StoreAccessError, StoreLockedError
+from timerstore.core.directory import is_standby
+from timerstore.errors import (
+    CorruptStoreError,
+    InvalidArgumentError,
+    StoreAccessError,
+    StoreLockedError,
+)
 from timerstore.timelog.bytes.crcparts import crc_of
+from timerstore.timelog.files.folders import HeldFolder, hold_to_read
+from timerstore.timelog.files.oserrors import telling
 from timerstore.timelog.reading.reader import StoreReader
-from timerstore.values.moments import shown_time
+from timerstore.values.amounts import shown_time
+from timerstore.values.config import Config
+from timerstore.values.kinds import check_int, check_kind, check_path
+
+# --- removing what is not needed
+
+
+_CLOSE_MS: Final = ((10 * 60_000, 0), (2 * 3_600_000, 60_000), (1 << 62, 3_600_000))
+"""Points that are so old at most are so far apart at least."""
+
+
+def keep_newest(catalog: Catalog, count: int) -> int:
+    """Remove all points but the newest ones; return how many went."""
+    gone = catalog.points[:-count]
+    for point in gone:
+        catalog.remove(point)
+    return len(gone)
+
+
+def thin_out(catalog: Catalog, now_ms: int, keep_ms: int) -> int:
+    """Remove points that are old, or close to others; return how many went.
+
+    All of the last ten minutes stay; of the two hours before, one for each minute; of what is
+    older, one for each hour, up to `keep_ms`. The last one before that stays, since what lies
+    between two points can be restored to the millisecond.
+    """
+    runs = [catalog.run_of(point) for point in catalog.points]
+    gone = needless_points([p.time_ms for p in catalog.points], runs, now_ms, keep_ms)
+    for point in [catalog.points[index] for index in gone]:
+        catalog.remove(point)
+    return len(gone)
+
+
+def needless_points(times_ms: list[int], runs: list[int], now_ms: int, keep_ms: int) -> list[int]:
+    """Return the indexes of the points that may go, of times in order; behind a run is a gap.
+
+    >>> needless_points([0, 1_000, 2_000, 3_600_000, 3_600_500], [1] * 5, 3_601_000, 3_600_000)
+    [0, 2]
+    """
+    gone, kept_ms = list[int](), None
+    for index, time_ms in enumerate(times_ms[:-1]):
+        age_ms = now_ms - time_ms
+        if now_ms - times_ms[index + 1] >= keep_ms:
+            gone.append(index)  # the next one is old enough to begin with
+            continue
+        if runs[index + 1] != runs[index]:
+            continue  # nothing else has the end of that log
+        apart_ms = next(apart for age, apart in _CLOSE_MS if age_ms <= age)
+        if kept_ms is not None and time_ms // max(apart_ms, 1) == kept_ms // max(apart_ms, 1):
+            gone.append(index)
+            continue
+        kept_ms = time_ms
+    return gone
+
+
+def remove_needless(catalog: Catalog) -> int:
+    """Remove pieces without which each point can still be read; return how many went.
+
+    Behind the last point nothing is touched: somebody may be about to make a point of it.
+    """
+    needed, first = set[Piece](), dict[int, tuple[int, int]]()
+    for point in catalog.points:
+        run = catalog.run_of(point)
+        start, end = first.get(run, (point.log_start, point.log_end))
+        first[run] = min(start, point.log_start), max(end, point.log_end)
+    for run, (start, end) in first.items():
+        try:
+            needed |= {part.piece for part in cover(catalog.parts(run), start, end)}
+        except CorruptStoreError:
+            return 0  # something is missing: what is left may help
+    last = catalog.points[-1] if catalog.points else None
+    gone = [
+        piece
+        for piece in catalog.pieces
+        if last is not None and piece not in needed
+        if piece.chain < last.chain or piece.end <= last.log_end
+    ]
+    for piece in gone:
+        catalog.dest.remove(piece.name)
+    if gone:
+        left = set(gone)
+        catalog.pieces = [piece for piece in catalog.pieces if piece not in left]
+    return len(gone)
+
+
+# --- adding a point
+
 
 logger = logging.getLogger("timerstore")
 
@@ -278,3 +381,78 @@ def send_piece(dest: Destination, chain: Chain, start: int, end: int, view: Any)
     piece = Piece(start, end, chain.number, crc)
     dest.put(piece.name, packed)
     return piece
+
+
+# --- taking a point of a store
+#
+# The commit log is the truth, so a backup is the log up to the end of a message, with the small
+# files of the last checkpoint before it: what a store that was killed at that moment would have on
+# disk, without its indexes, which recovery makes anew. The store's owner is not asked and not
+# stopped. No segment that is being read is used again, because a reader shares the lock on the
+# log's folder.
+
+
+_KEEP_MAX: Final = 1 << 20
+
+
+@telling
+def backup(
+    path: str | os.PathLike[str],
+    dest: Place,
+    *,
+    keep: int | None = None,
+    config: Config | None = None,
+    progress: Progress | None = None,
+) -> BackupReport:
+    """Add a point to the backup in `dest`, making it if there is none; return what was done.
+
+    The store may be open in this or another process, at any rate of puts, closed, or killed; it is
+    not changed. Everything whose put had returned before is in it. `keep`: so many points stay, the
+    newest ones. O(bytes that were appended since the last point). Durable on return.
+
+    `dest`: a folder; an address such as s3://bucket/timers, gs://…, abfs://…, file:///folder; or a
+    pyarrow.fs.FileSystem. What is new is written there as objects, which never change.
+
+    Raises InvalidArgumentError if `dest` is something else, or another store's; StoreFullError,
+    StoreLockedError, also if a process follows the store there; StoreAccessError if it cannot be
+    reached; CorruptStoreError if segments are missing: then the earlier points stay.
+
+    >>> timerstore.backup("timers/", "backup/").ok
+    True
+    """
+    options: dict[str, Any] = {"keep": keep, "config": config, "progress": progress}
+    return take_point(check_path(path), find_destination(dest), **options, store=None)
+
+
+def take_point(
+    path: Path,
+    dest: Destination,
+    *,
+    keep: int | None = None,
+    config: Config | None = None,
+    progress: Progress | None = None,
+    now_ms: int | None = None,
+    store: HeldFolder | None = None,
+) -> BackupReport:
+    """Do what `backup` says, at a time; `store`: its folder, if it is open here."""
+    if keep is not None:
+        keep = check_int(keep, "keep", 1, _KEEP_MAX)
+    config = Config() if config is None else config
+    check_kind(config, Config, "config")
+    if dest.folder is not None:
+        refuse_inside(path, dest.folder)
+    store = store or hold_to_read(path)
+    if is_standby(path, store.at):
+        raise InvalidArgumentError(
+            f"{path} is a standby, not a store. Take the backup of the store that it follows."
+        )
+    levels = np.array(config.delay_levels_ms(), np.int64)
+    reader = StoreReader(path, levels, folder=store)
+    check_whole(reader)
+    follow_lock = FollowLock.beside(path, store.at, dest)
+    try:
+        with dest.alone():
+            return ship_once(reader, dest, keep=keep, progress=progress, now_ms=now_ms)
+    finally:
+        if follow_lock is not None:
+            follow_lock.release()

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from timerstore.copies.progress import Summed
-from timerstore.copies.report import Problem
+from timerstore.copies.report import Problem, Summed
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.timelog.files.checkpoint import DERIVED_FILES, decode_checkpoint
 from timerstore.timelog.files.disk import Disk

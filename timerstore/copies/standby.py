@@ -24,13 +24,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from timerstore.copies.building import cut_log, remove_tree, write_files
 from timerstore.copies.catalog import Catalog, read_catalog
-from timerstore.copies.chains import Chain, chain_of
+from timerstore.copies.chains import Chain, Restores, chain_of, check_restores
 from timerstore.copies.destination import Destination, find_destination
-from timerstore.copies.fetching import lay_log
-from timerstore.copies.points import TIME_MS_MAX, BackupLock, BackupPoint
-from timerstore.copies.timeline import Restores, check_restores
+from timerstore.copies.fetching import cut_log, lay_log, remove_tree, write_files
+from timerstore.copies.report import TIME_MS_MAX, BackupLock, BackupPoint
 from timerstore.core.directory import STANDBY_FILE
 from timerstore.errors import (
     CorruptStoreError,

@@ -15,16 +15,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from timerstore.core.ahead import load_kernels
-from timerstore.core.clockmark import note_clock
-from timerstore.core.directory import lock_directory
+from timerstore.core.directory import lock_directory, note_clock
 from timerstore.core.gate import inside
-from timerstore.core.offsets import ConsumerOffsets
-from timerstore.core.popped import take_back_popped
+from timerstore.core.offsets import ConsumerOffsets, take_back_popped
 from timerstore.core.switches import SWITCHES_FILE, Switches
-from timerstore.core.unitless import Copies
 from timerstore.core.waiting import Waiters
 from timerstore.errors import (
     ForkedProcessError,
@@ -50,6 +49,23 @@ from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.lockfile import LockFile
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, Stage, new_stage
 from timerstore.values.config import Config
+from timerstore.values.ids import Int64s
+
+_NONE = np.zeros(0, np.int64)
+
+
+class Copies(NamedTuple):
+    """Copies of this store's own timers, in the order of the timer topic's queue."""
+
+    start: int = 0  # all from this index of the queue on was read
+    stop: int = 0  # and all before this one
+    queue_index: Int64s = _NONE
+    message: Int64s = _NONE
+    low: Int64s = _NONE  # offset of the timer's first put
+
+
+# --- engine, clock, threads, offsets, lock: the class `Core`
+
 
 log = logging.getLogger("timerstore")
 
@@ -76,7 +92,7 @@ class Core:
         waits elsewhere for room before it, for durability after it."""
         self._refusal: str | None = None
         self.unlinked = Copies()
-        """Read by `pending/unlinked.py`."""
+        """Read by `pending/is_pending.py`."""
         self._stages: list[Stage] = []
 
     def lock(self, create: bool) -> None:

@@ -6,14 +6,18 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from timerstore.errors import NotAStoreError
+from timerstore.errors import NotAStoreError, TimerStoreError
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.lockfile import LockFile
 from timerstore.timelog.files.names import BUILDING_FOLDER, held_names
 from timerstore.timelog.files.refused import refuse_batch_queues, refuse_rocksdb
-from timerstore.timelog.files.smallfile import At, by_path, is_there
+from timerstore.timelog.files.smallfile import At, by_path, is_there, read_head
+
+if TYPE_CHECKING:  # who reads copies, or asks an owner, does not load the engine
+    from timerstore.services.engine.engine import Engine
+
 
 STANDBY_FILE: Final = "standby.json"
 CHAINS_FOLDER: Final = "chains"
@@ -75,3 +79,44 @@ def check_is_store(path: Path) -> None:
             "a store."
         )
     refuse_rocksdb(path)
+
+
+# --- which kind of clock the timers go by
+#
+# It is made if nothing is pending, and goes, durably, as soon as the system clock is used. So a
+# store without it, a broker's for one, has real timers. To make it costs no fsync: if a power cut
+# loses it, a manual clock is refused once too often.
+
+
+CLOCK_FILE: Final = "config/manualclock"
+_MARK: Final = b"The timers of this store are a ManualClock's.\n"
+
+
+def is_manual(path: Path, at: At = by_path) -> bool:
+    """Tell whether only manual clocks were used since nothing was pending."""
+    try:
+        return read_head(path / CLOCK_FILE, len(_MARK) + 1, at) == _MARK
+    except (OSError, TimerStoreError):
+        return False
+
+
+def note_clock(engine: Engine) -> None:
+    """Note which kind of clock an engine that was recovered goes on with."""
+    path = engine.path / CLOCK_FILE
+    if not engine.disk.writes:
+        return
+    if not engine.clock.manual:
+        remove_clock_mark(engine)
+    elif engine.pending_count() == 0 and not is_manual(engine.path, engine.disk.at):
+        fd = engine.disk.open_file(path, create=True)
+        try:
+            engine.disk.write_at(fd, _MARK, 0, path)
+        finally:
+            os.close(fd)
+
+
+def remove_clock_mark(engine: Engine) -> None:
+    """Let the timers be real ones from now on."""
+    if engine.disk.exists(engine.path / CLOCK_FILE):
+        engine.disk.remove(engine.path / CLOCK_FILE)
+        engine.disk.sync_folder(engine.path / "config")

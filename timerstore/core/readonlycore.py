@@ -21,9 +21,8 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.core.clockmark import is_manual
 from timerstore.core.core import Core
-from timerstore.core.directory import check_is_store
+from timerstore.core.directory import check_is_store, is_manual
 from timerstore.errors import (
     CorruptStoreError,
     InvalidArgumentError,

@@ -23,7 +23,7 @@ from timerstore.timelog.files.jsonfile import (
     whole,
     write_json,
 )
-from timerstore.values.moments import moment
+from timerstore.values.amounts import moment
 
 Paused = Literal["putting", "firing", "consuming"]
 SWITCHES_FILE: Final = "config/switches.json"

@@ -21,8 +21,15 @@ import pyarrow as pa
 
 from timerstore.copies.lookat import look_at
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
-from timerstore.tables.commitlog import BATCH_BYTES, MessageRows, pieces, read_log
-from timerstore.tables.exported import MAKERS, SCHEMAS, Table
+from timerstore.tables.commitlog import (
+    BATCH_BYTES,
+    EXPORT_MAKERS,
+    EXPORT_SCHEMAS,
+    ExportTable,
+    MessageRows,
+    pieces,
+    read_log,
+)
 from timerstore.tables.places import settled
 from timerstore.tables.timertable import find_pending, read_timers
 from timerstore.tables.view import StoreView, UpTo, view_whole
@@ -47,13 +54,13 @@ def _rows(batch: Any) -> Iterator[dict[str, Any]]:
 
 def _batches(
     path: str | os.PathLike[str],
-    kind: Table,
+    kind: ExportTable,
     config: Config | None,
     upto: UpTo | None,
     progress: Progress | None,
 ) -> Iterator[Any]:
     """Yield the record batches of a table."""
-    check_choice(kind, "table", get_args(Table))
+    check_choice(kind, "table", get_args(ExportTable))
     config = Config() if config is None else config
     check_kind(config, Config, "config")
     with told_of(path):
@@ -69,13 +76,13 @@ def _told(path: Any, batches: Iterator[Any]) -> Iterator[Any]:
         yield from batches
 
 
-def _read(view: StoreView, kind: Table, progress: Progress | None) -> Iterator[Any]:
+def _read(view: StoreView, kind: ExportTable, progress: Progress | None) -> Iterator[Any]:
     log = view.reader.timerlog if kind == "pending" else view.reader.commitlog
     for before, after in pairwise(log.numbers):
         if after != before + 1:
             offset = (before + 1) * log.segment_bytes
             raise CorruptStoreError(log.name, offset, "segments are missing from this offset on")
-    makers = [MAKERS[kind][field.name] for field in SCHEMAS[kind]]
+    makers = [EXPORT_MAKERS[kind][field.name] for field in EXPORT_SCHEMAS[kind]]
     total, done = None, 0
     if kind == "pending":
         found = find_pending(view)
@@ -90,7 +97,7 @@ def _read(view: StoreView, kind: Table, progress: Progress | None) -> Iterator[A
             progress(done, total)
         for piece in pieces(item, item.rows.size, with_body=True):
             made = [make(piece) for make in makers]
-            yield pa.RecordBatch.from_arrays(made, schema=SCHEMAS[kind])
+            yield pa.RecordBatch.from_arrays(made, schema=EXPORT_SCHEMAS[kind])
 
 
 def _pending(view: StoreView, found: Any) -> Iterator[MessageRows | Fault]:
@@ -99,7 +106,7 @@ def _pending(view: StoreView, found: Any) -> Iterator[MessageRows | Fault]:
     yield from read_timers(view, found.places, settled(view), _CHUNK_COUNT)
 
 
-def _scanned(view: StoreView, kind: Table) -> Iterator[MessageRows | Fault]:
+def _scanned(view: StoreView, kind: ExportTable) -> Iterator[MessageRows | Fault]:
     """Yield what stands in the commit log, up to its end."""
     log = view.reader.commitlog
     for rows in read_log(view, log.start, view.log_stop):
@@ -115,7 +122,7 @@ def _scanned(view: StoreView, kind: Table) -> Iterator[MessageRows | Fault]:
 
 def export(
     path: str | os.PathLike[str],
-    table: Table,
+    table: ExportTable,
     out: str | os.PathLike[str] | IO[bytes],
     format: Format = "jsonl",
     *,
@@ -140,7 +147,7 @@ def export(
     return _write(batches, table, out, format)
 
 
-def _write(batches: Iterator[Any], table: Table, out: IO[bytes], format: Format) -> int:
+def _write(batches: Iterator[Any], table: ExportTable, out: IO[bytes], format: Format) -> int:
     count = 0
     if format == "jsonl":
         for batch in batches:
@@ -148,7 +155,7 @@ def _write(batches: Iterator[Any], table: Table, out: IO[bytes], format: Format)
                 out.write(json.dumps(_as_json(row), ensure_ascii=False).encode() + b"\n")
             count += batch.num_rows
         return count
-    schema = _csv_schema(SCHEMAS[table]) if format == "csv" else SCHEMAS[table]
+    schema = _csv_schema(EXPORT_SCHEMAS[table]) if format == "csv" else EXPORT_SCHEMAS[table]
     with _table_writer(out, schema, format) as writer:
         for part in _grouped(batches):
             writer.write_table(_as_csv(part, schema) if format == "csv" else part)

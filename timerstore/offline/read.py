@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from timerstore.copies.lookat import look_at
 from timerstore.errors import InvalidArgumentError
+from timerstore.tables.bounds import parse_where
 from timerstore.tables.reading import read_table
 from timerstore.tables.schema import find_table
 from timerstore.tables.view import UpTo
-from timerstore.tables.where import parse_where
 from timerstore.values.config import DELAY_LEVELS
 from timerstore.values.kinds import check_bool, check_choice, check_kind, check_names
 

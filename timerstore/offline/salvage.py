@@ -17,13 +17,20 @@ from typing import Final
 import numpy as np
 
 from timerstore.copies.asfolder import as_folder
-from timerstore.copies.building import bring_to_life, built_beside, write_files
 from timerstore.copies.destination import Place, shown_place
-from timerstore.copies.progress import Progress, Summed
-from timerstore.copies.report import Problem, Report, shown_problems
+from timerstore.copies.fetching import bring_to_life, built_beside, write_files
+from timerstore.copies.report import Problem, Progress, Report, Summed, shown_problems
 from timerstore.copies.snapshot import refuse_inside
-from timerstore.offline.leftovers import Leftovers, copy_log, look_at, sizes_for, small_files
-from timerstore.offline.lostranges import LogFound, cover, find_ranges
+from timerstore.offline.lostranges import (
+    Leftovers,
+    LogFound,
+    copy_log,
+    cover,
+    find_ranges,
+    look_at,
+    sizes_for,
+    small_files,
+)
 from timerstore.offline.verify import verify
 from timerstore.services.engine.sizes import tag_of_key
 from timerstore.services.world.clock import ManualClock

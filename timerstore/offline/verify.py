@@ -18,8 +18,7 @@ from timerstore.audit.rule import ABOUT_BYTES, CONSISTENCY_RULES
 from timerstore.audit.verdicts import Example
 from timerstore.copies.asfolder import as_folder
 from timerstore.copies.destination import Place, shown_place
-from timerstore.copies.progress import Progress
-from timerstore.copies.report import PROBLEMS_MAX, Problem, VerifyReport
+from timerstore.copies.report import PROBLEMS_MAX, Problem, Progress, VerifyReport
 from timerstore.copies.standby import standby_faults
 from timerstore.core.directory import is_standby
 from timerstore.tables.splits import LOG, UNITS, WHEEL, Range

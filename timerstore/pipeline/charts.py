@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from timerstore.jit.record import Words
-from timerstore.values.amounts import HOUR_MS, rough_span, short_count
-from timerstore.values.moments import LAST_MS, moment
+from timerstore.values.amounts import HOUR_MS, LAST_MS, moment, rough_span, short_count
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,9 +14,8 @@ from timerstore.pipeline import charts
 from timerstore.pipeline.reportdata import ROWS, ReportData, ShownStore, read_report
 from timerstore.pipeline.thresholds import DEFAULTS
 from timerstore.timelog.files.oserrors import told_of
-from timerstore.values.amounts import counted, rough_span
+from timerstore.values.amounts import counted, moment, rough_span
 from timerstore.values.kinds import check_path
-from timerstore.values.moments import moment
 
 CHARTS_MAX: Final = 50
 """Stores with charts, the worst ones; the others are only in the table."""

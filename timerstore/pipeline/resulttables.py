@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from timerstore.audit.rule import RESULTS, read_head, readable
 from timerstore.errors import InvalidArgumentError
 from timerstore.tables.schema import ARROW_TYPES, BIGINT, BOOLEAN, STRING, TIMESTAMP, Column
+from timerstore.values.amounts import LAST_MS
 from timerstore.values.kinds import meant
-from timerstore.values.moments import LAST_MS
 
 VERSION: Final = 1
 _ORDERED: Final = 3

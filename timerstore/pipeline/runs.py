@@ -47,9 +47,9 @@ from timerstore.validation.findings import Evidence
 from timerstore.validation.plan import SPLIT_BYTES, Plan, Scope, check_options, make_plan
 from timerstore.validation.result import Validation
 from timerstore.validation.rounds import run as look_at_all
+from timerstore.values.amounts import LAST_MS, moment
 from timerstore.values.config import DELAY_LEVELS
 from timerstore.values.kinds import check_int, check_place
-from timerstore.values.moments import LAST_MS, moment
 from timerstore.version import __version__
 
 if TYPE_CHECKING:

@@ -38,9 +38,8 @@ from timerstore.pipeline.resulttables import (
     find_result_table,
 )
 from timerstore.timelog.files.oserrors import telling, told_of
-from timerstore.values.amounts import DAY_MS
+from timerstore.values.amounts import DAY_MS, moment
 from timerstore.values.kinds import check_int, check_kind, check_names, check_path, check_place
-from timerstore.values.moments import moment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,8 +12,8 @@ from typing import Any, Final
 from timerstore.audit import DISTRIBUTION_RULES, NEVER, Limits, Rule
 from timerstore.errors import InvalidArgumentError
 from timerstore.pipeline.tablefiles import check_run
+from timerstore.values.config import read_toml
 from timerstore.values.kinds import check_bool, check_path, meant
-from timerstore.values.tomlfile import read_toml
 
 DEFAULTS: Final = {rule.name: rule.limits for rule in DISTRIBUTION_RULES}
 """By rule; docs/pipeline.md says what each is measured in."""

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, suppress
 from datetime import timedelta
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
@@ -26,8 +25,18 @@ from timerstore.errors import (
     TimerStoreError,
     TooLateError,
 )
-from timerstore.recurring.job import JOB, SCHEDULED, TOPIC, Job, Missed, name_of, new_job, read_job
-from timerstore.recurring.when import Every, Schedule
+from timerstore.recurring.when import (
+    JOB,
+    SCHEDULED,
+    TOPIC,
+    Every,
+    Job,
+    Missed,
+    Schedule,
+    name_of,
+    new_job,
+    read_job,
+)
 from timerstore.services.world.background import BackgroundThread, Failure, Flag
 from timerstore.values.ids import parse_id
 from timerstore.values.kinds import Duration
@@ -270,12 +279,7 @@ class Schedules(Stays):
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *ignored: object) -> None:
         """Stop; what is under way is finished. Leave it before the store is closed."""
         self._stop.set()
         if self._thread is not None:

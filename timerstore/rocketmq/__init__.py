@@ -1,14 +1,12 @@
 """A narrow client of a RocketMQ cluster, for a program that outgrew its store.
 
-    cluster.py     the public class, with the calls that a cluster can do
-    recall.py      ids of timers, with the handles by which a broker recalls them
-    sending.py     putting: one message, or many that are under way at the same time
-    receiving.py   messages of one topic for one group
-    clusterrun.py  what was received, as a program sees it
-    clustersource.py a consumer's messages
-    moving.py      what is pending in a store, sent to a cluster
-    library.py     RocketMQ's own client, which the extra `[rocketmq]` installs
-    clientparts.py what is used of it below its `Producer` and `SimpleConsumer`
+    cluster.py    the public class, with the calls that a cluster can do
+    sending.py    putting: one message, or many at the same time; ids by which a broker recalls
+    receiving.py  messages of one topic for one group
+    clusterrun.py what was received, as a program sees it; a consumer's messages
+    moving.py     what is pending in a store, sent to a cluster
+    library.py    RocketMQ's own client, which the extra `[rocketmq]` installs, and what is used of
+                  it
 
 It stands beside the store: it opens none. docs/howto/rocketmq.md says what is not there.
 """

@@ -24,11 +24,10 @@ from timerstore.errors import (
     TimerStoreError,
 )
 from timerstore.jit.guards import Lock
-from timerstore.rocketmq.clientparts import broker_of
-from timerstore.rocketmq.clusterrun import ClusterRun
-from timerstore.rocketmq.clustersource import ClusterSource
+from timerstore.rocketmq.clusterrun import ClusterRun, ClusterSource
 from timerstore.rocketmq.library import (
     asked,
+    broker_of,
     check_address,
     check_proxy,
     check_reachable,
@@ -36,7 +35,6 @@ from timerstore.rocketmq.library import (
     load,
     route_of,
 )
-from timerstore.rocketmq.recall import handles_of, known_id, new_id, whole_seconds_ms
 from timerstore.rocketmq.receiving import (
     HIDDEN_S_MAX,
     HIDDEN_S_MIN,
@@ -51,6 +49,10 @@ from timerstore.rocketmq.sending import (
     check_cluster_topic,
     check_key_and_tag,
     check_properties,
+    handles_of,
+    known_id,
+    new_id,
+    whole_seconds_ms,
 )
 from timerstore.timelog.bytes import format as fmt
 from timerstore.values.arguments import (

@@ -24,13 +24,13 @@ from timerstore.errors import (
     MissingFileError,
     TimerStoreError,
 )
-from timerstore.rocketmq.recall import whole_seconds_ms
 from timerstore.rocketmq.sending import (
     UNDER_WAY,
     Sending,
     check_cluster_topic,
     check_key_and_tag,
     check_properties,
+    whole_seconds_ms,
 )
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.smallfile import read_small

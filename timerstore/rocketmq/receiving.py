@@ -19,14 +19,17 @@ from typing import Any, Final, NamedTuple
 
 from timerstore.errors import ClusterError, StoreClosedError, TimerStoreError
 from timerstore.jit.guards import Lock
-from timerstore.rocketmq.clientparts import (
+from timerstore.rocketmq.library import (
     acknowledge,
+    asked,
     begin_receiving,
     bury,
+    check_route,
     readable_queues,
+    refused,
     tell_again,
+    translated,
 )
-from timerstore.rocketmq.library import asked, check_route, refused, translated
 from timerstore.values.instants import whole_ms
 
 log = logging.getLogger("timerstore")

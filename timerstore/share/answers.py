@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
@@ -14,29 +14,162 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from timerstore.calls.consuming.ack_by_id import ack_known
-from timerstore.calls.consuming.batchcolumns import arrow_int64
 from timerstore.calls.consuming.constants import DEAD, WAIT_S
-from timerstore.calls.consuming.delivery import Batch
+from timerstore.calls.consuming.delivery import Batch, arrow_int64
 from timerstore.calls.consuming.failures import Failure
+from timerstore.calls.consuming.group import Group
+from timerstore.calls.consuming.putacks import read_queued
 from timerstore.calls.consuming.run import Run
 from timerstore.calls.consuming.sendback import wait_durable
 from timerstore.calls.consuming.starting import begin_groups, check_start
 from timerstore.calls.pending.timers import Timer
-from timerstore.errors import InvalidArgumentError, TooLateError
-from timerstore.share.answered_before import find_moved, find_put_by
+from timerstore.core.core import Core
+from timerstore.core.gate import inside
+from timerstore.errors import (
+    CorruptStoreError,
+    InvalidArgumentError,
+    StoreClosedError,
+    TooLateError,
+)
 from timerstore.share.framecolumns import read_table, write_ids, write_table
 from timerstore.share.session import Session
 from timerstore.share.wire import Part, from_json, to_json
 from timerstore.store.store import TimerStore
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import Message
 from timerstore.timelog.writing.frame import encode_property
 from timerstore.values.arguments import DUE_MS_MAX, check_group, check_topic_to_consume
-from timerstore.values.ids import TimerIds, joined
+from timerstore.values.ids import TimerId, TimerIds, joined, parse_id
 from timerstore.values.kinds import check_int
 from timerstore.watching.any_store import CALLS
-from timerstore.watching.fired import read_fired
-from timerstore.watching.topics import read_seconds_ahead
+from timerstore.watching.topics import read_fired, read_seconds_ahead
+
+# --- acknowledging by id, also for another process
+#
+# A client asks for it whose owner was lost: the next one knows nothing of what the last one handed
+# out, and the places in the log are the same.
+
+
+@inside
+def ack_known(
+    group: Group, ids: Sequence[str], offsets: Sequence[int], *, handled: bool = True
+) -> int:
+    """Acknowledge messages that are not yet done; return how many. Durable with the next flush.
+
+    What is no message of that id in a queue of the group is passed by. What an ordered consumer
+    reads is left to it. O(messages).
+    """
+    core = group.core
+    core.check_open()
+    if group.owner is not None:
+        return 0
+    places = [_place_of(group, *each) for each in zip(ids, offsets, strict=True)]
+    group.has_hidden()  # it looks which queues there are
+    group.keeps_ahead = True  # others may have what is before them, until the next owner comes
+    with group.lock.guard():
+        found = [(group.cursors.get(row), index) for row, index in filter(None, places)]
+        count = sum(cursor.settle_anywhere(index) for cursor, index in found if cursor is not None)
+        if handled:
+            group.ready_calls.add_handled(count)
+    return count
+
+
+def _place_of(group: Group, id: str, offset: int) -> tuple[int, int] | None:
+    """Return row and index of the entry of a message; None if it is not that one."""
+    engine = group.core.engine
+    if not engine.commitlog.start <= offset < engine.commitlog.end:
+        return None
+    try:
+        message = group.decode(offset, engine.commitlog.pin(offset, offset + 1))
+    except CorruptStoreError:  # removed, or no message's begin
+        return None
+    if message.properties.get("UNIQ_KEY", "") != id:
+        return None
+    for row in engine.queues.rows(message.topic.encode("utf-8", "surrogateescape")):
+        if engine.queues.table.queue_id[row] == message.queue_id:
+            return row, message.queue_index
+    return None
+
+
+# --- whether a call whose answer was lost was made: the log's tail tells
+#
+# A put through a client carries the name of the connection that it came by (`PUT_BY`), on which one
+# call is under way at a time. What that name put behind the place that the log had reached when the
+# call began is therefore what this very call put, whichever process owned the store then. A moved
+# timer names the one in whose place it came. Cleaning and rolling copy both names, and the id,
+# which says where the first put stood; so a copy tells the same.
+#
+# What has fired, was consumed and removed is not there any more. If the log begins behind that
+# place and something is missing, nobody knows whether it was put. Then it is not put again.
+
+
+_PUT_BY, _REPLACES = fmt.PROPERTY_PUT_BY.decode(), fmt.PROPERTY_REPLACES.decode()
+
+
+@inside
+def find_put_by(core: Core, name: str, since: int, count: int) -> list[TimerId]:
+    """Return what a name put behind an offset of the log, `count` timers at most, in their order.
+
+    O(messages behind it). Raises StoreClosedError if that is not known.
+    """
+    core.check_open()
+    found = {id for id, message in _puts(core, since) if message.properties.get(_PUT_BY) == name}
+    if len(found) < count:
+        _check_kept(core, since)
+    return sorted(found, key=lambda id: id.offset & ~fmt.LEVEL_MARK)
+
+
+@inside
+def find_moved(core: Core, id: str, due_ms: int | None, since: int) -> str | None:
+    """Return the id of the timer that came in another one's place behind an offset.
+
+    `due_ms`: it is due then; None: whenever. Raises StoreClosedError if that is not known.
+    """
+    core.check_open()
+    for moved, message in _puts(core, since):
+        if message.properties.get(_REPLACES) == id and due_ms in (None, moved.due_ms):
+            return message.properties["UNIQ_KEY"]
+    _check_kept(core, since)
+    return None
+
+
+def _check_kept(core: Core, since: int) -> None:
+    """Refuse to guess what stood in a part of the log that was removed."""
+    if core.engine.commitlog.start > since:
+        raise StoreClosedError(
+            f"The process that had {core.path} open ended before it answered, and the part of "
+            "the log that would show its last calls was removed. It may have made the call: "
+            "check that, then try again."
+        )
+
+
+def _puts(core: Core, since: int) -> Iterator[tuple[TimerId, Message]]:
+    """Yield what was put behind an offset: the message itself, and its copies that wait."""
+    queues, tag = core.engine.queues, core.engine.store_tag
+    for topic in (fmt.TIMER_TOPIC, fmt.LEVEL_TOPIC):
+        for row in queues.rows(topic):
+            stop = queues.next_index(row)
+            for _, message in read_queued(core, row, _first_behind(core, row, since), stop):
+                id = parse_id(message.properties.get("UNIQ_KEY", ""))
+                if id is not None and id.tag == tag and id.offset & ~fmt.LEVEL_MARK >= since:
+                    yield id, message
+
+
+def _first_behind(core: Core, row: int, since: int) -> int:
+    """Return the index of a queue's first entry that lies at an offset or behind it. O(log)."""
+    queues = core.engine.queues
+    low, high = queues.first_kept(row, core.engine.commitlog.start), queues.next_index(row)
+    while low < high:
+        middle = (low + high) // 2
+        if int(queues.read(row, middle, 1)[0]["offset"]) < since:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+# --- what can be asked, by name
+
 
 OWN: Final = (
     *("put", "put_many", "cancel_many", "reschedule", "pending", "pending_columns", "pull"),

@@ -3,19 +3,381 @@
 from __future__ import annotations
 
 import os
+import sys
+import time
+import types
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import datetime, timedelta
+from functools import cache, partial
+from inspect import signature
+from operator import is_not
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from timerstore.share.client_calls import AskedCalls
+import numpy as np
+import pyarrow as pa
+
+from timerstore.calls.consuming.constants import CONSUME_COUNT, WAIT_S
+from timerstore.calls.consuming.delivery import Batch, Delivery, arrow_int64
+from timerstore.core.switches import Paused
+from timerstore.errors import InvalidArgumentError, StoreClosedError, TimerStoreError
+from timerstore.share.clientrun import ClientRun
+from timerstore.share.framecolumns import COLUMN_BYTES, read_ids, read_table, write_table
 from timerstore.share.link import Link, check_patience
-from timerstore.values.kinds import Duration, check_place
+from timerstore.share.wire import from_json
+from timerstore.timelog.bytes import format as fmt
+from timerstore.values.arguments import (
+    Bodies,
+    Keys,
+    Times,
+    binary_array,
+    check_alone,
+    check_body,
+    check_due_array,
+    encode_properties,
+    resolve_due_ms,
+)
+from timerstore.values.ids import TimerIds, joined
+from timerstore.values.kinds import Duration, check_duration, check_place, check_timeout
 from timerstore.values.no_pickle import Stays
-from timerstore.watching.any_store import AnyStore
+from timerstore.values.put import Given, Put
+from timerstore.watching.any_store import CALLS, TURNED, AnyStore
 
 if TYPE_CHECKING:
+    from timerstore.calls.pending.timers import Timer
     from timerstore.consumer.consumersettings import ConsumerSettings
     from timerstore.consumer.messagesource import Source
     from timerstore.store.store import Calls
+
+
+# --- who makes them, by asking
+#
+# Most are asked as they are: by name, with arguments as JSON says them, and the result is read as
+# its type says. The methods here are of those whose arguments are checked before, or go in columns.
+
+
+IDS_AT_ONCE: Final = 500_000
+"""In one question, so that it is short enough."""
+_REST_AT: Final = Put._fields.index("at_ms") + 1
+"""The places in a put of its arguments besides body, topic and time."""
+_LEFT_OUT: Final = tuple(Put._field_defaults.values())[_REST_AT - 1 :]
+"""What that is if left out."""
+_ROWS: Final = pa.schema(
+    {
+        "id": pa.string(),
+        "body": pa.binary(),
+        "due_ms": pa.int64(),
+        "fired_ms": pa.int64(),
+        "offset": pa.int64(),
+    }
+)
+_NO_ROWS: Final = pa.Table.from_batches([], _ROWS)  # an array made of a list would import pandas
+
+
+class AskedCalls:
+    """Who makes each call of `AnyStore` for a client."""
+
+    def __init__(self, link: Link) -> None:
+        """Ask through `link`."""
+        self._link = link
+        for name in CALLS.keys() - vars(AskedCalls).keys():
+            setattr(self, name, partial(_ask_as_it_is, link, name))
+
+    def ask(
+        self, name: str, arguments: dict[str, Any] | None = None, *, is_repeatable: bool = True
+    ) -> Any:
+        """Return the result of a call, from JSON."""
+        header, _ = self._link.ask(name, arguments or {}, is_repeatable=is_repeatable)
+        return from_json(header["result"])
+
+    # --- putting
+
+    def put(self, given: Given) -> Any:
+        """Put one timer. `given`: the fields of a `Put`."""
+        put, rest = Put._make(given), given[_REST_AT:]
+        said: dict[str, Any] = {"topic": put.topic}
+        said["body"] = check_body(put.body, 0, fmt.MESSAGE_BYTES_MAX)
+        if put.delay_level is None:
+            said["at_ms"] = resolve_due_ms(_now_ms(), *put.times, None)
+        else:
+            check_alone(*put.times)
+        if any(map(is_not, rest, _LEFT_OUT)):
+            put.described()  # it checks them
+            if put.properties is not None:  # any mapping, which JSON cannot say
+                put = put._replace(properties=dict(put.properties))
+            named = zip(Put._fields[_REST_AT:], put[_REST_AT:], _LEFT_OUT, strict=True)
+            said |= {name: value for name, value, left_out in named if value is not left_out}
+        return self.ask("put", said)
+
+    def put_many(
+        self,
+        bodies: Bodies,
+        topic: str,
+        at_ms: Times | None,
+        delay_ms: Times | None,
+        keys: Keys | None,
+        tag: str | None,
+        delay_level: int | None,
+    ) -> TimerIds:
+        """Put many timers, in pieces that one question can take."""
+        columns = {"body": binary_array(bodies, "bodies", takes_text=False)}
+        count = len(columns["body"])
+        if delay_level is None:
+            due_ms = check_due_array(count, _now_ms(), at_ms, delay_ms, None)
+            columns["at_ms"] = arrow_int64(due_ms)
+        else:
+            check_alone(at_ms, delay_ms)
+        if keys is not None:
+            columns["key"] = binary_array(keys, "keys", takes_text=True)
+            if len(columns["key"]) != count:
+                raise InvalidArgumentError(
+                    f"keys has {len(columns['key'])} texts and bodies has {count}. Pass a key "
+                    "for each body."
+                )
+        table = pa.table(columns)
+        given = {"topic": topic, "tag": tag, "delay_level": delay_level}
+        done: list[TimerIds] = []
+        for piece in _pieces(table):
+            try:
+                header, parts = self._link.ask("put_many", given, write_table(piece))
+            except TimerStoreError as e:
+                if isinstance(e.ids, TimerIds):
+                    done.append(e.ids)
+                if done:
+                    e.ids = joined(done)
+                raise
+            done.append(read_ids(header["result"], parts[0]))
+        return joined(done)
+
+    # --- changing
+
+    def cancel_many(self, ids: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Cancel many timers, in pieces that one question can take."""
+        pieces: list[Any] = [ids]
+        if not isinstance(ids, str | bytes):
+            ids = list(ids)
+            starts = range(0, max(len(ids), 1), IDS_AT_ONCE)
+            pieces = [ids[start : start + IDS_AT_ONCE] for start in starts]
+        verdicts = [self._link.ask("cancel_many", {"ids": each})[1][0] for each in pieces]
+        return np.frombuffer(b"".join(verdicts), np.bool_)
+
+    def reschedule(
+        self,
+        id: str,
+        delay: timedelta | None,
+        at: datetime | None,
+        at_ms: int | None,
+        body: bytes | None,
+        properties: Mapping[str, str] | None,
+    ) -> Any:
+        """Move a timer to another time, or change its payload."""
+        given: dict[str, Any] = {"id": id}
+        times = (delay, at, at_ms)
+        if any(each is not None for each in times) or (body is None and properties is None):
+            given["at_ms"] = resolve_due_ms(_now_ms(), *times, None)
+        if body is not None:
+            given["body"] = check_body(body, 0, fmt.MESSAGE_BYTES_MAX)
+        if properties is not None:
+            encode_properties(None, None, properties)  # it checks them
+            given["properties"] = dict(properties)
+        return self.ask("reschedule", given)
+
+    # --- looking
+
+    def pending(
+        self,
+        topic: str | None,
+        start_ms: int | None,
+        end_ms: int | None,
+        limit: int | None,
+        key: str | None,
+    ) -> Iterator[Timer]:
+        """Yield pending timers, some from each answer."""
+        given: dict[str, Any] = _range(topic, start_ms, end_ms, limit)
+        return self._list(given if key is None else given | {"key": key})
+
+    def _list(self, given: dict[str, Any]) -> Iterator[Timer]:
+        from timerstore.calls.pending.timers import Timer
+
+        while True:
+            told = self.ask("pending", given)
+            for each in told["timers"]:
+                yield typed(Timer, each)
+            if told["listing"] is None:
+                return
+            given = {"listing": told["listing"]}
+
+    def pending_columns(
+        self,
+        topic: str | None,
+        start_ms: int | None,
+        end_ms: int | None,
+        limit: int | None,
+        columns: Sequence[str] | None,
+    ) -> pa.Table:
+        """Return pending timers as a table."""
+        given = _range(topic, start_ms, end_ms, limit) | {"columns": _names(columns)}
+        return read_table(self._link.ask("pending_columns", given)[1])
+
+    # --- consuming
+
+    def consume(self, topic: str, group: str, timeout: float | None) -> Iterator[Delivery]:
+        """Yield each message of a topic once it is due."""
+        return self._iterate(topic, group, check_timeout(timeout))
+
+    def _iterate(self, topic: str, group: str, timeout: float | None) -> Iterator[Delivery]:
+        while True:
+            try:
+                run = self._pull(topic, group, CONSUME_COUNT, timeout)
+            except StoreClosedError:
+                if self._link.closed.is_set():
+                    return
+                raise
+            if len(run) == 0:
+                return
+            done = 0
+            try:
+                for delivery in run:
+                    done += 1
+                    yield delivery
+            finally:
+                if done < len(run) and not self._link.closed.is_set():
+                    run.give_back(range(done, len(run)))
+
+    def pull(self, topic: str, group: str, max_count: int, timeout: float | None) -> Batch:
+        """Return due messages by columns."""
+        return Batch(self._pull(topic, group, max_count, check_timeout(timeout)))
+
+    def _pull(self, topic: str, group: str, max_count: int, timeout: float | None) -> ClientRun:
+        until_s = None if timeout is None else time.monotonic() + timeout
+        while True:
+            wait_s = WAIT_S if until_s is None else max(0.0, until_s - time.monotonic())
+            given = {"topics": [topic], "group": group, "max_count": max_count}
+            header, parts = self._link.ask("pull", given | {"timeout": min(wait_s, WAIT_S)})
+            told = header["result"]
+            if told is not None:
+                return ClientRun(self._link, group, read_table(parts), told)
+            if wait_s <= WAIT_S and until_s is not None and time.monotonic() >= until_s:
+                told = {"batch": None, "topic": topic, "retry": False}
+                return ClientRun(self._link, group, _NO_ROWS, told)
+
+    def retry_dead_letters(self, group: str, limit: int | None, ids: Collection[str] | None) -> Any:
+        """Put a group's dead letters back."""
+        return self._settle("retry_dead_letters", group, limit, ids)
+
+    def drop_dead_letters(self, group: str, limit: int | None, ids: Collection[str] | None) -> Any:
+        """Give a group's dead letters up for good."""
+        return self._settle("drop_dead_letters", group, limit, ids)
+
+    def _settle(self, name: str, group: str, limit: int | None, ids: Any) -> Any:
+        given = {"group": group, "limit": limit, "ids": _names(ids)}
+        return self.ask(name, given, is_repeatable=False)
+
+    # --- operating
+
+    def pause(self, what: Paused, group: str | None, duration: object, keep: bool) -> None:
+        """Stop something for a while."""
+        given: dict[str, Any] = {"what": what, "group": group, "keep": keep}
+        if duration is not None:
+            given["duration_s"] = check_duration(duration, "duration").total_seconds()
+        self.ask("pause", given)
+
+    def close(self) -> None:
+        """Leave."""
+        self._link.close()
+
+
+def _ask_as_it_is(link: Link, name: str, *given: Any) -> Any:
+    names, make = _described(name)
+    header, _ = link.ask(name, dict(zip(names, given, strict=True)))
+    return make(from_json(header["result"]))
+
+
+@cache
+def _described(name: str) -> tuple[list[str], Callable[[Any], Any]]:
+    """Return the names of a call's arguments, and what makes its result of what JSON says."""
+    call = CALLS[name]
+    names = [each for each in signature(call).parameters if each not in ("self", *TURNED)]
+    returned = call.__annotations__["return"]  # a text, whose names are loaded now
+    return names, maker_of(eval(returned, vars(sys.modules[call.__module__]), _Public()))
+
+
+class _Public(dict[str, Any]):
+    """The public names, each loaded when a type names it."""
+
+    def __missing__(self, name: str) -> Any:
+        try:
+            return getattr(sys.modules["timerstore"], name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+
+def _range(
+    topic: str | None, start_ms: int | None, end_ms: int | None, limit: int | None
+) -> dict[str, Any]:
+    return {"topic": topic, "start_ms": start_ms, "end_ms": end_ms, "limit": limit}
+
+
+def _names(ids: Collection[str] | None) -> Collection[str] | None:
+    """Return ids as JSON can say them; what is wrong with them, the owner says."""
+    return ids if ids is None or isinstance(ids, str) else list(ids)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _pieces(table: pa.Table) -> Iterator[pa.Table]:
+    """Yield a table by pieces that one question can take; one even if it has no row."""
+    if table.num_rows < 2 or table.nbytes <= COLUMN_BYTES:
+        yield table
+    else:
+        middle = table.num_rows // 2
+        yield from _pieces(table.slice(0, middle))
+        yield from _pieces(table.slice(middle))
+
+
+T = TypeVar("T")
+
+
+def typed(kind: type[T], value: Any) -> T:
+    """Return a dataclass with all that is in it; raises TypeError, KeyError for what is none.
+
+    >>> from timerstore.watching.topics import Upcoming
+    >>> typed(Upcoming, {"overdue_count": 0, "within": [[1000, 2]], "later_count": 1}).within
+    ((1000, 2),)
+    """
+    kind_of: Any = kind
+    made: T = maker_of(kind_of)(value)
+    return made
+
+
+@cache
+def maker_of(kind: Any) -> Callable[[Any], Any]:
+    """Return what makes a value of a type."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if is_dataclass(kind):
+        new: Any = kind
+        hints = get_type_hints(kind)
+        makers = [(each.name, maker_of(hints[each.name])) for each in fields(kind)]
+        return lambda value: new(**{name: make(value[name]) for name, make in makers})
+    if origin is np.ndarray:
+        return lambda value: np.array(value, np.int64)
+    if origin is list or (origin is tuple and inner[-1:] == (...,)):
+        make = maker_of(inner[0])
+        return lambda value: origin(make(each) for each in value)
+    if origin is tuple:
+        makers_of = [maker_of(each) for each in inner]
+        return lambda value: tuple(m(v) for m, v in zip(makers_of, value, strict=True))
+    if origin in (Union, types.UnionType) and len(inner) == 2 and type(None) in inner:
+        make = maker_of(next(each for each in inner if each is not type(None)))
+        return lambda value: None if value is None else make(value)
+    return lambda value: value
+
+
+# --- the other end: a store's calls
+
 
 PATIENCE_S: Final = 30.0
 """How long a call waits for an owner."""

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import math
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -29,10 +31,8 @@ from timerstore.errors import (
 )
 from timerstore.jit.guards import Lock
 from timerstore.services.world.background import BackgroundThread, Flag
-from timerstore.share.asking import NOBODY, not_asked
-from timerstore.share.election import is_taken_over
+from timerstore.share.asking import NOBODY, connect, not_asked
 from timerstore.share.framecolumns import read_ids
-from timerstore.share.socketfile import connect
 from timerstore.share.wire import (
     FRAME_BYTES_MAX,
     PROTOCOL,
@@ -44,9 +44,62 @@ from timerstore.share.wire import (
     error_from_json,
     to_json,
 )
+from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.lockfile import holder
 from timerstore.values.inloop import note_blocking
 from timerstore.values.kinds import check_timeout
+
+# --- which one is becoming it
+#
+# One of those that share it tries at a time, and all others know that it does: opening takes long
+# if kernels have to be compiled or indexes made anew, and those that wait for an owner wait on. The
+# folder is what is locked, so that no file is left if the store cannot be made.
+
+
+@contextmanager
+def taking_over(path: Path, create: bool) -> Iterator[bool]:
+    """Hold the lock while the block opens the store; False: another process does."""
+    if create:
+        with suppress(TimerStoreError, OSError):  # the block will say it
+            Disk().make_folder(path)
+    folder = _lock(path, fcntl.LOCK_EX)
+    try:
+        yield folder != _TAKEN
+    finally:
+        if folder >= 0:
+            os.close(folder)
+
+
+def is_taken_over(path: Path) -> bool:
+    """Tell whether a process is opening the store for others."""
+    folder = _lock(path, fcntl.LOCK_SH)
+    if folder >= 0:
+        os.close(folder)
+    return folder == _TAKEN
+
+
+_NONE, _TAKEN = -1, -2
+
+
+def _lock(path: Path, kind: int) -> int:
+    """Return the folder's descriptor, which holds the lock; or one of the above."""
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return _NONE
+    try:
+        fcntl.flock(folder, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(folder)
+        return _TAKEN
+    except OSError:  # a file system that locks no folders
+        os.close(folder)
+        return _NONE
+    return folder
+
+
+# --- a client's connections: found, lost, found again
+
 
 BEAT_S: Final = 1.0
 _ANSWER_S: Final = 30.0

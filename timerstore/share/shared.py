@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from timerstore.errors import StoreLockedError
 from timerstore.share.client import PATIENCE_S, Client
-from timerstore.share.election import taking_over
-from timerstore.share.link import Link
+from timerstore.share.link import Link, taking_over
 from timerstore.timelog.files.oserrors import told_of
 from timerstore.values.config import Config
 from timerstore.values.kinds import check_kind, check_place
@@ -21,7 +20,7 @@ from timerstore.values.kinds import check_kind, check_place
 if TYPE_CHECKING:
     from timerstore.consumer.consumersettings import ConsumerSettings
     from timerstore.consumer.messagesource import Source
-    from timerstore.share.client_calls import AskedCalls
+    from timerstore.share.client import AskedCalls
     from timerstore.store.store import Calls, TimerStore
 
 _PROBLEM_S = 1.0
@@ -63,7 +62,7 @@ class SharedStore(Client):
         owned = self._owned() if settings.ordered or settings.broadcast else None
         if owned is None:
             return super()._new_source(settings)
-        from timerstore.consumer.workings import source_of
+        from timerstore.consumer.running import source_of
 
         return source_of(owned, settings)
 

@@ -22,11 +22,9 @@ from pyspark.sql.types import (
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.tables import schema
-from timerstore.tables.bounds import Bounds
-from timerstore.tables.defaults import CLOCK_SLACK_MS, SPLIT_BYTES
-from timerstore.tables.schema import STORE, default_columns, find_table
+from timerstore.tables.bounds import Bounds, parse_where
+from timerstore.tables.schema import CLOCK_SLACK_MS, SPLIT_BYTES, STORE, default_columns, find_table
 from timerstore.tables.stores import Stores, find_stores
-from timerstore.tables.where import parse_where
 from timerstore.values.config import DELAY_LEVELS
 from timerstore.values.kinds import meant
 

@@ -19,14 +19,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from timerstore.copies.chains import Restores, read_restores, shared_end
 from timerstore.copies.destination import is_copy
-from timerstore.copies.timeline import Restores, read_restores, shared_end
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.spark.options import ReadOptions, check_schema
 from timerstore.spark.partitions import SplitPartition, read_partition
 from timerstore.spark.plainly import plainly
-from timerstore.tables.boundaries import log_end, message_from
-from timerstore.tables.splits import plan_log
+from timerstore.tables.splits import log_end, message_from, plan_log
 from timerstore.tables.view import StoreView, cut_store
 
 STREAMED = ("messages", "fired")

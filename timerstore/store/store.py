@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from timerstore.calls.consuming.consuming import Consuming
 from timerstore.calls.consuming.dead_letters import drop, list_dead_letters, retry_dead_letters
-from timerstore.calls.consuming.forgetgroup import forget_group
+from timerstore.calls.consuming.starting import forget_group
 from timerstore.calls.pending.pending import PendingTimers
 from timerstore.calls.putting.putting import Putting
 from timerstore.core.core import Core
@@ -23,8 +23,7 @@ from timerstore.errors import StoreFullError
 from timerstore.services.cleaning.cleaning import Cleaner
 from timerstore.services.cleaning.retention import Reach, Retention
 from timerstore.services.world.clock import ManualClock
-from timerstore.store.close import close
-from timerstore.store.handover import handover
+from timerstore.store.handover import close, handover
 from timerstore.store.switching import pause, resume
 from timerstore.timelog.files.disk import Disk
 from timerstore.values.config import Config
@@ -37,8 +36,7 @@ from timerstore.watching.topics import read_upcoming
 if TYPE_CHECKING:  # what a first timer does without is imported once somebody asks for it
     from timerstore.copies.destination import Place
     from timerstore.copies.follower import Following
-    from timerstore.copies.progress import Progress
-    from timerstore.copies.taken import BackupReport
+    from timerstore.copies.report import BackupReport, Progress
     from timerstore.watching.find import Found
     from timerstore.watching.health import Health
     from timerstore.watching.stats import Stats
@@ -176,8 +174,8 @@ class TimerStore(Stays, AnyStore):
 
         A checkpoint is made first, so everything put, cancelled and acknowledged before is in it.
         """
-        from timerstore.copies.backup import take_point
         from timerstore.copies.destination import find_destination
+        from timerstore.copies.ship import take_point
 
         core = self.core
         core.flush()

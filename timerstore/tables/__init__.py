@@ -1,25 +1,17 @@
 """A store as tables of Arrow batches, read without opening it.
 
-    schema.py      the tables: each column with its type, unit, meaning
-    stores.py      which stores a path names
-    view.py        one store as one query sees it: its checkpoint, where its logs end
-    bounds.py      what a filter asks for
-    where.py       a condition in words, as bounds
-    defaults.py    what a table is read with if nothing is said
-    splits.py      a table cut into splits, at exact record boundaries
-    boundaries.py  where records begin
-    reading.py     a split read into batches
-    arrays.py      NumPy arrays and texts of the log as Arrow arrays
-    commitlog.py   messages and fired
-    timerlog.py    units
-    places.py      where pending timers stand, and what settles that some are not pending any more
-    timertable.py  timers: what is pending
-    levels.py      what delay levels have not delivered
-    exported.py    the rows of an export, and of an open store's listing
-    wheel.py       slots
-    queues.py      queues
-    cursortable.py checkpoint
-    problems.py    what of a store cannot be read
+    schema.py     the tables: each column with its type, unit, meaning
+    stores.py     which stores a path names
+    view.py       one store as one query sees it: its checkpoint, where its logs end, its delay
+                  levels
+    bounds.py     what a filter asks for, also as a condition in words
+    splits.py     a table cut into splits, at exact record boundaries
+    reading.py    a split read into batches; checkpoint, problems
+    arrays.py     NumPy arrays and texts of the log as Arrow arrays
+    commitlog.py  messages and fired
+    records.py    units, slots, queues
+    places.py     where pending timers stand, and what settles that some are not pending any more
+    timertable.py timers: what is pending
 
 Nothing here knows Spark: `timerstore.spark` hands these splits to its tasks.
 """

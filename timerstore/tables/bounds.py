@@ -5,11 +5,16 @@ A bound only ever leaves out rows that the filter refuses; the caller still appl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
+
+from timerstore.errors import InvalidArgumentError
+from timerstore.tables.schema import BIGINT, INT, STRING, TIMESTAMP, find_table
 
 LOWEST: Final = -(1 << 63)
 HIGHEST: Final = (1 << 63) - 1
@@ -73,3 +78,162 @@ def java_hash(text: str) -> int:
     for unit in units.tolist():
         value = (31 * value + unit) & 0xFFFFFFFF
     return value - (1 << 32) if value >= 1 << 31 else value
+
+
+# --- a condition in words, as bounds
+#
+#     due >= '2026-11-21' and topic in ('mail', 'billing')
+#
+# The tables understand it by themselves, without Spark: comparisons of a column with a value,
+# joined by `and`. What it leaves out is never read.
+
+
+_VALUE: Final = r"(?:-?[0-9]+|'(?:[^']|'')*')"
+_COMPARISON: Final = re.compile(rf"\s*(\w+)\s*(>=|<=|=|<|>)\s*({_VALUE})\s*")
+_CHOICE: Final = re.compile(
+    rf"\s*(\w+)\s+in\s*\(\s*({_VALUE}(?:\s*,\s*{_VALUE})*)?\s*\)\s*", re.IGNORECASE
+)
+_TEXT: Final = re.compile(r"'((?:[^']|'')*)'")
+_AND: Final = re.compile(r"and\b", re.IGNORECASE)
+_DIGITS_MAX: Final = 19
+"""Of what 8 bytes hold; a longer number is beyond them."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+_PLACE: Final = {name: name for name in ("offset", "size", "queue_id")}
+_PLACE["queue_offset"] = "queue_index"
+_TIMER: Final = {"due_ms": "exact_due_ms", "origin": "origin", "topic": "topic"}
+BOUNDED: Final[dict[str, dict[str, str]]] = {
+    "messages": {**_PLACE, "born_ms": "born_ms", "stored_ms": "stored_ms", **_TIMER},
+    "fired": {**_PLACE, "put_ms": "born_ms", "fired_ms": "stored_ms", **_TIMER},
+    "timers": {
+        "due_ms": "exact_due_ms",
+        "topic": "topic",
+        "put_ms": "born_ms",
+        "message_offset": "offset",
+        "message_size": "size",
+        "queue_offset": "queue_index",
+        "roll_count": "roll_times",
+        "unit_offset": "unit",
+        "slot_time_ms": "slot_ms",
+    },
+    "units": {
+        "offset": "offset",
+        "prev_pos": "prev",
+        "magic": "magic",
+        "written_ms": "write_ms",
+        "due_ms": "ms",
+        "message_offset": "message",
+        "topic_hash": "topic_hash",
+    },
+    "slots": {name: name for name in ("index", "time_ms", "first", "last", "count")},
+    "queues": {
+        name: name for name in ("topic", "queue_id", "index", "offset", "size", "tags_code")
+    },
+}
+"""The columns by which each table leaves rows out exactly, before their texts are read, with the
+name that its rows have for each; `store` is one of every table."""
+_NULLABLE: Final = {
+    "messages": ("due_ms", "origin"),
+    "fired": ("due_ms", "origin"),
+    "timers": ("unit_offset", "slot_time_ms"),
+    "slots": ("time_ms",),
+}
+"""Columns whose nulls are below 0 inside: a comparison with null is not true."""
+
+
+def parse_where(text: str, table: str) -> Bounds:
+    """Return the bounds that a condition sets. Raises InvalidArgumentError.
+
+    >>> parse_where("due_ms >= 5 and topic in ('a', 'b')", "timers").of("due_ms")[0]
+    5
+    """
+    bounds, at = Bounds(), 0
+    while True:
+        choice, comparison = _CHOICE.match(text, at), _COMPARISON.match(text, at)
+        found = choice or comparison
+        if found is None:
+            raise InvalidArgumentError(
+                f"where is not understood at {text[at:]!r}. Join comparisons such as "
+                "due_ms >= 5, topic = 'a' or topic in ('a', 'b') with and."
+            )
+        if choice is not None:
+            texts = [each.replace("''", "'") for each in _TEXT.findall(choice[2] or "")]
+            _allow(bounds, table, choice[1], texts)
+        elif comparison is not None:
+            _compare(bounds, table, *comparison.groups())
+        at = found.end()
+        if at == len(text):
+            break
+        joined = _AND.match(text, at)
+        if joined is None:
+            raise InvalidArgumentError(f"where is not understood at {text[at:]!r}. Write and.")
+        at = joined.end()
+    for name in _NULLABLE.get(table, ()):
+        if name in bounds.numbers:
+            bounds.narrow(name, low=0)
+    return bounds
+
+
+def _kind(table: str, name: str) -> tuple[str, str]:
+    """Return the column that is bounded, and the type of what it is compared with."""
+    kind = find_table(table).find(name).kind
+    counted = f"{name}_ms" if kind == TIMESTAMP else name
+    known = (*BOUNDED.get(table, ()), "store")
+    if counted not in known:
+        raise InvalidArgumentError(
+            f"where cannot filter the table {table} by {name}. Filter the rows after reading "
+            f"them, or use one of {', '.join(known)}."
+        )
+    return counted, kind
+
+
+def _allow(bounds: Bounds, table: str, name: str, texts: list[str]) -> None:
+    counted, kind = _kind(table, name)
+    if kind != STRING:
+        raise InvalidArgumentError(f"{name} is {kind}. Compare it with =, <, <=, > or >=.")
+    bounds.allow(counted, texts)
+
+
+def _compare(bounds: Bounds, table: str, name: str, sign: str, value: str) -> None:
+    counted, kind = _kind(table, name)
+    text = value[1:-1].replace("''", "'") if value.startswith("'") else None
+    if kind == STRING:
+        if text is None or sign != "=":
+            raise InvalidArgumentError(f"{name} is a text. Compare it with = 'text', or use in.")
+        bounds.allow(counted, [text])
+        return
+    if kind in (BIGINT, INT) and text is None:
+        low = high = _number(value)
+    elif kind == TIMESTAMP and text is not None:
+        low, high = _around(name, text)
+    else:
+        example = "'2026-11-21 14:00:00'" if kind == TIMESTAMP else "5"
+        raise InvalidArgumentError(f"{name} is {kind}. Compare it with a value such as {example}.")
+    if sign == "=" and low < high:
+        bounds.narrow(counted, 1, 0)  # no time in whole milliseconds is equal
+    elif sign == "=":
+        bounds.narrow(counted, low, high)
+    elif sign in (">", ">="):
+        bounds.narrow(counted, high + (sign == ">" and low == high), HIGHEST)
+    else:
+        bounds.narrow(counted, LOWEST, low - (sign == "<" and low == high))
+
+
+def _number(text: str) -> int:
+    """Return a number; of one with more digits than a column can have, one that is beyond all."""
+    sign, digits = (-1 if text.startswith("-") else 1), text.lstrip("-0")
+    return sign * (10**_DIGITS_MAX if len(digits) > _DIGITS_MAX else int(digits or "0"))
+
+
+def _around(name: str, text: str) -> tuple[int, int]:
+    """Return the whole milliseconds next to a time; UTC, if no zone is named."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as e:
+        raise InvalidArgumentError(
+            f"{text!r} is no time to compare {name} with. Write 2026-11-21 14:00:00."
+        ) from e
+    time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    low, rest = divmod(time - _EPOCH, _MILLISECOND)
+    return low, low + bool(rest)

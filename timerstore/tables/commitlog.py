@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from timerstore.jit.record import Table, Words
 from timerstore.tables import arrays
 from timerstore.tables.arrays import Log
-from timerstore.tables.bounds import Bounds, Flags
-from timerstore.tables.schema import BIGINT, BINARY, BODY, INT, STRING
+from timerstore.tables.bounds import BOUNDED, Bounds, Flags
+from timerstore.tables.schema import BIGINT, BINARY, BODY, INT, PAYLOAD, STRING, arrow_schema
 from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, MessageParts
@@ -224,30 +224,6 @@ MAKERS: Final[dict[str, dict[str, Maker]]] = {
     },
 }
 
-NUMBERS: Final[dict[str, dict[str, str]]] = {
-    "messages": {
-        "offset": "offset",
-        "size": "size",
-        "queue_id": "queue_id",
-        "queue_offset": "queue_index",
-        "born_ms": "born_ms",
-        "stored_ms": "stored_ms",
-        "due_ms": "exact_due_ms",
-        "origin": "origin",
-    },
-    "fired": {
-        "offset": "offset",
-        "size": "size",
-        "queue_id": "queue_id",
-        "queue_offset": "queue_index",
-        "put_ms": "born_ms",
-        "fired_ms": "stored_ms",
-        "due_ms": "exact_due_ms",
-        "origin": "origin",
-    },
-}
-"""Columns by which rows are left out before their texts are read."""
-
 
 def choose_rows(table: str, messages: MessageRows, bounds: Bounds) -> MessageRows:
     """Return the rows that belong to the table, and are within the bounds."""
@@ -255,7 +231,7 @@ def choose_rows(table: str, messages: MessageRows, bounds: Bounds) -> MessageRow
         fired = messages.is_fired
         if not fired.all():
             messages = messages.filter(fired)
-    rows, numbers = messages.rows, NUMBERS[table]
+    rows, numbers = messages.rows, BOUNDED[table]
     chosen = bounds.choose(numbers, lambda name: getattr(rows, numbers[name]))
     if chosen is not None:
         messages = messages.filter(chosen)
@@ -286,7 +262,7 @@ def pieces(messages: MessageRows, sizes: Words, *, with_body: bool) -> Iterator[
         yield messages.filter(slice(first, last))
 
 
-def read(
+def message_batches(
     view: StoreView, table: str, start: int, stop: int, columns: tuple[str, ...], bounds: Bounds
 ) -> Iterator[list[Any] | Fault]:
     """Yield the columns of each batch, with what is wrong."""
@@ -299,3 +275,30 @@ def read(
         sizes = messages.rows.size
         for piece in pieces(messages, sizes, with_body=BODY in columns):
             yield [make(piece) for make in makers]
+
+
+ExportTable = Literal["pending", "fired", "messages"]
+_FIRED_TIMES: Final = ("fired_ms", "lateness_ms")
+_TIMER: Final = ("put_ms", "roll_count", "offset", "key", *PAYLOAD)
+_PLACE: Final = ("offset", "size", "topic", "queue_id", "queue_offset", "born_ms", "stored_ms")
+EXPORT_SCHEMAS: Final[dict[str, Any]] = {
+    "pending": arrow_schema("fired", ("id", "topic", "due_ms", *_TIMER)),
+    "fired": arrow_schema("fired", ("id", "topic", "due_ms", *_FIRED_TIMES, *_TIMER)),
+    "messages": arrow_schema(
+        "messages", (*_PLACE, "reconsume_times", "unique_key", "key", *PAYLOAD)
+    ),
+}
+
+
+def _id(messages: MessageRows) -> Any:
+    ids = messages.text("key")
+    return ids.fill_null("") if ids.null_count else ids
+
+
+_FIRED: Final[dict[str, Maker]] = {**MAKERS["fired"], "id": _id}
+EXPORT_MAKERS: Final[dict[str, dict[str, Maker]]] = {
+    "pending": {**_FIRED, "topic": lambda m: m.text("real_topic")},
+    "fired": _FIRED,
+    "messages": MAKERS["messages"],
+}
+"""How each column of `EXPORT_SCHEMAS` is made."""

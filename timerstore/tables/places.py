@@ -17,9 +17,8 @@ from timerstore.jit.record import Words
 from timerstore.services.engine.rebuild import TIMERS, read_mark
 from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds, Flags, java_hash
 from timerstore.tables.commitlog import in_timer_topic, in_topic, read_log
-from timerstore.tables.levels import level_targets, read_level
-from timerstore.tables.timerlog import unit_faults
-from timerstore.tables.view import StoreView
+from timerstore.tables.records import unit_faults
+from timerstore.tables.view import StoreView, level_targets, read_level
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.bytes.message import GOOD, REASONS, MessageParts

@@ -1,26 +1,36 @@
-"""A split read into Arrow batches."""
+"""A split read into Arrow batches; the tables `checkpoint` and `problems`.
+
+`problems` names what the other tables pass over. Whether the parts of a store agree with each other
+is what validating tells.
+"""
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from timerstore.errors import CorruptStoreError
-from timerstore.tables import arrays, commitlog, problems, queues, timerlog, wheel
-from timerstore.tables import cursortable as cursors
+from timerstore.tables import arrays, commitlog, records
 from timerstore.tables import timertable as timers
 from timerstore.tables.bounds import Bounds
-from timerstore.tables.schema import STORE, arrow_schema, default_columns
-from timerstore.tables.splits import Range, Split, plan_views
+from timerstore.tables.schema import ARROW_TYPES, STORE, arrow_schema, default_columns, find_table
+from timerstore.tables.splits import FILES, LOG, UNITS, WHEEL, Range, Split, file_faults, plan_views
 from timerstore.tables.stores import find_stores
 from timerstore.tables.view import StoreView, look_at, open_view
+from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.oserrors import told_of
+from timerstore.timelog.files.smallfile import is_there, read_head
 from timerstore.timelog.reading.reader import Fault
 from timerstore.values.config import DELAY_LEVELS
 from timerstore.values.kinds import check_names
 
+_BATCH_COUNT: Final = 65_536
+"""Rows of `checkpoint` and `problems` in a batch."""
 Look = Callable[..., StoreView]
 """Looks at a store, as `look_at` does."""
 
@@ -79,32 +89,34 @@ def _read(
     """Yield lists of columns, with what is wrong."""
     # A batch knows its length from a column, also if none but the store's path is asked for.
     table, (name, start, stop) = split.table, part
-    columns = columns or (_ANY_COLUMN[table],)
+    columns = columns or (_ANY_COLUMN.get(table, "offset"),)
     if table in ("messages", "fired"):
-        return commitlog.read(view, table, start, stop, columns, bounds)
+        return commitlog.message_batches(view, table, start, stop, columns, bounds)
     if table == "units":
-        return timerlog.read(view, start, stop, columns, bounds)
+        return records.unit_batches(view, start, stop, columns, bounds)
     if table == "slots":
-        return wheel.read(view, start, stop, columns, bounds)
+        return records.slot_batches(view, start, stop, columns, bounds)
     if table == "queues":
-        return queues.read(view, name, start, stop, columns, bounds)
+        return records.entry_batches(view, name, start, stop, columns, bounds)
     if table == "timers":
-        return timers.read(view, name, start, stop, columns, bounds, failfast=failfast)
+        return timers.timer_batches(view, name, start, stop, columns, bounds, failfast=failfast)
     if table == "checkpoint":
-        return cursors.read(view, columns)
-    return problems.read(view, part, columns)
+        return _batches(table, columns, iter(cursors(view).items()))
+    return _batches(table, columns, _faults(view, part))
 
 
-_ANY_COLUMN = {
-    "messages": "offset",
-    "fired": "offset",
-    "units": "offset",
-    "slots": "index",
-    "queues": "index",
-    "timers": "message_offset",
-    "checkpoint": "value",
-    "problems": "offset",
-}
+_ANY_COLUMN: Final = {"slots": "index", "queues": "index", "timers": "message_offset"}
+_ANY_COLUMN["checkpoint"] = "value"
+
+
+def _batches(
+    table: str, columns: tuple[str, ...], rows: Iterator[tuple[Any, ...]]
+) -> Iterator[list[Any]]:
+    """Yield the columns of each batch of rows that are tuples, as the table has its columns."""
+    kinds = {each.name: ARROW_TYPES[each.kind] for each in find_table(table).columns}
+    while part := list(islice(rows, _BATCH_COUNT)):
+        made = dict(zip(kinds, zip(*part, strict=True), strict=True))
+        yield [pa.array(made[name], kinds[name]) for name in columns]
 
 
 def read_store(
@@ -167,3 +179,53 @@ def read_table(
                 **options,
             )
     return pa.Table.from_batches(batches, schema)
+
+
+_OF_RIP_43: Final = (
+    *("read_ms", "timerlog_flushed", "queue_index"),
+    *("state_version", "state_timestamp", "state_counter"),
+)
+_OURS: Final = (
+    *("sequence", "scan_from", "commitlog_flushed", "claimed_slot", "frontier_ms", "clean"),
+    *("cancelled_count", "store_tag", "floor"),
+)
+
+
+def cursors(view: StoreView) -> dict[str, int]:
+    """Return all cursors of the last checkpoint by their names."""
+    found: dict[str, int] = {}
+    checkpoint = view.checkpoint
+    if checkpoint is not None:
+        found = {name: int(getattr(checkpoint, name)) for name in _OF_RIP_43}
+        found["by_broker"] = int(checkpoint.by_broker)
+        if not checkpoint.by_broker:
+            found |= {name: int(getattr(checkpoint, name)) for name in _OURS}
+            levels = checkpoint.level_offsets[: len(view.reader.level_ms)]
+            found |= {f"level_{i}_offset": offset for i, offset in enumerate(levels, 1)}
+    path, at = view.reader.path / "checkpoint", view.reader.at
+    if is_there(path, at, stat.S_ISREG):
+        size = fmt.STORE_CHECKPOINT.itemsize
+        data = read_head(path, size, at).ljust(size, b"\0")
+        values = np.frombuffer(data, fmt.STORE_CHECKPOINT)[0]
+        found |= {f"store_{name}": int(values[name]) for name in fmt.STORE_CHECKPOINT.names or ()}
+    return found
+
+
+def _faults(view: StoreView, part: Range) -> Iterator[Fault]:
+    """Yield what is wrong in one part of a store."""
+    name, start, stop = part
+    if name == FILES:
+        yield from file_faults(view)
+    elif name == LOG:
+        yield from _of(commitlog.read_log(view, start, stop))
+    elif name == UNITS:
+        for units in records.read_units(view, start, stop):
+            yield from records.unit_faults(view, units)
+    elif name == WHEEL:
+        yield from _of(records.slot_batches(view, start, stop, (), Bounds()))
+    else:
+        yield from _of(records.entry_batches(view, name, start, stop, (), Bounds()))
+
+
+def _of(items: Iterator[Any]) -> Iterator[Fault]:
+    return (item for item in items if isinstance(item, Fault))

@@ -264,3 +264,9 @@ def arrow_schema(table: str, columns: Sequence[str]) -> Any:
     """Return the Arrow schema of some columns of a table."""
     found = [find_table(table).find(name) for name in columns]
     return pa.schema([(column.name, ARROW_TYPES[column.kind]) for column in found])
+
+
+SPLIT_BYTES: Final = 64 << 20
+"""Of the store's bytes, in one split: a second or two of work."""
+CLOCK_SLACK_MS: Final = 86_400_000
+"""How far the clock may have been set back while the log was written, for filters on its times."""

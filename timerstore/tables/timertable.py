@@ -13,9 +13,8 @@ import numpy as np
 from timerstore.jit.record import Words
 from timerstore.tables import arrays
 from timerstore.tables.arrays import Log
-from timerstore.tables.bounds import Bounds
+from timerstore.tables.bounds import BOUNDED, Bounds
 from timerstore.tables.commitlog import MessageRows, filter_topic, pieces
-from timerstore.tables.levels import level_ranges
 from timerstore.tables.places import (
     CHUNK_MESSAGES,
     NO_UNIT,
@@ -30,7 +29,7 @@ from timerstore.tables.places import (
     waiting_range,
 )
 from timerstore.tables.schema import BIGINT, BINARY, BODY, INT
-from timerstore.tables.view import StoreView
+from timerstore.tables.view import StoreView, level_ranges
 from timerstore.timelog.reading.columns import LoggedParts
 from timerstore.timelog.reading.reader import Fault
 from timerstore.timelog.reading.scan import LoggedMessages
@@ -64,9 +63,7 @@ class TimerRows(MessageRows):
 
     def value(self, name: str) -> Words:
         """Return a column that can have bounds."""
-        if name in _PLACES:
-            return self.unit if name == "unit_offset" else self.slot_ms
-        values: Words = getattr(self.rows, _NUMBERS[name])
+        values: Words = getattr(self if name in _PLACES else self.rows, BOUNDED["timers"][name])
         return values
 
 
@@ -89,14 +86,6 @@ MAKERS: Final[dict[str, Callable[[TimerRows], Any]]] = {
     "tag": lambda t: t.part("tags"),
     "properties": lambda t: t.user_properties(),
     BODY: lambda t: t.part("body", BINARY),
-}
-_NUMBERS: Final = {
-    "put_ms": "born_ms",
-    "due_ms": "exact_due_ms",
-    "message_offset": "offset",
-    "message_size": "size",
-    "queue_offset": "queue_index",
-    "roll_count": "roll_times",
 }
 _PLACES: Final = ("unit_offset", "slot_time_ms")
 _DUE: Final = frozenset(("due", "due_ms"))
@@ -171,7 +160,7 @@ def read_units(
     yield timers if pending.all() else timers.filter(pending)
 
 
-def read(
+def timer_batches(
     view: StoreView,
     part: str,
     start: int,
@@ -210,7 +199,7 @@ def read(
 
 def choose_timers(timers: TimerRows, bounds: Bounds) -> TimerRows:
     """Return the timers within the bounds."""
-    chosen = bounds.choose({*_NUMBERS, *_PLACES}, timers.value)
+    chosen = bounds.choose(BOUNDED["timers"], timers.value)
     if chosen is not None:
         timers = timers.filter(chosen)
     if "topic" in bounds.texts and len(timers):

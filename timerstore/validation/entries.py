@@ -9,7 +9,7 @@ import numpy as np
 
 from timerstore.jit.record import Words, read_only
 from timerstore.tables.commitlog import in_topic
-from timerstore.tables.queues import find_queue, queue_stop
+from timerstore.tables.records import find_queue, queue_stop
 from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text

@@ -11,9 +11,9 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.audit.verdicts import Example
-from timerstore.calls.consuming.tallyfile import TALLY_FILE, DoneAhead, read_tallies
+from timerstore.calls.consuming.grouptally import TALLY_FILE, DoneAhead, read_tallies
 from timerstore.errors import CorruptStoreError
-from timerstore.tables.queues import find_queue, queue_stop
+from timerstore.tables.records import find_queue, queue_stop
 from timerstore.tables.splits import WHEEL, file_faults, log_faults
 from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from timerstore.jit.record import Words
-from timerstore.tables.queues import queue_name
+from timerstore.tables.records import queue_name
 from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text

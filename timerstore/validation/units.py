@@ -10,8 +10,8 @@ import numpy as np
 
 from timerstore.jit.record import Words
 from timerstore.tables.places import hopped
+from timerstore.tables.records import emptied, misplaced
 from timerstore.tables.view import StoreView
-from timerstore.tables.wheel import emptied, misplaced
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.bytes.unit import NO_UNIT, UNIT_BAD_CRC, UNIT_BROKEN

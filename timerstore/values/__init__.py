@@ -1,22 +1,17 @@
 """What all rooms stand on: values that go into calls, come out of them, are shown.
 
-    arguments.py  what calls are given, checked
-    put.py        what a put is given, as one row
-    values.py     values as JSON, frames as columns, for a put
-    kinds.py      kinds of arguments that many calls share
-    instants.py   instants, lengths of time, of Python or of another library
-    numpytimes.py those of NumPy in milliseconds
-    config.py     settings
-    durably.py    a file that appears once it is whole
-    tomlfile.py   a TOML file that a person wrote
-    ids.py        ids of timers, as text or as columns
-    amounts.py    amounts and names as text for people
-    moments.py    epoch milliseconds as datetimes, or as text
-    html.py       values as a notebook shows them
-    inloop.py     a call that blocks an event loop is logged
-    ranges.py     runs of indexes
-    lazy_names.py names of a package, loaded when they are asked for
-    no_pickle.py  objects that stay in their process
+    arguments.py   what calls are given, checked
+    put.py         what a put is given, as one row, as JSON, as columns
+    kinds.py       kinds of arguments that many calls share
+    instants.py    instants, lengths of time, of Python or of another library
+    numpytimes.py  those of NumPy in milliseconds
+    config.py      settings
+    durably.py     a file that appears once it is whole
+    ids.py         ids of timers, as text or as columns
+    amounts.py     amounts, times, names as text for people
+    inloop.py      a call that blocks an event loop is logged
+    lazy_names.py  names of a package, loaded when they are asked for
+    no_pickle.py   objects that stay in their process
     sparkdaemon.py the process that Spark forks its Python workers from
 
 Nothing here knows of an open store; the services use the settings.

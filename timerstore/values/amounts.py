@@ -1,6 +1,10 @@
-"""Amounts and names as text for people, wherever they are shown; loads nothing."""
+"""Amounts, times and names as text for people, wherever they are shown; loads nothing."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
@@ -122,3 +126,72 @@ def shown(text: str) -> str:
     if text.isprintable() and "\\" not in text:
         return text
     return "".join(_ESCAPES.get(c, c if c.isprintable() else ascii(c)[1:-1]) for c in text)
+
+
+# --- epoch milliseconds as datetimes, or as text
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+LAST_MS: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
+_FIRST_MS: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
+
+
+def moment(ms: int) -> datetime:
+    """Return a time in UTC; the first or the last datetime there is for what lies beyond.
+
+    >>> moment(4_070_908_800_001).isoformat()
+    '2099-01-01T00:00:00.001000+00:00'
+    """
+    return _EPOCH + timedelta(milliseconds=min(max(int(ms), _FIRST_MS), LAST_MS))
+
+
+def shown_time(ms: int) -> str:
+    """Return UTC epoch milliseconds as ISO 8601; in milliseconds what no datetime can say.
+
+    >>> shown_time(1_800_000_000_123)
+    '2027-01-15T08:00:00.123Z'
+    """
+    time = moment(ms)
+    if (time - _EPOCH) // _MILLISECOND != ms:
+        return f"{ms} ms"
+    return f"{time:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+
+
+# --- values as a notebook shows them
+
+
+_CHARACTERS_MAX: Final = 500
+"""Of one cell; a body may have megabytes."""
+_INHERITED: Final = "background:none;color:inherit"
+_CELL: Final = f"text-align:left;vertical-align:top;{_INHERITED}"
+
+
+def html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    """Return a table of names and values, escaped.
+
+    >>> "a&lt;b" in html_table("Timer", [("topic", "a<b")])
+    True
+    """
+    lines = "".join(
+        f'<tr><th style="{_CELL}">{_cell(name)}</th><td style="{_CELL}">{_cell(value)}</td></tr>'
+        for name, value in rows
+    )
+    return f'<table style="{_INHERITED}"><caption>{_cell(title)}</caption>{lines}</table>'
+
+
+def html_text(text: str) -> str:
+    """Return a text whose lines and columns stay as they are, escaped."""
+    return f'<pre style="{_INHERITED}">{_escaped(text)}</pre>'
+
+
+def _cell(text: str) -> str:
+    if len(text) > _CHARACTERS_MAX:
+        text = text[:_CHARACTERS_MAX] + "…"
+    return _escaped(text)
+
+
+def _escaped(text: str) -> str:
+    from html import escape  # which brings the names of all of HTML's characters
+
+    return escape(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import NoReturn, Self, SupportsIndex
 
 from timerstore.errors import InvalidArgumentError
@@ -35,10 +34,5 @@ class Closes(Stays):
         """Return it; leaving the block closes it."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *ignored: object) -> None:
         self.close()

@@ -1,13 +1,18 @@
-"""What a put is given, as one row."""
+"""What a put is given: one row, values as JSON, the columns of a table."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypedDict
 
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from timerstore.errors import InvalidArgumentError
 from timerstore.values.arguments import encode_properties
-from timerstore.values.kinds import Duration
+from timerstore.values.kinds import Duration, meant
 
 Given = tuple[Any, ...]
 """A row's fields as a plain tuple: making the row itself takes a quarter of a short put's time."""
@@ -62,3 +67,62 @@ class Put(NamedTuple):
     def described(self) -> bytes:
         """Return key, tag and properties as they stand in a message, or refuse them."""
         return encode_properties(self.key, self.tag, self.properties)
+
+
+# --- values as JSON, frames as columns, for a put
+
+
+def json_body(value: object) -> bytes:
+    """Return a value as JSON in UTF-8, or refuse it."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode()
+    except (TypeError, ValueError, RecursionError) as e:
+        raise InvalidArgumentError(
+            f"value cannot be written as JSON: {e}. Pass a dict, a list, a text, a number, True, "
+            "False or None."
+        ) from e
+
+
+def put_columns(table: Any, due: str | None, body: str, key: str | None) -> dict[str, Any]:
+    """Return the arguments of a `put_many` from the columns of a table, or refuse it.
+
+    `table` is whatever exports itself to Arrow, so none of the libraries is imported here.
+    """
+    if not hasattr(table, "__arrow_c_stream__") and not hasattr(table, "__arrow_c_array__"):
+        raise InvalidArgumentError(
+            f"table has the type {type(table).__name__}. Pass a table of Arrow, or a DataFrame of "
+            "Polars or of pandas 2.2 or newer."
+        )
+    try:
+        columns = pa.table(table)
+    except (pa.ArrowException, TypeError, ValueError) as e:
+        raise InvalidArgumentError(f"table cannot be read as one of Arrow: {e}.") from e
+    given = {"bodies": _binaries(_column(columns, body, "body"))}
+    if key is not None:
+        given["keys"] = _binaries(_column(columns, key, "key"))
+    if due is not None:
+        times = _column(columns, due, "due")
+        is_delay, is_ms = kinds.is_duration(times.type), kinds.is_integer(times.type)
+        given["delay" if is_delay else "at_ms" if is_ms else "at"] = times
+    return given
+
+
+def _column(columns: pa.Table, name: Any, what: str) -> pa.ChunkedArray:
+    if not isinstance(name, str) or columns.column_names.count(name) != 1:
+        raise InvalidArgumentError(
+            f"{what} is {name!r}, and the table has no such column, or several. "
+            f"{meant(name, columns.column_names)}"
+        )
+    if columns[name].null_count:
+        raise InvalidArgumentError(f"The column {name!r} has nulls. Leave those rows out.")
+    return columns[name]
+
+
+def _binaries(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return what kernels read: neither a dictionary, as categories of pandas are, nor a view."""
+    if kinds.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if kinds.is_string_view(column.type) or kinds.is_binary_view(column.type):
+        column = column.cast(pa.large_binary())
+    return column

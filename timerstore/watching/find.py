@@ -31,8 +31,8 @@ from timerstore.services.looking.timer_places import read_kept
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message, decode_message, text
 from timerstore.timelog.writing.compose import ACKS_TOPIC
+from timerstore.values.amounts import moment
 from timerstore.values.ids import format_id, parse_id
-from timerstore.values.moments import moment
 
 TimerState = Literal["pending", "fired", "cancelled", "moved", "unknown"]
 GroupState = HandedState | Literal["sent back", "dead"]

@@ -9,16 +9,15 @@ from typing import Final
 
 from timerstore.calls.consuming.constants import dead_topic
 from timerstore.calls.consuming.consuming import Consuming
-from timerstore.calls.consuming.cursors import QueueCursor
+from timerstore.calls.consuming.cursors import QueueCursor, RetryCursor
 from timerstore.calls.consuming.grouptally import GroupTally, ResponseStats
-from timerstore.calls.consuming.retries import RetryCursor
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError
 from timerstore.jit.guards import RLock
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import decode_message, text
 from timerstore.timelog.writing.compose import ACKS_TOPIC
-from timerstore.values.moments import moment
+from timerstore.values.amounts import moment
 
 NOBODY: Final = ""
 """The group of a topic that no group has ever read."""

@@ -12,9 +12,7 @@ from timerstore.core.gate import inside
 from timerstore.core.switches import Pause
 from timerstore.errors import FlushFailedError
 from timerstore.services.engine.engine import Engine
-from timerstore.values.html import html_table
-from timerstore.values.moments import moment, shown_time
-from timerstore.watching.followedcopies import CopyStats, copies_behind
+from timerstore.values.amounts import html_table, moment, shown_time
 from timerstore.watching.groups import (
     NOBODY,
     GroupStats,
@@ -22,6 +20,7 @@ from timerstore.watching.groups import (
     read_neglected,
     read_silent,
 )
+from timerstore.watching.services import CopyStats, copies_behind
 
 State = Literal[
     "running", "paused", "behind", "waiting for space", "damaged", "flush failed", "stopped"

@@ -17,8 +17,8 @@ from timerstore.values.amounts import (
     shown,
     shown_bytes,
     shown_from,
+    shown_time,
 )
-from timerstore.values.moments import shown_time
 
 Stats = Mapping[str, Any]
 WIDTH: Final = 100

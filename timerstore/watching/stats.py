@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.calls.consuming.consuming import Consuming
-from timerstore.calls.pending.get import get
+from timerstore.calls.pending.find_by_id import get
 from timerstore.calls.pending.timers import Timer, read_timer
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
@@ -22,14 +22,14 @@ from timerstore.services.world.world import bucket_lateness_ms
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.format import UNIT_BYTES
 from timerstore.timelog.files.segmenttable import TABLE_LENGTH
-from timerstore.values.html import html_text
-from timerstore.values.moments import moment
-from timerstore.watching.followedcopies import CopyStats, read_copies
+from timerstore.values.amounts import html_text, moment
 from timerstore.watching.groups import GroupStats, read_groups
 from timerstore.watching.sections import NOTHING, as_text, sections
 from timerstore.watching.services import (
+    CopyStats,
     ServiceStats,
     StageStats,
+    read_copies,
     read_services,
     read_stages,
     unlinked_age_ms,

@@ -24,7 +24,7 @@ from timerstore import (
     TimerStore,
     TooLateError,
 )
-from timerstore.calls.consuming.puts import Put
+from timerstore.calls.consuming.delivery import Put
 from timerstore.core.offsets import AHEAD
 from timerstore.timelog.writing.compose import ACKS_TOPIC
 

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.calls.consuming.batchcolumns import arrow_bodies, arrow_ids
-from timerstore.calls.consuming.lentblocks import LentBlocks
+from timerstore.calls.consuming.delivery import arrow_bodies, arrow_ids
+from timerstore.calls.consuming.groupreader import LentBlocks
 from timerstore.timelog.reading.pull import (
     RUN_COLUMNS,
     RUN_DUE_MS,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.rigs.together import together
-from timerstore.calls.consuming.lentblocks import UNSHARED_REFERENCES, LentBlocks
+from timerstore.calls.consuming.groupreader import UNSHARED_REFERENCES, LentBlocks
 
 
 def place(array: Any) -> int:

@@ -13,7 +13,7 @@ from tests.small_store import SMALL
 from tests.watched import StoppedHereError, Watched
 from timerstore import Consumer, InvalidArgumentError, ManualClock, Retry, TimerStore
 from timerstore.calls.consuming import dead_letters
-from timerstore.calls.consuming.tallyfile import TALLY_FILE
+from timerstore.calls.consuming.grouptally import TALLY_FILE
 
 SECOND = timedelta(seconds=1)
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.calls.consuming.pace import FAST_PER_S, WAIT_S_MAX, Pace
+from timerstore.calls.consuming.ready import FAST_PER_S, WAIT_S_MAX, Pace
 
 ELAPSED = st.floats(1e-6, 10)
 

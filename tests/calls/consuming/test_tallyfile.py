@@ -7,8 +7,7 @@ import pytest
 
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore
-from timerstore.calls.consuming.grouptally import GroupTally
-from timerstore.calls.consuming.tallyfile import TALLY_FILE, TallyFile
+from timerstore.calls.consuming.grouptally import TALLY_FILE, GroupTally, TallyFile
 from timerstore.timelog.files.disk import Disk
 
 

@@ -24,10 +24,9 @@ from timerstore import (
     UnknownTimerError,
 )
 from timerstore.calls.pending import byid, pending
-from timerstore.calls.pending.cancel import cancel_many
-from timerstore.calls.pending.get import get
+from timerstore.calls.pending.find_by_id import cancel_many, get
 from timerstore.calls.pending.timers import from_parts
-from timerstore.store.close import close
+from timerstore.store.handover import close
 from timerstore.values.ids import parse_id
 
 START_MS = 1_800_000_000_000

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import timerstore
 from tests.small_store import SMALL
 from tests.table_stores import EVENTFUL, LIVES, TOPICS, exported, live
-from timerstore.calls.pending.pendingtable import NAMES
+from timerstore.calls.pending.listing import NAMES
 
 FIELDS = tuple(name for name in NAMES if name != "offset")
 

@@ -9,10 +9,10 @@ import pytest
 
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore, TooLateError
-from timerstore.calls.pending import cancel, find_by_id
+from timerstore.calls.pending import find_by_id
+from timerstore.calls.pending.byid import UNCHANGED
+from timerstore.calls.pending.find_by_id import reschedule
 from timerstore.calls.pending.is_pending import Verdict
-from timerstore.calls.pending.replacement import UNCHANGED
-from timerstore.calls.pending.reschedule import reschedule
 
 START_MS = 1_800_000_000_000
 MINUTE = timedelta(minutes=1)
@@ -80,7 +80,7 @@ def test_many_are_cancelled(
 ) -> None:
     clock = ManualClock(START_MS)
     with TimerStore(tmp_path / "s", config=SMALL, clock=clock) as store:
-        ids, looked = looked_for(store, clock, monkeypatch, cancel, meanwhile)
+        ids, looked = looked_for(store, clock, monkeypatch, find_by_id, meanwhile)
         assert store.cancel_many(ids[::-1])[::-1].tolist() == done
         assert looked == looks
         clock.advance(MINUTE)

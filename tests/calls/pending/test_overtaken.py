@@ -17,7 +17,7 @@ import pytest
 
 from tests.small_store import SMALL
 from timerstore import Config, ManualClock, StoreFullError, TimerStore, Tuning
-from timerstore.calls.pending import found, pendingtable
+from timerstore.calls.pending import found, listing
 from timerstore.services.cleaning import retention
 from timerstore.services.cleaning.retention import Retention
 from timerstore.services.engine import holds
@@ -113,9 +113,9 @@ def overtaken(
         once()
         yield from read_rows(*args)
 
-    read, read_rows = found.read_messages, pendingtable.read_rows
+    read, read_rows = found.read_messages, listing.read_rows
     monkeypatch.setattr(found, "read_messages", read_messages)
-    monkeypatch.setattr(pendingtable, "read_rows", rows)
+    monkeypatch.setattr(listing, "read_rows", rows)
     return lambda: not ready
 
 

@@ -13,7 +13,7 @@ from tests import naive
 from tests.small_store import SMALL
 from tests.wheel.test_place import cases, settings_of
 from timerstore import CongestedError, ManualClock, TimerStore
-from timerstore.calls.putting.congestion import place_all
+from timerstore.calls.putting.admission import place_all
 
 LIMIT = 10
 CONFIG = replace(SMALL, congestion_slot_count=LIMIT)

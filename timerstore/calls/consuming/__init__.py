@@ -2,24 +2,15 @@
 
     consuming.py    the calls
     group.py        a group's reading of a topic
-    groupreader.py  what it shares with what it handed out
+    groupreader.py  what it shares with what it handed out, and the memory of that
     run.py          that: entries of one queue, until they are done or given back
-    delivery.py     a run as a program sees it: a batch, its messages
-    batchcolumns.py a run's columns
-    lentblocks.py   the memory that they lie in
-    cursors.py      how far one group has come in a queue
+    delivery.py     a run as a program sees it: a batch, its messages, its columns
+    cursors.py      how far one group has come in a queue, and what it sent back
     window.py       what became of each entry there: kernels
     ready.py        what is there, handed out by one kernel; a whole run acknowledged by another
-    starting.py     where a new group begins
-    pace.py         waiting for more, if much is coming
-    grouptally.py   what became of a group's messages
-    tallyfile.py    that, over a restart
-    retries.py      what a group sent back
-    read_queue.py   what stands in a queue, read without handing it out
+    starting.py     where a new group begins; a group that will not read again
+    grouptally.py   what became of a group's messages, also over a restart
     sendback.py     appending a message again
-    forgetgroup.py  a group that will not read again
-    ack_by_id.py    acknowledging by id, also for another process
-    puts.py         what a handler wants put in a message's place
     ackput.py       acknowledging one with what is put in its place
     putacks.py      … which of that the offsets file knows of
     constants.py    what a client goes by as well

@@ -25,10 +25,9 @@ from contextlib import nullcontext
 from typing import Any
 
 from timerstore.calls.consuming.cursors import QueueCursor
+from timerstore.calls.consuming.delivery import NAMES, Put, checked
 from timerstore.calls.consuming.groupreader import Place, Reader
-from timerstore.calls.consuming.puts import NAMES, Put, checked
-from timerstore.calls.putting.bylevel import check_level, stage_at_level
-from timerstore.calls.putting.putter import compose_timer
+from timerstore.calls.putting.putter import check_level, compose_timer, stage_at_level
 from timerstore.calls.putting.putting import Putting
 from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError, TimerStoreError, TooLateError

@@ -10,23 +10,22 @@ from typing import Final
 from weakref import WeakSet
 
 from timerstore.calls.consuming.constants import CONSUME_COUNT, dead_topic
-from timerstore.calls.consuming.cursors import HandedState
+from timerstore.calls.consuming.cursors import GroupRetries, HandedState
 from timerstore.calls.consuming.delivery import Batch, Delivery
 from timerstore.calls.consuming.group import Group
-from timerstore.calls.consuming.grouptally import GroupTally
-from timerstore.calls.consuming.lentblocks import LentBlocks
-from timerstore.calls.consuming.pace import FAST_PER_S, PER_S
-from timerstore.calls.consuming.putacks import Keys, PutAcks
-from timerstore.calls.consuming.retries import GroupRetries
-from timerstore.calls.consuming.run import Run
-from timerstore.calls.consuming.tallyfile import (
+from timerstore.calls.consuming.groupreader import LentBlocks
+from timerstore.calls.consuming.grouptally import (
     TALLY_FILE,
     AllHeldBack,
     DoneAhead,
+    GroupTally,
     HeldBack,
     TallyFile,
     cut_done,
 )
+from timerstore.calls.consuming.putacks import Keys, PutAcks
+from timerstore.calls.consuming.ready import FAST_PER_S, PER_S
+from timerstore.calls.consuming.run import Run
 from timerstore.calls.putting.putting import Putting
 from timerstore.core.core import Core
 from timerstore.core.offsets import CommittedIndexes

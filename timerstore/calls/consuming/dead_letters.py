@@ -13,14 +13,14 @@ from timerstore.calls.consuming.constants import LISTED_MAX, dead_topic
 from timerstore.calls.consuming.consuming import Consuming
 from timerstore.calls.consuming.cursors import QueueCursor
 from timerstore.calls.consuming.failures import error_of, first_failed_ms, trace_id
-from timerstore.calls.consuming.read_queue import read_queued
+from timerstore.calls.consuming.putacks import read_queued
 from timerstore.calls.consuming.sendback import send_to, wait_durable
 from timerstore.core.gate import inside
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message, user_properties
+from timerstore.values.amounts import moment
 from timerstore.values.arguments import check_group
 from timerstore.values.kinds import check_int, check_names
-from timerstore.values.moments import moment
 
 _AT_ONCE: Final = 256
 """Dead letters that are appended together, with one fsync, before their offset is committed."""

@@ -6,20 +6,92 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import repeat
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol, Unpack
 
+import numpy as np
 import pyarrow as pa
 
-from timerstore.calls.consuming.batchcolumns import arrow_int64
 from timerstore.calls.consuming.constants import Wait
 from timerstore.calls.consuming.failures import Failure
-from timerstore.calls.consuming.puts import Put
+from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.bytes.decode import Message, user_properties
+from timerstore.timelog.reading.pull import Columns
+from timerstore.timelog.writing.compose import PUTS_MAX
+from timerstore.values.amounts import moment
 from timerstore.values.arguments import given_delay
 from timerstore.values.ids import Int64s, Moments
 from timerstore.values.kinds import Duration
-from timerstore.values.moments import moment
 from timerstore.values.no_pickle import Stays
+from timerstore.values.put import Timing
+
+# --- a run's columns
+
+
+ID_BYTES_USUAL: Final = 64
+"""Room for an id; ours have 32 digits, a producer's 32 or 56."""
+BATCH_BYTES_MAX: Final = 1 << 30
+"""Of messages in one batch: Arrow counts a column's bytes in 31 bits."""
+_INT64: Final = pa.int64()
+_BINARY: Final = pa.binary()
+_STRING: Final = pa.string()
+
+
+def arrow_bodies(columns: Columns, count: int) -> Any:
+    """Return the first `count` bodies; no byte is copied."""
+    return _arrow(_BINARY, count, columns.ends[0], columns.bodies)
+
+
+def arrow_ids(columns: Columns, count: int) -> Any:
+    """Return the first `count` ids; no byte is copied."""
+    return _arrow(_STRING, count, columns.ends[1], columns.ids)
+
+
+def arrow_int64(values: Any) -> Any:
+    """Return numbers; `pa.array` would import pandas. No byte is copied of int64[n]."""
+    return pa.Array.from_buffers(
+        _INT64, len(values), [None, pa.py_buffer(np.ascontiguousarray(values, np.int64))]
+    )
+
+
+def _arrow(kind: Any, count: int, ends: Any, data: Any) -> Any:
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(ends), pa.py_buffer(data)])
+
+
+# --- what a handler wants put in a message's place
+
+
+class Following(Timing, total=False):
+    """What `put` takes besides the body, by name; without a topic, that of the message."""
+
+    topic: str | None
+
+
+class Put(Following, total=False):
+    """The same with the body."""
+
+    body: bytes
+
+
+NAMES: Final = frozenset(Put.__annotations__)
+"""What a put may say."""
+
+
+def checked(puts: Any) -> list[dict[str, Any]]:
+    """Return the arguments of each put, or refuse them."""
+    if isinstance(puts, str | bytes | Mapping) or not isinstance(puts, Sequence):
+        raise InvalidArgumentError(f"puts is {puts!r}. Pass a list of dicts, each as for put.")
+    if not 1 <= len(puts) <= PUTS_MAX:
+        raise InvalidArgumentError(f"puts has {len(puts)} timers. Pass 1 to {PUTS_MAX}.")
+    for each in puts:
+        if not isinstance(each, Mapping) or not set(each) <= NAMES or "body" not in each:
+            raise InvalidArgumentError(
+                f"puts contains {each!r}. Pass a dict with body, and any of "
+                f"{', '.join(sorted(NAMES - {'body'}))}."
+            )
+    return [dict(each) for each in puts]
+
+
+# --- a run as a program sees it: a batch, its messages
 
 
 class Delivery(Stays):
@@ -141,21 +213,7 @@ class Delivery(Stays):
         """
         self._handed.nack(self._i, given_delay(delay, delay_ms))
 
-    def ack_and_put(
-        self,
-        body: bytes,
-        *,
-        topic: str | None = None,
-        delay: Duration | None = None,
-        delay_ms: int | None = None,
-        at: datetime | None = None,
-        at_ms: int | None = None,
-        key: str | None = None,
-        tag: str | None = None,
-        properties: Mapping[str, str] | None = None,
-        delay_level: int | None = None,
-        if_absent: bool = False,
-    ) -> str:
+    def ack_and_put(self, body: bytes, **following: Unpack[Following]) -> str:
         """Acknowledge, and put the next timer; return its id. Both happen, or neither.
 
         This holds over a crash or a power cut, with each durability. The arguments are those of
@@ -168,17 +226,7 @@ class Delivery(Stays):
 
         >>> d.ack_and_put(b"again tomorrow", delay=timedelta(days=1))  # doctest: +SKIP
         """
-        put: Put = {"body": body, "topic": topic, "delay": delay, "delay_ms": delay_ms}
-        put |= {
-            "at": at,
-            "at_ms": at_ms,
-            "key": key,
-            "tag": tag,
-            "properties": properties,
-            "delay_level": delay_level,
-        }
-        put |= {"if_absent": if_absent}
-        (id,) = self.ack_and_put_many([put])
+        (id,) = self.ack_and_put_many([Put(body=body, **following)])
         return id
 
     def ack_and_put_many(self, puts: Sequence[Put]) -> list[str]:

@@ -14,11 +14,15 @@ from typing import Final, Literal, TypeVar
 
 import numpy as np
 
-from timerstore.calls.consuming.batchcolumns import BATCH_BYTES_MAX, ID_BYTES_USUAL
-from timerstore.calls.consuming.cursors import QueueCursor
-from timerstore.calls.consuming.groupreader import Reader
+from timerstore.calls.consuming.cursors import (
+    NOT_ITS_MESSAGE,
+    GroupRetries,
+    QueueCursor,
+    RetryCursor,
+)
+from timerstore.calls.consuming.delivery import BATCH_BYTES_MAX, ID_BYTES_USUAL
+from timerstore.calls.consuming.groupreader import UNSHARED_REFERENCES, LentBlocks, Reader
 from timerstore.calls.consuming.grouptally import GroupTally
-from timerstore.calls.consuming.lentblocks import UNSHARED_REFERENCES, LentBlocks
 from timerstore.calls.consuming.putacks import PutAcks
 from timerstore.calls.consuming.ready import (
     ANY_SPAN,
@@ -28,10 +32,10 @@ from timerstore.calls.consuming.ready import (
     READY_PULLERS_MAX,
     READY_QUEUES_MAX,
 )
-from timerstore.calls.consuming.retries import NOT_ITS_MESSAGE, GroupRetries, RetryCursor
 from timerstore.calls.consuming.run import Run
 from timerstore.calls.putting.putting import Putting
 from timerstore.core.gate import inside
+from timerstore.core.offsets import Ranges
 from timerstore.core.waiting import Waiter
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.jit.lent import lend
@@ -56,7 +60,6 @@ from timerstore.timelog.reading.pull import (
     columns_bytes,
 )
 from timerstore.values.ids import Int64s
-from timerstore.values.ranges import Ranges
 
 Room = Callable[[QueueCursor, int, int], int]
 _D = TypeVar("_D")

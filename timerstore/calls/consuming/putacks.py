@@ -11,14 +11,46 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from typing import Protocol
+from collections.abc import Container, Iterator
+from typing import Final, Protocol
 
-from timerstore.calls.consuming.read_queue import read_queued
 from timerstore.core.core import Core
+from timerstore.errors import CorruptStoreError
 from timerstore.jit.guards import RLock
 from timerstore.jit.locks import TurnLock
-from timerstore.timelog.bytes.decode import text
+from timerstore.timelog.bytes.decode import Message, decode_message, text
 from timerstore.timelog.writing.compose import ACKS_GROUP, ACKS_TOPIC, read_record
+
+_AT_ONCE: Final = 256
+
+
+def read_queued(
+    core: Core, row: int, start: int, stop: int, without: Container[int] = ()
+) -> Iterator[tuple[int, Message]]:
+    """Yield the messages of entries [start, stop) that are kept, with their index; O(1) memory.
+
+    `without`: entries that are left out. Damage is reported; messages that retention removes
+    meanwhile are skipped.
+    """
+    queues, commitlog = core.engine.queues, core.engine.commitlog
+    if start < stop:
+        start = max(start, queues.first_kept(row, commitlog.start))
+    while start < stop:
+        count = min(_AT_ONCE, stop - start)
+        offsets = queues.read(row, start, count)["offset"].tolist()
+        for index, offset in enumerate(offsets, start):
+            if index in without:
+                continue
+            try:
+                yield index, decode_message(commitlog.view(offset), offset)
+            except CorruptStoreError as e:
+                if offset >= commitlog.start:
+                    core.engine.damage.note(e.file, e.offset, e.reason)
+        start += count
+
+
+# --- … which of that the offsets file knows of
+
 
 _TOPIC = text(ACKS_TOPIC)
 

@@ -12,23 +12,20 @@ from itertools import repeat
 from typing import Any
 
 from timerstore.calls.consuming.ackput import ack_and_put
-from timerstore.calls.consuming.batchcolumns import arrow_bodies, arrow_ids
 from timerstore.calls.consuming.constants import DEAD, Wait
-from timerstore.calls.consuming.cursors import QueueCursor
-from timerstore.calls.consuming.delivery import Delivery, HandedOut
+from timerstore.calls.consuming.cursors import QueueCursor, RetryCursor
+from timerstore.calls.consuming.delivery import Delivery, HandedOut, Put, arrow_bodies, arrow_ids
 from timerstore.calls.consuming.failures import Failure
 from timerstore.calls.consuming.groupreader import Place, Reader
-from timerstore.calls.consuming.puts import Put
 from timerstore.calls.consuming.ready import NO_RESPONSE
-from timerstore.calls.consuming.retries import RetryCursor
 from timerstore.calls.consuming.sendback import send_back, send_to_dead
+from timerstore.core.offsets import Ranges, merged
 from timerstore.jit.record import Bytes
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message
 from timerstore.timelog.reading import pull
 from timerstore.values.ids import Int64s
 from timerstore.values.kinds import check_int
-from timerstore.values.ranges import Ranges, merged
 
 
 class Run(HandedOut):

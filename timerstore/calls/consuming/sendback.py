@@ -14,7 +14,7 @@ from typing import Final
 
 from timerstore.calls.consuming.constants import Wait
 from timerstore.calls.consuming.failures import FAILED, Failure, failed_properties
-from timerstore.calls.putting.bylevel import check_level, stage_at_level
+from timerstore.calls.putting.putter import check_level, stage_at_level
 from timerstore.calls.putting.putting import Putting
 from timerstore.core.core import Core
 from timerstore.core.gate import inside

@@ -11,12 +11,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from timerstore.calls.pending.byid import ById
-from timerstore.calls.pending.cancel import cancel_many
-from timerstore.calls.pending.get import get
+from timerstore.calls.pending.byid import ById, Payload
+from timerstore.calls.pending.find_by_id import cancel_many, get, reschedule
 from timerstore.calls.pending.listing import list_pending
-from timerstore.calls.pending.replacement import Payload
-from timerstore.calls.pending.reschedule import reschedule
 from timerstore.calls.pending.timers import Timer, read_timer
 from timerstore.calls.putting.putting import Prepared, Putting
 from timerstore.core.core import Core

@@ -7,15 +7,17 @@ from datetime import datetime, timedelta
 
 import pyarrow as pa
 
-from timerstore.calls.pending.byid import ById
-from timerstore.calls.pending.cancel import cancel_many
-from timerstore.calls.pending.get import get
+from timerstore.calls.pending.byid import UNCHANGED, ById, Payload, check_payload
+from timerstore.calls.pending.find_by_id import cancel_many, get, reschedule
 from timerstore.calls.pending.is_pending import Bools
 from timerstore.calls.pending.keyed import Keyed, check_condition
-from timerstore.calls.pending.listing import Horizon, check_range, count_by_bucket, list_pending
-from timerstore.calls.pending.pendingtable import pending_columns
-from timerstore.calls.pending.replacement import UNCHANGED, Payload, check_payload
-from timerstore.calls.pending.reschedule import reschedule
+from timerstore.calls.pending.listing import (
+    Horizon,
+    check_range,
+    count_by_bucket,
+    list_pending,
+    pending_columns,
+)
 from timerstore.calls.pending.timers import Timer
 from timerstore.calls.putting.putting import Putting
 from timerstore.core.core import Core

@@ -26,9 +26,8 @@ from timerstore.timelog.bytes.decode import (
     user_properties,
 )
 from timerstore.timelog.bytes.message import GOOD, MessageParts
-from timerstore.values.html import html_table
+from timerstore.values.amounts import html_table, moment, shown_time
 from timerstore.values.ids import Int64s
-from timerstore.values.moments import moment, shown_time
 
 
 @dataclass(frozen=True, slots=True)

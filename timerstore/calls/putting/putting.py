@@ -6,12 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from timerstore.calls.putting.admission import Admission
-from timerstore.calls.putting.bylevel import check_level, stage_at_level
-from timerstore.calls.putting.congestion import Congestion
-from timerstore.calls.putting.putter import Putter, compose_timer
+from timerstore.calls.putting.admission import Admission, Congestion, Space
+from timerstore.calls.putting.putter import Putter, check_level, compose_timer, stage_at_level
 from timerstore.calls.putting.short_way import ShortWay
-from timerstore.calls.putting.space import Space
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError
