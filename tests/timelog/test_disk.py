@@ -4,15 +4,16 @@ import errno
 import gc
 import os
 import stat
+import time
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from tests.watched import StoppedHereError, Watched
 from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError
 from timerstore.jit import host
+from timerstore.jit.mapping import pages_in_memory
 from timerstore.timelog.files import disk as disk_module
 
 pytestmark = pytest.mark.on_disk
@@ -146,14 +147,13 @@ def test_no_descriptor_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cod
             call(tmp_path / "a", 4096)
 
 
-@pytest.mark.linux
 def test_no_mapping_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(bytes(4096))
 
     def refuse(*_: object, **__: object) -> None:
-        raise OSError("Memory mapping file failed: Cannot allocate memory")
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
-    monkeypatch.setattr(pa, "memory_map", refuse)
+    monkeypatch.setattr(disk_module, "map_bytes", refuse)
     before = open_files()
     with pytest.raises(StoreFullError, match="max_map_count"):
         Watched().map_existing(tmp_path / "a", 4096)
@@ -161,6 +161,19 @@ def test_no_mapping_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         Watched().create_mapped(tmp_path / "b", 4096)
     assert open_files() <= before
     assert [file.name for file in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.on_disk
+def test_mapping_reads_nothing(tmp_path: Path) -> None:
+    """Else after opening what is due first waits for megabytes of each segment."""
+    with open(tmp_path / "a", "wb") as written:
+        written.write(bytes([1]) * (1 << 20))
+        written.flush()
+        os.fsync(written.fileno())
+        os.posix_fadvise(written.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    file = Watched().map_existing(tmp_path / "a", 1 << 20)
+    time.sleep(0.1)  # a disk has brought by then what it was asked for
+    assert not pages_in_memory(file.view).any()
 
 
 def test_folders(tmp_path: Path) -> None:

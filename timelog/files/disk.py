@@ -16,14 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError, TimerStoreError
 from timerstore.jit import host
 from timerstore.jit.mapping import (
     PAGE_BYTES,
     MapOwner,
-    bytes_of,
     expect_random_reads,
     map_bytes,
     note_of_store,
@@ -62,11 +60,9 @@ class WrongSizeError(NotAStoreError):
 class MappedFile:
     """A file and its writable mapping.
 
-    `pyarrow.memory_map` makes the mapping; its buffers are read-only for NumPy, so the writable
-    view is made from the buffer's address, and owns the buffer, as does each view of it (see
-    mapping.py). No descriptor is kept: there is a file for each topic, and a process may have 1,024
-    open. Arrow opens files by name alone: where there is no `/proc` that names an open file, the
-    system is asked without Arrow.
+    No descriptor is kept: there is a file for each topic, and a process may have 1,024 open.
+    `pyarrow.memory_map` is not used, because it has the system read ahead from each file's
+    beginning, 8 MiB if a disk is set so: after opening what is due first would wait for that.
     """
 
     owner: MapOwner
@@ -78,15 +74,8 @@ class MappedFile:
 
     def __init__(self, path: Path, fd: int, length: int) -> None:
         """Map `length` bytes of the open file `fd`, which may be closed then."""
-        self.length, name = length, host.name_of(fd, path)
-        if not host.PORTABLE and os.path.exists(name):
-            with pa.memory_map(name, "r+") as mapped:
-                buffer = mapped.read_buffer(length)
-            self.owner = MapOwner(buffer, path)
-            self.view: Bytes = bytes_of(buffer, self.owner)
-        else:
-            self.owner = MapOwner(None, path)
-            self.view = map_bytes(fd, length, private=False, owner=self.owner)
+        self.length, self.owner = length, MapOwner(None, path)
+        self.view: Bytes = map_bytes(fd, length, private=False, owner=self.owner)
         note_of_store(self.owner, self.view)
 
     @property
@@ -367,8 +356,6 @@ class Disk:
                 self.check_place()
             except TimerStoreError as e:
                 return e
-        if error.errno is None and "mapping" in str(error):  # Arrow does not say why
-            error = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         return store_error(error, path)
 
     def sync(self, file: MappedFile | int, path: Path) -> None:

@@ -85,11 +85,6 @@ def _bytes_at(address: int, length: int, owner: object) -> Bytes:
     return view
 
 
-def bytes_of(buffer: Any, owner: MapOwner) -> Bytes:
-    """Return an Arrow buffer's bytes as a writable array that keeps `owner` alive."""
-    return _bytes_at(int(buffer.address), buffer.size, owner)
-
-
 def map_bytes(fd: int, length: int, *, private: bool, owner: MapOwner | None = None) -> Bytes:
     """Map the first `length` bytes of an open file, which may be closed right after.
 
