@@ -23,7 +23,7 @@ from rich.text import Text
 import timerstore
 from timerstore import pipeline
 from timerstore.pipeline import charts
-from timerstore.pipeline.reportdata import read_report
+from timerstore.pipeline.htmlreport import read_report
 
 FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent / "notebooks"))

@@ -19,7 +19,7 @@ from tests.pipeline.planted_stores import START_MS, Case
 from timerstore import InvalidArgumentError, pipeline
 from timerstore.cli.commands import app
 from timerstore.pipeline import charts
-from timerstore.pipeline.reportdata import BARS_MAX, late_by_day, quantiles, read_report
+from timerstore.pipeline.htmlreport import BARS_MAX, late_by_day, quantiles, read_report
 
 pytestmark = pytest.mark.slow
 DAY_MS, HOUR_MS = 86_400_000, 3_600_000

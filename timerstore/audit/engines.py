@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _MEMORY: Final = "1GB"
+_FEW_ROWS: Final = 10_000
+_FILE_FACTOR: Final = "spark.sql.sources.fileCompressionFactor", "100"
+"""Our files hold numbers as differences; by their size Spark would send millions of rows to all."""
 
 
 def rows_of(table: Any) -> list[dict[str, Any]]:
@@ -66,6 +69,11 @@ def write_rows(rows: Any, path: str, unfinished: str) -> None:
     finally:
         with suppress(FileNotFoundError):
             os.unlink(made)
+
+
+def files_in(folder: str) -> list[str]:
+    """Return the paths of the files in a folder, none if it is not there."""
+    return [each.path for each in os.scandir(folder)] if os.path.isdir(folder) else []
 
 
 class DuckDB:
@@ -115,7 +123,7 @@ class DuckDB:
 
     def read(self, name: str, schema: Any, folder: str) -> None:
         """Make a table of the Parquet files in a folder, of which there may be none."""
-        files = [each.path for each in os.scandir(folder)] if os.path.isdir(folder) else []
+        files = files_in(folder)
         if files:
             self._connection.read_parquet(files).create_view(name)
         else:
@@ -154,6 +162,9 @@ class OnSpark:
 
         self.errors: type[Exception] = PySparkException
         self._spark, self._prefix = spark, f"timerstore_{uuid.uuid4().hex}_"
+        name, factor = _FILE_FACTOR
+        self._factor_before = str(spark.conf.get(name))
+        spark.conf.set(name, factor)
         self._names: list[str] = []
         self._views = set[str]()
         for name, frame in tables.items():
@@ -183,7 +194,12 @@ class OnSpark:
 
     def read(self, name: str, schema: Any, folder: str) -> None:
         """Make a table of the Parquet files in a folder, of which there may be none."""
-        os.makedirs(folder, exist_ok=True)
+        import pyarrow.dataset as ds
+
+        rows = ds.dataset(files_in(folder), schema=schema, format="parquet")
+        if rows.count_rows() <= _FEW_ROWS:
+            self.add(name, rows.to_table())
+            return
         kinds = {pa.int64(): "bigint", pa.bool_(): "boolean"}
         columns = ", ".join(f"{each.name} {kinds[each.type]}" for each in schema)
         self._enter(name, self._spark.read.schema(columns).parquet(folder))
@@ -193,8 +209,17 @@ class OnSpark:
         return self._run(query)
 
     def make(self, name: str, query: str) -> None:
-        """Make a table of what a query returns; no plan of another query holds its plan."""
-        self._enter(name, kept(self._run(query)))
+        """Make a table of what a query returns; no plan of another query holds its plan.
+
+        Few rows stand in the plans themselves: Spark then knows how few, and leaves out what reads
+        none, as most of a sound store does.
+        """
+        made = kept(self._run(query))
+        few = made.limit(_FEW_ROWS + 1).toArrow()
+        if few.num_rows > _FEW_ROWS:
+            self._enter(name, made)
+        else:
+            self.add(name, few)
 
     def ask(self, query: str, found: DataFrame | None = None) -> Any:
         """Return what a query returns, as an Arrow table."""
@@ -215,6 +240,7 @@ class OnSpark:
     def __exit__(self, *_: object) -> None:
         for name in self._views:
             self._spark.catalog.dropTempView(name)
+        self._spark.conf.set(_FILE_FACTOR[0], self._factor_before)
 
 
 Engine = DuckDB | OnSpark

@@ -10,8 +10,7 @@
     explaining.py    a rule in words, as SQL, with what it said last
     judging.py       one store as rows; asks the rules of distribution
     thresholds.py    from which value on they warn
-    htmlreport.py    a page about a run
-    reportdata.py    what it shows
+    htmlreport.py    a page about a run, and what it shows
     charts.py        its charts
     firerate.py      what this machine fires, against which load is judged
 

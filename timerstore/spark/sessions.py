@@ -20,6 +20,8 @@ _SETTINGS: Final[dict[str, str]] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Times are UTC in every table; another zone would only shift what is printed.
     "spark.sql.session.timeZone": "UTC",
+    # A large shuffle is divided so that a part fits in memory; of a small one parts are joined.
+    "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "32",
     # Nothing of this listens on the network.
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -28,11 +30,14 @@ _SETTINGS: Final[dict[str, str]] = {
     # A Python that begins in a folder with a wheel/ must not take that for the package.
     "spark.executorEnv.PYTHONSAFEPATH": "1",
 }
-JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+JAVA_OPTIONS: Final = (
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:-DontCompileHugeMethods"
+)
 """Only Java's first compiler. On two cores its second takes a third of all the time up to the
 first answer, and is done when that is; what is read is decoded in Python's processes. With one
 compiler Java has room for 48 MB of code alone, and compiles nothing more once that is full: after
-some hundred queries."""
+some hundred queries. What Spark makes of a query with many columns are huge methods, which Java
+would interpret."""
 
 
 def session(
@@ -44,10 +49,10 @@ def session(
     """Return a Spark session with the data source registered.
 
     One that runs is taken as it is, and only what can still change is set. Else one is started:
-    UI off, all at the local address, few shuffle partitions, Python workers
-    with this interpreter, a Java that starts fast, faster after `timerstore warmup --spark`; with
-    the packaged Java if `JAVA_HOME` or `PATH` has none that is new enough. `config`: further
-    settings, which win over these; for queries that keep Java itself busy for minutes
+    UI off, all at the local address, few shuffle partitions, Python workers with this interpreter,
+    a Java that starts fast, faster after `timerstore warmup --spark`; with the packaged Java if
+    `JAVA_HOME` or `PATH` has none that is new enough. `config`: further settings, which win over
+    these; for queries that keep Java itself busy for minutes
     {"spark.driver.extraJavaOptions": ""}. Raises NoJavaError.
 
     >>> spark = timerstore.spark.session()

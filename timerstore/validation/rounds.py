@@ -199,10 +199,10 @@ def run(
         else:
             for found in on_workers(spark, len(plan.splits), note):
                 tally.merge(found)
-        write_rows(source_facts(scope), f"{folder}/{SOURCES}/0.parquet", folder)
-        with open_on(spark)({}) as engine:
+        with open_on(spark)({SOURCES: source_facts(scope)}) as engine:
             for name, schema in SCHEMAS.items():
-                engine.read(name, schema, f"{folder}/{name}")
+                if name != SOURCES:
+                    engine.read(name, schema, f"{folder}/{name}")
             meet(engine, scope, tally)
     step(())
     return tally
