@@ -104,7 +104,6 @@ class Batch(PlainBatch):
     __slots__ = ()
 
     def __iter__(self) -> Iterator[Delivery]:
-        """Yield a `Delivery` for each message."""
         return super().__iter__()  # type: ignore[return-value]
 
 

@@ -106,7 +106,6 @@ class TimerStore(Stays):
         return self.sync.path
 
     async def __aenter__(self) -> TimerStore:
-        """Return the store; leaving the block closes it."""
         return self
 
     async def __aexit__(self, *ignored: object) -> None:
@@ -289,7 +288,6 @@ class Opening:
     """A store that is being opened: `await` it, or enter it with `async with`."""
 
     def __init__(self, begin: Callable[[], Coroutine[Any, Any, TimerStore]]) -> None:
-        """`begin` opens."""
         self._begin = begin
         self._store: TimerStore | None = None
 

@@ -1,4 +1,4 @@
-"""The command `import`."""
+"""The commands `export` and `import`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `top`: a live view of a store that a program has open."""
+"""The commands `top` and `tail`: a store that a program has open, live; what fires in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A consumer as a program's main part: it runs until a signal asks it to end.
+"""What a consumer is made of; how it runs as a program's main part, until a signal comes.
 
 Ground rules: a signal's handler sets a flag, nothing more; it may have come in the midst of any
 call. The main thread, which waits for the flag, does what follows from it.

@@ -371,7 +371,6 @@ class Following:
             )
 
     def __enter__(self) -> Following:
-        """Return it; leaving the block closes it."""
         return self
 
     def __exit__(

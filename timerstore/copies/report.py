@@ -151,7 +151,6 @@ class BackupLock:
             os.close(fd)
 
     def __del__(self) -> None:
-        """Let it go."""
         if hasattr(self, "_fd"):
             self.release()
 

@@ -1,4 +1,4 @@
-"""When a recurring job runs: every so often, or by a cron expression in a time zone."""
+"""When a recurring job runs, so often or by a cron expression; what it says of itself."""
 
 from __future__ import annotations
 

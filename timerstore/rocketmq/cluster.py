@@ -116,7 +116,6 @@ class Cluster(Closes):
         secret_key: str,
         tls: bool,
     ) -> None:
-        """Connect; see `connect`."""
         host, port = check_address(address)
         self.address = address = f"{host}:{port}"
         """Where its proxy listens."""

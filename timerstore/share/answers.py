@@ -1,4 +1,4 @@
-"""What can be asked from outside, by name: calls of the store, with values as they are sent."""
+"""What can be asked from outside, by name; whether a call whose answer was lost was made."""
 
 from __future__ import annotations
 
@@ -221,7 +221,6 @@ class Answers:
     """The calls of one open store."""
 
     def __init__(self, store: TimerStore) -> None:
-        """Ask `store`."""
         self._store, self._core = store, store.core
         self._waiting = threading.BoundedSemaphore(_WAITING_MAX)
 

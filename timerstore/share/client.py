@@ -79,7 +79,6 @@ class AskedCalls:
     """Who makes each call of `AnyStore` for a client."""
 
     def __init__(self, link: Link) -> None:
-        """Ask through `link`."""
         self._link = link
         for name in CALLS.keys() - vars(AskedCalls).keys():
             setattr(self, name, partial(_ask_as_it_is, link, name))
@@ -400,7 +399,6 @@ class Client(Stays, AnyStore):
     def __init__(
         self, path: str | os.PathLike[str], *, timeout: Duration | None = PATIENCE_S
     ) -> None:
-        """Connect; see `timerstore.connect`."""
         self._path = check_place(path)
         self._connect(Link(self._path, check_patience(timeout)))
 

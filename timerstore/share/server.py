@@ -443,7 +443,6 @@ class Server(Closes):
             self._door.close()
 
     def __repr__(self) -> str:
-        """Show the path, and how many connections there are."""
         return f"<Server {str(self._door.path)!r}, {len(self._door.client_wires)} connections>"
 
     @property

@@ -107,7 +107,6 @@ class StoreView:
     """A store's reader, and how far it is read."""
 
     def __init__(self, cut: Cut, reader: StoreReader) -> None:
-        """Read what `cut` allows."""
         self.cut, self.reader = cut, reader
         self.checkpoint = reader.checkpoint
         self.log_stop, self.units_stop = cut.log_stop, cut.units_stop

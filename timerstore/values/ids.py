@@ -85,7 +85,6 @@ class TimerIds(Sequence[str]):
     @overload
     def __getitem__(self, index: slice) -> TimerIds: ...
     def __getitem__(self, index: int | slice) -> str | TimerIds:
-        """Return one id, or a part of them."""
         if isinstance(index, slice):
             return TimerIds(self.due_ms[index], self.offsets[index], self._tag)
         return format_id(int(self.due_ms[index]), int(self.offsets[index]), self._tag)

@@ -31,7 +31,6 @@ class Closes(Stays):
         raise NotImplementedError
 
     def __enter__(self) -> Self:
-        """Return it; leaving the block closes it."""
         return self
 
     def __exit__(self, *ignored: object) -> None:

@@ -1,4 +1,4 @@
-"""Services: what each does, whom it waits for, how long each stage of a timer's way takes."""
+"""What each service does and waits for, how long a stage takes; how far copies lag."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cursors: where a group stands in a queue, with what became of each entry in between."""
+"""Cursors: where a group stands in a queue, what became of each entry, what it sent back."""
 
 from __future__ import annotations
 

@@ -239,7 +239,6 @@ class Delivery(Stays):
         return self._handed.ack_and_put(self._i, puts)
 
     def __repr__(self) -> str:
-        """Show the id, and how late it is."""
         return f"<Delivery {self.id} of {self.topic!r}, {self.lateness_ms} ms late>"
 
 
@@ -330,7 +329,6 @@ class Batch(Stays):
     __slots__ = ("_handed", "topic")
 
     def __init__(self, handed: HandedOut) -> None:
-        """Show what was handed out; made by `pull`."""
         self._handed, self.topic = handed, handed.topic
 
     def __len__(self) -> int:
@@ -372,7 +370,6 @@ class Batch(Stays):
         return self._handed.tags_codes
 
     def __iter__(self) -> Iterator[Delivery]:
-        """Yield a `Delivery` for each message."""
         return iter(self._handed)
 
     def ack(self) -> None:

@@ -112,7 +112,6 @@ class GroupTally:
     """Counts for one group and one topic."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         bounds_us = 1_000 * np.array(RESPONSE_BOUNDS_MS, np.int64)
         seconds = np.full(3 * RATE_S, -1, np.int64)
         self.counts = Counts(np.zeros(len(bounds_us) + 1, np.int64), bounds_us, seconds)

@@ -84,7 +84,6 @@ class Pace:
     """How fast messages come for one group; only hints, so any thread may call without a lock."""
 
     def __init__(self) -> None:
-        """Begin with a stream that is not known yet."""
         self.words = np.zeros(2, np.int64)
         self.known = self.words.data
         """The same; Python reads it faster."""

@@ -71,7 +71,6 @@ class Run(HandedOut):
         return self._count
 
     def __iter__(self) -> Iterator[Delivery]:
-        """Yield a `Delivery` for each."""
         count = self._count
         return map(self.kind, repeat(self), range(count), *self.columns.pieces(count))
 

@@ -147,7 +147,6 @@ class Congestion:
     """Counts timers by slot; any number of threads may use it."""
 
     def __init__(self, engine: Engine) -> None:
-        """Nothing was put yet that has no unit."""
         self.engine, self.limit = engine, engine.config.congestion_slot_count
         self._rng = random.Random()
         self._lock = RLock()  # a signal's handler may put meanwhile
