@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -30,18 +31,76 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
+from timerstore.jit.crc import crc32
 from timerstore.jit.host import open_in_memory
 from timerstore.jit.intrinsics import get_i32, get_i64, prefetch, put_i32, put_i64
 from timerstore.jit.kernel import inlined, kernel_ahead, kernel_later
-from timerstore.jit.record import Bytes, Words, record
+from timerstore.jit.record import Bytes, ReadBytes, Words, read_only, record
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import NO_UNIT, Units, unit_change
-from timerstore.timelog.files.checkpoint import Stamp
+from timerstore.timelog.files.checkpoint import WHEEL_FILE, Stamp, read_derived, write_derived
 from timerstore.timelog.files.disk import Disk, WrongSizeError
 from timerstore.timelog.files.folders import OwnedFile
 from timerstore.timelog.files.nonzero import nonzero_places
 from timerstore.timelog.files.steady import ranges_of
-from timerstore.wheel.checksums import PAGE_BYTES, find_damaged, write_sums
+
+# --- Checksums of the wheel's pages, as a clean close left them: `config/wheelsums`, a derived
+# file. After a kill, or a broker, nobody asks for them: the slots are made anew from the timer log
+# then.
+
+PAGE_BYTES: Final = 4_096
+_EMPTY_SUM: Final = zlib.crc32(bytes(PAGE_BYTES))
+
+Sums = np.ndarray[Any, np.dtype[np.uint32]]
+
+
+@kernel_ahead
+def sum_pages(pages: ReadBytes, sums: Words) -> None:
+    """Fill `sums`, int64[n], with the CRC-32 of each page of `pages`, uint8. O(bytes).
+
+    The last page may be shorter.
+    """
+    for i in range(len(sums)):
+        at = i * PAGE_BYTES
+        sums[i] = crc32(pages, at, min(PAGE_BYTES, len(pages) - at))
+
+
+def page_sums(pages: Bytes, used: Iterable[tuple[int, int]] | None = None) -> Sums:
+    """Return the checksums of pages that follow each other. O(bytes that are used).
+
+    `used`: ranges outside of which all bytes are 0; None: there may be others anywhere.
+    """
+    count = -(-len(pages) // PAGE_BYTES)
+    sums: Words = np.full(count, _EMPTY_SUM, np.int64)
+    ranges = [(0, len(pages))] if used is None else [*used, (len(pages) - 1, len(pages))]
+    for first, last in ranges:  # the last page may be shorter, so it is always among them
+        start, stop = max(0, first) // PAGE_BYTES, -(-last // PAGE_BYTES)
+        sum_pages(read_only(pages[start * PAGE_BYTES : stop * PAGE_BYTES]), sums[start:stop])
+    return sums.astype(np.uint32)
+
+
+def write_sums(disk: Disk, path: Path, stamp: Stamp, wheel: Bytes) -> None:
+    """Note the checksums of a store's wheel, at a clean close. O(bytes)."""
+    write_derived(disk, path / WHEEL_FILE, stamp, page_sums(wheel))
+
+
+def find_damaged(
+    disk: Disk,
+    path: Path,
+    stamp: Stamp,
+    wheel: Bytes,
+    used: Iterable[tuple[int, int]] | None = None,
+) -> int | None:
+    """Return the first page that is not as that clean close left it, −1 if all are. O(bytes).
+
+    None: nobody knows. `used`: see `page_sums`.
+    """
+    arrays = read_derived(disk, path / WHEEL_FILE, stamp, np.dtype("<u4"))
+    if arrays is None or len(arrays[0]) != -(-len(wheel) // PAGE_BYTES):
+        return None
+    wrong = np.flatnonzero(page_sums(wheel, used) != arrays[0])
+    return int(wrong[0]) if len(wrong) else -1
+
 
 # What `SlotArray.dirty` says of a page.
 PAGE_CLEAN: Final = 0
@@ -138,7 +197,7 @@ def link_unit(wheel: SlotArray, slot: int, offset: int, change: int) -> None:
     _change(wheel, at, slot)
 
 
-@inlined
+@kernel_later
 def set_slot(wheel: SlotArray, slot: int, first: int, last: int, count: int) -> None:
     """Write a whole slot; with `last` = NO_UNIT it is emptied."""
     at = slot_at(wheel, slot)
@@ -153,12 +212,6 @@ def set_slot(wheel: SlotArray, slot: int, first: int, last: int, count: int) -> 
 def _link(wheel: SlotArray, slot: int, offset: int, change: int) -> None:
     """Do what `link_unit` does, for Python."""
     link_unit(wheel, slot, offset, change)
-
-
-@kernel_later
-def _set_head(wheel: SlotArray, slot: int, first: int, last: int, count: int) -> None:
-    """Do what `set_slot` does, for Python."""
-    set_slot(wheel, slot, first, last, count)
 
 
 @kernel_later
@@ -237,7 +290,7 @@ class TimerWheel:
 
     def put(self, slot: Slot) -> None:
         """Write a slot, whatever held its place; with `last` = NO_UNIT it is emptied. O(1)."""
-        _set_head(self.array, *slot)
+        set_slot(self.array, *slot)
 
     def link(self, slot: int, offset: int, change: int) -> None:
         """Make a unit the last of a slot, see `link_unit`. While no service runs. O(1)."""

@@ -18,9 +18,8 @@ from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.record import Bytes, Words, observe, record
 from timerstore.services.world.state import PASS_COLUMNS, PASS_FIRST_COPY
 from timerstore.services.world.world import World
-from timerstore.wheel.checksums import PAGE_BYTES
 from timerstore.wheel.near import PAGE_PLACES, give_back_page, slot_place
-from timerstore.wheel.timerwheel import PAGE_CAPTURED, PAGE_CLEAN
+from timerstore.wheel.timerwheel import PAGE_BYTES, PAGE_CAPTURED, PAGE_CLEAN
 
 _PIECE: Final = 32
 """Pages that are copied in one hold of wheel: some 20 µs."""
@@ -129,18 +128,14 @@ def _capture(world: World, into: Captured, numbers: Words, pages: Bytes) -> bool
 
 
 @kernel_ahead
-def _written(world: World) -> None:
+def written(world: World) -> None:
+    """Say that all pages are durable that were captured and not changed since. O(pages)."""
     dirty = world.wheel.dirty
     lock_acquire(world.wheel_lock)
     for page in range(len(dirty)):
         if dirty[page] == PAGE_CAPTURED:  # else it was changed since
             dirty[page] = PAGE_CLEAN
     lock_release(world.wheel_lock)
-
-
-def written(world: World) -> None:
-    """Say that all pages are durable that were captured and not changed since. O(pages)."""
-    _written(world)
 
 
 def capture(world: World) -> tuple[Captured, list[tuple[int, Bytes]]]:

@@ -21,7 +21,7 @@ from timerstore.validation.smallfiles import (
     LEVELS_FILE,
     cursor_at,
 )
-from timerstore.wheel.checksums import PAGE_BYTES
+from timerstore.wheel.timerwheel import PAGE_BYTES
 
 LOG, UNITS, WHEEL = "commitlog", "timerlog", "timerwheel"
 CONFIG = small(1 << 13, 20_000, 1_300, roll_window_slots=6, retention_ms=3_600_000)

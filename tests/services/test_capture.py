@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.services.alone import DEQUEUE_PUT, START_MS, START_SLOT, Alone, timer
 from timerstore.services.durable.capture import capture, written
-from timerstore.wheel.checksums import PAGE_BYTES
-from timerstore.wheel.timerwheel import PAGE_CAPTURED, PAGE_CHANGED, PAGE_CLEAN
+from timerstore.wheel.timerwheel import PAGE_BYTES, PAGE_CAPTURED, PAGE_CHANGED, PAGE_CLEAN
 
 
 def dirty(alone: Alone) -> dict[int, int]:

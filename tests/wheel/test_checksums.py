@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tests.models.quiet_disk import QuietDisk
 from timerstore import CorruptStoreError
 from timerstore.timelog.files.checkpoint import WHEEL_FILE, Stamp
-from timerstore.wheel.checksums import PAGE_BYTES, page_sums
-from timerstore.wheel.timerwheel import TimerWheel
+from timerstore.wheel.timerwheel import PAGE_BYTES, TimerWheel, page_sums
 
 SLOTS = 64 * 4  # 4 pages
 

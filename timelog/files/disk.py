@@ -238,18 +238,12 @@ class Disk:
         except OSError as e:
             raise self.full(e, path) from e
 
-    def _open_to_map(self, path: Path, *, create: bool = False) -> int:
-        try:
-            return self.open_file(path, create=create)
-        except OSError as e:
-            raise self.full(e, path) from e
-
     def create_mapped(self, path: Path, length: int) -> MappedFile:
         """Create a zero-filled file without any block, and map it; see `allocate`."""
         fd = -1
         try:
             self.event("create", path)
-            fd = self._open_to_map(path, create=True)
+            fd = self.open_file(path, create=True)
             os.ftruncate(fd, 0)  # what an interrupted renaming left there
             os.ftruncate(fd, length)
             return MappedFile(path, fd, length)
@@ -320,7 +314,7 @@ class Disk:
 
         One that is shorter and all zeros was about to be made when a process ended; it is finished.
         """
-        fd = self._open_to_map(path)
+        fd = self.open_file(path)
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):

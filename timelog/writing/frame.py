@@ -119,9 +119,7 @@ def encode_tag(tag: str) -> bytes:
     return encode_property(fmt.PROPERTY_TAGS, tag.encode())
 
 
-def encode_waiting(
-    first: bytes, due: bytes, key: bytes, real_topic: bytes, real_queue: int = 0
-) -> bytes:
+def encode_waiting(first: bytes, due: bytes, key: bytes, real_topic: bytes) -> bytes:
     """Return the properties with which every message begins that waits.
 
     `first`: the property that says when it is due, `due` its value. Without `key` it has none.
@@ -129,7 +127,7 @@ def encode_waiting(
     text = encode_property(first, due)
     if key:
         text += encode_property(fmt.PROPERTY_UNIQUE_KEY, key)
-    text += encode_property(fmt.PROPERTY_REAL_QUEUE, b"%d" % real_queue)
+    text += encode_property(fmt.PROPERTY_REAL_QUEUE, b"0")
     return text + encode_property(fmt.PROPERTY_REAL_TOPIC, real_topic)
 
 
@@ -196,7 +194,6 @@ def new_template(
     pending_row: int,
     change: int,
     tags_code: int,
-    real_queue: int = 0,
     properties: bytes = b"",
     extra: bytes = fmt.PROPERTY_KEYS + b"\x01",
     level: int = 0,
@@ -213,7 +210,7 @@ def new_template(
         (fmt.LEVEL_TOPIC, fmt.PROPERTY_LEVEL) if level else (fmt.TIMER_TOPIC, fmt.PROPERTY_DUE)
     )
     due = b"0" * 13
-    waiting = encode_waiting(first, due, b"0" * fmt.KEY_DIGITS, real_topic, real_queue)
+    waiting = encode_waiting(first, due, b"0" * fmt.KEY_DIGITS, real_topic)
     tail = encode_tail(topic, waiting + properties)
     before = tail.index(first + b"\x01" + due) + len(first) + 1
     key = len(b"\x02" + fmt.PROPERTY_UNIQUE_KEY + b"\x01")

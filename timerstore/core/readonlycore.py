@@ -136,7 +136,7 @@ class PrivateDisk(Disk):
         file = self._maps.get(path)
         if file is not None:
             return file
-        fd = self._open_to_map(path)
+        fd = self.open_file(path)
         try:
             size = os.fstat(fd).st_size
             if size > length:

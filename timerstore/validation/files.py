@@ -39,7 +39,7 @@ from timerstore.validation.smallfiles import (
     look_at_json,
     stored_pending_count,
 )
-from timerstore.wheel.checksums import PAGE_BYTES, find_damaged
+from timerstore.wheel.timerwheel import PAGE_BYTES, find_damaged
 
 
 def look_at_files(findings: Findings) -> None:
