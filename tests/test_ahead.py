@@ -218,7 +218,7 @@ if not INTERPRETED:
             signature_of(each.py_func)
 
     def test_workers_fill_the_cache(tmp_path: Path) -> None:
-        few = "services.engine.engine._step_count", "timelog.bytes.idtext.write_ids"
+        few = "services.engine.engine._step_count", "timelog.bytes.decode.write_ids"
         program = (
             "import sys, timerstore.store.store\nfrom timerstore.core import ahead\n"
             "from timerstore.jit.kernel import AHEAD\n"

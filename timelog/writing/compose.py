@@ -148,7 +148,7 @@ def cut_range(length: int, origin_count: int, *, to_end: bool) -> list[int] | No
 # --- Acknowledgement records: messages that say which delivery the puts behind them acknowledge.
 #
 # A record and its puts are appended as one; an opening after a crash takes them as one
-# (`services/opening/recover_torn.py`). Records have a topic of their own, which nobody else reads.
+# (`services/opening/recover_log.py`). Records have a topic of their own, which nobody else reads.
 
 ACKS_TOPIC: Final = b"rmq_sys_timerstore_acks"
 ACKS_GROUP: Final = "timerstore"
