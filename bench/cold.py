@@ -5,7 +5,8 @@ logs. Its pages are dropped, and it is opened in a cgroup whose memory is limite
 version 1 or 2). Then timers fall due, and beside them one is put each 50 ms that is due 100 ms
 later: `probe`. How late each came is told for each five seconds; of us, at `pull`. Of a peer, the
 same is played by one thread that takes what is due, and puts. Before them stands how many pages the
-disk brings at random: a store that is behind cannot fire faster than its pages come.
+disk brings at random: a store that is behind cannot fire faster than its pages come. The part
+`opened` has all memory, and tells how late the first second's timers are after each opening.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ import timerstore
 TOPICS = ("cold", "probe")
 ROUND_S = 5.0
 PROBE_S, PROBE_MS = 0.05, 100
+OPENED_S, CLOSED_S = 3.0, 6.0
+"""So long timers fall due while the store is open, so long none does before it is opened again."""
 DEPTH, READ_S = 16, 2.0
 PEER_PUTS = 40_000
 """So many are put into a peer in a second, about; else the first ones are late."""
@@ -212,6 +215,38 @@ def ours_cold(ground: Ground) -> Iterator[Row]:
             yield from watch(store, s.rounds)
 
 
+def ours_opened(ground: Ground) -> Iterator[Row]:
+    """Close the store, drop its pages, open it at the moment from which timers fall due; watch."""
+    s, rng = ground.sizes, np.random.default_rng(1)
+    turn_ms, open_ms = round((OPENED_S + CLOSED_S) * 1_000), round(OPENED_S * 1_000)
+    turns, step = -(-s.count // round(s.rate * OPENED_S)), 1 << 16
+    start_ms = round((time.time() + s.count / 200_000 + CLOSED_S) * 1_000)
+
+    def due_ms(count: int) -> np.ndarray:
+        return start_ms + turn_ms * rng.integers(0, turns, count) + rng.integers(0, open_ms, count)
+
+    with ground.path() as path:
+        steps = range(0, s.count, step)
+        fill(path / "s", (due_ms(min(step, s.count - first)) for first in steps))
+        for _ in range(s.rounds):
+            drop_pages(path)
+            wait_ms = start_ms - time.time() * 1_000
+            time.sleep((wait_ms if wait_ms > 0 else wait_ms % turn_ms) / 1_000)
+            begin_ms, late = time.time() * 1_000, list[np.ndarray]()
+            with timerstore.open(path / "s") as store:
+                opened_ms = time.time() * 1_000 - begin_ms
+                while time.time() * 1_000 < begin_ms + open_ms:
+                    batch = store.pull(TOPICS[0], group="g", max_count=65_536, timeout=0.1)
+                    due = np.asarray(batch.due_ms)
+                    is_first = (begin_ms <= due) & (due < begin_ms + 1_000)
+                    late.append(time.time() * 1_000 - due[is_first])
+                    batch.ack()
+            median, p99, most = np.percentile(np.concatenate(late), [50, 99, 100])
+            words = f"opened in {opened_ms:.0f} ms; due in the first second: "
+            words += f"median {median:.0f}, p99 {p99:.0f}, most {most:.0f} ms late"
+            yield Row("after opening", "", words)
+
+
 def peer_cold(open_peer: Callable[[Path, bool], Timers], ground: Ground) -> Iterator[Row]:
     """Do the same with a peer."""
     s, begin_s, lead_s = ground.sizes, time.time(), ground.sizes.count / PEER_PUTS
@@ -229,6 +264,7 @@ def peer_cold(open_peer: Callable[[Path, bool], Timers], ground: Ground) -> Iter
 
 PARTS: dict[str, Callable[[Ground], Iterator[Row]]] = {
     "timerstore": ours_cold,
+    "opened": ours_opened,
     "lmdb": partial(peer_cold, Lmdb),
     "rocksdb": partial(peer_cold, RocksDb),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import threading
 import time
@@ -92,6 +93,24 @@ def bench_flush(store: TimerStore, benchmark: Any) -> None:
         drive(store, (ENQUEUE_GET, ENQUEUE_PUT), START_MS)
 
     play(benchmark, store.flush, prepare)
+
+
+def bench_whole_life(folder: Path, benchmark: Any) -> None:
+    """Open a store, put timers that are due, pull and acknowledge all; then it is closed."""
+    numbers, lives = counter(), 5 * COUNT
+
+    def stage() -> None:
+        path, left = folder / str(next(numbers)), lives
+        with timerstore.open(path, config=Config(durability="process")) as store:
+            for _ in range(5):
+                store.put_many(BODIES, topic="t", delay_ms=0)
+            while left:
+                batch = store.pull("t", group="g", max_count=COUNT, timeout=10)
+                batch.ack()
+                left -= len(batch)
+        shutil.rmtree(path)
+
+    play(benchmark, stage, count=lives)
 
 
 @pytest.fixture
