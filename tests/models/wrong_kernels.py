@@ -111,7 +111,7 @@ LINK: Final = "services.pipeline.enqueue_put"
 PUT: Final = "services.pipeline.dequeue_put"
 SETS: Final = "wheel.cancelled"
 STEPS: Final = "services.running.steps"
-OVERDUE: Final = "calls.pending.overdue"
+OVERDUE: Final = "calls.pending.is_pending"
 
 FIRE_GAP: Final = """\
     lock_release(world.fire_lock)
