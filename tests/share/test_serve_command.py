@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.rigs.waiting import wait_until
 from timerstore import StoreClosedError
 from timerstore.share import link
 from timerstore.share.wire import LostError, Wire
@@ -62,6 +63,7 @@ def test_an_owner_that_was_stopped_is_none(
     assert told.recv(100) == b"READY=1"
     with timerstore.connect(tmp_path / "s", timeout=2) as client:
         if not connects:
+            wait_until(lambda: client._link._heart is not None)
             begins.set()
             client._link._heart.end()
             time.sleep(0.3)
