@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.watched import StoppedHereError, Watched
@@ -147,13 +148,14 @@ def test_no_descriptor_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cod
             call(tmp_path / "a", 4096)
 
 
+@pytest.mark.linux
 def test_no_mapping_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(bytes(4096))
 
     def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        raise OSError("Memory mapping file failed: Cannot allocate memory")
 
-    monkeypatch.setattr(disk_module, "map_bytes", refuse)
+    monkeypatch.setattr(pa, "memory_map", refuse)
     before = open_files()
     with pytest.raises(StoreFullError, match="max_map_count"):
         Watched().map_existing(tmp_path / "a", 4096)
@@ -164,7 +166,7 @@ def test_no_mapping_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.on_disk
-def test_mapping_reads_nothing(tmp_path: Path) -> None:
+def test_mapping_reads_one_page_at_most(tmp_path: Path) -> None:
     """Else after opening what is due first waits for megabytes of each segment."""
     with open(tmp_path / "a", "wb") as written:
         written.write(bytes([1]) * (1 << 20))
@@ -173,7 +175,7 @@ def test_mapping_reads_nothing(tmp_path: Path) -> None:
         os.posix_fadvise(written.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     file = Watched().map_existing(tmp_path / "a", 1 << 20)
     time.sleep(0.1)  # a disk has brought by then what it was asked for
-    assert not pages_in_memory(file.view).any()
+    assert pages_in_memory(file.view).sum() <= 1
 
 
 def test_folders(tmp_path: Path) -> None:

@@ -16,12 +16,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from timerstore.errors import FlushFailedError, NotAStoreError, StoreFullError, TimerStoreError
 from timerstore.jit import host
 from timerstore.jit.mapping import (
     PAGE_BYTES,
     MapOwner,
+    bytes_from,
     expect_random_reads,
     map_bytes,
     note_of_store,
@@ -60,9 +62,13 @@ class WrongSizeError(NotAStoreError):
 class MappedFile:
     """A file and its writable mapping.
 
-    No descriptor is kept: there is a file for each topic, and a process may have 1,024 open.
-    `pyarrow.memory_map` is not used, because it has the system read ahead from each file's
-    beginning, 8 MiB if a disk is set so: after opening what is due first would wait for that.
+    `pyarrow.memory_map` makes the mapping; its buffers are read-only for NumPy, so the writable
+    view is made from a buffer's address, and owns the buffer, as does each view of it (see
+    mapping.py). The buffer is of one byte: Arrow has the system read all of which it makes one, or
+    8 MiB if a disk is set so, and after opening what is due first would wait for that. No
+    descriptor is kept: there is a file for each topic, and a process may have 1,024 open. Arrow
+    opens files by name alone: where there is no `/proc` that names an open file, the system is
+    asked without Arrow.
     """
 
     owner: MapOwner
@@ -74,8 +80,15 @@ class MappedFile:
 
     def __init__(self, path: Path, fd: int, length: int) -> None:
         """Map `length` bytes of the open file `fd`, which may be closed then."""
-        self.length, self.owner = length, MapOwner(None, path)
-        self.view: Bytes = map_bytes(fd, length, private=False, owner=self.owner)
+        self.length, name = length, host.name_of(fd, path)
+        if not host.PORTABLE and os.path.exists(name):
+            with pa.memory_map(name, "r+") as mapped:
+                buffer = mapped.read_buffer(1)
+            self.owner = MapOwner(buffer, path)
+            self.view: Bytes = bytes_from(buffer, length, self.owner)
+        else:
+            self.owner = MapOwner(None, path)
+            self.view = map_bytes(fd, length, private=False, owner=self.owner)
         note_of_store(self.owner, self.view)
 
     @property
@@ -350,6 +363,8 @@ class Disk:
                 self.check_place()
             except TimerStoreError as e:
                 return e
+        if error.errno is None and "mapping" in str(error):  # Arrow does not say why
+            error = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         return store_error(error, path)
 
     def sync(self, file: MappedFile | int, path: Path) -> None:

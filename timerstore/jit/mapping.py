@@ -85,6 +85,11 @@ def _bytes_at(address: int, length: int, owner: object) -> Bytes:
     return view
 
 
+def bytes_from(buffer: Any, length: int, owner: MapOwner) -> Bytes:
+    """Return so many bytes, from an Arrow buffer on; the array is writable, and keeps `owner`."""
+    return _bytes_at(int(buffer.address), length, owner)
+
+
 def map_bytes(fd: int, length: int, *, private: bool, owner: MapOwner | None = None) -> Bytes:
     """Map the first `length` bytes of an open file, which may be closed right after.
 
