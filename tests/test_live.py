@@ -4,6 +4,7 @@ TIMERSTORE_LIVE_RUNS=1000 looks a thousand times in each way.
 """
 
 import io
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from timerstore.tables.view import cut_store
 from timerstore.validation import validate
 
 RUNS = how_many("TIMERSTORE_LIVE_RUNS", 2, 20)
-WRITER = Path(__file__).parent / "rigs" / "busy_writer.py"
+ROOT = Path(__file__).parent.parent
 LEVELS = {"full": "1s 2s", "slow": timerstore.Config().delay_levels}
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 + 20 * RUNS), pytest.mark.on_disk]
@@ -35,9 +36,13 @@ def live(
 ) -> Iterator[tuple[str, str]]:
     """A store that another process writes to, with its delay levels."""
     path = str(tmp_path_factory.mktemp("live") / "store")
-    command = [sys.executable, "-P", str(WRITER), path, request.param]
     writer = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [sys.executable, "-P", "-m", "tests.rigs.busy_writer", path, request.param],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert writer.stdin is not None and writer.stdout is not None
     lines = []

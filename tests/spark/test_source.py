@@ -249,11 +249,11 @@ def test_views(spark: Any, closed: Path) -> None:
     """All tables are there for SQL; a condition, or a prefix, is of all of them."""
     import timerstore.spark
 
-    assert timerstore.spark.sessions(spark, closed) == list(TABLES)
+    assert timerstore.spark.views(spark, closed) == list(TABLES)
     for name in TABLES:
         (row,) = spark.sql(f"SELECT count(*) FROM {name}").collect()
         assert row[0] == read_table(closed, name).num_rows
-    names = timerstore.spark.sessions(spark, [str(closed)], prefix="few_", upto="end")
+    names = timerstore.spark.views(spark, [str(closed)], prefix="few_", upto="end")
     assert names == [f"few_{name}" for name in TABLES]
     for each in (*TABLES, *names):
         spark.catalog.dropTempView(each)

@@ -128,7 +128,7 @@ def views(
     reads no other day. A view shows its store as of its first use; call this again to see what came
     since.
 
-    >>> timerstore.spark.sessions(spark, "timers/")
+    >>> timerstore.spark.views(spark, "timers/")
     >>> spark.sql("SELECT topic, count(*) FROM timers GROUP BY topic").show()
     """
     paths = os.fspath(path) if isinstance(path, str | os.PathLike) else list(path)
