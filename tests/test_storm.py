@@ -76,7 +76,7 @@ def test_listings_that_are_overtaken(tmp_path: Path) -> None:
     kinds = "list_slowly,list,put_many,put_long,pull,pull_beside,parked,keys,cancel_many,clean"
     options = {"--threads": "14", "--only": kinds, "--maps": "0"}
     facts = play(tmp_path / "store", SECONDS, options)
-    assert facts.get("slow listings") and facts.get("scrubbed timerwheel"), facts
+    assert facts.get("slow listings") and facts.get("scrubbed timerlog"), facts
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ NOT_HERE = {
     "timerstore.timelog.reading.audit.identify_copies",
     "timerstore.timelog.timerlog._append",
     "timerstore.wheel.timerwheel._link",
-    "timerstore.wheel.timerwheel._set_head",
+    "timerstore.wheel.timerwheel.set_slot",
 }
 """For a fired copy that has lost where it was put: `tests/timelog/test_audit.py` has one. For the
 index of a handover: `tests/store/test_handover.py`. For the timer log and the wheel by

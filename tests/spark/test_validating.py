@@ -20,8 +20,9 @@ TOGETHER = (
     "slot_last, slot_count, unit_topic, unit_kind, enqueued, once, succession, early, cancelled, "
     "reached_once, settled, level_accounted, entry, entry_message, cursors, cursor_copies, "
     "flush_times, group_offsets, pending_count, early of a level, level_due of a level",
-    "wheel_sums, unit_slot, accounted, entry_tags, level_offsets, once of a level, "
-    "cancelled of a level, settled of a level",
+    "wheel_sums",
+    "unit_slot, accounted, entry_tags, level_offsets, once of a level, cancelled of a level, "
+    "settled of a level",
     "queue_order",
     "level_due",
 )
