@@ -44,7 +44,7 @@ def test_what_was_captured_is_read_through_its_hold() -> None:
         if shown(path).startswith(ROOMS)
         for name in reads_past_the_hold(tree_of(path))
     }
-    # `log_units.py` reads the units of who removes them, and asks for the log's start.
+    # `read_units.py` reads the units of who removes them, and asks for the log's start.
     assert found - {"services/looking/read_units.py read_units"} == WHO_LOOKS_AGAIN
     bad = "def f():\n try:\n  look()\n except CorruptStoreError:\n  pass\ndef g(p):\n p.map_from(1)"
     assert list(reads_past_the_hold(ast.parse(bad))) == ["f", "g"]

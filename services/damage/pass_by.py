@@ -1,9 +1,9 @@
-"""What is damaged is passed by: messages that are lost, and queue entries.
+"""What is damaged is passed by: it stops nothing that is sound.
 
-Damaged entries are passed by until the next opening makes them anew.
-
-A message says its own index, so an entry that is made anew stands at the same index. Until then a
-group hands out what is sound, and keeps the index of the damaged entry as one that is not done.
+A message that is lost is taken off the count of what is pending. A damaged queue entry is passed by
+until the next opening makes it anew. A message says its own index, so an entry that is made anew
+stands at the same index. Until then a group hands out what is sound, and keeps the index of the
+damaged entry as one that is not done.
 """
 
 from __future__ import annotations

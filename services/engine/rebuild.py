@@ -26,8 +26,8 @@ from timerstore.timelog.files.steady import Read, list_names
 
 # --- Damage: the places of a store that cannot be read, each named once.
 #
-# An index that is damaged is rebuilt from the commit log (`rebuild.py`). A message that is damaged
-# is lost: it is named here, taken off the count of what is pending, and passed by; all others fire.
+# An index that is damaged is rebuilt from the commit log. A message that is damaged is lost: it is
+# named here, taken off the count of what is pending, and passed by; all others fire.
 
 log = logging.getLogger("timerstore")
 

@@ -15,7 +15,7 @@ before it; a line `--` ends the head, and other comments may follow. The query r
 sentences name. Of each store the row with the largest value speaks; if `file` is not null, rows
 name places by `file` and `offset`. A query uses what DuckDB and Spark share.
 
-A rule of consistency returns the places at which it fails, as `meeting.py` has them:
+A rule of consistency returns the places at which it fails, as `asking.py` has them:
 
     -- of: timers
     -- looks at: fates WHERE kind = 0
