@@ -86,7 +86,7 @@ def enqueue_get(world: World) -> int:
 
 @inlined
 def _take_told(world: World, index: int) -> bool:
-    """Hand on a timer that its put has told of; False if that was overwritten."""
+    """Hand on what its put, or its cancel, has told of; False if that was overwritten."""
     told, at = world.queues.told, (index & (TOLD_COUNT - 1)) * TOLD_COLUMNS
     if load_acquire(told, at + TOLD_INDEX) != index:
         return False
@@ -95,8 +95,9 @@ def _take_told(world: World, index: int) -> bool:
     packed = load_acquire(told, at + TOLD_SIZE_HASH)
     if load_acquire(told, at + TOLD_INDEX) != index:
         return False
-    topic_hash = ((packed & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
-    _hand_on(world, KIND_TIMER, message, packed >> 32, due_ms, due_ms, topic_hash)
+    topic_hash, size = ((packed & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000, packed >> 32
+    kind = KIND_DELETE if size < 0 else KIND_TIMER
+    _hand_on(world, kind, message, abs(size), due_ms, due_ms, topic_hash)
     return True
 
 
@@ -121,8 +122,10 @@ def _take_read(world: World, buf: Bytes, message: int, size: int, index: int) ->
         return True
     tag, kind = world.settings.store_tag, KIND_TIMER
     if found.deletes_bytes >= 0:
-        kind = KIND_DELETE
+        kind, at = KIND_DELETE, place_of(world.enqueue_ring.ends.tail)
         identify_target(buf, found, tag)
+        world.enqueue_ring.high[at] = found.identity_high
+        world.enqueue_ring.low[at] = found.identity_low
     due_ms = exact_due_ms(buf, found, tag, world.settings.precision_ms)
     topic_hash = java_hash(buf, found.real_topic_at, found.real_topic_bytes)
     _hand_on(world, kind, message, size, found.due_ms, due_ms, topic_hash)
@@ -133,9 +136,8 @@ def _take_read(world: World, buf: Bytes, message: int, size: int, index: int) ->
 def _hand_on(
     world: World, kind: int, message: int, size: int, out_ms: int, due_ms: int, topic_hash: int
 ) -> None:
-    """Write an entry of the enqueue-put queue; a delete's target stands in `found`."""
-    ring, found = world.enqueue_ring, world.enqueue_get.thread.found
-    tail = ring.ends.tail
+    """Write an entry of the enqueue-put queue."""
+    ring, tail = world.enqueue_ring, world.enqueue_ring.ends.tail
     at = place_of(tail)
     ring.kind[at] = kind
     ring.message[at] = message
@@ -143,9 +145,6 @@ def _hand_on(
     ring.out_ms[at] = out_ms
     ring.due_ms[at] = due_ms
     ring.topic_hash[at] = topic_hash
-    if kind == KIND_DELETE:
-        ring.high[at] = found.identity_high
-        ring.low[at] = found.identity_low
     publish(ring.ends, "tail", tail + 1)
 
 

@@ -41,7 +41,7 @@ class EnqueueRing:
     size: Words
     topic_hash: Words
     kind: Words
-    high: Words  # of a delete: its target's identity
+    high: Words  # of a delete that was read: its target's identity, which only recovery asks for
     low: Words
 
 

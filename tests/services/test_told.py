@@ -1,4 +1,4 @@
-"""What a put tells of its timers is what enqueue-get would have read in the log."""
+"""What a put or a cancel tells of its messages is what enqueue-get would have read in the log."""
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from timerstore.services.running.steps import step
 from timerstore.services.world.state import (
     ENQUEUE_GET,
 )
+from timerstore.timelog.writing.append import TOLD_COLUMNS
 
 START_MS = 1_700_000_000_000
 COMPARED = ("kind", "message", "size", "out_ms", "due_ms", "topic_hash")
@@ -71,10 +72,11 @@ def test_told_or_read(
                 store.cancel(id)
             elif way == "reschedule":
                 store.reschedule(id, at_ms=at_ms + 5)
-    told = read_all(store)
-    assert (store.core.engine.queues.table.told >= 0).any() or all(
-        way != "put_many" for *_, way in puts
-    )
-    store.core.engine.queues.table.told[:] = -1
+    told, table = read_all(store), store.core.engine.queues.table.told
+    index, *_, size_hash = table.reshape(-1, TOLD_COLUMNS).T
+    assert (index >= 0).any() or all(way != "put_many" for *_, way in puts)
+    are_deletes = (index >= 0) & (size_hash < 0)
+    assert are_deletes.any() or all(way != "cancel" for *_, way in puts)
+    table[:] = -1
     assert told.tolist() == read_all(store).tolist()
     store.abandon()

@@ -65,7 +65,7 @@ QUEUE_COUNT_MAX: Final = 1 << 14
 TOLD_INDEX: Final = 0  # in the timer topic's queue, −1 while the others are written
 TOLD_MESSAGE: Final = 1
 TOLD_DUE_MS: Final = 2
-TOLD_SIZE_HASH: Final = 3  # size << 32 | hash
+TOLD_SIZE_HASH: Final = 3  # size << 32 | hash; of a delete with the size below 0
 TOLD_COLUMNS: Final = 4
 TOLD_COUNT: Final = 1 << 15
 """A megabyte: of what was framed last stays in the cache what enqueue-get wants next. What was
@@ -95,7 +95,7 @@ class QueueTable:
     name_bytes: Int32s  # int32[QUEUE_COUNT_MAX]
     queue_id: Int32s  # int32[QUEUE_COUNT_MAX]
     lookup: Int32s  # int32[2 * QUEUE_COUNT_MAX]: open addressing by (topic, queue id), −1 free
-    told: Words  # int64[TOLD_COUNT * TOLD_COLUMNS]: the newest timers, for enqueue-get
+    told: Words  # int64[TOLD_COUNT * TOLD_COLUMNS]: the newest timers, deletes, for enqueue-get
     segment_entries: int = 0
     places: int = 0
     """Of a row: how many of its segments may be mapped to be written, see `queue_place`."""
@@ -118,7 +118,7 @@ class Stage:
     counted_ms: Words  # int64[STAGE_COUNT_MAX]: when the timer is due that is counted there
     born_ms: Words  # int64[STAGE_COUNT_MAX]: of that timer
     body_bytes: Int32s  # int32[STAGE_COUNT_MAX]: of that timer
-    due_ms: Words  # int64[STAGE_COUNT_MAX]: of a timer that enqueue-get need not read; or NOT_TOLD
+    due_ms: Words  # int64[STAGE_COUNT_MAX]: of what enqueue-get need not read; or NOT_TOLD
     hash: Int32s  # int32[STAGE_COUNT_MAX]: Java's of its real topic
     offset: Words  # int64[STAGE_COUNT_MAX]: out: commit log offset
     index: Words  # int64[STAGE_COUNT_MAX]: out: index in its queue
@@ -443,7 +443,7 @@ def _index(queues: QueueTable, stage: Stage, count: int) -> None:
 
 @inlined
 def _tell(told: Words, stage: Stage, count: int) -> None:
-    """Say of new timers what enqueue-get would have to read in the log."""
+    """Say of new timers, and of deletes, what enqueue-get would have to read in the log."""
     for i in range(count):
         if stage.row[i] != 0 or stage.due_ms[i] == NOT_TOLD:
             continue
@@ -453,6 +453,8 @@ def _tell(told: Words, stage: Stage, count: int) -> None:
         store_release(told, at + TOLD_MESSAGE, stage.offset[i])
         store_release(told, at + TOLD_DUE_MS, stage.due_ms[i])
         size, code = np.int64(stage.size[i]), np.int64(stage.hash[i])
+        if stage.pending_change[i] < 0:
+            size = -size
         packed: Any = size << 32 | code & 0xFFFFFFFF
         store_release(told, at + TOLD_SIZE_HASH, packed)
         store_release(told, at + TOLD_INDEX, index)

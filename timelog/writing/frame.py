@@ -43,7 +43,6 @@ from timerstore.timelog.bytes.text import (
 )
 from timerstore.timelog.writing.append import (
     BATCH_BYTES,
-    NOT_TOLD,
     STAGE_COUNT_MAX,
     Stage,
 )
@@ -177,8 +176,6 @@ class Template:
     """Of a delay level's: its delay; 0 for a timer."""
     topic_hash: int
     """Java's of the real topic."""
-    is_timer: int
-    """1: a timer that enqueue-get need not read; 0: a delete, a level's."""
     digits: int
     """Where the due time's digits stand in `tail`."""
     after_bytes: int
@@ -215,7 +212,6 @@ def new_template(
     before = tail.index(first + b"\x01" + due) + len(first) + 1
     key = len(b"\x02" + fmt.PROPERTY_UNIQUE_KEY + b"\x01")
     after = len(tail) - fmt.CRC_PROPERTY_BYTES - before - len(due)
-    is_timer = change > 0 and level == 0
     code = java_hash_of(real_topic.decode("utf-8", "replace"))
     return Template(
         _padded(encode_head(topic, queue_id=max(0, level - 1))),
@@ -228,7 +224,6 @@ def new_template(
         row=level_row,
         level_ms=level_ms,
         topic_hash=code,
-        is_timer=is_timer,
         digits=before,
         after_bytes=after,
         tag=tag,
@@ -348,7 +343,7 @@ def frame_new(stage: Stage, i: int, at: int, template: Template, says: NewSays, 
     stage.counted_ms[i] = due_ms
     stage.born_ms[i] = now_ms
     stage.body_bytes[i] = body_bytes
-    stage.due_ms[i] = due_ms if template.is_timer != 0 else NOT_TOLD
+    stage.due_ms[i] = due_ms
     stage.hash[i] = template.topic_hash
     return size
 
