@@ -139,13 +139,13 @@ def check_backoff(backoff: Any) -> tuple[timedelta, ...]:
     """Return a consumer's own waits as a tuple, or refuse them; none of them: the delay levels."""
     if backoff is None:
         return ()
-    refused = (
-        f"backoff is {backoff!r}. Pass a list: the wait after the first failure, after the "
-        "second, …. The last wait is used for all later failures."
+    wanted = (
+        "Pass a list: the wait after the first failure, after the second, …. The last wait is used "
+        "for all later failures."
     )
     if not isinstance(backoff, Sequence) or not backoff:
-        raise InvalidArgumentError(refused)
-    return tuple(check_wait(each, "backoff") for each in check_list(backoff, refused))
+        raise InvalidArgumentError(f"backoff is {backoff!r}. {wanted}")
+    return tuple(check_wait(each, "backoff") for each in check_list(backoff, "backoff", wanted))
 
 
 def check_wait(value: Any, what: str) -> timedelta:
@@ -260,7 +260,7 @@ class ConsumerSettings:
                     "the name of this group."
                 )
         check_group(self.reads_as)
-        hooks = check_list(self.hooks, f"hooks is {self.hooks!r}. Pass a Sequence.")
+        hooks = check_list(self.hooks, "hooks", "Pass a Sequence.")
         self.waits, self.hooks = check_backoff(self.backoff), tuple(hooks)
 
     @property

@@ -86,7 +86,7 @@ def _named(stores: Any) -> list[Member] | None:
 def _as_list(stores: Any) -> list[Any]:
     if isinstance(stores, str | bytes | os.PathLike):
         return [stores]
-    return check_list(stores, f"stores is {stores!r}. Pass a path, or a list of them.")
+    return check_list(stores, "stores", "Pass a path, or a list of them.")
 
 
 def _expanded(path: Any) -> list[str]:

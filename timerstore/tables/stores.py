@@ -48,9 +48,8 @@ def find_stores(
 
 def _find_stores(paths: str | os.PathLike[str] | Iterable[str], refused_too: bool) -> Stores:
     several = not isinstance(paths, str | os.PathLike)
-    refused = f"path is {paths!r}. Pass a str, a Path, or a list of them."
-    found: list[str] = []
-    for path in [paths] if isinstance(paths, str | os.PathLike) else check_list(paths, refused):
+    found, wanted = list[str](), "Pass a str, a Path, or a list of them."
+    for path in check_list(paths, "path", wanted) if several else [paths]:
         if is_url(path) and not path.startswith("file:"):
             found.append(path)
             continue

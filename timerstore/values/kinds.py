@@ -132,26 +132,26 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     )
 
 
-def check_list(values: Any, refused: str) -> list[Any]:
-    """Return what can be gone through as a list, or raise an error that says `refused`.
+def check_list(values: Any, what: str, wanted: str) -> list[Any]:
+    """Return what can be gone through as a list, or refuse it: the error says what is `wanted`.
 
     Whether it can is only known by trying: an array without a dimension says so, and cannot.
     """
+    cause = None
     try:
-        found = None if isinstance(values, str | bytes) else list(values)
+        if not isinstance(values, str | bytes):
+            return list(values)
     except (NotImplementedError, TypeError) as e:
-        raise InvalidArgumentError(refused) from e
-    if found is None:
-        raise InvalidArgumentError(refused)
-    return found
+        cause = e
+    raise InvalidArgumentError(f"{what} is {values!r}. {wanted}") from cause
 
 
 def check_names(names: Any, what: str) -> list[str]:
     """Return some names as a list, or refuse them."""
-    refused = f"{what} is {names!r}. Pass a list of names."
-    found = check_list(names, refused)
+    wanted = "Pass a list of names."
+    found = check_list(names, what, wanted)
     if not all(isinstance(name, str) for name in found):
-        raise InvalidArgumentError(refused)
+        raise InvalidArgumentError(f"{what} is {names!r}. {wanted}")
     return found
 
 

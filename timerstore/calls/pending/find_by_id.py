@@ -203,7 +203,7 @@ def _key(timer: Timer) -> bytes:
 def cancel_many(core: Core, ids: Sequence[str]) -> Bools:
     """Cancel timers; bool[n] as from `TimerStore.cancel`. Their deletes are not durable yet."""
     if not isinstance(ids, TimerIds):
-        ids = check_list(ids, f"ids is {ids!r}. Pass a sequence of ids, or call cancel.")
+        ids = check_list(ids, "ids", "Pass a sequence of ids, or call cancel.")
     if len(ids) == 0:
         return np.zeros(0, np.bool_)
     now_ms = core.clock.now_ms
