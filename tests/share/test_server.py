@@ -34,7 +34,7 @@ from timerstore.share import link as link_module
 from timerstore.share.asking import connect
 from timerstore.share.framecolumns import read_table, write_table
 from timerstore.share.server import Server
-from timerstore.share.wire import PROTOCOL, SOCKET_NAME, Wire
+from timerstore.share.wire import PROTOCOL, SOCKET_NAME, LostError, Wire
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 
@@ -144,6 +144,44 @@ def test_a_question_without_sense_is_answered(store: TimerStore, server: Server)
     wire.send({"call": "count", "with": {}})
     assert wire.receive()[0]["result"] == 0
     wire.close()
+
+
+def put_frame(**more: object) -> bytes:
+    """A client's put of one byte, as it is sent."""
+    at_ms, taken = 4 * 10**12, bytearray()
+    given = {"topic": "t", "at_ms": at_ms} | more
+    here, there = socket.socketpair()
+    with here, there:
+        Wire(here).send({"call": "put", "with": given, "number": 1, "since": 0}, [b"x"])
+        here.shutdown(socket.SHUT_WR)
+        while come := there.recv(1 << 12):
+            taken += come
+    return bytes(taken)
+
+
+@pytest.mark.parametrize("more", [{}, {"key": "k", "properties": {"a": "b"}}])
+def test_a_put_frame_that_is_wrong(
+    store: TimerStore, server: Server, more: dict[str, object]
+) -> None:
+    """It is put, refused, or ends its connection; the owner answers the next one."""
+    good, count = put_frame(**more), 0
+    head = struct.calcsize("!i")
+    flips = [good[:at] + bytes([good[at] ^ 0x55]) + good[at + 1 :] for at in range(head, len(good))]
+    cuts = [struct.pack("!i", at - head) + good[head:at] for at in range(head, len(good))]
+    for i, wrong in enumerate([good, *flips, *cuts]):
+        wire = hello(store, slot=str(i))
+        wire.socket.sendall(wrong)
+        try:
+            header, _ = wire.receive()
+        except LostError:
+            continue
+        finally:
+            wire.close()
+        count += "result" in header
+        assert "result" in header or "message" in header, wrong
+    assert 0 < count == store.count() and all(each.id for each in store.pending())
+    with timerstore.connect(store.path) as client:
+        assert client.put(b"y", delay_level=3)
 
 
 def columns(rows: pa.RecordBatch) -> bytes:

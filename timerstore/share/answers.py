@@ -232,9 +232,9 @@ class Answers:
             raise InvalidArgumentError("The arguments are nested too deep. Send flat ones.") from e
         if not isinstance(given, dict):
             raise InvalidArgumentError("The arguments are no JSON object. Send a JSON object.")
-        if name in PLAIN:
-            return to_json(self._plain(str(name), given)), ()
         if name not in OWN:
+            if name in PLAIN:
+                return to_json(self._plain(str(name), given)), ()
             calls = ", ".join(sorted(PLAIN + OWN))
             raise InvalidArgumentError(f"There is no call {name!r}. Use one of {calls}.")
         try:
@@ -263,6 +263,9 @@ class Answers:
     # --- putting
 
     def _put(self, asked: Asked, **given: Any) -> Answer:
+        """Put one; a client's body is the part behind the header."""
+        if asked.parts:
+            given["body"] = asked.parts[0]
         if asked.again and (ids := self._put_before(asked, 1)):
             return ids[0], ()
         return self._store.put(**self._by(asked, given)), ()

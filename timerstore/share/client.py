@@ -35,6 +35,7 @@ from timerstore.values.arguments import (
     check_alone,
     check_body,
     check_due_array,
+    check_topic,
     encode_properties,
     resolve_due_ms,
 )
@@ -95,8 +96,9 @@ class AskedCalls:
     def put(self, given: Given) -> Any:
         """Put one timer. `given`: the fields of a `Put`."""
         put, rest = Put._make(given), given[_REST_AT:]
+        check_topic(put.topic)
         said: dict[str, Any] = {"topic": put.topic}
-        said["body"] = check_body(put.body, 0, fmt.MESSAGE_BYTES_MAX)
+        body = check_body(put.body, 0, fmt.MESSAGE_BYTES_MAX)
         if put.delay_level is None:
             said["at_ms"] = resolve_due_ms(_now_ms(), *put.times, None)
         else:
@@ -107,7 +109,7 @@ class AskedCalls:
                 put = put._replace(properties=dict(put.properties))
             named = zip(Put._fields[_REST_AT:], put[_REST_AT:], _LEFT_OUT, strict=True)
             said |= {name: value for name, value, left_out in named if value is not left_out}
-        return self.ask("put", said)
+        return self._link.ask("put", said, [body])[0]["result"]
 
     def put_many(
         self,

@@ -5,6 +5,9 @@ Nothing that is read here is ever unpickled. A frame is a header, a line of JSON
 part behind it; further parts have frames of their own. A socket is read for as much as has come,
 so a short frame takes one call of the system at each end.
 
+What is asked most has frames without JSON: a client's put, whose body is its part, and an answer
+that is an id. `Wire` makes and reads them; who asks and who answers has headers as of all others.
+
 In JSON bytes are `{"base64": "…"}`; an object that happens to have that one name, or "object", is
 written as `{"object": {…}}`. So each value has one spelling, and the reader gets what was meant.
 """
@@ -40,6 +43,10 @@ _LENGTH: Final = struct.Struct("!i")
 _LONG: Final = struct.Struct("!iQ")
 """The length of a longer frame, behind −1."""
 _LENGTH_MAX: Final = (1 << 31) - 1
+_PUT: Final = struct.Struct("!c?qqqHI")
+"""`P`, asked again, number, since, due time in ms or 0, bytes of the topic, of the rest as JSON."""
+_ID: Final = struct.Struct("!cq32s")
+"""`I`, the log's end, the id."""
 _PLAIN: Final = (str, int, float, bool, type(None))
 _BYTES: Final = "base64"
 _OBJECT: Final = "object"
@@ -77,11 +84,7 @@ class Wire:
 
         More than `bytes_max` are not begun to be sent: raises InvalidArgumentError.
         """
-        if parts:
-            header["parts"] = len(parts)
-        data = _encode(header).encode()
-        if parts:  # the first stands behind the header, aligned as columns are
-            data = b"".join((data, b" " * (-(len(data) + 1) % _ALIGNED), b"\n", parts[0]))
+        data = _written(header, parts)
         length = len(data)
         if len(parts) > 1:
             length += sum(memoryview(part).nbytes for part in parts[1:])
@@ -135,6 +138,8 @@ class Wire:
         left = bytes_max
         try:
             data = self._receive(left)
+            if data[:1] in (b"P", b"I"):
+                return _read_put(data) if data[:1] == b"P" else _read_id(data)
             end = data.find(b"\n")
             header = _decode((data if end < 0 else data[:end]).decode())
             if not isinstance(header, dict):
@@ -148,7 +153,7 @@ class Wire:
                 left = None if left is None else max(left - len(data), 0)
                 data = self._receive(left)
                 parts.append(data)
-        except (OSError, EOFError, ValueError, RecursionError) as e:
+        except (OSError, EOFError, ValueError, RecursionError, struct.error) as e:
             raise LostError(str(e)) from e
         return header, parts
 
@@ -176,6 +181,49 @@ class Wire:
     def close(self) -> None:
         """Close it; the other end sees that, unless a forked process has it too."""
         self.socket.close()
+
+
+# --- frames
+
+
+def _written(header: Header, parts: Sequence[Part]) -> bytes:
+    """Return a header, and its first part, as a frame."""
+    if parts and header.get("call") == "put":
+        rest = dict(header["with"])
+        topic, at_ms = rest.pop("topic").encode(), rest.pop("at_ms", 0)
+        said = _encode(rest).encode() if rest else b""
+        again, number, since = "again" in header, header["number"], header["since"]
+        head = _PUT.pack(b"P", again, number, since, at_ms, len(topic), len(said))
+        return b"".join((head, topic, said, parts[0]))
+    result = header.get("result")
+    if type(result) is str and len(result) == 32 and result.isascii() and "end" in header:
+        return _ID.pack(b"I", header["end"], result.encode())
+    if parts:
+        header["parts"] = len(parts)
+    data = _encode(header).encode()
+    if parts:  # the first stands behind the header, aligned as columns are
+        data = b"".join((data, b" " * (-(len(data) + 1) % _ALIGNED), b"\n", parts[0]))
+    return data
+
+
+def _read_put(data: bytes) -> tuple[Header, list[Part]]:
+    """Return the header of a put, and its body; raises ValueError, `struct.error`."""
+    _, again, number, since, at_ms, topic_bytes, said_bytes = _PUT.unpack_from(data)
+    said_at = _PUT.size + topic_bytes
+    body_at = said_at + said_bytes
+    given = _decode(data[said_at:body_at].decode()) if said_bytes else {}
+    if not isinstance(given, dict) or body_at > len(data):
+        raise ValueError("it did not send a whole put")
+    given["topic"] = data[_PUT.size : said_at].decode()
+    if at_ms:
+        given["at_ms"] = at_ms
+    header = {"call": "put", "with": given, "number": number, "since": since, "again": again}
+    return header, [data[body_at:]]
+
+
+def _read_id(data: bytes) -> tuple[Header, list[Part]]:
+    _, end, id = _ID.unpack(data)
+    return {"result": id.decode(), "end": end}, []
 
 
 # --- values
