@@ -118,8 +118,10 @@ def checked_queries() -> list[str]:
     columns: dict[str, list[str]] = defaultdict(list)
     for rule in CONSISTENCY_RULES:
         for looks_at in rule.looks_at:
-            table, _, where = looks_at.partition(" WHERE ")
-            columns[table].append(f"count(CASE WHEN {where or 'TRUE'} THEN 1 END) AS {rule.name}")
+            rows, _, where = looks_at.partition(" WHERE ")
+            count, _, table = rows.rpartition(" of ")
+            each = f"CASE WHEN {where or 'TRUE'} THEN {count or 1} END"
+            columns[table].append(f"coalesce(sum({each}), 0) AS {rule.name}")
     return [f"SELECT {', '.join(each)} FROM {table}" for table, each in columns.items()]
 
 

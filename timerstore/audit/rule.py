@@ -18,15 +18,16 @@ name places by `file` and `offset`. A query uses what DuckDB and Spark share.
 A rule of consistency returns the places at which it fails, as `asking.py` has them:
 
     -- of: timers
-    -- looks at: fates WHERE kind = 0
+    -- looks at: alike of fates WHERE kind = 0
     -- counts: a timer's message
     -- says: It is pending, was fired, was rolled, or is cancelled.
     -- means: The timer was lost.
     -- severity: error
     SELECT 'commitlog' AS file, …
 
-Each row that it looks at is one of what it counts, and was checked. One without a query is asked of
-the bytes while they are read: by the other files of `timerstore/validation`.
+Each row that it looks at is one of what it counts, and was checked; with `of` as many as that
+column says. A rule without a query is asked of the bytes while they are read: by the other files of
+`timerstore/validation`.
 """
 
 from __future__ import annotations

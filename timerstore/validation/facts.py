@@ -33,10 +33,11 @@ _COLUMNS: Final[dict[str, tuple[str, str]]] = {
         "checkpoint_floor floor_offset scan_from",
         "is_wheel_torn is_our_store is_handed_over",
     ),
-    # Units that are sound. `message`: −1 if it is none. Superseded: the timer waits elsewhere, it
-    # was moved or hopped on. Waiting: in a slot that has not passed. Early: before the due time.
+    # Units that are sound. `message`: −1 if it is none. `who`: as of messages. Superseded: the
+    # timer waits elsewhere, it was moved or hopped on. Waiting: in a slot that has not passed.
+    # Early: before the due time.
     UNITS: (
-        "slot unit prev message",
+        "slot unit prev message who",
         "is_delete is_roll is_superseded is_waiting is_early is_hop is_by_broker",
     ),
     SLOTS: ("slot ring_index first_unit last_unit stored_count", ""),

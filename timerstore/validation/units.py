@@ -19,7 +19,15 @@ from timerstore.timelog.reading import audit as kernels
 from timerstore.timelog.reading.audit import Audited, AuditedUnits
 from timerstore.timelog.reading.reader import Fault, StoreReader
 from timerstore.validation.entries import is_damaged
-from timerstore.validation.facts import LOADS, NO_MESSAGE, ROLLS, SLOTS, UNITS, hops_to_come
+from timerstore.validation.facts import (
+    LOADS,
+    NO_MESSAGE,
+    ROLLS,
+    SLOTS,
+    UNITS,
+    fold_identity,
+    hops_to_come,
+)
 from timerstore.validation.findings import Findings, Flags
 
 _LOG: Final = "timerlog"
@@ -149,6 +157,7 @@ def _tell(findings: Findings, part: AuditedUnits) -> None:
         unit=offsets[sound],
         prev=part.prev[sound],
         message=np.where(known, part.message, NO_MESSAGE)[sound],
+        who=fold_identity(part.high, part.low)[sound],
         is_delete=is_delete[sound],
         is_roll=is_roll[sound],
         is_superseded=superseded[sound],

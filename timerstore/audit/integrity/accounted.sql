@@ -1,5 +1,5 @@
 -- of: timers
--- looks at: fates WHERE kind = 0
+-- looks at: alike of fates WHERE kind = 0
 -- counts: a timer's message
 -- says: It is pending, was fired, was rolled, or is cancelled.
 -- means: The timer was lost: its slot passed, but it was neither fired, rolled nor cancelled.

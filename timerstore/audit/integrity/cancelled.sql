@@ -1,5 +1,5 @@
 -- of: timers
--- looks at: fates WHERE is_fired
+-- looks at: alike of fates WHERE is_fired
 -- counts: a fired message
 -- says: There is no delete of its timer before it.
 -- means: A timer was fired after it was cancelled.

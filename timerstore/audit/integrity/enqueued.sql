@@ -1,5 +1,5 @@
 -- of: timers
--- looks at: fates WHERE kind <= 1
+-- looks at: alike of fates WHERE kind <= 1
 -- counts: a message of the timer topic
 -- says: It has exactly one unit that no hop linked, unless it waits behind the queue cursor or is
 --   done. At most one unit of it waits in a slot ahead. A broker fires overdue timers without a

@@ -1,5 +1,5 @@
 -- of: timers
--- looks at: fates WHERE kind = 3
+-- looks at: alike of fates WHERE kind = 3
 -- counts: a message of a delay level
 -- says: It is pending, was delivered, or is cancelled.
 -- means: The message was lost: its level passed it, but it was neither delivered nor cancelled.

@@ -1,5 +1,5 @@
 -- of: timers
--- looks at: fates WHERE copies > 0
+-- looks at: alike of fates WHERE copies > 0
 -- counts: a message that was copied
 -- says: Exactly one copy was made of it when it was fired, rolled, or delivered from its delay
 --   level.

@@ -1,5 +1,5 @@
 -- of: timers
--- looks at: fates WHERE kind = 0 AND waiting_units > 0
+-- looks at: alike of fates WHERE kind = 0 AND waiting_units > 0
 -- counts: a timer that waits in a slot
 -- says: If the store was handed over, its message is not superseded and was not copied.
 -- means: A broker fires the timer twice.

@@ -1,5 +1,5 @@
 -- of: timers
--- looks at: fates WHERE source IS NOT NULL OR is_copy AND origin >= 0
+-- looks at: alike of fates WHERE source IS NOT NULL OR is_copy AND origin >= 0
 -- counts: a copy
 -- says: It is a copy of a message before it. A rolled copy counts one roll more and has the same
 --   due time.

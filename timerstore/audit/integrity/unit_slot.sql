@@ -9,6 +9,6 @@
 SELECT 'timerlog' AS file, units.unit AS place,
   'its slot is before its due time, and nothing was copied from its message' AS reason,
   sources.is_wheel_torn AS is_torn
-FROM units JOIN fates ON fates.message = units.message
+FROM odd_units AS units JOIN fates ON fates.message = units.message
 CROSS JOIN sources
 WHERE units.is_early AND fates.copies = 0 AND fates.waiting_units = 0

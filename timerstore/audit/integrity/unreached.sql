@@ -1,5 +1,5 @@
 -- of: slots
--- looks at: chains
+-- looks at: units of held
 -- counts: a unit of a slot that has not passed
 -- says: The chain of its slot leads to it.
 -- means: Its timer does not fire.
@@ -7,6 +7,5 @@ SELECT 'timerlog' AS file, chains.unit AS place,
   'no slot leads to this unit: its timer would not fire' AS reason,
   chains.unit >= sources.linked_again AS is_torn
 FROM chains CROSS JOIN sources
-LEFT JOIN runs ON runs.slot = chains.slot AND runs.unit = chains.unit
-LEFT JOIN reach ON reach.slot = chains.slot AND reach.run = coalesce(runs.run, 0)
-WHERE NOT chains.is_superseded AND chains.unit > coalesce(reach.top, -1)
+LEFT JOIN reach ON reach.slot = chains.slot AND reach.run = chains.run
+WHERE chains.is_ahead AND NOT chains.is_superseded AND chains.unit > coalesce(reach.top, -1)

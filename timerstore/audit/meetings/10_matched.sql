@@ -4,11 +4,11 @@
 -- queues, which messages enter and copies leave: `idle` is how often a copy met an empty one so far.
 WITH nameless AS (
   SELECT messages.*, taken.source IS NOT NULL AS is_taken
-  FROM messages
+  FROM odd_messages AS messages
   LEFT JOIN (SELECT DISTINCT source FROM named) AS taken
     ON taken.source = messages.message
   WHERE EXISTS (
-    SELECT 1 FROM messages AS any_copy WHERE any_copy.who = messages.who AND any_copy.is_copy AND any_copy.origin < 0)
+    SELECT 1 FROM odd_messages AS any_copy WHERE any_copy.who = messages.who AND any_copy.is_copy AND any_copy.origin < 0)
 ), timers AS (
   SELECT message, who, rolls, kind = 1 AS is_delete, 1 AS step
   FROM nameless WHERE kind <= 1 AND NOT is_taken
