@@ -37,10 +37,10 @@ from timerstore.share.wire import Part, from_json, to_json
 from timerstore.store.store import TimerStore
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message
-from timerstore.timelog.writing.frame import encode_property
 from timerstore.values.arguments import DUE_MS_MAX, check_group, check_topic_to_consume
 from timerstore.values.ids import TimerId, TimerIds, joined, parse_id
 from timerstore.values.kinds import check_int
+from timerstore.values.put import Put
 from timerstore.watching.any_store import CALLS
 from timerstore.watching.topics import read_fired, read_seconds_ahead
 
@@ -187,6 +187,8 @@ MADE_ONCE: Final = frozenset(
     )
 )
 """Calls whose answer is kept until the next one on the same connection, in case it is lost."""
+_SHORTEST: Final = frozenset(("body", "topic", "at_ms"))
+"""What a put is given that says no more than it must."""
 REPLY_BYTES: Final = 32 << 20
 """Of the bodies in one batch."""
 _WAITING_MAX: Final = 32
@@ -205,8 +207,9 @@ Answer = tuple[Any, Sequence[Part]]
 class Asked:
     """A question, with who asks it.
 
-    `put_by`: the name of a client's connection. `since`: the log's end before it was asked first.
-    `again`: it was asked before, and the answer was lost.
+    `put_by`: the name of a client's connection; `carried`: the property of what it puts that says
+    so. `since`: the log's end before it was asked first. `again`: it was asked before, and the
+    answer was lost.
     """
 
     session: Session
@@ -214,6 +217,7 @@ class Asked:
     parts: list[Part]
     since: int
     again: bool
+    carried: bytes = b""
     pulled: str | None = None  # the batch that the answer brings
 
 
@@ -268,6 +272,12 @@ class Answers:
             given["body"] = asked.parts[0]
         if asked.again and (ids := self._put_before(asked, 1)):
             return ids[0], ()
+        if asked.carried and given.keys() == _SHORTEST:
+            put = Put(given["body"], given["topic"], at_ms=given["at_ms"])
+            if id := self._store.putting.short_way.put(put, asked.carried):
+                if self._core.is_group:
+                    self._core.wait_durable()
+                return id, ()
         return self._store.put(**self._by(asked, given)), ()
 
     def _by(self, asked: Asked, given: dict[str, Any]) -> dict[str, Any]:
@@ -313,7 +323,7 @@ class Answers:
                 columns.get("key"),
                 given.get("tag"),
                 given.get("delay_level"),
-                encode_property(fmt.PROPERTY_PUT_BY, asked.put_by.encode()),
+                asked.carried,
             )
         except Exception as e:
             put = getattr(e, "ids", None)

@@ -38,7 +38,9 @@ from timerstore.share.wire import (
     error_to_json,
 )
 from timerstore.store.store import TimerStore
+from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.oserrors import told_of
+from timerstore.timelog.writing.frame import encode_property
 from timerstore.values.ids import TimerIds
 from timerstore.values.kinds import check_kind
 from timerstore.values.no_pickle import Closes
@@ -318,6 +320,8 @@ class Door:
     def _answer_all(self, wire: Wire, session: Session, slot: str) -> None:
         """Answer what is asked on a connection until it ends."""
         pulled: str | None = None  # of the last answer: it may not have arrived
+        put_by = f"{session.name}.{slot}"
+        carried = encode_property(fmt.PROPERTY_PUT_BY, put_by.encode())
         try:
             while not self.closing.is_set():
                 question, parts = wire.receive(FRAME_BYTES_MAX)
@@ -331,7 +335,7 @@ class Door:
                 if answered is None:
                     since = question.get("since")
                     since = since if isinstance(since, int) else 0
-                    asked = Asked(session, f"{session.name}.{slot}", parts, since, again)
+                    asked = Asked(session, put_by, parts, since, again, carried)
                     answered = self._answer(asked, question)
                     pulled = asked.pulled
                     if isinstance(name, str) and name in MADE_ONCE:

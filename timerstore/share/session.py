@@ -60,7 +60,7 @@ class LastAnswers:
     def keep(self, slot: str, number: object, answered: Answered) -> None:
         """Keep an answer, in place of the last one there."""
         self._last.pop(slot, None)
-        length = sum(memoryview(part).nbytes for part in answered[1])
+        length = sum(map(len, answered[1]))
         if isinstance(number, int) and length <= ANSWER_BYTES_MAX:
             self._last[slot] = number, answered
             while len(self._last) > _ANSWERS_MAX:

@@ -111,27 +111,33 @@ class Wire:
 
     def _receive(self, bytes_max: int | None) -> bytes:
         """Return the bytes of the next frame; raises OSError, EOFError."""
-        (length,) = _LENGTH.unpack(self._take(_LENGTH.size))
+        come, at = self._come, _LENGTH.size
+        if len(come) < at:
+            come = self._more(come, at)
+        (length,) = _LENGTH.unpack_from(come)
         if length == -1:
-            (length,) = struct.unpack("!Q", self._take(8))
+            come, at = self._more(come, _LONG.size), _LONG.size
+            (_, length) = _LONG.unpack_from(come)
         if length < 0 or (bytes_max is not None and length > bytes_max):
             raise OSError(f"a frame of {length} bytes is too long")
-        return self._take(length)
+        if len(come) < at + length:
+            come, at = self._more(come[at:], length), 0
+        self._come = come[at + length :]
+        return come[at : at + length]
 
-    def _take(self, length: int) -> bytes:
-        """Return the next so many bytes. Memory is taken as they come: a length is only told."""
-        come = self._come
-        if len(come) < length:
-            pieces, left = [come], length - len(come)
-            while left > 0:
-                come = self.socket.recv(max(_READ_BYTES, min(left, 1 << 20)))
-                if not come:
-                    raise EOFError("the other end has gone")
-                pieces.append(come)
-                left -= len(come)
-            come = b"".join(pieces)
-        self._come = come[length:]
-        return come[:length]
+    def _more(self, come: bytes, count: int) -> bytes:
+        """Return what has come with so much of what comes that it is `count` bytes, or more.
+
+        Memory is taken as they come: a length is only told.
+        """
+        pieces, left = [come], count - len(come)
+        while left > 0:
+            come = self.socket.recv(max(_READ_BYTES, min(left, 1 << 20)))
+            if not come:
+                raise EOFError("the other end has gone")
+            pieces.append(come)
+            left -= len(come)
+        return b"".join(pieces)
 
     def receive(self, bytes_max: int | None = None) -> tuple[Header, list[Part]]:
         """Return the next header with its parts, of `bytes_max` together; raises LostError."""
