@@ -5,8 +5,9 @@ logs. Its pages are dropped, and it is opened in a cgroup whose memory is limite
 version 1 or 2). Then timers fall due, and beside them one is put each 50 ms that is due 100 ms
 later: `probe`. How late each came is told for each five seconds; of us, at `pull`. Of a peer, the
 same is played by one thread that takes what is due, and puts. Before them stands how many pages the
-disk brings at random: a store that is behind cannot fire faster than its pages come. The part
-`opened` has all memory, and tells how late the first second's timers are after each opening.
+disk brings at random: a store that is behind cannot fire faster than its pages come. Two parts have
+all memory: `opened` tells how late the first second's timers are after each opening; `calls`, whose
+timers are due within 60 days, what opening and each call take.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ OPENED_S, CLOSED_S = 3.0, 6.0
 DEPTH, READ_S = 16, 2.0
 PEER_PUTS = 40_000
 """So many are put into a peer in a second, about; else the first ones are late."""
+DAY_MS = 86_400_000
 CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -247,6 +249,82 @@ def ours_opened(ground: Ground) -> Iterator[Row]:
             yield Row("after opening", "", words)
 
 
+def calls(ground: Ground) -> Iterator[Row]:
+    """Fill a store with what is due within 60 days; tell what opening, and each call, takes."""
+    s, rng, step = ground.sizes, np.random.default_rng(1), 1 << 16
+    config = timerstore.Config(durability="process")
+    with ground.path() as path:
+        steps = [min(step, s.count - first) for first in range(0, s.count, step)]
+        begin_s = time.perf_counter()
+        fill(path / "s", (now_ms() + rng.integers(0, 60 * DAY_MS, each) for each in steps))
+        words = f"{s.count / (time.perf_counter() - begin_s):,.0f} a second, closing included"
+        yield Row("filled", "", f"{words}; {machine.disk_bytes(path) / 1e9:,.1f} GB")
+        drop_pages(path)
+        begin_s = time.perf_counter()
+        with timerstore.open(path / "s", config=config) as store:
+            yield Row("open", "", f"{(time.perf_counter() - begin_s) * 1_000:,.1f} ms")
+            late_ms = [fresh(store) for _ in range(20)]
+            told = f"median {np.median(late_ms):.1f}, most {max(late_ms):.1f} ms late"
+            yield Row("20 × put(delay_ms=100), one after the other", "", told)
+            id, last = store.put(b"x", topic="other", key="k", delay_ms=DAY_MS), 61 * DAY_MS
+            far_ms = now_ms() + 30 * DAY_MS
+            acts: dict[str, Callable[[], object]] = {
+                "count()": store.count,
+                "count(topic)": lambda: store.count(TOPICS[0]),
+                "pending(limit=10)": lambda: list(store.pending(limit=10)),
+                "pending(limit=10), of a topic with one": lambda: list(
+                    store.pending(topic="other", limit=10)
+                ),
+                "pending(limit=10), from a day on": lambda: list(
+                    store.pending(start_ms=far_ms, limit=10)
+                ),
+                "pending, of a second": lambda: list(
+                    store.pending(start_ms=far_ms, end_ms=far_ms + 1_000)
+                ),
+                "upcoming()": store.upcoming,
+                "horizon(an hour)": lambda: store.horizon(3_600_000),
+                "get_key": lambda: store.get_key("other", "k"),
+                "get": lambda: store.get(id),
+                "find": lambda: store.find(id),
+                "put": lambda: store.put(b"x", topic="other", delay_ms=last),
+                "put_many of 1,000": lambda: store.put_many(
+                    [b"x"] * 1_000, topic="other", delay_ms=last
+                ),
+                "put, reschedule, cancel": lambda: store.cancel(
+                    store.reschedule(store.put(b"x", delay_ms=DAY_MS), delay_ms=last)
+                ),
+                "pull, of a topic with nothing": lambda: store.pull("none", timeout=0),
+                "stats()": store.stats,
+                "health()": store.health,
+                "clean()": store.clean,
+                "flush()": store.flush,
+            }
+            for name, act in acts.items():
+                yield Row(name, "", took_ms(act))
+            yield Row("private memory", "", f"{machine.private_bytes() / 1e6:,.0f} MB")
+            begin_s = time.perf_counter()
+        yield Row("close", "", f"{(time.perf_counter() - begin_s) * 1_000:,.1f} ms")
+
+
+def fresh(store: timerstore.TimerStore) -> float:
+    """Put a timer that is due soon; return by how many milliseconds it came late."""
+    store.put(b"x", topic=TOPICS[1], delay_ms=PROBE_MS)
+    batch = store.pull(TOPICS[1], group="g", timeout=60)
+    late_ms = time.time() * 1_000 - batch.due_ms[0]
+    batch.ack()
+    return float(late_ms)
+
+
+def took_ms(act: Callable[[], object]) -> str:
+    """Tell what a call takes at first, when nothing of it is in memory, and the second time."""
+    taken = []
+    for _ in range(2):
+        begin_s = time.perf_counter()
+        act()
+        taken.append((time.perf_counter() - begin_s) * 1_000)
+    return "{:,.2f} ms, then {:,.2f}".format(*taken)
+
+
 def peer_cold(open_peer: Callable[[Path, bool], Timers], ground: Ground) -> Iterator[Row]:
     """Do the same with a peer."""
     s, begin_s, lead_s = ground.sizes, time.time(), ground.sizes.count / PEER_PUTS
@@ -265,6 +343,7 @@ def peer_cold(open_peer: Callable[[Path, bool], Timers], ground: Ground) -> Iter
 PARTS: dict[str, Callable[[Ground], Iterator[Row]]] = {
     "timerstore": ours_cold,
     "opened": ours_opened,
+    "calls": calls,
     "lmdb": partial(peer_cold, Lmdb),
     "rocksdb": partial(peer_cold, RocksDb),
 }
