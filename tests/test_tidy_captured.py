@@ -9,12 +9,12 @@ ROOMS = ("services/looking/", "timerstore/calls/pending/")
 WHO_LOOKS_AGAIN = {
     "services/looking/timer_places.py read_kept",  # `read_held` asks behind it
     "services/looking/read_pending.py _enter_topic",  # then its caller locates the message
-    "timerstore/calls/pending/find_by_id.py get",
+    "timerstore/calls/pending/cancel.py get",
     "timerstore/calls/pending/is_pending.py find",
     "timerstore/calls/pending/keyed.py _find",
     "timerstore/calls/pending/keyed.py _read_found",
     "timerstore/calls/pending/keyed.py _read_id",
-    "timerstore/calls/pending/find_by_id.py find_ours",
+    "timerstore/calls/pending/cancel.py find_ours",
 }
 """They hold no place for longer than a look: what is gone is looked for by id or by key again."""
 ASKS = {"pass_missing", "check"}

@@ -18,7 +18,11 @@ ROOMS: Final = (
     *("timelog/files/segments.py", "timelog/files/steady.py"),
     *("timelog/files/identity.py", "timelog/files/refused.py"),
     *("timerstore/copies/follow_status.py", "timerstore/copies/follower.py"),
-    *("timerstore/copies/ship.py", "timerstore/copies/snapshot.py", "timerstore/core/core.py"),
+    *(
+        "timerstore/copies/backup.py",
+        "timerstore/copies/backup_content.py",
+        "timerstore/core/core.py",
+    ),
     *("timerstore/core/offsets.py", "timerstore/core/switches.py"),
     *("timerstore/share/server.py", "timerstore/store/store.py"),
     *("timerstore/tables/reading.py", "timerstore/tables/places.py"),

@@ -20,7 +20,7 @@ from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
 from tests.test_wrong_files import START_MS, look
 from tests.tiers import PROVING
-from timerstore.cli.rows import Progress, read_progress, write_progress
+from timerstore.cli.import_rows import Progress, read_progress, write_progress
 from timerstore.copies.catalog import point_object, read_catalog
 from timerstore.copies.destination import find_destination
 from timerstore.copies.promote import promote

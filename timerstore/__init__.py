@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from timerstore.consumer.consumersettings import Hook as Hook
     from timerstore.consumer.consumersettings import Outcome as Outcome
     from timerstore.consumer.consumersettings import Retry as Retry
+    from timerstore.copies.backup import backup as backup
     from timerstore.copies.follow_status import CopyStatus as CopyStatus
     from timerstore.copies.follower import Following as Following
     from timerstore.copies.report import BackupPoint as BackupPoint
@@ -87,7 +88,6 @@ if TYPE_CHECKING:
     from timerstore.copies.restore import RestoreReport as RestoreReport
     from timerstore.copies.restore import backup_points as backup_points
     from timerstore.copies.restore import restore as restore
-    from timerstore.copies.ship import backup as backup
     from timerstore.errors import ClusterError as ClusterError
     from timerstore.errors import CongestedError as CongestedError
     from timerstore.errors import CorruptStoreError as CorruptStoreError

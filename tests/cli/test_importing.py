@@ -15,8 +15,8 @@ import pytest
 
 import timerstore
 from tests.cli.shell import SMALL, Run, finish, process
-from timerstore.cli import rows
-from timerstore.cli.rows import progress_path
+from timerstore.cli import import_rows
+from timerstore.cli.import_rows import progress_path
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,7 @@ def pending(path: Path) -> list[tuple[Any, ...]]:
 @pytest.fixture
 def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file of 95 rows of all kinds, read ten at a time."""
-    monkeypatch.setattr(rows, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(import_rows, "CHUNK_ROWS", 10)
     file = tmp_path / "many.jsonl"
     values: list[dict[str, Any]] = []
     for i in range(95):
@@ -214,7 +214,7 @@ def test_a_file_that_has_grown_is_not_put_twice(run: Run, path: Path, many: Path
 
 def test_properties_that_are_no_object_are_refused(run: Run, path: Path, tmp_path: Path) -> None:
     for value in ("[1]", '[["a", "b"]]', "7", '{"a": 1}'):
-        file = tmp_path / "rows.jsonl"
+        file = tmp_path / "import_rows.jsonl"
         file.write_text(f'{{"at": "+1h", "body": "x", "properties": {value}}}\n')
         assert "properties" in run("import", path, file, exits=2).stderr
 

@@ -30,7 +30,7 @@ sys.meta_path.insert(0, Interrupt())
 from timerstore.cli import main
 main()
 """
-LATE = ("pyarrow.fs", "timerstore.copies.ship", "numpy._core._multiarray_umath")
+LATE = ("pyarrow.fs", "timerstore.copies.backup", "numpy._core._multiarray_umath")
 
 
 @pytest.mark.tier("prove", but=("Ctrl-C*", "SIGTERM-typer"))

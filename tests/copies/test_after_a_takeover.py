@@ -16,10 +16,10 @@ from tests.rigs.objects import CutDestination
 from tests.rigs.waiting import wait_until
 from tests.tiers import how_many
 from timerstore import InvalidArgumentError, StoreLockedError, TimerStoreError
+from timerstore.copies.backup import keep_newest, remove_needless, thin_out
 from timerstore.copies.catalog import Catalog, read_catalog
 from timerstore.copies.destination import find_destination
 from timerstore.copies.promote import promote
-from timerstore.copies.ship import keep_newest, remove_needless, thin_out
 from timerstore.copies.standby import Standby
 from timerstore.services.world.background import Flag
 

@@ -30,10 +30,10 @@ from timerstore import (
     StoreLockedError,
     Tuning,
 )
+from timerstore.copies.backup import take_point
 from timerstore.copies.destination import find_destination
 from timerstore.copies.fetching import built_beside
 from timerstore.copies.report import BackupLock
-from timerstore.copies.ship import take_point
 from timerstore.timelog.files.disk import Disk
 from timerstore.validation.rounds import validate
 

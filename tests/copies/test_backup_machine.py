@@ -22,10 +22,10 @@ from tests.small_store import small
 from tests.tiers import how_many
 from tests.watched import Ended, EndingDisk
 from timerstore import BackupPoint, InvalidArgumentError, ManualClock, TimerStore
+from timerstore.copies.backup import take_point
 from timerstore.copies.catalog import read_catalog
 from timerstore.copies.destination import find_destination
 from timerstore.copies.restore import restore_point
-from timerstore.copies.ship import take_point
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.timelog.files.disk import Disk
 

@@ -13,11 +13,11 @@ from tests.copies.test_standby import Pair, count
 from tests.rigs.objects import watched_filesystem
 from tests.watched import Ended, EndingDisk
 from timerstore import InvalidArgumentError, StoreFullError, StoreLockedError
+from timerstore.copies.backup import keep_newest, remove_needless
 from timerstore.copies.catalog import Catalog, read_catalog
 from timerstore.copies.chains import read_chains
 from timerstore.copies.destination import find_destination
 from timerstore.copies.restore import restore_point
-from timerstore.copies.ship import keep_newest, remove_needless
 from timerstore.copies.standby import Standby
 from timerstore.timelog.files.disk import Disk
 

@@ -20,15 +20,15 @@ from tests.copies.kept import AHEAD_MS, TINY, Kept, objects
 from tests.rigs.objects import watched_filesystem
 from tests.rigs.waiting import wait_until
 from timerstore import InvalidArgumentError, NotAStoreError, StoreClosedError, StoreLockedError
-from timerstore.copies import follower, snapshot
+from timerstore.copies import backup_content, follower
 from timerstore.copies import follower as follower_module
+from timerstore.copies.backup import needless_points
 from timerstore.copies.catalog import read_catalog
 from timerstore.copies.chains import claim_chain
 from timerstore.copies.destination import Destination, find_destination
 from timerstore.copies.follow_status import FOLLOW_FOLDER, read_statuses
 from timerstore.copies.follower import Follower, Following
 from timerstore.copies.report import BackupLock
-from timerstore.copies.ship import needless_points
 from timerstore.timelog.files.checkpoint import read_checkpoint
 from timerstore.timelog.files.disk import Disk, MappedFile
 
@@ -170,7 +170,7 @@ def test_the_owner_makes_its_log_durable_if_it_does_so_soon(
             synced.append(path.name)
             super().sync(file, path)
 
-    monkeypatch.setattr(snapshot, "Disk", Told)
+    monkeypatch.setattr(backup_content, "Disk", Told)
     path = tmp_path / "store"
     config = replace(SMALL, durability="process", flush_interval_ms=flush_interval_ms)
     with timerstore.open(path, config=config) as store:

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.prove, pytest.mark.timeout(900)]
 FILES = (
     *(f"copies/{each}.py" for each in ("building", "catalog", "chains", "destination")),
     *(f"copies/{each}.py" for each in ("fetching", "follower", "merging", "promote", "ship")),
-    *("copies/standby.py", "copies/ship.py", "copies/restore.py"),
+    *("copies/standby.py", "copies/backup.py", "copies/restore.py"),
 )
 
 

@@ -17,10 +17,10 @@ from tests.copies.test_follow import Followed
 from tests.copies.test_standby import Pair
 from tests.tiers import PROVING
 from timerstore import CorruptStoreError, TimerStoreError
+from timerstore.copies.backup import remove_needless
 from timerstore.copies.catalog import read_catalog
 from timerstore.copies.destination import Destination, find_destination
 from timerstore.copies.follower import merge_pieces
-from timerstore.copies.ship import remove_needless
 from timerstore.timelog.reading.reader import StoreReader
 
 pytestmark = [pytest.mark.timeout(600 if PROVING else 120), pytest.mark.long]

@@ -29,7 +29,7 @@ from timerstore.store.store import TimerStore as PlainStore
 from timerstore.values.config import Config
 from timerstore.values.kinds import Duration, check_int, check_kind, check_timeout
 from timerstore.values.no_pickle import Stays
-from timerstore.values.put import json_body
+from timerstore.values.put_fields import json_body
 from timerstore.watching.any_store import AnyStore
 
 P = ParamSpec("P")

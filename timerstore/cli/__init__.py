@@ -13,7 +13,7 @@ consume.py     consume, drop, serve
 checking.py    verify, validate
 pipelines.py   pipeline: many stores in one run, its tables, what fires
 importing.py   import, export
-rows.py        rows of a file as timers to put, how far an import has come
+import_rows.py rows of a file as timers to put, how far an import has come
 keeping.py     backup, follow, standby, promote, restore, salvage, clean, handover
 clustermove.py move
 warmup.py      warmup

@@ -23,9 +23,7 @@ from timerstore.cli.app import (
 )
 from timerstore.cli.changes import TopicToPut, tell_made
 from timerstore.cli.checking import tell_live
-from timerstore.cli.open_store import OwnersStore, changing
-from timerstore.cli.output import Output
-from timerstore.cli.rows import (
+from timerstore.cli.import_rows import (
     Columns,
     Progress,
     Row,
@@ -36,6 +34,8 @@ from timerstore.cli.rows import (
     read_progress,
     write_progress,
 )
+from timerstore.cli.open_store import OwnersStore, changing
+from timerstore.cli.output import Output
 from timerstore.cli.times import now_ms
 from timerstore.errors import InvalidArgumentError
 from timerstore.values.durably import appearing

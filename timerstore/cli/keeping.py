@@ -66,7 +66,7 @@ def backup(
     Example: timerstore backup timers/ backup/ --keep 48
     """
     with answering(as_json=as_json) as out:
-        from timerstore.copies.ship import backup as run
+        from timerstore.copies.backup import backup as run
 
         with out.progress(f"backing up {path}", "bytes") as update:
             report = run(path, dest, keep=keep, config=settings(config), progress=update)

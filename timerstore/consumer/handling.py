@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from timerstore.calls.consuming.constants import DEAD, Wait
 from timerstore.calls.consuming.delivery import Delivery
-from timerstore.calls.consuming.failures import Failure, said_by
+from timerstore.calls.consuming.failure_properties import Failure, said_by
 from timerstore.consumer.consumersettings import (
     TIMEOUT_LEVEL,
     Outcome,

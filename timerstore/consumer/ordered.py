@@ -15,7 +15,7 @@ from typing import Final
 
 from timerstore.calls.consuming.constants import Wait
 from timerstore.calls.consuming.consuming import Consuming
-from timerstore.calls.consuming.failures import first_failed_ms
+from timerstore.calls.consuming.failure_properties import first_failed_ms
 from timerstore.calls.consuming.run import Run
 from timerstore.calls.consuming.sendback import wait_ms
 from timerstore.consumer.consumersettings import Ordered

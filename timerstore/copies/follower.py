@@ -21,11 +21,11 @@ from typing import Final
 
 import numpy as np
 
+from timerstore.copies.backup import Shipper, remove_needless, send_piece, thin_out
+from timerstore.copies.backup_content import check_whole, refuse_inside
 from timerstore.copies.catalog import BLOCK_BYTES, Catalog, Slice, block_ranges, cover
 from timerstore.copies.destination import Destination
 from timerstore.copies.follow_status import CopyStatus, FollowLock, write_status
-from timerstore.copies.ship import Shipper, remove_needless, send_piece, thin_out
-from timerstore.copies.snapshot import check_whole, refuse_inside
 from timerstore.core.directory import is_standby
 from timerstore.errors import (
     CorruptStoreError,
@@ -48,7 +48,7 @@ from timerstore.values.config import Config
 #
 # A block that lies in many pieces gets a piece of its own once it is full. Before that, many small
 # pieces become one, so that no list of pieces grows without end. What was merged is removed by
-# `ship.py`, once what replaces it is there.
+# `backup.py`, once what replaces it is there.
 
 
 _FEW: Final = 4

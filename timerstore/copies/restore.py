@@ -20,6 +20,7 @@ from typing import Final
 
 import numpy as np
 
+from timerstore.copies.backup_content import refuse_inside
 from timerstore.copies.catalog import Catalog, read_catalog
 from timerstore.copies.chains import note_restore
 from timerstore.copies.destination import Destination, Place, find_destination, find_place
@@ -40,7 +41,6 @@ from timerstore.copies.report import (
     Summed,
     shown_problems,
 )
-from timerstore.copies.snapshot import refuse_inside
 from timerstore.copies.standby import read_standby
 from timerstore.core.offsets import ConsumerOffsets
 from timerstore.errors import InvalidArgumentError

@@ -279,7 +279,7 @@ class Core:
         self.end_short_way()
 
     def end_short_way(self) -> None:
-        """Let no call go its short way any more (`short_way.py` and `byid.py` below `calls/`).
+        """Let no call go its short way any more (`short_way.py`, twice below `calls/`).
 
         Who is on it has passed the gate, or keeps the GIL.
         """

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from timerstore.calls.consuming.constants import DEAD, Wait
 from timerstore.calls.consuming.delivery import Delivery, HandedOut, Put
-from timerstore.calls.consuming.failures import Failure
+from timerstore.calls.consuming.failure_properties import Failure
 from timerstore.calls.consuming.grouptally import GroupTally
 from timerstore.consumer.consumersettings import ConsumerSettings
 from timerstore.consumer.remotesource import RemoteSource

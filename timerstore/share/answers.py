@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from timerstore.calls.consuming.constants import DEAD, WAIT_S
 from timerstore.calls.consuming.delivery import Batch, arrow_int64
-from timerstore.calls.consuming.failures import Failure
+from timerstore.calls.consuming.failure_properties import Failure
 from timerstore.calls.consuming.group import Group
 from timerstore.calls.consuming.putacks import read_queued
 from timerstore.calls.consuming.run import Run

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from timerstore.calls.consuming.constants import Wait
 from timerstore.calls.consuming.delivery import HandedOut, Put, checked
-from timerstore.calls.consuming.failures import Failure
+from timerstore.calls.consuming.failure_properties import Failure
 from timerstore.errors import StoreClosedError
 from timerstore.share.link import Link
 from timerstore.timelog.bytes import format as fmt

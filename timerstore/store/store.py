@@ -174,8 +174,8 @@ class TimerStore(Stays, AnyStore):
 
         A checkpoint is made first, so everything put, cancelled and acknowledged before is in it.
         """
+        from timerstore.copies.backup import take_point
         from timerstore.copies.destination import find_destination
-        from timerstore.copies.ship import take_point
 
         core = self.core
         core.flush()

@@ -38,7 +38,7 @@ from timerstore.values.arguments import (
 )
 from timerstore.values.ids import TimerIds
 from timerstore.values.kinds import Duration
-from timerstore.values.put import Described, json_body, put_columns
+from timerstore.values.put_fields import Described, json_body, put_columns
 
 if TYPE_CHECKING:  # a client that does not ask for one of these does not load the engine
     from timerstore.calls.consuming.dead_letters import DeadLetter

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.calls.consuming.consuming import Consuming
-from timerstore.calls.pending.find_by_id import get
+from timerstore.calls.pending.cancel import get
 from timerstore.calls.pending.timers import Timer, read_timer
 from timerstore.core.core import Core
 from timerstore.core.gate import inside

@@ -9,10 +9,10 @@ import pytest
 
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore, TooLateError
-from timerstore.calls.pending import find_by_id
-from timerstore.calls.pending.byid import UNCHANGED
-from timerstore.calls.pending.find_by_id import reschedule
+from timerstore.calls.pending import cancel as cancelling
+from timerstore.calls.pending.cancel import reschedule
 from timerstore.calls.pending.is_pending import Verdict
+from timerstore.calls.pending.short_way import UNCHANGED
 
 START_MS = 1_800_000_000_000
 MINUTE = timedelta(minutes=1)
@@ -80,7 +80,7 @@ def test_many_are_cancelled(
 ) -> None:
     clock = ManualClock(START_MS)
     with TimerStore(tmp_path / "s", config=SMALL, clock=clock) as store:
-        ids, looked = looked_for(store, clock, monkeypatch, find_by_id, meanwhile)
+        ids, looked = looked_for(store, clock, monkeypatch, cancelling, meanwhile)
         assert store.cancel_many(ids[::-1])[::-1].tolist() == done
         assert looked == looks
         clock.advance(MINUTE)
@@ -95,7 +95,7 @@ def test_one_is_moved(
 ) -> None:
     clock = ManualClock(START_MS)
     with TimerStore(tmp_path / "s", config=SMALL, clock=clock) as store:
-        ids, looked = looked_for(store, clock, monkeypatch, find_by_id, meanwhile)
+        ids, looked = looked_for(store, clock, monkeypatch, cancelling, meanwhile)
         if meanwhile in (cancel_one, fire):
             with pytest.raises(TooLateError):
                 find_and_move(store, ids[1])

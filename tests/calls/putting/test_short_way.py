@@ -14,7 +14,7 @@ from tests.small_store import SMALL
 from timerstore import Config, InvalidArgumentError, TimerStore
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.values.instants import whole_ms
-from timerstore.values.put import Put
+from timerstore.values.put_fields import Put
 
 FAR_MS = 4_000_000_000_000
 TOKYO = timezone(timedelta(hours=9))

@@ -14,7 +14,7 @@
     ackput.py       acknowledging one with what is put in its place
     putacks.py      … which of that the offsets file knows of
     constants.py    what a client goes by as well
-    failures.py     why it failed, as it carries that along
+    failure_properties.py  why it failed, as it carries that along
     dead_letters.py putting dead letters back, or dropping them
 
 A room imports `core/`, never the store.

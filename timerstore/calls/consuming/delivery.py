@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerstore.calls.consuming.constants import Wait
-from timerstore.calls.consuming.failures import Failure
+from timerstore.calls.consuming.failure_properties import Failure
 from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.bytes.decode import Message, user_properties
 from timerstore.timelog.reading.pull import Columns
@@ -22,7 +22,7 @@ from timerstore.values.arguments import given_delay
 from timerstore.values.ids import Int64s, Moments
 from timerstore.values.kinds import Duration
 from timerstore.values.no_pickle import Stays
-from timerstore.values.put import Timing
+from timerstore.values.put_fields import Timing
 
 # --- a run's columns
 

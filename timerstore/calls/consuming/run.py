@@ -15,7 +15,7 @@ from timerstore.calls.consuming.ackput import ack_and_put
 from timerstore.calls.consuming.constants import DEAD, Wait
 from timerstore.calls.consuming.cursors import QueueCursor, RetryCursor
 from timerstore.calls.consuming.delivery import Delivery, HandedOut, Put, arrow_bodies, arrow_ids
-from timerstore.calls.consuming.failures import Failure
+from timerstore.calls.consuming.failure_properties import Failure
 from timerstore.calls.consuming.groupreader import Place, Reader
 from timerstore.calls.consuming.ready import NO_RESPONSE
 from timerstore.calls.consuming.sendback import send_back, send_to_dead

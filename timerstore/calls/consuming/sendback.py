@@ -4,7 +4,7 @@ It goes to its group's `%RETRY%` topic through a delay level, or after a delay a
 group's dead letters, or to any other topic, at once. It keeps body, flag, born time, tags, keys,
 the user's properties and `UNIQ_KEY`, which is its id. `RETRY_TOPIC` is the first topic that it was
 consumed from, `ORIGIN_MESSAGE_ID` its first id. What failed carries since when, and in the end why
-(`failures.py`).
+(`failure_properties.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Final
 
 from timerstore.calls.consuming.constants import Wait
-from timerstore.calls.consuming.failures import FAILED, Failure, failed_properties
+from timerstore.calls.consuming.failure_properties import FAILED, Failure, failed_properties
 from timerstore.calls.putting.putter import check_level, stage_at_level
 from timerstore.calls.putting.putting import Putting
 from timerstore.core.core import Core

@@ -2,11 +2,11 @@
 
     pending.py    the calls
     listing.py    all in order, or as an Arrow table; how many fall due when
-    byid.py       one ordinary timer by its id, in a kernel or two
+    short_way.py   one ordinary timer by its id, in a kernel or two
     is_pending.py what became of the timers of some ids
     keyed.py      timers by their key
     found.py      messages that wait, as arrays
-    find_by_id.py one timer of any kind by its id: looked at, cancelled, moved
+    cancel.py     one timer of any kind by its id: looked at, cancelled, moved
     timers.py     the timer that a caller sees
 
 A room imports `core/`, never the store.

@@ -11,9 +11,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from timerstore.calls.pending.byid import ById, Payload
-from timerstore.calls.pending.find_by_id import cancel_many, get, reschedule
+from timerstore.calls.pending.cancel import cancel_many, get, reschedule
 from timerstore.calls.pending.listing import list_pending
+from timerstore.calls.pending.short_way import ById, Payload
 from timerstore.calls.pending.timers import Timer, read_timer
 from timerstore.calls.putting.putting import Prepared, Putting
 from timerstore.core.core import Core
@@ -30,7 +30,7 @@ from timerstore.services.calls.key_search import (
 )
 from timerstore.values.arguments import check_text
 from timerstore.values.kinds import check_name
-from timerstore.values.put import Put
+from timerstore.values.put_fields import Put
 
 
 class Keyed:

@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 
 import pyarrow as pa
 
-from timerstore.calls.pending.byid import UNCHANGED, ById, Payload, check_payload
-from timerstore.calls.pending.find_by_id import cancel_many, get, reschedule
+from timerstore.calls.pending.cancel import cancel_many, get, reschedule
 from timerstore.calls.pending.is_pending import Bools
 from timerstore.calls.pending.keyed import Keyed, check_condition
 from timerstore.calls.pending.listing import (
@@ -18,6 +17,7 @@ from timerstore.calls.pending.listing import (
     list_pending,
     pending_columns,
 )
+from timerstore.calls.pending.short_way import UNCHANGED, ById, Payload, check_payload
 from timerstore.calls.pending.timers import Timer
 from timerstore.calls.putting.putting import Putting
 from timerstore.core.core import Core
@@ -25,7 +25,7 @@ from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError, TooLateError
 from timerstore.values.arguments import DUE_MS_MAX, resolve_due_ms
 from timerstore.values.kinds import check_name
-from timerstore.values.put import Given, Put
+from timerstore.values.put_fields import Given, Put
 
 
 class PendingTimers:

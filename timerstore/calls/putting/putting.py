@@ -27,7 +27,7 @@ from timerstore.values.arguments import (
     too_long,
 )
 from timerstore.values.ids import TimerIds, format_id
-from timerstore.values.put import Put
+from timerstore.values.put_fields import Put
 
 
 class Prepared(NamedTuple):

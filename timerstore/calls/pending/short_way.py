@@ -2,7 +2,7 @@
 
 What is out of the ordinary (a delay level's message, a broker's key, a timer that may have been
 taken, or may have rolled, a segment that is not mapped, a store that is being closed) goes the long
-way, `find_by_id.py`. The kernels pass the store's gate by themselves.
+way, `cancel.py`. The kernels pass the store's gate by themselves.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from timerstore.calls.pending.byid import Payload, compose_moved
 from timerstore.calls.pending.found import Found, find_pending, read_held, read_messages
 from timerstore.calls.pending.is_pending import Bools, find, is_foreign, judge, parse
+from timerstore.calls.pending.short_way import Payload, compose_moved
 from timerstore.calls.pending.timers import Timer, message_timer, read_timer
 from timerstore.core.core import Core
 from timerstore.errors import (

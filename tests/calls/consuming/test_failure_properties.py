@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import Consumer, Delivery, ManualClock, TimerStore
-from timerstore.calls.consuming.failures import (
+from timerstore.calls.consuming.failure_properties import (
     TEXT_BYTES_MAX,
     Failure,
     error_of,

@@ -18,6 +18,16 @@ from typing import Any, Final
 
 import numpy as np
 
+from timerstore.copies.backup_content import (
+    check_continued,
+    check_same_store,
+    check_whole,
+    make_durable,
+    read_new,
+    refuse_inside,
+    sizes_of,
+    small_files_of,
+)
 from timerstore.copies.catalog import (
     Catalog,
     Piece,
@@ -40,16 +50,6 @@ from timerstore.copies.chains import (
 from timerstore.copies.destination import Destination, Place, find_destination
 from timerstore.copies.follow_status import FollowLock
 from timerstore.copies.report import BackupPoint, BackupReport, Progress, Summed, Told
-from timerstore.copies.snapshot import (
-    check_continued,
-    check_same_store,
-    check_whole,
-    make_durable,
-    read_new,
-    refuse_inside,
-    sizes_of,
-    small_files_of,
-)
 from timerstore.core.directory import is_standby
 from timerstore.errors import (
     CorruptStoreError,
