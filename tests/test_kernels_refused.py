@@ -48,5 +48,5 @@ def test_whatever_an_import_refuses_is_told_in_words(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("timerstore.jit.later.import_module", refuse)
     with pytest.raises(Exception, match="machine code could not be loaded") as raised:
-        compiler("engine")
+        compiler("llvm_engine")
     assert not isinstance(raised.value, OSError)

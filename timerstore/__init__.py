@@ -132,7 +132,7 @@ if TYPE_CHECKING:
     from timerstore.watching.topics import Upcoming as Upcoming
 
 _HOMES = {
-    "copies.ship": "backup",
+    "copies.backup": "backup",
     "copies.follow_status": "CopyStatus",
     "copies.follower": "Following",
     "copies.report": "BackupPoint BackupReport Problem VerifyReport",

@@ -13,9 +13,8 @@ from tests.interrupting import Interrupt, interrupted
 
 pytestmark = [pytest.mark.prove, pytest.mark.timeout(900)]
 FILES = (
-    *(f"copies/{each}.py" for each in ("building", "catalog", "chains", "destination")),
-    *(f"copies/{each}.py" for each in ("fetching", "follower", "merging", "promote", "ship")),
-    *("copies/standby.py", "copies/backup.py", "copies/restore.py"),
+    *(f"copies/{each}.py" for each in ("backup", "catalog", "chains", "destination", "fetching")),
+    *(f"copies/{each}.py" for each in ("follower", "promote", "restore", "standby")),
 )
 
 

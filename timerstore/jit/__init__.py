@@ -8,7 +8,7 @@ when something has to be compiled, or loaded from a cache.
     later.py        what stands for what Numba makes until it is needed
     stamp.py        the digest of what it sees
     cachefolder.py  where its machine code is cached, and the package is
-    engine.py       LLVM, which brings that into memory (n)
+    llvm_engine.py  LLVM, which brings that into memory (n)
     building.py     how it is compiled to an object file (n)
     linking.py      how helpers are made, and become part of it (n)
     packedentry.py  what calls it from Python (n)

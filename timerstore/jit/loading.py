@@ -101,7 +101,7 @@ def _address_of(kernel: Any, types: Any) -> int:
             code = compiler("building").compiled(kernel, types, symbol)
             COMPILED.append(kernel.name)
             cachefolder.keep(symbol, code)
-        address: int = compiler("engine").load(symbol, code)
+        address: int = compiler("llvm_engine").load(symbol, code)
         return address
 
 
@@ -113,7 +113,7 @@ def _symbol_of(kernel: Any, types: Any) -> str:
         kernel.keeps_gil,
         types,
         sys.implementation.cache_tag,
-        compiler("engine").target(),
+        compiler("llvm_engine").target(),
     )
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
     return f"{kernel.name[-150:]}-{digest}"
