@@ -1,7 +1,7 @@
 """What all rooms stand on: values that go into calls, come out of them, are shown.
 
     arguments.py   what calls are given, checked
-    put.py         what a put is given, as one row, as JSON, as columns
+    put_fields.py  what a put is given, as one row, as JSON, as columns
     kinds.py       kinds of arguments that many calls share
     instants.py    instants, lengths of time, of Python or of another library
     numpytimes.py  those of NumPy in milliseconds
