@@ -40,7 +40,7 @@ from timerstore.timelog.bytes.decode import Message
 from timerstore.values.arguments import DUE_MS_MAX, check_group, check_topic_to_consume
 from timerstore.values.ids import TimerId, TimerIds, joined, parse_id
 from timerstore.values.kinds import check_int
-from timerstore.values.put import Put
+from timerstore.values.put_fields import Put
 from timerstore.watching.any_store import CALLS
 from timerstore.watching.topics import read_fired, read_seconds_ahead
 
