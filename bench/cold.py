@@ -272,13 +272,10 @@ def calls(ground: Ground) -> Iterator[Row]:
                 "count()": store.count,
                 "count(topic)": lambda: store.count(TOPICS[0]),
                 "pending(limit=10)": lambda: list(store.pending(limit=10)),
-                "pending(limit=10), of a topic with one": lambda: list(
-                    store.pending(topic="other", limit=10)
-                ),
-                "pending(limit=10), from a day on": lambda: list(
+                "pending(limit=10), in a month": lambda: list(
                     store.pending(start_ms=far_ms, limit=10)
                 ),
-                "pending, of a second": lambda: list(
+                "pending, a second of then": lambda: list(
                     store.pending(start_ms=far_ms, end_ms=far_ms + 1_000)
                 ),
                 "upcoming()": store.upcoming,
@@ -296,7 +293,6 @@ def calls(ground: Ground) -> Iterator[Row]:
                 "pull, of a topic with nothing": lambda: store.pull("none", timeout=0),
                 "stats()": store.stats,
                 "health()": store.health,
-                "clean()": store.clean,
                 "flush()": store.flush,
             }
             for name, act in acts.items():
@@ -316,13 +312,13 @@ def fresh(store: timerstore.TimerStore) -> float:
 
 
 def took_ms(act: Callable[[], object]) -> str:
-    """Tell what a call takes at first, when nothing of it is in memory, and the second time."""
-    taken = []
-    for _ in range(2):
+    """Tell what a call takes at first, from the disk, and once more if that was short."""
+    taken_ms = list[float]()
+    while not taken_ms or (len(taken_ms) < 2 and taken_ms[0] < 10_000):
         begin_s = time.perf_counter()
         act()
-        taken.append((time.perf_counter() - begin_s) * 1_000)
-    return "{:,.2f} ms, then {:,.2f}".format(*taken)
+        taken_ms.append((time.perf_counter() - begin_s) * 1_000)
+    return " ms, then ".join(f"{each:,.2f}" for each in taken_ms) + " ms"
 
 
 def peer_cold(open_peer: Callable[[Path, bool], Timers], ground: Ground) -> Iterator[Row]:
