@@ -73,8 +73,6 @@ class DequeuePut:
 
     to: Appended
     read: int
-    checkpointed: int
-    slot_count: int
     walked: int
     frontier: int
     came: Counter[int] = field(default_factory=Counter)  # units that came, by the slot's place
@@ -129,7 +127,7 @@ class DequeuePut:
                 self.lost.append(each.message)
             elif kind == FORGOTTEN:
                 until_ms = (each.at + 1) * self.to.log.precision_ms - 1
-                self._forget(each.message, each.at)
+                self._forget(each.message)
             self.counts[kind] += 1
             self.frontier = max(self.frontier, until_ms)
             self.settled[each.place] += 1
@@ -159,13 +157,9 @@ class DequeuePut:
             return None
         return FIRED
 
-    def _forget(self, message: int, slot: int) -> None:
-        found = self.to.log.messages.get(message)
-        if (
-            found is None
-            or int(found.properties["TIMER_OUT_MS"]) // self.to.log.precision_ms > slot
-        ):
-            return  # nobody, or its target has hopped on from there
+    def _forget(self, message: int) -> None:
+        if message not in self.to.log.messages:
+            return  # it is damaged
         high, low = self.to.log.identity(message)
         if high == -1 and low >= LEVEL_MARK:
             if (high, low) in self.cancelled:  # its loop has yet to pass it
@@ -178,12 +172,7 @@ class DequeuePut:
         slot = self.read
         if now_ms // self.to.log.precision_ms <= slot or self.walked <= slot:
             return False
-        if self.came[slot % PLACES] != self.settled[slot % PLACES]:
-            return False
-        if slot >= self.checkpointed + self.slot_count:
-            self.need = "flushed", 0
-            return False
-        return True
+        return self.came[slot % PLACES] == self.settled[slot % PLACES]
 
 
 # ------------------------------------------------------------------- deliver-levels

@@ -24,11 +24,10 @@ class Window(NamedTuple):
 
 
 class Now(NamedTuple):
-    """What placement looks at: the clock's slot, the read cursor, the durable read cursor."""
+    """What placement looks at: the clock's slot, and the read cursor."""
 
     clock: int
     read: int
-    checkpointed: int
 
 
 def next_slot(due: int, own: int, now: Now, window: Window) -> int:
@@ -38,7 +37,7 @@ def next_slot(due: int, own: int, now: Now, window: Window) -> int:
     """
     limit = min(
         max(now.clock, now.read, own) + window.roll_window,
-        now.checkpointed + 2 * window.slot_count,
+        now.read + 2 * window.slot_count,
     )
     slot = due
     while slot >= limit:
@@ -46,21 +45,16 @@ def next_slot(due: int, own: int, now: Now, window: Window) -> int:
     return max(slot, now.read)
 
 
-def may_hop(due: int, own: int, now: Now, window: Window) -> bool:
-    """Whether a roll's next slot lies ahead; else it waits for a checkpoint."""
-    return next_slot(due, own, now, window) > own
-
-
 def schedule(due: int, put: int, window: Window, late: Iterator[int] | None = None) -> list[int]:
     """The slots of all units of a timer, its own the last.
 
-    The read cursor is at the clock, and durable. `late`: how many slots after its begin each hop's
+    The read cursor is at the clock. `late`: how many slots after its begin each hop's
     slot is read.
     """
-    slots = [next_slot(due, 0, Now(put, put, put), window)]
+    slots = [next_slot(due, 0, Now(put, put), window)]
     while slots[-1] < due:
         at = slots[-1] + (next(late) if late else 0)
-        slots.append(next_slot(due, slots[-1], Now(at, slots[-1], slots[-1]), window))
+        slots.append(next_slot(due, slots[-1], Now(at, slots[-1]), window))
     return slots
 
 

@@ -104,19 +104,17 @@ class Wheel(NamedTuple):
     slot_count: int
     roll_window: int
     read: int
-    checkpointed_read: int
-    is_old: bool = False  # of a store of the first version
     claimed: int = 0  # the claim cursor
 
     @property
     def hop(self) -> int:
-        """The longest hop that leads ahead; two thirds of the window where a store is old."""
-        return max(1, 2 * self.roll_window // 3) if self.is_old else self.roll_window - 1
+        """The longest hop that leads ahead."""
+        return self.roll_window - 1
 
     @property
     def top(self) -> int:
         """No unit may wait in this slot or a later one."""
-        return self.checkpointed_read + 2 * self.slot_count
+        return self.read + 2 * self.slot_count
 
 
 class Place(NamedTuple):

@@ -294,7 +294,6 @@ class DequeueGet:
     done: set[int] = field(default_factory=set)
     room: int = RING
     is_cold: bool = False  # pages were missing lately
-    checkpointed: int = 0  # the durable read cursor
     end: int = 0  # of the timer log
     first_hop: dict[int, int] = field(default_factory=dict)  # by the slot that was hopped from
     chained: Counter[int] = field(default_factory=Counter)  # by the slot's place
@@ -344,8 +343,7 @@ class DequeueGet:
         """Pass the slots without units if all that is claimed was passed; 1 if there are any."""
         if self.claimed != self.read:
             return 0
-        stop = min(now_slot, self.checkpointed + self.sizes.slot_count)
-        to = min([stop, *(slot for slot in self.last if slot >= self.read)])
+        to = min([now_slot, *(slot for slot in self.last if slot >= self.read)])
         if to <= self.read:
             return 0
         self.read = self.claimed = self.owed_slot = self.walked = to
@@ -494,9 +492,7 @@ class DequeueGet:
         else:
             out_ms = unit.time_ms + (lead - slot) * precision
             due_ms = out_ms if out_ms % precision else None  # it may be a broker's timer
-        wheel = self.sizes._replace(
-            read=self.read, checkpointed_read=self.read, claimed=self.claimed
-        )
+        wheel = self.sizes._replace(read=self.read, claimed=self.claimed)
         place = naive.place(out_ms, now_ms, wheel)
         magic, size = unit.magic & MARKS_DELETE | PLAIN, unit.message_bytes
         if place.slot <= slot:  # it leads nowhere: it is taken from where it waits

@@ -164,12 +164,11 @@ cursors = st.integers(0, 1000)
     now_ms=st.integers(0, 10**6),
     window=st.integers(2, 48),
     read=cursors,
-    ahead=st.integers(0, 50),
 )
 def test_place_keeps_to_the_ring_and_to_the_grid(
-    out_ms: int, now_ms: int, window: int, read: int, ahead: int
+    out_ms: int, now_ms: int, window: int, read: int
 ) -> None:
-    wheel = naive.Wheel(1000, 50, window, read=read, checkpointed_read=max(read - ahead, 0))
+    wheel = naive.Wheel(1000, 50, window, read=read)
     slot, time_ms, is_roll = naive.place(out_ms, now_ms, wheel)
     base = max(now_ms // 1000, read)
     assert read <= slot < wheel.top

@@ -6,11 +6,11 @@ passed. Any other becomes a *roll* on the timer's own grid: slot = due − k · 
 that lies before base + window. So each roll goes to a slot that is not
 claimed, ahead of all that hop now, and each hop is as long as that allows; hops of many timers do
 not bunch, and an id alone tells which slots can hold its timer. Placement never asks whether a
-timer is due. In a store of the first version hop stays 2/3 of the window, the grid on which its ids
-are found.
+timer is due.
 
-Every slot lies from the read cursor on, and before top = checkpointed read cursor + the ring's
-length. So no slot of the ring is needed twice, not even when the read cursor falls back in a crash.
+Every slot lies from the read cursor on, and before top = read cursor + the ring's length. So no
+slot of the ring is needed twice: after a crash the slots are made anew, from units that were linked
+before the checkpoint.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Settings:
 
 
 @inlined
-def ring_top(settings: Settings, checkpointed_slot: int) -> int:
+def ring_top(settings: Settings, passed_slot: int) -> int:
     """Return the first slot that may not be used yet."""
-    return checkpointed_slot + 2 * settings.slot_count
+    return passed_slot + 2 * settings.slot_count
 
 
 @inlined
@@ -58,15 +58,13 @@ def hops_ahead(own: int, base: int, window: int, hop: int, top: int) -> int:
 
 
 @inlined
-def place(
-    settings: Settings, base: int, passed_slot: int, top: int, out_ms: int
-) -> tuple[int, int]:
+def place(settings: Settings, base: int, passed_slot: int, out_ms: int) -> tuple[int, int]:
     """Return (slot, hops) of a timer whose unit's time is `out_ms`. O(1).
 
-    `base`: as in the module's text; `top`: see `ring_top`. With hops > 0 it is a roll, whose
-    unit's time is out_ms − hops · hop · precision. A slot that was passed becomes the read
-    cursor's.
+    `base`: as in the module's text. With hops > 0 it is a roll, whose unit's time is
+    out_ms − hops · hop · precision. A slot that was passed becomes the read cursor's.
     """
+    top = ring_top(settings, passed_slot)
     own = out_ms // settings.precision_ms
     hops = hops_ahead(own, base, settings.window_slots, settings.hop_slots, top)
     return max(own - hops * settings.hop_slots, passed_slot), hops
@@ -80,9 +78,7 @@ def may_have_rolled(settings: Settings, due_ms: int, put_ms: int) -> bool:
 
 
 @kernel_ahead
-def place_all(
-    settings: Settings, base: int, passed_slot: int, top: int, due_ms: Words, slots: Words
-) -> None:
+def place_all(settings: Settings, base: int, passed_slot: int, due_ms: Words, slots: Words) -> None:
     """Fill the slot that each timer's unit goes to, were it linked now; both int64[n]."""
     for i in range(len(due_ms)):
-        slots[i], _ = place(settings, base, passed_slot, top, due_ms[i])
+        slots[i], _ = place(settings, base, passed_slot, due_ms[i])

@@ -150,11 +150,10 @@ def slot_last(wheel: SlotArray, slot: int) -> int:
 def next_used_slot(wheel: SlotArray, slot: int, stop: int) -> int:
     """Return the first slot from `slot` on that has units; `stop`, or one behind, without any.
 
-    At most once around. O(pages between, and the slots of those in which one is later).
+    None is further than once around. O(pages between + slots of those in which one is later).
     """
-    count = len(wheel.slots) // fmt.SLOT_BYTES
-    stop = min(stop, slot + count)
-    while slot < stop:
+    around = slot + len(wheel.slots) // fmt.SLOT_BYTES
+    while slot < min(stop, around):
         at = slot_at(wheel, slot)
         page = at // PAGE_BYTES
         if wheel.latest[page] < slot:  # on to the next page, or around
@@ -162,15 +161,8 @@ def next_used_slot(wheel: SlotArray, slot: int, stop: int) -> int:
         elif slot_last(wheel, slot) == NO_UNIT:
             slot += 1
         else:
-            break
-    return slot
-
-
-@kernel_ahead
-def is_used_from(wheel: SlotArray, slot: int) -> bool:
-    """Tell whether any slot from `slot` on, once around, has units; see `next_used_slot`."""
-    stop = slot + len(wheel.slots) // fmt.SLOT_BYTES
-    return next_used_slot(wheel, slot, stop) < stop
+            return slot
+    return max(slot, stop)
 
 
 @inlined

@@ -110,10 +110,9 @@ def bench_place(benchmark: Any) -> None:
     )
     ahead_ms = np.random.default_rng(1).integers(0, 20 * 86_400_000, TIMES * COUNT)
     due_ms, slots = START_MS + ahead_ms, np.zeros(TIMES * COUNT, np.int64)
-    top = NOW + 2 * settings.slot_count
     play(
         benchmark,
-        lambda: place_all(settings, NOW, NOW, top, due_ms, slots),
+        lambda: place_all(settings, NOW, NOW, due_ms, slots),
         count=len(due_ms),
     )
 

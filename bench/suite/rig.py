@@ -118,10 +118,7 @@ def drive(store: TimerStore, services: tuple[int, ...], now_ms: int) -> None:
         for service in services:
             done += step(engine.world, service, now_ms)
             need = engine.need(service)
-            if need == needs.FLUSHED:
-                engine.forget_need(service)
-                store.flush()
-            elif need != needs.NOTHING:
+            if need != needs.NOTHING:
                 provide(engine, service)
                 done += 1
         if done == 0:

@@ -57,7 +57,7 @@ from timerstore.timelog.files.segmenttable import (
 from timerstore.timelog.reading.pastdamage import Damage
 from timerstore.timelog.timerlog import TimerLog, append_unit, find_unit_room
 from timerstore.wheel import judge as pending
-from timerstore.wheel.place import Settings, place, ring_top
+from timerstore.wheel.place import Settings, place
 from timerstore.wheel.timerwheel import SlotArray, TimerWheel, link_unit, slot_last
 
 FOLDER: Final = "handover"
@@ -194,7 +194,7 @@ def _link_all(files: _Files, messages: Words, start: int) -> int:
     message i if that is damaged.
     """
     commitlog, wheel, settings, found = files.commitlog, files.wheel, files.settings, files.found
-    read_slot, top = files.read_slot, ring_top(files.settings, files.read_slot)
+    read_slot = files.read_slot
     for i in range(start, len(messages)):
         if i + MESSAGES_AHEAD < len(messages):
             prefetch_message(commitlog, messages[i + MESSAGES_AHEAD])
@@ -208,7 +208,7 @@ def _link_all(files: _Files, messages: Words, start: int) -> int:
         topic_hash = java_hash(buf, found.real_topic_at, found.real_topic_bytes)
         is_delete = found.deletes_bytes >= 0
         timer = NewTimer(message, found.size, topic_hash, found.due_ms, due_ms, is_delete)
-        slot, hops = place(settings, read_slot, read_slot, top, found.due_ms)
+        slot, hops = place(settings, read_slot, read_slot, found.due_ms)
         unit = unit_in_slot(settings, slot, hops, slot_last(wheel, slot), timer, files.now_ms)
         link_unit(wheel, slot, append_unit(files.timerlog, unit), unit_change(unit.magic))
     return len(messages)

@@ -23,7 +23,6 @@ from timerstore.errors import (
     StoreFullError,
     TimerStoreError,
 )
-from timerstore.jit.acting import acting_as
 from timerstore.jit.record import Bytes, Words
 from timerstore.jit.system import set_thread_name
 from timerstore.services.damage.scrub import Scrub
@@ -33,7 +32,6 @@ from timerstore.services.durable.group_commit import IS_DURABLE, LEADS, MAY_LEAD
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import remove_mark
 from timerstore.services.world.background import BackgroundThread, Flag
-from timerstore.services.world.state import FLUSH
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.files.checkpoint import (
@@ -72,8 +70,6 @@ class Flusher:
         self.before: Callable[[], None] | None = None
         """Called at the start of a checkpoint, outside all locks: groups write their offsets."""
         self.scrub = Scrub(engine)
-        self.on_checkpoint: Callable[[], None] | None = None
-        """Called after each checkpoint: the read cursor may have waited for it."""
         self.after: Callable[[], object] | None = None
         """Called after a checkpoint while open, outside all locks: what is not needed goes."""
         self.on_tick: Callable[[], object] | None = None
@@ -169,8 +165,6 @@ class Flusher:
             self._check()
             engine, world = self.engine, self.engine.world
             engine.keys.drop_settled()
-            # Before: what is asked for from now on is the next one's.
-            world.dequeue_put.flush_wanted = 0
             captured, runs = capture(world)
             hops_from, claimed_slot = engine.keep_hops(
                 captured.read_slot, captured.hops_from, captured.claimed_slot
@@ -208,13 +202,8 @@ class Flusher:
                 remove_mark(engine.disk, engine.path)
                 engine.wanted.write()
             written(world)
-            # One word, which the services only read: no lock is needed.
-            with acting_as(FLUSH):
-                world.flush.checkpointed_slot = captured.read_slot
             kept_slot = self._kept_slot or captured.read_slot
             self._kept_slot = int(give_back(world, kept_slot, captured.read_slot))
-            if self.on_checkpoint is not None:
-                self.on_checkpoint()
             engine.disk.keep_spare()
             self.checkpoint_count += 1
             self._flushed_s = time.monotonic()
@@ -313,17 +302,15 @@ class Flusher:
             except StoreAccessError as e:
                 self._fail(e)
                 return
-            # If nothing comes, nothing has to be made ahead; if the read cursor waits, it will
-            # again.
-            wanted, end = self.engine.world.dequeue_put.flush_wanted, self.engine.commitlog.end
-            idle, seen_end = end == seen_end and not wanted, end
+            end = self.engine.commitlog.end
+            idle, seen_end = end == seen_end, end  # if nothing comes, nothing has to be made ahead
             nap_s = min(2 * nap_s, _IDLE_TICK_S, interval_s) if idle else tick_s
             full = _room_wanted(self.engine.prepare_ahead)
             full = _room_wanted(self.engine.keys.follow) or full
             if self.on_tick is not None:
                 full = _room_wanted(self.on_tick) or full
             due = self.waiting_for_space is not None or time.monotonic() - last >= interval_s
-            if due or wanted:
+            if due:
                 last = time.monotonic()
                 changed = self._changed()
                 if changed:
@@ -354,7 +341,7 @@ class Flusher:
 
     def _changed(self) -> bool:
         engine, last = self.engine, self.last
-        if engine.world.dequeue_put.flush_wanted or last is None:
+        if last is None:
             return True
         if engine.levels.offset.tolist() != last.level_offsets:
             return True
@@ -374,7 +361,7 @@ class Flusher:
         says how many empty slots recovery need not look at, and an idle store should not touch the
         disk.
         """
-        if self.engine.read_slot == self.engine.world.flush.checkpointed_slot:
+        if self.engine.read_slot == last.read_ms // self.engine.precision_ms:
             return False
         if last.read_ms <= self.engine.queues.table.stored_ms:
             return True

@@ -26,7 +26,7 @@ from timerstore.services.engine.key_files import KeyFiles
 from timerstore.services.engine.rebuild import QUEUES, TIMERS, Damage, Wanted
 from timerstore.services.engine.sizes import find_sizes
 from timerstore.services.world import needs
-from timerstore.services.world.claims import FIRST_COUNT, move_cursors
+from timerstore.services.world.claims import FIRST_COUNT, begin_at
 from timerstore.services.world.clock import Clock
 from timerstore.services.world.state import (
     RETRY_WAIT_MS_MAX,
@@ -244,7 +244,7 @@ class Engine:
         world = self.world
         with acting_as(ALONE):
             world.dequeue_get.first_max = FIRST_COUNT
-            move_cursors(world, passed_slot, passed_slot)
+            begin_at(world, passed_slot)
             world.dequeue_put.frontier_ms = max(frontier_ms, passed_slot * self.precision_ms - 1)
             world.enqueue_get.fetched_index = world.enqueue_put.linked_index = queue_index
             world.cleaning.floor = floor

@@ -21,7 +21,7 @@ import numpy as np
 from timerstore.jit.intrinsics import load_acquire
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.locks import lock_acquire, lock_release
-from timerstore.jit.record import Bytes, Rows, Words, observe
+from timerstore.jit.record import Bytes, Rows, Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.holds import Hold
 from timerstore.services.world.floor import Floor
@@ -145,7 +145,7 @@ def _capture(world: World, cursors: Words, wanted: Words, room: _Room) -> bool:
         copy_cancelled(world.cancelled, cancelled)
     cursors[_READ] = world.dequeue_put.passed_slot
     cursors[_CLAIMED] = world.dequeue_get.claimed_slot
-    cursors[_TOP] = ring_top(world.settings, observe(world.flush, "checkpointed_slot"))
+    cursors[_TOP] = ring_top(world.settings, world.dequeue_put.passed_slot)
     cursors[_TIMERLOG_END] = world.timerlog.end
     cursors[_LINKED] = world.enqueue_put.linked_index
     cursors[_LEVELS] = levels.count
@@ -223,6 +223,14 @@ def used_slots(world: World, start: int, stop: int) -> Rows:
     return slots[:count]
 
 
+def is_intact(world: World, at: Snapshot) -> bool:
+    """Tell whether the wheel still has all slots that were not claimed at an instant.
+
+    A slot's place is used again only once the read cursor has passed the slot.
+    """
+    return world.dequeue_put.passed_slot <= at.claimed
+
+
 def capture_instant(engine: Engine, *, whole: bool = True, due_ms: Words = _NO_TIMES) -> Instant:
     """Capture one instant.
 
@@ -243,8 +251,7 @@ def capture_instant(engine: Engine, *, whole: bool = True, due_ms: Words = _NO_T
             if count <= len(used):
                 break
             used = np.empty((count + _SLACK, 2), np.int64)
-        # A slot's place in the ring is used again only once a checkpoint lies behind the slot.
-        if world.flush.checkpointed_slot <= at.claimed:
+        if is_intact(world, at):
             break
     return found._replace(slots=used[:count])
 

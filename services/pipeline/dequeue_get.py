@@ -19,8 +19,7 @@ How rolls hop (`tests/models/rules_model.py` has each rule with a wrong variant)
 - A hop's unit is linked in the hold of wheel in which the roll is taken from its slot, so the read
   cursor passes a slot only once every hop from it has its unit.
 - The new slot is behind all that is claimed (`wheel/place.py`). There is always room for it: a
-  window is at least 60 slots shorter than the wheel, and the read cursor is never further from its
-  checkpoint than the wheel is long. Else the claim would stop and ask for a checkpoint.
+  window is at least 60 slots shorter than the wheel, and no more than half of that is claimed.
 - A hop reads no message if the unit says in which second its timer is due. A broker's roll, one of
   the year 2106 or later, and one in a store with very short hops do not say it.
 """
@@ -79,7 +78,7 @@ from timerstore.wheel.near import (
     ring_count,
     slot_place,
 )
-from timerstore.wheel.place import place, ring_top
+from timerstore.wheel.place import place
 from timerstore.wheel.timerwheel import slot_last
 
 CLAIM_UNITS: Final = 2_048
@@ -473,15 +472,10 @@ def hop(world: World, slot: int, offset: int, now_ms: int) -> int:
             out_ms = due_ms = 0
     passed, claimed = world.dequeue_put.passed_slot, world.dequeue_get.claimed_slot
     base = max(now_ms // precision, passed, claimed - 1)
-    top = ring_top(settings, observe(world.flush, "checkpointed_slot"))
-    to, hops = place(settings, base, passed, top, out_ms)
+    to, hops = place(settings, base, passed, out_ms)
     if to <= slot and hops == 0:
         to = slot  # damaged, or a broker's that leads nowhere: it is named, or fires, from here
     elif not has_unit_room(world, mine):
-        return NO_DUE
-    if hops > 0 and to < claimed:  # the ring has no room ahead: a checkpoint makes it
-        publish(world.dequeue_put, "flush_wanted", 1)
-        mine.need = needs.FLUSHED
         return NO_DUE
     is_late = to < claimed
     if is_late:

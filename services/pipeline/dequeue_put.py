@@ -31,10 +31,7 @@ from timerstore.services.pipeline.copying import (
     stage_is_full,
     touch_message,
 )
-from timerstore.services.world.needs import (
-    FLUSHED,
-    LOST,
-)
+from timerstore.services.world.needs import LOST
 from timerstore.services.world.rings import place_of, waiting_count
 from timerstore.services.world.world import READ_MESSAGES, World, count_stage, note_lost
 from timerstore.timelog.bytes import format as fmt
@@ -190,14 +187,14 @@ def _stage(world: World, place: int, i: int, at: int, now_ms: int) -> int:
     `place`: of its entry in the dequeue-put queue.
     """
     ring = world.dequeue_ring
-    message, info, slot = ring.message[place], ring.info[place], ring.bucket_ms[place]
+    message, info = ring.message[place], ring.info[place]
     mine, found = world.dequeue_put.thread, world.dequeue_put.thread.found
     buf = segment_at(world.commitlog, message)
     outcome = find_source(world, mine, buf, message)
     if outcome != SOURCE_FOUND:
         return outcome
     if info & fmt.UNIT_DELETE != 0:
-        _read_target(world, buf, message, slot)
+        _read_target(world, buf, message)
         return _FORGET
     if not read_source(world, buf, found, message, info_size(info)):
         return SOURCE_UNREADABLE
@@ -264,9 +261,9 @@ def _settle(world: World, head: int, seen: int, appended: int) -> int:
 def _pass_slots(world: World, now_ms: int) -> int:
     """Move the read cursor over slots that have ended and hold nothing more to do; count them."""
     passed = 0
-    while passed < PASS_SLOTS and _is_passable(world, now_ms):  # a look without the lock
+    while passed < PASS_SLOTS and is_passable(world, now_ms):  # a look without the lock
         lock_acquire(world.wheel_lock)
-        moves = _is_passable(world, now_ms)
+        moves = is_passable(world, now_ms)
         if moves:
             publish(world.dequeue_put, "passed_slot", world.dequeue_put.passed_slot + 1)
             passed += 1
@@ -277,40 +274,11 @@ def _pass_slots(world: World, now_ms: int) -> int:
 
 
 @inlined
-def has_passable(world: World, now_ms: int) -> bool:
-    """Tell whether the read cursor's slot may be passed, or waits for a checkpoint unasked for.
+def is_passable(world: World, now_ms: int) -> bool:
+    """Tell whether the read cursor's slot has ended, owes nothing, and all in it is settled.
 
-    As anyone can see without a lock.
+    As anyone can see without a lock; rely on it only under wheel.
     """
-    asked = observe(world.dequeue_put, "flush_wanted") != 0
-    return (_is_near(world) or not asked) and _is_settled(world, now_ms)
-
-
-@inlined
-def _is_passable(world: World, now_ms: int) -> bool:
-    """Tell whether the read cursor's slot can be passed; rely on it only under wheel.
-
-    If only the durable read cursor is in the way, a checkpoint is asked for.
-    """
-    if not _is_settled(world, now_ms):
-        return False
-    if not _is_near(world):
-        publish(world.dequeue_put, "flush_wanted", 1)
-        world.dequeue_put.thread.need = FLUSHED
-        return False
-    return True
-
-
-@inlined
-def _is_near(world: World) -> bool:
-    """Tell whether the read cursor is within the wheel's length of the durable one."""
-    durable = observe(world.flush, "checkpointed_slot")
-    return observe(world.dequeue_put, "passed_slot") < durable + world.settings.slot_count
-
-
-@inlined
-def _is_settled(world: World, now_ms: int) -> bool:
-    """Tell whether the read cursor's slot has ended, owes nothing, and all in it is settled."""
     slot, near = observe(world.dequeue_put, "passed_slot"), world.near
     walked = observe(world.dequeue_get, "walked_slot")
     if now_ms // world.settings.precision_ms <= slot or walked <= slot:
@@ -321,15 +289,11 @@ def _is_settled(world: World, now_ms: int) -> bool:
 
 
 @inlined
-def _read_target(world: World, buf: Bytes, message: int, slot: int) -> None:
-    """Read whom a delete in a slot cancels into `found`; nobody, two zeros, if it is damaged.
-
-    Nor of one in a slot before its target's, where a version before 1.0.0 put some for a broker.
-    """
+def _read_target(world: World, buf: Bytes, message: int) -> None:
+    """Read whom a delete cancels into `found`; nobody, two zeros, if it is damaged."""
     found = world.dequeue_put.thread.found
     position = message % world.commitlog.segment_bytes
-    good = read_message(buf, position, found, False) == GOOD
-    if good and found.due_ms // world.settings.precision_ms <= slot:
+    if read_message(buf, position, found, False) == GOOD:
         identify_target(buf, found, world.settings.store_tag)
     else:
         found.identity_high = found.identity_low = 0

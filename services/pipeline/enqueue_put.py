@@ -13,7 +13,7 @@ from timerstore.jit.acting import ALONE, act_as
 from timerstore.jit.intrinsics import get_i64, prefetch
 from timerstore.jit.kernel import inlined, inlined_always
 from timerstore.jit.locks import lock_acquire, lock_release
-from timerstore.jit.record import observe, publish
+from timerstore.jit.record import publish
 from timerstore.services.world.floor import find_in
 from timerstore.services.world.needs import CANCELLED_ROOM, TIMERLOG_SEGMENT
 from timerstore.services.world.rings import (
@@ -131,7 +131,6 @@ def _link(world: World, at: int, now_ms: int) -> bool:
     """Write and link one unit; False, with a need, if something must be made first."""
     ring, mine, settings = world.enqueue_ring, world.enqueue_put.thread, world.settings
     precision, passed = settings.precision_ms, world.dequeue_put.passed_slot
-    top = ring_top(settings, observe(world.flush, "checkpointed_slot"))
     is_delete = ring.kind[at] == KIND_DELETE
     if is_delete and world.settings.recovering != 0:
         if not _note_delete(world, ring.high[at], ring.low[at]):
@@ -147,8 +146,8 @@ def _link(world: World, at: int, now_ms: int) -> bool:
         slot, hops = passed, 0  # done in an earlier life: it only has to be counted as linked
     else:
         base = max(now_ms // precision, passed, world.dequeue_get.claimed_slot - 1)
-        slot, hops = place(settings, base, passed, top, out_ms)
-    _count_collision(world, slot, passed, top)
+        slot, hops = place(settings, base, passed, out_ms)
+    _count_collision(world, slot, passed)
     size = ring.size[at]
     due_ms = ring.due_ms[at]
     timer = NewTimer(message, size, ring.topic_hash[at], out_ms, due_ms, is_delete)
@@ -203,9 +202,9 @@ def _note_delete(world: World, high: int, low: int) -> bool:
 
 
 @inlined
-def _count_collision(world: World, slot: int, passed_slot: int, top: int) -> None:
+def _count_collision(world: World, slot: int, passed_slot: int) -> None:
     """Count a slot of the ring that still holds another time that is not passed."""
     time = get_i64(world.wheel.slots, slot_at(world.wheel, slot) + fmt.SLOT_TIME_AT)
-    outside = slot < passed_slot or slot >= top
+    outside = slot < passed_slot or slot >= ring_top(world.settings, passed_slot)
     if outside or (time != slot and time >= passed_slot):
         world.enqueue_put.collision_count += 1

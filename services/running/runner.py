@@ -12,12 +12,9 @@ from collections.abc import Callable
 from typing import Final
 
 from timerstore.errors import CorruptStoreError, StoreFullError
-from timerstore.jit.acting import ALONE, act_as, acting_as
+from timerstore.jit.acting import acting_as
 from timerstore.jit.guards import Lock
 from timerstore.jit.host import wake_event
-from timerstore.jit.kernel import inlined, kernel_ahead
-from timerstore.jit.locks import lock_acquire, lock_release
-from timerstore.jit.record import publish
 from timerstore.jit.system import set_thread_name, set_timer_slack_us
 from timerstore.services.damage.pass_by import pass_lost, pass_timer_entry
 from timerstore.services.damage.scrub import leave_slot, scan_slots
@@ -27,8 +24,6 @@ from timerstore.services.running.prefetch import Prefetcher
 from timerstore.services.running.steps import WALL_CLOCK, run
 from timerstore.services.world import needs
 from timerstore.services.world.background import BackgroundThread, Flag
-from timerstore.services.world.claims import move_cursors
-from timerstore.services.world.rings import waiting_count
 from timerstore.services.world.state import (
     CLEANING,
     DELIVER_LEVELS,
@@ -37,9 +32,7 @@ from timerstore.services.world.state import (
     ENQUEUE_GET,
     SERVICE_NAMES,
 )
-from timerstore.services.world.world import WAKE_COUNT, World
-from timerstore.wheel.near import NONE
-from timerstore.wheel.timerwheel import is_used_from
+from timerstore.services.world.world import WAKE_COUNT
 
 # --- Answering needs: what a service's step cannot go on without, see needs.py.
 
@@ -47,7 +40,7 @@ from timerstore.wheel.timerwheel import is_used_from
 def provide(engine: Engine, service: int) -> int:
     """Answer a service's need, and clear it; return which it was.
 
-    Only the thread that runs its steps calls this. FLUSHED is left to the caller.
+    Only the thread that runs its steps calls this.
     """
     thread = engine.world.cleaning.thread if service == CLEANING else engine.services[service]
     need, offset = thread.need, thread.need_offset
@@ -102,66 +95,6 @@ def _map_units(engine: Engine, number: int, offset: int) -> None:
             leave_slot(engine, offset)
 
 
-# --- The read cursor's leap: if no timer waits, it goes to the clock at once.
-#
-# Otherwise the read cursor jumps over slots without units, and after each turn of half the ring it
-# waits for a checkpoint. For a wheel of 64 slots, ten days of seconds are 13,500 checkpoints.
-
-
-def leap(engine: Engine, now_ms: int) -> bool:
-    """Move read cursor and claim cursor to the slot of `now_ms`, if nothing is pending.
-
-    False, with nothing changed, if anything waits, or if the read cursor is less than the wheel's
-    length behind. While no step runs. O(pages of the wheel).
-
-    The checkpointed read cursor of the world goes along, although the durable one stays behind
-    until the next checkpoint. It is there to keep units that a crash would need from being
-    overwritten, and an empty wheel has none. If the process ends before that checkpoint, all that
-    was linked since is linked again, from the durable queue cursor on.
-    """
-    return _leap(engine.world, now_ms // engine.precision_ms)
-
-
-@kernel_ahead
-def _leap(world: World, slot: int) -> bool:
-    lock_acquire(world.fire_lock)
-    lock_acquire(world.near_lock)
-    lock_acquire(world.wheel_lock)
-    far = world.dequeue_put.passed_slot + world.settings.slot_count
-    leaps = slot >= far and not _waits(world)
-    if leaps:
-        before = act_as(ALONE)
-        publish(world.dequeue_put, "flush_wanted", 0)  # it waits for no checkpoint any more
-        # Its slot is claimed: a cancel looks for what is overdue among what was claimed.
-        move_cursors(world, slot, slot + 1)
-        act_as(before)
-    lock_release(world.wheel_lock)
-    lock_release(world.near_lock)
-    lock_release(world.fire_lock)
-    return leaps
-
-
-@inlined
-def _waits(world: World) -> bool:
-    """Tell whether anything waits: a timer, an entry of a queue between services, a unit."""
-    get, near, pending = world.dequeue_get, world.near, world.queues.pending
-    if get.walked_slot < get.claimed_slot or near.count > 0:
-        return True
-    for row in range(world.queues.count):
-        if pending[row] != 0 or pending[len(pending) // 2 + row] != 0:
-            return True
-    if world.enqueue_put.linked_index != world.queues.next_index[0]:
-        return True
-    if waiting_count(world.enqueue_ring.ends) + waiting_count(world.late_ring.ends) > 0:
-        return True
-    if waiting_count(world.dequeue_ring.ends) > 0:
-        return True
-    for i in range(len(near.settled)):
-        if near.chain[i] + near.late[i] != near.settled[i] or near.deletes[i] != NONE:
-            return True
-    return is_used_from(world.wheel, world.dequeue_put.passed_slot)
-
-
 _LOOK_S: Final = 0.001
 
 
@@ -183,7 +116,6 @@ class Runner:
 
     def start(self) -> None:
         """Start the threads."""
-        self.flusher.on_checkpoint = lambda: self.engine.wake(DEQUEUE_PUT)
         for log in (self.engine.commitlog, self.engine.timerlog):
             log.expect_random_reads()  # opening reads them in order
         for service, name in enumerate(SERVICE_NAMES):
@@ -294,8 +226,8 @@ class Runner:
     # --- on a manual clock
 
     def _provide_alone(self, service: int) -> bool:
-        """Answer a service's need; False if it has none, or if a flush answers it."""
-        if self.engine.need(service) in (needs.NOTHING, needs.FLUSHED):
+        """Answer a service's need; False if it has none."""
+        if self.engine.need(service) == needs.NOTHING:
             return False
         provide(self.engine, service)
         return True
@@ -310,14 +242,7 @@ class Runner:
                 scan_slots(engine, lambda: self._provide_alone(DEQUEUE_GET))
                 now_ms = run(engine.world, ENQUEUE_GET, DEQUEUE_PUT, now_ms, stop_ms)
                 service = engine.needing()
-                if service < 0:
-                    if now_ms >= stop_ms:
-                        return
-                    continue
-                if self._provide_alone(service):
-                    continue
-                engine.forget_need(service)
-                if leap(engine, stop_ms):
-                    now_ms = stop_ms
-                    continue
-            self.flusher.flush()
+                if service >= 0:
+                    provide(engine, service)
+                elif now_ms >= stop_ms:
+                    return

@@ -35,11 +35,11 @@ from timerstore.jit.system import (
 )
 from timerstore.services.pipeline.deliver_levels import deliver_levels, level_event_ms
 from timerstore.services.pipeline.dequeue_get import dequeue_get
-from timerstore.services.pipeline.dequeue_put import dequeue_put, has_passable
+from timerstore.services.pipeline.dequeue_put import dequeue_put, is_passable
 from timerstore.services.pipeline.enqueue_get import enqueue_get
 from timerstore.services.pipeline.enqueue_put import enqueue_put
 from timerstore.services.world.claims import LEAD, can_claim, reach_slots
-from timerstore.services.world.needs import FLUSHED, NOTHING
+from timerstore.services.world.needs import NOTHING
 from timerstore.services.world.rings import RING_COUNT, waiting_count
 from timerstore.services.world.state import (
     DELIVER_LEVELS,
@@ -156,8 +156,6 @@ def _step(world: World, service: int, now_ms: int, resident: bool, clock: Words)
             mine.busy_ns += elapsed_ns
             if done > 0:
                 count_stage(world.stages, service, done, elapsed_ns)
-            if mine.need == FLUSHED:  # the flush service will see `flush_wanted`, and wake us
-                mine.need = NOTHING
         mine.step_count += 1
         mine.done_count += done
         publish(mine, "step", mine.step + 1)
@@ -211,7 +209,7 @@ def next_step_of(world: World, own: int, service: int, done: int, now_ms: int, c
     if following == _NOBODY:
         return own
     waiting = _input_count(world, following)
-    if following == DEQUEUE_PUT and has_passable(world, now_ms):
+    if following == DEQUEUE_PUT and is_passable(world, now_ms):
         waiting += 1  # the read cursor is behind the clock, and its slot was walked now
     if waiting > 0:
         few = waiting < HAND_OVER_COUNT
@@ -322,7 +320,7 @@ def _sleep(world: World, own: int, now_ms: int, clock: Words) -> None:
     if not blocked:
         event_ms = _event_ms(world, own, now_ms)
     waits = blocked or _input_count(world, own) == 0
-    if own == DEQUEUE_PUT and has_passable(world, now_ms):
+    if own == DEQUEUE_PUT and is_passable(world, now_ms):
         waits = False
     if own == DEQUEUE_GET and not blocked and can_claim(world, now_ms):
         waits = False  # the read cursor has moved while it stepped

@@ -31,8 +31,7 @@ from timerstore.jit.record import observe, publish
 from timerstore.services.world.rings import waiting_count
 from timerstore.services.world.state import DEQUEUE_PUT
 from timerstore.services.world.world import World
-from timerstore.timelog.bytes.unit import NO_UNIT
-from timerstore.wheel.near import OWED, SPAN, near_begin_slot
+from timerstore.wheel.near import OWED, SPAN
 from timerstore.wheel.timerwheel import next_used_slot
 
 FIRST_COUNT: Final = 16_384
@@ -42,22 +41,16 @@ LEAD: Final = 1
 
 
 @kernel_ahead
-def move_cursors(world: World, passed_slot: int, claimed_slot: int) -> None:
-    """Set the read cursor, also as checkpointed, and the claim cursor. While no step runs.
-
-    Nothing waits between them. Also how much of what is owed goes before all else.
-    """
-    publish(world.dequeue_put, "passed_slot", passed_slot)
-    publish(world.flush, "checkpointed_slot", passed_slot)
+def begin_at(world: World, slot: int) -> None:
+    """Set the read cursor and the claim cursor; before any step has run."""
     get = world.dequeue_get
-    publish(get, "claimed_slot", claimed_slot)
-    publish(get, "owed_slot", claimed_slot)
-    publish(get, "walked_slot", claimed_slot)
+    publish(world.dequeue_put, "passed_slot", slot)
+    publish(get, "claimed_slot", slot)
+    publish(get, "owed_slot", slot)
+    publish(get, "walked_slot", slot)
     for ring in range(2):
-        get.emptied_ms[ring] = passed_slot * world.settings.precision_ms
+        get.emptied_ms[ring] = slot * world.settings.precision_ms
     get.first_count = get.first_max
-    for slot in range(passed_slot, claimed_slot):
-        near_begin_slot(world.near, slot, NO_UNIT, 0)
 
 
 @inlined
@@ -136,7 +129,6 @@ def jump(world: World, now_ms: int) -> int:
     if observe(put, "passed_slot") != slot or slot >= stop:
         return 0
     stop = min(stop, slot + JUMP_SLOTS)
-    stop = min(stop, observe(world.flush, "checkpointed_slot") + world.settings.slot_count)
     lock_acquire(world.near_lock)
     lock_acquire(world.wheel_lock)
     to = next_used_slot(world.wheel, slot, stop)

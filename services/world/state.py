@@ -19,7 +19,6 @@ all three to look for a timer that may have been taken):
 | whoever cancels | | fire | |
 | the three above | `CancelledSet` (wheel/cancelled.py) | fire | the set's table |
 | cleaning | `Cleaning` | fire and wheel; near too, see floor.py | |
-| flush | `Flush` | none | |
 | prefetch | `Prefetch` | none | |
 | who calls the store | `Callers` | none | |
 
@@ -56,10 +55,9 @@ SERVICE_NAMES: Final = (
     "deliver-levels",
     "dequeue-put",
 )
-FLUSH: Final = 5
-CANCEL: Final = 6
-CLEANING: Final = 7
-PREFETCH: Final = 8
+CANCEL: Final = 5
+CLEANING: Final = 6
+PREFETCH: Final = 7
 
 LOST_COUNT_MAX: Final = 4_096
 # Columns of a message that could not be read, and was passed by.
@@ -191,9 +189,7 @@ class DequeuePut:
     passed_slot: int = 0  # the read cursor: all slots before it are fired; never falls. Under wheel
     frontier_ms: int = 0  # no timer due later than this was ever fired or dropped
     settled_bytes: int = 0  # of the messages of all units that are done with
-    # The read cursor waits for a newer checkpoint. Cleared by flush
-    flush_wanted: Annotated[int, LINE, SHARED] = 0
-    asked_tail: int = 0  # the dequeue ring's messages before it were asked for
+    asked_tail: Annotated[int, LINE] = 0  # the dequeue ring's messages before it were asked for
     asked_count: int = 0  # so many were asked for
     missing_count: int = 0  # of the ranges in which they lie so many were not in memory
 
@@ -221,13 +217,6 @@ class Wakeups:
 
     woken_ms: Annotated[int, SHARED] = 0
     fired_count: Annotated[int, SHARED] = 0  # then
-
-
-@record
-class Flush:
-    """Flush's own."""
-
-    checkpointed_slot: int = 0  # the read cursor of the last durable checkpoint
 
 
 @record

@@ -41,7 +41,6 @@ from timerstore.services.world.state import (
     DEQUEUE_PUT,
     ENQUEUE_GET,
     ENQUEUE_PUT,
-    FLUSH,
     LOST_COLUMNS,
     LOST_INFO,
     LOST_MESSAGE,
@@ -57,7 +56,6 @@ from timerstore.services.world.state import (
     DequeuePut,
     EnqueueGet,
     EnqueuePut,
-    Flush,
     LevelTable,
     OffsetMap,
     Prefetch,
@@ -141,7 +139,6 @@ class World:
     done: OffsetMap  # the sources that an earlier life copied, each with its copy
     hopped: OffsetMap  # an earlier life's hops: each message's last unit, by its offset
     wakeups: Wakeups
-    flush: Flush
     cleaning: Cleaning
     prefetch: Prefetch
     callers: Callers
@@ -221,7 +218,6 @@ def new_world(
         done=own(OffsetMap(new_lent(1))),
         hopped=own(OffsetMap(new_lent(1))),
         wakeups=Wakeups(),
-        flush=own(Flush(), FLUSH),
         cleaning=own(
             Cleaning(new_thread(CLEANING, -1), np.zeros(PASS_COUNT_MAX * PASS_COLUMNS, np.int64)),
             CLEANING,

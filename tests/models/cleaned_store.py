@@ -149,9 +149,6 @@ class Store(listings.Listings, rules_model.Store):
         return o
 
     # ---- enqueue
-    def top(self):
-        return self.ck["read"] + N
-
     def enqueue(self, n):
         while self.linked_index < len(self.queue) and n:
             o = self.queue[self.linked_index]
@@ -195,7 +192,7 @@ class Store(listings.Listings, rules_model.Store):
     def claim(self):
         while (
             self.claimed_slot <= max(self.now // P, self.read_slot) + LEAD
-            and self.claimed_slot < self.read_slot + N
+            and self.claimed_slot < self.read_slot + SL
         ):
             for u in self.chain(self.claimed_slot):
                 if not self.gone(u):
@@ -214,11 +211,6 @@ class Store(listings.Listings, rules_model.Store):
                 return
             if any(self.tl[u]["slot"] <= self.read_slot for u, _ in self.taken):
                 return
-            if self.read_slot >= self.ck["read"] + SL:
-                if self.busy:
-                    return  # the flush that goes on must end first
-                self.flush()
-                continue
             mine = [u for u in self.near if self.tl.known(u)["slot"] <= self.read_slot]
             if any(self.ready(u) != "keep" for u in mine):
                 return
@@ -413,13 +405,12 @@ class Store(listings.Listings, rules_model.Store):
 
     # ---- flush, crash, recovery
     def flush(self, stop=9):
-        read_slot, linked_index, t, end, floor_at, wheel, eaten = (
+        read_slot, linked_index, t, end, floor_at, eaten = (
             self.read_slot,
             self.linked_index,
             len(self.tl),
             len(self.log),
             self.floor_at,
-            list(self.wheel),
             self.eaten,
         )
         held = [
@@ -461,9 +452,6 @@ class Store(listings.Listings, rules_model.Store):
         self.flushed, self.tlf = max(self.flushed, end), max(self.tlf, t)
         if stop == 0:
             return
-        for i in range(N):
-            if stop == 9 or self.rnd.random() < 0.5:
-                self.disk[i] = wheel[i]
         if stop == 9:
             self.ck = {
                 "read": read_slot,
@@ -506,7 +494,6 @@ class Store(listings.Listings, rules_model.Store):
         if lose:  # 1: no timer log, no wheel. 2: no checkpoint either
             self.info["rebuilt without a checkpoint" if lose > 1 else "rebuilt"] += 1
             self.tl = File()
-            self.disk = [None] * N
             self.was = (log.start, 0)
             self.ck = (
                 self.ck
@@ -544,15 +531,11 @@ class Store(listings.Listings, rules_model.Store):
             if c >= scan_from and m.get("origin", -1) >= self.floor_at
         }
         self.past = set(self.done)
-        self.wheel = [h if h and self.tl.start <= h[1] < len(self.tl) else None for h in self.disk]
-        for i, h in enumerate(self.wheel):  # heads past the checkpoint are walked back to it
-            if h:
-                u = h[1]
-                while u >= self.ck["tl"]:
-                    u = self.tl[u]["prev"]
-                self.wheel[i] = (h[0], u) if u >= self.tl.start else None
-        self.disk = list(self.wheel)
         del self.tl[self.ck["tl"] :]
+        self.wheel = [None] * N
+        for u, U in self.tl.kept():
+            if U["slot"] >= self.read_slot:
+                self.wheel[U["slot"] % N] = (U["slot"], u)
         self.tlf = len(self.tl)  # in this order, each fsynced
         self.unit = {U["off"]: u for u, U in self.tl.kept()}
         self.round = -1, {}

@@ -63,9 +63,7 @@ class History(rules_model.Store):
         offsets = [self.tl[u]["off"] for u in self.all_units() if self.is_anew(u)]
         if self.v["anew"] != "hopped":
             offsets = set(offsets)
-        self.read_slot = self.claimed_slot = self.checkpointed_slot = max(
-            self.read_slot, self.now // P
-        )
+        self.read_slot = self.claimed_slot = max(self.read_slot, self.now // P)
         self.tl, self.wheel, self.start = [], [None] * N, 0
         self.hopped, self.hops, self.near, self.taken = {}, {}, {}, []
         by = {"messages": lambda o: o, "due": lambda o: (self.log[o]["id"] < 0, self.log[o]["due"])}
@@ -109,7 +107,7 @@ class History(rules_model.Store):
             while self.read_slot < self.now // P:
                 self.broker_reads(self.read_slot)
                 self.read_slot += 1
-                self.claimed_slot = self.checkpointed_slot = self.read_slot
+                self.claimed_slot = self.read_slot
             self.broker_removes()
             if self.rnd.random() < 0.3 or self.read_slot > checkpoint + SL - 2:
                 checkpoint, self.flushed_index = self.read_slot, self.linked_index

@@ -398,8 +398,6 @@ class Player:
         now_ms, ends = self.baton.now_ms, [task.until_ms for task in self.baton.tasks]
         if any(until_ms is not None and until_ms <= self.baton.steady_ms + 1 for until_ms in ends):
             return
-        if self.store.core.engine.world.dequeue_put.flush_wanted:
-            return  # it waits for a checkpoint, and the flush thread looks within 50 ms
         overdue = self.ledger().overdue(now_ms)
         late = [root.key for root in overdue if not root.level or root.key in self.said.in_time]
         check(not late, f"all sleep, and {late} are due")

@@ -6,21 +6,19 @@ and the claim cursor go on together to the first slot that has units, at most to
 `RULES` are the design's; `WRONG` takes each away. `wrong_kernels.py` does so with the kernel.
 
 jump    Only if the read cursor is the claim cursor: what was claimed and has not fired would be
-        lost in a crash. Not over a slot with units. Not further ahead of the checkpointed read
-        cursor than the read cursor goes step by step: the ring has no room there.
+        lost in a crash. Not over a slot with units.
 """
 
 from tests.models import rules_model
-from tests.models.rules_model import LEAD, SL, P
+from tests.models.rules_model import LEAD, P
 
 SPAN = 3
-RULES = {"jump": "the read cursor is the claim cursor", "leap": "no"}
+RULES = {"jump": "the read cursor is the claim cursor"}
 WRONG = [
     {"jump": "while something waits"},
     {"jump": "over units"},
-    {"jump": "past the checkpoint"},
 ]
-SAME = [{"jump": "no"}, {"leap": "empty"}]
+SAME = [{"jump": "no"}]
 
 
 class Store(rules_model.Store):
@@ -51,8 +49,6 @@ class Store(rules_model.Store):
             return
         used = [h[0] for h in self.wheel if h and h[0] >= self.claimed_slot and how != "over units"]
         to = min([self.now // P, *used])
-        if how != "past the checkpoint":
-            to = min(to, self.checkpointed_slot + SL)
         if to > self.read_slot:
             self.info["jumps"] += 1
             self.read_slot, self.claimed_slot = to, max(self.claimed_slot, to)

@@ -92,7 +92,6 @@ class Oracle:
         self.tick(self.rnd.randrange(100, 300))
         self.settle()
         self.tick(self.rnd.randrange(SL * P, 500))
-        self.leap()
 
     def die(self):
         raise CrashError

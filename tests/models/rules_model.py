@@ -27,7 +27,10 @@ rolls   to: From the last claimed slot on, so it comes late into none; to any is
 leaves  A delete hops as its target does, also when overdue. The target leaves the cancelled set
         when the read cursor passes the delete's last unit, not before. A cancelled timer's own unit
         hops on, or is dropped: its message need not be read for either.
-ahead   Where the ring has no room ahead of its slot yet, a roll waits in the near wheel.
+ring    A slot's place is used again once the read cursor has passed the slot. So a hop always has
+        room ahead, behind all that can be claimed.
+slots   After a crash the slots are made anew from the units before the checkpoint's end: those on
+        disk may be later ones, in places that were used again.
 overdue A roll that is due by the clock hops as any, and fires from its own slot; or it fires from
         where it waits, which is as right.
 stride  The window less one slot, the longest hop that leads ahead from a slot which has begun.
@@ -54,10 +57,10 @@ RULES = {
     "base": "max",
     "claim": "cursor",
     "dele": "read",
-    "ring": "ck",
+    "ring": "read",
+    "slots": "of the units",
     "roll": "claimed",
     "reopen": "cut",
-    "leap": "empty",
     "counts": "last",
     "hopped": "slots",
     "until": "claimed",
@@ -65,7 +68,6 @@ RULES = {
     "hop": "own slot",
     "rolls to": "unclaimed",
     "overdue": "hops",
-    "ahead": "waits",
     "stride": HOP,
     "copies": "done",
     "cancelled": "hop",
@@ -122,7 +124,7 @@ class Store(Oracle):
 
     # ---- enqueue
     def top(self):
-        return (self.checkpointed_slot if self.v["ring"] == "ck" else self.read_slot) + N
+        return (self.claimed_slot if self.v["ring"] == "claimed" else self.read_slot) + N
 
     def place(self, due, own=0):
         d, w, hop = due // P, self.now // P, self.v["stride"]
@@ -154,7 +156,7 @@ class Store(Oracle):
             self.rolls.pop(o, 0)
 
     def link(self, o, sl, roll, hop=None):  # hop: the slot that it hops from
-        if not self.read_slot <= sl < self.top():
+        if not self.read_slot <= sl < self.read_slot + N:
             self.bad["outside range"] += 1
         i = sl % N
         h = self.wheel[i]
@@ -238,8 +240,6 @@ class Store(Oracle):
             "begun": self.now // P >= U["slot"],
             "read": self.read_slot == U["slot"],
         }["begun" if self.old else self.v["roll"]]
-        if self.v["ahead"] == "waits" and not self.old:
-            ok = ok and (self.place(m["due"], U["slot"])[0] > U["slot"])
         return "roll" if ok else None
 
     @property
@@ -304,8 +304,6 @@ class Store(Oracle):
                 if r == "fire" or self.old or self.v["hops"] == "wait"
             ):
                 return
-            if self.v["ring"] == "ck" and self.read_slot >= self.checkpointed_slot + SL:
-                self.flush()
             mine = [u for u in self.near if self.tl[u]["slot"] <= self.read_slot]
             if any(self.ready(u) != "keep" for u in mine):
                 return
@@ -325,23 +323,6 @@ class Store(Oracle):
                 for u in mine:
                     del self.near[u]
                     self.cancelled.pop(self.log[self.tl[u]["off"]]["id"], 0)
-
-    def leap(self):  # over time in which nothing waits; the checkpointed read cursor goes along
-        to, waits = (
-            self.now // P,
-            self.linked_index < len(self.queue) or self.taken or self.near or self.owed,
-        )
-        used = any(h and h[0] >= self.read_slot for h in self.wheel)
-        if to < self.read_slot + SL or self.v["leap"] == "no":
-            return
-        if (waits or used) and not (used and not waits and self.v["leap"] == "over units"):
-            return
-        self.info["leaps"] += 1
-        self.read_slot = self.claimed_slot = to
-        if self.v["leap"] != "unclaimed":  # what is overdue comes into a claimed slot
-            self.claimed_slot += 1
-        if self.v["leap"] != "the read cursor alone":
-            self.checkpointed_slot = to
 
     # ---- the public face
     def put(self, due):
@@ -440,7 +421,6 @@ class Store(Oracle):
                 "hopped": hops_from,
                 "claimed": claimed_slot,
             }
-            self.checkpointed_slot = read_slot
 
     def is_kept(self, sl, read_slot):  # the copy of what was in this slot, by the copies cursor
         return (
@@ -485,7 +465,7 @@ class Store(Oracle):
 
     def open(self):
         self.read_slot, scan_from = self.ck["read"], self.ck["scan"]
-        self.claimed_slot = self.checkpointed_slot = self.read_slot
+        self.claimed_slot = self.read_slot
         self.near, self.taken, self.rolls, self._qi, self.hops = {}, [], {}, {}, {}
         self.owed, self.met = {}, set()  # by slot: the unit at which its claim goes on
         self.until = 0 if self.v["until"] == "forget" else self.ck["claimed"]
@@ -496,21 +476,17 @@ class Store(Oracle):
         }
         if self.v["copies"] == "fired" and not self.old:
             self.done = {o: c for o, c in self.done.items() if self.log[c]["k"] == "f"}
-        self.wheel = [h if h and h[1] < len(self.tl) else None for h in self.disk]
-        if self.v["reopen"] == "cut":  # heads past the checkpoint are walked back to it
-            for i, h in enumerate(self.wheel):
-                if h:
-                    u = h[1]
-                    while u >= self.ck["tl"]:
-                        u = self.tl[u]["prev"]
-                    self.wheel[i] = (h[0], u) if u >= 0 else None
-            self.disk = list(self.wheel)
+        self.wheel = [None] * N
+        for i, h in enumerate(self.disk if self.v["slots"] == "on disk" else []):
+            u = h[1] if h and h[1] < len(self.tl) else -1
+            while u >= self.ck["tl"]:  # walked back to before the checkpoint's end
+                u = self.tl[u]["prev"]
+            self.wheel[i] = (h[0], u) if u >= 0 else None
+        if self.v["reopen"] == "cut":
             del self.tl[self.ck["tl"] :]
-            self.tlf = len(self.tl)  # in this order, each fsynced
-        for u in range(self.ck["tl"], len(self.tl)):
-            U = self.tl[u]
-            h = self.wheel[U["slot"] % N]
-            if not h or h[0] < U["slot"] or (h[0] == U["slot"] and h[1] < u):
+            self.tlf = len(self.tl)
+        for u, U in enumerate(self.tl if self.v["slots"] == "of the units" else []):
+            if U["slot"] >= self.read_slot:
                 self.wheel[U["slot"] % N] = (U["slot"], u)
         self.slot_of = {U["off"]: U["slot"] for U in self.tl}
         self.hopped = self.last_units()
@@ -538,18 +514,15 @@ WRONG = [
     {"base": "w"} | FIRES_WAITING,
     {"claim": "formula"},
     {"dele": "clock"},
-    {"ring": "read"},
+    {"ring": "claimed"},
+    {"slots": "on disk"},
     {"reopen": ""},
-    {"leap": "over units"},
-    {"leap": "the read cursor alone"},
-    {"leap": "unclaimed"},
     {"counts": "all"},
     {"counts": "first"},
     {"hopped": "end"},
     {"until": "forget"},
     {"hops": "no"},
     {"hop": "base"} | FIRES_WAITING,
-    {"ahead": "no"},
     {"stride": W},
     {"copies": "fired"},
     {"leaves": "first slot"},

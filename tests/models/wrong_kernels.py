@@ -30,10 +30,10 @@ The steps.
   `frontier` was raised to its slot's end; one of a level's message that still waits is *held*
   instead.
 - Where the read cursor is the claim cursor, dequeue-get moves both at once, to the next slot with
-  units, the clock's, or the one at which the read cursor waits for a checkpoint.
+  units, or the clock's.
 - The read cursor passes a slot that has ended, was walked whole, whose units are all settled (late
   + chained = settled: cumulative, never cleared), with the queue cursor behind all rolls of slots
-  before it, and which is less than the wheel's length ahead of the durable read cursor.
+  before it.
 - The claim cursor goes with the clock. What had ended when it was claimed, and what the front has
   left because a page was missing, is owed: walked by a second cursor, the oldest first, from the
   unit on that is noted for the slot when it is claimed, or left. What is linked into it meanwhile
@@ -170,7 +170,7 @@ _LOCKS: Final[dict[str, list[Change]]] = {
     ],
     "the read cursor is judged before wheel": [
         Change(*(PUT, "_pass_slots"), "lock_acquire(", "pause()\n        lock_acquire("),
-        Change(*(PUT, "_pass_slots"), "moves = _is_passable(world, now_ms)", "moves = True"),
+        Change(*(PUT, "_pass_slots"), "moves = is_passable(world, now_ms)", "moves = True"),
     ],
     "set is read before fire": [
         Change(
@@ -251,17 +251,8 @@ _ORDER: Final[dict[str, list[Change]]] = {
             "world.dequeue_get.walked_slot",
         ),
     ],
-    "the read cursor outruns the checkpoint": [
-        Change(*(PUT, "_is_near"), "+ world.settings.slot_count", "+ (1 << 40)")
-    ],
     "the read cursor jumps over units": [
         Change(*(JUMP, "jump"), "next_used_slot(world.wheel, slot, stop)", "stop")
-    ],
-    "the read cursor jumps past the checkpoint": [
-        Change(*(JUMP, "jump"), "+ world.settings.slot_count", "+ (1 << 40)")
-    ],
-    "nobody asks for the checkpoint at which the read cursor waits": [
-        Change(*(PUT, "has_passable"), "(_is_near(world) or not asked)", "_is_near(world)")
     ],
     "the read cursor jumps while something waits": [
         Change(*(JUMP, "jump"), 'observe(put, "passed_slot") != slot or ', ""),
@@ -408,7 +399,7 @@ _LOOKS: Final[dict[str, list[Change]]] = {
     ],
     "the read cursor passes what is owed": [
         Change(
-            *(PUT, "_is_settled"),
+            *(PUT, "is_passable"),
             'walked = observe(world.dequeue_get, "walked_slot")',
             'walked = observe(world.dequeue_get, "claimed_slot")',
         )

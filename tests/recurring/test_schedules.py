@@ -32,7 +32,7 @@ from timerstore.recurring.when import BODY_BYTES_MAX, TOPIC
 pytest.importorskip("cronsim")
 START = datetime(2026, 3, 27, 12, tzinfo=UTC)
 START_MS = round(START.timestamp() * 1_000)
-# A clock that is moved by days makes a checkpoint for each turn of the wheel.
+# What is due in days hops a few times only.
 LARGER = replace(SMALL, wheel_slot_count=1 << 15, roll_window_slots=1 << 14)
 HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)
 DAILY = cron("0 9 * * *", tz="Europe/Berlin")

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.models.ledger import Ledger, Root, check_store, read_ledger, read_messages
 from tests.models.power_disk import PowerCutError, PowerDisk
 from timerstore import Config, ManualClock, TimerStore, TooLateError, Tuning
-from timerstore.services.running.runner import leap, provide
+from timerstore.services.running.runner import provide
 from timerstore.services.running.steps import step
 from timerstore.services.world import needs
 from timerstore.services.world.rings import waiting_places
@@ -108,7 +108,7 @@ class History(Acts):
         self.put: dict[str, int] = {}
         self.cancelled: dict[str, int] = {}
         self.replaced: dict[str, tuple[str, int]] = {}
-        self.before_step = self.leaps = 0
+        self.before_step = 0
         self.open()
 
     # --- opening
@@ -196,10 +196,7 @@ class History(Acts):
         self.before_step = self.end
         step(self.store.core.engine.world, service, self.now_ms)
         need = self.store.core.engine.need(service)
-        if need == needs.FLUSHED:
-            self.store.core.engine.forget_need(service)
-            self.store.core.flusher.flush()
-        elif need != needs.NOTHING:
+        if need != needs.NOTHING:
             provide(self.store.core.engine, service)
 
     def flush(self) -> None:
@@ -232,11 +229,10 @@ class History(Acts):
         return False
 
     def wait_long(self) -> None:
-        """Mostly until nothing waits; the read cursor leaps, and its checkpoint may never come."""
+        """Mostly until nothing waits; then the read cursor is far behind the clock."""
         self.tick(self.rnd.randrange(300, 600))
         self.settle()
         self.tick(self.rnd.randrange(4 * self.config.wheel_slot_count, 2000))
-        self.leaps += leap(self.store.core.engine, self.now_ms)
 
     # --- ends
 

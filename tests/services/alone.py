@@ -66,8 +66,6 @@ CURSORS = {
     "read": "dequeue_put.passed_slot",
     "frontier": "dequeue_put.frontier_ms",
     "hops": "dequeue_get.hop_count",
-    "want_flush": "dequeue_put.flush_wanted",
-    "checkpointed": "flush.checkpointed_slot",
     "floor": "cleaning.floor",
     "is_cold": "prefetch.is_active",
     # of the service that is played
@@ -86,12 +84,11 @@ NEEDS = {
     needs.TOPIC: "topic",
     needs.CANCELLED_ROOM: "cancelled room",
     needs.DAMAGED_TIMERLOG: "damaged timerlog",
-    needs.FLUSHED: "flushed",
     needs.LOST: "lost",
     needs.BAD_ENTRY: "bad entry",
     needs.LEVEL_READ: "level read",
 }
-WITHOUT_PLACE = {"cancelled room", "flushed", "lost"}
+WITHOUT_PLACE = {"cancelled room", "lost"}
 WITHOUT_PLACE |= {"commitlog segment", "queue segment"}
 
 

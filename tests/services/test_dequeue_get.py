@@ -133,7 +133,7 @@ def answer(alone: Alone, twin: DequeueGet) -> None:
 @example(
     [(1, (0, 0), 0)],
     [(0, [], 0, 0), (0, [], 1, 3), (0, [(1, 6, 0), (1, 0, -500)], 0, 0), (-250, [], 1, 0)],
-    *(set(), set(), 0, 11, 0, 0, False),
+    *(set(), set(), 0, 11, 0, False),
 )
 @given(
     UNITS,
@@ -143,7 +143,6 @@ def answer(alone: Alone, twin: DequeueGet) -> None:
     st.integers(0, 3),
     st.sampled_from([0, 0, 1, 2, 5, 11]),
     st.sampled_from([0, 4, 1_000]),
-    st.sampled_from([0, 100, 125]),
     st.booleans(),
 )
 def test_alone(
@@ -154,10 +153,9 @@ def test_alone(
     begin: int,
     stopped: int,
     first: int,
-    behind: int,
     is_cold: bool,
 ) -> None:
-    """After a stop of some slots, with a checkpoint some slots behind.
+    """After a stop of some slots.
 
     If it is cold, the front leaves what names a message in a segment that is not mapped.
     """
@@ -172,13 +170,11 @@ def test_alone(
         full = end // engine.timerlog.segment_bytes
         gone = alone.unmap(engine.timerlog, *(each for each in unmapped if each < full))
         sizes = engine.config.wheel_slot_count, engine.config.roll_window_slots
-        wheel = naive.Wheel(PRECISION_MS, *sizes, 0, 0)
+        wheel = naive.Wheel(PRECISION_MS, *sizes, 0)
         twin = DequeueGet(log, engine.timerlog.segment_bytes, wheel, START_SLOT, first)
         twin.is_cold = is_cold
         alone.set_cursors(first_count=first, first_max=first, is_cold=int(is_cold))
         alone.set_cursors(touch_ns=1 << 60)
-        twin.checkpointed = START_SLOT - behind
-        alone.set_cursors(checkpointed=twin.checkpointed)
         twin.units, twin.unmapped = alone.units().units, gone
         twin.last = {slot: cell.last_offset for slot, cell in alone.slots().items()}
         twin.end = end
@@ -208,8 +204,7 @@ def test_alone(
             for _ in range(passes):
                 if twin.may_pass(now_ms):
                     twin.read += 1
-                    twin.checkpointed = twin.read - behind
-                    alone.set_cursors(read=twin.read, checkpointed=twin.checkpointed)
+                    alone.set_cursors(read=twin.read)
         assert not any(twin.buckets) and twin.read > START_SLOT + 12
         handed = sorted(each.message for each in twin.out)
         linked = {unit.message_offset for unit in twin.units.values()}
@@ -238,7 +233,7 @@ def test_while_pages_are_missing_what_is_owed_leaves_room_for_what_falls_due() -
         for i in range(8):
             link(alone, log, i, PLAIN, (0 if i < 5 else 1, 0), 0)
         now_ms = START_MS + PRECISION_MS + 50
-        wheel = naive.Wheel(PRECISION_MS, 128, 12, 0, 0)
+        wheel = naive.Wheel(PRECISION_MS, 128, 12, 0)
         twin = DequeueGet(log, alone.engine.timerlog.segment_bytes, wheel, START_SLOT)
         alone.set_cursors(first_count=0, first_max=0, touch_ns=1 << 60)
         twin.units = alone.units().units

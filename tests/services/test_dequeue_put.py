@@ -120,11 +120,6 @@ def answer(alone: Alone, twin: DequeuePut) -> None:
     if kind == "lost":
         alone.name_lost()
         twin.lost.clear()
-    elif kind == "flushed":
-        assert alone.cursor("want_flush") == 1
-        twin.checkpointed = twin.read
-        alone.set_cursors(checkpointed=twin.read)
-        alone.clear_need()
     elif kind:
         twin.to.answer(kind, message)
         alone.meet()
@@ -136,7 +131,6 @@ def answer(alone: Alone, twin: DequeuePut) -> None:
     TURNS,
     st.integers(0, 2 * RING_COUNT),
     st.sets(st.integers(0, 3), max_size=2),
-    st.integers(126, 128),
     st.integers(0, 15),
 )
 def test_alone(
@@ -144,7 +138,6 @@ def test_alone(
     turns: list[tuple[int, int, int]],
     begin: int,
     unmapped: set[int],
-    slots_unflushed: int,
     cancelled: int,
 ) -> None:
     with Alone(DEQUEUE_PUT) as alone:
@@ -158,10 +151,7 @@ def test_alone(
         topic_rows = {(naive.TIMER_TOPIC, 0): 0, ("orders", 0): 0}
         alone.row("orders")
         to = Appended(log, topic_rows, mapped, set(), engine.queues.segment_entries)
-        twin = DequeuePut(
-            *(to, START_SLOT, START_SLOT - slots_unflushed, engine.config.wheel_slot_count),
-            *(START_SLOT, START_MS - 1),
-        )
+        twin = DequeuePut(to, START_SLOT, START_SLOT, START_MS - 1)
         gone = [log.identity(e.message) for e, item in zip(entries, items, strict=True)
                 if item[0] == "cancelled"]  # fmt: skip
         targets = [(-1, 4_711), (-1, 4_712), (-1, 4_711 | LEVEL_MARK), (-1, 4_712 | LEVEL_MARK)]
@@ -173,7 +163,6 @@ def test_alone(
             late = twin.came[place] // 2
             alone.set_place("late", place, late)
             alone.set_place("chain", place, twin.came[place] - late)
-        alone.set_cursors(checkpointed=twin.checkpointed)
         alone.begin_slots(0, PLACES)
         alone.begin_ring("dequeue", begin)
         start, now_ms, ready, done = log.end, START_MS, 0, 0

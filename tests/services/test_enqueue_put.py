@@ -75,7 +75,6 @@ def compare(alone: Alone, twin: EnqueuePut) -> None:
             st.integers(1, 20),  # entries that enqueue-get hands on
             st.sampled_from([-3_000, -1, 0, 30, 250, 2_000]),  # the clock's step, ms
             st.integers(0, 3),  # slots that the read cursor moves, and the claim cursor before it
-            st.booleans(),  # whether a checkpoint is written
             st.integers(0, 3),  # late arrivals that dequeue-get takes
         ),
         min_size=1,
@@ -87,7 +86,7 @@ def compare(alone: Alone, twin: EnqueuePut) -> None:
 def test_alone(
     items: list[tuple[int, int, int, int]],
     begin: int,
-    turns: list[tuple[int, int, int, bool, int]],
+    turns: list[tuple[int, int, int, int]],
     done: set[int],
     recovering: bool,
 ) -> None:
@@ -99,7 +98,6 @@ def test_alone(
             PRECISION_MS,
             config.wheel_slot_count,
             config.roll_window_slots,
-            START_SLOT,
             START_SLOT,
         )
         sources = {i * 321 for i in done}
@@ -117,18 +115,17 @@ def test_alone(
         )
         alone.begin_ring("late", LATE_BEGIN)
         now_ms, ready, linked, behind = START_MS, 0, 0, 0
-        still = [(0, 0, 0, False, 3)] * (8 * len(entries) + 8)
-        for count, clock_ms, slots, flushed, taken in [*turns, (40, 0, 0, False, 3), *still]:
+        still = [(0, 0, 0, 3)] * (8 * len(entries) + 8)
+        for count, clock_ms, slots, taken in [*turns, (40, 0, 0, 3), *still]:
             more = entries[ready : ready + count]
             alone.push("enqueue", more)
             ready += len(more)
             now_ms += clock_ms
             wheel = twin.wheel
-            read = min(wheel.read + slots, wheel.checkpointed_read + wheel.slot_count)
+            read = wheel.read + slots
             twin.claimed = max(twin.claimed, read + slots)
-            checkpointed = read if flushed else wheel.checkpointed_read
-            twin.wheel = wheel._replace(read=read, checkpointed_read=checkpointed)
-            alone.set_cursors(read=read, checkpointed=checkpointed, claimed=twin.claimed)
+            twin.wheel = wheel._replace(read=read)
+            alone.set_cursors(read=read, claimed=twin.claimed)
             behind = max(0, behind - taken)
             twin.late_room = 3 - behind
             alone.leave_room("late", twin.late_room)

@@ -74,13 +74,13 @@ def test_the_read_cursor_is_said_to_be_durable_only_once_it_is() -> None:
     with Alone(DEQUEUE_PUT, disk) as alone:
         flusher = Flusher(alone.engine)
         fill(alone)
-        alone.set_cursors(read=START_SLOT + 2, claimed=START_SLOT + 2, want_flush=1)
+        alone.set_cursors(read=START_SLOT + 2, claimed=START_SLOT + 2)
         disk.refuse(errno.EIO, "sync", where="timercheck")
         told: list[BaseException] = []
         flusher.on_failure = told.append
         with pytest.raises(FlushFailedError):
             flusher.flush()
-        assert alone.cursor("checkpointed") == START_SLOT and flusher.checkpoint_count == 0
+        assert flusher.last is None and flusher.checkpoint_count == 0
         assert alone.engine.wheel.array.dirty[0] != 0  # the next one takes the page again
         disk.heal()
         with pytest.raises(FlushFailedError):
@@ -91,23 +91,22 @@ def test_the_read_cursor_is_said_to_be_durable_only_once_it_is() -> None:
         assert told == [flusher.error]
 
 
-def test_a_checkpoint_says_what_waits_for_it() -> None:
+def test_who_is_called_before_and_after_a_checkpoint() -> None:
     with Alone(DEQUEUE_PUT) as alone:
         flusher, calls = Flusher(alone.engine), list[str]()
         flusher.before = lambda: calls.append("before")
-        flusher.on_checkpoint = lambda: calls.append(str(alone.cursor("checkpointed") - START_SLOT))
         flusher.after = lambda: calls.append("after")
-        alone.set_cursors(read=START_SLOT + 2, claimed=START_SLOT + 2, want_flush=1)
+        alone.set_cursors(read=START_SLOT + 2, claimed=START_SLOT + 2)
         assert flusher._changed()
         flusher.flush()
-        assert calls == ["before", "2", "after"] and alone.cursor("want_flush") == 0
+        assert calls == ["before", "after"]
         assert not flusher._changed()
         flusher.flush(clean=True)
-        assert calls[3:] == ["before", "2"]  # nothing is removed of a store that is being closed
+        assert calls[2:] == ["before"]  # nothing is removed of a store that is being closed
         assert written(alone).clean and (alone.path / "config" / "timermetrics").exists()
 
 
-@pytest.mark.parametrize("moves", ["log", "units", "levels", "asked"])
+@pytest.mark.parametrize("moves", ["log", "units", "levels"])
 def test_whatever_moved_is_a_change(moves: str) -> None:
     with Alone(DEQUEUE_PUT) as alone:
         flusher = Flusher(alone.engine)
@@ -117,10 +116,8 @@ def test_whatever_moved_is_a_change(moves: str) -> None:
             alone.put(timer(alone.tag, "t", START_MS))
         elif moves == "units":
             alone.write_unit(naive.Unit(52, -1, 1, START_MS, 0, 0, 300, 9, 1, 0))
-        elif moves == "levels":
-            alone.engine.levels.offset[3] += 1
         else:
-            alone.set_cursors(want_flush=1)
+            alone.engine.levels.offset[3] += 1
         assert flusher._changed()
         flusher.flush()
         assert not flusher._changed()

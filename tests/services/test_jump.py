@@ -16,6 +16,7 @@ from timerstore.services.world.state import SERVICE_NAMES
 
 YEAR_S = 365 * 86_400
 DAY_MS = 86_400_000
+TINY = Config(tuning=Tuning(wheel_slot_count=64, roll_window_slots=4))
 SHORT = Config(tuning=Tuning(wheel_slot_count=86_400, roll_window_slots=80_000))
 
 
@@ -24,6 +25,10 @@ def work(store: TimerStore) -> tuple[int, int]:
     services = store.core.engine.services
     assert len(services) >= len(SERVICE_NAMES)
     return sum(each.step_count for each in services), sum(each.done_count for each in services)
+
+
+def checkpoints(store: TimerStore) -> int:
+    return store.core.flusher.checkpoint_count
 
 
 def test_a_year_costs_its_hops_and_what_is_due(tmp_path: Path) -> None:
@@ -80,3 +85,55 @@ def test_a_clock_that_was_set_ahead_by_years_costs_hops(tmp_path: Path) -> None:
         assert [each.id for each in store.pull("t", group="g", timeout=300)] == [id]
         # Not the steps, and not few: threads look up while time passes. There are 63 million slots.
         assert work(store)[1] < 100_000
+
+
+def test_days_without_a_timer_cost_no_checkpoints(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with timerstore.open(tmp_path, config=TINY, clock=clock) as store:
+        id = store.put(b"first", delay=timedelta(seconds=90))
+        clock.advance(timedelta(minutes=2))
+        before, (steps, done) = checkpoints(store), work(store)
+        clock.advance(timedelta(days=10))  # 6,750 turns of the wheel
+        assert checkpoints(store) == before
+        assert work(store)[0] - steps < 100 and work(store)[1] - done < 100
+        assert store.core.engine.read_slot == clock.now_ms // 1000
+        assert store.get(id) is None
+        due = store.put(b"second", delay=timedelta(seconds=90))
+        overdue = store.put(b"third", at_ms=clock.now_ms - 5)
+        assert store.get(due) is not None
+        assert not store.cancel(overdue)
+        clock.advance(timedelta(seconds=91))
+        assert [d.body for d in store.pull("default", group="g", timeout=0)] == [
+            b"first",
+            b"third",
+            b"second",
+        ]
+    assert timerstore.verify(tmp_path).ok
+
+
+def test_a_store_that_nobody_opened_for_days_is_there_at_once(tmp_path: Path) -> None:
+    clock = ManualClock()
+    timerstore.open(tmp_path, config=TINY, clock=clock).close()
+    later = ManualClock(clock.now_ms + 10 * 86_400_000)
+    with timerstore.open(tmp_path, config=TINY, clock=later) as store:
+        assert checkpoints(store) == 1
+        assert store.core.engine.read_slot == later.now_ms // 1000
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("after_jump", ["kill", "flush, kill"])
+def test_what_is_put_after_a_jump_outlives_a_kill(tmp_path: Path, after_jump: str) -> None:
+    clock = ManualClock()
+    store = timerstore.open(tmp_path, config=TINY, clock=clock)
+    clock.advance(timedelta(days=1))
+    ids = [store.put(b"x", delay=timedelta(seconds=s)) for s in (0, 5, 100, 1000)]
+    clock.advance(timedelta(milliseconds=1))
+    if after_jump != "kill":
+        store.flush()
+    store.abandon()
+    with timerstore.open(tmp_path, config=TINY, clock=ManualClock(clock.now_ms)) as store:
+        assert [store.get(id) is not None for id in ids] == [False, True, True, True]
+        clock = store.core.clock  # type: ignore[assignment]
+        clock.advance(timedelta(seconds=1001))
+        assert len(list(store.pull("default", group="g", timeout=0))) == 4
+        assert store.count() == 0

@@ -30,7 +30,7 @@ def slow_wheel(store: timerstore.TimerStore, instant: Instant) -> list[int]:
     entries = naive.scan_queue(segments(queue)) if queue.is_dir() else {}
     linked = world.enqueue_put.linked_index
     found += [entry.message_offset for index, entry in entries.items() if index >= linked]
-    get, passed = world.dequeue_get, world.flush.checkpointed_slot
+    get, passed = world.dequeue_get, world.dequeue_put.passed_slot
     top = passed + 2 * world.settings.slot_count
     for slot in naive.used_slots((path / "timerwheel").read_bytes()).values():
         if get.claimed_slot <= slot.number < top:

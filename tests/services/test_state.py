@@ -19,14 +19,13 @@ from timerstore.services.world.state import (
     DEQUEUE_PUT,
     ENQUEUE_GET,
     ENQUEUE_PUT,
-    FLUSH,
     PREFETCH,
     new_thread,
 )
 
 EVERYONE = (
     *(ENQUEUE_GET, ENQUEUE_PUT, DEQUEUE_GET, DELIVER_LEVELS, DEQUEUE_PUT),
-    *(FLUSH, CLEANING, PREFETCH, CANCEL, CALLER),
+    *(CLEANING, PREFETCH, CANCEL, CALLER),
 )
 OF_FIRE = {DEQUEUE_PUT, DELIVER_LEVELS, CANCEL}
 OWNERS = {
@@ -39,7 +38,6 @@ OWNERS = {
     "cancelled": OF_FIRE,
     "done": set(),
     "hopped": set(),
-    "flush": {FLUSH},
     "cleaning": {CLEANING},
     "prefetch": {PREFETCH},
     "callers": {CALLER},
@@ -105,7 +103,7 @@ def test_records_share_no_cache_line(tmp_path: Path) -> None:
         ]
         assert all(int(each.block[0]) % 64 == 0 for each in records.values())
         assert len(lines) == len(set(lines))
-        assert len(records) == 37
+        assert len(records) == 36
 
 
 def test_what_threads_wait_on_has_lines_of_its_own() -> None:

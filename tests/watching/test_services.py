@@ -78,11 +78,6 @@ def test_a_service_says_whom_it_waits_for(tmp_path: Path) -> None:
         assert found["deliver-levels"] == ("waiting", "room on the disk")
         assert found["enqueue-get"] == ("idle", None)
         store.core.runner.waiting_for_space = None
-        with acting_as(ALONE):
-            engine.world.dequeue_put.flush_wanted = 1
-        assert states(store.stats())["dequeue-put"] == ("waiting", "a checkpoint")
-        with acting_as(ALONE):
-            engine.world.dequeue_put.flush_wanted = 0
         store.pause("firing", duration=timedelta(hours=1))
         found = states(store.stats())
         assert found["dequeue-get"] == found["deliver-levels"]

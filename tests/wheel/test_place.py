@@ -12,24 +12,20 @@ from timerstore.wheel.place import Settings, may_have_rolled, place, place_all, 
 
 
 @kernel
-def _place(
-    settings: Settings, base: int, passed: int, checkpointed: int, out_ms: int, out: Any
-) -> None:
-    out[2] = ring_top(settings, checkpointed)
-    out[0], out[1] = place(settings, base, passed, out[2], out_ms)
+def _place(settings: Settings, base: int, passed: int, out_ms: int, out: Any) -> None:
+    out[2] = ring_top(settings, passed)
+    out[0], out[1] = place(settings, base, passed, out_ms)
 
 
 @st.composite
 def wheels(draw: st.DrawFn) -> naive.Wheel:
-    """Any sizes that a configuration allows; the read cursor is near its checkpoint."""
+    """Any sizes that a configuration allows."""
     slot_count = draw(st.sampled_from([64, 128, 640, 604_800]))
     window = draw(st.integers(2, min(slot_count - 1, 604_740)) | st.sampled_from([2, 3, 20]))
-    checkpointed = draw(st.integers(0, 10**9))
-    read = checkpointed + draw(st.integers(0, slot_count) | st.just(0) | st.just(slot_count))
+    read = draw(st.integers(0, 10**9))
     precision_ms = draw(st.sampled_from([100, 200, 500, 1000]))
-    is_old = draw(st.booleans())
     claimed = read + draw(st.integers(0, 8))
-    return naive.Wheel(precision_ms, slot_count, window, read, checkpointed, is_old, claimed)
+    return naive.Wheel(precision_ms, slot_count, window, read, claimed)
 
 
 @st.composite
@@ -58,7 +54,7 @@ def base_of(wheel: naive.Wheel, now_ms: int) -> int:
 def placed(wheel: naive.Wheel, out_ms: int, now_ms: int) -> tuple[int, int]:
     out = np.zeros(3, np.int64)
     base = base_of(wheel, now_ms)
-    _place(settings_of(wheel), base, wheel.read, wheel.checkpointed_read, out_ms, out)
+    _place(settings_of(wheel), base, wheel.read, out_ms, out)
     assert out[2] == wheel.top
     return int(out[0]), int(out[1])
 
@@ -80,8 +76,7 @@ def test_what_holds_of_every_place(case: tuple[naive.Wheel, int, int]) -> None:
     slot, hops = placed(wheel, out_ms, now_ms)
     own = out_ms // wheel.precision_ms
     base = base_of(wheel, now_ms)
-    # No slot of the ring is needed twice, not even when the read cursor falls back in a crash.
-    assert wheel.read <= slot < wheel.checkpointed_read + 2 * wheel.slot_count
+    assert wheel.read <= slot < wheel.read + 2 * wheel.slot_count  # none is needed twice
     if hops == 0:
         assert slot == max(own, wheel.read)
     else:
@@ -94,15 +89,15 @@ def test_what_holds_of_every_place(case: tuple[naive.Wheel, int, int]) -> None:
     if base + wheel.roll_window <= wheel.top:
         assert slot < base + wheel.roll_window
         if hops:
-            # A hop leads ahead, to what is not claimed; in an old store by a third of the window.
-            assert wheel.roll_window - wheel.hop <= slot - base < wheel.roll_window
+            # A hop leads ahead, to what is not claimed.
+            assert 1 <= slot - base < wheel.roll_window
             assert slot >= wheel.claimed
 
 
 @given(wheel=wheels(), days=st.integers(0, 10_000))
 def test_a_timer_arrives_hop_by_hop(wheel: naive.Wheel, days: int) -> None:
     """Each roll, placed again when its slot begins, comes nearer."""
-    wheel = wheel._replace(read=wheel.checkpointed_read, claimed=0)
+    wheel = wheel._replace(claimed=0)
     own = wheel.read + min(days * 86_400, 400 * wheel.hop)
     out_ms = own * wheel.precision_ms
     rolls = 0
@@ -113,7 +108,7 @@ def test_a_timer_arrives_hop_by_hop(wheel: naive.Wheel, days: int) -> None:
             break
         assert slot > wheel.read
         assert own - slot >= wheel.hop
-        wheel = wheel._replace(read=slot, checkpointed_read=slot)
+        wheel = wheel._replace(read=slot)
         rolls += 1
         assert rolls <= 400 * 3
 
@@ -133,6 +128,6 @@ def test_what_rolled_lay_far_ahead(case: tuple[naive.Wheel, int, int]) -> None:
 def test_many_are_placed_as_each_is(wheel: naive.Wheel, after_ms: list[int]) -> None:
     now_ms, base = wheel.read * wheel.precision_ms, max(wheel.read, wheel.claimed - 1)
     due_ms, slots = now_ms + np.array(after_ms, np.int64), np.zeros(len(after_ms), np.int64)
-    place_all(settings_of(wheel), base, wheel.read, wheel.top, due_ms, slots)
+    place_all(settings_of(wheel), base, wheel.read, due_ms, slots)
     each = [placed(wheel, due, now_ms)[0] for due in due_ms.tolist()]
     assert slots.tolist() == each

@@ -1,9 +1,8 @@
 """The small files of a store as they stood at one moment, though somebody may write there.
 
 A reader fixes its end first: the last checkpoint, as one consistent read. It copies the wheel with
-it: if the checkpoint is the same afterwards, no slot that it needs was used again. What the writer
-has begun for its next checkpoint may be among it, as it may be after a crash, and recovery knows
-how to take it back. Else the reader starts again.
+it, which holds only if the store is closed: of an open one, as after a crash, the units say what
+the slots lead to. If the checkpoint is another one afterwards, the reader starts again.
 
 Segments are listed and mapped before and after that, and stay mapped (`look_steadily`). Retention
 removes only by a later checkpoint, the oldest segment first. So what the checkpoint needs was there

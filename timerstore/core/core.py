@@ -41,7 +41,7 @@ from timerstore.services.cleaning.retention import Retention
 from timerstore.services.durable.flush import Flusher
 from timerstore.services.engine.rebuild import TIMERS, remove_mark, write_mark
 from timerstore.services.opening.recovery import open_engine
-from timerstore.services.running.runner import Runner, leap
+from timerstore.services.running.runner import Runner
 from timerstore.services.world.background import Failure
 from timerstore.services.world.clock import ManualClock, SystemClock, listen
 from timerstore.services.world.world import NO_HURRY_MS, WAITER_WORDS
@@ -128,7 +128,6 @@ class Core:
         if self.engine.keeps_mark:  # before the checkpoint, which says that no broker wrote last
             write_mark(self.disk, self.path, frozenset((TIMERS,)))
         self.flusher = Flusher(self.engine)
-        leap(self.engine, self.clock.now_ms)
         with suppress(StoreFullError):  # the flush thread tries again: to consume makes room
             self.flusher.flush()
             note_clock(self.engine)
@@ -214,7 +213,7 @@ class Core:
         """
         flusher = self.flusher
         flusher.on_failure = flusher.before = flusher.after = None
-        flusher.on_checkpoint = flusher.on_tick = None
+        flusher.on_tick = None
         self.at_close.clear()
         del self.runner, self.cleaner, self.retention
 

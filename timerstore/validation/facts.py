@@ -29,8 +29,8 @@ SUMMED: Final = {LATE: 3, GROWN: 2, ROLLS: 1}
 _COLUMNS: Final[dict[str, tuple[str, str]]] = {
     # One row: where the parts end.
     SOURCES: (
-        "read_slot read_ms precision_ms units_start linked_again floor_at log_start salvaged_to "
-        "checkpoint_floor floor_offset scan_from",
+        "read_slot read_ms precision_ms units_start linked_again slots_anew floor_at log_start "
+        "salvaged_to checkpoint_floor floor_offset scan_from",
         "is_wheel_torn is_our_store is_handed_over",
     ),
     # Units that are sound. `message`: −1 if it is none. `who`: as of messages. Superseded: the

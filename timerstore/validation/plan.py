@@ -86,6 +86,14 @@ class Scope(NamedTuple):
         flushed = view.checkpoint.timerlog_flushed
         return int(max(0, flushed // segment_bytes - 1) * segment_bytes)
 
+    @property
+    def slots_anew(self) -> int:
+        """From which unit on what the slots say does not matter, because opening makes them anew.
+
+        After a kill these are all; see also `linked_again`.
+        """
+        return 0 if self.is_unclean else self.linked_again
+
     def torn_in_log(self, messages: Words) -> Flags:
         """Tell for which messages what is wrong can be torn, by their offsets: bool[n]."""
         torn: Flags = (messages >= self.view.durable) & self.is_unclean

@@ -85,6 +85,7 @@ def source_facts(scope: Scope) -> pa.Table:
         "precision_ms": view.reader.precision_ms,
         "units_start": view.reader.timerlog.start,
         "linked_again": scope.linked_again,
+        "slots_anew": scope.slots_anew,
         "floor_at": view.floor,
         "log_start": view.reader.commitlog.start,
         # What became of a message before that may have been lost, and covered.

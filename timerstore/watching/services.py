@@ -39,7 +39,6 @@ SERVICE_STATES: Final[tuple[ServiceState, ...]] = ("running", "idle", "waiting",
 
 _ROOM: Final = "room on the disk"
 _PAUSE: Final = "the end of the pause of firing"
-_CHECKPOINT: Final = "a checkpoint"
 _NEXT: Final = {
     ENQUEUE_GET: SERVICE_NAMES[ENQUEUE_PUT],
     ENQUEUE_PUT: SERVICE_NAMES[DEQUEUE_GET],
@@ -54,7 +53,6 @@ WAITED_FOR: Final = {
     needs.TOPIC: "a topic's queue",
     needs.CANCELLED_ROOM: "room in the set of cancelled timers",
     needs.DAMAGED_TIMERLOG: "a damaged unit to be named",
-    needs.FLUSHED: _CHECKPOINT,
     needs.LEVEL_READ: "a segment of a delay level's queue",
     needs.LOST: "a lost range to be named",
     needs.BAD_ENTRY: "a damaged entry to be named",
@@ -151,8 +149,6 @@ def _waits_for(core: Core, service: int) -> str | None:
         return _NEXT.get(service)
     if service == DEQUEUE_GET and is_full(engine.near):
         return "room in the near wheel"
-    if service == DEQUEUE_PUT and world.dequeue_put.flush_wanted:
-        return _CHECKPOINT
     if service in (DEQUEUE_GET, DELIVER_LEVELS) and now_ms < world.callers.fire_from_ms:
         return _PAUSE
     if service == DELIVER_LEVELS and has_no_room and bool((engine.levels.retry_ms > now_ms).any()):

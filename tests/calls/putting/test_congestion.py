@@ -161,6 +161,6 @@ def test_each_is_judged_by_the_slot_that_it_goes_to(
     due_ms = np.array([out_ms + 997 * i for i in range(more + 1)], np.int64)
     slots = np.empty(more + 1, np.int64)
     base = max(now_ms // wheel.precision_ms, wheel.read, wheel.claimed - 1)
-    place_all(settings_of(wheel), base, wheel.read, wheel.top, due_ms, slots)
+    place_all(settings_of(wheel), base, wheel.read, due_ms, slots)
     for due, slot in zip(due_ms.tolist(), slots.tolist(), strict=True):
         assert slot == naive.place(due, now_ms, wheel).slot

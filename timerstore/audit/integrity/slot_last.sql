@@ -5,7 +5,7 @@
 -- means: None of the slot's timers fires.
 SELECT 'timerwheel' AS file, 32 * slots.ring_index + 16 AS place,
   'the slot''s last unit belongs to another slot' AS reason,
-  slots.last_unit >= sources.linked_again AS is_torn
+  slots.last_unit >= sources.slots_anew AS is_torn
 FROM slots CROSS JOIN sources
 LEFT JOIN slot_sums ON slot_sums.slot = slots.slot AND slot_sums.last_unit = slots.last_unit
 LEFT JOIN chains ON chains.slot = slots.slot AND chains.unit = slots.last_unit

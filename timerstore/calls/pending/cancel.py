@@ -39,7 +39,7 @@ from timerstore.services.calls.cancel_ahead import (
 from timerstore.services.calls.first_puts import PUT_DAMAGED, FirstPuts
 from timerstore.services.damage.pass_by import name_lost
 from timerstore.services.engine.holds import while_held
-from timerstore.services.looking.instant import capture_instant
+from timerstore.services.looking.instant import capture_instant, is_intact
 from timerstore.services.looking.timer_places import slot_messages, unlinked_messages
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message, identity_of
@@ -349,6 +349,8 @@ def latest_copy(core: Core, offset: int, due_ms: int, put_ms: int) -> int:
     for slot in range(latest, min([at.claimed, *at.owed[:1, 0].tolist()]) - 1, -hop):
         parts.append(slot_messages(engine, at, slot))
     found = read_messages(core, np.concatenate(parts), at.hold)
+    if not is_intact(world, at):
+        return latest_copy(core, offset, due_ms, put_ms)
     mine = found.message[found.low == offset]
     return int(mine.max()) if len(mine) else offset
 

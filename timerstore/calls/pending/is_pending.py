@@ -26,7 +26,7 @@ from timerstore.services.calls.first_puts import (
 )
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.holds import while_held
-from timerstore.services.looking.instant import Instant, Snapshot, capture_instant
+from timerstore.services.looking.instant import Instant, Snapshot, capture_instant, is_intact
 from timerstore.services.looking.timer_places import slot_messages, unlinked_messages
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import IDENTITY_OURS, MessageParts
@@ -193,7 +193,8 @@ def _slots_to_walk(engine: Engine, snapshot: Snapshot, own: Int64s) -> list[int]
     while len(slots := slots[slots >= snapshot.read]):
         found.update(np.unique(slots[_are_to_be_walked(snapshot, slots)]).tolist())
         slots = slots - hop
-    return sorted(slot for slot in found if int(wheel[slot % len(wheel)]) == slot)
+    owed = set(snapshot.owed[:, 0].tolist())
+    return sorted(slot for slot in found if slot in owed or int(wheel[slot % len(wheel)]) == slot)
 
 
 # --- what became of the timers of some ids
@@ -304,6 +305,8 @@ def _judge(core: Core, asked_ms: Int64s, asked: Int64s) -> Verdict:
         for i in np.flatnonzero(gone & pending).tolist():
             message = read_held(core, int(messages[i]), at.hold)
             born_ms[i], body_bytes[i] = message.born_ms, len(message.body)
+    if not is_intact(world, at):
+        return _judge(core, asked_ms, asked)
     who = due_ms, offsets, messages, rows
     return Verdict(*who, pending, cancelled, born_ms, body_bytes, indexes, levels, log)
 

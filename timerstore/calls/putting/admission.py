@@ -168,11 +168,10 @@ class Congestion:
         due = np.array(due_ms, np.int64, ndmin=1)
         slots = np.empty(len(due), np.int64)
         world = self.engine.world
-        passed_slot, checkpointed_slot = self.engine.read_slot, world.flush.checkpointed_slot
-        top = checkpointed_slot + 2 * world.settings.slot_count  # see wheel/place.py
+        passed_slot = self.engine.read_slot
         now_slot = now_ms // self.engine.precision_ms
         base = max(now_slot, passed_slot, world.dequeue_get.claimed_slot - 1)
-        place_all(world.settings, base, passed_slot, top, due, slots)
+        place_all(world.settings, base, passed_slot, due, slots)
         found, counts = np.unique(slots, return_counts=True)
         return dict(zip(found.tolist(), counts.tolist(), strict=True))
 
