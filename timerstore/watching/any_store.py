@@ -197,6 +197,7 @@ class AnyStore(Protocol):
     def cancel_many(self, ids: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Cancel many timers; return bool[n], as from `cancel`. One fsync for all.
 
+        Raises UnknownTimerError if one of them is no timer of this store; then none is cancelled.
         Raises StoreFullError if there is no room for all; then some may be cancelled. Call it again
         with the same ids: those are True that are cancelled and not yet due.
         """

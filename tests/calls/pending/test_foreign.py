@@ -81,10 +81,24 @@ def test_a_key_of_two_topics_stands_for_both(tmp_path: Path) -> None:
     with open_store(path, clock) as store:
         with pytest.raises(InvalidArgumentError, match="timers of several topics"):
             store.reschedule(KEYS[2], delay=SECOND)
-        assert store.cancel_many([KEYS[2], KEYS[0]]).all()
+        assert store.cancel_many([KEYS[2], KEYS[0], KEYS[2]]).all()
         clock.advance(60 * SECOND)
         assert bodies(store, "other") == []
         assert not {b"0", b"2"} & set(bodies(store, "t"))
+
+
+def test_an_id_that_is_none_leaves_all_pending(tmp_path: Path) -> None:
+    clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
+    write(path)
+    with open_store(path, clock) as store:
+        ours, count = store.put(b"ours", delay=60 * SECOND), store.count()
+        unknown = f"{ours[:12]}{0:012X}{ours[24:]}"
+        for wrong in ("nobody", "0" * 32, unknown):
+            for ids in ([ours, KEYS[0], wrong], [wrong, KEYS[0], ours], [ours, wrong]):
+                with pytest.raises(UnknownTimerError):
+                    store.cancel_many(ids)
+                assert store.count() == count
+        assert store.cancel_many([ours, KEYS[0], ours]).all() and store.count() == count - 2
 
 
 @pytest.mark.parametrize("how", ["close", "abandon"])

@@ -212,20 +212,25 @@ def cancel_many(core: Core, ids: Sequence[str]) -> Bools:
 
 
 def _cancel_each(core: Core, ids: Sequence[str], now_ms: int) -> Bools:
-    """Cancel timers whose ids have to be looked at one by one: a broker's may be among them."""
+    """Cancel timers whose ids have to be looked at one by one: a broker's may be among them.
+
+    All are found before any is cancelled, so that an id which is none leaves all as it was.
+    """
     done = np.zeros(len(ids), np.bool_)
     theirs = np.array([is_foreign(core, id) for id in ids])
-    ours = [id for id, other in zip(ids, theirs.tolist(), strict=True) if not other]
-    if ours:
-        done[~theirs] = _cancel_ours(core, *parse(core, ours), now_ms)
-    for i in np.flatnonzero(theirs).tolist():
-        done[i] = is_cancelled(core, ids[i]) or _cancel_theirs(core, ids[i], now_ms)
+    ours = parse(core, [id for id, other in zip(ids, theirs.tolist(), strict=True) if not other])
+    places = np.flatnonzero(theirs).tolist()
+    found = [[] if is_cancelled(core, ids[i]) else find_theirs(core, ids[i]) for i in places]
+    if len(places) < len(ids):
+        done[~theirs] = _cancel_ours(core, *ours, now_ms)
+    for i, targets in zip(places, found, strict=True):
+        done[i] = _cancel_theirs(core, ids[i], targets, now_ms) or is_cancelled(core, ids[i])
     return done
 
 
-def _cancel_theirs(core: Core, id: str, now_ms: int) -> bool:
+def _cancel_theirs(core: Core, id: str, targets: list[Target], now_ms: int) -> bool:
     """Cancel the timers of a broker that have a key; tell whether one was pending."""
-    done, targets = False, find_theirs(core, id)
+    done = False
     while targets:
         left = [each for each in targets if replace(core, each, [], now_ms) is None]
         done = done or len(left) < len(targets)
