@@ -46,7 +46,10 @@ PUTS = st.builds(
     ),
     *(st.text(max_size=9), st.integers(0, 1 << 50), RESTS, st.booleans(), NUMBERS, NUMBERS, BODIES),
 )
-IDS = st.builds(lambda id, end: ({"result": f"{id:032X}", "end": end}, []), NUMBERS, NUMBERS)
+IDS = st.builds(
+    lambda id, end, more, parts: ({"result": f"{id:032X}", "end": end} | more, parts),
+    *(NUMBERS, NUMBERS, st.sampled_from(({}, {"life": "x"})), st.lists(BODIES, max_size=1)),
+)
 OTHERS = st.tuples(
     st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=5), max_size=3),
     st.lists(BODIES, max_size=3),

@@ -45,8 +45,10 @@ _LONG: Final = struct.Struct("!iQ")
 _LENGTH_MAX: Final = (1 << 31) - 1
 _PUT: Final = struct.Struct("!c?qqqHI")
 """`P`, asked again, number, since, due time in ms or 0, bytes of the topic, of the rest as JSON."""
-_ID: Final = struct.Struct("!cq32s")
+_ID_DIGITS: Final = 32
+_ID: Final = struct.Struct(f"!cq{_ID_DIGITS}s")
 """`I`, the log's end, the id."""
+_ANSWER: Final = frozenset(("result", "end"))
 _PLAIN: Final = (str, int, float, bool, type(None))
 _BYTES: Final = "base64"
 _OBJECT: Final = "object"
@@ -202,8 +204,9 @@ def _written(header: Header, parts: Sequence[Part]) -> bytes:
         head = _PUT.pack(b"P", again, number, since, at_ms, len(topic), len(said))
         return b"".join((head, topic, said, parts[0]))
     result = header.get("result")
-    if type(result) is str and len(result) == 32 and result.isascii() and "end" in header:
-        return _ID.pack(b"I", header["end"], result.encode())
+    if not parts and header.keys() == _ANSWER and type(result) is str:
+        if len(result) == _ID_DIGITS and result.isascii():
+            return _ID.pack(b"I", header["end"], result.encode())
     if parts:
         header["parts"] = len(parts)
     data = _encode(header).encode()
