@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from timerstore import pipeline
 from timerstore.audit import ask
-from timerstore.audit.verdicts import Finding, of_rows
+from timerstore.audit.rule import Finding, of_rows
 from timerstore.pipeline.judging import DUE_BINS, Looked, RunOptions, open_engine
 from timerstore.pipeline.tablefiles import TableFiles
 from timerstore.pipeline.thresholds import Thresholds

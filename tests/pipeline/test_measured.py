@@ -16,7 +16,7 @@ from timerstore.pipeline.judging import tables_of
 from timerstore.tables.bounds import java_hash
 from timerstore.validation.facts import ROLLS, SUMMED, facts_of, hops_to_come, lateness_told, summed
 from timerstore.validation.files import finish
-from timerstore.validation.plan import make_plan
+from timerstore.validation.plan import Reading, make_plan
 from timerstore.validation.result import Validation
 from timerstore.validation.rounds import run
 from timerstore.values.amounts import HOUR_MS, MINUTE_MS
@@ -29,7 +29,7 @@ Tables = dict[str, list[dict[str, Any]]]
 
 
 def measure(path: Path, split_bytes: int) -> Tables:
-    plan = make_plan(path, measures=True, split_bytes=split_bytes)
+    plan = make_plan(path, Reading(split_bytes=split_bytes), measures=True)
     tally = run(plan, lambda _: None)
     finish(plan.scope, tally)
     assert not tally.failed.counts

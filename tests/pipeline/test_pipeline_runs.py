@@ -19,7 +19,7 @@ from tests.table_stores import eventful
 from timerstore import InvalidArgumentError, NotAStoreError, pipeline
 from timerstore.errors import StoreAccessError, TimerStoreError
 from timerstore.pipeline import TABLES
-from timerstore.pipeline.fleet import find_members
+from timerstore.pipeline.runs import find_members
 from timerstore.pipeline.tablefiles import TableFiles
 from timerstore.pipeline.thresholds import Thresholds
 
@@ -201,18 +201,18 @@ def test_each_store_is_read_once(three: Path, tmp_path: Path, monkeypatch: Any) 
     from timerstore.validation import rounds
 
     looked, planned = Counter[Any](), Counter[str]()
-    look_at, plan_store = rounds.look_at, runs.plan_store
+    look_at, make_plan = rounds.look_at, runs.make_plan
 
     def look(scope: Any, ranges: Any) -> Any:
         looked.update((scope.cut.path, *each) for each in ranges)
         return look_at(scope, ranges)
 
-    def plan(member: Any, options: Any) -> Any:
-        planned[member.name] += 1
-        return plan_store(member, options)
+    def plan(path: str, *args: Any, **options: Any) -> Any:
+        planned[path] += 1
+        return make_plan(path, *args, **options)
 
     monkeypatch.setattr(rounds, "look_at", look)
-    monkeypatch.setattr(runs, "plan_store", plan)
+    monkeypatch.setattr(runs, "make_plan", plan)
     pipeline.run(three, tmp_path / "tables")
     assert set(planned.values()) == set(looked.values()) == {1}
     assert len(planned) == 3 and {part for _, part, *_ in looked} >= {"commitlog", "timerlog"}

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.audit.verdicts import Example
-from timerstore.validation.findings import EXAMPLES_MAX, Evidence
+from timerstore.audit.rule import Example
+from timerstore.validation.facts import EXAMPLES_MAX, Evidence
 
 RULES = st.sampled_from(["chain", "once"])
 OFFSETS = st.lists(st.integers(0, 60), min_size=1, max_size=30, unique=True)

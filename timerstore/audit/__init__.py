@@ -5,10 +5,9 @@ tables/      tables that several of them read, as queries over others
 integrity/   a rule of consistency each: the places in a store at which it fails
 meetings/    tables that these read, made of what the parts of a store say
 results/     the pipeline's result tables: their columns, and the queries that make them
-rule.py      all rules, out of their files; a rule's sentences, filled with numbers
+rule.py      all rules, out of their files; what a rule says of one store, in its sentences
 engines.py   DuckDB and Spark, which run the same text
 asking.py    what a rule finds, one of yours too; the queries over one store's facts
-verdicts.py  what a rule says of one store
 """
 
 from __future__ import annotations

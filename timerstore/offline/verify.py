@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from timerstore.audit.rule import ABOUT_BYTES, CONSISTENCY_RULES
-from timerstore.audit.verdicts import Example
+from timerstore.audit.rule import ABOUT_BYTES, CONSISTENCY_RULES, Example
 from timerstore.copies.asfolder import as_folder
 from timerstore.copies.destination import Place, shown_place
 from timerstore.copies.report import PROBLEMS_MAX, Problem, Progress, VerifyReport
@@ -27,9 +26,9 @@ from timerstore.tables.view import forget
 from timerstore.timelog.files.oserrors import telling
 from timerstore.timelog.files.refused import folder_name
 from timerstore.timelog.reading.reader import Fault
+from timerstore.validation.facts import Evidence, RulePlaces
 from timerstore.validation.files import finish
-from timerstore.validation.findings import Evidence, RulePlaces
-from timerstore.validation.plan import Plan, Scope, make_plan
+from timerstore.validation.plan import Plan, Reading, Scope, make_plan
 from timerstore.validation.rounds import run
 from timerstore.values.config import Config
 from timerstore.values.kinds import check_kind, check_path
@@ -76,13 +75,8 @@ def _verify(
     progress: Progress | None,
 ) -> VerifyReport:
     """Check a folder; `is_copy`: without indexes; `faults` were found on the way to it."""
-    plan = make_plan(
-        folder,
-        upto="end",
-        delay_levels=config.delay_levels,
-        only_bytes=True,
-        has_indexes=not is_copy,
-    )
+    how = Reading("end", config.delay_levels)
+    plan = make_plan(folder, how, only_bytes=True, has_indexes=not is_copy)
     try:
         tally = run(plan, _stepper(plan, progress))
         if is_copy:

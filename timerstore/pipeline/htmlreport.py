@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.audit.verdicts import OK, VERDICTS
+from timerstore.audit.rule import OK, VERDICTS
 from timerstore.errors import InvalidArgumentError
 from timerstore.jit.record import Words
 from timerstore.pipeline import charts

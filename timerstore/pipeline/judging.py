@@ -18,17 +18,16 @@ import pyarrow as pa
 from timerstore.audit import DISTRIBUTION_RULES, DuckDB, Limits, OnSpark, Rule, ask, open_on
 from timerstore.audit.asking import add_stores, check_rules
 from timerstore.audit.engines import kept
-from timerstore.audit.verdicts import Finding, of_rows, worst, worst_first
+from timerstore.audit.rule import Finding, of_rows, worst, worst_first
 from timerstore.jit.record import Words
 from timerstore.pipeline.results import StoreResult
 from timerstore.pipeline.resulttables import TABLES
 from timerstore.pipeline.tablefiles import TableFiles
 from timerstore.pipeline.thresholds import Thresholds
-from timerstore.validation.findings import Evidence
-from timerstore.validation.plan import SPLIT_BYTES, Scope
+from timerstore.validation.facts import Evidence
+from timerstore.validation.plan import USUAL, Reading, Scope
 from timerstore.validation.result import Validation
 from timerstore.values.amounts import DAY_MS, HOUR_MS, MINUTE_MS
-from timerstore.values.config import DELAY_LEVELS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,10 +40,7 @@ class RunOptions:
     files: TableFiles
     thresholds: Thresholds
     now_ms: int
-    upto: str | None = None
-    delay_levels: str = DELAY_LEVELS
-    roll_window_slots: int | None = None
-    split_bytes: int = SPLIT_BYTES
+    reading: Reading = USUAL
     own_rules: tuple[Rule, ...] = ()
     baseline_day: str | None = None
     """The day of the run that was set as the baseline."""
@@ -203,7 +199,8 @@ def judge_all(
     if read:
         with open_engine(read, options, spark) as engine:
             paths = {each.name: each.row["path"] for each in read}
-            add_stores(engine, options.own_rules, paths, options.upto, options.delay_levels)
+            how = options.reading
+            add_stores(engine, options.own_rules, paths, how.upto, how.delay_levels)
             for rule in (*DISTRIBUTION_RULES, *options.own_rules):
                 limits = options.thresholds.limits[rule.name]
                 began_s = time.perf_counter()

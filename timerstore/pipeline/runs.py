@@ -8,17 +8,19 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from timerstore.audit import DISTRIBUTION_RULES
 from timerstore.audit.asking import read_rules
 from timerstore.audit.engines import import_duckdb, on_workers
-from timerstore.errors import InvalidArgumentError
-from timerstore.pipeline.fleet import Member, find_members, size_of
+from timerstore.audit.rule import readable
+from timerstore.copies.destination import is_copy
+from timerstore.errors import InvalidArgumentError, NotAStoreError
 from timerstore.pipeline.judging import (
     UNREADABLE,
     Looked,
@@ -38,34 +40,137 @@ from timerstore.pipeline.tablefiles import (
     find_day,
     finished_runs,
     history_of,
+    quote_store,
 )
 from timerstore.pipeline.thresholds import Thresholds
+from timerstore.tables.stores import find_stores
 from timerstore.tables.view import forget
 from timerstore.timelog.files.oserrors import told_of
+from timerstore.validation.facts import Evidence
 from timerstore.validation.files import finish
-from timerstore.validation.findings import Evidence
-from timerstore.validation.plan import SPLIT_BYTES, Plan, Scope, check_options, make_plan
+from timerstore.validation.plan import SPLIT_BYTES, Reading, Scope, make_plan
 from timerstore.validation.result import Validation
 from timerstore.validation.rounds import run as look_at_all
 from timerstore.values.amounts import LAST_MS, moment
 from timerstore.values.config import DELAY_LEVELS
-from timerstore.values.kinds import check_int, check_place
+from timerstore.values.kinds import check_int, check_kind, check_list, check_path, check_place
 from timerstore.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_PATTERN: Final = frozenset("*?[")
+_LOGS: Final = ("commitlog", "timerlog")
+_NAME_BYTES_MAX: Final = 240
+"""As the tables' folders quote it; a file system takes 255 with what stands before."""
 
-def plan_store(member: Member, options: RunOptions) -> Plan:
-    """Plan a validation that measures as well. Raises NotAStoreError."""
-    return make_plan(
-        member.path,
-        upto=options.upto,
-        delay_levels=options.delay_levels,
-        roll_window_slots=options.roll_window_slots,
-        split_bytes=options.split_bytes,
-        measures=True,
-    )
+
+class Member(NamedTuple):
+    """One store of a run."""
+
+    name: str
+    path: str
+
+
+def find_members(stores: Any) -> list[Member]:
+    """Return the stores that are meant, by name; a path that leads to none is one too.
+
+    `stores`: a path, a folder of stores, a pattern; a list of these; a mapping from names to paths;
+    rows of (name, path), or a table with these columns, Arrow's, pandas' or Spark's. Else a store's
+    name is its folder's, or its whole path if two have that. Raises InvalidArgumentError if
+    two have a name, or one is too long for a folder's, NotAStoreError if a pattern matches
+    nothing.
+    """
+    named = _named(stores)
+    if named is None:
+        paths = [path for each in _as_list(stores) for path in _expanded(each)]
+        paths = list(dict.fromkeys(paths))
+        counts = Counter(map(_last, paths))
+        named = [
+            Member(_last(path) if counts[_last(path)] == 1 else readable(path), path)
+            for path in paths
+        ]
+    twice = [name for name, count in Counter(each.name for each in named).items() if count > 1]
+    if twice:
+        raise InvalidArgumentError(
+            f"Two stores are named {twice[0]!r}. Give each store its own name."
+        )
+    for each in named:
+        _check_name(each.name)
+    if not named:
+        raise InvalidArgumentError("No store was named. Pass a path, a pattern, or a list of them.")
+    return named
+
+
+def _named(stores: Any) -> list[Member] | None:
+    """Return the stores of a mapping or of a table of names and paths; None: it is neither."""
+    if isinstance(stores, Mapping):
+        rows: Iterable[Any] = stores.items()
+    elif hasattr(stores, "select") and hasattr(stores, "collect"):  # Spark
+        rows = [(row["name"], row["path"]) for row in stores.select("name", "path").collect()]
+    elif hasattr(stores, "itertuples"):  # pandas
+        rows = zip(stores["name"], stores["path"], strict=True)
+    elif hasattr(stores, "column_names"):  # Arrow
+        columns = (stores.column(name).to_pylist() for name in ("name", "path"))
+        rows = zip(*columns, strict=True)
+    elif isinstance(stores, list | tuple) and stores and isinstance(stores[0], list | tuple):
+        rows = stores
+    else:
+        return None
+    found = []
+    for row in rows:
+        if len(row) != 2:
+            raise InvalidArgumentError(f"stores contains {row!r}. Pass pairs of a name and a path.")
+        name, path = row
+        check_kind(name, str, "a store's name")
+        found.append(Member(name, os.path.abspath(check_path(path))))
+    return found
+
+
+def _as_list(stores: Any) -> list[Any]:
+    if isinstance(stores, str | bytes | os.PathLike):
+        return [stores]
+    return check_list(stores, "stores", "Pass a path, or a list of them.")
+
+
+def _expanded(path: Any) -> list[str]:
+    """Return the stores that a path means; itself, if it is none and no pattern either."""
+    text = os.fspath(check_path(path))
+    try:
+        found = find_stores(text, refused_too=True).paths
+    except NotAStoreError:
+        if _PATTERN & set(text):
+            raise
+        found = (text,)
+    return [os.path.abspath(each) for each in found]
+
+
+def _last(path: str) -> str:
+    return readable(Path(path).name or path)
+
+
+def _check_name(name: str) -> None:
+    """Check that a folder of the tables can have the name of a store."""
+    if readable(name) != name:
+        raise InvalidArgumentError(f"A store's name is {name!r}. Pass a str.")
+    if len(os.fsencode(quote_store(name))) > _NAME_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"{name!r} is too long for the name of a store. Pass a shorter one with its path."
+        )
+
+
+def size_of(path: str) -> int:
+    """Return how many bytes of disk the logs of a store take; 0 of a copy, or if nobody knows."""
+    total = 0
+    if is_copy(path):
+        return total  # one task reads it
+    for folder in _LOGS:
+        try:
+            with os.scandir(Path(path) / folder) as files:
+                total += sum(each.stat(follow_symlinks=False).st_blocks * 512 for each in files)
+        except OSError:
+            continue
+    return total
 
 
 def do_store(member: Member, options: RunOptions, spark: SparkSession | None = None) -> Looked:
@@ -75,7 +180,7 @@ def do_store(member: Member, options: RunOptions, spark: SparkSession | None = N
     """
     began_s = time.perf_counter()
     try:
-        plan = plan_store(member, options)
+        plan = make_plan(member.path, options.reading, measures=True)
         try:
             # Workers see the folder of tables, and need not see TMPDIR.
             within = None if spark is None else options.files.make_unfinished()
@@ -90,23 +195,18 @@ def do_store(member: Member, options: RunOptions, spark: SparkSession | None = N
     return Looked(member.name, row)
 
 
-def _baseline(member: Member, options: RunOptions) -> dict[str, Any] | None:
-    run, day = options.thresholds.baseline, options.baseline_day
-    return baseline_of(options.files.out, member.name, run, day) if run and day else None
-
-
 def _finish(member: Member, scope: Scope, tally: Evidence, options: RunOptions) -> Looked:
     """Write the tables of what both rounds found."""
     finish(scope, tally)
     found = Validation.make(scope, tally)
     row, tables = tables_of(scope, tally, found, options.now_ms)
-    files = options.files
+    files, run, day = options.files, options.thresholds.baseline, options.baseline_day
     written = [files.write(name, rows, member.name) for name, rows in tables.items()]
     return Looked(
         name=member.name,
         row=row,
         history=history_of(files.out, member.name, files.run, files.day),
-        baseline=_baseline(member, options),
+        baseline=baseline_of(files.out, member.name, run, day) if run and day else None,
         consistency=found.rules,
         files=tuple(written),
         spent=dict(tally.spent),
@@ -126,7 +226,7 @@ def do_on_spark(spark: SparkSession, members: list[Member], options: RunOptions)
     """
     sizes = [size_of(member.path) for member in members]
     order = sorted(range(len(members)), key=lambda number: -sizes[number])
-    large = [number for number in order if sizes[number] > options.split_bytes]
+    large = [number for number in order if sizes[number] > options.reading.split_bytes]
     small = order[len(large) :]
     # The largest come first, each to another task.
     count = min(len(small), _task_count(spark))
@@ -187,9 +287,7 @@ def run(
     """
     began_s, now = time.perf_counter(), time.time_ns() // 1_000_000
     now_ms = now if now_ms is None else check_int(now_ms, "now_ms", 0, LAST_MS)
-    roll_window_slots, split_bytes = check_options(
-        upto, delay_levels, roll_window_slots, split_bytes
-    )
+    how = Reading(upto, delay_levels, roll_window_slots, split_bytes).checked()
     own = read_rules(rules)
     if spark is None:
         import_duckdb()  # before hours of reading
@@ -204,16 +302,16 @@ def run(
         files=TableFiles(place, name, day),
         thresholds=limits,
         now_ms=now_ms,
-        upto=upto,
-        delay_levels=delay_levels,
-        roll_window_slots=roll_window_slots,
-        split_bytes=split_bytes,
+        reading=how,
         own_rules=own,
         baseline_day=_day_of(limits.baseline, place),
     )
     with told_of(place):
         options.files.begin()
-    looked = _look_at_all(members, options, spark)
+    if spark is None:
+        looked = [do_store(member, options) for member in members]
+    else:
+        looked = do_on_spark(spark, members, options)
     found = judge_all(looked, options, spark)
     options.files.remove_others([file for each in found for file in each.files])
     result = RunResult(
@@ -242,14 +340,6 @@ class _Kept:
     def __init__(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="timerstore-run-")
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
-
-
-def _look_at_all(
-    members: list[Member], options: RunOptions, spark: SparkSession | None
-) -> list[Looked]:
-    if spark is None:
-        return [do_store(member, options) for member in members]
-    return do_on_spark(spark, members, options)
 
 
 def _write_row(result: RunResult, options: RunOptions, began_ms: int) -> None:

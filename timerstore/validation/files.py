@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.audit.verdicts import Example
+from timerstore.audit.rule import Example
 from timerstore.calls.consuming.grouptally import TALLY_FILE, DoneAhead, read_tallies
 from timerstore.errors import CorruptStoreError
 from timerstore.tables.records import find_queue, queue_stop
@@ -23,7 +23,7 @@ from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.smallfile import is_there, status_at
 from timerstore.timelog.reading.reader import Fault
 from timerstore.validation.entries import lost_count
-from timerstore.validation.findings import Evidence, Findings
+from timerstore.validation.facts import Evidence, Findings
 from timerstore.validation.plan import Scope
 from timerstore.validation.smallfiles import (
     COUNTS_FILE,

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.jit.record import Words
+from timerstore.jit.record import Flags, Words
 from timerstore.tables.records import queue_name
 from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
@@ -31,8 +31,7 @@ from timerstore.timelog.writing.append import QUEUE_COUNT_MAX, new_queue_table
 from timerstore.timelog.writing.consumequeue import enter_queue, find_rows, is_gap
 from timerstore.validation import facts
 from timerstore.validation.entries import compare_entries, is_level, lost_count
-from timerstore.validation.facts import lateness_told
-from timerstore.validation.findings import Findings, Flags
+from timerstore.validation.facts import Findings, lateness_told
 from timerstore.values.amounts import HOUR_MS
 
 _LOG: Final = "commitlog"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from timerstore.copies.lookat import look_at
-from timerstore.jit.record import Words
+from timerstore.jit.record import Flags, Words
 from timerstore.tables.bounds import Bounds
 from timerstore.tables.places import timers_stop
 from timerstore.tables.splits import Range, plan_views
@@ -20,7 +20,6 @@ from timerstore.timelog.files.oserrors import told_of
 from timerstore.values.config import DELAY_LEVELS, Config
 from timerstore.values.kinds import check_int, check_kind, check_path
 
-Flags = np.ndarray[Any, np.dtype[np.bool_]]
 SPLIT_BYTES: Final = 64 << 20
 """Of the store's bytes, looked at together."""
 _UNITS_TRIED_MAX: Final = 1_000
@@ -118,46 +117,51 @@ class Plan(NamedTuple):
         return len(self.splits) + 1
 
 
-def check_options(
-    upto: Any, delay_levels: Any, roll_window_slots: Any, split_bytes: Any
-) -> tuple[int | None, int]:
-    """Return the last two options as ints; refuse those that no store can be validated with."""
-    check_upto(upto)
-    check_kind(delay_levels, str, "delay_levels")
-    Config(delay_levels=delay_levels).delay_levels_ms()
-    if roll_window_slots is not None:
-        roll_window_slots = check_int(roll_window_slots, "roll_window_slots", 1, 1 << 31)
-    return roll_window_slots, check_int(split_bytes, "split_bytes", 1, 1 << 62)
+class Reading(NamedTuple):
+    """How a store is read.
+
+    `upto`: "checkpoint", "end"; None: a closed store to its end, any other to its last checkpoint.
+    `roll_window_slots`: a broker's, which its store does not say.
+    """
+
+    upto: str | None = None
+    delay_levels: str = DELAY_LEVELS
+    roll_window_slots: int | None = None
+    split_bytes: int = SPLIT_BYTES
+
+    def checked(self) -> Reading:
+        """Return this, the numbers as ints; refuse what no store can be validated with."""
+        check_upto(self.upto)
+        check_kind(self.delay_levels, str, "delay_levels")
+        Config(delay_levels=self.delay_levels).delay_levels_ms()
+        window = self.roll_window_slots
+        if window is not None:
+            window = check_int(window, "roll_window_slots", 1, 1 << 31)
+        split_bytes = check_int(self.split_bytes, "split_bytes", 1, 1 << 62)
+        return self._replace(roll_window_slots=window, split_bytes=split_bytes)
+
+
+USUAL: Final = Reading()
 
 
 def make_plan(
     path: str | os.PathLike[str],
+    how: Reading = USUAL,
     *,
-    upto: str | None = None,
-    delay_levels: str = DELAY_LEVELS,
-    roll_window_slots: int | None = None,
-    split_bytes: int = SPLIT_BYTES,
     only_bytes: bool = False,
     has_indexes: bool = True,
     measures: bool = False,
 ) -> Plan:
-    """Plan a validation of a store.
-
-    `upto`: "checkpoint", "end"; None: a closed store to its end, any other to its last checkpoint.
-    `roll_window_slots`: a broker's, which its store does not say. `only_bytes`, `has_indexes`,
-    `measures`: see `Scope`. Raises NotAStoreError.
-    """
-    roll_window_slots, split_bytes = check_options(
-        upto, delay_levels, roll_window_slots, split_bytes
-    )
+    """Plan a validation of a store; the last three are those of `Scope`. Raises NotAStoreError."""
+    how = how.checked()
     look = look_at if has_indexes else look_as_it_is
     with told_of(path):
-        view = keep(look(str(check_path(path)), upto=upto, delay_levels=delay_levels))
-        table = plan_views([view], "problems", Bounds(), split_bytes=split_bytes)
+        view = keep(look(str(check_path(path)), upto=how.upto, delay_levels=how.delay_levels))
+        table = plan_views([view], "problems", Bounds(), split_bytes=how.split_bytes)
     scope = Scope(
         cut=view.cut,
         first_index=_first_index(view),
-        window_ms=(roll_window_slots or 0) * view.reader.precision_ms,
+        window_ms=(how.roll_window_slots or 0) * view.reader.precision_ms,
         only_bytes=only_bytes,
         has_indexes=has_indexes,
         measures=measures,

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from timerstore.audit.rule import CONSISTENCY_RULES, OWN
-from timerstore.audit.verdicts import FAIL, Finding, of_places, worst_first
+from timerstore.audit.rule import CONSISTENCY_RULES, FAIL, OWN, Finding, of_places, worst_first
 from timerstore.timelog.files.refused import folder_name
+from timerstore.validation.facts import Evidence
 from timerstore.validation.files import bytes_read, store_name
-from timerstore.validation.findings import Evidence
 from timerstore.validation.plan import Scope
 from timerstore.values.amounts import counted
 

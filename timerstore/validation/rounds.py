@@ -32,8 +32,7 @@ from timerstore.audit.asking import (
     read_rules,
 )
 from timerstore.audit.engines import Engine, import_duckdb, on_workers, rows_of, write_rows
-from timerstore.audit.rule import readable
-from timerstore.audit.verdicts import Example, Finding, of_rows
+from timerstore.audit.rule import Example, Finding, of_rows, readable
 from timerstore.copies.destination import is_copy
 from timerstore.tables.bounds import java_hash
 from timerstore.tables.splits import FILES, LOG, UNITS, WHEEL, Range
@@ -41,11 +40,10 @@ from timerstore.tables.view import forget
 from timerstore.timelog.files.oserrors import telling
 from timerstore.validation import facts
 from timerstore.validation.entries import last_filler, look_at_entries
-from timerstore.validation.facts import SCHEMAS, SOURCES, Facts
+from timerstore.validation.facts import SCHEMAS, SOURCES, Evidence, Facts, Findings
 from timerstore.validation.files import finish, look_at_files
-from timerstore.validation.findings import Evidence, Findings, new_tally
 from timerstore.validation.messages import look_at_messages
-from timerstore.validation.plan import SPLIT_BYTES, Plan, Scope, make_plan
+from timerstore.validation.plan import SPLIT_BYTES, Plan, Reading, Scope, make_plan
 from timerstore.validation.result import Validation
 from timerstore.validation.units import look_at_slots, look_at_units
 from timerstore.values.config import DELAY_LEVELS
@@ -185,7 +183,7 @@ def run(
     `within`: where facts wait; TMPDIR, if None. If only bytes are asked for, nothing meets. Raises
     ImportError.
     """
-    scope, tally = plan.scope, new_tally(plan.scope)
+    scope, tally = plan.scope, Evidence.of(plan.scope)
     if scope.only_bytes:
         for ranges in plan.splits:
             tally.merge(look_at(scope, ranges)[0])
@@ -243,13 +241,7 @@ def validate(
         path = path.absolute()
     own = read_rules(rules)
     check_rules(own, {}, open_on(spark))
-    plan = make_plan(
-        path,
-        upto=upto,
-        delay_levels=delay_levels,
-        roll_window_slots=roll_window_slots,
-        split_bytes=split_bytes,
-    )
+    plan = make_plan(path, Reading(upto, delay_levels, roll_window_slots, split_bytes))
     done = 0
 
     def step(_: tuple[Range, ...]) -> None:

@@ -20,7 +20,7 @@ from timerstore.timelog.files.jsonfile import parse_json, understood, whole
 from timerstore.timelog.files.smallfile import At, is_there, read_head, read_small
 from timerstore.timelog.files.steady import list_names
 from timerstore.timelog.reading.reader import Fault, StoreReader
-from timerstore.validation.findings import Findings
+from timerstore.validation.facts import Findings
 
 FLUSH_TIMES_FILE: Final = "checkpoint"
 _BASE_BYTES: Final = fmt.TIMER_CHECKPOINT.itemsize

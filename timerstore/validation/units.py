@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.jit.record import Words
+from timerstore.jit.record import Flags, Words
 from timerstore.tables.places import hopped
 from timerstore.tables.records import emptied, misplaced
 from timerstore.tables.view import StoreView
@@ -25,10 +25,10 @@ from timerstore.validation.facts import (
     ROLLS,
     SLOTS,
     UNITS,
+    Findings,
     fold_identity,
     hops_to_come,
 )
-from timerstore.validation.findings import Findings, Flags
 
 _LOG: Final = "timerlog"
 _CHUNK_UNITS: Final = 8_192
