@@ -203,7 +203,7 @@ class TimerLog(SegmentedFile):
     def append(self, unit: NewUnit) -> int:
         """Append a unit and return its offset, while no service does. Raises StoreFullError.
 
-        A slot knows nothing of it yet, see `TimerWheel.link`.
+        A slot knows nothing of it yet, see `TimerWheel.put`.
         """
         with self.reading() as table:
             offset = _append(table, unit)

@@ -507,14 +507,6 @@ def _list_bucket(
     return count
 
 
-def near_entries(near: NearWheel) -> tuple[Words, Words]:
-    """Return the due times and messages of all entries in buckets. Under near."""
-    due_ms = np.empty(near.count, np.int64)
-    messages = np.empty_like(due_ms)
-    list_entries(near, due_ms, messages)
-    return due_ms, messages
-
-
 def check(near: NearWheel) -> None:
     """Assert that every chunk is in only one list, and that the counts agree."""
     used = near.used

@@ -201,12 +201,6 @@ def set_slot(wheel: SlotArray, slot: int, first: int, last: int, count: int) -> 
 
 
 @kernel_later
-def _link(wheel: SlotArray, slot: int, offset: int, change: int) -> None:
-    """Do what `link_unit` does, for Python."""
-    link_unit(wheel, slot, offset, change)
-
-
-@kernel_later
 def revise_slots(wheel: SlotArray, units: Units, precision_ms: int) -> None:
     """Have slots lead to units, which are given in the order of the log. O(units)."""
     for i in range(len(units.offset)):
@@ -283,10 +277,6 @@ class TimerWheel:
     def put(self, slot: Slot) -> None:
         """Write a slot, whatever held its place; with `last` = NO_UNIT it is emptied. O(1)."""
         set_slot(self.array, *slot)
-
-    def link(self, slot: int, offset: int, change: int) -> None:
-        """Make a unit the last of a slot, see `link_unit`. While no service runs. O(1)."""
-        _link(self.array, slot, offset, change)
 
     def count(self, slot: int) -> int:
         """Return how many timers wait in a slot, less its deletes; 0 or more. O(1)."""

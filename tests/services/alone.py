@@ -26,6 +26,7 @@ from timerstore.timelog.bytes.unit import NO_UNIT
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.wheel import near, sets
+from timerstore.wheel.timerwheel import Slot
 
 PRECISION_MS = 100
 START_SLOT = 17_000_000_000
@@ -90,6 +91,13 @@ NEEDS = {
 }
 WITHOUT_PLACE = {"cancelled room", "lost"}
 WITHOUT_PLACE |= {"commitlog segment", "queue segment"}
+
+
+def near_entries(wheel: near.NearWheel) -> tuple[Any, Any]:
+    """The due times and messages of all that waits in a near wheel's buckets, in no order."""
+    due_ms, messages = np.empty((2, wheel.count), np.int64)
+    near.list_entries(wheel, due_ms, messages)
+    return due_ms, messages
 
 
 class Alone:
@@ -228,7 +236,7 @@ class Alone:
     def near_messages(self) -> list[tuple[int, int]]:
         """(due time, message) of all that waits in the near wheel's buckets, in no order."""
         near.check(self.engine.near)
-        due_ms, messages = near.near_entries(self.engine.near)
+        due_ms, messages = near_entries(self.engine.near)
         return sorted(zip(due_ms.tolist(), messages.tolist(), strict=True))
 
     # --- rings
@@ -370,7 +378,11 @@ class Alone:
         """Append a unit of a slot, and make it the slot's last one."""
         held = self.engine.wheel.get(slot)
         offset = self.write_unit(unit._replace(prev_pos=NO_UNIT if held is None else held.last))
-        self.engine.wheel.link(slot, offset, -1 if unit.is_delete else 1)
+        count = -1 if unit.is_delete else 1
+        if held is None:
+            held = Slot(slot, offset, offset, 0)
+        held = held._replace(last=offset, timer_count=held.timer_count + count)
+        self.engine.wheel.put(held)
         return offset
 
     def _write(self, file: SegmentedFile, offset: int, data: bytes) -> None:

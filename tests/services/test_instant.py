@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timerstore
+from tests.services.alone import near_entries
 from tests.small_store import SMALL
 from timerstore.calls.pending import is_pending
 from timerstore.services.looking import instant
 from timerstore.services.looking.instant import capture_instant
 from timerstore.services.world.rings import waiting_places
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
-from timerstore.wheel.near import near_entries
 
 START_MS = 1_700_000_000_000
 

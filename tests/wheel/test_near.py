@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.services.alone import near_entries
 from timerstore.jit.kernel import kernel
 from timerstore.wheel.near import (
     CHUNK_ENTRIES,
@@ -27,7 +28,6 @@ from timerstore.wheel.near import (
     info_size,
     list_due,
     near_drop_delete,
-    near_entries,
     near_first_due,
     near_first_of,
     near_insert,

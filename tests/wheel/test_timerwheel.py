@@ -20,6 +20,7 @@ from timerstore.timelog.files.disk import Disk
 from timerstore.wheel import timerwheel
 from timerstore.wheel.timerwheel import (
     PAGE_BYTES,
+    Slot,
     SlotArray,
     TimerWheel,
     link_unit,
@@ -167,12 +168,12 @@ def test_the_file_changes_when_captured_pages_are_written(tmp_path: Path) -> Non
     wheel.write([])
     slots = [3, 4, 200, 300, 64 * RING - 1]  # in pages 0, 0, 1, 2, the last
     for slot in slots:
-        wheel.link(slot, 52 * slot, 1)
+        wheel.put(Slot(slot, 52 * slot, 52 * slot, 1))
     disk.events.clear()
     runs = wheel.capture()
     assert [(at, len(data)) for at, data in runs] == [(0, 3 * 4096), (length - 4096, 4096)]
     assert not wheel.array.dirty.any()
-    wheel.link(3, 5200, 1)  # after the capture: not in it
+    wheel.put(Slot(3, 156, 5200, 2))  # after the capture: not in it
     assert path.read_bytes() == bytes(length)
     wheel.write(runs)
     own = [("write", "timerwheel")] * 2 + [("sync", "timerwheel")]
