@@ -158,3 +158,14 @@ def test_charts_of_little_and_of_much(span_ms: int) -> None:
             labels = [each for each in axes.get_xticklabels() if each.get_text()]
             boxes = [each.get_window_extent() for each in labels]
             assert all(a.x1 <= b.x0 + 1 for a, b in pairwise(boxes))
+
+
+@pytest.mark.parametrize("letters", [1, 11, 12, 20, 21, 47, 127])
+def test_a_legend_lies_within_its_chart(letters: int) -> None:
+    topics = [f"{number}".rjust(letters, "n") for number in range(7)]
+    figure = charts.due_bars({START_MS: dict.fromkeys(topics, 1)}, topics, 60_000)
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == len(topics)
+    place = legend.get_window_extent()
+    assert 0 <= place.x0 and place.x1 <= figure.bbox.x1 and place.y0 >= 0

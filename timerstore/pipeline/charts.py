@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _INCHES: Final = (5.0, 2.7)
+_LEGEND_LETTERS: Final = 54
+"""So many of usual width have room in a line of a legend, with seven for the mark of each name."""
 _LIMITS: Final = {"warn": "#b25e00", "fail": "#b3261e"}
 _LATE_TICKS_MS: Final = (0, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
 _STYLE: Final = {
@@ -72,11 +74,11 @@ def due_bars(due: Mapping[int, Mapping[str, int]], topics: Sequence[str], step_m
     for topic in topics:
         counts = np.array([due[ms].get(topic, 0) for ms in begins])
         width = np.timedelta64(step_ms, "ms")
-        axes.bar(_times(begins), counts, width, below, align="edge", label=topic)
+        axes.bar(_times(begins), counts, width, below, align="edge", label=_short(topic))
         below += counts
     _count_axis(axes)
     _time_axis(axes, begins[0], begins[-1] + step_ms)
-    return _with_legend(figure, len(topics))
+    return _with_legend(figure)
 
 
 def lines(
@@ -103,7 +105,7 @@ def lines(
         axes.set_ylim(bottom=0)
     when_ms = [ms for points in series.values() for ms, _ in points]
     _time_axis(axes, min(when_ms), max(when_ms))
-    return _with_legend(figure, len(series) + len(limits or {}))
+    return _with_legend(figure)
 
 
 def wheel(cells: Words, begin_ms: int, cell_ms: int) -> Figure:
@@ -153,7 +155,15 @@ def _time_axis(axes: Any, first_ms: int, last_ms: int) -> None:
     axes.xaxis.set_major_formatter(made.ConciseDateFormatter(locator))
 
 
-def _with_legend(figure: Figure, names: int) -> Figure:
-    if names > 1:
-        figure.legend(loc="outside upper left", ncols=min(names, 3), frameon=False)
+def _short(name: str) -> str:
+    """Return as much of a name as a legend has room for."""
+    most = _LEGEND_LETTERS - 7
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def _with_legend(figure: Figure) -> Figure:
+    _, names = figure.axes[0].get_legend_handles_labels()
+    if len(names) > 1:
+        columns = _LEGEND_LETTERS // (max(map(len, names)) + 7)
+        figure.legend(loc="outside upper left", ncols=min(columns, 3), frameon=False)
     return figure
