@@ -9,7 +9,7 @@ from tests.models.quiet_disk import QuietDisk
 from timerstore.errors import StoreFullError
 from timerstore.jit.mapping import PAGE_BYTES
 from timerstore.timelog.files.disk import Disk, MappedFile
-from timerstore.timelog.files.steady import ranges_of
+from timerstore.timelog.files.reader_end import ranges_of
 
 
 class FaultyDisk(Disk):

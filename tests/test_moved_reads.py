@@ -19,9 +19,9 @@ from timerstore.services.damage.pass_by import is_damaged, leave_entries
 from timerstore.services.damage.scrub import leave_slot, scan_slots
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.read_units import all_units
-from timerstore.timelog.files import steady as steady_module
+from timerstore.timelog.files import reader_end as reader_end_module
+from timerstore.timelog.files.reader_end import Steady
 from timerstore.timelog.files.smallfile import At
-from timerstore.timelog.files.steady import Steady
 from timerstore.timelog.reading.reader import StoreReader
 
 START_MS = 1_800_000_000_000
@@ -131,7 +131,7 @@ def moves_once(moved: Moved, monkeypatch: pytest.MonkeyPatch) -> None:
             moved.move()
         return Steady(path, at)
 
-    monkeypatch.setattr(steady_module, "Steady", steady)
+    monkeypatch.setattr(reader_end_module, "Steady", steady)
 
 
 def test_what_is_opened_to_look_at_stays_one_store(

@@ -13,10 +13,10 @@ from tests.small_store import few_maps
 from tests.sparse_copy import copy_tree
 from timerstore.core.readonlycore import PrivateDisk
 from timerstore.errors import NotAStoreError
-from timerstore.timelog.files import steady as steady_module
+from timerstore.timelog.files import reader_end as reader_end_module
 from timerstore.timelog.files.identity import Sizes
+from timerstore.timelog.files.reader_end import Steady
 from timerstore.timelog.files.smallfile import At
-from timerstore.timelog.files.steady import Steady
 from timerstore.timelog.reading.reader import StoreReader
 
 START_MS = 1_700_000_000_000
@@ -211,7 +211,7 @@ def test_cleaning_beside_an_opening_is_no_damage(
         return found
 
     go_on()
-    monkeypatch.setattr(steady_module, "Steady", steady)
+    monkeypatch.setattr(reader_end_module, "Steady", steady)
     now = timerstore.ManualClock(clock.now_ms)
     with timerstore.open(tmp_path / "store", read_only=True, config=SMALL, clock=now) as view:
         assert len(looks) == 3 and not view.core.findings.rebuilt and "damaged" not in caplog.text

@@ -15,7 +15,7 @@ ROOMS: Final = (
     ),
     *("timerstore/watching/", "timerstore/validation/"),
     "timerstore/store/handover.py",
-    *("timelog/files/segments.py", "timelog/files/steady.py"),
+    *("timelog/files/segments.py", "timelog/files/reader_end.py"),
     *("timelog/files/identity.py", "timelog/files/refused.py"),
     *("timerstore/copies/follow_status.py", "timerstore/copies/follower.py"),
     *(

@@ -42,7 +42,7 @@ from timerstore.timelog.files.checkpoint import WHEEL_FILE, Stamp, read_derived,
 from timerstore.timelog.files.disk import Disk, WrongSizeError
 from timerstore.timelog.files.folders import OwnedFile
 from timerstore.timelog.files.nonzero import nonzero_places
-from timerstore.timelog.files.steady import ranges_of
+from timerstore.timelog.files.reader_end import ranges_of
 
 # --- Checksums of the wheel's pages, as a clean close left them: `config/wheelsums`, a derived
 # file. After a kill, or a broker, nobody asks for them: the slots are made anew from the timer log

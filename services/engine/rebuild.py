@@ -21,8 +21,8 @@ from timerstore.jit.guards import Lock
 from timerstore.timelog.files.disk import Disk, WrongSizeError
 from timerstore.timelog.files.jsonfile import read_json, write_json
 from timerstore.timelog.files.names import segment_offset
+from timerstore.timelog.files.reader_end import Read, list_names
 from timerstore.timelog.files.smallfile import is_there
-from timerstore.timelog.files.steady import Read, list_names
 
 # --- Damage: the places of a store that cannot be read, each named once.
 #

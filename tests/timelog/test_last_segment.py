@@ -13,12 +13,12 @@ from tests.timelog.test_segments import SIZE, filled
 from timerstore import TimerStore
 from timerstore.jit.lent import is_lent
 from timerstore.jit.locks import new_lock
-from timerstore.timelog.files import steady as steady_module
+from timerstore.timelog.files import reader_end as reader_end_module
 from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.folders import FolderShare
+from timerstore.timelog.files.reader_end import Steady
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.smallfile import At
-from timerstore.timelog.files.steady import Steady
 from timerstore.timelog.reading.reader import StoreReader
 
 
@@ -77,7 +77,7 @@ def test_a_reader_sees_what_is_written_where_a_segment_was_ahead(
             store.flush()
             return Steady(path, at)
 
-        monkeypatch.setattr(steady_module, "Steady", steady)
+        monkeypatch.setattr(reader_end_module, "Steady", steady)
         reader = StoreReader(store.path, np.zeros(0, np.int64))
         assert reader.checkpoint is not None
         scanned = reader.scan(stop=reader.checkpoint.commitlog_flushed)

@@ -10,11 +10,11 @@ from tests.small_store import SMALL
 from timerstore import TimerStore
 from timerstore.core import readonlycore
 from timerstore.core.readonlycore import ReadOnlyCore
-from timerstore.timelog.files import steady as steady_module
+from timerstore.timelog.files import reader_end as reader_end_module
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import segment_name
+from timerstore.timelog.files.reader_end import Steady
 from timerstore.timelog.files.smallfile import At, open_at
-from timerstore.timelog.files.steady import Steady
 from timerstore.timelog.reading import reader as reader_module
 from timerstore.timelog.reading.reader import ReadSegments, StoreReader
 
@@ -75,7 +75,7 @@ def test_segments_that_came_and_went_between_two_looks_are_looked_for_again(
             (log / segment_name(made[-1] * size)).write_bytes(bytes(size))
         return found
 
-    monkeypatch.setattr(steady_module, "Steady", steady)
+    monkeypatch.setattr(reader_end_module, "Steady", steady)
     assert look(path) == [last + 12]
     assert len(made) == 6
 
@@ -122,7 +122,7 @@ def test_a_segment_that_was_made_again_between_two_looks_is_mapped_anew(
         (path / "commitlog" / segment_name(size)).unlink()
         return Steady(path, at)
 
-    monkeypatch.setattr(steady_module, "Steady", steady)
+    monkeypatch.setattr(reader_end_module, "Steady", steady)
     assert look(path) == [0, 7], "what was removed is kept as it was"
 
 

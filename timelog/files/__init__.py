@@ -11,7 +11,7 @@ names.py         the names that files of a store can have
 nonzero.py       at which index memory that others may change is not zero
 lockfile.py      one process at a time has a store open
 smallfile.py     small files read whole
-steady.py        small files as of one moment
+reader_end.py    small files as of one moment: a reader's end
 folders.py       descriptors: of a store's folder, of the lock on a log's, with an owner
 jsonfile.py      JSON that a broker reads or writes
 identity.py      what a store was made with: its tag, its sizes

@@ -29,7 +29,7 @@ from timerstore.timelog.files.jsonfile import (
     write_json,
 )
 from timerstore.timelog.files.names import INT64_MAX
-from timerstore.timelog.files.steady import Read, read_file
+from timerstore.timelog.files.reader_end import Read, read_file
 
 _BASE_BYTES = fmt.TIMER_CHECKPOINT.itemsize
 _CRC_AT = fmt.CHECKPOINT_EXTENSION.itemsize - fmt.CHECKPOINT_EXTENSION["crc"].itemsize

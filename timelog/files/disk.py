@@ -36,8 +36,8 @@ from timerstore.jit.record import Bytes
 from timerstore.timelog.files.folders import FolderAlone, HeldFolder
 from timerstore.timelog.files.names import INT64_MAX
 from timerstore.timelog.files.oserrors import kind_of, store_error
+from timerstore.timelog.files.reader_end import list_names, ranges_of, read_file
 from timerstore.timelog.files.smallfile import open_at, status_at
-from timerstore.timelog.files.steady import list_names, ranges_of, read_file
 
 _SYNC_RANGE_WRITE = 2
 _RENAME_NOREPLACE = 1

@@ -18,8 +18,8 @@ from timerstore.errors import CorruptStoreError, NotAStoreError
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import read_json, understood, whole, write_json
+from timerstore.timelog.files.reader_end import read_file
 from timerstore.timelog.files.smallfile import At, by_path, read_head
-from timerstore.timelog.files.steady import read_file
 
 FORMAT_VERSION: Final = 2
 IDENTITY_FILE: Final = "timerstore.json"

@@ -17,7 +17,7 @@ from typing import Any
 from timerstore.errors import CorruptStoreError, TimerStoreError
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import INT64_MAX
-from timerstore.timelog.files.steady import Read, read_file
+from timerstore.timelog.files.reader_end import Read, read_file
 
 # A string, to be left alone, or a bare integer key.
 _CHECKSUM = "checksum"

@@ -16,8 +16,8 @@ from typing import Final
 
 from timerstore.errors import NotAStoreError
 from timerstore.timelog.files.names import number_of
+from timerstore.timelog.files.reader_end import list_names
 from timerstore.timelog.files.smallfile import At, by_path, is_there, open_at, status_at
-from timerstore.timelog.files.steady import list_names
 
 _MARKS: Final = (b"nametimer", b"timeline_checkpoint", b"sys_topic_scan_offset_checkpoint")
 """What stands in a file with timers: the name of their column family, or a cursor among them."""

@@ -35,6 +35,14 @@ from timerstore.timelog.files.folders import FolderShare, HeldFolder, hold_to_re
 from timerstore.timelog.files.identity import IDENTITY_FILE, Sizes, find_identity
 from timerstore.timelog.files.names import number_of, segment_name, segment_offset
 from timerstore.timelog.files.nonzero import first_used, growing_pieces, last_used
+from timerstore.timelog.files.reader_end import (
+    KEPT_MAX,
+    list_names,
+    list_segments,
+    look_steadily,
+    none_between,
+    ranges_of,
+)
 from timerstore.timelog.files.refused import refuse_rocksdb
 from timerstore.timelog.files.segmenttable import (
     TABLE_LENGTH,
@@ -43,14 +51,6 @@ from timerstore.timelog.files.segmenttable import (
     new_segment_table,
 )
 from timerstore.timelog.files.smallfile import At, is_there, open_at, status_at
-from timerstore.timelog.files.steady import (
-    KEPT_MAX,
-    list_names,
-    list_segments,
-    look_steadily,
-    none_between,
-    ranges_of,
-)
 from timerstore.timelog.reading import scan
 
 OPEN_COUNT_MAX: Final = 4_096
@@ -370,7 +370,7 @@ class StoreReader:
     """A store's directory, opened only for reading: closed, a copy, or live.
 
     Of a live store everything up to its last checkpoint is sound; what lies behind it may be half
-    written. All that goes with that checkpoint is kept open, or copied, see `steady.py`.
+    written. All that goes with that checkpoint is kept open, or copied, see `reader_end.py`.
     `level_ms`: the delay of each level, from which the entries of a level's queue follow.
     """
 

@@ -13,8 +13,8 @@ from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.timelog.files.checkpoint import DERIVED_FILES, decode_checkpoint
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import segment_name
+from timerstore.timelog.files.reader_end import read_file
 from timerstore.timelog.files.smallfile import open_at
-from timerstore.timelog.files.steady import read_file
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
 from timerstore.timelog.reading.reader import StoreReader
 

@@ -46,7 +46,7 @@ from timerstore.timelog.files.jsonfile import (
     write_json,
 )
 from timerstore.timelog.files.names import INT32_MAX
-from timerstore.timelog.files.steady import Read, read_file
+from timerstore.timelog.files.reader_end import Read, read_file
 from timerstore.timelog.reading.reader import StoreReader
 
 # --- whether a store was restored to before a point

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from timerstore.errors import StoreLockedError, TimerStoreError
 from timerstore.timelog.files.disk import FILE_MODE, FOLDER_MODE
+from timerstore.timelog.files.reader_end import list_names
 from timerstore.timelog.files.smallfile import At, by_path, is_there, read_head
-from timerstore.timelog.files.steady import list_names
 from timerstore.values.amounts import moment
 
 if TYPE_CHECKING:

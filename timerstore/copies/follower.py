@@ -39,8 +39,8 @@ from timerstore.services.world.background import BackgroundThread, Failure, Flag
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import segment_name
+from timerstore.timelog.files.reader_end import list_names
 from timerstore.timelog.files.smallfile import is_there, open_at
-from timerstore.timelog.files.steady import list_names
 from timerstore.timelog.reading.reader import StoreReader
 from timerstore.values.config import Config
 

@@ -5,9 +5,9 @@ and what would be written is not. So recovery runs as always, in any state of th
 finds what the next real opening would find.
 
 Of a store that another process uses it shows what had reached the files at the moment of opening:
-the last checkpoint with the wheel and the small files that go with it (`timelog/files/steady.py`),
-and the log up to its last whole message. All segments stay mapped; what was changed in a map is
-nowhere else, and the writer's retention may remove the file.
+the last checkpoint with the wheel and the small files that go with it, and the log up to its last
+whole message (`timelog/files/reader_end.py`). All segments stay mapped; what was changed in a map
+is nowhere else, and the writer's retention may remove the file.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ from timerstore.timelog.files.identity import Sizes
 from timerstore.timelog.files.lockfile import LockFile
 from timerstore.timelog.files.names import held_names, segment_name, segment_offset
 from timerstore.timelog.files.oserrors import kind_of, store_error
-from timerstore.timelog.files.smallfile import is_there, open_at
-from timerstore.timelog.files.steady import (
+from timerstore.timelog.files.reader_end import (
     KEPT_MAX,
     TRIES_MAX,
     Steady,
@@ -51,6 +50,7 @@ from timerstore.timelog.files.steady import (
     ranges_of,
     tries,
 )
+from timerstore.timelog.files.smallfile import is_there, open_at
 from timerstore.timelog.reading.reader import read_sizes
 from timerstore.values.config import Config
 

@@ -29,8 +29,8 @@ from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.identity import Identity, find_identity
 from timerstore.timelog.files.jsonfile import check_seal, read_json
 from timerstore.timelog.files.names import segment_name, segment_offset
+from timerstore.timelog.files.reader_end import list_names, ranges_of, read_file
 from timerstore.timelog.files.smallfile import read_small
-from timerstore.timelog.files.steady import list_names, ranges_of, read_file
 from timerstore.timelog.reading.pastdamage import (
     NO_COPIES,
     NO_SOURCE,

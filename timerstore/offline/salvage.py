@@ -40,7 +40,7 @@ from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.identity import write_identity
 from timerstore.timelog.files.jsonfile import parse_json
 from timerstore.timelog.files.oserrors import telling, told_of
-from timerstore.timelog.files.steady import read_file
+from timerstore.timelog.files.reader_end import read_file
 from timerstore.timelog.reading.pastdamage import sound_messages
 from timerstore.timelog.reading.reader import Fault, StoreReader
 from timerstore.values.config import Config

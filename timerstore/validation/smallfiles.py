@@ -17,8 +17,8 @@ from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.files.checkpoint import LevelOffsetFile, decode_checkpoint
 from timerstore.timelog.files.identity import decode_identity
 from timerstore.timelog.files.jsonfile import parse_json, understood, whole
+from timerstore.timelog.files.reader_end import list_names
 from timerstore.timelog.files.smallfile import At, is_there, read_head, read_small
-from timerstore.timelog.files.steady import list_names
 from timerstore.timelog.reading.reader import Fault, StoreReader
 from timerstore.validation.facts import Findings
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.timelog.files import steady
+from timerstore.timelog.files import reader_end
+from timerstore.timelog.files.reader_end import Steady, WheelCopy, list_segments
 from timerstore.timelog.files.smallfile import At, by_path
-from timerstore.timelog.files.steady import Steady, WheelCopy, list_segments
 
 pytestmark = pytest.mark.on_disk
 
@@ -56,7 +56,7 @@ def test_a_checkpoint_that_comes_meanwhile_is_looked_at_anew(
                 wheel.write_bytes(bytes([len(copied) + 1]) * 4_096)
                 (path / "config" / "timercheck").write_bytes(b"%d" % len(copied) * 4_096)
 
-    monkeypatch.setattr(steady, "WheelCopy", Slow)
+    monkeypatch.setattr(reader_end, "WheelCopy", Slow)
     found = Steady(path, by_path)
     assert len(copied) == 3 and found.holds()
     assert found.checkpoint_data == b"2" * 4_096
