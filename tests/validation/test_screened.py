@@ -15,7 +15,7 @@ from tests.rigs.patient import Patient
 from tests.rigs.planted import FAULTS, OF_LEVELS, make_store
 from tests.sparse_copy import copy_tree
 from tests.table_stores import LIVES, live
-from timerstore.audit.asking import MEETINGS
+from timerstore.audit.asking import JOINS
 from timerstore.validation import RULES, Validation, validate
 
 pytestmark = pytest.mark.slow
@@ -32,7 +32,7 @@ EACH = {
 @contextmanager
 def looking_at_each() -> Iterator[None]:
     """Let no slot and no timer count as in order."""
-    with patch.dict(MEETINGS, EACH):
+    with patch.dict(JOINS, EACH):
         yield
 
 

@@ -3,7 +3,7 @@
 rules/       a rule of distribution each: what it asks, of which tables, what to do if it fails
 tables/      tables that several of them read, as queries over others
 integrity/   a rule of consistency each: the places in a store at which it fails
-meetings/    tables that these read, made of what the parts of a store say
+joins/       tables that these read, made of what the parts of a store say
 results/     the pipeline's result tables: their columns, and the queries that make them
 rule.py      all rules, out of their files; what a rule says of one store, in its sentences
 engines.py   DuckDB and Spark, which run the same text

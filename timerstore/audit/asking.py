@@ -90,10 +90,10 @@ def _told(engine: Engine, rule: Rule) -> Iterator[None]:
         raise InvalidArgumentError(f"{rule.file} cannot be run. The engine says: {said}") from e
 
 
-MEETINGS: Final = {
-    name.lstrip("0123456789_"): text for name, text in sql_files(OURS / "meetings").items()
+JOINS: Final = {
+    name.lstrip("0123456789_"): text for name, text in sql_files(OURS / "joins").items()
 }
-COUNTS: Final = MEETINGS.pop("counts")
+COUNTS: Final = JOINS.pop("counts")
 MEASURES: Final = {
     name: query for name, text in RESULTS.items() if (query := read_head(name, text)[1])
 }

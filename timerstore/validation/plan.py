@@ -113,7 +113,7 @@ class Plan(NamedTuple):
 
     @property
     def step_count(self) -> int:
-        """Steps of it: splits, then the meeting."""
+        """Steps of it: splits, then the queries."""
         return len(self.splits) + 1
 
 

@@ -23,8 +23,8 @@ import pyarrow as pa
 from timerstore.audit import Rule, ask, open_on
 from timerstore.audit.asking import (
     COUNTS,
+    JOINS,
     MEASURES,
-    MEETINGS,
     add_stores,
     check_rules,
     checked_queries,
@@ -101,7 +101,7 @@ def source_facts(scope: Scope) -> pa.Table:
 
 def meet(engine: Engine, scope: Scope, tally: Evidence) -> None:
     """Judge what all facts of a store say together; the engine has them as tables."""
-    for name, query in MEETINGS.items():
+    for name, query in JOINS.items():
         if name == "matched" and not tally.counts["nameless_copies"]:
             query = "SELECT * FROM named WHERE FALSE"
         with _timed(tally, name):
