@@ -24,7 +24,7 @@ from __future__ import annotations
 import mmap
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -79,11 +79,6 @@ def page_sums(pages: Bytes, used: Iterable[tuple[int, int]] | None = None) -> Su
     return sums.astype(np.uint32)
 
 
-def write_sums(disk: Disk, path: Path, stamp: Stamp, wheel: Bytes) -> None:
-    """Note the checksums of a store's wheel, at a clean close. O(bytes)."""
-    write_derived(disk, path / WHEEL_FILE, stamp, page_sums(wheel))
-
-
 def find_damaged(
     disk: Disk,
     path: Path,
@@ -125,9 +120,9 @@ def new_slot_array(slots: Bytes, used: Iterable[tuple[int, int]]) -> SlotArray:
     wheel = SlotArray(slots, np.zeros(pages, np.uint8), np.zeros(pages, np.int64))
     times = slots.view(fmt.SLOT)["time"]
     for first, last in used:
-        starts = np.arange(first // PAGE_BYTES, -(-last // PAGE_BYTES))
-        until = times[: (starts[-1] + 1) * _PAGE_SLOTS]
-        wheel.latest[starts] = np.maximum.reduceat(until, starts * _PAGE_SLOTS)
+        start, stop = first // PAGE_BYTES, -(-last // PAGE_BYTES)
+        part = times[start * _PAGE_SLOTS : stop * _PAGE_SLOTS]
+        wheel.latest[start:stop] = np.maximum.reduceat(part, np.arange(0, len(part), _PAGE_SLOTS))
     return wheel
 
 
@@ -327,16 +322,22 @@ class TimerWheel:
             self.disk.sync(self.fd, self.path)
         return self.sequence
 
+    def _used(self) -> Iterator[tuple[int, int]]:
+        """Yield the ranges of the file that are no holes."""
+        return ranges_of(self.fd, 0, len(self.array.slots))
+
     def leave(self, stamp: Stamp) -> None:
-        """Note the checksums of the slots, all of which are written, at a clean close. O(slots)."""
-        write_sums(self.disk, self.path.parent, stamp, self.array.slots)
+        """Note the checksums of the slots, all written, at a clean close. O(used pages)."""
+        sums = page_sums(self.array.slots, self._used())
+        write_derived(self.disk, self.path.parent / WHEEL_FILE, stamp, sums)
 
     def is_as_left(self, stamp: Stamp) -> bool:
         """Tell whether the slots are those that a clean close left; if not, they may be anything.
 
-        Raises CorruptStoreError if it is known what a page was, and it is not that. O(slots).
+        Raises CorruptStoreError if it is known what a page was, and it is not that. O(used pages).
         """
-        damaged = find_damaged(self.disk, self.path.parent, stamp, self.array.slots)
+        slots, used = self.array.slots, self._used()
+        damaged = find_damaged(self.disk, self.path.parent, stamp, slots, used)
         if damaged is not None and damaged >= 0:
             offset, reason = damaged * PAGE_BYTES, "the checksum of this page does not match"
             raise CorruptStoreError("timerwheel", offset, reason)

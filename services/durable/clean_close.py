@@ -61,9 +61,9 @@ _BUCKET: Final = np.dtype([("place", "<i8"), ("count", "<i8")])
 
 def write_ahead(engine: Engine, stamp: Stamp) -> None:
     """Write the file; no service runs any more. Durable on return. O(queues)."""
-    words, ahead = _of_rows(engine)
+    words, ahead = (each[: len(engine.queues.topics)] for each in _of_rows(engine))
     kept = words[:, KEPT_FROM : KEPT_FROM + DUE_RING_COUNT].any(axis=1) | (words[:, FAR_COUNT] != 0)
-    numbers = [row for row in range(len(engine.queues.topics)) if kept[row]]
+    numbers = np.flatnonzero(kept).tolist()
     rows, buckets = np.zeros(len(numbers), _ROW), [np.zeros(0, _BUCKET)]
     rows["words"] = words[numbers, _WORDS]
     rows["queue_id"] = engine.queues.table.queue_id[numbers]
