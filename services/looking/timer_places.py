@@ -242,7 +242,7 @@ def say_leads(engine: Engine, units: Units, hold: Hold | None = None) -> None:
 # order, behind all that are due within it; but before the first of them every slot was read.
 
 NEVER_MS: Final = 1 << 62
-_SLOTS_AT_FIRST: Final = 16
+_SLOTS_AT_FIRST: Final = 1
 _SLOTS_AT_ONCE_MAX: Final = 4_096
 _RIPE_AT_FIRST: Final = 65_536
 
