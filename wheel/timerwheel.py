@@ -322,9 +322,9 @@ class TimerWheel:
             self.disk.sync(self.fd, self.path)
         return self.sequence
 
-    def _used(self) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of the file that are no holes."""
-        return ranges_of(self.fd, 0, len(self.array.slots))
+    def _used(self) -> Iterator[tuple[int, int]] | None:
+        """Return the ranges of the file that are no holes; None if a handover has closed it."""
+        return None if self._file.closed else ranges_of(self.fd, 0, len(self.array.slots))
 
     def leave(self, stamp: Stamp) -> None:
         """Note the checksums of the slots, all written, at a clean close. O(used pages)."""
