@@ -272,9 +272,9 @@ class AnyStore(Protocol):
     def get_key(self, topic: str, key: str) -> Timer | None:
         """Return the pending timer with a key, or None. If there are several, usually the last.
 
-        O(1); O(pending) without `Config.key_index`, or read-only. After a crash the first calls
-        may have to wait until the index is made anew, which `health` shows. Raises StoreFullError
-        if the index has no room on the disk.
+        O(1); O(pending) without `Config.key_index`, or read-only. After a crash, or after very many
+        puts, which the index follows at each flush, the first calls may have to wait until it has
+        read all, which `health` shows. Raises StoreFullError if it has no room on the disk.
 
         >>> id = store.put(b"hello", delay=timedelta(minutes=5), key="user:7")
         >>> store.get_key("default", "user:7").body
