@@ -2,7 +2,7 @@
 
     pending.py    the calls
     listing.py    all in order, or as an Arrow table; how many fall due when
-    short_way.py   one ordinary timer by its id, in a kernel or two
+    short_way.py  one ordinary timer by its id, in a kernel or two
     is_pending.py what became of the timers of some ids
     keyed.py      timers by their key
     found.py      messages that wait, as arrays
