@@ -133,7 +133,6 @@ def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
         "Run.message": lambda: run.message(0),
         "Run.body_bytes": lambda: run.body_bytes([0]),
         "Run.say_failed": lambda: run.say_failed(0, 1, 1),
-        "Group.ahead_to_keep": group.ahead_to_keep,
         "Group.belong_to_all": group.belong_to_all,
         "Group.let_go": group.let_go,
         "Group.count_failed": lambda: group.count_failed(1, 0, 0),

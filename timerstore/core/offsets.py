@@ -43,6 +43,20 @@ def merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
     return found
 
 
+def gaps(start: int, stop: int, ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """Return what of [start, stop) is in none of some ranges, which are in order.
+
+    >>> gaps(2, 9, [(0, 1), (3, 5), (8, 12)])
+    [(2, 3), (5, 8)]
+    """
+    found: Ranges = []
+    for low, high in [*ranges, (stop, stop)]:
+        if start < min(low, stop):
+            found.append((start, min(low, stop)))
+        start = max(start, high)
+    return found
+
+
 # --- committed offsets of all groups
 
 
@@ -51,15 +65,30 @@ AHEAD: Final = "timerstoreDoneAhead"
 names, as one file: what a put has acknowledged is known as a whole, or not at all."""
 
 
-def read_table(table: dict[str, dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """Return the committed indexes by queue, by topic@group; raises what `understood` takes."""
-    return {
+Table = dict[str, dict[str, int]]
+AheadTable = dict[str, dict[str, Ranges]]
+
+
+def read_tables(content: dict[str, Any]) -> tuple[Table, AheadTable]:
+    """Return what is committed, and what is done behind that, by topic@group and queue.
+
+    Raises what `understood` takes.
+    """
+    table = {
         name: {
             str(whole(int(queue), 0, INT32_MAX)): whole(index, -INT64_MAX)
             for queue, index in queues.items()
         }
-        for name, queues in table.items()
+        for name, queues in content["offsetTable"].items()  # each writer writes it, if it is empty
     }
+    ahead = {
+        name: {
+            str(int(queue)): merged((whole(start), whole(stop)) for start, stop in ranges)
+            for queue, ranges in queues.items()
+        }
+        for name, queues in content.get(AHEAD, {}).items()
+    }
+    return table, ahead
 
 
 class CommittedIndexes:
@@ -88,13 +117,7 @@ class ConsumerOffsets:
         found = read_json(path, disk.read)
         content = {"offsetTable": {}} if found is None else found
         with understood(path.name):
-            self.table = read_table(content["offsetTable"])  # each writer writes it, if it is empty
-            self.ahead: dict[str, dict[str, Ranges]] = {
-                name: {
-                    str(int(q)): merged((whole(a), whole(b)) for a, b in r) for q, r in qs.items()
-                }
-                for name, qs in content.get(AHEAD, {}).items()
-            }
+            self.table, self.ahead = read_tables(content)
         self._durable = {name: dict(entry) for name, entry in self.table.items()}
         self._rest: dict[str, Any] = {
             k: v for k, v in content.items() if k not in ("offsetTable", AHEAD)
@@ -125,7 +148,7 @@ class ConsumerOffsets:
         return name not in self.table and name not in self.ahead
 
     def get_ahead(self, topic: str, group: str, queue_id: int) -> Ranges:
-        """Return what is done behind the committed index, as far as it is to be kept."""
+        """Return what is done behind the committed index, as far as it was said."""
         return self.ahead.get(f"{topic}@{group}", {}).get(str(queue_id), [])
 
     def add_ahead(self, topic: str, group: str, queue_id: int, ranges: Ranges) -> None:

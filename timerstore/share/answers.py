@@ -65,7 +65,6 @@ def ack_known(
         return 0
     places = [_place_of(group, *each) for each in zip(ids, offsets, strict=True)]
     group.has_hidden()  # it looks which queues there are
-    group.keeps_ahead = True  # others may have what is before them, until the next owner comes
     with group.lock.guard():
         found = [(group.cursors.get(row), index) for row, index in filter(None, places)]
         count = sum(cursor.settle_anywhere(index) for cursor, index in found if cursor is not None)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.audit.rule import Example
-from timerstore.calls.consuming.grouptally import TALLY_FILE, DoneAhead, read_tallies
+from timerstore.core.offsets import Ranges, gaps
 from timerstore.errors import CorruptStoreError
 from timerstore.tables.records import find_queue, queue_stop
 from timerstore.tables.splits import WHEEL, file_faults, log_faults
@@ -194,20 +194,18 @@ def find_groups(view: StoreView, queue_ends: Mapping[tuple[str, int], int]) -> l
     """Return how far groups are in the queues that they read, as rows. O(groups).
 
     `queue_ends`: by (topic, queue id). Dead letters of which none was put back or dropped are there
-    too, though nothing was committed; those that were put back one by one are subtracted from the
-    end. Raises CorruptStoreError.
+    too, though nothing was committed. Raises CorruptStoreError.
     """
-    done = _done_ahead(view)
-    found, cursors = [], dict[tuple[str, str, int], int]()
+    found, cursors = [], dict[tuple[str, str, int], tuple[int, Ranges]]()
     for (topic, queue_id), queue in view.reader.queues.items():
         if topic.startswith(_DEAD):
-            cursors[topic, topic.removeprefix(_DEAD), queue_id] = queue.start // fmt.ENTRY_BYTES
-    for (name, queue_id), committed in committed_offsets(view.reader).items():
+            cursors[topic, topic.removeprefix(_DEAD), queue_id] = queue.start // fmt.ENTRY_BYTES, []
+    for (name, queue_id), known in committed_offsets(view.reader).items():
         topic, _, group = name.rpartition("@")
-        cursors[topic, group, queue_id] = committed
-    for (topic, group, queue_id), committed in sorted(cursors.items()):
+        cursors[topic, group, queue_id] = known
+    for (topic, group, queue_id), (committed, done) in sorted(cursors.items()):
         end = queue_ends.get((topic, queue_id), 0)
-        end -= len(done.get((topic, group), {}).get(queue_id, ()))
+        lag_count = sum(stop - start for start, stop in gaps(committed, end, done))
         first = committed if committed < end else None
         kind = "dead" if topic.startswith(_DEAD) else "topic"
         found.append(
@@ -218,19 +216,11 @@ def find_groups(view: StoreView, queue_ends: Mapping[tuple[str, int], int]) -> l
                 "kind": "retry" if topic.startswith(_RETRY) else kind,
                 "committed": committed,
                 "end": end,
-                "lag": max(0, end - committed),
+                "lag": lag_count,
                 "oldest_ms": None if first is None else _stored_ms(view, topic, queue_id, first),
             }
         )
     return found
-
-
-def _done_ahead(view: StoreView) -> DoneAhead:
-    try:
-        disk = Disk(view.reader.folder)
-        return read_tallies(view.reader.path / "config" / TALLY_FILE, disk)[1]
-    except CorruptStoreError:
-        return {}  # it is begun anew by who opens the store
 
 
 def _stored_ms(view: StoreView, topic: str, queue_id: int, index: int) -> int | None:

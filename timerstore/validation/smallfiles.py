@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.core.offsets import read_table
+from timerstore.core.offsets import Ranges, read_tables
 from timerstore.errors import CorruptStoreError, TimerStoreError
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
@@ -265,15 +265,18 @@ def level_faults(reader: StoreReader, queue_ends: Mapping[tuple[str, int], int])
     return faults
 
 
-def committed_offsets(reader: StoreReader) -> dict[tuple[str, int], int]:
-    """Return what groups have committed, by (topic@group, queue). Raises CorruptStoreError."""
+def committed_offsets(reader: StoreReader) -> dict[tuple[str, int], tuple[int, Ranges]]:
+    """Return what groups have committed, and done behind that, by (topic@group, queue).
+
+    Raises CorruptStoreError.
+    """
     data = reader.steady.read(reader.path / GROUPS_FILE)
     if data is None:
         return {}
     with understood(GROUPS_FILE):
-        table = read_table(parse_json(data.decode("utf-8"))["offsetTable"])
+        table, ahead = read_tables(parse_json(data.decode("utf-8")))
         return {
-            (name, int(queue)): index
+            (name, int(queue)): (index, ahead.get(name, {}).get(queue, []))
             for name, queues in table.items()
             for queue, index in queues.items()
         }
@@ -282,7 +285,7 @@ def committed_offsets(reader: StoreReader) -> dict[tuple[str, int], int]:
 def group_faults(reader: StoreReader, queue_ends: Mapping[tuple[str, int], int]) -> list[Fault]:
     """Return the groups that are outside of a queue: opening corrects them. See `committed`."""
     faults = []
-    for (name, queue), index in committed_offsets(reader).items():
+    for (name, queue), (index, _) in committed_offsets(reader).items():
         end = queue_ends.get((name.rpartition("@")[0], queue), 0)
         if not 0 <= index <= end:
             reason = f"{name} has committed {index} of queue {queue}, which ends at {end}"

@@ -205,8 +205,8 @@ class _Groups:
             for row in self.queues.rows(topic.encode("utf-8", "surrogateescape")):
                 queue_id = int(self.queues.table.queue_id[row])
                 first = committed.get(queue_id, 0)
-                done = self._consuming.done_ahead(topic, group).get(queue_id, ())
-                settled = sum(index >= first for index in done)
+                done = self.core.offsets.get_ahead(topic, group, queue_id)
+                settled = sum(stop - max(start, first) for start, stop in done if stop > first)
                 self._add_queue(found, group, row, first, settled)
         return found
 

@@ -86,12 +86,12 @@ class Cursors(RuleBasedStateMachine):
 
     @rule(by_ranges=st.booleans())
     def reopen(self, by_ranges: bool) -> None:
-        done, ranges = self.cursor.done_ahead(), self.cursor.done_ranges()
+        ranges = self.cursor.done_ranges()
         self.cursor = QueueCursor(0, self.cursor.committed)
         if by_ranges:
             self.cursor.pass_done([*ranges, (0, self.cursor.next)])
         else:
-            for index in done:
+            for index in (i for start, stop in ranges for i in range(start, stop)):
                 assert self.cursor.take(index)
                 assert self.cursor.settle(index, index + 1) == 1
         self.state = {i: DONE if state == DONE else NEW for i, state in self.state.items()}
@@ -104,7 +104,7 @@ class Cursors(RuleBasedStateMachine):
         committed = left[0] if left else self.end
         assert self.cursor.committed == committed
         ahead = [i for i, state in sorted(self.state.items()) if state == DONE and i > committed]
-        assert sorted(self.cursor.done_ahead()) == ahead
+        assert [i for each in self.cursor.done_ranges() for i in range(*each)] == ahead
         for index in (self.first, committed, self.end - 1):
             if index in self.state:
                 shown = {NEW: "waiting", OUT: "handed out", DONE: "done", HELD: "waiting"}

@@ -13,7 +13,7 @@ from tests.small_store import SMALL
 from tests.watched import StoppedHereError, Watched
 from timerstore import Consumer, InvalidArgumentError, ManualClock, Retry, TimerStore
 from timerstore.calls.consuming import dead_letters
-from timerstore.calls.consuming.grouptally import TALLY_FILE
+from timerstore.core.offsets import AHEAD
 
 SECOND = timedelta(seconds=1)
 
@@ -110,9 +110,9 @@ def test_single_ones_are_put_back_for_good(ward: Ward, crash: bool) -> None:
     ward.reopen(crash=crash)
     assert ward.letters() == [] and ward.counted() == 0
     ward.consumer.step()
-    content = ward.path / "config" / TALLY_FILE
+    content = ward.path / "config" / "consumerOffset.json"
     ward.store.flush()
-    assert "doneAhead" not in json.loads(content.read_text())
+    assert AHEAD not in json.loads(content.read_text())
 
 
 def test_more_than_at_once(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,10 +156,12 @@ def test_what_lies_behind_the_queue_is_forgotten(ward: Ward) -> None:
     ids = ward.lose(b"0", b"1", b"2")
     ward.store.retry_dead_letters("g", ids=[ids[1]])
     ward.store.close()
-    path = ward.path / "config" / TALLY_FILE
-    path.write_text(json.dumps({"doneAhead": {"%DLQ%g@g": {"0": [1, 3], "7": [0]}}}))
+    path = ward.path / "config" / "consumerOffset.json"
+    content = json.loads(path.read_text())
+    content[AHEAD] = {"%DLQ%g@g": {"0": [[1, 2], [3, 4]], "7": [[0, 1]]}}
+    path.write_text(json.dumps(content))
     ward.open()
-    assert json.loads(path.read_text())["doneAhead"] == {"%DLQ%g@g": {"0": [1]}}
+    assert ward.store.core.offsets.ahead["%DLQ%g@g"] == {"0": [(1, 2)], "7": []}
     ward.store.put(b"3", topic="t")
     assert ward.consumer.step() == 2  # with the one that was put back
     assert sorted(ward.letters()) == [b"0", b"1", b"2", b"3"]

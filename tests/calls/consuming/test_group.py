@@ -217,6 +217,33 @@ def test_an_iterator_may_end_in_the_midst_of_a_call_of_its_group(tmp_path: Path)
         assert [each.id for each in store.consume("t", group="g", timeout=0)] == ids[1:]
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_what_is_done_behind_an_open_message_does_not_come_again(
+    tmp_path: Path, together: bool
+) -> None:
+    """The offset that a broker reads is the smallest that is not done; ours knows the rest."""
+    clock, bodies, done = ManualClock(1_000_000_000_000), [b"%d" % i for i in range(30)], set()
+    for life in range(2):  # what is kept is kept over one more opening
+        with TimerStore(tmp_path, config=SMALL, clock=clock) as store:
+            if life == 0:
+                store.put_many(bodies, topic="t")
+                clock.advance(timedelta(seconds=1))
+            number = 0
+            while len(batch := store.pull("t", max_count=4, timeout=0)):
+                number += 1
+                if number % 2 == 1:
+                    continue
+                done.update(d.body for d in batch)
+                if together:
+                    batch.ack()
+                else:
+                    for d in batch:
+                        d.ack()
+    with TimerStore(tmp_path, config=SMALL, clock=clock) as store:
+        left = [body for body in bodies if body not in done]
+        assert [d.body for d in store.consume("t", timeout=0)] == left
+
+
 LIMITS = {
     "as it is": {},
     "batches of few bytes": {"BATCH_BYTES_MAX": 700},

@@ -97,7 +97,6 @@ def ack_and_put(
     except TimerStoreError:
         group.release(place)
         raise
-    group.keeps_ahead = True  # first, for a checkpoint
     settle()
     group.put_acks.end(number)
     core.after_append(now_ms, min(entry.due_ms for entry in entries))

@@ -9,7 +9,7 @@ from sys import modules
 from typing import Final
 from weakref import WeakSet
 
-from timerstore.calls.consuming.constants import CONSUME_COUNT, dead_topic
+from timerstore.calls.consuming.constants import CONSUME_COUNT
 from timerstore.calls.consuming.cursors import GroupRetries, HandedState
 from timerstore.calls.consuming.delivery import Batch, Delivery
 from timerstore.calls.consuming.group import Group
@@ -17,18 +17,17 @@ from timerstore.calls.consuming.groupreader import LentBlocks
 from timerstore.calls.consuming.grouptally import (
     TALLY_FILE,
     AllHeldBack,
-    DoneAhead,
     GroupTally,
     HeldBack,
     TallyFile,
-    cut_done,
+    cut_held,
 )
 from timerstore.calls.consuming.putacks import Keys, PutAcks
 from timerstore.calls.consuming.ready import FAST_PER_S, PER_S
 from timerstore.calls.consuming.run import Run
 from timerstore.calls.putting.putting import Putting
 from timerstore.core.core import Core
-from timerstore.core.offsets import CommittedIndexes
+from timerstore.core.offsets import CommittedIndexes, Ranges
 from timerstore.errors import StoreClosedError
 from timerstore.jit.guards import Guard, Lock, RLock
 from timerstore.services.world.background import Failure
@@ -51,10 +50,9 @@ class Consuming:
         self._groups: dict[tuple[str, str], Group] = {}
         self._retries: dict[str, GroupRetries] = {}
         self._tally_file = TallyFile(core.disk, core.path / "config" / TALLY_FILE)
-        self.tallies, self._done_ahead = self._tally_file.read()
-        self._held_back: AllHeldBack = self._tally_file.held
+        self.tallies, self._held_back = self._tally_file.read()
         # Before anything fires, as offsets are.
-        if cut_done(self._done_ahead, self._held_back, core.engine.queues):
+        if cut_held(self._held_back, core.engine.queues):
             self.write_tallies(at_once=True)
         self._put_acks = PutAcks(core, keys)
         self._put_acks.apply()
@@ -76,9 +74,8 @@ class Consuming:
             if found is None:
                 retries = self.retries(name)
                 tally = self.tallies.setdefault((topic, name), GroupTally())
-                known = self.done_ahead(topic, name)
                 shared = retries, self.putting, self._put_acks
-                found = Group(*shared, tally, topic, self._blocks, known)
+                found = Group(*shared, tally, topic, self._blocks)
                 self._groups[topic, name] = found
             return found
 
@@ -235,7 +232,7 @@ class Consuming:
         with self._offsets_lock.guard():  # else what is forgotten meanwhile would come back
             groups = list(self._groups.values())
             covered = self._put_acks.covered()
-            ahead = [(group.name, group.ahead_to_keep()) for group in groups]
+            ahead = [(group.name, group.done_ahead()) for group in groups]
             committed = [(group.name, group.committed()) for group in groups]
             self._put_acks.wait_durable()
             for name, known in ahead:
@@ -267,7 +264,7 @@ class Consuming:
                 reader.ready.ended = 1
             if topic == RETRY_PREFIX.decode() + name:
                 self._retries.pop(name, None)
-            for known in (self.tallies, self._done_ahead, self._held_back, self._readers):
+            for known in (self.tallies, self._held_back, self._readers):
                 known.pop((topic, name), None)
             self.core.offsets.forget(topic, name)
 
@@ -275,24 +272,19 @@ class Consuming:
         """Write what groups did: from time to time, `at_once`, or as the store closes."""
         at_once |= self.core.closed or self.core.clock.manual
         if at_once or self._tally_file.is_due:
-            held = self._all_held_back()
-            self._tally_file.write(dict(self.tallies), self._all_done_ahead(), held)
+            self._tally_file.write(dict(self.tallies), self._all_held_back())
 
-    def done_ahead(self, topic: str, name: str) -> dict[int, list[int]]:
-        """Return what an earlier life knew to be done behind the committed index, by queue id."""
-        return self._done_ahead.get((topic, name), {})
-
-    def not_done(self, topic: str, name: str, row: int) -> tuple[int, frozenset[int]]:
+    def not_done(self, topic: str, name: str, row: int) -> tuple[int, Ranges]:
         """Return the first index of a queue that a group has not done, and what behind it is."""
         reader = self._groups.get((topic, name))
         if reader is not None:
             with reader.lock.guard():
                 cursor = reader.cursors.get(row)
                 if cursor is not None:
-                    return cursor.committed, frozenset(cursor.done_ahead())
+                    return cursor.committed, cursor.done_ranges()
         queue_id = int(self.core.engine.queues.table.queue_id[row])
-        done = self.done_ahead(topic, name).get(queue_id, ())
-        return self.core.offsets.get(topic, name, queue_id), frozenset(done)
+        offsets = self.core.offsets
+        return offsets.get(topic, name, queue_id), offsets.get_ahead(topic, name, queue_id)
 
     def state_of(self, topic: str, name: str, row: int, index: int) -> HandedState:
         """Tell what a group did with an entry of a queue. O(entries in flight)."""
@@ -301,20 +293,8 @@ class Consuming:
                 with reader.lock.guard():
                     return cursor.state_of(index)
         first, done = self.not_done(topic, name, row)
-        return "done" if index < first or index in done else "waiting"
-
-    def _all_done_ahead(self) -> DoneAhead:
-        """Return what is done behind the committed index; it is kept only for dead letters."""
-        found: DoneAhead = {}
-        for (topic, name), queues in self._done_ahead.items():
-            found[topic, name] = {
-                queue_id: [i for i in many if i > self.core.offsets.get(topic, name, queue_id)]
-                for queue_id, many in queues.items()
-            }
-        for group in list(self._groups.values()):
-            if group.topic == dead_topic(group.name):
-                found[group.topic, group.name] = group.done_ahead()
-        return found
+        is_done = index < first or any(start <= index < stop for start, stop in done)
+        return "done" if is_done else "waiting"
 
     def held_back(self, topic: str, name: str) -> HeldBack:
         """Return what an ordered consumer holds back; it is his to change, under the group's lock.

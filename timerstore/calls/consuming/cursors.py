@@ -130,12 +130,8 @@ class QueueCursor:
         self._pass_over(index + 1, WAITING)
         return self.settle(index, index + 1) > 0
 
-    def done_ahead(self) -> list[int]:
-        """Return the indexes behind the committed one that are done. O(entries in flight)."""
-        return [index for start, stop in self.done_ranges() for index in range(start, stop)]
-
     def done_ranges(self) -> Ranges:
-        """Return what is done behind the committed index. O(entries from there)."""
+        """Return what is done behind the committed index. O(entries from there), if any is."""
         window, first = self.window, self.committed
         copied = np.zeros(self.next - first, np.uint8)  # `next` is read later: it is not below
         lend(window.lent, win.OTHER, copied)

@@ -16,6 +16,7 @@ from timerstore.calls.consuming.failure_properties import error_of, first_failed
 from timerstore.calls.consuming.putacks import read_queued
 from timerstore.calls.consuming.sendback import send_to, wait_durable
 from timerstore.core.gate import inside
+from timerstore.core.offsets import gaps
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message, user_properties
 from timerstore.values.amounts import moment
@@ -176,7 +177,6 @@ def _settle_some(
                 for cursor, index in done:
                     cursor.settle(index, index + 1)
             consuming.write_offsets()
-            consuming.write_tallies(at_once=True)
         count += len(done)
     return count
 
@@ -193,8 +193,9 @@ def _waiting(consuming: Consuming, group: str) -> Iterator[tuple[int, int, Messa
     for row in core.engine.queues.rows(topic.encode()):
         index, done = consuming.not_done(topic, group, row)
         end = core.engine.queues.next_index(row)
-        for at, message in read_queued(core, row, index, end, done):
-            yield row, at, message
+        for start, stop in gaps(index, end, done):
+            for at, message in read_queued(core, row, start, stop):
+                yield row, at, message
 
 
 def _id_of(message: Message) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from sys import getrefcount
 from typing import Final, Literal, TypeVar
@@ -81,14 +81,10 @@ class Group(Reader):
         tally: GroupTally,
         topic: str,
         blocks: LentBlocks,
-        done_ahead: Mapping[int, list[int]],
     ) -> None:
-        """Begin at the offsets that were committed, or at the earliest message.
-
-        `done_ahead`: by queue id, what is done behind them.
-        """
+        """Begin at the offsets that were committed, or at the earliest message."""
         super().__init__(retries, putting, put_acks, tally, topic)
-        self._blocks, self._done_ahead = blocks, done_ahead
+        self._blocks = blocks
         self.cursors: dict[int, QueueCursor] = {}
         self._order: list[QueueCursor] = []  # the same, in the order in which they take turns
         self._queues: dict[int, tuple[Bytes, int]] = {}  # by row: topic and queue id
@@ -310,9 +306,6 @@ class Group(Reader):
         first = queues.first_kept(row, self.core.engine.commitlog.start)
         cursor = QueueCursor(row, max(first, min(committed, queues.next_index(row))))
         cursor.pass_done(self.core.offsets.get_ahead(topic, self.name, queue_id))
-        for index in sorted(self._done_ahead.get(queue_id, ())):
-            if cursor.next <= index < queues.next_index(row):
-                cursor.settle_anywhere(index)
         return cursor
 
     def _visible_end(self, cursor: QueueCursor) -> int:
@@ -466,7 +459,7 @@ class Group(Reader):
             if self.owner is not None or handed_out:
                 self.ready.owned = self.owner is not None
                 return handed_out
-            self.owner, self.keeps_ahead = room, True
+            self.owner = room
             return None
 
     def belong_to_all(self) -> None:
@@ -504,23 +497,10 @@ class Group(Reader):
 
     # --- how far it has come
 
-    def ahead_to_keep(self) -> dict[tuple[str, int], Ranges]:
-        """Return what is done behind the committed indexes, if that is to be kept."""
+    def done_ahead(self) -> dict[tuple[str, int], Ranges]:
+        """Return what is done behind the committed index of each queue, by (topic, queue id)."""
         self.core.check_process()
-        keeps = self.keeps_ahead or any(each.holds_any for each in list(self.cursors.values()))
-        return self._by_queue(QueueCursor.done_ranges) if keeps else {}
-
-    def done_ahead(self) -> dict[int, list[int]]:
-        """Return what is done behind the committed index of each queue, by queue id."""
-        self.core.check_process()
-        queues = self.core.engine.queues
-        with self.lock.guard():
-            self._find_queues()
-            return {
-                int(queues.table.queue_id[row]): self.cursors[row].done_ahead()
-                for row in queues.rows(self._topic_bytes)
-                if row in self.cursors
-            }
+        return self._by_queue(QueueCursor.done_ranges)
 
     def committed(self) -> dict[tuple[str, int], int]:
         """Return the committed index of each queue, by (topic, queue id)."""

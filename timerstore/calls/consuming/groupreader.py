@@ -53,8 +53,6 @@ class Reader:
         """The clock, if it is moved by hand."""
         self.claimed: set[Place] = set()
         """What is being appended again."""
-        self.keeps_ahead = False
-        """Whether the offsets file is to know what is done behind the committed indexes."""
 
     def claim(self, cursor: QueueCursor, place: Place) -> bool:
         """Take a message for who appends what comes in its place; False: it is too late for that.

@@ -206,8 +206,6 @@ WRITE_EVERY_S: Final = 5.0
 _NAME_END: Final = "@"
 
 Tallies = dict[tuple[str, str], GroupTally]
-DoneAhead = dict[tuple[str, str], dict[int, list[int]]]
-"""By (topic, group) and queue id, the indexes behind the committed one that are done."""
 HeldBack = dict[tuple[int, int], tuple[int, int, int, int]]
 """By queue id and index: how often a message failed, when first, when it is to come again, and how
 long that was to take: a clock that was set back holds it no longer than that."""
@@ -222,72 +220,56 @@ class TallyFile:
         self._written: dict[str, Any] = {}
         self._written_s = time.monotonic()
         self._lock = Lock()
-        self.held: AllHeldBack = {}
-        """What was held back when the file was read."""
 
-    def read(self) -> tuple[Tallies, DoneAhead]:
+    def read(self) -> tuple[Tallies, AllHeldBack]:
         """Return what was kept, by (topic, group); nothing if the file is damaged."""
         try:
-            tallies, done, self.held = read_tallies(self._path, self._disk)
+            tallies, held = read_tallies(self._path, self._disk)
         except CorruptStoreError as e:
             log.warning("%s: %s; the counters of groups start at 0 again", self._path, e.reason)
             return {}, {}
-        self._written = _content(tallies, done, self.held)
-        return tallies, done
+        self._written = _content(tallies, held)
+        return tallies, held
 
     @property
     def is_due(self) -> bool:
         """Whether some time has passed since it was written."""
         return time.monotonic() - self._written_s >= WRITE_EVERY_S
 
-    def write(self, tallies: Tallies, done: DoneAhead, held: AllHeldBack) -> None:
+    def write(self, tallies: Tallies, held: AllHeldBack) -> None:
         """Write the file if anything changed; durable on return."""
         with self._lock.guard():
             self._written_s = time.monotonic()
-            content = _content(tallies, done, held)
+            content = _content(tallies, held)
             if content != self._written:
                 write_json(self._disk, self._path, sealed(content))
                 self._written = content
 
 
-def read_tallies(path: Path, disk: Disk) -> tuple[Tallies, DoneAhead, AllHeldBack]:
+def read_tallies(path: Path, disk: Disk) -> tuple[Tallies, AllHeldBack]:
     """Read the file; CorruptStoreError if it is damaged."""
     content = read_json(path, disk.read) or {}
     check_seal(path, content)
     tallies: Tallies = {}
-    done: DoneAhead = {}
     held: AllHeldBack = {}
     with understood(path.name):
         for name, counters in content.get("groups", {}).items():
             tally = tallies[_pair(name)] = GroupTally()
             tally.go_on_from(counters)
-        for name, queues in content.get("doneAhead", {}).items():
-            indexes = {int(queue): [whole(each) for each in many] for queue, many in queues.items()}
-            done[_pair(name)] = indexes
         for name, rows in content.get("heldBack", {}).items():
             held[_pair(name)] = dict(_held_back([whole(each) for each in row]) for row in rows)
-    return tallies, done, held
+    return tallies, held
 
 
-def cut_done(done: DoneAhead, held: AllHeldBack, queues: ConsumeQueues) -> bool:
+def cut_held(held: AllHeldBack, queues: ConsumeQueues) -> bool:
     """Forget what lies behind the end of its queue; tell whether anything did.
 
     A power cut may have taken entries: what comes in their place is another message.
     """
     cut = False
-
-    def ends_of(topic: str) -> dict[int, int]:
-        rows = queues.rows(topic.encode("utf-8", "surrogateescape"))
-        return {int(queues.table.queue_id[row]): queues.next_index(row) for row in rows}
-
-    for (topic, _), indexes in done.items():
-        ends = ends_of(topic)
-        for queue_id, many in indexes.items():
-            kept = [index for index in many if index < ends.get(queue_id, 0)]
-            cut |= len(kept) < len(many)
-            indexes[queue_id] = kept
     for (topic, _), places in held.items():
-        ends = ends_of(topic)
+        rows = queues.rows(topic.encode("utf-8", "surrogateescape"))
+        ends = {int(queues.table.queue_id[row]): queues.next_index(row) for row in rows}
         gone = [(queue_id, i) for queue_id, i in places if i >= ends.get(queue_id, 0)]
         cut |= bool(gone)
         for place in gone:
@@ -306,16 +288,11 @@ def _held_back(row: list[int]) -> tuple[tuple[int, int], tuple[int, int, int, in
     return (queue_id, index), (count, first_ms, again_ms, wait_ms)
 
 
-def _content(tallies: Tallies, done: DoneAhead, held: AllHeldBack) -> dict[str, Any]:
+def _content(tallies: Tallies, held: AllHeldBack) -> dict[str, Any]:
     """Return what the file says; nothing if nothing was ever done."""
     counted = {_NAME_END.join(pair): each.counters() for pair, each in sorted(tallies.items())}
-    ahead = {
-        _NAME_END.join(pair): {str(queue): indexes for queue, indexes in queues.items() if indexes}
-        for pair, queues in sorted(done.items())
-    }
     content = {
         "groups": {name: counters for name, counters in counted.items() if any(counters.values())},
-        "doneAhead": {name: queues for name, queues in ahead.items() if queues},
         "heldBack": {
             _NAME_END.join(pair): [[*place, *each] for place, each in sorted(places.items())]
             for pair, places in sorted(held.items())

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from typing import Final, Protocol
 
 from timerstore.core.core import Core
@@ -24,13 +24,10 @@ from timerstore.timelog.writing.compose import ACKS_GROUP, ACKS_TOPIC, read_reco
 _AT_ONCE: Final = 256
 
 
-def read_queued(
-    core: Core, row: int, start: int, stop: int, without: Container[int] = ()
-) -> Iterator[tuple[int, Message]]:
+def read_queued(core: Core, row: int, start: int, stop: int) -> Iterator[tuple[int, Message]]:
     """Yield the messages of entries [start, stop) that are kept, with their index; O(1) memory.
 
-    `without`: entries that are left out. Damage is reported; messages that retention removes
-    meanwhile are skipped.
+    Damage is reported; messages that retention removes meanwhile are skipped.
     """
     queues, commitlog = core.engine.queues, core.engine.commitlog
     if start < stop:
@@ -39,8 +36,6 @@ def read_queued(
         count = min(_AT_ONCE, stop - start)
         offsets = queues.read(row, start, count)["offset"].tolist()
         for index, offset in enumerate(offsets, start):
-            if index in without:
-                continue
             try:
                 yield index, decode_message(commitlog.view(offset), offset)
             except CorruptStoreError as e:

@@ -8,6 +8,7 @@ from timerstore.calls.consuming.constants import dead_topic
 from timerstore.calls.consuming.consuming import Consuming
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
+from timerstore.core.offsets import gaps
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import decode_message
@@ -127,8 +128,8 @@ def _letter_count(consuming: Consuming, group: str) -> int:
     for row in queues.rows(topic.encode()):
         first, done = consuming.not_done(topic, group, row)
         first = max(first, queues.first_kept(row, consuming.core.engine.commitlog.start))
-        count += queues.next_index(row) - first - sum(index >= first for index in done)
-    return max(0, count)
+        count += sum(stop - start for start, stop in gaps(first, queues.next_index(row), done))
+    return count
 
 
 def _pass_all(consuming: Consuming, topic: str, group: str) -> None:

@@ -181,12 +181,14 @@ def move(address: int, length: int) -> int:
 def copy_states(address: int, count: int) -> int:
     """Copy what became of up to `count` entries to the other array; return of how many.
 
-    `told_start` tells where they begin.
+    0 if none of them is done. `told_start` tells where they begin.
     """
     window = _window_at(address)
     ring, mask = lent_bytes(window.lent, RING, window.length), window.length - 1
     other, window.told_start = lent_bytes(window.lent, OTHER, count), window.first
     count = min(count, window.next - window.first)
+    if window.waiting_count + window.out_count + window.held_count == window.next - window.first:
+        return 0
     for i in range(count):
         put_u8(other, i, ring[(window.first + i) & mask])
     return count
