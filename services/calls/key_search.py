@@ -25,7 +25,6 @@ from timerstore.jit.intrinsics import (
     get_i32,
     get_i64,
     get_u8,
-    load_acquire,
     prefetch,
     put_i32,
     view_bytes,
@@ -44,6 +43,7 @@ from timerstore.timelog.writing.keyindex import (
     entry_at,
     index_some,
     key_code,
+    pass_keyless,
     slot_at,
     view_file,
     word_end,
@@ -120,17 +120,17 @@ def note_progress(world: World, index: KeyIndex) -> None:
 
 @inlined
 def _is_behind(world: World, index: KeyIndex, floor: int) -> bool:
-    """Tell whether anything stands in a queue that is not indexed.
+    """Tell whether anything stands in a queue that may have a key and is not indexed.
 
     The last few timers are indexed here, if nothing has to be made for it: so does not each call
     that has put or cancelled one make the next one behind.
     """
     for level in range(min(world.levels.count, fmt.LEVEL_COUNT_MAX)):
         row = world.levels.row[level]
-        if row >= 0 and load_acquire(world.queues.next_index, row) > index.cursor[1 + level]:
+        if row >= 0 and pass_keyless(index, world.queues, 1 + level, row) > 0:
             return True
-    left = load_acquire(world.queues.next_index, 0) - index.cursor[0]
-    if left <= 0 or left > _FEW:
+    left = pass_keyless(index, world.queues, 0, 0)
+    if left == 0 or left > _FEW:
         return left > 0
     start = index.cursor[0] * fmt.ENTRY_BYTES
     entries = segment_at(world.timer_queue, start)

@@ -1,10 +1,11 @@
 """The key index of one store: keeps the files of `index/` up with the queues of what waits.
 
 It follows the timer topic's queue and those of the delay levels, as a broker's follows its log: the
-flush thread does it every few moments, and a search does it first. So a put does nothing for it. A
-clean close leaves in `config/keyindex` which files there are, and up to which index each queue is
-in them. If that does not hold, all is made anew from the queues: by a thread that does nothing
-else, or by the call that needs it.
+flush thread does it every few moments, and a search does it first. So a put only says whether it
+has a key; what stands behind the last one that has is passed, unread. A clean close leaves in
+`config/keyindex` which files there are, and up to which index each queue is in them. If that does
+not hold, all is made anew from the queues: by a thread that does nothing else, or by the call that
+needs it.
 
 Ground rules: everything goes under `lock`, which is taken before any lock of the services, in steps
 of `_STEP_COUNT` entries. A file whose last message is done with is dropped.
@@ -50,6 +51,7 @@ from timerstore.timelog.writing.keyindex import (
     file_bytes,
     header_of,
     index_entries,
+    left_to_read,
     new_key_index,
 )
 
@@ -170,7 +172,11 @@ class KeyFiles:
         Durable on return. If there is no room, the next life makes it anew, as it does if that
         takes no time. O(bytes of the files). Raises FlushFailedError.
         """
-        if not self.is_used or not (self._files or self.index.cursor.sum() > MUCH):
+        if not self.is_used:
+            return
+        for queue, row in self._rows():
+            left_to_read(self.index, self._queues.table, queue, row)
+        if not (self._files or self.index.cursor.sum() > MUCH):
             return
         rows = np.zeros(len(self._files), _FILE)
         try:
@@ -251,7 +257,7 @@ class KeyFiles:
         count, queues = 0, self._queues
         for queue, row in self._rows():
             done = max(int(self.index.cursor[queue]), queues.first_index(row))
-            count += max(0, queues.next_index(row) - done)
+            count += max(0, int(queues.table.keyless_from[row]) - done)
         return count
 
     def follow(self) -> None:
@@ -292,11 +298,11 @@ class KeyFiles:
         queues, first = self._queues, self._queues.first_index(row)
         if self.index.cursor[queue] < first:  # what is before was removed
             self.index.cursor[queue] = first
-        at = int(self.index.cursor[queue])
-        left = queues.segment_entries - at % queues.segment_entries
-        count = min(queues.next_index(row) - at, left, _STEP_COUNT)
-        if count <= 0:
+        left = left_to_read(self.index, queues.table, queue, row)
+        if left == 0:
             return
+        at = int(self.index.cursor[queue])
+        count = min(left, queues.segment_entries - at % queues.segment_entries, _STEP_COUNT)
         try:
             entries, position, kept = queues.run(row, at, count)
         except CorruptStoreError:

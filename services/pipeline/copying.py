@@ -147,6 +147,7 @@ def stage_copy(
     stage.body_bytes[i] = found.body_bytes
     stage.key_at[i] = -1
     stage.due_ms[i] = NOT_TOLD
+    stage.keyed[i] = 1 if found.keys_bytes > 0 else 0
     stage.tags_code[i] = 0
     if found.tags_bytes > 0:
         stage.tags_code[i] = java_hash(buf, found.tags_at, found.tags_bytes)

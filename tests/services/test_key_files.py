@@ -20,12 +20,14 @@ from timerstore import ManualClock, StoreFullError, TimerStore
 from timerstore.jit.acting import ALONE, acting_as
 from timerstore.services.engine import key_files
 from timerstore.services.engine.key_files import KeyFiles
+from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.checkpoint import KEYS_FILE
 from timerstore.timelog.files.disk import Disk
 
 START_MS = 1_800_000_000_000
 HOUR = timedelta(hours=1)
 COUNT = 40
+WAITING = [(fmt.TIMER_TOPIC, 0), (fmt.LEVEL_TOPIC, 3)]
 
 
 @pytest.fixture(autouse=True)
@@ -198,6 +200,48 @@ def test_a_thread_makes_it_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             assert not keys.left_count and not store.health().conditions
             check(store)
         store.close()
+
+
+def test_what_has_no_key_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the last message that has one; also by the next life; a kill has all read once."""
+    read, index_entries = list[int](), key_files.index_entries
+
+    def count_read(*args: Any) -> int:
+        read.append(int(index_entries(*args)))
+        return read[-1]
+
+    def look(store: TimerStore) -> int:
+        """How many messages it reads, at a call by a key."""
+        read.clear()
+        found = store.get_key("t", "k")
+        assert found is not None and found.body == b"keyed"
+        assert store.put(b"x", topic="t", delay=HOUR, key="k", if_absent=True) == found.id
+        return sum(read)
+
+    monkeypatch.setattr(key_files, "index_entries", count_read)
+    path, plain = tmp_path / "s", [b"x"] * 200
+    for life in range(2):
+        with open_store(path) as store:
+            store.put_many(plain, topic="t", delay=HOUR)
+            store.put_many(plain, topic="t", delay_level=4)
+            if life == 0:
+                store.put(b"keyed", topic="t", delay=HOUR, key="k")
+                assert look(store) == 201
+            store.put_many(plain, topic="t", delay=HOUR)
+            store.cancel(store.put(b"x", topic="t", delay=HOUR))
+            assert look(store) == 0
+            store.put_many(plain, topic="t", delay=HOUR)
+    store = open_store(path)
+    assert look(store) == 0
+    store.put_many(plain, topic="t", delay=HOUR)
+    store.abandon()
+    with open_store(path) as store:
+        queues = store.core.engine.queues
+        assert look(store) == sum(queues.next_index(queues.row(*each)) for each in WAITING)
+        new = store.put(b"keyed", topic="t", delay=HOUR, key="k", replace=True)
+        store.put_many(plain, topic="t", delay=HOUR)
+        found = store.get_key("t", "k")
+        assert found is not None and found.id == new
 
 
 def test_files_in_which_nothing_waits_go(tmp_path: Path) -> None:

@@ -111,6 +111,8 @@ class Log:
         for row, body_bytes, keyed in batch:
             key = naive.encode_unique_key(naive.UniqueKey(now_ms, 0, TAG))
             pairs = {"a": "b"} | ({"UNIQ_KEY": key} if keyed else {})
+            if body_bytes % 5 == 0:
+                pairs["KEYS"] = "k"
             topic, queue_id = QUEUES[row]
             message = naive.Message(topic, bytes(body_bytes), pairs, queue_id, born_ms=now_ms)
             if body_bytes % 3 == 0:  # a copy of a message that came over IPv6
@@ -190,6 +192,8 @@ class Log:
         for row in range(3):
             mine = [m for m, r in zip(self.messages, self.rows, strict=True) if r == row]
             assert self.queues.next_index[row] == len(mine)
+            with_key = [i for i, m in enumerate(mine, 1) if "KEYS" in m.properties]
+            assert self.queues.keyless_from[row] == max(with_key, default=0)
             code = naive.java_hash(f"tag {row}")
             data = b"".join(
                 naive.encode_entry(naive.Entry(m.offset, m.size_bytes, code)) for m in mine

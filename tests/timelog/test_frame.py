@@ -123,7 +123,7 @@ def test_a_new_message(
     expected = naive.new_timer(topic, body, due_ms, now_ms, TAG, tags | more | keys)
     assert staged(STAGE, at, size) == naive.unsealed(expected)
     assert (STAGE.size[3], STAGE.row[3]) == (size, 0)
-    assert (STAGE.pending_row[3], STAGE.pending_change[3]) == (7, -1)
+    assert (STAGE.pending_row[3], STAGE.pending_change[3], STAGE.keyed[3]) == (7, -1, 0)
     assert STAGE.tags_code[3] == naive.java_hash(tag or "")
     key_at = at + int(STAGE.key_at[3])
     assert staged(STAGE, key_at - 12, 24) == f"{due_ms:012X}{0:012X}".encode()
@@ -157,6 +157,7 @@ def test_a_new_message_of_a_level(
     assert staged(STAGE, 0, size) == naive.unsealed(expected)
     assert (STAGE.size[3], STAGE.row[3]) == (size, 9)
     assert (STAGE.pending_row[3], STAGE.pending_change[3]) == (7, 1)
+    assert STAGE.keyed[3] == bool(key)
     assert STAGE.tags_code[3] == now_ms + delay_ms
 
 

@@ -85,6 +85,7 @@ class QueueTable:
 
     next_index: Words  # int64[QUEUE_COUNT_MAX]: index behind the last whole entry
     planned: Words  # int64[QUEUE_COUNT_MAX]: the same, ahead while the appender works
+    keyless_from: Words  # int64[QUEUE_COUNT_MAX]: no entry from this index on has a key
     lent: Lent  # the segments being written, see `queue_place`
     number: Words  # int64[places]: which segment that is
     allocated: Words  # int64[places]: up to this index it has its blocks; 0 for no segment
@@ -120,6 +121,7 @@ class Stage:
     body_bytes: Int32s  # int32[STAGE_COUNT_MAX]: of that timer
     due_ms: Words  # int64[STAGE_COUNT_MAX]: of what enqueue-get need not read; or NOT_TOLD
     hash: Int32s  # int32[STAGE_COUNT_MAX]: Java's of its real topic
+    keyed: Int32s  # int32[STAGE_COUNT_MAX]: 0 if it has no entry in the key index
     offset: Words  # int64[STAGE_COUNT_MAX]: out: commit log offset
     index: Words  # int64[STAGE_COUNT_MAX]: out: index in its queue
     need: int = 0
@@ -142,6 +144,7 @@ def new_queue_table(segment_entries: int) -> QueueTable:
     touched = 1 - -(STAGE_COUNT_MAX - 1) // segment_entries
     places = 1 << (touched - 1).bit_length()
     return QueueTable(
+        np.zeros(QUEUE_COUNT_MAX, np.int64),
         np.zeros(QUEUE_COUNT_MAX, np.int64),
         np.zeros(QUEUE_COUNT_MAX, np.int64),
         new_lent(places * QUEUE_COUNT_MAX),
@@ -181,6 +184,7 @@ def new_stage(count: int = STAGE_COUNT_MAX, length: int = STAGE_BYTES) -> Stage:
         np.zeros(count, np.int64),
         np.zeros(count, np.int32),
         np.full(count, NOT_TOLD, np.int64),
+        np.zeros(count, np.int32),
         np.zeros(count, np.int32),
         np.zeros(count, np.int64),
         np.zeros(count, np.int64),
@@ -294,6 +298,8 @@ def append(
     _tell(queues.told, stage, done)
     publish(commitlog, "end", stage.offset[done - 1] + stage.size[done - 1])
     for i in range(done):
+        if stage.keyed[i] != 0:  # before who reads the index can come to it
+            store_release(queues.keyless_from, stage.row[i], stage.index[i] + 1)
         store_release(queues.next_index, stage.row[i], stage.index[i] + 1)
         if stage.pending_row[i] >= 0:
             queues.pending[stage.pending_row[i]] += stage.pending_change[i]

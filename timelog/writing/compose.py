@@ -84,6 +84,7 @@ def stage_messages(stage: Stage, messages: Iterable[Staged], *, own_key: bool = 
         stage.pending_row[count], stage.pending_change[count] = pending_row, change
         stage.due_ms[count], stage.counted_ms[count] = NOT_TOLD, due_ms
         header = np.frombuffer(message, fmt.MESSAGE_HEADER, 1)[0]
+        stage.keyed[count] = fmt.PROPERTY_KEYS + b"\x01" in message
         stage.born_ms[count] = header["born_ms"] if change > 0 else born_ms
         stage.body_bytes[count] = header["body_bytes"] if change > 0 else body_bytes
         at += len(message)

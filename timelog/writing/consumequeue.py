@@ -354,8 +354,8 @@ class ConsumeQueues:
         return file.view, position * fmt.ENTRY_BYTES, file
 
     def set_end(self, row: int, index: int) -> None:
-        """Say that the next entry of a queue is `index`."""
-        self.table.next_index[row] = self.table.planned[row] = index
+        """Say that the next entry of a queue is `index`; any before it may have a key."""
+        self.table.next_index[row] = self.table.planned[row] = self.table.keyless_from[row] = index
         self.table.allocated[self._places(row)] = 0
         self.table.opened[self._places(row)] = 0
         self.files[row].end = index * fmt.ENTRY_BYTES

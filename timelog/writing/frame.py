@@ -182,6 +182,8 @@ class Template:
     """What stands behind them, without the CRC."""
     tag: int
     """The store's, uint32."""
+    keyed: int
+    """1 if all of its messages have keys."""
 
 
 def new_template(
@@ -227,6 +229,7 @@ def new_template(
         digits=before,
         after_bytes=after,
         tag=tag,
+        keyed=int(fmt.PROPERTY_KEYS + b"\x01" in properties),
     )
 
 
@@ -345,6 +348,8 @@ def frame_new(stage: Stage, i: int, at: int, template: Template, says: NewSays, 
     stage.body_bytes[i] = body_bytes
     stage.due_ms[i] = due_ms
     stage.hash[i] = template.topic_hash
+    # Other properties than KEYS are taken for a key: one look too many at a message.
+    stage.keyed[i] = 1 if template.change > 0 and template.keyed + len(extra) > 0 else 0
     return size
 
 

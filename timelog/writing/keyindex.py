@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.jit.intrinsics import get_i32, get_i64, get_u8, put_i32, put_i64
+from timerstore.jit.intrinsics import get_i32, get_i64, get_u8, load_acquire, put_i32, put_i64
 from timerstore.jit.kernel import inlined, inlined_always, inlined_view, kernel_ahead
 from timerstore.jit.lent import Lent, lent_bytes, new_lent
 from timerstore.jit.record import Bytes, ReadBytes, Words, record
@@ -33,6 +33,7 @@ from timerstore.timelog.bytes.message import (
 )
 from timerstore.timelog.bytes.text import java_hash_of
 from timerstore.timelog.files.segmenttable import SegmentTable, prefetch_message, segment_at
+from timerstore.timelog.writing.append import QueueTable
 
 FILE_COUNT_MAX: Final = 1_024
 SECONDS_MAX: Final = 0x7FFFFFFF
@@ -165,6 +166,22 @@ def _put(index: KeyIndex, number: int, code: int, message: int, stored_ms: int) 
         put_i32(file, fmt.KEY_USED_SLOTS_AT, get_i32(file, fmt.KEY_USED_SLOTS_AT) + 1)
     put_i32(file, fmt.KEY_NEXT_ENTRY_AT, entry + 1)
     index.next_entry[number] = entry + 1
+
+
+@inlined
+def pass_keyless(index: KeyIndex, queues: QueueTable, queue: int, row: int) -> int:
+    """Pass the last entries of a queue if none has a key; return how many are to be read. O(1)."""
+    end = load_acquire(queues.next_index, row)  # first: what has a key before it is known then
+    stop = min(end, load_acquire(queues.keyless_from, row))
+    if index.cursor[queue] >= stop:
+        index.cursor[queue] = end
+    return max(0, stop - index.cursor[queue])
+
+
+@kernel_ahead
+def left_to_read(index: KeyIndex, queues: QueueTable, queue: int, row: int) -> int:
+    """Do what `pass_keyless` does."""
+    return pass_keyless(index, queues, queue, row)
 
 
 @kernel_ahead
