@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.rigs.patient import Patient
@@ -16,6 +18,7 @@ from tests.rigs.planted import FAULTS, OF_LEVELS, make_store
 from tests.sparse_copy import copy_tree
 from tests.table_stores import LIVES, live
 from timerstore.audit.asking import JOINS
+from timerstore.audit.engines import DuckDB
 from timerstore.validation import RULES, Validation, validate
 
 pytestmark = pytest.mark.slow
@@ -71,3 +74,41 @@ def test_of_a_damaged_store(
             path = copy_tree(source, tmp_path / f"store-{number}")
             planted.plant(Patient(path))
             assert not both(path)[rule].ok
+
+
+def naive_is_broken(units: list[tuple[int, int]], units_start: int) -> bool:
+    """Tell whether a unit of a slot ahead does not point to the one before it."""
+    before = None
+    for unit, prev in sorted(units):
+        if prev >= units_start if before is None else prev != before:
+            return True
+        before = unit
+    return False
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> list[tuple[int, int]]:
+    """Units of one slot with what each points to, most as they should be."""
+    scale = draw(st.sampled_from([1, 52, (1 << 31) - 1, 1 << 40]))
+    places = sorted(draw(st.sets(st.integers(2, 40), min_size=1, max_size=12)))
+    units = [scale * place for place in places]
+    prevs = [draw(st.sampled_from([-1, scale, units[0]])), *units[:-1]]
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(units) - 1))
+        known = st.sampled_from([*units, -1, 0, -(1 << 63), (1 << 63) - 1])
+        prevs[at] = draw(st.one_of(known, st.integers(1, 40).map(scale.__mul__)))
+    return list(zip(units, prevs, strict=True))
+
+
+@example([[(2, -1), (10, 2), (20, 12), (30, 18)]])  # their sum is that of a whole chain
+@given(st.lists(chains(), min_size=1, max_size=4))
+def test_where_a_chain_breaks_is_told_without_its_order(slots: list[list[tuple[int, int]]]) -> None:
+    numbers = [(slot, *each) for slot, units in enumerate(slots) for each in units]
+    columns = dict(zip(("slot", "unit", "prev"), np.array(numbers, np.int64).T, strict=True))
+    flags = dict.fromkeys(("is_delete", "is_superseded", "is_roll"), np.zeros(len(numbers), bool))
+    sources = pa.table({"read_slot": [0], "units_start": [2]})
+    with DuckDB({"units": pa.table(columns | flags), "sources": sources}) as engine:
+        found = engine.ask(
+            f"SELECT slot, is_broken FROM ({JOINS['slot_sums']}) AS sums ORDER BY slot"
+        )
+    assert found["is_broken"].to_pylist() == [naive_is_broken(each, 2) for each in slots]
