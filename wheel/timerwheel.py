@@ -37,7 +37,7 @@ from timerstore.jit.intrinsics import get_i32, get_i64, prefetch, put_i32, put_i
 from timerstore.jit.kernel import inlined, kernel_ahead, kernel_later
 from timerstore.jit.record import Bytes, ReadBytes, Words, read_only, record
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.unit import NO_UNIT, Units, unit_change
+from timerstore.timelog.bytes.unit import NO_UNIT, NOT_SAID, Units, unit_change
 from timerstore.timelog.files.checkpoint import WHEEL_FILE, Stamp, read_derived, write_derived
 from timerstore.timelog.files.disk import Disk, WrongSizeError
 from timerstore.timelog.files.folders import OwnedFile
@@ -45,11 +45,13 @@ from timerstore.timelog.files.nonzero import nonzero_places
 from timerstore.timelog.files.reader_end import ranges_of
 
 # --- Checksums of the wheel's pages, as a clean close left them: `config/wheelsums`, a derived
-# file. After a kill, or a broker, nobody asks for them: the slots are made anew from the timer log
-# then.
+# file; behind them `off_grid_until`. After a kill, or a broker, nobody asks for them: the slots are
+# made anew from the timer log then.
 
 PAGE_BYTES: Final = 4_096
 _EMPTY_SUM: Final = zlib.crc32(bytes(PAGE_BYTES))
+_SUM: Final = np.dtype("<u4")
+_SLOT: Final = np.dtype("<i8")
 
 Sums = np.ndarray[Any, np.dtype[np.uint32]]
 
@@ -90,7 +92,7 @@ def find_damaged(
 
     None: nobody knows. `used`: see `page_sums`.
     """
-    arrays = read_derived(disk, path / WHEEL_FILE, stamp, np.dtype("<u4"))
+    arrays = read_derived(disk, path / WHEEL_FILE, stamp, _SUM)
     if arrays is None or len(arrays[0]) != -(-len(wheel) // PAGE_BYTES):
         return None
     wrong = np.flatnonzero(page_sums(wheel, used) != arrays[0])
@@ -249,6 +251,8 @@ class TimerWheel:
             os.close(fd)
             raise
         self._file = OwnedFile(fd)
+        self.off_grid_until = 0 if self.is_new else 1 << 62
+        """All slots from this one on lead only to slots of their hops' grid."""
         self.sequence = 0
         """The number of the last write, which the checkpoint behind it has."""
 
@@ -280,6 +284,9 @@ class TimerWheel:
 
     def revise(self, units: Units, precision_ms: int) -> None:
         """Have slots lead to units, see `revise_slots`. O(units)."""
+        unsaid = (units.leads_to == NOT_SAID) & (units.magic & fmt.UNIT_ROLL != 0)
+        last = int(units.ms[unsaid].max(initial=-1)) // precision_ms
+        self.off_grid_until = max(self.off_grid_until, last + 1)
         revise_slots(self.array, units, precision_ms)
 
     def clear(self) -> None:
@@ -290,6 +297,7 @@ class TimerWheel:
         for page in np.flatnonzero(used).tolist():
             self._pages(page, page + 1)[:] = 0
         self.array.latest[:] = 0
+        self.off_grid_until = 0
 
     def capture(self) -> list[tuple[int, Bytes]]:
         """Copy the dirty pages, as runs of (position, bytes), and mark them clean.
@@ -329,7 +337,8 @@ class TimerWheel:
     def leave(self, stamp: Stamp) -> None:
         """Note the checksums of the slots, all written, at a clean close. O(used pages)."""
         sums = page_sums(self.array.slots, self._used())
-        write_derived(self.disk, self.path.parent / WHEEL_FILE, stamp, sums)
+        until = np.array([self.off_grid_until], _SLOT)
+        write_derived(self.disk, self.path.parent / WHEEL_FILE, stamp, sums, until)
 
     def is_as_left(self, stamp: Stamp) -> bool:
         """Tell whether the slots are those that a clean close left; if not, they may be anything.
@@ -338,6 +347,9 @@ class TimerWheel:
         """
         slots, used = self.array.slots, self._used()
         damaged = find_damaged(self.disk, self.path.parent, stamp, slots, used)
+        said = read_derived(self.disk, self.path.parent / WHEEL_FILE, stamp, _SUM, _SLOT)
+        if said is not None and len(said[1]):
+            self.off_grid_until = int(said[1][0])
         if damaged is not None and damaged >= 0:
             offset, reason = damaged * PAGE_BYTES, "the checksum of this page does not match"
             raise CorruptStoreError("timerwheel", offset, reason)

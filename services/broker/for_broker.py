@@ -34,7 +34,7 @@ from timerstore.services.engine.rebuild import TIMERS, remove_files, remove_mark
 from timerstore.services.looking.instant import capture_instant
 from timerstore.services.looking.read_pending import map_alone, read_timers, reading_of
 from timerstore.services.looking.read_units import live_units
-from timerstore.services.looking.timer_places import DueOrder
+from timerstore.services.looking.timer_places import DueOrder, join_places
 from timerstore.services.pipeline.enqueue_put import NewTimer, unit_in_slot
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
@@ -130,7 +130,7 @@ def remove_index(disk: Disk, path: Path) -> None:
 def _waiting(engine: Engine) -> Words:
     """Return the messages that get a unit, in the order of the log."""
     instant = capture_instant(engine)
-    places = DueOrder(engine, instant).all()
+    places = join_places(DueOrder(engine, instant).all())
     messages = np.unique(places.message[~places.in_level])
     found = [units.message[units.magic & fmt.UNIT_DELETE != 0] for units in live_units(engine)]
     reading = reading_of(engine, instant.cancelled, verify=False)

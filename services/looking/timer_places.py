@@ -6,7 +6,7 @@ because the instant's hold has lapsed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -232,19 +232,23 @@ def say_leads(engine: Engine, units: Units, hold: Hold | None = None) -> None:
 
 # --- Where pending timers stand, in the order of due time: found slot by slot.
 #
-# A listing asks for some places at a time, so that it reads what it returns and little more. The
-# wheel is in that order already: what a slot holds that is no roll is due before what the next one
-# holds. What waits elsewhere is known when the listing begins, with its due time: the claimed
-# slots, in memory, and the delay levels, by the entries of their queues.
+# A listing asks for some places at a time, so that it reads what it returns and little more. What
+# waits elsewhere than in the wheel is known when it begins, with its due time: the claimed slots,
+# in memory, and the delay levels, by the entries of their queues.
 #
-# A roll is due later than its slot. Where it leads to is noted when its slot is read, 17 bytes for
-# each, and its message is read when its turn has come. So timers beyond the window come in their
-# order, behind all that are due within it; but before the first of them every slot was read.
+# A unit of a slot is due in it, or a number of hops later: rolls stand on the grid of their timer.
+# So what is due from some slot on is found in the order in which the slots, or the next of their
+# grids from there on, come. Each slot's units that are due later than the slot are kept, 17 bytes
+# each, until their turn has come. If that are too many, those due last are forgotten, and found by
+# another pass through the slots. A broker's rolls stand on no grid: their slots are read when it is
+# their own turn, or at the beginning.
 
 NEVER_MS: Final = 1 << 62
 _SLOTS_AT_FIRST: Final = 1
 _SLOTS_AT_ONCE_MAX: Final = 4_096
 _RIPE_AT_FIRST: Final = 65_536
+_KNOWN_MAX: Final = 1 << 22
+"""Places that are kept, 71 MB; of those due at the same time all."""
 
 
 # What is known of a place's due time.
@@ -288,6 +292,11 @@ class Places(NamedTuple):
 NOWHERE: Final = Places(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int8))
 
 
+def join_places(parts: Iterable[Places]) -> Places:
+    """Return all rows of some tables."""
+    return Places(*map(np.concatenate, zip(NOWHERE, *parts, strict=True)))
+
+
 class DueOrder:
     """The places of one instant that may be due in [start_ms, end_ms)."""
 
@@ -297,16 +306,35 @@ class DueOrder:
         """Take what is known without the wheel. O(near wheel + without a unit + in levels)."""
         self._engine, self._instant = engine, instant
         self._start_ms, self._end_ms = start_ms, end_ms
-        self._slot, self._slots_at_once = 0, _SLOTS_AT_FIRST
         self._parts: list[Places] = []  # each in order
+        self._known_count, self._known_max = 0, _KNOWN_MAX  # of places in these
         self._ripe, self._ripe_at_once = NOWHERE, _RIPE_AT_FIRST
         self.unit_count = 0
         """Units that were read so far."""
         unlinked = unlinked_messages(engine, instant.snapshot)
-        self._add(instant.messages, instant.due_ms, AT_THE_EARLIEST)
-        self._add(unlinked, np.zeros(len(unlinked), np.int64), AT_THE_EARLIEST)
-        self._add(*level_messages(engine, instant), OF_LEVEL)
-        self._read_slots()  # its first holds what was overdue when it was linked
+        earliest = np.int8(AT_THE_EARLIEST)
+        self._elsewhere = [
+            (instant.messages, instant.due_ms, earliest),
+            (unlinked, np.zeros(len(unlinked), np.int64), earliest),
+            (*level_messages(engine, instant), np.int8(OF_LEVEL)),
+        ]
+        self._begin_pass(-NEVER_MS)
+
+    def _begin_pass(self, from_ms: int) -> None:
+        """Find what is due from a time on, which earlier passes did not find. O(used slots)."""
+        self._from_ms, self._until_ms = from_ms, self._end_ms
+        slots, hop = self._instant.slots, self._engine.world.settings.hop_slots
+        # A due time may be in the slot behind the one that its unit leads to.
+        first = max(from_ms, self._start_ms) // self._engine.precision_ms - 2
+        turns = slots[:, 0] + np.maximum(0, -(-(first - slots[:, 0]) // hop)) * hop
+        if from_ms < 0:
+            is_off_grid = slots[:, 0] < self._engine.wheel.off_grid_until
+            turns[is_off_grid] = slots[is_off_grid, 0]
+        order = np.argsort(turns, kind="stable")
+        self._slots, self._turns = slots[order], turns[order]
+        self._slot, self._slots_at_once = 0, _SLOTS_AT_FIRST
+        for each in self._elsewhere:
+            self._add(self._wanted(*each))
 
     def next(self, count: int) -> tuple[Places, tuple[int, int]]:
         """Return up to `count` places, and (due time, message) before which none comes later.
@@ -314,68 +342,87 @@ class DueOrder:
         None at all are returned behind the last one, with (NEVER_MS, −1).
         """
         while not len(self._ripe.message):
-            until_ms = self._until_ms()
-            if self._slot < len(self._instant.slots) and not self._is_known(until_ms):
+            unread_ms = self._unread_ms()
+            # A pass's first slot may hold what was overdue when it was linked.
+            is_first = self._slot == 0 < len(self._slots)
+            if is_first or (unread_ms < self._until_ms and not self._is_known(unread_ms)):
                 self._read_slots()
-                continue
-            if not self._parts:
+            elif self._parts:
+                self._ripen(min(unread_ms, self._until_ms))
+            elif self._until_ms < self._end_ms:
+                self._begin_pass(self._until_ms)
+            else:
                 return NOWHERE, (NEVER_MS, -1)
-            self._ripen(until_ms)
         found, self._ripe = self._ripe.choose(slice(count)), self._ripe.choose(slice(count, None))
         if len(self._ripe.message):
             return found, (int(self._ripe.due_ms[0]), int(self._ripe.message[0]))
-        until_ms = min([self._until_ms(), *(int(part.due_ms[0]) for part in self._parts)])
-        return found, (until_ms, -1)
+        until_ms = self._unread_ms()
+        if self._until_ms < self._end_ms:
+            until_ms = min(until_ms, self._until_ms)
+        return found, (min([until_ms, *(int(part.due_ms[0]) for part in self._parts)]), -1)
 
-    def all(self) -> Places:
-        """Return all places that are left, in no order. O(units of the slots before `end_ms`)."""
-        while self._until_ms() < self._end_ms:
-            self._read_slots()
-        parts, self._parts = [self._ripe, *self._parts], []
-        return Places(*map(np.concatenate, zip(*parts, strict=True)))
+    def all(self) -> Iterator[Places]:
+        """Yield all places in no order, in place of `next`. O(units of the slots before `end_ms`).
 
-    def _is_known(self, until_ms: int) -> bool:
+        It keeps none.
+        """
+        yield from self._parts
+        first_ms = (self._turns - 1) * self._engine.precision_ms
+        yield from self._places(self._slots[: max(1, np.searchsorted(first_ms, self._end_ms))])
+
+    def _is_known(self, unread_ms: int) -> bool:
         """Tell whether anything that is known is due before all that is not."""
-        return until_ms >= self._end_ms or any(part.due_ms[0] < until_ms for part in self._parts)
+        return any(part.due_ms[0] < unread_ms for part in self._parts)
 
-    def _until_ms(self) -> int:
-        """Return the time before which nothing is due that was not read.
+    def _unread_ms(self) -> int:
+        """Return the time before which nothing is due that this pass has not read.
 
         One slot less than where the next one begins: a broker's clock rounds otherwise.
         """
-        slots = self._instant.slots
-        if self._slot == len(slots):
+        if self._slot == len(self._slots):
             return NEVER_MS
-        return int(slots[self._slot, 0] - 1) * self._engine.precision_ms
+        return int(self._turns[self._slot] - 1) * self._engine.precision_ms
 
     def _ripen(self, until_ms: int) -> None:
         """Take what is known, and due before a time, in order; behind the last slot a part of it.
 
         A few more each time, so that all are sorted in O(n log n), and the first of many in O(n).
         """
-        known = sum(len(part.message) for part in self._parts)
-        if until_ms == NEVER_MS and known > self._ripe_at_once:
-            due_ms = np.concatenate([part.due_ms for part in self._parts])
-            until_ms = int(np.partition(due_ms, self._ripe_at_once)[self._ripe_at_once]) + 1
+        if self._slot == len(self._slots) and (limit_ms := self._kth_ms(self._ripe_at_once)):
+            until_ms = min(until_ms, limit_ms)
             self._ripe_at_once *= 4
-        taken, left = [NOWHERE], list[Places]()
+        taken, self._parts = self._split(until_ms)
+        ripe = join_places(taken)
+        self._ripe = ripe.choose(np.lexsort((ripe.message, ripe.due_ms)))
+        self._known_count -= len(ripe.message)
+
+    def _kth_ms(self, count: int) -> int:
+        """Return a time before which more than `count` known places are due, if there are more."""
+        if self._known_count <= count:
+            return 0
+        due_ms = np.concatenate([part.due_ms for part in self._parts])
+        return int(np.partition(due_ms, count)[count]) + 1
+
+    def _split(self, until_ms: int) -> tuple[list[Places], list[Places]]:
+        """Return what is known and due before a time, and what is due later."""
+        early, late = list[Places](), list[Places]()
         for part in self._parts:
             count = int(np.searchsorted(part.due_ms, until_ms))
-            taken.append(part.choose(slice(count)))
-            if count < len(part.message):
-                left.append(part.choose(slice(count, None)))
-        self._parts = left
-        ripe = Places(*map(np.concatenate, zip(*taken, strict=True)))
-        self._ripe = ripe.choose(np.lexsort((ripe.message, ripe.due_ms)))
+            early += [part.choose(slice(count))] if count else []
+            late += [part.choose(slice(count, None))] if count < len(part.message) else []
+        return early, late
 
     def _read_slots(self) -> None:
         """Read the next slots, more each time."""
         start, self._slot = self._slot, self._slot + self._slots_at_once
         self._slots_at_once = min(2 * self._slots_at_once, _SLOTS_AT_ONCE_MAX)
-        self._slot = min(self._slot, len(self._instant.slots))
-        self._read_chains(self._instant.slots[start : self._slot])
+        self._slot = min(self._slot, len(self._slots))
+        for places in self._places(self._slots[start : self._slot]):
+            self._add(places)
+            self._forget()
 
-    def _read_chains(self, chains: Words) -> None:
+    def _places(self, chains: Words) -> Iterator[Places]:
+        """Yield the places of some slots that are wanted."""
         engine, at = self._engine, self._instant.snapshot
         precision_ms = engine.precision_ms
         for units in chain_units(engine, chains, hold=at.hold):
@@ -389,13 +436,26 @@ class DueOrder:
             leads &= (known == AT_THE_EARLIEST) & (said.leads_to != NOT_SAID)
             known[leads], said.due_ms[leads] = IN_A_SLOT, said.leads_to[leads] * precision_ms
             said.due_ms[known == AT_THE_EARLIEST] = 0
-            self._add(said.message, said.due_ms, known)
+            yield self._wanted(said.message, said.due_ms, known)
 
-    def _add(self, messages: Words, due_ms: Words, known: Words | int) -> None:
-        """Take places, if they may be due in the range that is asked for."""
-        known = np.broadcast_to(np.asarray(known, np.int8), messages.shape)
-        places = Places(due_ms, messages, known)
-        last_ms = places.last_ms(self._engine.precision_ms)
-        kept = np.flatnonzero((due_ms < self._end_ms) & (last_ms >= self._start_ms))
-        if len(kept):
-            self._parts.append(places.choose(kept[np.argsort(due_ms[kept], kind="stable")]))
+    def _wanted(self, messages: Words, due_ms: Words, known: Words | np.int8) -> Places:
+        """Return those places, in order, that may be due in the range of this pass."""
+        places = Places(due_ms, messages, np.broadcast_to(known, messages.shape))
+        is_wanted = (due_ms >= self._from_ms) & (due_ms < self._until_ms)
+        is_wanted &= places.last_ms(self._engine.precision_ms) >= self._start_ms
+        wanted = np.flatnonzero(is_wanted)
+        return places.choose(wanted[np.argsort(due_ms[wanted], kind="stable")])
+
+    def _add(self, places: Places) -> None:
+        """Keep places until their turn."""
+        if len(places.message):
+            self._parts.append(places)
+            self._known_count += len(places.message)
+
+    def _forget(self) -> None:
+        """Leave what is due last to another pass, if too much is known."""
+        if self._known_count > self._known_max:
+            self._until_ms = min(self._until_ms, self._kth_ms(_KNOWN_MAX // 2))
+            self._parts, _ = self._split(self._until_ms)
+            self._known_count = sum(len(part.message) for part in self._parts)
+            self._known_max = max(_KNOWN_MAX, 2 * self._known_count)

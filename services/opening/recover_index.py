@@ -49,6 +49,8 @@ def cut_index(engine: Engine, checkpoint: TimerCheckpoint, stamp: Stamp | None) 
         from_slot = checkpoint.read_ms // engine.precision_ms
         for units in all_units(engine, timerlog.start, end, from_slot):
             engine.wheel.revise(units, engine.precision_ms)
+    top = checkpoint.read_ms // engine.precision_ms + len(engine.wheel.slots)
+    engine.wheel.off_grid_until = min(engine.wheel.off_grid_until, top)
     timerlog.prepare()
     return min(checkpoint.queue_index, engine.queues.next_index(0))
 

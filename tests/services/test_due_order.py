@@ -1,7 +1,7 @@
 """Places in the order of due time, against a dictionary; how much is read for the first few."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timerstore
+from tests.models.ledger import read_messages
 from tests.table_stores import LIVES, REFUSED, SMALL, TOPICS
 from timerstore import Config, ManualClock, TimerStore, Tuning
 from timerstore.calls.pending import found
+from timerstore.services.looking import timer_places
 from timerstore.services.looking.instant import capture_instant
 from timerstore.services.looking.timer_places import DueOrder
 from timerstore.timelog.bytes.unit import Units
@@ -128,11 +130,13 @@ def check(ledger: Ledger, wanted: tuple[Any, ...]) -> None:
         assert found.count.tolist() == counts.tolist()
 
 
-@given(LIVES, LATER, LIVES, st.lists(RANGES, min_size=1, max_size=3))
+@given(LIVES, LATER, LIVES, st.lists(RANGES, min_size=1, max_size=3), st.sampled_from([2, 1 << 22]))
 def test_listings_are_what_a_dictionary_says(
-    first: list[Any], later: list[Any], last: list[Any], ranges: list[Any]
+    first: list[Any], later: list[Any], last: list[Any], ranges: list[Any], known_max: int
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    """Also if only so many places may be known at a time."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timer_places, "_KNOWN_MAX", known_max)
         ledger = Ledger(Path(folder) / "s")
         for act in [*first, *later, *last]:
             ledger.play(*act)
@@ -158,8 +162,6 @@ class Read:
         def read_messages(core: Any, messages: Any, *rest: Any) -> found.Found:
             self.messages += len(messages)
             return read(core, messages, *rest)
-
-        from timerstore.services.looking import timer_places
 
         chains, read = timer_places.chain_units, found.read_messages
         monkeypatch.setattr(timer_places, "chain_units", chain_units)
@@ -199,6 +201,10 @@ def test_the_first_few_cost_what_they_are(
     assert len([*full.pending(start_ms=now_ms + 60_000, limit=10)]) == 10
     units, messages = read.take()
     assert units < 1_200 and messages <= 256
+    for seconds in (500, 1_000, 1_800):  # rolls, of which each slot has some for each window
+        assert len([*full.pending(start_ms=now_ms + seconds * 1_000, limit=10)]) == 10
+        units, messages = read.take()
+        assert units < 200 and messages <= 64
     assert full.pending_columns(end_ms=now_ms + 10_000).num_rows == 14
     units, messages = read.take()
     assert units < 400 and messages <= 32
@@ -226,9 +232,14 @@ def test_what_is_due_at_one_millisecond_is_read_as_it_is_asked_for(
         assert read.take() == (3_000, 256)
 
 
-def test_far_timers_are_sorted_a_part_at_a_time(full: TimerStore) -> None:
+@pytest.mark.parametrize("known_max", [600, 1 << 22])
+def test_far_timers_are_sorted_a_part_at_a_time(
+    full: TimerStore, monkeypatch: pytest.MonkeyPatch, known_max: int
+) -> None:
+    """As if there were more of them; if they are too many to be kept, by more than one pass."""
+    monkeypatch.setattr(timer_places, "_KNOWN_MAX", known_max)
     order = DueOrder(full.core.engine, capture_instant(full.core.engine))
-    order._ripe_at_once = 100  # as if there were more of them
+    order._ripe_at_once = 100
     seen, until = list[int](), (0, 0)
     while True:
         places, until = order.next(64)
@@ -236,6 +247,29 @@ def test_far_timers_are_sorted_a_part_at_a_time(full: TimerStore) -> None:
             break
         due_ms = places.due_ms.tolist()
         assert due_ms == sorted(due_ms) and (not seen or due_ms[0] >= seen[-1])
-        assert due_ms[-1] <= until[0]
+        assert due_ms[-1] <= until[0] and order._known_count <= known_max
         seen += due_ms
-    assert len(seen) == COUNT == order.unit_count
+    assert len(seen) == COUNT
+    assert (order.unit_count == COUNT) == (known_max > COUNT) and order.unit_count < 20 * COUNT
+
+
+def test_a_brokers_rolls_are_on_no_grid(golden: Callable[[str], Path]) -> None:
+    """They are found by who begins behind their slots, in this life and the next."""
+    path, tuning = golden("pending"), Tuning(roll_window_slots=172_800)
+    newest = max(message.stored_ms for message in read_messages(path))
+    clock = ManualClock(newest, force=True)
+    for life in range(3):
+        with TimerStore(path, config=Config(tuning=tuning), clock=clock) as store:
+            assert store.core.findings.by_broker == (life == 0)
+            whole = [(timer.due_ms, timer.id) for timer in store.pending()]
+            assert len(whole) == store.count() > 1_000
+            for first in range(0, len(whole) - 20, 60):
+                start_ms = whole[first][0]
+                wanted = [each for each in whole if each[0] >= start_ms][:20]
+                listed = store.pending(start_ms=start_ms, limit=20)
+                assert [(timer.due_ms, timer.id) for timer in listed] == wanted
+            if life == 2:
+                clock.advance(timedelta(days=2, hours=1))
+                far_ms, before = whole[-1][0] - 86_400_000, capture_instant(store.core.engine)
+                assert store.core.engine.wheel.off_grid_until <= before.snapshot.claimed
+                assert [*store.pending(start_ms=far_ms)]

@@ -15,7 +15,7 @@ from timerstore.errors import CorruptStoreError
 from timerstore.services.looking import read_pending
 from timerstore.services.looking.instant import capture_instant
 from timerstore.services.looking.read_pending import read_rows
-from timerstore.services.looking.timer_places import DueOrder
+from timerstore.services.looking.timer_places import DueOrder, join_places
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.wheel.judge import IN_MESSAGE
 
@@ -28,7 +28,7 @@ def listed(store: timerstore.TimerStore) -> list[tuple[int, int, int]]:
     """Offset, due time and body's bytes of each row."""
     engine, found = store.core.engine, list[tuple[int, int, int]]()
     instant = capture_instant(engine)
-    places = DueOrder(engine, instant).all().in_log_order()
+    places = join_places(DueOrder(engine, instant).all()).in_log_order()
     for rows, parts in read_rows(engine, PinnedLog(engine.commitlog), instant, *places, refuse):
         sizes = parts.body_bytes.tolist()
         due_ms = rows.exact_due_ms.tolist()
@@ -42,7 +42,7 @@ def test_rows_are_what_the_twin_calls_pending(life: list[tuple[object, ...]]) ->
         patch.setattr(read_pending, "CHUNK_MESSAGES", 5)
         store = live(Path(folder) / "s", life)
         engine = store.core.engine
-        places = DueOrder(engine, capture_instant(engine)).all().in_log_order()
+        places = join_places(DueOrder(engine, capture_instant(engine)).all()).in_log_order()
         entries = engine.cancelled.table.reshape(-1, 2)
         cancelled = {(high, low) for high, low in entries.tolist() if high or low}
         cancelled |= {(-1, low) for high, low in cancelled if high == -2}  # held

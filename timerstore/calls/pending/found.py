@@ -17,6 +17,7 @@ from timerstore.services.looking.timer_places import (
     OF_LEVEL,
     DueOrder,
     Places,
+    join_places,
     read_waiting,
 )
 from timerstore.timelog.bytes.decode import Message, decode_message
@@ -114,7 +115,7 @@ def find_pending(core: Core, instant: Instant | None = None) -> Found:
 
 
 def _find_pending(core: Core, instant: Instant) -> Found:
-    everything = DueOrder(core.engine, instant).all()
+    everything = join_places(DueOrder(core.engine, instant).all())
     return read_places(core, instant, everything)
 
 
@@ -176,27 +177,33 @@ def first_due_ms(core: Core, start_ms: int, stop_ms: int) -> int:
     return stop_ms if found is None else int(found.due_ms[0])
 
 
-def find_due_times(core: Core, bucket_ms: int, start_ms: int, end_ms: int) -> Int64s:
-    """Return when the timers with start_ms <= due < end_ms are due, each in its bucket at least.
+def count_due(core: Core, bucket_ms: int, start_ms: int, end_ms: int) -> tuple[Int64s, Int64s]:
+    """Return the buckets in which timers with start_ms <= due < end_ms are due, and how many.
 
-    O(units of the slots before `end_ms`): a message is read only if its unit leaves the bucket
+    O(units of the slots that may lead there): a message is read only if its unit leaves the bucket
     open, or if something was cancelled.
     """
     with core.gate.guard():
         core.check_open()
-        return while_held(lambda: _find_due_times(core, bucket_ms, start_ms, end_ms))
+        return while_held(lambda: _count_due(core, bucket_ms, start_ms, end_ms))
 
 
-def _find_due_times(core: Core, bucket_ms: int, start_ms: int, end_ms: int) -> Int64s:
+def _count_due(core: Core, bucket_ms: int, start_ms: int, end_ms: int) -> tuple[Int64s, Int64s]:
     engine, instant = core.engine, capture_instant(core.engine)
-    places = DueOrder(engine, instant, start_ms, end_ms).all()
-    first_ms, last_ms = places.due_ms, places.last_ms(engine.precision_ms)
-    is_said = (places.known != OF_LEVEL) & (first_ms // bucket_ms == last_ms // bucket_ms)
-    is_said &= (first_ms >= start_ms) & (last_ms < end_ms)
-    if len(instant.cancelled):
-        is_said[:] = False
-    elif engine.world.done.count:
-        is_said &= ~np.isin(places.message, map_keys(engine.done))
-    due_ms = read_places(core, instant, places.choose(~is_said)).due_ms
-    due_ms = due_ms[(due_ms >= start_ms) & (due_ms < end_ms)]
-    return np.concatenate([first_ms[is_said], due_ms])
+    precision_ms, done = engine.precision_ms, _NOTHING
+    if engine.world.done.count:
+        done = map_keys(engine.done)
+    buckets = counts = _NOTHING
+    for places in DueOrder(engine, instant, start_ms, end_ms).all():
+        first_ms, last_ms = places.due_ms, places.last_ms(precision_ms)
+        is_said = (places.known != OF_LEVEL) & (first_ms // bucket_ms == last_ms // bucket_ms)
+        is_said &= (first_ms >= start_ms) & (last_ms < end_ms) & (len(instant.cancelled) == 0)
+        is_said &= ~np.isin(places.message, done)
+        due_ms = read_places(core, instant, places.choose(~is_said)).due_ms
+        due_ms = due_ms[(due_ms >= start_ms) & (due_ms < end_ms)]
+        found, count = np.unique(
+            np.concatenate([first_ms[is_said], due_ms]) // bucket_ms, return_counts=True
+        )
+        buckets, place = np.unique(np.concatenate([buckets, found]), return_inverse=True)
+        counts = np.bincount(place, np.concatenate([counts, count]), len(buckets)).astype(np.int64)
+    return buckets, counts

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from timerstore.calls.pending.found import Found, find_due_times, find_in_order
+from timerstore.calls.pending.found import Found, count_due, find_in_order
 from timerstore.calls.pending.timers import Timer, decode_timers
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError
@@ -18,7 +18,7 @@ from timerstore.services.damage.pass_by import name_lost
 from timerstore.services.engine.holds import LapsedError, lapsed_often, while_held
 from timerstore.services.looking.instant import Instant, capture_instant
 from timerstore.services.looking.read_pending import read_rows
-from timerstore.services.looking.timer_places import NEVER_MS, DueOrder
+from timerstore.services.looking.timer_places import NEVER_MS, DueOrder, join_places
 from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds
 from timerstore.tables.commitlog import EXPORT_MAKERS, EXPORT_SCHEMAS, pieces
 from timerstore.tables.places import NO_UNIT
@@ -175,9 +175,8 @@ def count_by_bucket(
     bounds = -DUE_MS_MAX, 2 * DUE_MS_MAX
     start_ms = 0 if start_ms is None else check_int(start_ms, "start_ms", *bounds)
     end_ms = NEVER_MS if end_ms is None else check_int(end_ms, "end_ms", *bounds)
-    due_ms = find_due_times(core, bucket_ms, start_ms, end_ms)
-    buckets, counts = np.unique(due_ms // bucket_ms, return_counts=True)
-    return Horizon(buckets * bucket_ms, counts.astype(np.int64), bucket_ms)
+    buckets, counts = count_due(core, bucket_ms, start_ms, end_ms)
+    return Horizon(buckets * bucket_ms, counts, bucket_ms)
 
 
 # --- all as an Arrow table
@@ -233,7 +232,7 @@ class _Listing:
 
     def keep_all(self) -> None:
         """Take all, in the order of the log."""
-        places = DueOrder(self._engine, self._instant, *self._range).all()
+        places = join_places(DueOrder(self._engine, self._instant, *self._range).all())
         self._messages, self._due_ms = places.in_log_order()
 
     def keep_first(self, limit: int, topic: str | None) -> None:
