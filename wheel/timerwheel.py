@@ -8,15 +8,14 @@
     >>> wheel.put(Slot(9 + 128, first=212, last=212, timer_count=1))  # two: in its place
     >>> wheel.get(9), wheel.count(9), wheel.count(9 + 64), wheel.count(9 + 128)
     (None, 0, 1, 1)
-    >>> wheel.write(wheel.capture())  # durable
-    1
+    >>> wheel.write()  # durable
     >>> wheel.close()
 
 After RocketMQ's `TimerWheel` and `Slot`. A place whose slot has passed is free for one two laps on.
 The array is private: a copy of the file `timerwheel` in memory, big-endian as on disk. What was a
 hole of the file takes none before it is written to. Kernels change it in memory and mark its pages
-dirty; a flush captures copies of the dirty pages, then writes those. So the file never shows a slot
-that points past what is durable elsewhere.
+dirty; a clean close writes these. What is open, or was killed, has its slots made anew from the
+timer log, and the file says nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from timerstore.errors import CorruptStoreError
 from timerstore.jit.crc import crc32
 from timerstore.jit.host import open_in_memory
 from timerstore.jit.intrinsics import get_i32, get_i64, prefetch, put_i32, put_i64
@@ -81,6 +79,9 @@ def page_sums(pages: Bytes, used: Iterable[tuple[int, int]] | None = None) -> Su
     return sums.astype(np.uint32)
 
 
+WRONG_PAGE_REASON: Final = "the checksum of this page does not match"
+
+
 def find_damaged(
     disk: Disk,
     path: Path,
@@ -88,21 +89,17 @@ def find_damaged(
     wheel: Bytes,
     used: Iterable[tuple[int, int]] | None = None,
 ) -> int | None:
-    """Return the first page that is not as that clean close left it, −1 if all are. O(bytes).
+    """Return where the first page begins that is not as that clean close left it, −1 if all are.
 
-    None: nobody knows. `used`: see `page_sums`.
+    None: nobody knows. `used`: see `page_sums`. O(bytes).
     """
     arrays = read_derived(disk, path / WHEEL_FILE, stamp, _SUM)
     if arrays is None or len(arrays[0]) != -(-len(wheel) // PAGE_BYTES):
         return None
     wrong = np.flatnonzero(page_sums(wheel, used) != arrays[0])
-    return int(wrong[0]) if len(wrong) else -1
+    return int(wrong[0]) * PAGE_BYTES if len(wrong) else -1
 
 
-# What `SlotArray.dirty` says of a page.
-PAGE_CLEAN: Final = 0
-PAGE_CHANGED: Final = 1
-PAGE_CAPTURED: Final = 2  # and not changed since; not known to be durable yet
 _PAGE_SLOTS: Final = PAGE_BYTES // fmt.SLOT_BYTES
 _AHEAD: Final = 8
 
@@ -112,7 +109,7 @@ class SlotArray:
     """The wheel as kernels see it."""
 
     slots: Bytes  # uint8[2 * slot count * 32]
-    dirty: Bytes  # uint8[pages]: see the constants above
+    dirty: Bytes  # uint8[pages]: 1 if the file does not have it
     latest: Words  # int64[pages]: no slot of this page that has units is later
 
 
@@ -166,7 +163,7 @@ def next_used_slot(wheel: SlotArray, slot: int, stop: int) -> int:
 def _change(wheel: SlotArray, at: int, slot: int) -> None:
     """Note that a slot was changed."""
     page = at // PAGE_BYTES
-    wheel.dirty[page] = PAGE_CHANGED
+    wheel.dirty[page] = 1
     wheel.latest[page] = max(wheel.latest[page], slot)
 
 
@@ -198,14 +195,16 @@ def set_slot(wheel: SlotArray, slot: int, first: int, last: int, count: int) -> 
 
 
 @kernel_later
-def revise_slots(wheel: SlotArray, units: Units, precision_ms: int) -> None:
+def revise_slots(
+    wheel: SlotArray, offset: Words, ms: Words, magic: Words, precision_ms: int
+) -> None:
     """Have slots lead to units, which are given in the order of the log. O(units)."""
-    for i in range(len(units.offset)):
-        if i + _AHEAD < len(units.offset):  # they may be anywhere in the wheel
-            prefetch(wheel.slots, slot_at(wheel, units.ms[i + _AHEAD] // precision_ms))
-        slot = units.ms[i] // precision_ms
-        if slot_last(wheel, slot) < units.offset[i]:
-            link_unit(wheel, slot, units.offset[i], unit_change(units.magic[i]))
+    for i in range(len(offset)):
+        if i + _AHEAD < len(offset):  # they may be anywhere in the wheel
+            prefetch(wheel.slots, slot_at(wheel, ms[i + _AHEAD] // precision_ms))
+        slot = ms[i] // precision_ms
+        if slot_last(wheel, slot) < offset[i]:
+            link_unit(wheel, slot, offset[i], unit_change(magic[i]))
 
 
 class Slot(NamedTuple):
@@ -228,12 +227,11 @@ class TimerWheel:
         self.disk, self.path = disk, path
         length = 2 * slot_count * fmt.SLOT_BYTES
         # An empty file was about to be made when a process ended.
-        self.is_new = not disk.exists(path) or disk.size(path) == 0
-        stays = is_gone and not self.is_new
-        self.is_new |= is_gone
-        fd = open_in_memory(path.name) if stays else disk.open_file(path, create=self.is_new)
+        is_new = not disk.exists(path) or disk.size(path) == 0
+        stays = is_gone and not is_new
+        fd = open_in_memory(path.name) if stays else disk.open_file(path, create=is_new)
         try:
-            if self.is_new:
+            if is_new or is_gone:
                 os.ftruncate(fd, length)
                 disk.sync(fd, path)
                 disk.sync_folder(path.parent)
@@ -251,10 +249,8 @@ class TimerWheel:
             os.close(fd)
             raise
         self._file = OwnedFile(fd)
-        self.off_grid_until = 0 if self.is_new else 1 << 62
+        self.off_grid_until = 0 if is_new or is_gone else 1 << 62
         """All slots from this one on lead only to slots of their hops' grid."""
-        self.sequence = 0
-        """The number of the last write, which the checkpoint behind it has."""
 
     @property
     def fd(self) -> int:
@@ -287,48 +283,37 @@ class TimerWheel:
         unsaid = (units.leads_to == NOT_SAID) & (units.magic & fmt.UNIT_ROLL != 0)
         last = int(units.ms[unsaid].max(initial=-1)) // precision_ms
         self.off_grid_until = max(self.off_grid_until, last + 1)
-        revise_slots(self.array, units, precision_ms)
+        revise_slots(self.array, units.offset, units.ms, units.magic, precision_ms)
 
     def clear(self) -> None:
         """Empty all slots. O(used pages)."""
         words = self.array.slots.view(np.int64)
         used = np.bitwise_or.reduceat(words, np.arange(0, len(words), PAGE_BYTES // 8)) != 0
-        self.array.dirty[used] = PAGE_CHANGED
+        self.array.dirty[used] = 1
         for page in np.flatnonzero(used).tolist():
             self._pages(page, page + 1)[:] = 0
         self.array.latest[:] = 0
         self.off_grid_until = 0
 
-    def capture(self) -> list[tuple[int, Bytes]]:
-        """Copy the dirty pages, as runs of (position, bytes), and mark them clean.
-
-        For recovery, which fails as a whole if they cannot be written; see
-        services/durable/capture.py.
-        """
-        pages = nonzero_places(self.array.dirty)
-        self.array.dirty[pages] = 0
-        if len(pages) == 0:
-            return []
-        runs = np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1)
-        return [
-            (int(run[0]) * PAGE_BYTES, self._pages(int(run[0]), int(run[-1]) + 1).copy())
-            for run in runs
-        ]
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes that the file takes of the disk once it was written. O(pages)."""
+        used_bytes = int(np.count_nonzero(self.array.latest)) * PAGE_BYTES
+        return max(os.fstat(self.fd).st_blocks * 512, used_bytes)
 
     def _pages(self, first: int, stop: int) -> Bytes:
         return self.array.slots[first * PAGE_BYTES : stop * PAGE_BYTES]
 
-    def write(self, runs: list[tuple[int, Bytes]]) -> int:
-        """Write captured pages; durable on return. What they point to must be durable before.
-
-        Return the number of this write, which the checkpoint behind it gets.
-        """
-        self.sequence += 1
-        for position, content in runs:
-            self.disk.write_at(self.fd, content, position, self.path)
-        if runs:
+    def write(self) -> None:
+        """Write the pages that the file does not have, durable on return; nobody changes them."""
+        pages = nonzero_places(self.array.dirty)
+        for run in np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1):
+            if len(run):
+                content = self._pages(int(run[0]), int(run[-1]) + 1)
+                self.disk.write_at(self.fd, content, int(run[0]) * PAGE_BYTES, self.path)
+        if len(pages):
             self.disk.sync(self.fd, self.path)
-        return self.sequence
+        self.array.dirty[:] = 0
 
     def _used(self) -> Iterator[tuple[int, int]] | None:
         """Return the ranges of the file that are no holes; None if a handover has closed it."""
@@ -340,20 +325,13 @@ class TimerWheel:
         until = np.array([self.off_grid_until], _SLOT)
         write_derived(self.disk, self.path.parent / WHEEL_FILE, stamp, sums, until)
 
-    def is_as_left(self, stamp: Stamp) -> bool:
-        """Tell whether the slots are those that a clean close left; if not, they may be anything.
-
-        Raises CorruptStoreError if it is known what a page was, and it is not that. O(used pages).
-        """
+    def find_damaged(self, stamp: Stamp) -> int | None:
+        """Return which slots are not those of a clean close, see `find_damaged`. O(used pages)."""
         slots, used = self.array.slots, self._used()
-        damaged = find_damaged(self.disk, self.path.parent, stamp, slots, used)
         said = read_derived(self.disk, self.path.parent / WHEEL_FILE, stamp, _SUM, _SLOT)
         if said is not None and len(said[1]):
             self.off_grid_until = int(said[1][0])
-        if damaged is not None and damaged >= 0:
-            offset, reason = damaged * PAGE_BYTES, "the checksum of this page does not match"
-            raise CorruptStoreError("timerwheel", offset, reason)
-        return damaged is not None
+        return find_damaged(self.disk, self.path.parent, stamp, slots, used)
 
     def close(self) -> None:
         """Close the file; the array stays valid while it is referenced. Twice does nothing."""

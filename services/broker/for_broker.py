@@ -179,7 +179,7 @@ def _write(engine: Engine, messages: Words, read_slot: int, now_ms: int) -> int:
             map_alone(engine, int(messages[done]))
             log.make_unit_room()
         log.flush(0, log.end)
-        wheel.write(wheel.capture())
+        wheel.write()
         return log.end
     finally:
         log.close()

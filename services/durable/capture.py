@@ -1,29 +1,15 @@
-"""Capturing a checkpoint: cursors with copies of the wheel's dirty pages, in one kernel.
-
-It takes and gives back fire and wheel without returning to Python in between, because if a thread
-holds the lock and waits for the GIL, every timer that falls due in that time is late. A page that
-was captured stays dirty until `written` says that it is durable. So if a flush ends on the way, the
-next one captures the page again.
-"""
+"""Capturing a checkpoint's cursors, all of one moment, in one kernel."""
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
-from timerstore.jit.intrinsics import copy_bytes
 from timerstore.jit.kernel import kernel_ahead
 from timerstore.jit.locks import lock_acquire, lock_release
-from timerstore.jit.record import Bytes, Words, observe, record
+from timerstore.jit.record import Words, observe, record
 from timerstore.services.world.state import PASS_COLUMNS, PASS_FIRST_COPY
 from timerstore.services.world.world import World
 from timerstore.wheel.near import PAGE_PLACES, give_back_page, slot_place
-from timerstore.wheel.timerwheel import PAGE_BYTES, PAGE_CAPTURED, PAGE_CLEAN
-
-_PIECE: Final = 32
-"""Pages that are copied in one hold of wheel: some 20 µs."""
-_SLACK: Final = 64
 
 
 @kernel_ahead
@@ -47,8 +33,6 @@ class Captured:
     next_index: Words  # of each queue
     level_offsets: Words
     queue_count: int = 0
-    page_count: int = 0
-    """Dirty pages of the wheel."""
     read_slot: int = 0
     linked: int = 0
     claimed_slot: int = 0
@@ -59,28 +43,15 @@ class Captured:
     scan_from: int = 0  # the copies cursor, as far as this life's copies say
     floor: int = 0
     hops_from: int = 0  # the hops cursor, as far as this life's hops say
-    timerlog_sync: int = 0
-    """Up to there the timer log must be durable before the pages are written."""
 
 
 @kernel_ahead
-def _capture(world: World, into: Captured, numbers: Words, pages: Bytes) -> bool:
-    """Capture; False if dirty pages or queues do not fit, whose counts are told."""
-    near, wheel = world.near, world.wheel
+def _capture(world: World, into: Captured) -> bool:
+    """Capture; False if the queues do not fit, whose count is told."""
+    near = world.near
     next_index, level_offsets = into.next_index, into.level_offsets
     lock_acquire(world.fire_lock)
     lock_acquire(world.wheel_lock)
-    count = 0
-    for page in range(len(wheel.dirty)):
-        if wheel.dirty[page] != PAGE_CLEAN:
-            if count < len(numbers):
-                numbers[count] = page
-            count += 1
-    into.page_count = count
-    if count > len(numbers):
-        lock_release(world.wheel_lock)
-        lock_release(world.fire_lock)
-        return False
     for level in range(len(level_offsets)):
         level_offsets[level] = world.levels.offset[level]
     # Of one instant: of what the log is said to be durable up to, recovery reads no entry anew.
@@ -113,59 +84,19 @@ def _capture(world: World, into: Captured, numbers: Words, pages: Bytes) -> bool
     into.scan_from = oldest
     into.floor = world.cleaning.floor
     into.hops_from = hops_from
-    lock_release(world.fire_lock)
-    # Pages may be copied piece by piece: who reads them takes slots back to before the captured end
-    # of the timer log, which must be durable up to what the last piece points to.
-    for i in range(count):
-        if i & (_PIECE - 1) == _PIECE - 1:
-            lock_release(world.wheel_lock)
-            lock_acquire(world.wheel_lock)
-        copy_bytes(pages, i * PAGE_BYTES, wheel.slots, numbers[i] * PAGE_BYTES, PAGE_BYTES)
-        wheel.dirty[numbers[i]] = PAGE_CAPTURED
-    into.timerlog_sync = world.timerlog.end
     lock_release(world.wheel_lock)
+    lock_release(world.fire_lock)
     return True
 
 
-@kernel_ahead
-def written(world: World) -> None:
-    """Say that all pages are durable that were captured and not changed since. O(pages)."""
-    dirty = world.wheel.dirty
-    lock_acquire(world.wheel_lock)
-    for page in range(len(dirty)):
-        if dirty[page] == PAGE_CAPTURED:  # else it was changed since
-            dirty[page] = PAGE_CLEAN
-    lock_release(world.wheel_lock)
-
-
-def capture(world: World) -> tuple[Captured, list[tuple[int, Bytes]]]:
-    """Capture cursors and dirty pages; call `written` once they are durable.
-
-    With them come the pages, as runs: position in the wheel's file, content. O(dirty pages +
-    claimed slots).
-    """
-    level_offsets = np.zeros(len(world.levels.offset), np.int64)
-    room, queues = int((world.wheel.dirty != PAGE_CLEAN).sum()), int(world.queues.count)
+def capture(world: World) -> Captured:
+    """Capture the cursors. O(queues + claimed slots)."""
+    level_offsets, queues = np.zeros(len(world.levels.offset), np.int64), int(world.queues.count)
     while True:
-        into = Captured(np.zeros(queues + _SLACK, np.int64), level_offsets)
-        numbers = np.empty(room + _SLACK, np.int64)
-        pages = np.empty(len(numbers) * PAGE_BYTES, np.uint8)
-        if _capture(world, into, numbers, pages):
-            break
-        room, queues = into.page_count, max(queues, into.queue_count)
-    into.next_index = into.next_index[: into.queue_count]
-    return into, _runs(numbers[: into.page_count], pages)
-
-
-def _runs(numbers: Words, pages: Bytes) -> list[tuple[int, Bytes]]:
-    """Join pages that follow each other."""
-    if len(numbers) == 0:
-        return []
-    starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 2) != 1).tolist()
-    return [
-        (int(numbers[first]) * PAGE_BYTES, pages[first * PAGE_BYTES : stop * PAGE_BYTES])
-        for first, stop in zip(starts, [*starts[1:], len(numbers)], strict=True)
-    ]
+        into = Captured(np.zeros(queues, np.int64), level_offsets)
+        if _capture(world, into):
+            return into
+        queues = into.queue_count
 
 
 @kernel_ahead

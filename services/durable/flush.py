@@ -1,9 +1,8 @@
 """Flushing: makes what was written durable.
 
-The order of a checkpoint is what recovery relies on. Under locks the cursors are captured
-together with copies of the wheel's dirty pages. Then, without it: commit log, consume queues and
-timer log are made durable; then the wheel's copies; then the checkpoint. So a wheel on disk never
-points past the timer log, nor a unit past the commit log.
+The order of a checkpoint is what recovery relies on. Under locks the cursors are captured. Then,
+without them: commit log, consume queues and timer log are made durable; then the checkpoint. So no
+unit that counts points past the commit log. The wheel is written by a clean close alone.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from timerstore.errors import (
     StoreFullError,
     TimerStoreError,
 )
-from timerstore.jit.record import Bytes, Words
+from timerstore.jit.record import Words
 from timerstore.jit.system import set_thread_name
 from timerstore.services.damage.scrub import Scrub
-from timerstore.services.durable.capture import Captured, capture, give_back, written
+from timerstore.services.durable.capture import Captured, capture, give_back
 from timerstore.services.durable.clean_close import write_ahead, write_cancelled
 from timerstore.services.durable.group_commit import IS_DURABLE, LEADS, MAY_LEAD, GroupCommit
 from timerstore.services.engine.engine import Engine
@@ -151,7 +150,10 @@ class Flusher:
     # --- checkpoint
 
     def flush(self, *, clean: bool = False) -> None:
-        """Write a checkpoint; everything put before the call is durable on return."""
+        """Write a checkpoint; everything put before the call is durable on return.
+
+        `clean`: of a store that is being closed; it says whether it is clean, see `_has_wheel`.
+        """
         if self.commit.leads:
             raise TimerStoreError(
                 "flush() was called inside another call of the same thread, for example in a "
@@ -165,7 +167,8 @@ class Flusher:
             self._check()
             engine, world = self.engine, self.engine.world
             engine.keys.drop_settled()
-            captured, runs = capture(world)
+            clean = clean and self._has_wheel()
+            captured = capture(world)
             hops_from, claimed_slot = engine.keep_hops(
                 captured.read_slot, captured.hops_from, captured.claimed_slot
             )
@@ -191,7 +194,7 @@ class Flusher:
                 clean=clean,
             )
             try:
-                self._write(checkpoint, captured, runs)
+                self._write(checkpoint, captured)
             except FlushFailedError as e:
                 self._fail(e)
                 raise
@@ -201,7 +204,6 @@ class Flusher:
                 engine.keeps_mark = False
                 remove_mark(engine.disk, engine.path)
                 engine.wanted.write()
-            written(world)
             kept_slot = self._kept_slot or captured.read_slot
             self._kept_slot = int(give_back(world, kept_slot, captured.read_slot))
             engine.disk.keep_spare()
@@ -211,9 +213,7 @@ class Flusher:
         if self.after is not None and not clean:
             self.after()
 
-    def _write(
-        self, checkpoint: TimerCheckpoint, captured: Captured, runs: list[tuple[int, Bytes]]
-    ) -> None:
+    def _write(self, checkpoint: TimerCheckpoint, captured: Captured) -> None:
         engine, config = self.engine, self.engine.path / "config"
         next_index = captured.next_index
         engine.commitlog.flush(self.durable_end, checkpoint.commitlog_flushed)
@@ -227,9 +227,10 @@ class Flusher:
             self._flushed_index[row] = next_index[row]
         if checkpoint.clean:
             engine.queues.drop_behind()
-        engine.timerlog.flush(self._flushed_timerlog, captured.timerlog_sync)
+        engine.timerlog.flush(self._flushed_timerlog, checkpoint.timerlog_flushed)
         self._flushed_timerlog = checkpoint.timerlog_flushed
-        checkpoint.sequence = checkpoint.state_counter = engine.wheel.write(runs)
+        engine.sequence += 1
+        checkpoint.sequence = checkpoint.state_counter = engine.sequence
         lock = engine.world.append_lock
         with engine.commitlog.reading() as commitlog:
             ends, flushed_log = self._flushed_index, checkpoint.commitlog_flushed
@@ -239,6 +240,15 @@ class Flusher:
             self._write_of_close(config, checkpoint)
         self._level_file.write(engine.disk, checkpoint)
         write_checkpoint(engine.disk, config / "timercheck", checkpoint)
+
+    def _has_wheel(self) -> bool:
+        """Write the wheel, at a close; False if there is no room: the next opening does without."""
+        try:
+            self.engine.wheel.write()
+        except StoreFullError as e:
+            log.warning("%s: %s The next opening reads all units.", self.engine.path, e)
+            return False
+        return True
 
     def _write_of_close(self, config: Path, checkpoint: TimerCheckpoint) -> None:
         """Write what a clean close leaves behind besides the cursors."""

@@ -6,7 +6,6 @@ mapping, a row for a topic, a larger set.
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Final, TypeVar
@@ -141,6 +140,8 @@ class Engine:
         self.first_pages = FirstPages(disk, path, self.timerlog, self.commitlog)
         wheel = path / "timerwheel"
         self.wheel = TimerWheel(disk, wheel, config.wheel_slot_count, is_gone=timers_gone)
+        self.sequence = 0
+        """The number of the last checkpoint."""
         self.near = new_near_wheel(
             config.precision_ms, config.near_count_max, config.wheel_slot_count // 2
         )
@@ -391,8 +392,7 @@ class Engine:
         count = self.disk.change_count
         if count != self._disk_bytes[0]:
             logs = self.commitlog.disk_bytes + self.timerlog.disk_bytes + self.queues.disk_bytes
-            wheel_bytes = os.fstat(self.wheel.fd).st_blocks * 512
-            self._disk_bytes = count, logs + wheel_bytes + self.keys.disk_bytes
+            self._disk_bytes = count, logs + self.wheel.disk_bytes + self.keys.disk_bytes
         return self._disk_bytes[1]
 
     def pending_count(self, topic: bytes | None = None) -> int:

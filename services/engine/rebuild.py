@@ -168,9 +168,8 @@ def find_missing(disk: Disk, path: Path) -> frozenset[str]:
     in_use = is_there(path / "config" / "timercheck", disk.at, stat.S_ISREG)
     if not in_use or not list_names(path / "commitlog", disk.at):
         return frozenset()
-    wheel, missing = path / "timerwheel", set()
-    has_wheel = is_there(wheel, disk.at, stat.S_ISREG) and disk.size(wheel)
-    if not has_wheel or not is_there(path / "timerlog", disk.at, stat.S_ISDIR):
+    missing = set()
+    if not is_there(path / "timerlog", disk.at, stat.S_ISDIR):
         missing.add(TIMERS)
     if not is_there(path / "consumequeue", disk.at, stat.S_ISDIR):
         missing.add(QUEUES)

@@ -15,6 +15,7 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import Units
 from timerstore.timelog.files.checkpoint import Stamp, TimerCheckpoint
 from timerstore.timelog.timerlog import WALK_FULL, scan_units
+from timerstore.wheel.timerwheel import WRONG_PAGE_REASON
 
 CHUNK_ROWS: Final = 65_536
 LEFT_BEHIND_REASON: Final = "a broker has linked a timer to a slot that it had passed"
@@ -38,13 +39,17 @@ def cut_index(engine: Engine, checkpoint: TimerCheckpoint, stamp: Stamp | None) 
     """Take units back to the checkpoint, have slots lead to them; return its queue cursor.
 
     Units behind it are not replayed: their slots were chosen by a read cursor that is gone.
-    `stamp`: of a clean close, whose slots hold, else None. O(units) then.
+    `stamp`: of a clean close, whose slots hold unless a page is damaged, else None. O(units) then.
     """
-    timerlog, end = engine.timerlog, checkpoint.timerlog_flushed
+    timerlog, end, damaged = engine.timerlog, checkpoint.timerlog_flushed, None
     timerlog.end = end
     if stamp is None:
         timerlog.zero_from(end)
-    if stamp is None or not engine.wheel.is_as_left(stamp):
+    else:
+        damaged = engine.wheel.find_damaged(stamp)
+    if damaged is not None and damaged >= 0:
+        engine.damage.note("timerwheel", damaged, WRONG_PAGE_REASON)
+    if damaged != -1:
         engine.wheel.clear()
         from_slot = checkpoint.read_ms // engine.precision_ms
         for units in all_units(engine, timerlog.start, end, from_slot):

@@ -132,7 +132,7 @@ def _begin_the_store(this: Recovery) -> None:
 def _find_what_is_rebuilt(this: Recovery) -> None:
     """Note what is not there, or not whole, and is made anew from the commit log."""
     engine, checkpoint, rebuilt = this.engine, this.checkpoint, this.findings.rebuilt
-    if checkpoint is None or not engine.had_timerlog or engine.wheel.is_new:
+    if checkpoint is None or not engine.had_timerlog:
         rebuilt.append(TIMERS)
         if checkpoint is None:
             rebuilt.append("checkpoint")
@@ -148,7 +148,7 @@ def _find_who_closed(this: Recovery) -> None:
     findings.clean = checkpoint is not None and checkpoint.clean and not this.crashed
     findings.clean = findings.clean and not findings.rebuilt
     engine.count_lost = False
-    engine.wheel.sequence = 0 if checkpoint is None else checkpoint.sequence
+    engine.sequence = 0 if checkpoint is None else checkpoint.sequence
 
 
 def _ask_for_first_pages(this: Recovery) -> None:

@@ -53,8 +53,7 @@ The steps.
   are not claimed. Reschedule is cancel with the new timer and the delete under one append; recovery
   mends one that was torn by a power cut.
 - Flush captures the read cursor, the queue cursor, the copies cursor, level offsets and all ends at
-  one instant, under fire and wheel. Pages are copied later, piecewise; so the timer log is synced
-  up to its end after the last piece. The copies cursor is the oldest copy of a slot that the read
+  one instant, under fire and wheel. The copies cursor is the oldest copy of a slot that the read
   cursor has not passed, of an earlier life whose slots it has not, and the oldest delete that is
   held.
 - Helping: a service's step, which keeps nothing over its end but words, is run by any service
@@ -316,7 +315,9 @@ _R_BEFORE: Final = [
 _CRASHES: Final[dict[str, list[Change]]] = {
     "the copies cursor without fire": [
         Change(*(CAPTURE, "_capture"), "    lock_acquire(world.fire_lock)\n", ""),
-        Change(*(CAPTURE, "_capture"), "    lock_release(world.fire_lock)\n    # Pages", "    #"),
+        Change(
+            *(CAPTURE, "_capture"), "    lock_release(world.fire_lock)\n    return", "    return"
+        ),
         Change(*(PUT, "_append_taken"), "    done = _settle(", "    pause()\n    done = _settle("),
     ],
     "the read cursor before the copies cursor": _R_BEFORE,

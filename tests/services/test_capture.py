@@ -1,24 +1,11 @@
-"""Capturing a checkpoint: the cursors of one instant; pages stay dirty until written."""
+"""Capturing a checkpoint: the cursors of one instant."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
 from tests.services.alone import DEQUEUE_PUT, START_MS, START_SLOT, Alone, timer
-from timerstore.services.durable.capture import capture, written
-from timerstore.wheel.timerwheel import PAGE_BYTES, PAGE_CAPTURED, PAGE_CHANGED, PAGE_CLEAN
-
-
-def dirty(alone: Alone) -> dict[int, int]:
-    """The pages that are not clean, and what is said of them."""
-    pages = alone.engine.wheel.array.dirty.tolist()
-    return {page: state for page, state in enumerate(pages) if state != PAGE_CLEAN}
-
-
-def change(alone: Alone, page: int, value: int = 1) -> None:
-    """Change a page of the wheel."""
-    alone.engine.wheel.array.slots[page * PAGE_BYTES + 8] = value
-    alone.engine.wheel.array.dirty[page] = PAGE_CHANGED
+from timerstore.services.durable.capture import capture
 
 
 def test_cursors_are_those_of_the_engine() -> None:
@@ -29,13 +16,12 @@ def test_cursors_are_those_of_the_engine() -> None:
         alone.begin_slots(START_SLOT, START_SLOT + 3)
         alone.use_sets([(5, 5), (6, 6)])
         alone.engine.levels.offset[1] = 5
-        found, runs = capture(alone.engine.world)
+        found = capture(alone.engine.world)
         assert (found.read_slot, found.claimed_slot) == (START_SLOT + 1, START_SLOT + 3)
         assert (found.linked, found.frontier_ms, found.cancelled_count) == (1, START_MS, 2)
-        assert found.timerlog_end == found.timerlog_sync == 52
+        assert found.timerlog_end == 52
         assert found.commitlog_end == found.scan_from == alone.engine.commitlog.end
         assert found.next_index.tolist() == [1] and found.level_offsets[:2].tolist() == [0, 5]
-        assert runs == []
 
 
 @given(
@@ -59,41 +45,7 @@ def test_the_oldest_copy_and_hop_count_that_are_of_a_slot_which_is_not_passed(
             alone.use_sets([(-2, 1 << 47 | 9)], held_from=held_from)
             kept.append(held_from)
         alone.engine.timerlog.end = 520
-        found, _ = capture(alone.engine.world)
+        found = capture(alone.engine.world)
         assert found.scan_from == min([alone.engine.commitlog.end, *kept])
         hopped = [offset for slot, offset in hops.items() if slot >= passed]
         assert found.hops_from == min([520, *hopped])
-
-
-def test_a_page_stays_dirty_until_it_is_said_to_be_written() -> None:
-    with Alone(DEQUEUE_PUT, wheel_slot_count=64 * 64) as alone:
-        for page in (0, 1, 5):
-            change(alone, page)
-        runs = capture(alone.engine.world)[1]
-        assert [(at, len(content)) for at, content in runs] == [
-            (0, 2 * PAGE_BYTES),
-            (5 * PAGE_BYTES, PAGE_BYTES),
-        ]
-        assert set(dirty(alone).values()) == {PAGE_CAPTURED}
-        change(alone, 5, 9)  # it is not what was captured any more
-        assert runs[1][1][8] == 1
-        written(alone.engine.world)
-        assert dirty(alone) == {5: PAGE_CHANGED}
-        again = capture(alone.engine.world)[1]
-        assert [at for at, _ in again] == [5 * PAGE_BYTES] and again[0][1][8] == 9
-        assert [at for at, _ in capture(alone.engine.world)[1]] == [5 * PAGE_BYTES]  # not written
-
-
-@given(st.sets(st.integers(0, 63)))
-def test_runs_are_the_dirty_pages(pages: set[int]) -> None:
-    with Alone(DEQUEUE_PUT, wheel_slot_count=64 * 64) as alone:
-        for page in pages:
-            change(alone, page, page + 1)
-        found: set[int] = set()
-        for at, content in capture(alone.engine.world)[1]:
-            first, count = at // PAGE_BYTES, len(content) // PAGE_BYTES
-            assert first - 1 not in pages and first + count not in pages
-            whole = alone.engine.wheel.array.slots[at : at + len(content)]
-            assert (content == whole).all()
-            found |= set(range(first, first + count))
-        assert found == pages

@@ -32,7 +32,7 @@ def slow_wheel(store: timerstore.TimerStore, instant: Instant) -> list[int]:
     found += [entry.message_offset for index, entry in entries.items() if index >= linked]
     get, passed = world.dequeue_get, world.dequeue_put.passed_slot
     top = passed + 2 * world.settings.slot_count
-    for slot in naive.used_slots((path / "timerwheel").read_bytes()).values():
+    for slot in naive.used_slots(store.core.engine.wheel.array.slots.tobytes()).values():
         if get.claimed_slot <= slot.number < top:
             for at in naive.walk_chain(units, slot.last_offset):
                 found.append(units[at].message_offset)

@@ -84,11 +84,11 @@ def test_a_mark_that_is_not_ours(tmp_path: Path, content: str, wanted: set[str])
     ("gone", "missing"),
     [
         ([], set()),
-        (["timerwheel"], {TIMERS}),
+        (["timerwheel"], set()),  # its slots are made of the units
         (["timerlog/0", "timerlog"], {TIMERS}),
         (["consumequeue/t/0/0", "consumequeue/t/0", "consumequeue/t", "consumequeue"], {QUEUES}),
-        (["timerwheel", "config/timercheck"], set()),  # it was never in use
-        (["timerwheel", "commitlog/0"], set()),  # nor this one: nothing can be made from it
+        (["timerlog/0", "timerlog", "config/timercheck"], set()),  # it was never in use
+        (["timerlog/0", "timerlog", "commitlog/0"], set()),  # nothing can be made from it
     ],
 )
 def test_what_is_gone_of_a_store_that_was_in_use(
@@ -99,12 +99,6 @@ def test_what_is_gone_of_a_store_that_was_in_use(
         each = path / name
         each.rmdir() if each.is_dir() else each.unlink()
     assert find_missing(Disk(), path) == missing
-
-
-def test_a_wheel_that_was_about_to_be_made_is_gone(tmp_path: Path) -> None:
-    path = make(tmp_path)
-    (path / "timerwheel").write_bytes(b"")
-    assert find_missing(Disk(), path) == {TIMERS}
 
 
 def attempts(*damaged: str) -> tuple[list[frozenset[str]], Callable[..., tuple[Place, ...]]]:

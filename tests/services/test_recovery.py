@@ -167,9 +167,9 @@ def zero_last(folder: str, count: int, behind: int = 0) -> Callable[[Path], None
 
 
 def zero_and_lose(path: Path) -> None:
-    """Zero entries inside the timer topic's queue, and lose the wheel."""
+    """Zero entries inside the timer topic's queue, and lose the timer log."""
     zero_last(TIMER_QUEUE, 2, 1)(path)
-    (path / "timerwheel").unlink()
+    shutil.rmtree(path / "timerlog")
 
 
 def write(name: str, text: str) -> Callable[[Path], None]:
@@ -234,6 +234,24 @@ def kill_opening(kind: str, name: str) -> Callable[[Path], None]:
     return opening
 
 
+def kill_closing(kind: str, name: str) -> Callable[[Path], None]:
+    """Open once more, and be killed when it is closed."""
+
+    def closing(path: Path) -> None:
+        store = TimerStore(
+            path,
+            config=CONFIG,
+            clock=ManualClock(now_ms(), force=True),
+            disk=StopBefore(kind, name),
+        )
+        store.core.engine.wheel.clear()
+        with pytest.raises(KilledError):
+            store.close()
+        store.abandon()
+
+    return closing
+
+
 @pytest.mark.parametrize(
     ("kind", "name"), [("replace", "abort"), ("mkdir", "commitlog"), ("create", f"{0:020d}")]
 )
@@ -267,7 +285,7 @@ CASES = [
     Case("torn reschedule", "kill", tear_reschedule, KILLED | {"repaired_reschedule": True}),
     Case("no consume queues", "close", remove("consumequeue"), QUEUES),
     Case("no timer log", "close", remove("timerlog"), {"rebuilt": ["timer index"]}),
-    Case("no timer wheel", "kill", remove("timerwheel"), {"rebuilt": ["timer index"]}),
+    Case("no timer wheel", "kill", remove("timerwheel"), KILLED),
     Case(
         "no checkpoint",
         "kill",
@@ -283,7 +301,7 @@ CASES = [
     Case("no stored counts", "close", remove("config/timermetrics"), CLEAN),
     Case("torn checkpoint", "kill", tear_checkpoint, KILLED),
     Case("both copies torn", "kill", tear_both_checkpoints, {"by_broker": True, "rebuilt": []}),
-    Case("killed before the wheel", "close", kill_opening("sync", "timerwheel"), KILLED),
+    Case("killed before the wheel", "close", kill_closing("sync", "timerwheel"), KILLED),
     Case("killed before the checkpoint", "close", kill_opening("write", "timercheck"), KILLED),
     Case("no timerstore.json", "close", remove("timerstore.json"), SIZES),
     Case("empty timerstore.json", "kill", write("timerstore.json", ""), SIZES),
@@ -300,7 +318,7 @@ CASES = [
     Case("cut end of a queue", "kill", cut("consumequeue/a/0", -1), QUEUES),
     Case("zeros at a queue's end", "close", zero_last("consumequeue/a/0", 3), QUEUES),
     Case(
-        "zeros inside the timer queue, no wheel",
+        "zeros inside the timer queue, no timer log",
         "close",
         zero_and_lose,
         {"rebuilt": ["timer index", "consume queues"]},

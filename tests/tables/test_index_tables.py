@@ -79,6 +79,17 @@ def test_slots(
                 assert (row["count"], row["last"]) == (line["count"], line["last"])
 
 
+def test_slots_of_a_store_that_is_open(tmp_path: Path) -> None:
+    """No file has them; they are those from the read cursor on."""
+    with live(tmp_path / "s", EVENTFUL) as store:
+        store.flush()
+        engine = store.core.engine
+        wheel = naive.used_slots(engine.wheel.array.slots.tobytes())
+        table = read_table(tmp_path / "s", "slots", ["index", "slot", "first", "last", "count"])
+        expected = [(i, *slot[:4]) for i, slot in wheel.items() if slot.number >= engine.read_slot]
+        assert [tuple(row.values()) for row in table.to_pylist()] == expected != []
+
+
 @pytest.mark.parametrize("name", STORES)
 @pytest.mark.parametrize("partitions", [None, 11])
 def test_queues(name: str, partitions: int | None, stores: Callable[[str], Path]) -> None:

@@ -185,10 +185,10 @@ def test_slots_are_made_of_units(units: dict[int, naive.Unit], cut: int) -> None
     begin = offsets[cut] if cut < len(offsets) else end_of(units)
     wheel = wheel_of(slots_of(units, begin))
     rows = table_from(Units, [row_of(offset, units[offset]) for offset in offsets])
-    revise_slots(wheel, rows, 1000)
+    revise_slots(wheel, rows.offset, rows.ms, rows.magic, 1000)
     expected = wheel_of(slots_of(units, end_of(units)))
     assert wheel.slots.tobytes() == expected.slots.tobytes()
-    revise_slots(wheel, rows, 1000)
+    revise_slots(wheel, rows.offset, rows.ms, rows.magic, 1000)
     assert wheel.slots.tobytes() == expected.slots.tobytes()
 
 
@@ -196,7 +196,7 @@ def test_replaying_takes_a_slot_from_an_older_time() -> None:
     wheel = wheel_of([naive.Slot(FIRST_SLOT, 0, 520, 3)])
     later = FIRST_SLOT + 2 * SLOT_COUNT
     unit = table_from(Units, [(1040, later * 1000, 5, 0, 100, later, NOT_SAID)])
-    revise_slots(wheel, unit, 1000)
+    revise_slots(wheel, unit.offset, unit.ms, unit.magic, 1000)
     assert list(naive.used_slots(wheel.slots.tobytes()).values()) == [
         naive.Slot(later, 1040, 1040, -1)
     ]

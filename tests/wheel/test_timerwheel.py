@@ -151,7 +151,6 @@ def test_slots_of_pages_in_which_none_is_later_are_not_looked_at(
 def test_a_new_wheel_is_empty_and_a_hole(tmp_path: Path) -> None:
     disk = Watched()
     wheel = TimerWheel(disk, tmp_path / "timerwheel", 604_800)
-    assert wheel.is_new
     assert ("sync_folder", tmp_path.name) in disk.events
     status = (tmp_path / "timerwheel").stat()
     assert (status.st_size, status.st_blocks) == (38_707_200, 0)
@@ -160,34 +159,29 @@ def test_a_new_wheel_is_empty_and_a_hole(tmp_path: Path) -> None:
     wheel.close()
 
 
-def test_the_file_changes_when_captured_pages_are_written(tmp_path: Path) -> None:
+def test_the_file_gets_the_pages_that_it_does_not_have(tmp_path: Path) -> None:
     disk, path = Watched(), tmp_path / "timerwheel"
     wheel = TimerWheel(disk, path, 64 * SLOT_COUNT)
     length = 64 * RING * naive.SLOT_BYTES
-    assert wheel.capture() == []
-    wheel.write([])
+    disk.events.clear()
+    wheel.write()
+    assert disk.events == [] and wheel.disk_bytes == 0
     slots = [3, 4, 200, 300, 64 * RING - 1]  # in pages 0, 0, 1, 2, the last
     for slot in slots:
         wheel.put(Slot(slot, 52 * slot, 52 * slot, 1))
-    disk.events.clear()
-    runs = wheel.capture()
-    assert [(at, len(data)) for at, data in runs] == [(0, 3 * 4096), (length - 4096, 4096)]
-    assert not wheel.array.dirty.any()
-    wheel.put(Slot(3, 156, 5200, 2))  # after the capture: not in it
-    assert path.read_bytes() == bytes(length)
-    wheel.write(runs)
+    assert path.read_bytes() == bytes(length) and wheel.disk_bytes == 4 * 4096
+    wheel.write()
     own = [("write", "timerwheel")] * 2 + [("sync", "timerwheel")]
-    assert disk.events == own
+    assert disk.events == own and wheel.disk_bytes == 4 * 4096
     expected = {slot: naive.Slot(slot, 52 * slot, 52 * slot, 1) for slot in slots}
     assert naive.used_slots(path.read_bytes()) == expected
-    assert _last(wheel.array, 3) == 5200
-    again = wheel.capture()
-    assert [at for at, _ in again] == [0]
-    wheel.write(again)
+    wheel.put(Slot(3, 156, 5200, 2))
+    assert naive.used_slots(path.read_bytes()) == expected
+    wheel.write()
+    assert disk.events == [*own, *own[1:]]
     wheel.close()
     expected[3] = naive.Slot(3, 156, 5200, 2)
     reopened = TimerWheel(disk, path, 64 * SLOT_COUNT)
-    assert not reopened.is_new
     assert naive.used_slots(reopened.array.slots.tobytes()) == expected
     array = reopened.array
     reopened.close()
@@ -207,7 +201,6 @@ def test_a_wheel_that_was_about_to_be_made_is_new(tmp_path: Path) -> None:
     path = tmp_path / "timerwheel"
     path.write_bytes(b"")
     wheel = TimerWheel(Disk(), path, 64)
-    assert wheel.is_new
     assert path.stat().st_size == 128 * 32
     wheel.close()
 

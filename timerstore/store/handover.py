@@ -18,7 +18,7 @@ from typing import Any, Final
 from timerstore.calls.consuming.consuming import Consuming
 from timerstore.core.core import Core
 from timerstore.core.directory import remove_clock_mark
-from timerstore.errors import TimerStoreError
+from timerstore.errors import StoreFullError, TimerStoreError
 from timerstore.services.broker.for_broker import NewIndex, check_whole, make_index, use_index
 from timerstore.services.calls.appending import append_all, compose_delete
 from timerstore.services.durable.flush import remove_abort
@@ -223,7 +223,8 @@ def close(
                 core.flusher.flush(clean=True)
                 if last is not None:
                     last()
-                remove_abort(core.disk, core.path)
+                if core.flusher.last is not None and core.flusher.last.clean:
+                    remove_abort(core.disk, core.path)
         except (TimerStoreError, OSError):  # the disk's; a signal's is flushed by the next call
             core.flushed = True
             core.let_go()
@@ -296,6 +297,8 @@ def _leave(core: Core, index: NewIndex) -> None:
     """Put the new index in its place, and remove what a broker makes for itself."""
     checkpoint = core.flusher.last
     assert checkpoint is not None
+    if not checkpoint.clean:
+        raise StoreFullError(f"{core.path} was closed, and there was no room to hand it over.")
     core.engine.keys.remove()
     remove_clock_mark(core.engine)
     use_index(core.engine, index, checkpoint)

@@ -134,7 +134,7 @@ def slot_batches(
     view: StoreView, start: int, stop: int, columns: tuple[str, ...], bounds: Bounds
 ) -> Iterator[list[Any] | Fault]:
     """Yield the columns of the used slots with indexes in [start, stop), with what is wrong."""
-    slots, used = view.reader.slots, view.reader.used_slots
+    slots, used = view.slots, view.used_slots
     used = used[(used >= start) & (used < stop)]
     for at in range(0, len(used), _CHUNK_SLOTS):
         indexes = used[at : at + _CHUNK_SLOTS]

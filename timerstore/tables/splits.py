@@ -315,7 +315,7 @@ def _extents(view: StoreView, table: str, bounds: Bounds) -> Iterator[_Extent]:
     if table in ("units", "problems"):
         yield _Extent(view, UNITS, units.start, view.units_stop)
     if table in ("slots", "problems"):
-        yield _Extent(view, WHEEL, 0, len(view.reader.slots), fmt.SLOT_BYTES)
+        yield _Extent(view, WHEEL, 0, 2 * view.reader.sizes.wheel_slot_count, fmt.SLOT_BYTES)
     if table in ("queues", "problems"):
         for topic, queue_id in sorted(view.reader.queues):
             low, high = bounds.of("queue_id")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -20,13 +20,16 @@ from timerstore.jit.record import Words
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.bytes.message import IDENTITY_OURS
+from timerstore.timelog.bytes.unit import UNIT_GOOD
 from timerstore.timelog.files.checkpoint import LevelOffsetFile
 from timerstore.timelog.files.oserrors import telling
 from timerstore.timelog.files.refused import find_batch_queues
 from timerstore.timelog.reading.pastdamage import log_used_end
 from timerstore.timelog.reading.reader import StoreReader, read_entries
 from timerstore.timelog.reading.scan import LoggedMessages
+from timerstore.timelog.reading.units import Wanted, walk_units
 from timerstore.values.config import DELAY_LEVELS, Config
+from timerstore.wheel.timerwheel import new_slot_array, revise_slots
 
 # --- what delay levels have not delivered
 
@@ -125,6 +128,32 @@ class StoreView:
             if self.ours:
                 self.durable = checkpoint.commitlog_flushed
                 self.units_durable = checkpoint.timerlog_flushed
+
+    @cached_property
+    def slots(self) -> np.ndarray[Any, Any]:
+        """The timer wheel as a SLOT array, empty if there is none.
+
+        Only a clean close of ours writes it. Of a store that is open, or was killed, the units that
+        are read say what the slots are, as when it is opened. O(units) then.
+        """
+        reader, checkpoint = self.reader, self.checkpoint
+        if checkpoint is None or not self.ours or (checkpoint.clean and not self.cut.is_open):
+            return reader.slots
+        wheel = new_slot_array(
+            np.zeros(2 * reader.sizes.wheel_slot_count * fmt.SLOT_BYTES, np.uint8), ()
+        )
+        log, wanted = reader.timerlog, Wanted(self.read_slot * reader.precision_ms)
+        for units in walk_units(log, log.start, self.units_stop, wanted):
+            sound = units[units.status == UNIT_GOOD]
+            revise_slots(wheel, sound.offset, sound.ms, sound.magic, reader.precision_ms)
+        return wheel.slots.view(fmt.SLOT)
+
+    @cached_property
+    def used_slots(self) -> Words:
+        """The indexes of the slots that hold anything."""
+        if self.slots is self.reader.slots:
+            return self.reader.used_slots
+        return np.flatnonzero(self.slots["time"] != 0)
 
 
 def _reader(path: str, delay_levels: str, precision_ms: int | None = None) -> StoreReader:

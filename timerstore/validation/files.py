@@ -39,7 +39,7 @@ from timerstore.validation.smallfiles import (
     look_at_json,
     stored_pending_count,
 )
-from timerstore.wheel.timerwheel import PAGE_BYTES, find_damaged
+from timerstore.wheel.timerwheel import PAGE_BYTES, WRONG_PAGE_REASON, find_damaged
 
 
 def look_at_files(findings: Findings) -> None:
@@ -151,9 +151,8 @@ def _judge_wheel_sums(scope: Scope, tally: Evidence) -> None:
     tally.check("wheel_sums", -(-len(wheel) // PAGE_BYTES))
     places = [*tally.failed.examples.values(), *tally.mended.examples.values()]
     known = {at // PAGE_BYTES for each in places for file, at, _ in each if file == WHEEL}
-    if page >= 0 and page not in known:
-        reason = "the checksum of this page does not match"
-        tally.fail("wheel_sums", 1, [Example(WHEEL, page * PAGE_BYTES, reason)])
+    if page >= 0 and page // PAGE_BYTES not in known:
+        tally.fail("wheel_sums", 1, [Example(WHEEL, page, WRONG_PAGE_REASON)])
 
 
 def _judge_pending(view: StoreView, tally: Evidence) -> None:
@@ -176,7 +175,7 @@ def bytes_read(scope: Scope) -> int:
     view = scope.view
     reader = view.reader
     sizes = [view.log_stop - reader.commitlog.start, view.units_stop - reader.timerlog.start]
-    sizes += [len(reader.used_slots) * 32]
+    sizes += [len(view.used_slots) * 32]
     sizes += [queue.used_end() - queue.start for queue in reader.queues.values()]
     return sum(sizes)
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.jit.record import Flags, Words
+from timerstore.jit.record import Flags
 from timerstore.tables.places import hopped
 from timerstore.tables.records import emptied, misplaced
 from timerstore.tables.view import StoreView
@@ -258,13 +258,12 @@ def _judge_blanks(findings: Findings, start: int, stop: int) -> None:
 
 
 WHEEL: Final = "timerwheel"
-_WALK_MAX: Final = 10_000_000
 
 
 def look_at_slots(findings: Findings, start: int, stop: int) -> None:
     """Look at the used slots with indexes in [start, stop). O(slots)."""
     view = findings.scope.view
-    slots, used = view.reader.slots, view.reader.used_slots
+    slots, used = view.slots, view.used_slots
     indexes = used[(used >= start) & (used < stop)]
     if not len(indexes):
         return
@@ -278,8 +277,6 @@ def look_at_slots(findings: Findings, start: int, stop: int) -> None:
     findings.judge("slot_place", wrong[held], WHEEL, at[held], reason, torn[held])
     findings.tally.counts["slots"] += int(held.sum())
     kept = held & ~wrong
-    if view.cut.is_open:
-        last, count = _before(view, findings.scope.units_stop, last, count, kept)
     kept &= last != NO_UNIT
     findings.tell(
         SLOTS,
@@ -289,27 +286,3 @@ def look_at_slots(findings: Findings, start: int, stop: int) -> None:
         last_unit=last[kept],
         stored_count=count[kept],
     )
-
-
-def _before(
-    view: StoreView, stop: int, last: Words, count: Words, kept: Flags
-) -> tuple[Words, Words]:
-    """Take slots back to before the end of the units that count, as opening does after a kill.
-
-    The wheel is written before the checkpoint, so it may know units that the checkpoint does not.
-    """
-    log, last, count = view.reader.timerlog, last.copy(), count.copy()
-    for i in np.flatnonzero(kept & (last >= stop)).tolist():
-        offset, units = int(last[i]), int(count[i])
-        for _ in range(_WALK_MAX):
-            data = log.read(offset, fmt.UNIT_BYTES) if offset >= stop else b""
-            if len(data) < fmt.UNIT_BYTES:  # an older checkpoint may name units that were removed
-                break
-            unit = np.frombuffer(data, fmt.UNIT)[0]
-            before = int(unit["prev_pos"])
-            if int(unit["size"]) != fmt.UNIT_BYTES or before >= offset:
-                break
-            units += 1 if int(unit["magic"]) & fmt.UNIT_DELETE else -1
-            offset = before
-        last[i], count[i] = offset, units
-    return last, count
