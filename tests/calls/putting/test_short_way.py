@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.small_store import SMALL
 from timerstore import Config, InvalidArgumentError, TimerStore
+from timerstore.calls.putting.short_way import ShortWay
 from timerstore.jit.kernel import INTERPRETED
+from timerstore.timelog.writing.append import BATCH_BYTES
 from timerstore.values.instants import whole_ms
 from timerstore.values.put_fields import Put
 
@@ -110,6 +112,26 @@ def test_what_is_wrong_is_said_and_nothing_put(tmp_path: Path, wrong: dict[str, 
         with pytest.raises(InvalidArgumentError):
             store.put(bytearray(), topic="t", **wrong)
         assert store.core.engine.commitlog.end == end
+
+
+def test_what_is_larger_than_a_batch_goes_without_the_gil(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = list[bool]()
+    with TimerStore(tmp_path / "s", config=Config(durability="process")) as store:
+        store.put(b"x", topic="t", at_ms=FAR_MS)  # from now on it may take the short way
+        put = ShortWay.put
+
+        def telling(way: ShortWay, *given: Any) -> str | None:
+            id = put(way, *given)
+            told.append(id is not None)
+            return id
+
+        monkeypatch.setattr(ShortWay, "put", telling)
+        for size in [BATCH_BYTES] * 9 + [BATCH_BYTES + 1] * 9:  # now and then there is no room
+            timer = store.get(store.put(bytes(size), topic="t", at_ms=FAR_MS))
+            assert timer is not None and len(timer.body) == size
+    assert any(told[:9]) != INTERPRETED and not any(told[9:])
 
 
 def test_the_largest_with_properties(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ below 2 here. The kernel takes only integers, most of them the addresses of obje
 writes where they are, and keeps the GIL, which is a better lock among threads that put than any
 other. So what it waits for is only ever held by kernels (see timerstore/jit/locks.py), and a thread
 that sets `short_way_ended`, with the GIL, knows that no short put is under way, nor will be. All
-that is out of the ordinary, wrong arguments above all, goes the long way, which says what is wrong.
+that is out of the ordinary goes the long way: wrong arguments, which it names, and a message that
+is larger than a batch, because with the GIL no more than that is copied, to pages that may be new.
 """
 
 from __future__ import annotations
@@ -34,7 +35,14 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import put_id
 from timerstore.timelog.bytes.text import java_hash_of
 from timerstore.timelog.files.segmenttable import SegmentTable
-from timerstore.timelog.writing.append import QUEUE_COUNT_MAX, QueueTable, Stage, append, new_stage
+from timerstore.timelog.writing.append import (
+    BATCH_BYTES,
+    QUEUE_COUNT_MAX,
+    QueueTable,
+    Stage,
+    append,
+    new_stage,
+)
 from timerstore.timelog.writing.frame import NewSays, Template, frame_new, new_template
 from timerstore.values.arguments import DUE_MS_MAX, DUE_MS_MIN, encode_properties
 from timerstore.values.instants import EPOCH, whole_ms
@@ -59,7 +67,7 @@ class PutPlace:
     clock: Words  # int64[8]: scratch of clock_ms and wake
     eventfd: int = 0  # enqueue-get's
     unread_max: int = 0  # if enqueue-get has not read so many entries, a put goes the long way
-    content_bytes_max: int = 0  # of body and what else describes it
+    content_bytes_max: int = 0  # of body and what else describes it; more goes the long way
     bytes_kind: int = 0  # the address of `bytes`
     text_data_at: int = 0  # TEXT_DATA_AT
 
@@ -146,7 +154,7 @@ class ShortWay:
             np.zeros(8, np.int64),
             eventfd=engine.eventfds[ENQUEUE_GET],
             unread_max=unread_max,
-            content_bytes_max=engine.content_bytes_max,
+            content_bytes_max=min(engine.content_bytes_max, BATCH_BYTES),
             bytes_kind=object_at(bytes),
             text_data_at=TEXT_DATA_AT,
         )
