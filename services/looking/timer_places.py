@@ -19,7 +19,7 @@ from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.holds import Hold
 from timerstore.services.looking.instant import Instant, Snapshot
 from timerstore.services.looking.read_pending import kept_by, read_timers, reading_of
-from timerstore.services.looking.read_units import chain_units, slot_units
+from timerstore.services.looking.read_units import all_units, chain_units, slot_units
 from timerstore.services.world.state import LevelTable
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, MessageParts, read_message
@@ -367,8 +367,29 @@ class DueOrder:
         It keeps none.
         """
         yield from self._parts
-        first_ms = (self._turns - 1) * self._engine.precision_ms
-        yield from self._places(self._slots[: max(1, np.searchsorted(first_ms, self._end_ms))])
+        first_ms, slots = (self._turns - 1) * self._engine.precision_ms, self._slots
+        chains = slots[: max(1, np.searchsorted(first_ms, self._end_ms))]
+        if 2 * len(chains) > len(slots):  # in the order of the log it takes a quarter of the time
+            yield from self._places_of(self._logged_units())
+            chains = slots[slots[:, 0] < self._instant.snapshot.claimed]
+        yield from self._places(chains)
+
+    def _logged_units(self) -> Iterator[Units]:
+        """Yield the units of the slots that were not claimed, in the order of the timer log.
+
+        Behind damage they are those that chains lead to.
+        """
+        engine, at, stop = self._engine, self._instant.snapshot, 0
+        try:
+            for units in all_units(engine, engine.timerlog.start, at.timerlog_end, at.claimed):
+                stop = int(units.offset[-1]) + 1
+                yield units
+        except CorruptStoreError:
+            slots = self._slots[self._slots[:, 0] >= at.claimed]
+            for units in chain_units(engine, slots, hold=at.hold):
+                yield units[units.offset >= stop]
+        if engine.timerlog.start > at.hold.timerlog:
+            at.hold.check()  # what was removed may have been read before, or not
 
     def _is_known(self, unread_ms: int) -> bool:
         """Tell whether anything that is known is due before all that is not."""
@@ -423,9 +444,14 @@ class DueOrder:
 
     def _places(self, chains: Words) -> Iterator[Places]:
         """Yield the places of some slots that are wanted."""
+        yield from self._places_of(
+            chain_units(self._engine, chains, hold=self._instant.snapshot.hold)
+        )
+
+    def _places_of(self, read: Iterable[Units]) -> Iterator[Places]:
         engine, at = self._engine, self._instant.snapshot
         precision_ms = engine.precision_ms
-        for units in chain_units(engine, chains, hold=at.hold):
+        for units in read:
             self.unit_count += len(units)
             kept = seen_units(engine, units, at) & (units.magic & fmt.UNIT_DELETE == 0)
             said = units[kept]
@@ -439,17 +465,16 @@ class DueOrder:
             yield self._wanted(said.message, said.due_ms, known)
 
     def _wanted(self, messages: Words, due_ms: Words, known: Words | np.int8) -> Places:
-        """Return those places, in order, that may be due in the range of this pass."""
+        """Return those places that may be due in the range of this pass."""
         places = Places(due_ms, messages, np.broadcast_to(known, messages.shape))
         is_wanted = (due_ms >= self._from_ms) & (due_ms < self._until_ms)
         is_wanted &= places.last_ms(self._engine.precision_ms) >= self._start_ms
-        wanted = np.flatnonzero(is_wanted)
-        return places.choose(wanted[np.argsort(due_ms[wanted], kind="stable")])
+        return places.choose(np.flatnonzero(is_wanted))
 
     def _add(self, places: Places) -> None:
         """Keep places until their turn."""
         if len(places.message):
-            self._parts.append(places)
+            self._parts.append(places.choose(np.argsort(places.due_ms, kind="stable")))
             self._known_count += len(places.message)
 
     def _forget(self) -> None:

@@ -19,6 +19,7 @@ from timerstore.calls.pending import found
 from timerstore.services.looking import timer_places
 from timerstore.services.looking.instant import capture_instant
 from timerstore.services.looking.timer_places import DueOrder
+from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import Units
 
 pytestmark = pytest.mark.long
@@ -154,17 +155,21 @@ class Read:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.units = self.messages = 0
 
-        def chain_units(*args: Any, **named: Any) -> Iterator[Units]:
-            for units in chains(*args, **named):
-                self.units += len(units)
-                yield units
+        def counted(read: Callable[..., Iterator[Units]]) -> Callable[..., Iterator[Units]]:
+            def read_counted(*args: Any, **named: Any) -> Iterator[Units]:
+                for units in read(*args, **named):
+                    self.units += len(units)
+                    yield units
+
+            return read_counted
 
         def read_messages(core: Any, messages: Any, *rest: Any) -> found.Found:
             self.messages += len(messages)
             return read(core, messages, *rest)
 
-        chains, read = timer_places.chain_units, found.read_messages
-        monkeypatch.setattr(timer_places, "chain_units", chain_units)
+        read = found.read_messages
+        for name in ("chain_units", "all_units"):
+            monkeypatch.setattr(timer_places, name, counted(getattr(timer_places, name)))
         monkeypatch.setattr(found, "read_messages", read_messages)
 
     def take(self) -> tuple[int, int]:
@@ -251,6 +256,18 @@ def test_far_timers_are_sorted_a_part_at_a_time(
         seen += due_ms
     assert len(seen) == COUNT
     assert (order.unit_count == COUNT) == (known_max > COUNT) and order.unit_count < 20 * COUNT
+
+
+def test_what_is_read_in_the_order_of_the_log_goes_on_past_damage(full: TimerStore) -> None:
+    """Each slot's chain ends there, and others do not."""
+    damaged = int(full.core.engine.timerlog.end // fmt.UNIT_BYTES // 2) * fmt.UNIT_BYTES
+    full.core.engine.timerlog.view(damaged)[fmt.UNIT_MESSAGE_AT + 7] ^= 1
+    listed = {timer.id for timer in full.pending()}
+    assert COUNT - 9 <= len(listed) < COUNT
+    ids = {*full.pending_columns(columns=["id"])["id"].to_pylist()}
+    assert listed <= ids and len(ids) == full.horizon(1_000).count.sum() < COUNT
+    full.core.engine.timerlog.view(damaged)[fmt.UNIT_MESSAGE_AT + 7] ^= 1
+    assert len([*full.pending()]) == full.horizon(1_000).count.sum() == COUNT
 
 
 def test_a_brokers_rolls_are_on_no_grid(golden: Callable[[str], Path]) -> None:
