@@ -4,6 +4,7 @@
 All are closed unless their rule is about open ones, and begin at a full minute.
 """
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -11,13 +12,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import timerstore
 from tests.rigs.patient import Patient
 from tests.small_store import small
 from tests.sparse_copy import copy_tree
 from timerstore import Config, Consumer, ManualClock, Retry, pipeline
+from timerstore.pipeline.tablefiles import finished_runs
 
 START_MS = 1_800_000_000_000
 CONFIG = small(
@@ -37,12 +37,15 @@ class Case:
     """Where the stores of one test lie, and how the last run is made."""
 
     folder: Path
+    names: tuple[str, ...] = ("store",)
+    """Of stores that are alike in all runs but the last one."""
+    name: str = "store"
     options: dict[str, Any] = field(default_factory=dict)
     start_ms: int = START_MS
 
     @property
     def path(self) -> Path:
-        return self.folder / "store"
+        return self.folder / self.name
 
     @property
     def out(self) -> Path:
@@ -61,12 +64,23 @@ class Case:
             delay_ms = [int(1_000 * each) for each in delays_s]
             store.put_many([b"x"] * len(delay_ms), delay_ms=delay_ms, **more)
 
+    def plant(self, rule: str, name: str) -> dict[str, Any]:
+        """Make the store of that name, bad or not; return how its last run is made."""
+        self.name, self.options, self.start_ms = name, {}, START_MS
+        limits = PLANTED[rule](self, name == "bad")
+        return self.options | {"thresholds": limits}
+
+    def run(self, run: str, now_ms: int) -> None:
+        """Look at the store as it is, under each name, unless such a run was made."""
+        if run not in finished_runs(self.out):
+            stores = dict.fromkeys(self.names, str(self.path))
+            pipeline.run(stores, self.out, run=run, now_ms=now_ms)
+
     def run_before(self, times: int = 3) -> None:
         """Run on the store as it is, on that many days, and throw it away."""
         for day in range(times):
-            now_ms = START_MS + day * 86_400_000
-            pipeline.run({"store": str(self.path)}, self.out, run=f"before-{day}", now_ms=now_ms)
-        self.path.rename(self.folder / "before")
+            self.run(f"before-{day}", START_MS + day * 86_400_000)
+        shutil.rmtree(self.path)
         self.start_ms = self.options["now_ms"] = START_MS + times * 86_400_000
 
 
@@ -282,9 +296,8 @@ def _(case: Case, bad: bool) -> Limits:
     for day in range(3):
         case.start_ms = START_MS + day * 86_400_000
         case.put([300 + i for i in range(100)])
-        now_ms = case.start_ms
-        pipeline.run({"store": str(case.path)}, case.out, run=f"before-{day}", now_ms=now_ms)
-        case.path.rename(case.folder / f"before-{day}")
+        case.run(f"before-{day}", case.start_ms)
+        shutil.rmtree(case.path)
     case.start_ms = case.options["now_ms"] = START_MS + 28 * 86_400_000
     case.put([300 + i for i in range(201 if bad else 200)])
     return {"drift_trend": {"warn": 1.5, "fail": 2, "least": 10}}
@@ -342,8 +355,3 @@ def _(case: Case, bad: bool) -> Limits:
         consumer.step()
         store.retry_dead_letters("g", ids=[store.dead_letters("g")[1].id])
     return {"age_dead": {"fail": 1}}
-
-
-def totals(found: Any) -> np.ndarray[Any, Any]:
-    """The sums of an Arrow table's numbers."""
-    return np.array([sum(column.to_pylist()) for column in found.columns])

@@ -18,25 +18,32 @@ def test_each_rule_has_a_planted_store() -> None:
 @pytest.mark.tier("promise", only=("slots_mapped",))
 @pytest.mark.parametrize("rule", NAMES)
 def test_it_fails_and_barely_does_not(rule: str, tmp_path: Path) -> None:
+    """Of two stores in one run, if both are judged alike."""
+    case = Case(tmp_path, ("bad", "good"))
+    options = {name: case.plant(rule, name) for name in case.names}
+    alike = options["bad"] == options["good"]
+    runs = [case.names] if alike else [(name,) for name in case.names]
     told = {}
-    for bad in (True, False):
-        case = Case(tmp_path / str(bad))
-        case.folder.mkdir()
-        limits = PLANTED[rule](case, bad)
-        found = pipeline.run({"store": str(case.path)}, case.out, thresholds=limits, **case.options)
-        rows = pipeline.read(case.out, "findings", run=found.run).to_pylist()
+    for names in runs:
+        stores = {name: str(case.folder / name) for name in names}
+        run = pipeline.run(stores, case.out, run="-".join(names), **options[names[0]])
+        rows = pipeline.read(case.out, "findings", run=run.run).to_pylist()
+        for name in names:
+            told[name] = [row for row in rows if row["store"] == name]
+        if "bad" in names:
+            assert run.verdict == run["bad"].verdict == "fail" and not run.ok
+            assert rule in {each.name for each in run["bad"].findings}
+    values = {}
+    for name, rows in told.items():
         assert [row["rule"] for row in rows if row["kind"] == "distribution"] == NAMES
-        (told[bad],) = [row for row in rows if row["rule"] == rule]
-        if bad:
-            assert found.verdict == "fail" and not found.ok
-            assert rule in {each.name for each in found["store"].findings}
+        (values[name],) = [row for row in rows if row["rule"] == rule]
         failed = {row["rule"] for row in rows if row["verdict"] == "fail"}
         consistent = {row["rule"] for row in rows if row["kind"] == "consistency"}
-        assert failed - consistent == ({rule} if bad else set()), rows
+        assert failed - consistent == ({rule} if name == "bad" else set()), rows
         if rule == "slots_mapped":
             assert not failed & {"unit_slot", "slot_last", "chain", "unreached"}
-    assert told[True]["verdict"] == "fail", told
-    assert told[False]["verdict"] != "fail", told
-    assert told[True]["fail"] < told[True]["value"]
-    assert 0.5 * told[True]["fail"] <= told[False]["value"] <= told[True]["fail"], told
-    assert told[True]["says"].endswith(".") and told[True]["advice"].endswith(".")
+    bad, good = values["bad"], values["good"]
+    assert bad["verdict"] == "fail" != good["verdict"], values
+    assert bad["fail"] < bad["value"]
+    assert 0.5 * bad["fail"] <= good["value"] <= bad["fail"], values
+    assert bad["says"].endswith(".") and bad["advice"].endswith(".")

@@ -27,20 +27,24 @@ def case(tmp_path: Path) -> Case:
 def test_of_a_day_the_last_run_stays_for_a_while(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two runs on each of five days; as of the fourth day the first one is too old."""
-    stores = {"a/b": str(case.path), "gone": str(case.folder / "gone")}
+    """Two runs on each of five days; as of the fourth day the first one is too old.
+
+    Two runs find a store: one goes, the other stays. All find one that is gone.
+    """
+    gone, there = {"gone": str(case.folder / "gone")}, {"a/b": str(case.path)}
     for day in range(5):
         for hour in (1, 5):
             now_ms = START_MS // DAY_MS * DAY_MS + day * DAY_MS + hour * HOUR_MS
             monkeypatch.setattr("time.time_ns", lambda ms=now_ms: ms * 1_000_000)
+            stores = gone | (there if (day, hour) in ((1, 1), (1, 5)) else {})
             pipeline.run(stores, case.out, run=f"r{day}-{hour}", now_ms=now_ms)
     monkeypatch.undo()
     old = case.out / "fired" / "day=2027-01-01" / "store=x"
     old.mkdir(parents=True)
     (old / "0000000001.parquet").touch()
     options: dict[str, Any] = {"keep_days": 3, "daily_after_days": 1, "now_ms": now_ms}
-    gone = pipeline.expire(case.out, **options)
-    assert gone == ["r0-1", "r0-5", "r1-1", "r2-1"]
+    expired = pipeline.expire(case.out, **options)
+    assert expired == ["r0-1", "r0-5", "r1-1", "r2-1"]
     assert pipeline.expire(case.out, **options) == []
     left = {"r1-5", "r2-5", "r3-1", "r3-5", "r4-1", "r4-5"}
     for table in TABLES:

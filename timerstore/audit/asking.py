@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, Final
 
-from timerstore.audit.engines import Engine, rows_of
+from timerstore.audit.engines import Engine
 from timerstore.audit.rule import (
     CONSISTENCY_RULES,
     NEVER,
@@ -42,24 +42,29 @@ def ask(engine: Engine, rule: Rule, limits: Limits) -> dict[str, list[dict[str, 
     `rows_failed`: how many rows have a value above the limit. What is equal
     is in the order of the other columns, so that it does not depend on the engine.
     """
+    columns = columns_of(engine, rule)
     with _told(engine, rule):
-        found = open_rule(engine, rule)
-        rows = rows_of(engine.ask(_ranked(found.columns, limits), found))
+        rows = engine.rows(_found(rule) + _ranked(columns, limits))
     by_store: dict[str, list[dict[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: (row["store"], row["nth"])):
         by_store.setdefault(row["store"], []).append(row)
     return by_store
 
 
-def open_rule(engine: Engine, rule: Rule) -> Any:
-    """Return a rule's query, opened. Raises InvalidArgumentError."""
-    made = "".join(f"{name} AS ({each.text}), " for name, each in made_for(rule.looks_at).items())
+def columns_of(engine: Engine, rule: Rule) -> list[str]:
+    """Check a rule's query; return the names of its columns. Raises InvalidArgumentError."""
     with _told(engine, rule):
-        found = engine.open(f"WITH {made}found AS (\n{rule.text}\n) SELECT * FROM found")
+        columns = engine.columns(_found(rule) + "SELECT * FROM found")
     for name in _COLUMNS:
-        if name not in found.columns:
+        if name not in columns:
             raise InvalidArgumentError(f"{rule.file} returns no {name}. Select it.")
-    return found
+    return columns
+
+
+def _found(rule: Rule) -> str:
+    """Return the head of a query that reads what a rule finds as the table `found`."""
+    made = "".join(f"{name} AS ({each.text}), " for name, each in made_for(rule.looks_at).items())
+    return f"WITH {made}found AS (\n{rule.text}\n) "
 
 
 def _ranked(columns: Iterable[str], limits: Limits) -> str:
@@ -188,7 +193,7 @@ def check_rules(
 
 
 def _check(engine: Engine, rule: Rule) -> None:
-    columns = open_rule(engine, rule).columns
+    columns = columns_of(engine, rule)
     if "file" in columns and not ("offset" in columns and rule.place):
         raise InvalidArgumentError(
             f"{rule.file} returns a file. Let it return its offset too, and write -- place: …"

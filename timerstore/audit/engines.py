@@ -26,12 +26,14 @@ _FILE_FACTOR: Final = "spark.sql.sources.fileCompressionFactor", "100"
 """Our files hold numbers as differences; by their size Spark would send millions of rows to all."""
 
 
-def rows_of(table: Any) -> list[dict[str, Any]]:
-    """Return the rows of an Arrow table; an engine may add up ints to what no int64 holds."""
-    return [
-        {name: int(each) if isinstance(each, Decimal) else each for name, each in row.items()}
-        for row in table.to_pylist()
-    ]
+def _rows(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> list[dict[str, Any]]:
+    """Return rows by their columns' names; an engine may add up ints to what no int64 holds."""
+    columns = list(names)
+    return [dict(zip(columns, map(_int_or, row), strict=True)) for row in rows]
+
+
+def _int_or(value: Any) -> Any:
+    return int(value) if isinstance(value, Decimal) else value
 
 
 def import_duckdb() -> Any:
@@ -129,21 +131,22 @@ class DuckDB:
         else:
             self._connection.register(name, schema.empty_table())
 
-    def open(self, query: str) -> Any:
-        """Check a query, and return it; `columns` are the names of what it will return."""
-        return self._connection.sql(query)
+    def columns(self, query: str) -> list[str]:
+        """Check a query; return the names of the columns of what it would return."""
+        return list(self._connection.sql(query).columns)
 
     def make(self, name: str, query: str) -> None:
         """Make a table of what a query returns."""
         self._connection.execute(f"CREATE TABLE {name} AS {query}")
 
-    def ask(self, query: str, found: Any = None) -> Any:
-        """Return what a query returns, as an Arrow table.
+    def ask(self, query: str) -> Any:
+        """Return what a query returns, as an Arrow table."""
+        return self._connection.sql(query).to_arrow_table()
 
-        `found`: a query that was opened, whose rows it reads as the table `found`.
-        """
-        asked = self._connection.sql(query) if found is None else found.query("found", query)
-        return asked.to_arrow_table()
+    def rows(self, query: str) -> list[dict[str, Any]]:
+        """Return the rows that a query returns. It is planned once, which `ask` does twice."""
+        asked = self._connection.execute(query)
+        return _rows((each[0] for each in asked.description or ()), asked.fetchall())
 
     def __enter__(self) -> Self:
         return self
@@ -204,9 +207,9 @@ class OnSpark:
         columns = ", ".join(f"{each.name} {kinds[each.type]}" for each in schema)
         self._enter(name, self._spark.read.schema(columns).parquet(folder))
 
-    def open(self, query: str) -> DataFrame:
-        """Check a query, and return it."""
-        return self._run(query)
+    def columns(self, query: str) -> list[str]:
+        """Check a query; return the names of the columns of what it would return."""
+        return list(self._run(query).columns)
 
     def make(self, name: str, query: str) -> None:
         """Make a table of what a query returns; no plan of another query holds its plan.
@@ -221,14 +224,14 @@ class OnSpark:
         else:
             self.add(name, few)
 
-    def ask(self, query: str, found: DataFrame | None = None) -> Any:
+    def ask(self, query: str) -> Any:
         """Return what a query returns, as an Arrow table."""
-        if found is None:
-            return self._run(query).toArrow()
-        name = f"{self._prefix}found"
-        found.createOrReplaceTempView(name)
-        self._views.add(name)
-        return self._spark.sql(f"WITH found AS (SELECT * FROM {name}) {query}").toArrow()
+        return self._run(query).toArrow()
+
+    def rows(self, query: str) -> list[dict[str, Any]]:
+        """Return the rows that a query returns."""
+        asked = self.ask(query)
+        return _rows(asked.column_names, (each.values() for each in asked.to_pylist()))
 
     def _run(self, query: str) -> DataFrame:
         views = ", ".join(f"{each} AS (SELECT * FROM {self._prefix}{each})" for each in self._names)

@@ -31,7 +31,7 @@ from timerstore.audit.asking import (
     places_query,
     read_rules,
 )
-from timerstore.audit.engines import Engine, import_duckdb, on_workers, rows_of, write_rows
+from timerstore.audit.engines import Engine, import_duckdb, on_workers, write_rows
 from timerstore.audit.rule import Example, Finding, of_rows, readable
 from timerstore.copies.destination import is_copy
 from timerstore.tables.bounds import java_hash
@@ -109,7 +109,7 @@ def meet(engine: Engine, scope: Scope, tally: Evidence) -> None:
     places: dict[tuple[str, bool, int], list[Example]] = defaultdict(list)
     with _timed(tally, "rules"):
         queries = [places_query(tally.named_max), *checked_queries(), COUNTS]
-        found, *checked, (counts,) = (rows_of(engine.ask(each)) for each in queries)
+        found, *checked, (counts,) = map(engine.rows, queries)
     for row in found:
         place = Example(row["file"], row["place"], row["reason"])
         places[row["rule"], row["is_torn"], row["places"]].append(place)
