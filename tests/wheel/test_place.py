@@ -3,12 +3,17 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
 from timerstore.jit.kernel import kernel
+from timerstore.timelog.bytes.format import ENTRY_BYTES, UNIT_BYTES
 from timerstore.wheel.place import Settings, may_have_rolled, place, place_all, ring_top
+
+# Of 100 bytes under the topic "reminders": what a put and a fire append to the commit log.
+MESSAGE_BYTES, FIRED_BYTES = 331, 385
 
 
 @kernel
@@ -111,6 +116,28 @@ def test_a_timer_arrives_hop_by_hop(wheel: naive.Wheel, days: int) -> None:
         wheel = wheel._replace(read=slot)
         rolls += 1
         assert rolls <= 400 * 3
+
+
+@pytest.mark.parametrize(
+    ("days", "window", "units", "times"),
+    [
+        (60, 172_800, 31, 5.88),
+        (60, 604_740, 9, 3.04),
+        (3_650, 172_800, 1_826, 237.5),
+        (3_650, 604_740, 522, 69.2),
+        (1, 172_800, 1, 2.0),
+    ],
+)
+def test_what_a_life_writes(days: int, window: int, units: int, times: float) -> None:
+    """In bytes, as a multiple of what its put writes: a hop is a unit alone."""
+    wheel = naive.Wheel(1_000, 604_800, window, read=1_000)
+    due_ms, found = 1_000 * (1_000 + days * 86_400), 1
+    while (place := placed(wheel, due_ms, 1_000 * wheel.read))[1]:
+        wheel, found = wheel._replace(read=place[0]), found + 1
+    assert found == units
+    put = MESSAGE_BYTES + ENTRY_BYTES + UNIT_BYTES
+    all_bytes = put + (units - 1) * UNIT_BYTES + FIRED_BYTES + ENTRY_BYTES
+    assert all_bytes / put == pytest.approx(times, rel=0.01)
 
 
 @given(case=cases())
