@@ -41,7 +41,7 @@ _INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 _CHECKED = os.environ.get("NUMBA_BOUNDSCHECK", "0") not in ("", "0")
 _PORTABLE = os.environ.get("PORTABLE") == "1" or sys.platform != "linux"
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}
-settings.register_profile("ci", max_examples=10 if _INTERPRETED or _CHECKED else 20, **_COMMON)
+settings.register_profile("ci", max_examples=8 if _INTERPRETED or _CHECKED else 12, **_COMMON)
 settings.register_profile("prove", max_examples=40 if _INTERPRETED or _CHECKED else 200, **_COMMON)
 settings.register_profile("thorough", max_examples=200 if _INTERPRETED else 2000, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "prove" if PROVING else "ci"))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import how_many
 from timerstore import pipeline
 from timerstore.audit import ask
 from timerstore.audit.rule import Finding, of_rows
@@ -105,7 +106,7 @@ def stability_index(now: list[int], before: list[int]) -> float:
     return max(0.0, found)
 
 
-@settings(max_examples=20)
+@settings(max_examples=how_many("DRIFTS", 6, 60))
 @given(st.lists(st.tuples(BINS, BINS), min_size=1, max_size=20))
 def test_the_index_is_worked_out(pairs: list[tuple[list[int], list[int]]]) -> None:
     stores, expected = {}, {}

@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from html.parser import HTMLParser
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -59,14 +58,14 @@ class Page(HTMLParser):
         self.words.append(data)
 
 
-@pytest.fixture
-def case(tmp_path: Path) -> Case:
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     """Three days of a store, then a peak; beside it a store that is gone, with a wild name."""
-    case = Case(tmp_path)
+    case = Case(tmp_path_factory.mktemp("report"))
     case.put([600 + i for i in range(1_000)], topic="mail")
     case.run_before()
     case.put([*range(600, 1_600), *([900] * 1_200)], topic="campaign")
-    stores = {"store": str(case.path), "<gone>": str(tmp_path / "gone")}
+    stores = {"store": str(case.path), "<gone>": str(case.folder / "gone")}
     pipeline.run(stores, case.out, run="last", **case.options)
     return case
 

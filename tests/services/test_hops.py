@@ -50,6 +50,7 @@ def test_a_hop_appends_a_unit_alone(tmp_path: Path, due_ms: int) -> None:
 
 
 @pytest.mark.whole
+@pytest.mark.tier("prove", only=("False-told", "True-read"))
 @pytest.mark.parametrize("config", [CONFIG, SHORT], ids=["told", "read"])
 @pytest.mark.parametrize("flush", [False, True])
 def test_killed_at_each_slot(tmp_path: Path, config: Config, flush: bool) -> None:

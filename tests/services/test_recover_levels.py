@@ -249,6 +249,7 @@ def test_a_brokers_copies_are_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.tier("prove", only=("False-crashed", "True-pending"))
 @pytest.mark.parametrize("name", ["pending", "crashed"])
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_brokers_levels_are_not_ours(

@@ -37,6 +37,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Path], i
     return {"closed": path, "killed": killed}, clock.now_ms
 
 
+@pytest.mark.tier("prove", only=("[ar]*closed", "s*killed", "S*killed"))
 @pytest.mark.parametrize("end", ["closed", "killed"])
 @pytest.mark.parametrize("what", ["nothing", "first", "last", "all", "grown"])
 @pytest.mark.parametrize(
