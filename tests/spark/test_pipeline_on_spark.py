@@ -13,7 +13,8 @@ from tests.pipeline.planted_stores import CONFIG, START_MS
 from tests.rigs.patient import Patient
 from tests.rigs.planted import FAULTS, make_store
 from timerstore import pipeline
-from timerstore.pipeline import TABLES, runs
+from timerstore.pipeline import TABLES
+from timerstore.validation.plan import make_plan
 
 pytestmark = pytest.mark.slow
 
@@ -123,15 +124,14 @@ def test_a_store_that_goes_meanwhile_is_a_row(
     """It was there when the run was planned; the other one is done."""
     for name in ("large", "small"):
         shutil.copytree(stores / name, tmp_path / "live" / name)
-    plan = runs.plan_store
 
-    def plan_and_lose(member: Any, options: Any) -> Any:
-        found = plan(member, options)
-        if member.name == "large":
-            shutil.rmtree(member.path)
+    def plan_and_lose(path: str, *args: Any, **options: Any) -> Any:
+        found = make_plan(path, *args, **options)
+        if Path(path).name == "large":
+            shutil.rmtree(path)
         return found
 
-    monkeypatch.setattr(runs, "plan_store", plan_and_lose)
+    monkeypatch.setattr("timerstore.pipeline.runs.make_plan", plan_and_lose)
     folder, out = tmp_path / "live", tmp_path / "tables"
     found = pipeline.run(folder, out, spark=spark, run="one", split_bytes=100_000)
     assert found["large"].state in ("unreadable", "damaged")
