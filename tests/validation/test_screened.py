@@ -76,6 +76,9 @@ def test_of_a_damaged_store(
             assert not both(path)[rule].ok
 
 
+PRIME, OTHER_PRIME = (1 << 31) - 1, (1 << 31) - 19
+
+
 def naive_is_broken(units: list[tuple[int, int]], units_start: int) -> bool:
     """Tell whether a unit of a slot ahead does not point to the one before it."""
     before = None
@@ -89,7 +92,7 @@ def naive_is_broken(units: list[tuple[int, int]], units_start: int) -> bool:
 @st.composite
 def chains(draw: st.DrawFn) -> list[tuple[int, int]]:
     """Units of one slot with what each points to, most as they should be."""
-    scale = draw(st.sampled_from([1, 52, (1 << 31) - 1, 1 << 40]))
+    scale = draw(st.sampled_from([1, 52, PRIME, OTHER_PRIME, 1 << 40]))
     places = sorted(draw(st.sets(st.integers(2, 40), min_size=1, max_size=12)))
     units = [scale * place for place in places]
     prevs = [draw(st.sampled_from([-1, scale, units[0]])), *units[:-1]]
@@ -101,6 +104,8 @@ def chains(draw: st.DrawFn) -> list[tuple[int, int]]:
 
 
 @example([[(2, -1), (10, 2), (20, 12), (30, 18)]])  # their sum is that of a whole chain
+@example([[(2 * PRIME, -1), (3 * PRIME, PRIME)]])  # all are multiples of what sums are taken modulo
+@example([[(2 * OTHER_PRIME, -1), (3 * OTHER_PRIME, OTHER_PRIME)]])
 @given(st.lists(chains(), min_size=1, max_size=4))
 def test_where_a_chain_breaks_is_told_without_its_order(slots: list[list[tuple[int, int]]]) -> None:
     numbers = [(slot, *each) for slot, units in enumerate(slots) for each in units]
