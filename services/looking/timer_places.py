@@ -326,12 +326,15 @@ class DueOrder:
         slots, hop = self._instant.slots, self._engine.world.settings.hop_slots
         # A due time may be in the slot behind the one that its unit leads to.
         first = max(from_ms, self._start_ms) // self._engine.precision_ms - 2
-        turns = slots[:, 0] + np.maximum(0, -(-(first - slots[:, 0]) // hop)) * hop
-        if from_ms < 0:
-            is_off_grid = slots[:, 0] < self._engine.wheel.off_grid_until
-            turns[is_off_grid] = slots[is_off_grid, 0]
-        order = np.argsort(turns, kind="stable")
-        self._slots, self._turns = slots[order], turns[order]
+        turns = slots[:, 0]
+        if (turns[:1] < first).any():  # else they are in order
+            turns = turns + np.maximum(0, -(-(first - turns) // hop)) * hop
+            if from_ms < 0:
+                is_off_grid = slots[:, 0] < self._engine.wheel.off_grid_until
+                turns[is_off_grid] = slots[is_off_grid, 0]
+            order = np.argsort(turns, kind="stable")
+            slots, turns = slots[order], turns[order]
+        self._slots, self._turns = slots, turns
         self._slot, self._slots_at_once = 0, _SLOTS_AT_FIRST
         for each in self._elsewhere:
             self._add(self._wanted(*each))
