@@ -124,7 +124,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 _TOGETHER = (
-    *(("spark/",), ("test_site.py",), ("test_tidy.py",), ("test_live.py",), ("test_operate.py",)),
+    *(("spark/",), ("test_site.py",), ("test_tidy",), ("test_live.py",), ("test_operate.py",)),
     ("interop/test_common_calls.py", "interop/test_move.py"),
 )
 """What one process runs, a tuple each, for its tests share what takes seconds or a gigabyte."""

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from tests.test_tidy import OURS, shown, tree_of
+from tests.test_tidy import OURS, nodes_of, shown, tree_of
 
 ROOMS = ("services/looking/", "timerstore/calls/pending/")
 WHO_LOOKS_AGAIN = {
@@ -22,7 +22,7 @@ ASKS = {"pass_missing", "check"}
 
 def reads_past_the_hold(tree: ast.AST) -> Iterator[str]:
     """Functions that learn that a segment is missing, and do not ask a hold what that means."""
-    for function in ast.walk(tree):
+    for function in nodes_of(tree):
         if not isinstance(function, ast.FunctionDef):
             continue
         learns = asks = False

@@ -3,7 +3,7 @@
 import ast
 from typing import Final
 
-from tests.test_tidy import SOURCES, shown, tree_of
+from tests.test_tidy import SOURCES, nodes_of, shown, tree_of
 
 ROOMS: Final = (
     *("services/", "wheel/", "timelog/reading/", "timerstore/aio/"),
@@ -84,7 +84,7 @@ def test_an_open_stores_files_are_reached_by_its_folder() -> None:
         f"{shown(path)}:{node.lineno}"
         for path in SOURCES
         if shown(path).startswith(ROOMS)
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(tree_of(path))
         if isinstance(node, ast.Call) and asks_by_path(node)
     ]
     assert found == [], "use engine.disk, or give the reader disk.at"

@@ -14,6 +14,7 @@ from tests.test_tidy import (
     ROOT,
     SOURCES,
     module_name,
+    nodes_of,
     shown,
     tree_of,
 )
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.long
 
 def classes_changed(tree: ast.AST) -> Iterator[int]:
     """Lines that make an object one of another class."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             if node.attr == "__class__":
                 yield node.lineno
@@ -38,7 +39,7 @@ def test_an_object_stays_what_it_was_made_as() -> None:
 
 def vague_parameters(tree: ast.AST) -> Iterator[str]:
     """Parameters of kernels that do not say their types."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.FunctionDef):
             marks = " ".join(map(ast.unparse, node.decorator_list))
             if re.search("kernel|inlined|entry|section", marks):
@@ -63,7 +64,7 @@ PYTHONS_OWN = NAMED_TUPLE | {"_get_running_loop", "_is_owned"}
 
 def underscores_read(tree: ast.AST) -> Iterator[int]:
     """Lines that use an underscore name of an object that is not their own."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Attribute) and re.match(r"_[a-z]", node.attr):
             mine = ast.unparse(node.value) in {"self", "cls", "super()"}
             if not mine and node.attr not in PYTHONS_OWN:
@@ -85,7 +86,7 @@ PARAMETERS_MAX = 7
 
 def wide_kernels(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """Kernels with more parameters than a reader keeps apart, and how many each has."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.FunctionDef):
             marks = " ".join(map(ast.unparse, node.decorator_list))
             if re.search("kernel|inlined", marks):
