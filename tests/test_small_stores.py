@@ -1,6 +1,7 @@
 """Small stores stay small: blocks are allocated ahead of who writes, none goes into a hole."""
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -27,7 +28,11 @@ DELAY_MS = 90_000  # it rolls on the way, and outlasts all ticks
 
 def taken_bytes(path: Path) -> int:
     """What a store takes on disk, as `du` says it."""
-    return sum(each.lstat().st_blocks * 512 for each in (path, *path.rglob("*")))
+    found = 0
+    for each in (path, *path.rglob("*")):
+        with suppress(FileNotFoundError):  # it was renamed since it was listed
+            found += each.lstat().st_blocks * 512
+    return found
 
 
 def length_bytes(path: Path) -> int:

@@ -48,7 +48,7 @@ READERS: Final = {
     "read_file": 2,
     "read_head": 3,
     "read_json": 2,
-    "read_small": 3,
+    "read_small": 2,
     "read_statuses": 2,
     "refuse_rocksdb": 2,
     "take_point": 7,

@@ -30,7 +30,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -51,9 +51,6 @@ from timerstore.timelog.files.segmenttable import TABLE_LENGTH, apron_bytes
 from timerstore.timelog.files.smallfile import read_head
 from timerstore.timelog.reading.reader import ReadSegments
 from timerstore.timelog.writing.append import BATCH_BYTES, STAGE_BYTES
-
-if TYPE_CHECKING:
-    from timerstore.services.engine.engine import Engine
 
 log = logging.getLogger("timerstore")
 

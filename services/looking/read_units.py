@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -28,9 +28,6 @@ from timerstore.timelog.timerlog import (
     WALK_UNMAPPED,
     scan_units,
 )
-
-if TYPE_CHECKING:
-    from timerstore.services.engine.engine import Engine
 
 SCAN_UNITS: Final = 16_384
 

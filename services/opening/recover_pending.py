@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -41,9 +41,6 @@ from timerstore.wheel.judge import (
     PENDING,
     PendingRead,
 )
-
-if TYPE_CHECKING:
-    from timerstore.services.engine.engine import Engine
 
 
 def count_units(engine: Engine, *, verify: bool) -> int:

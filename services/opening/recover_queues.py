@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,9 +18,6 @@ from timerstore.timelog.reading.reader import StoreReader
 from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.timelog.writing.consumequeue import is_gap
 from timerstore.timelog.writing.tally import FIRED_COUNT, LOST_COUNT, PUT_COUNT, TALLY_WORDS
-
-if TYPE_CHECKING:
-    from timerstore.services.engine.engine import Engine
 
 _NOWHERE: Final = np.zeros(0, np.int64)
 

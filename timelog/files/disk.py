@@ -45,7 +45,7 @@ _AT_CWD = -100
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
 SPARE_BYTES = 1 << 20
-"""A checkpoint with all small files, and pages of the wheel, fits into it many times over."""
+"""A checkpoint with all small files fits into it many times over."""
 SEGMENT_SIZES = "Open the store with the segment sizes with which it was made."
 
 

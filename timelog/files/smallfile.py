@@ -74,14 +74,13 @@ def read_head(path: Path, bytes_max: int, at: At = by_path) -> bytes:
         raise store_error(e, path) from e
 
 
-def read_small(path: Path, bytes_max: int = SMALL_BYTES_MAX, at: At = by_path) -> bytes:
+def read_small(path: Path, at: At = by_path) -> bytes:
     """Return a whole file; one that is longer than it can ever be is damaged."""
     try:
         length = status_at(path, at).st_size
     except OSError as e:
         raise store_error(e, path) from e
-    if length > bytes_max:
-        raise CorruptStoreError(
-            path.name, bytes_max, (f"it has {length} bytes, far more than it can have")
-        )
-    return read_head(path, bytes_max, at)
+    if length > SMALL_BYTES_MAX:
+        reason = f"it has {length} bytes, far more than it can have"
+        raise CorruptStoreError(path.name, SMALL_BYTES_MAX, reason)
+    return read_head(path, SMALL_BYTES_MAX, at)
