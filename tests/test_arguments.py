@@ -33,7 +33,7 @@ from timerstore.share.wire import to_json
 from timerstore.tables import read_table
 from timerstore.timelog.files.disk import Disk
 from timerstore.validation import validate
-from timerstore.values.arguments import check_body
+from timerstore.values.check_arguments import check_body
 
 pytestmark = pytest.mark.slow
 

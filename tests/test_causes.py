@@ -18,7 +18,7 @@ from timerstore.copies.fetching import built_beside
 from timerstore.share import asking
 from timerstore.timelog.files.disk import Disk, WrongSizeError
 from timerstore.timelog.files.names import BUILDING_FOLDER, held_names
-from timerstore.values.arguments import DUE_MS_MIN
+from timerstore.values.check_arguments import DUE_MS_MIN
 
 pytestmark = pytest.mark.long
 

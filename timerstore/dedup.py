@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.values.arguments import check_text
+from timerstore.values.check_arguments import check_text
 from timerstore.values.instants import whole_ms
 from timerstore.values.kinds import Duration, check_duration
 

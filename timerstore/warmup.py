@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import timerstore.store.store  # noqa: F401  its calls' kernels count as well
-from timerstore.core.ahead import compile_all
+from timerstore.core.load_kernels import compile_all
 from timerstore.errors import InvalidArgumentError
 from timerstore.jit.cachefolder import FOLDER
 from timerstore.jit.kernel import AHEAD, LATER

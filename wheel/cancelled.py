@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.jit.acting import ALONE, acting_as
+from timerstore.jit.actor import ALONE, acting_as
 from timerstore.jit.guards import Lock
 from timerstore.jit.intrinsics import copy_bytes, prefetch
 from timerstore.jit.kernel import inlined, inlined_view, kernel_ahead

@@ -25,7 +25,7 @@ from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.timerlog import WALK_DONE, scan_units
 from timerstore.timelog.writing.append import new_stage
 from timerstore.timelog.writing.frame import Puts, frame_batch, new_template
-from timerstore.values.arguments import Binaries
+from timerstore.values.check_arguments import Binaries
 
 IDS = 100_000
 

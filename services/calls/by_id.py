@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.jit.acting import act_as
+from timerstore.jit.actor import act_as
 from timerstore.jit.intrinsics import copy_bytes, get_i64, put_u8, view_bytes
 from timerstore.jit.kernel import caller_of, inlined, kernel_ahead
 from timerstore.jit.locks import (
@@ -30,7 +30,7 @@ from timerstore.jit.objects import ascii_at, bytes_at, object_at
 from timerstore.jit.record import Bytes, Words, observe, record, record_at
 from timerstore.jit.system import clock_ms
 from timerstore.services.calls.appending import DELETE_BODY
-from timerstore.services.calls.cancel_ahead import (
+from timerstore.services.calls.cancel import (
     CANCELLED_BEFORE,
     CANCELLED_NOW,
     NOT_JUDGED,

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from timerstore.errors import CorruptStoreError, TimerStoreError
-from timerstore.jit.acting import act_as, acting_as
+from timerstore.jit.actor import act_as, acting_as
 from timerstore.jit.guards import Guard
 from timerstore.jit.intrinsics import get_i64
 from timerstore.jit.kernel import inlined, kernel_ahead

@@ -35,7 +35,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from timerstore.errors import CorruptStoreError, MissingFileError
-from timerstore.jit.acting import acting_as
+from timerstore.jit.actor import acting_as
 from timerstore.jit.locks import TurnLock
 from timerstore.jit.mapping import PAGE_BYTES
 from timerstore.services.durable.flush import Flusher

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from timerstore.errors import CorruptStoreError
-from timerstore.jit.acting import step_as
+from timerstore.jit.actor import step_as
 from timerstore.jit.intrinsics import touch_to_read
 from timerstore.jit.kernel import inlined, kernel_later
 from timerstore.jit.locks import lock_acquire, lock_release

@@ -43,7 +43,7 @@ from timerstore.timelog.files.checkpoint import (
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import sealed, write_json
 from timerstore.timelog.files.oserrors import store_error
-from timerstore.values.inloop import note_blocking
+from timerstore.values.blocked_loop import note_blocking
 
 log = logging.getLogger("timerstore")
 

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from timerstore.errors import InvalidArgumentError, NotAStoreError
-from timerstore.jit.acting import ALONE, acting_as
+from timerstore.jit.actor import ALONE, acting_as
 from timerstore.jit.host import wake_event
 from timerstore.jit.kernel import kernel_ahead
 from timerstore.jit.lent import lend

@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from timerstore.errors import StoreFullError, TimerStoreError
-from timerstore.jit.acting import acting_as
+from timerstore.jit.actor import acting_as
 from timerstore.jit.intrinsics import get_i32, get_i64
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.mapping import PAGE_BYTES

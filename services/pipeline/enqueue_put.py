@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from timerstore.jit.acting import ALONE, act_as
+from timerstore.jit.actor import ALONE, act_as
 from timerstore.jit.intrinsics import get_i64, prefetch
 from timerstore.jit.kernel import inlined, inlined_always
 from timerstore.jit.locks import lock_acquire, lock_release

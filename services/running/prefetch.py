@@ -33,7 +33,7 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.jit.acting import act_as, acting_as
+from timerstore.jit.actor import act_as, acting_as
 from timerstore.jit.intrinsics import get_i32, get_i64
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.mapping import PAGE_BYTES

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from timerstore.errors import CorruptStoreError, StoreFullError
-from timerstore.jit.acting import acting_as
+from timerstore.jit.actor import acting_as
 from timerstore.jit.guards import Lock
 from timerstore.jit.host import wake_event
 from timerstore.jit.system import set_thread_name, set_timer_slack_us

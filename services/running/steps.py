@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from timerstore.jit.acting import step_as
+from timerstore.jit.actor import step_as
 from timerstore.jit.intrinsics import exchange, load_acquire
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.locks import lock_acquire, lock_release

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from timerstore.jit.acting import act_as
+from timerstore.jit.actor import act_as
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.record import observe, publish

@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.jit.acting import CALLER
+from timerstore.jit.actor import CALLER
 from timerstore.jit.kernel import inlined
 from timerstore.jit.lent import new_lent
 from timerstore.jit.locks import new_lock

@@ -20,7 +20,7 @@ from tests.rigs.together import together
 from tests.small_store import SMALL
 from tests.store_calls import ENDING, WITHOUT_ARGUMENTS, arguments, methods
 from tests.test_fork import told_by_a_child
-from timerstore.values import inloop
+from timerstore.values import blocked_loop as inloop
 
 pytestmark = pytest.mark.timeout(120)
 GROUP = replace(SMALL, durability="group")

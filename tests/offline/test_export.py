@@ -17,7 +17,7 @@ from tests.table_stores import SECOND, eventful, exported, exported_rows
 from timerstore import ManualClock
 from timerstore.offline.export import export
 from timerstore.tables.commitlog import EXPORT_SCHEMAS
-from timerstore.values.durably import appearing
+from timerstore.values.write_file import appearing
 
 
 def live(path: Path) -> tuple[timerstore.TimerStore, ManualClock]:

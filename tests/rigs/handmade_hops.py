@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from timerstore import TimerStore
-from timerstore.jit.acting import acting_as
+from timerstore.jit.actor import acting_as
 from timerstore.jit.kernel import kernel
 from timerstore.services.world.state import ENQUEUE_PUT
 from timerstore.services.world.world import World

@@ -16,7 +16,7 @@ from tests import naive
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import small
 from timerstore import ManualClock
-from timerstore.jit.acting import ALONE, acting_as
+from timerstore.jit.actor import ALONE, acting_as
 from timerstore.services.engine.engine import Engine
 from timerstore.services.running.runner import provide
 from timerstore.services.running.steps import step

@@ -22,7 +22,7 @@ from timerstore.timelog.bytes.message import MessageParts
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, new_stage
 from timerstore.timelog.writing.compose import Staged, compose, stage_messages
 from timerstore.timelog.writing.frame import Puts, new_template
-from timerstore.values.arguments import Binaries
+from timerstore.values.check_arguments import Binaries
 from timerstore.values.ids import format_id
 
 # --- what is appended at once, over segments

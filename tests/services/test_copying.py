@@ -13,7 +13,7 @@ import timerstore
 from tests import naive
 from tests.small_store import SMALL
 from tests.tiers import how_many
-from timerstore.jit.acting import acting_as
+from timerstore.jit.actor import acting_as
 from timerstore.jit.kernel import kernel
 from timerstore.services.pipeline.copying import (
     SOURCE_FOUND,

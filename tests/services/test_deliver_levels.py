@@ -20,7 +20,7 @@ from tests.services import alone as one
 from tests.small_store import small
 from timerstore import Config, ManualClock, TimerStore, Tuning
 from timerstore.errors import StoreFullError
-from timerstore.jit.acting import acting_as
+from timerstore.jit.actor import acting_as
 from timerstore.jit.kernel import INTERPRETED, kernel
 from timerstore.jit.locks import lock_if_free, lock_release
 from timerstore.services.pipeline import deliver_levels

@@ -17,7 +17,7 @@ import timerstore
 from tests.faulty_disk import FaultyDisk
 from tests.services.test_prefetch import CONFIG, START_MS, forget
 from timerstore import TimerStore, Tuning
-from timerstore.jit.acting import acting_as
+from timerstore.jit.actor import acting_as
 from timerstore.jit.mapping import PAGE_BYTES, is_resident
 from timerstore.services.engine import first_pages
 from timerstore.services.engine.engine import Engine

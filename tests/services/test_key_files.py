@@ -17,7 +17,7 @@ from tests.rigs.damaging import flip_bit
 from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
 from timerstore import ManualClock, StoreFullError, TimerStore
-from timerstore.jit.acting import ALONE, acting_as
+from timerstore.jit.actor import ALONE, acting_as
 from timerstore.services.engine import key_files
 from timerstore.services.engine.key_files import KeyFiles
 from timerstore.timelog.bytes import format as fmt

@@ -16,7 +16,7 @@ import pytest
 from tests.models.ledger import check_store, read_ledger, read_messages
 from tests.small_store import small
 from timerstore import ManualClock, TimerStore
-from timerstore.jit.acting import acting_as
+from timerstore.jit.actor import acting_as
 from timerstore.services.durable.capture import capture
 from timerstore.services.engine import engine as engine_module
 from timerstore.services.pipeline.dequeue_get import CLAIM_UNITS, COLD_COUNT

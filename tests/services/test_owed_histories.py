@@ -22,7 +22,7 @@ from tests.rigs.history import SLOT_MS, Act, History
 from tests.test_cleaning_model import CleanedHistory
 from tests.tiers import how_many
 from timerstore import TimerStore
-from timerstore.jit.acting import acting_as
+from timerstore.jit.actor import acting_as
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.services.looking.instant import list_owed
 from timerstore.services.looking.read_units import slot_units

@@ -8,7 +8,7 @@ import pytest
 
 import timerstore
 from tests.small_store import SMALL
-from timerstore.jit.acting import ALONE, CALLER, acting_as
+from timerstore.jit.actor import ALONE, CALLER, acting_as
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.jit.record import NotTheOwnerError
 from timerstore.services.world.state import (

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import timerstore
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
-from timerstore.jit.acting import ALONE, acting_as
+from timerstore.jit.actor import ALONE, acting_as
 from timerstore.jit.record import Words
 from timerstore.services.running.runner import provide
 from timerstore.services.running.steps import step

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.services.alone import DELIVER_LEVELS, DEQUEUE_GET, DEQUEUE_PUT, ENQUEUE_GET, NEEDS, Alone
 from timerstore import InvalidArgumentError, ManualClock
-from timerstore.jit.acting import ALONE, acting_as
+from timerstore.jit.actor import ALONE, acting_as
 from timerstore.jit.kernel import kernel
 from timerstore.jit.record import Words
 from timerstore.services.world import needs

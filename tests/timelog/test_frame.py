@@ -43,7 +43,7 @@ from timerstore.timelog.writing.frame import (
     new_message_bytes_max,
     new_template,
 )
-from timerstore.values.arguments import Binaries
+from timerstore.values.check_arguments import Binaries
 
 SOURCE, TARGET = Guarded(1 << 16), Guarded(1 << 17)
 STAGE = new_stage()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from timerstore.timelog.bytes.decode import read_ids, write_ids
 from timerstore.values import ids as of_ids
-from timerstore.values.arguments import Binaries
+from timerstore.values.check_arguments import Binaries
 from timerstore.values.ids import ID_DIGITS, TimerIds, format_id, parse_id, read_plain
 
 TAG = 0xEF5F2ADA

@@ -20,7 +20,7 @@ from tests.models.quiet_disk import QuietDisk
 from tests.watched import StoppedHereError, Watched
 from timerstore.errors import CorruptStoreError, NotAStoreError, StoreFullError
 from timerstore.jit import host
-from timerstore.jit.acting import ALONE, acting_as
+from timerstore.jit.actor import ALONE, acting_as
 from timerstore.jit.intrinsics import get_u8
 from timerstore.jit.kernel import kernel
 from timerstore.jit.locks import new_lock

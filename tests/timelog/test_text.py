@@ -25,7 +25,7 @@ from timerstore.timelog.bytes.text import (
     put_hex_8,
     put_hex_12,
 )
-from timerstore.values.arguments import Binaries
+from timerstore.values.check_arguments import Binaries
 
 
 @kernel

@@ -10,7 +10,7 @@ import pytest
 import timerstore
 from tests.small_store import SMALL
 from timerstore.share.client import AskedCalls
-from timerstore.values.put_fields import Put
+from timerstore.values.put_rows import Put
 from timerstore.watching.any_store import CALLS, TURNED
 
 

@@ -9,7 +9,7 @@ from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import ManualClock, Stats, TimerStore
 from timerstore.errors import StoreFullError
-from timerstore.jit.acting import ALONE, acting_as
+from timerstore.jit.actor import ALONE, acting_as
 from timerstore.services.running.steps import step
 from timerstore.services.world import needs
 from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT, SERVICE_NAMES

@@ -8,7 +8,7 @@ import pytest
 from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore, metrics
-from timerstore.jit.acting import acting_as
+from timerstore.jit.actor import acting_as
 from timerstore.services.world.state import CLEANING
 from timerstore.watching.services import SERVICE_STATES
 

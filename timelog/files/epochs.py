@@ -15,7 +15,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable
 
-from timerstore.jit.acting import begin_reading, end_reading
+from timerstore.jit.actor import begin_reading, end_reading
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.jit.mapping import leave_to_parent
 from timerstore.timelog.files.disk import MappedFile

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.jit.acting import may_look
+from timerstore.jit.actor import may_look
 from timerstore.jit.intrinsics import (
     load_acquire,
     prefetch,

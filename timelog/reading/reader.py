@@ -43,7 +43,7 @@ from timerstore.timelog.files.reader_end import (
     none_between,
     ranges_of,
 )
-from timerstore.timelog.files.refused import refuse_rocksdb
+from timerstore.timelog.files.refuse_rocksdb import refuse_rocksdb
 from timerstore.timelog.files.segmenttable import (
     TABLE_LENGTH,
     SegmentTable,

@@ -4,7 +4,7 @@
     batches.py      what it hands out
     loopconsumer.py handlers that are coroutines: the public class
     handlers.py     who runs them
-    side.py         one store as one event loop sees it: what runs in the loop, what apart from it
+    loop_calls.py   one store as one event loop sees it: what runs in the loop, what apart from it
 
 A loop's thread makes each call that waits for nothing itself. It stands above the store, as a
 client of it.

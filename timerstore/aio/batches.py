@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, Unpack
 
-from timerstore.aio.side import TURN_S, LoopSide
+from timerstore.aio.loop_calls import TURN_S, LoopSide
 from timerstore.calls.consuming.delivery import Batch as PlainBatch
 from timerstore.calls.consuming.delivery import Delivery as PlainDelivery
 from timerstore.calls.consuming.delivery import Following, Put
@@ -21,7 +21,7 @@ from timerstore.calls.consuming.group import Group
 from timerstore.calls.consuming.run import Run
 from timerstore.calls.consuming.sendback import send_back
 from timerstore.errors import StoreClosedError
-from timerstore.values.arguments import given_delay
+from timerstore.values.check_arguments import given_delay
 from timerstore.values.kinds import Duration
 
 CONSUME_COUNT: Final = 256

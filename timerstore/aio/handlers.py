@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 from timerstore.aio.batches import LoopRun
-from timerstore.aio.side import TURN_S, LoopSide
+from timerstore.aio.loop_calls import TURN_S, LoopSide
 from timerstore.calls.consuming.group import Group
 from timerstore.consumer.consumersettings import ConsumerSettings
 from timerstore.consumer.handling import Handling, failed_by

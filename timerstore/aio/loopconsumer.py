@@ -28,7 +28,7 @@ from timerstore.consumer.running import (
 )
 from timerstore.consumer.subscription import check_takes_one
 from timerstore.errors import InvalidArgumentError, TimerStoreError
-from timerstore.values.arguments import check_topic_to_consume
+from timerstore.values.check_arguments import check_topic_to_consume
 from timerstore.values.kinds import Duration, check_bool, check_duration, check_int, check_kind
 from timerstore.values.no_pickle import Stays
 

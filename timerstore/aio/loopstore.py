@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerstore.aio.batches import PULL_COUNT_MAX, Batch, LoopRun, Messages, next_run
-from timerstore.aio.side import LoopSide, new_pool
+from timerstore.aio.loop_calls import LoopSide, new_pool
 from timerstore.calls.consuming import consuming
 from timerstore.calls.pending.is_pending import is_foreign
 from timerstore.calls.pending.timers import Timer
@@ -29,7 +29,7 @@ from timerstore.store.store import TimerStore as PlainStore
 from timerstore.values.config import Config
 from timerstore.values.kinds import Duration, check_int, check_kind, check_timeout
 from timerstore.values.no_pickle import Stays
-from timerstore.values.put_fields import json_body
+from timerstore.values.put_rows import json_body
 from timerstore.watching.any_store import AnyStore
 
 P = ParamSpec("P")

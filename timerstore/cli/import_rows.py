@@ -27,7 +27,7 @@ from timerstore.errors import (
     TimerStoreError,
 )
 from timerstore.timelog.files.smallfile import read_small
-from timerstore.values.durably import write_durably
+from timerstore.values.write_file import write_durably
 
 CHUNK_ROWS: Final = 10_000
 CHUNK_BYTES: Final = 16 << 20
@@ -161,7 +161,7 @@ _VALUES: Final = {"jsonl": _json_lines, "csv": _csv, "parquet": _parquet, "arrow
 
 
 def _row(values: dict[str, Any], columns: Columns, topic: str, base_ms: int) -> Row:
-    from timerstore.values.arguments import check_due_ms, check_topic, encode_properties
+    from timerstore.values.check_arguments import check_due_ms, check_topic, encode_properties
 
     def value(names: tuple[str, ...]) -> Any:
         return next((values[name] for name in names if values.get(name) is not None), None)

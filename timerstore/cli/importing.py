@@ -38,7 +38,7 @@ from timerstore.cli.open_store import OwnersStore, changing
 from timerstore.cli.output import Output
 from timerstore.cli.times import now_ms
 from timerstore.errors import InvalidArgumentError
-from timerstore.values.durably import appearing
+from timerstore.values.write_file import appearing
 
 if TYPE_CHECKING:
     from timerstore.watching.any_store import AnyStore

@@ -16,7 +16,7 @@ from timerstore.cli.output import Output
 from timerstore.cli.status import DAMAGED, WARNED, told_to_end
 from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.files.oserrors import told_of
-from timerstore.values.durably import write_durably
+from timerstore.values.write_file import write_durably
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -35,7 +35,7 @@ from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.services.engine.holds import while_held
 from timerstore.services.world.clock import ManualClock, attend, leave
-from timerstore.values.arguments import check_topic_to_consume
+from timerstore.values.check_arguments import check_topic_to_consume
 from timerstore.values.kinds import Duration, check_bool, check_duration, check_int
 from timerstore.values.no_pickle import Closes
 from timerstore.watching.any_store import AnyStore

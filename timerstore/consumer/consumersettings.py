@@ -14,7 +14,7 @@ from timerstore.calls.consuming.delivery import Delivery
 from timerstore.calls.consuming.starting import Start, check_start
 from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.bytes.limits import GROUP_BYTES_MAX
-from timerstore.values.arguments import check_group, given_delay
+from timerstore.values.check_arguments import check_group, given_delay
 from timerstore.values.kinds import (
     Duration,
     as_int,

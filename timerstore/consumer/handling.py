@@ -31,7 +31,7 @@ from timerstore.consumer.subscription import Subscription, Task
 from timerstore.errors import StoreClosedError, TimerStoreError
 from timerstore.jit.guards import Lock
 from timerstore.values.amounts import shown_time
-from timerstore.values.arguments import given_delay
+from timerstore.values.check_arguments import given_delay
 
 log = logging.getLogger("timerstore")
 

@@ -22,7 +22,7 @@ from timerstore.consumer.subscription import Subscription
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError
 from timerstore.services.world.background import Flag
-from timerstore.values.arguments import check_topic_to_consume
+from timerstore.values.check_arguments import check_topic_to_consume
 from timerstore.values.kinds import Duration, check_duration
 from timerstore.watching.groups import GroupStats
 

@@ -52,7 +52,7 @@ from timerstore.timelog.files.oserrors import telling, told_of
 from timerstore.timelog.reading.pastdamage import sound_messages
 from timerstore.timelog.reading.reader import StoreReader
 from timerstore.values.amounts import moment, shown_time
-from timerstore.values.arguments import given_instant
+from timerstore.values.check_arguments import given_instant
 from timerstore.values.config import Config
 from timerstore.values.kinds import check_int, check_kind, check_path
 

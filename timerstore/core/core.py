@@ -19,9 +19,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from timerstore.core.ahead import load_kernels
 from timerstore.core.directory import lock_directory, note_clock
 from timerstore.core.gate import inside
+from timerstore.core.load_kernels import load_kernels
 from timerstore.core.offsets import ConsumerOffsets, take_back_popped
 from timerstore.core.switches import SWITCHES_FILE, Switches
 from timerstore.core.waiting import Waiters

@@ -29,7 +29,7 @@ from timerstore.services.world.world import (
     WAITER_LIMITS,
 )
 from timerstore.timelog.files.folders import EventFile
-from timerstore.values.inloop import note_blocking
+from timerstore.values.blocked_loop import note_blocking
 
 NO_PLACE: Final = -1
 _NAP_NS: Final = 1_000_000

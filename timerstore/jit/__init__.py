@@ -17,7 +17,7 @@ when something has to be compiled, or loaded from a cache.
     numpylayout.py  how NumPy lays out what it is called with
     record.py       groups of fields that it receives as one pointer; tables of columns
     recordtype.py   their type for Numba, and those that annotations say (n)
-    acting.py       who may write them
+    actor.py        who may write them
     objects.py      where CPython keeps the bytes of its objects
     lent.py         arrays that are replaced while it runs
     mapping.py      mappings, each with its owner

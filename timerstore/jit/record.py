@@ -44,7 +44,7 @@ from typing import (
 
 import numpy as np
 
-from timerstore.jit.acting import actor, may_write
+from timerstore.jit.actor import actor, may_write
 from timerstore.jit.guards import Lock
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.jit.later import Instruction
@@ -168,7 +168,7 @@ def record(cls: type[T]) -> type[T]:
 
 
 def own(record: T, *owners: int) -> T:
-    """Let only these write a record's words, see `acting.py`; return it."""
+    """Let only these write a record's words, see `actor.py`; return it."""
     record.owners = frozenset(owners)  # type: ignore[attr-defined]
     return record
 

@@ -24,7 +24,7 @@ from timerstore.tables.splits import LOG, UNITS, WHEEL, Range
 from timerstore.tables.timertable import count_pending
 from timerstore.tables.view import forget
 from timerstore.timelog.files.oserrors import telling
-from timerstore.timelog.files.refused import folder_name
+from timerstore.timelog.files.refuse_rocksdb import folder_name
 from timerstore.timelog.reading.reader import Fault
 from timerstore.validation.facts import Evidence, RulePlaces
 from timerstore.validation.files import finish

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from timerstore.errors import InvalidArgumentError, TimerStoreError
-from timerstore.values.arguments import DUE_MS_MAX, check_text, check_topic
+from timerstore.values.check_arguments import DUE_MS_MAX, check_text, check_topic
 from timerstore.values.instants import whole_ms
 from timerstore.values.kinds import Duration, check_choice, check_duration
 

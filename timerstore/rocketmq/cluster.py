@@ -55,7 +55,7 @@ from timerstore.rocketmq.sending import (
     whole_seconds_ms,
 )
 from timerstore.timelog.bytes import format as fmt
-from timerstore.values.arguments import (
+from timerstore.values.check_arguments import (
     Bodies,
     Durations,
     Instants,

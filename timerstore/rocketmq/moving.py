@@ -34,7 +34,7 @@ from timerstore.rocketmq.sending import (
 )
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.smallfile import read_small
-from timerstore.values.durably import write_durably
+from timerstore.values.write_file import write_durably
 from timerstore.watching.any_store import AnyStore
 
 BODY_BYTES_MAX: Final = 4 << 20

@@ -23,7 +23,7 @@ from timerstore.rocketmq.library import (
     translated,
 )
 from timerstore.timelog.bytes import format as fmt
-from timerstore.values.arguments import check_topic
+from timerstore.values.check_arguments import check_topic
 from timerstore.values.ids import TimerId, format_id, parse_id
 
 UNDER_WAY: Final = 64

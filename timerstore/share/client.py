@@ -27,7 +27,7 @@ from timerstore.share.framecolumns import COLUMN_BYTES, read_ids, read_table, wr
 from timerstore.share.link import Link, check_patience
 from timerstore.share.wire import from_json
 from timerstore.timelog.bytes import format as fmt
-from timerstore.values.arguments import (
+from timerstore.values.check_arguments import (
     Bodies,
     Keys,
     Times,
@@ -42,7 +42,7 @@ from timerstore.values.arguments import (
 from timerstore.values.ids import TimerIds, joined
 from timerstore.values.kinds import Duration, check_duration, check_place, check_timeout
 from timerstore.values.no_pickle import Stays
-from timerstore.values.put_fields import Given, Put
+from timerstore.values.put_rows import Given, Put
 from timerstore.watching.any_store import CALLS, TURNED, AnyStore
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from timerstore.errors import StoreClosedError
 from timerstore.share.link import Link
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message
-from timerstore.values.arguments import (
+from timerstore.values.check_arguments import (
     check_alone,
     check_body,
     encode_properties,

@@ -46,7 +46,7 @@ from timerstore.share.wire import (
 )
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.lockfile import holder
-from timerstore.values.inloop import note_blocking
+from timerstore.values.blocked_loop import note_blocking
 from timerstore.values.kinds import check_timeout
 
 # --- which one is becoming it

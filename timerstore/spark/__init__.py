@@ -1,14 +1,14 @@
 """A store as Spark tables.
 
-    source.py     the data source "timerstore": its options, its schema
-    options.py    how a DataFrame is read; the tables' schemas as Spark types
-    partitions.py a table's splits, read
-    streaming.py  a stream of what is appended
-    writing.py    scheduling the rows of a DataFrame, or of a stream
-    batchrows.py  the rows of a batch, put into a store
-    plainly.py    errors of ours, as short as Spark can show them
-    sessions.py   a Spark session that works anywhere; the tables as its views
-    java.py       a Java to run it, and its classes, loaded once for each machine
+    source.py       the data source "timerstore": its options, its schema
+    options.py      how a DataFrame is read; the tables' schemas as Spark types
+    partitions.py   a table's splits, read
+    streaming.py    a stream of what is appended
+    writing.py      scheduling the rows of a DataFrame, or of a stream
+    batchrows.py    the rows of a batch, put into a store
+    short_errors.py errors of ours, as short as Spark can show them
+    sessions.py     a Spark session that works anywhere; the tables as its views
+    java.py         a Java to run it, and its classes, loaded once for each machine
 
 What a table holds, and how it is read, is in `timerstore.tables`; `found/` is where PySpark finds
 the data source by itself. This package needs the extra `spark`; `import timerstore` does not import

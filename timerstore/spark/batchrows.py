@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.tables.schema import MAP, STORE, TABLES
-from timerstore.values.arguments import encode_properties
+from timerstore.values.check_arguments import encode_properties
 from timerstore.values.ids import TimerIds
 from timerstore.values.kinds import meant
 

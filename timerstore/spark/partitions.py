@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from timerstore.copies.destination import is_copy
 from timerstore.copies.lookat import look_at
 from timerstore.spark.options import ReadOptions, arrow_schema, check_schema
-from timerstore.spark.plainly import plainly, plainly_each
+from timerstore.spark.short_errors import plainly, plainly_each
 from timerstore.tables.bounds import Bounds
 from timerstore.tables.reading import read_split, read_store
 from timerstore.tables.splits import Split, plan

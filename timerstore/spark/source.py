@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from timerstore.spark.plainly import plainly
+from timerstore.spark.short_errors import plainly
 
 if TYPE_CHECKING:
     from timerstore.spark.options import ReadOptions

@@ -24,7 +24,7 @@ from timerstore.copies.destination import is_copy
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.spark.options import ReadOptions, check_schema
 from timerstore.spark.partitions import SplitPartition, read_partition
-from timerstore.spark.plainly import plainly
+from timerstore.spark.short_errors import plainly
 from timerstore.tables.splits import log_end, message_from, plan_log
 from timerstore.tables.view import StoreView, cut_store
 

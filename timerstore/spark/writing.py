@@ -35,7 +35,7 @@ from pyspark.sql.types import StructType
 from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.share import opening
 from timerstore.spark.batchrows import check_rows, put_rows, used
-from timerstore.spark.plainly import plainly
+from timerstore.spark.short_errors import plainly
 from timerstore.tables.stores import is_store
 from timerstore.timelog.files.oserrors import told_of
 from timerstore.values.config import Config

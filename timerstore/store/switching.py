@@ -25,7 +25,7 @@ from timerstore.errors import InvalidArgumentError
 from timerstore.services.world.clock import SystemClock
 from timerstore.services.world.state import DELIVER_LEVELS, DEQUEUE_GET
 from timerstore.timelog.files.disk import Disk
-from timerstore.values.arguments import DUE_MS_MAX, check_group
+from timerstore.values.check_arguments import DUE_MS_MAX, check_group
 from timerstore.values.instants import whole_ms
 from timerstore.values.kinds import Duration, check_bool, check_choice, check_duration, unknown_name
 

@@ -23,7 +23,7 @@ from timerstore.timelog.bytes.message import IDENTITY_OURS
 from timerstore.timelog.bytes.unit import UNIT_GOOD
 from timerstore.timelog.files.checkpoint import LevelOffsetFile
 from timerstore.timelog.files.oserrors import telling
-from timerstore.timelog.files.refused import find_batch_queues
+from timerstore.timelog.files.refuse_rocksdb import find_batch_queues
 from timerstore.timelog.reading.pastdamage import log_used_end
 from timerstore.timelog.reading.reader import StoreReader, read_entries
 from timerstore.timelog.reading.scan import LoggedMessages

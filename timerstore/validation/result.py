@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timerstore.audit.rule import CONSISTENCY_RULES, FAIL, OWN, Finding, of_places, worst_first
-from timerstore.timelog.files.refused import folder_name
+from timerstore.timelog.files.refuse_rocksdb import folder_name
 from timerstore.validation.facts import Evidence
 from timerstore.validation.files import bytes_read, store_name
 from timerstore.validation.plan import Scope

@@ -1,18 +1,18 @@
 """What all rooms stand on: values that go into calls, come out of them, are shown.
 
-    arguments.py   what calls are given, checked
-    put_fields.py  what a put is given, as one row, as JSON, as columns
-    kinds.py       kinds of arguments that many calls share
-    instants.py    instants, lengths of time, of Python or of another library
-    numpytimes.py  those of NumPy in milliseconds
-    config.py      settings
-    durably.py     a file that appears once it is whole
-    ids.py         ids of timers, as text or as columns
-    amounts.py     amounts, times, names as text for people
-    inloop.py      a call that blocks an event loop is logged
-    lazy_names.py  names of a package, loaded when they are asked for
-    no_pickle.py   objects that stay in their process
-    sparkdaemon.py the process that Spark forks its Python workers from
+    check_arguments.py what calls are given, checked
+    put_rows.py        what a put is given, as one row, as JSON, as columns
+    kinds.py           kinds of arguments that many calls share
+    instants.py        instants, lengths of time, of Python or of another library
+    numpytimes.py      those of NumPy in milliseconds
+    config.py          settings
+    write_file.py      a file that appears once it is whole
+    ids.py             ids of timers, as text or as columns
+    amounts.py         amounts, times, names as text for people
+    blocked_loop.py    a call that blocks an event loop is logged
+    lazy_names.py      names of a package, loaded when they are asked for
+    no_pickle.py       objects that stay in their process
+    sparkdaemon.py     the process that Spark forks its Python workers from
 
 Nothing here knows of an open store; the services use the settings.
 """

@@ -24,7 +24,7 @@ import pyarrow as pa
 from timerstore.calls.consuming.constants import LISTED_MAX
 from timerstore.calls.consuming.delivery import Batch, Delivery
 from timerstore.core.switches import Paused
-from timerstore.values.arguments import (
+from timerstore.values.check_arguments import (
     ArrowArray,
     ArrowChunks,
     Bodies,
@@ -38,7 +38,7 @@ from timerstore.values.arguments import (
 )
 from timerstore.values.ids import TimerIds
 from timerstore.values.kinds import Duration
-from timerstore.values.put_fields import Described, json_body, put_columns
+from timerstore.values.put_rows import Described, json_body, put_columns
 
 if TYPE_CHECKING:  # a client that does not ask for one of these does not load the engine
     from timerstore.calls.consuming.dead_letters import DeadLetter

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from timerstore.calls.consuming.delivery import Batch, Delivery
-from timerstore.values.arguments import Bodies, Keys, Times
+from timerstore.values.check_arguments import Bodies, Keys, Times
 from timerstore.values.kinds import Duration
 
 

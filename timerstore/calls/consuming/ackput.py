@@ -42,7 +42,7 @@ from timerstore.timelog.writing.compose import (
     compose_record,
     stage_messages,
 )
-from timerstore.values.arguments import (
+from timerstore.values.check_arguments import (
     check_body,
     check_topic,
     encode_properties,

@@ -32,8 +32,8 @@ from timerstore.errors import StoreClosedError
 from timerstore.jit.guards import Guard, Lock, RLock
 from timerstore.services.world.background import Failure
 from timerstore.timelog.bytes.format import RETRY_PREFIX
-from timerstore.values.arguments import check_group, check_topic_to_consume
-from timerstore.values.inloop import ASYNCIO, note_blocking
+from timerstore.values.blocked_loop import ASYNCIO, note_blocking
+from timerstore.values.check_arguments import check_group, check_topic_to_consume
 from timerstore.values.kinds import check_int, check_timeout
 
 PULL_COUNT_MAX: Final = 1 << 16

@@ -20,7 +20,7 @@ from timerstore.core.offsets import gaps
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message, user_properties
 from timerstore.values.amounts import moment
-from timerstore.values.arguments import check_group
+from timerstore.values.check_arguments import check_group
 from timerstore.values.kinds import check_int, check_names
 
 _AT_ONCE: Final = 256

@@ -18,11 +18,11 @@ from timerstore.timelog.bytes.decode import Message, user_properties
 from timerstore.timelog.reading.pull import Columns
 from timerstore.timelog.writing.compose import PUTS_MAX
 from timerstore.values.amounts import moment
-from timerstore.values.arguments import given_delay
+from timerstore.values.check_arguments import given_delay
 from timerstore.values.ids import Int64s, Moments
 from timerstore.values.kinds import Duration
 from timerstore.values.no_pickle import Stays
-from timerstore.values.put_fields import Timing
+from timerstore.values.put_rows import Timing
 
 # --- a run's columns
 

@@ -31,7 +31,7 @@ from timerstore.timelog.bytes.limits import (
 from timerstore.timelog.bytes.text import java_hash_of
 from timerstore.timelog.writing.compose import Staged, compose, stage_messages
 from timerstore.timelog.writing.frame import encode_property, encode_waiting
-from timerstore.values.arguments import check_due_ms
+from timerstore.values.check_arguments import check_due_ms
 from timerstore.values.ids import parse_id
 from timerstore.values.instants import whole_ms
 from timerstore.values.kinds import check_duration

@@ -12,7 +12,7 @@ from timerstore.core.offsets import gaps
 from timerstore.errors import CorruptStoreError, InvalidArgumentError
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import decode_message
-from timerstore.values.arguments import check_due_ms, check_group, check_topic_to_consume
+from timerstore.values.check_arguments import check_due_ms, check_group, check_topic_to_consume
 
 Start = Literal["earliest", "latest"] | int
 

@@ -26,7 +26,7 @@ from timerstore.errors import (
     UnknownTimerError,
 )
 from timerstore.services.calls.appending import compose_delete
-from timerstore.services.calls.cancel_ahead import (
+from timerstore.services.calls.cancel import (
     CANCELLED_BEFORE,
     CANCELLED_NOW,
     NAMED_SINCE,

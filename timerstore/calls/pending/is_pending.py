@@ -3,7 +3,7 @@
 It is of one instant, which a kernel captures; what is looked for is looked for behind it, without a
 lock. A timer that is due after the frontier was certainly not taken; only one that is overdue, or
 that cleaning has passed, is looked for. What became of it since stands in the log from
-`Verdict.log` on: who acts on a verdict has that read under fire (`cancel_ahead.py`).
+`Verdict.log` on: who acts on a verdict has that read under fire (`cancel.py`).
 """
 
 from __future__ import annotations

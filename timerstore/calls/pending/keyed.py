@@ -28,9 +28,9 @@ from timerstore.services.calls import key_search
 from timerstore.services.calls.key_search import (
     KeySearch,
 )
-from timerstore.values.arguments import check_text
+from timerstore.values.check_arguments import check_text
 from timerstore.values.kinds import check_name
-from timerstore.values.put_fields import Put
+from timerstore.values.put_rows import Put
 
 
 class Keyed:

@@ -25,7 +25,7 @@ from timerstore.tables.places import NO_UNIT
 from timerstore.tables.timertable import TimerRows, choose_timers
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.values.amounts import exact_span
-from timerstore.values.arguments import DUE_MS_MAX, check_due_ms
+from timerstore.values.check_arguments import DUE_MS_MAX, check_due_ms
 from timerstore.values.ids import Int64s, Moments
 from timerstore.values.kinds import check_int, check_name, check_names
 from timerstore.wheel.judge import IN_MESSAGE

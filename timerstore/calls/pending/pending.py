@@ -23,9 +23,9 @@ from timerstore.calls.putting.putting import Putting
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError, TooLateError
-from timerstore.values.arguments import DUE_MS_MAX, resolve_due_ms
+from timerstore.values.check_arguments import DUE_MS_MAX, resolve_due_ms
 from timerstore.values.kinds import check_name
-from timerstore.values.put_fields import Given, Put
+from timerstore.values.put_rows import Given, Put
 
 
 class PendingTimers:

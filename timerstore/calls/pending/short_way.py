@@ -17,7 +17,7 @@ from timerstore.jit.locks import Gate
 from timerstore.services.calls import by_id
 from timerstore.services.calls.appending import delete_template
 from timerstore.services.calls.by_id import Kernels, Place, Templates, new_place
-from timerstore.services.calls.cancel_ahead import CANCELLED_BEFORE, CANCELLED_NOW, NOT_JUDGED
+from timerstore.services.calls.cancel import CANCELLED_BEFORE, CANCELLED_NOW, NOT_JUDGED
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.read_pending import (
     SPAN_COLUMNS,
@@ -30,7 +30,7 @@ from timerstore.timelog.bytes.limits import DESCRIPTION_BYTES_MAX
 from timerstore.timelog.bytes.text import java_hash_of
 from timerstore.timelog.writing.compose import Staged
 from timerstore.timelog.writing.frame import encode_property, new_template
-from timerstore.values.arguments import check_body, check_description, encode_properties
+from timerstore.values.check_arguments import check_body, check_description, encode_properties
 from timerstore.values.ids import format_id
 
 # --- timers whose first message is gone

@@ -25,7 +25,7 @@ from timerstore.timelog.writing.frame import (
     encode_waiting,
     new_template,
 )
-from timerstore.values.arguments import Binaries, check_alone
+from timerstore.values.check_arguments import Binaries, check_alone
 from timerstore.values.ids import Int64s, TimerIds, format_id
 from timerstore.values.kinds import as_int, shown_int
 

@@ -15,7 +15,7 @@ from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.text import first_bad_key, java_hash_of
 from timerstore.timelog.writing.frame import encode_property
-from timerstore.values.arguments import (
+from timerstore.values.check_arguments import (
     Binaries,
     check_body,
     check_description,
@@ -27,7 +27,7 @@ from timerstore.values.arguments import (
     too_long,
 )
 from timerstore.values.ids import TimerIds, format_id
-from timerstore.values.put_fields import Put
+from timerstore.values.put_rows import Put
 
 
 class Prepared(NamedTuple):

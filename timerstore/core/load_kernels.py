@@ -38,8 +38,8 @@ _LOOK_S: Final = 0.01
 _PROGRAM: Final = """
 import json, sys
 sys.path[:], names = json.loads(sys.argv[1]), json.loads(sys.argv[2])
-import timerstore.core.ahead
-timerstore.core.ahead.work(names)
+import timerstore.core.load_kernels
+timerstore.core.load_kernels.work(names)
 """
 _WHAT: Final = "compiling the kernels, once for each version and machine"
 

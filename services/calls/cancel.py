@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from timerstore.jit.acting import act_as
+from timerstore.jit.actor import act_as
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.record import Bytes, Int8s, Words, observe

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from timerstore.jit.acting import ALONE, CALLER, act_as, acting_as, actor, may_write
+from timerstore.jit.actor import ALONE, CALLER, act_as, acting_as, actor, may_write
 from timerstore.jit.kernel import INTERPRETED, kernel
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.rigs.program import ended, python
 from tests.rigs.together import together
-from timerstore.core import ahead
+from timerstore.core import load_kernels as ahead
 from timerstore.jit.kernel import AHEAD, INTERPRETED, Kernel
 from timerstore.jit.recordtype import signature_of
 
@@ -195,7 +195,7 @@ def test_what_is_called_later_is_compiled_with_the_others(
 
 def test_the_end_of_a_program_waits_for_no_more_than_one(tmp_path: Path) -> None:
     program = (
-        "import signal, time, timerstore\nfrom timerstore.core import ahead\n"
+        "import signal, time, timerstore\nfrom timerstore.core import load_kernels as ahead\n"
         "from timerstore.jit.kernel import AHEAD, Kernel\n"
         "def load():\n    print('one', flush=True)\n    time.sleep(0.5)\n"
         "slow = Kernel(load)\nslow.load = load\n"
@@ -220,7 +220,8 @@ if not INTERPRETED:
     def test_workers_fill_the_cache(tmp_path: Path) -> None:
         few = "services.engine.engine._step_count", "timelog.bytes.decode.write_ids"
         program = (
-            "import sys, timerstore.store.store\nfrom timerstore.core import ahead\n"
+            "import sys, timerstore.store.store\n"
+            "from timerstore.core import load_kernels as ahead\n"
             "from timerstore.jit.kernel import AHEAD\n"
             "from timerstore.jit.loading import is_compiled\n"
             f"few = [each for each in AHEAD if each.name[11:] in {few}]\n"
@@ -244,7 +245,7 @@ if not INTERPRETED:
     INTERRUPTED = """
 import signal, sys, threading
 import timerstore.store.store
-from timerstore.core.ahead import load_kernels
+from timerstore.core.load_kernels import load_kernels
 
 class Alarm(Exception):
     pass

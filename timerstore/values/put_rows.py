@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from timerstore.errors import InvalidArgumentError
-from timerstore.values.arguments import encode_properties
+from timerstore.values.check_arguments import encode_properties
 from timerstore.values.kinds import Duration, meant
 
 Given = tuple[Any, ...]
