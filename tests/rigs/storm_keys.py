@@ -40,13 +40,20 @@ class Keyed:
         self.serial += 1
         return f"{self.key}:{self.serial}".encode()
 
-    def doing(self, call: Callable[[], Any], allowed: Callable[[dict[str, bytes]], bool]) -> Any:
+    def doing(
+        self,
+        call: Callable[[], Any],
+        allowed: Callable[[dict[str, bytes]], bool],
+        *,
+        may_be_partly_refused: bool = False,
+    ) -> Any:
         """Call; where that is ended, what is there must be as before, or `allowed`."""
         self.allowed = allowed
         try:
             return call()
         except REFUSED:
-            self.allowed = lambda _: False
+            if not may_be_partly_refused:
+                self.allowed = lambda _: False
             raise
 
     def done(self, ids: dict[str, bytes]) -> None:
@@ -136,6 +143,7 @@ class Keyed:
         count = self.doing(
             lambda: store.cancel_key(self.topic, self.key),
             lambda found: found.items() <= before.items(),
+            may_be_partly_refused=True,
         )
         assert count == len(before), f"{self.key}: {count} cancelled of {before}"
         self.done({})

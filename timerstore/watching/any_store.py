@@ -206,7 +206,8 @@ class AnyStore(Protocol):
     def cancel_key(self, topic: str, key: str) -> int:
         """Cancel all pending timers with a key; return how many there were.
 
-        Durable like a put. O(timers with that key); O(pending) without `Config.key_index`.
+        Durable like a put. O(timers with that key); O(pending) without `Config.key_index`. Raises
+        StoreFullError if there is no room for all; then some may be cancelled. Call it again.
 
         >>> id = store.put(b"hello", delay=timedelta(minutes=5), key="user:7")
         >>> store.cancel_key("default", "user:7")
