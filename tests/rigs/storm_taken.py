@@ -13,8 +13,8 @@ _RETRY = "%RETRY%"
 
 def run_of(batch: Batch) -> Run:
     """Return what a batch of an open store shows."""
-    assert isinstance(batch._handed, Run)
-    return batch._handed
+    assert isinstance(batch, Run)
+    return batch
 
 
 def queue_of(run: Run) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,17 +81,10 @@ def pull(
         if got != PULL_NO_ROOM or room <= needed:
             break
         needed = room
-    ends, ids, bodies, numbers = columns.ends, columns.ids, columns.bodies, columns.numbers
-    verdicts = columns.verdicts
-    rows = [
-        (
-            bodies[ends[0, i] : ends[0, i + 1]].tobytes(),
-            ids[ends[1, i] : ends[1, i + 1]].tobytes(),
-            int(numbers[RUN_DUE_MS, i]),
-            int(numbers[RUN_FIRED_MS, i]),
-        )
-        for i in range(max(0, got))
-    ]
+    numbers, verdicts, sound_count = columns.numbers, columns.verdicts, max(0, got)
+    texts = columns.arrow_bodies(sound_count), columns.arrow_ids(sound_count).view(pa.binary())
+    times = numbers[[RUN_DUE_MS, RUN_FIRED_MS], :sound_count]
+    rows = list(zip(*(each.to_pylist() for each in texts), *times.tolist(), strict=True))
     if got >= 0:
         sound = [k for k in range(count) if verdicts[k] == PULL_SOUND]
         assert numbers[RUN_INDEX, :got].tolist() == [start + k for k in sound]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from timerstore.jit.intrinsics import (
     as_word,
@@ -23,7 +24,6 @@ from timerstore.jit.kernel import caller_on, inlined, kernel_ahead
 from timerstore.jit.lent import Lent, lend, lent_bytes, new_lent
 from timerstore.jit.record import (
     Bytes,
-    Int32Rows,
     Rows,
     Words,
     observe,
@@ -43,6 +43,8 @@ from timerstore.timelog.bytes.message import (
 from timerstore.timelog.bytes.text import get_decimal_13, hex_8_word
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
 
+_BINARY: Final = pa.binary()
+_STRING: Final = pa.string()
 _AHEAD: Final = 12
 _AHEAD_BYTES: Final = 448
 PULL_UNMAPPED: Final = -1
@@ -156,25 +158,23 @@ class Columns:
         """int64[RUN_COLUMNS, n]."""
         return np.ndarray((RUN_COLUMNS, self.count), np.int64, self.block)
 
-    @property
-    def ends(self) -> Int32Rows:
-        """int32[2, n + 1]: of body and id in `bodies` and `ids`."""
-        return np.ndarray((2, self.count + 1), np.int32, self.block, self.ends_at)
+    def arrow_bodies(self, count: int) -> Any:
+        """Return the first `count` bodies, an Arrow array; no byte is copied."""
+        block = pa.py_buffer(self.block)  # one, cut by Arrow: a slice of NumPy's costs more
+        ends = block.slice(self.ends_at, 4 * (self.count + 1))
+        return pa.Array.from_buffers(_BINARY, count, [None, ends, block.slice(self.bodies_at)])
+
+    def arrow_ids(self, count: int) -> Any:
+        """Return the first `count` ids, the same way."""
+        block, ends_bytes = pa.py_buffer(self.block), 4 * (self.count + 1)
+        ends = block.slice(self.ends_at + ends_bytes, ends_bytes)
+        ids = block.slice(self.ids_at, self.bodies_at - self.ids_at)
+        return pa.Array.from_buffers(_STRING, count, [None, ends, ids])
 
     @property
     def verdicts(self) -> Bytes:
         """uint8[n]: what each entry turned out to stand for."""
         return self.block[self.verdicts_at : self.ids_at]
-
-    @property
-    def ids(self) -> Bytes:
-        """The ids, one behind the other."""
-        return self.block[self.ids_at : self.bodies_at]
-
-    @property
-    def bodies(self) -> Bytes:
-        """The bodies, one behind the other."""
-        return self.block[self.bodies_at :]
 
 
 @inlined

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, Unpack
@@ -67,7 +68,17 @@ class Delivery(PlainDelivery):
         return await self._handed.replace(self._i, puts)
 
 
-class LoopRun(Run):
+class Batch(PlainBatch):
+    """Messages handed out together, by columns; as `timerstore.Batch`."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Delivery]:
+        """Yield a `Delivery` for each."""
+
+
+class LoopRun(Run, Batch):  # type: ignore[misc]
     """A run whose messages are sent back, or replaced, by a loop's tasks."""
 
     __slots__ = ("_side",)
@@ -75,7 +86,7 @@ class LoopRun(Run):
 
     def __init__(self, side: LoopSide, run: Run) -> None:
         """Take over what a group has handed out."""
-        entries = run.block, run.id_bytes, run.start, run.stop, len(run)
+        entries = run.columns, run.start, len(run)
         super().__init__(run.reader, run.cursor, *entries, run.pins, run.pulled_us)
         self._side = side
 
@@ -96,15 +107,6 @@ class LoopRun(Run):
         # With a condition it may have to wait for its turn.
         make = self._side.apart if _has_condition(puts) else self._side.append
         return await make(self.ack_and_put, i, puts)
-
-
-class Batch(PlainBatch):
-    """Messages handed out together, by columns; as `timerstore.Batch`."""
-
-    __slots__ = ()
-
-    def __iter__(self) -> Iterator[Delivery]:
-        return super().__iter__()  # type: ignore[return-value]
 
 
 def _has_condition(puts: Any) -> bool:
@@ -202,7 +204,7 @@ class Messages:
             run.give_back(range(len(run)))
             return False
         self._run, self._count, self._yielded = run, len(run), 0
-        self._left = iter(Batch(LoopRun(self._side, run)))
+        self._left = iter(LoopRun(self._side, run))  # type: ignore[arg-type]
         return True
 
     async def aclose(self) -> None:

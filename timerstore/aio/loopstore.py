@@ -241,7 +241,7 @@ class TimerStore(Stays):
         reader = self.sync.consuming.group(topic, group)
         count_max = min(max_count, PULL_COUNT_MAX)
         run = await next_run(self.side, reader, count_max, check_timeout(timeout))
-        return Batch(LoopRun(self.side, run or reader.empty()))
+        return LoopRun(self.side, run or reader.empty())
 
     dead_letters = _apart(AnyStore.dead_letters)
     retry_dead_letters = _apart(AnyStore.retry_dead_letters)

@@ -326,7 +326,7 @@ class Cluster(Closes):
         timeout_s = check_timeout(timeout)
         reader = self._reader(group, topic)
         received = reader.receive(min(max_count, RECEIVED_MAX), self._hide_s, timeout_s)
-        return Batch(ClusterRun(reader, received))
+        return ClusterRun(reader, received)
 
     def dead_letters(self, group: str, limit: int | None = LISTED_MAX) -> list[Delivery]:
         """Receive dead letters of a group: messages that failed too often.

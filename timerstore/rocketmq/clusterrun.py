@@ -74,6 +74,7 @@ class ClusterRun(HandedOut):
     kind = ClusterDelivery
     bodies: Any
     ids: Any
+    topic: str
 
     def __init__(self, reader: Reader, received: list[Any]) -> None:
         """`received`: messages of the client."""
@@ -115,7 +116,7 @@ class ClusterRun(HandedOut):
         born_ms, attempt = int(each.born_timestamp or 0), max(0, (each.delivery_attempt or 1) - 1)
         return Message(0, 0, self.topic, each.body, properties, 0, born_ms, 0, 0, attempt)
 
-    def settle_all(self) -> None:
+    def ack(self) -> None:
         """Acknowledge all; the broker knows on return."""
         self._settle(list(range(len(self))))
 

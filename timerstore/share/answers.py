@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerstore.calls.consuming.constants import DEAD, WAIT_S
-from timerstore.calls.consuming.delivery import Batch, arrow_int64
+from timerstore.calls.consuming.delivery import arrow_int64
 from timerstore.calls.consuming.failure_properties import Failure
 from timerstore.calls.consuming.group import Group
 from timerstore.calls.consuming.putacks import read_queued
@@ -397,7 +397,7 @@ class Answers:
         try:
             ends = np.frombuffer(batch.bodies.buffers()[1], np.int32)[1 : len(batch) + 1]
             count = max(1, int(np.searchsorted(ends, REPLY_BYTES, "right")))
-            table = Batch(batch).to_arrow().append_column("offset", arrow_int64(batch.offsets))
+            table = batch.to_arrow().append_column("offset", arrow_int64(batch.offsets))
             if tags:
                 table = table.append_column("tags_code", arrow_int64(batch.tags_codes))
             parts = write_table(table.slice(0, count))
@@ -411,7 +411,7 @@ class Answers:
 
     def _pull_now(self, topics: list[Any], group: Any, max_count: Any) -> Run | None:
         for topic in topics:
-            batch = self._store.consuming.take(topic, group, max_count, 0)
+            batch = self._store.consuming.pull(topic, group, max_count, 0)
             if len(batch):
                 return batch
         return None
@@ -422,7 +422,7 @@ class Answers:
         """Pull once one of the topics has something, until a time."""
         if len(topics) == 1:
             wait_s = max(0.0, until_s - time.monotonic())
-            return self._store.consuming.take(topics[0], group, max_count, wait_s) or None
+            return self._store.consuming.pull(topics[0], group, max_count, wait_s) or None
         waiting = self._store.consuming.waiting(topics, group)
         with waiting, self._core.waiters.waiter() as waiter:
             while True:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerstore.calls.consuming.constants import CONSUME_COUNT, WAIT_S
-from timerstore.calls.consuming.delivery import Batch, Delivery, arrow_int64
+from timerstore.calls.consuming.delivery import Delivery, arrow_int64
 from timerstore.core.switches import Paused
 from timerstore.errors import InvalidArgumentError, StoreClosedError, TimerStoreError
 from timerstore.share.clientrun import ClientRun
@@ -230,7 +230,7 @@ class AskedCalls:
     def _iterate(self, topic: str, group: str, timeout: float | None) -> Iterator[Delivery]:
         while True:
             try:
-                run = self._pull(topic, group, CONSUME_COUNT, timeout)
+                run = self.pull(topic, group, CONSUME_COUNT, timeout)
             except StoreClosedError:
                 if self._link.closed.is_set():
                     return
@@ -246,11 +246,9 @@ class AskedCalls:
                 if done < len(run) and not self._link.closed.is_set():
                     run.give_back(range(done, len(run)))
 
-    def pull(self, topic: str, group: str, max_count: int, timeout: float | None) -> Batch:
+    def pull(self, topic: str, group: str, max_count: int, timeout: float | None) -> ClientRun:
         """Return due messages by columns."""
-        return Batch(self._pull(topic, group, max_count, check_timeout(timeout)))
-
-    def _pull(self, topic: str, group: str, max_count: int, timeout: float | None) -> ClientRun:
+        timeout = check_timeout(timeout)
         until_s = None if timeout is None else time.monotonic() + timeout
         while True:
             wait_s = WAIT_S if until_s is None else max(0.0, until_s - time.monotonic())

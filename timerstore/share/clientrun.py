@@ -45,6 +45,7 @@ class ClientRun(HandedOut):
 
     bodies: Any
     ids: Any
+    topic: str
     is_retry: bool
     reads_as: str
 
@@ -65,7 +66,7 @@ class ClientRun(HandedOut):
     def __len__(self) -> int:
         return len(self.due_ms)
 
-    def settle_all(self) -> None:
+    def ack(self) -> None:
         """Acknowledge all; durable with the owner's next flush."""
         self._settle(None)
 

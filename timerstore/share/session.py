@@ -111,7 +111,7 @@ class Session:
         batch, mine = self._take(name, places)
         if batch is not None and mine:
             if len(mine) == len(batch) and handled:
-                batch.settle_all()
+                batch.ack()
             else:
                 batch.settle_some(mine, handled=handled)
         return batch is not None

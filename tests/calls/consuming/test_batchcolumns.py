@@ -4,7 +4,6 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.calls.consuming.delivery import arrow_bodies, arrow_ids
 from timerstore.calls.consuming.groupreader import LentBlocks
 from timerstore.timelog.reading.pull import (
     RUN_COLUMNS,
@@ -26,23 +25,24 @@ def test_columns(rows: list[tuple[bytes, str]], more: int) -> None:
     columns = Columns(block, count, len(ids))
     columns.numbers[:] = np.arange(RUN_COLUMNS * count).reshape(RUN_COLUMNS, count)
     columns.verdicts[:] = 255
-    columns.ends[:] = 0
+    ends = np.ndarray((2, count + 1), np.int32, block, columns.ends_at)
+    ends[:] = 0
     for i, (body, id) in enumerate(rows):
-        columns.ends[0, i + 1] = columns.ends[0, i] + len(body)
-        columns.ends[1, i + 1] = columns.ends[1, i] + len(id)
-    columns.ids[:] = list(ids)
-    columns.bodies[: len(bodies)] = list(bodies)
+        ends[0, i + 1] = ends[0, i] + len(body)
+        ends[1, i + 1] = ends[1, i] + len(id)
+    block[columns.ids_at : columns.bodies_at] = list(ids)
+    block[columns.bodies_at :][: len(bodies)] = list(bodies)
     numbers = columns.numbers.tolist()
     assert numbers == [list(range(i * count, (i + 1) * count)) for i in range(RUN_COLUMNS)]
     due, fired = (numbers[row][: len(rows)] for row in (RUN_DUE_MS, RUN_FIRED_MS))
     assert columns.pieces(len(rows)) == ([body for body, _ in rows], due, fired)
-    assert arrow_bodies(columns, len(rows)).to_pylist() == [body for body, _ in rows]
-    assert arrow_ids(columns, len(rows)).to_pylist() == [id for _, id in rows]
+    assert columns.arrow_bodies(len(rows)).to_pylist() == [body for body, _ in rows]
+    assert columns.arrow_ids(len(rows)).to_pylist() == [id for _, id in rows]
     assert (columns.verdicts == 255).all() and len(columns.verdicts) == count
 
 
 def test_none() -> None:
     columns = Columns(LentBlocks().lend(columns_bytes(0, 0, 0)), 0, 0)
-    columns.ends[:] = 0
-    assert len(arrow_bodies(columns, 0)) == len(arrow_ids(columns, 0)) == 0
+    columns.block[:] = 0
+    assert len(columns.arrow_bodies(0)) == len(columns.arrow_ids(0)) == 0
     assert columns.pieces(0) == ([], [], [])

@@ -100,7 +100,7 @@ def test_a_pull_with_its_ack_calls_few_functions(tmp_path: Path) -> None:
             called.append(frame.f_code.co_qualname)
 
     with TimerStore(tmp_path / "s", config=Config(durability="process")) as store:
-        for timeout, most in ((0, 10), (60.0, 18)):  # the second one waits
+        for timeout, most in ((0, 8), (60.0, 9)):  # the second one waits
             for _ in range(3):  # the first one finds its queues
                 called.clear()
                 store.put(b"x", topic="t", delay_ms=100 if timeout else 0)

@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 from timerstore.calls.consuming.constants import CONSUME_COUNT
 from timerstore.calls.consuming.cursors import GroupRetries, HandedState
-from timerstore.calls.consuming.delivery import Batch, Delivery
+from timerstore.calls.consuming.delivery import Delivery
 from timerstore.calls.consuming.group import Group
 from timerstore.calls.consuming.groupreader import LentBlocks
 from timerstore.calls.consuming.grouptally import (
@@ -133,21 +133,17 @@ class Consuming:
         self.core.check_open()
         return self._iterate(self.group(topic, group), check_timeout(timeout))
 
-    def pull(self, topic: str, group: str, max_count: int, timeout: float | None) -> Batch:
+    def pull(self, topic: str, group: str, max_count: int, timeout: float | None) -> Run:
         """Return a batch; see `TimerStore.pull`."""
-        return Batch(self.take(topic, group, max_count, timeout))
-
-    def take(self, topic: str, group: str, max_count: int, timeout: float | None) -> Run:
-        """Return what a batch shows."""
         if self.core.closed:
             self.core.check_open()
         if type(max_count) is not int or not 1 <= max_count <= PULL_COUNT_MAX:
             max_count = check_int(max_count, "max_count", 1, PULL_COUNT_MAX)
         if timeout is not None and not (type(timeout) is float and timeout == timeout):
             timeout = check_timeout(timeout)
-        if type(topic) is str and type(group) is str and (topic, group) in self._groups:
-            reader = self._groups[topic, group]
-        else:
+        is_text = type(topic) is type(group) is str
+        reader = self._groups.get((topic, group)) if is_text else None
+        if reader is None:
             reader = self.group(topic, group)
         run = self._wait_for_run(reader, max_count, timeout)
         return reader.empty() if run is None else run

@@ -126,7 +126,7 @@ def _settle(
         return _settle_some(consuming, group, left, wanted, act)
     core, count = consuming.core, 0
     while left > 0:
-        letters = consuming.take(dead_topic(group), group, min(left, _AT_ONCE), 0)
+        letters = consuming.pull(dead_topic(group), group, min(left, _AT_ONCE), 0)
         if len(letters) == 0:
             break
         done = 0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import repeat
-from typing import Any, ClassVar, Final, Protocol, Unpack
+from typing import Any, ClassVar, Final, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,6 @@ from timerstore.calls.consuming.constants import Wait
 from timerstore.calls.consuming.failure_properties import Failure
 from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.bytes.decode import Message, user_properties
-from timerstore.timelog.reading.pull import Columns
 from timerstore.timelog.writing.compose import PUTS_MAX
 from timerstore.values.amounts import moment
 from timerstore.values.check_arguments import given_delay
@@ -32,18 +32,6 @@ ID_BYTES_USUAL: Final = 64
 BATCH_BYTES_MAX: Final = 1 << 30
 """Of messages in one batch: Arrow counts a column's bytes in 31 bits."""
 _INT64: Final = pa.int64()
-_BINARY: Final = pa.binary()
-_STRING: Final = pa.string()
-
-
-def arrow_bodies(columns: Columns, count: int) -> Any:
-    """Return the first `count` bodies; no byte is copied."""
-    return _arrow(_BINARY, count, columns.ends[0], columns.bodies)
-
-
-def arrow_ids(columns: Columns, count: int) -> Any:
-    """Return the first `count` ids; no byte is copied."""
-    return _arrow(_STRING, count, columns.ends[1], columns.ids)
 
 
 def arrow_int64(values: Any) -> Any:
@@ -51,10 +39,6 @@ def arrow_int64(values: Any) -> Any:
     return pa.Array.from_buffers(
         _INT64, len(values), [None, pa.py_buffer(np.ascontiguousarray(values, np.int64))]
     )
-
-
-def _arrow(kind: Any, count: int, ends: Any, data: Any) -> Any:
-    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(ends), pa.py_buffer(data)])
 
 
 # --- what a handler wants put in a message's place
@@ -242,83 +226,7 @@ class Delivery(Stays):
         return f"<Delivery {self.id} of {self.topic!r}, {self.lateness_ms} ms late>"
 
 
-class HandedOut(Protocol):
-    """Messages that were handed out together, wherever their store is; each has a place, from 0."""
-
-    __slots__ = ()
-    kind: ClassVar[type[Delivery]] = Delivery
-    topic: str
-
-    @property
-    def reads_as(self) -> str:
-        """The group that they were handed out to."""
-
-    @property
-    def bodies(self) -> Any:
-        """The bodies, an Arrow binary array."""
-
-    @property
-    def ids(self) -> Any:
-        """The ids that the puts returned, an Arrow string array."""
-
-    @property
-    def due_ms(self) -> Int64s:
-        """When each was due."""
-
-    @property
-    def fired_ms(self) -> Int64s:
-        """When each was fired into the log."""
-
-    @property
-    def tags_codes(self) -> Int64s:
-        """The hashes of their tags."""
-
-    @property
-    def is_retry(self) -> bool:
-        """Whether they were sent back before."""
-
-    def __len__(self) -> int:
-        """Return how many they are."""
-
-    def __iter__(self) -> Iterator[Delivery]:
-        """Yield a `Delivery` for each."""
-        bodies, due, fired = self.bodies.to_pylist(), self.due_ms.tolist(), self.fired_ms.tolist()
-        return map(self.kind, repeat(self), range(len(bodies)), bodies, due, fired)
-
-    def message(self, i: int) -> Message:
-        """Return message `i` decoded."""
-
-    def body_bytes(self, places: Sequence[int]) -> int:
-        """Return how long bodies are, as they came; a handler may have put others in place."""
-        return sum(self.bodies[i].as_buffer().size for i in places)
-
-    def settle_all(self) -> None:
-        """Acknowledge all."""
-
-    def settle(self, i: int) -> None:
-        """Acknowledge one."""
-        self.settle_some([i])
-
-    def settle_some(self, places: list[int], *, handled: bool = True) -> None:
-        """Acknowledge some, which were `handled` or not."""
-
-    def give_back(self, places: Sequence[int]) -> None:
-        """Let some be handed out again, to any consumer of the group."""
-
-    def nack(self, i: int, delay: timedelta | None) -> None:
-        """Send one back, durably, which acknowledges it."""
-
-    def send_again(self, i: int, wait: Wait, failure: Failure) -> bool:
-        """Send one back, or to the dead letters; tell whether that was done.
-
-        It is durable a while later; then it is to be settled, as not handled.
-        """
-
-    def ack_and_put(self, i: int, puts: Sequence[Put]) -> list[str]:
-        """Acknowledge one, and put; return the ids. See `Delivery.ack_and_put_many`."""
-
-
-class Batch(Stays):
+class Batch(ABC, Stays):
     """Messages handed out together, by columns.
 
     `bodies`: an Arrow binary array; `due_ms`, `fired_ms`: int64 arrays; `due`, `fired`: datetime64;
@@ -326,28 +234,31 @@ class Batch(Stays):
     `Delivery` objects.
     """
 
-    __slots__ = ("_handed", "topic")
-
-    def __init__(self, handed: HandedOut) -> None:
-        self._handed, self.topic = handed, handed.topic
-
-    def __len__(self) -> int:
-        return len(self._handed)
+    __slots__ = ()
 
     @property
+    @abstractmethod
+    def topic(self) -> str:
+        """The topic of all."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return how many they are."""
+
+    @property
+    @abstractmethod
     def bodies(self) -> Any:
         """The bodies, an Arrow binary array."""
-        return self._handed.bodies
 
     @property
+    @abstractmethod
     def ids(self) -> Any:
         """The ids that the puts returned, an Arrow string array."""
-        return self._handed.ids
 
     @property
+    @abstractmethod
     def due_ms(self) -> Int64s:
         """When each was due."""
-        return self._handed.due_ms
 
     @property
     def due(self) -> Moments:
@@ -360,21 +271,22 @@ class Batch(Stays):
         return self.fired_ms.view("datetime64[ms]")
 
     @property
+    @abstractmethod
     def fired_ms(self) -> Int64s:
         """When each was fired into the log."""
-        return self._handed.fired_ms
 
     @property
+    @abstractmethod
     def tags_codes(self) -> Int64s:
         """The hashes of their tags, as their queue says."""
-        return self._handed.tags_codes
 
+    @abstractmethod
     def __iter__(self) -> Iterator[Delivery]:
-        return iter(self._handed)
+        """Yield a `Delivery` for each."""
 
+    @abstractmethod
     def ack(self) -> None:
         """Acknowledge all messages; durable with the next flush. O(1) for a whole run."""
-        self._handed.settle_all()
 
     def to_arrow(self) -> pa.Table:
         """Return the columns as an Arrow table: id, body, due_ms, fired_ms."""
@@ -382,6 +294,59 @@ class Batch(Stays):
         columns = [self.ids, self.bodies, *times]
         return pa.table(columns, names=["id", "body", "due_ms", "fired_ms"])
 
+    @abstractmethod
     def message(self, i: int) -> Message:
         """Return message `i` decoded, with all its properties."""
-        return self._handed.message(i)
+
+
+class HandedOut(Batch):
+    """A batch, and what becomes of its messages; each of these has a place, from 0."""
+
+    __slots__ = ()
+    kind: ClassVar[type[Delivery]] = Delivery
+
+    @property
+    @abstractmethod
+    def reads_as(self) -> str:
+        """The group that they were handed out to."""
+
+    @property
+    @abstractmethod
+    def is_retry(self) -> bool:
+        """Whether they were sent back before."""
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Yield a `Delivery` for each."""
+        bodies, due, fired = self.bodies.to_pylist(), self.due_ms.tolist(), self.fired_ms.tolist()
+        return map(self.kind, repeat(self), range(len(bodies)), bodies, due, fired)
+
+    def body_bytes(self, places: Sequence[int]) -> int:
+        """Return how long bodies are, as they came; a handler may have put others in place."""
+        return sum(self.bodies[i].as_buffer().size for i in places)
+
+    def settle(self, i: int) -> None:
+        """Acknowledge one."""
+        self.settle_some([i])
+
+    @abstractmethod
+    def settle_some(self, places: list[int], *, handled: bool = True) -> None:
+        """Acknowledge some, which were `handled` or not."""
+
+    @abstractmethod
+    def give_back(self, places: Sequence[int]) -> None:
+        """Let some be handed out again, to any consumer of the group."""
+
+    @abstractmethod
+    def nack(self, i: int, delay: timedelta | None) -> None:
+        """Send one back, durably, which acknowledges it."""
+
+    @abstractmethod
+    def send_again(self, i: int, wait: Wait, failure: Failure) -> bool:
+        """Send one back, or to the dead letters; tell whether that was done.
+
+        It is durable a while later; then it is to be settled, as not handled.
+        """
+
+    @abstractmethod
+    def ack_and_put(self, i: int, puts: Sequence[Put]) -> list[str]:
+        """Acknowledge one, and put; return the ids. See `Delivery.ack_and_put_many`."""

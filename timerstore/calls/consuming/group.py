@@ -191,9 +191,8 @@ class Group(Reader):
                 with self.gate.guard():
                     self.core.check_open()
                     pins = self._pin(low, high)
-            block, entries = puller.kept[0], (start, start + count, count)
-            cursor, id_bytes = self._ready_cursors[i], READY_ID_BYTES * count
-            run = Run(self, cursor, block, id_bytes, *entries, pins, pulled_us)
+            columns = Columns(puller.kept[0], count, READY_ID_BYTES * count)
+            run = Run(self, self._ready_cursors[i], columns, start, count, pins, pulled_us)
         except BaseException as e:  # a signal's, say: nobody got them
             if told[READY_COUNT]:
                 start, cursor = told[READY_START], self._ready_cursors[told[READY_QUEUE]]
@@ -381,7 +380,7 @@ class Group(Reader):
             if sound == 0:
                 return self.empty()
         pulled_us = round(self.core.steady_ms() * 1000)
-        return Run(self, cursor, block, id_room, start, start + count, sound, pins, pulled_us)
+        return Run(self, cursor, columns, start, sound, pins, pulled_us)
 
     @contextmanager
     def _puller(self) -> Iterator[Puller]:
@@ -471,8 +470,8 @@ class Group(Reader):
     def empty(self) -> Run:
         """Return a run of nothing."""
         if self._nothing is None:
-            block = np.zeros(columns_bytes(0, 0, 0), np.uint8)
-            self._nothing = Run(self, QueueCursor(-1, 0), block, 0, 0, 0, 0, [], 0)
+            columns = Columns(np.zeros(columns_bytes(0, 0, 0), np.uint8), 0, 0)
+            self._nothing = Run(self, QueueCursor(-1, 0), columns, 0, 0, [], 0)
         return self._nothing
 
     def has_hidden(self) -> bool:

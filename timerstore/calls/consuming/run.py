@@ -14,13 +14,12 @@ from typing import Any
 from timerstore.calls.consuming.ackput import ack_and_put
 from timerstore.calls.consuming.constants import DEAD, Wait
 from timerstore.calls.consuming.cursors import QueueCursor, RetryCursor
-from timerstore.calls.consuming.delivery import Delivery, HandedOut, Put, arrow_bodies, arrow_ids
+from timerstore.calls.consuming.delivery import Delivery, HandedOut, Put
 from timerstore.calls.consuming.failure_properties import Failure
 from timerstore.calls.consuming.groupreader import Place, Reader
 from timerstore.calls.consuming.ready import NO_RESPONSE
 from timerstore.calls.consuming.sendback import send_back, send_to_dead
 from timerstore.core.offsets import Ranges, merged
-from timerstore.jit.record import Bytes
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message
 from timerstore.timelog.reading import pull
@@ -32,40 +31,30 @@ class Run(HandedOut):
     """What `Group.pull` hands out."""
 
     __slots__ = (
-        *("_bodies", "_columns", "_count", "_decoded", "_ids", "block", "cursor", "id_bytes"),
-        *("pins", "pulled_us", "reader", "start", "stop", "topic"),
+        *("_bodies", "_count", "_decoded", "_ids", "columns", "cursor", "pins", "pulled_us"),
+        *("reader", "start", "stop", "topic"),
     )
+    topic: str
 
     def __init__(
         self,
         reader: Reader,
         cursor: QueueCursor,
-        block: Bytes,
-        id_bytes: int,
+        columns: pull.Columns,
         start: int,
-        stop: int,
         count: int,
         pins: list[Any],
         pulled_us: int,
     ) -> None:
-        """Hold the first `count` places of columns in a block, read from entries [start, stop)."""
-        self.reader, self.topic = reader, reader.topic
-        self.cursor, self.block, self.id_bytes = cursor, block, id_bytes
-        self.start, self.stop, self._count = start, stop, count
+        """Hold the first `count` places of columns, which were read from the entry `start` on."""
+        self.reader, self.topic, self.cursor, self.columns = reader, reader.topic, cursor, columns
+        self.start, self.stop, self._count = start, start + columns.count, count
         self.pins, self.pulled_us = pins, pulled_us
         self._bodies: Any = None
         self._ids: Any = None
-        self._columns: pull.Columns | None = None
-        self._decoded: dict[int, Message] = {}
+        self._decoded: dict[int, Message] | None = None
 
     # --- looking
-
-    @property
-    def columns(self) -> pull.Columns:
-        """Where the columns lie."""
-        if self._columns is None:
-            self._columns = pull.Columns(self.block, self.stop - self.start, self.id_bytes)
-        return self._columns
 
     def __len__(self) -> int:
         return self._count
@@ -83,14 +72,14 @@ class Run(HandedOut):
     def bodies(self) -> Any:
         """The bodies, an Arrow binary array."""
         if self._bodies is None:
-            self._bodies = arrow_bodies(self.columns, self._count)
+            self._bodies = self.columns.arrow_bodies(self._count)
         return self._bodies
 
     @property
     def ids(self) -> Any:
         """The ids that the puts returned, an Arrow string array."""
         if self._ids is None:
-            self._ids = arrow_ids(self.columns, self._count)
+            self._ids = self.columns.arrow_ids(self._count)
         return self._ids
 
     @property
@@ -129,6 +118,8 @@ class Run(HandedOut):
     def message(self, i: int) -> Message:
         """Return message `i` decoded, with all its properties."""
         i = check_int(i, "i", 0, self._count - 1)
+        if self._decoded is None:
+            self._decoded = {}
         if i not in self._decoded:
             self._decoded[i] = self.reader.decode(int(self.offsets[i]), self.pins)
         return self._decoded[i]
@@ -141,11 +132,12 @@ class Run(HandedOut):
         """Have a message in memory say how often it failed, and since when."""
         message = self.message(i)
         properties = message.properties | {fmt.PROPERTY_FIRST_FAILED.decode(): str(first_ms)}
-        self._decoded[i] = message._replace(reconsume_times=attempt, properties=properties)
+        said = message._replace(reconsume_times=attempt, properties=properties)
+        self._decoded = (self._decoded or {}) | {i: said}
 
     # --- taking back
 
-    def settle_all(self) -> None:
+    def ack(self) -> None:
         """Acknowledge all. One kernel if none of the run was passed by, and none is claimed."""
         reader, place, count = self.reader, self.cursor.ready_place, self._count
         core, clock, now_us = reader.core, reader.hand_clock, 0
