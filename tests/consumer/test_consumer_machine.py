@@ -35,6 +35,7 @@ from timerstore import (
 from timerstore.calls.consuming import run as run_module
 from timerstore.calls.consuming.starting import begin_groups
 from timerstore.consumer.handling import AGAIN_MS
+from timerstore.core.offsets import read_tables
 from timerstore.jit.kernel import INTERPRETED
 
 pytestmark = pytest.mark.long
@@ -312,13 +313,15 @@ class ConsumerMachine(StoreMachine):
         self.reopen()
 
     def reopen(self) -> None:
-        """What lies behind the durable offsets comes again, also where it was done."""
+        """What the offsets do not say comes again, also where it was done."""
         path = self.folder / "store" / "config" / "consumerOffset.json"
-        table = json.loads(path.read_text())["offsetTable"]
+        table, ahead = read_tables(json.loads(path.read_text()))
         for copy in self.copies:
             if copy.place is not None:
                 topic, index = copy.place
-                if index >= table.get(f"{topic}@{GROUP}", {}).get("0", 0):
+                name = f"{topic}@{GROUP}"
+                done = [(0, table.get(name, {}).get("0", 0)), *ahead.get(name, {}).get("0", [])]
+                if not any(start <= index < stop for start, stop in done):
                     if copy.state != "waiting":
                         self.doubled.add(copy.id)
                     copy.state = "waiting"
