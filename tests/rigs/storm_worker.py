@@ -147,7 +147,10 @@ def storm(
             threads, stop = begin_threads(play, names, thread_count, rng)
             consumer = Consumer(store, "c", threads=3, max_attempts=3)
             consumer.subscribe(TOPIC, play.handle)
-            consumer.start()
+            try:
+                consumer.start()
+            except StoreFullError:
+                play.full("start")
             round_until = min(until, time.monotonic() + rng.choice(rounds_s))
             while time.monotonic() < round_until and not ledger.failures:
                 by_main = [each for each in names if each not in _NOT_INTERRUPTED]
