@@ -20,7 +20,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from timerstore.jit import intrinsics, locks, record, system
+from timerstore.jit import guards, intrinsics, locks, record, system
 
 ATOMICS = ("load_acquire", "store_release", "fetch_add", "exchange", "compare_exchange")
 ATOMICS += ("observe", "publish", "exchange_word", "add_to_word")
@@ -447,8 +447,9 @@ def _copy(module: types.ModuleType, **others: Any) -> types.SimpleNamespace:
 @contextlib.contextmanager
 def attached(baton: Baton) -> Iterator[None]:
     """Have the product's kernels and threads hand this baton on."""
-    replaced = stand_ins(baton)
+    replaced, gil = stand_ins(baton), BatonLock(baton, again=True)
     fakes: dict[str, Any] = {
+        "GIL_STAND_IN": guards.Guarded(gil.acquire, True, gil.release),
         "threading": _copy(
             threading,
             Lock=lambda: BatonLock(baton, again=False),

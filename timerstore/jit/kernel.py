@@ -154,7 +154,8 @@ def caller_on(made: Callable[..., int], place: Any) -> Callable[..., int]:
     return partial(_alone(made) if is_alone else caller_of(made), place.block_address)
 
 
-_one_at_a_time: Final = RLock()
+GIL_STAND_IN: Final = RLock()
+"""Held by an interpreted kernel that keeps the GIL when it is compiled."""
 
 
 def _alone(function: Callable[..., int]) -> Callable[..., int]:
@@ -162,7 +163,7 @@ def _alone(function: Callable[..., int]) -> Callable[..., int]:
 
     @functools.wraps(function)
     def call(*args: int) -> int:
-        with _one_at_a_time.guard():
+        with GIL_STAND_IN.guard():
             return function(*args)
 
     return call
