@@ -205,8 +205,7 @@ def _write(engine: Engine, row: int, first: int, entries: fmt.Entries) -> None:
         at = position * fmt.ENTRY_BYTES
         view[at : at + len(data)] = data
         done += room
-    end = first + len(entries)
-    queues.table.next_index[row] = queues.table.planned[row] = end
+    queues.set_end(row, first + len(entries))
 
 
 # --- Queue files that are gone from either end: what nothing but the commit log can tell
