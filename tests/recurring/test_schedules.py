@@ -268,8 +268,11 @@ def test_large_runs_that_were_missed(tmp_path: Path, clock: ManualClock) -> None
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("does", ["start", "stop"])
-def test_beside_who_carries_it_on(tmp_path: Path, does: str) -> None:
+def test_beside_who_carries_it_on(
+    tmp_path: Path, does: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever starts or stops a job waits for its run that is under way elsewhere."""
+    monkeypatch.setattr("timerstore.recurring.schedules._OTHERS_S", 30.0)
     path, given = tmp_path / "s", {"key": "k", "body": b"x", "schedule": every(HOUR / 100)}
     clock = ManualClock(START_MS)
     with TimerStore(path, config=LARGER, clock=clock, disk=QuietDisk()) as store:

@@ -39,6 +39,35 @@ def advance(store: TimerStore, by: timedelta) -> None:
     clock.advance(by)
 
 
+@pytest.mark.parametrize("is_there", [False, True], ids=["none", "one pending"])
+@pytest.mark.parametrize("condition", ["if_absent", "replace"])
+def test_a_delay_counts_from_when_it_is_put(
+    store: TimerStore, condition: str, is_there: bool
+) -> None:
+    """Who waited for others of the key puts for no time at which one of theirs has fired.
+
+    Else a recurring job that two threads start ran twice for one time: the first one's timer had
+    fired, and been carried on, when the second one's was put, for the same time.
+    """
+    if is_there:
+        store.put(b"1", topic="t", delay=HOUR, key="k")
+    found, given = list[str](), {condition: True}
+    put = threading.Thread(
+        target=lambda: found.append(
+            store.put(b"2", topic="t", delay=10 * SECOND, key="k", **given)  # type: ignore[arg-type]
+        )
+    )
+    with store.timers.keyed.lock.guard():
+        put.start()
+        time.sleep(0.1)
+        advance(store, 30 * SECOND)
+    put.join(60)
+    timer = store.get(found[0])
+    assert timer is not None
+    was_put = condition == "replace" or not is_there
+    assert timer.due_ms == START_MS + (40_000 if was_put else 3_600_000)
+
+
 @pytest.mark.parametrize("order", ["level first", "level last", "levels around"])
 def test_what_waits_in_a_level_hides_no_timer_that_can_be_replaced(
     store: TimerStore, order: str

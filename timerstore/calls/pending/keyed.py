@@ -171,31 +171,37 @@ class Keyed:
         """Return the id of a timer that is pending. For the thread that holds the lock."""
         return next(self._ids(*_names(topic, key)), None)
 
-    def put_if_absent(self, prepared: Prepared, key: str) -> str:
-        """Put a timer, or return the id of the one that is pending. It is not durable yet."""
+    def put_if_absent(self, prepared: Prepared, key: str) -> tuple[str, Prepared]:
+        """Put a timer, or return the id of the one that is pending; and as what it was put.
+
+        It is not durable yet. A delay counts from when it is put: who waited for the lock could
+        else put a timer for a time at which another one with the key has fired.
+        """
         names = _names(prepared.topic, key)
         with self._keys.lock.guard():
             id = next(self._ids(*names), None)
-            return self._append(prepared) if id is None else id
+            return self._append(prepared) if id is None else (id, prepared)
 
-    def _append(self, prepared: Prepared) -> str:
-        return self._putting.append_short(prepared) or self._putting.append(prepared)
+    def _append(self, prepared: Prepared) -> tuple[str, Prepared]:
+        prepared = prepared.due_from(self.core.clock.now_ms)
+        return self._putting.append_short(prepared) or self._putting.append(prepared), prepared
 
-    def put_in_place(self, prepared: Prepared, key: str, payload: Payload) -> str:
-        """Put a timer in the place of the one that is pending, if there is one.
-
-        It is not durable yet.
-        """
-        names, now_ms = _names(prepared.topic, key), self.core.clock.now_ms
+    def put_in_place(self, prepared: Prepared, key: str, payload: Payload) -> tuple[str, Prepared]:
+        """Put a timer in the place of the one that is pending, if there is one; see above."""
+        names, by_id, clock = _names(prepared.topic, key), self._by_id, self.core.clock
         with self._keys.lock.guard():
             while True:
                 refused: InvalidArgumentError | None = None
                 for id in self._ids(*names):
+                    now_ms = clock.now_ms
+                    prepared = prepared.due_from(now_ms)
+                    due_ms = prepared.due_ms
                     try:
                         moved = None
-                        if not self.core.clock.manual:
-                            moved = self._by_id.reschedule(id, prepared.due_ms, now_ms, payload)
-                        return moved or reschedule(self.core, id, prepared.due_ms, now_ms, payload)
+                        if not clock.manual:
+                            moved = by_id.reschedule(id, due_ms, now_ms, payload)
+                        moved = moved or reschedule(self.core, id, due_ms, now_ms, payload)
+                        return moved, prepared
                     except InvalidArgumentError as e:
                         refused = refused or e  # it waits in a level; another may not
                     except TooLateError:

@@ -155,11 +155,11 @@ class PendingTimers:
         key = check_condition(put)
         prepared = self._putting.prepare(put)
         if put.if_absent:
-            id = self.keyed.put_if_absent(prepared, key)
+            id, prepared = self.keyed.put_if_absent(prepared, key)
         else:
             own = dict(put.properties or {})
             payload = Payload(prepared.body, own, put.tag, keeps_tag=False)
-            id = self.keyed.put_in_place(prepared, key, payload)
+            id, prepared = self.keyed.put_in_place(prepared, key, payload)
         self.core.after_append(prepared.now_ms, prepared.due_ms)
         return id
 

@@ -40,6 +40,13 @@ class Prepared(NamedTuple):
     level: int  # from 1; 0: none
     now_ms: int  # what its due time was reckoned from
     due_ms: int
+    is_delayed: bool  # its due time is a delay behind `now_ms`
+
+    def due_from(self, now_ms: int) -> Prepared:
+        """Return the same with its delay, if it has one, behind another time."""
+        if not self.is_delayed:
+            return self
+        return self._replace(now_ms=now_ms, due_ms=self.due_ms + now_ms - self.now_ms)
 
 
 class Putting:
@@ -84,7 +91,8 @@ class Putting:
             self.congestion.check(due_ms, now_ms)
             self.admission.enter()
         self.space.check()
-        return Prepared(put.topic, body, described, put.tag, level, now_ms, due_ms)
+        is_delayed = put.at is None and put.at_ms is None
+        return Prepared(put.topic, body, described, put.tag, level, now_ms, due_ms, is_delayed)
 
     def append(self, prepared: Prepared) -> str:
         """Append what is prepared, and return its id; it is not durable yet, nor noticed."""
