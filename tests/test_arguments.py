@@ -24,13 +24,13 @@ import pyarrow as pa
 import pytest
 
 import timerstore
-from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from tests.store_calls import WITHOUT_ARGUMENTS, arguments, methods
 from timerstore import Config, InvalidArgumentError
 from timerstore.offline.export import export
 from timerstore.share.wire import to_json
 from timerstore.tables import read_table
+from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.files.disk import Disk
 from timerstore.validation import validate
 from timerstore.values.check_arguments import check_body

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 
 from tests.loop_disk import DISK_BYTES, mounted
-from tests.models.quiet_disk import QuietDisk
 from timerstore import Config, InvalidArgumentError, ManualClock, StoreFullError, TimerStore, Tuning
+from timerstore.testing.disk import QuietDisk
 
 START_MS = 1_800_000_000_000
 DELAY_MS = 60_000

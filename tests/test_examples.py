@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from tests.markdown import ROOT
-from tests.models.quiet_disk import QuietDisk
 from tests.rigs.program import python
 from timerstore import Config, ManualClock, TimerStore, Tuning
+from timerstore.testing.disk import QuietDisk
 
 EXAMPLES = ROOT / "examples"
 TRIED = {

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.models.ledger import read_messages
-from tests.models.quiet_disk import QuietDisk
 from timerstore import Config, ManualClock, TimerStore, Tuning, verify
+from timerstore.testing.disk import QuietDisk
 from timerstore.validation import validate
 
 pytestmark = pytest.mark.slow

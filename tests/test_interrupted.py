@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.interrupting import Interrupt, interrupted
-from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL, few_maps
 from timerstore import ManualClock, TimerStore
 from timerstore.jit.kernel import INTERPRETED
+from timerstore.testing.disk import QuietDisk
 
 pytestmark = pytest.mark.long
 

@@ -9,12 +9,12 @@ import pytest
 
 import timerstore
 from tests import table_stores
-from tests.models.quiet_disk import QuietDisk
 from tests.sparse_copy import copy_tree
 from tests.table_stores import exported_rows
 from tests.tiers import some
 from timerstore import CorruptStoreError, ManualClock, TimerStore, TimerStoreError, verify
 from timerstore.tables import TABLES, read_table
+from timerstore.testing.disk import QuietDisk
 from timerstore.validation import validate
 
 pytestmark = pytest.mark.slow

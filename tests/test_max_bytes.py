@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import timerstore
-from tests.models.quiet_disk import QuietDisk
 from tests.test_small_stores import taken_bytes
 from timerstore import (
     Config,
@@ -18,6 +17,7 @@ from timerstore import (
     TimerStore,
     Tuning,
 )
+from timerstore.testing.disk import QuietDisk
 
 pytestmark = pytest.mark.on_disk
 

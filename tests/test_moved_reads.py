@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 import timerstore
-from tests.models.quiet_disk import QuietDisk
-from tests.rigs.damaging import flip_bit
 from tests.rigs.untouched import untouched
 from tests.services.test_damage import TIMER_QUEUE
 from tests.services.test_scrub import scrub
@@ -19,6 +17,8 @@ from timerstore.services.damage.pass_by import is_damaged, leave_entries
 from timerstore.services.damage.scrub import leave_slot, scan_slots
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.read_units import all_units
+from timerstore.testing.damage import flip_bit
+from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.files import reader_end as reader_end_module
 from timerstore.timelog.files.reader_end import Steady
 from timerstore.timelog.files.smallfile import At

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from tests import naive
-from tests.models.ledger import TIMER_TOPIC
-from tests.models.quiet_disk import QuietDisk
 from tests.table_stores import exported
 from timerstore import Config, ManualClock, TimerStore, Tuning, verify
 from timerstore.services.engine.rebuild import Damage
 from timerstore.store.readonly import ReadOnlyStore
 from timerstore.tables import TABLES, read_table
+from timerstore.testing.disk import QuietDisk
+from timerstore.testing.ledger import TIMER_TOPIC
 from timerstore.validation import validate
 
 pytestmark = pytest.mark.slow

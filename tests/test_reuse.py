@@ -10,13 +10,14 @@ import pytest
 import timerstore
 from tests import naive
 from tests.models.archive import KeptDisk
-from tests.models.ledger import check_store, read_ledger
-from tests.models.quiet_disk import QuietDisk
+from tests.models.ledger import read_ledger
 from tests.rigs.storm_taken import run_of
 from tests.rigs.tablerows import rows_in
 from tests.small_store import small
 from tests.sparse_copy import copy_tree
 from timerstore import Config, ManualClock, TimerStore, verify
+from timerstore.testing.disk import QuietDisk
+from timerstore.testing.oracle import check_store
 from timerstore.timelog.bytes.decode import decode_message
 from timerstore.timelog.files.segmenttable import apron_bytes
 from timerstore.timelog.reading.reader import StoreReader

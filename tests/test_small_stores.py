@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timerstore
-from tests.faulty_disk import MeteredDisk
-from tests.models.quiet_disk import QuietDisk
+from tests.full_disks import MeteredDisk
 from tests.small_store import SMALL
 from tests.tiers import how_many
 from timerstore import ManualClock, StoreFullError, TimerStore
 from timerstore.jit.kernel import INTERPRETED
+from timerstore.testing.disk import QuietDisk
 
 pytestmark = pytest.mark.on_disk
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.models.quiet_disk import QuietDisk
 from tests.small_store import small
 from tests.sparse_copy import copy_tree
 from timerstore import ManualClock, TimerStore, TimerStoreError
+from timerstore.testing.disk import QuietDisk
 from timerstore.validation import validate
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120, method="signal")]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from tests.models.archive import KeptDisk
-from tests.models.ledger import Ledger, check_store, read_ledger
+from tests.models.ledger import read_ledger
 from tests.rigs.dictionary import (
     DELAYS,
     LEVELS,
@@ -34,6 +34,8 @@ from timerstore import (
 )
 from timerstore.calls.consuming.sendback import send_back
 from timerstore.jit.kernel import INTERPRETED
+from timerstore.testing.ledger import Ledger
+from timerstore.testing.oracle import check_store
 from timerstore.timelog.bytes import format as fmt
 
 YEAR_MS = 365 * 86_400_000

@@ -16,11 +16,12 @@ import pytest
 
 from tests.interrupting import alarms
 from tests.loop_disk import mounted
-from tests.rigs.nursery import Nursery
+from tests.rigs import storm_kill_worker
 from tests.rigs.program import FILES, ended
 from tests.rigs.storm_worker import MAPS, Alarm, in_reach, is_in_reach
 from tests.test_kill import attack
 from tests.tiers import how_many
+from timerstore.testing import Program
 
 pytestmark = pytest.mark.on_disk
 
@@ -115,8 +116,9 @@ def test_queues_of_four_places(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["reused", "cleaned"])
 def test_killed_with_queues_of_four_places(tmp_path: Path, kind: str) -> None:
     """As above, with tiny segments and a SIGKILL in each round; the log's ledger judges."""
-    with Nursery("storm_kill_worker", NUMBA_DISABLE_JIT="1") as nursery:
-        attack(tmp_path / "store", nursery, kind, KILLS, longest_s=6)
+    worker, interpreted = storm_kill_worker, {"NUMBA_DISABLE_JIT": "1"}
+    with Program(worker.work, prepare=worker.prepare, environment=interpreted) as program:
+        attack(tmp_path / "store", program, kind, KILLS, longest_s=6)
 
 
 def test_alarms_end_a_call_and_nothing_that_deals_with_that() -> None:

@@ -17,12 +17,12 @@ import pytest
 
 import timerstore
 from tests.markdown import ROOT
-from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
 from tests.table_stores import exported
 from tests.tiers import some
 from timerstore.tables import TABLES, read_table
+from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.files.oserrors import store_error, told_of
 from timerstore.validation import validate
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.models.quiet_disk import QuietDisk
+from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.files.disk import Disk
 
 

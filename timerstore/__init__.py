@@ -15,8 +15,8 @@
 With asyncio: timerstore.aio. Jobs that recur: timerstore.recurring. Work that is done once:
 timerstore.dedup. Metrics and traces: timerstore.metrics, timerstore.otel. With Spark:
 timerstore.spark. With a RocketMQ cluster: timerstore.rocketmq. Do a store's parts agree:
-timerstore.validation. At the shell: timerstore --help. All else below is the house: `_HOMES` says
-where each name lives.
+timerstore.validation. Does a program survive crashes: timerstore.testing. At the shell:
+timerstore --help. All else below is the house: `_HOMES` says where each name lives.
 
 The product, from the bottom up:
 
@@ -43,6 +43,7 @@ Beside it, imported by none of these:
     offline                      read, export, verify, salvage
     spark                        its tables there
     rocketmq                     a cluster's client
+    testing                      crashes of programs that use a store
     cli                          the shell
 
 One timer's way: put → commit log → enqueue-get → enqueue-put → timer log + wheel → dequeue-get →
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from timerstore import recurring as recurring
     from timerstore import rocketmq as rocketmq
     from timerstore import spark as spark
+    from timerstore import testing as testing
     from timerstore import validation as validation
     from timerstore.calls.consuming.dead_letters import DeadLetter as DeadLetter
     from timerstore.calls.consuming.delivery import Batch as Batch
@@ -169,7 +171,10 @@ _HOMES = {
 }
 """Where each public name lives, loaded when it is first asked for: `timerstore --help`, completion
 of the shell, code that only looks at errors: none of these waits for Numba."""
-_MODULES = ("aio", "dedup", "metrics", "otel", "recurring", "rocketmq", "spark", "validation")
+_MODULES = (
+    *("aio", "dedup", "metrics", "otel", "recurring", "rocketmq", "spark", "testing"),
+    "validation",
+)
 """Loaded like that too, so that nobody has to import them by name."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 

@@ -10,10 +10,10 @@ import pytest
 import timerstore.aio
 from tests.aio.loops import run
 from tests.consumer.test_retry_rules import LISTS, RULES, TIMEOUT, Play, handler
-from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore
 from timerstore.consumer.consumer import stepper_of
+from timerstore.testing.disk import QuietDisk
 
 pytestmark = pytest.mark.timeout(120)
 HOURS = timedelta(hours=4)

@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 
 import timerstore
 from tests.cli.shell import Run, finish, process, put
-from tests.rigs.damaging import flip_bit
 from tests.rigs.program import ended
 from tests.rigs.waiting import wait_until
 from timerstore.cli.commands import app
 from timerstore.cli.status import Status
 from timerstore.errors import TimerStoreError
+from timerstore.testing.damage import flip_bit
 from timerstore.values.amounts import shown_bytes
 
 pytestmark = pytest.mark.slow

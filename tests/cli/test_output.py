@@ -11,8 +11,8 @@ from rich.text import Text
 
 import timerstore
 from tests.cli.shell import SMALL, Run, put
-from tests.rigs.damaging import flip_bit
 from timerstore.cli.output import fit
+from timerstore.testing.damage import flip_bit
 from timerstore.values.amounts import shown_from, shown_span
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import (
     Consumer,
@@ -25,6 +24,7 @@ from timerstore import (
 )
 from timerstore.calls.consuming import run as run_module
 from timerstore.consumer.subscription import parse_tags
+from timerstore.testing.disk import QuietDisk
 
 SECOND = timedelta(seconds=1)
 

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.rigs import consumer_worker
 from tests.rigs.consumer_worker import CONFIG, GROUP, MAX_ATTEMPTS, TOPIC, open_consumer
-from tests.rigs.nursery import Nursery
 from tests.tiers import how_many
 from timerstore import TimerStore
+from timerstore.testing import Program
 
 pytestmark = pytest.mark.prove
 
@@ -52,9 +53,10 @@ def test_killed_again_and_again(tmp_path: Path) -> None:
     with TimerStore(path, config=CONFIG) as store:
         delays = [rnd.randrange(200 * KILLS) for _ in range(MESSAGES)]
         ids = set(store.put_many([b"job"] * MESSAGES, topic=TOPIC, delay_ms=delays))
-    with Nursery("consumer_worker") as nursery:
+    with Program(consumer_worker.work, prepare=consumer_worker.prepare) as program:
         for _ in range(KILLS):
-            nursery.run(path, rnd.randrange(1 << 30), rnd.choice((0.1, rnd.uniform(0.1, 0.8))))
+            after_s = rnd.choice((0.1, rnd.uniform(0.1, 0.8)))
+            program.kill(path, rnd.randrange(1 << 30), after_s=after_s)
     with TimerStore(path, config=CONFIG) as store:
         finish(store)
         dead = {d.id: d.attempt for d in store.consume(f"%DLQ%{GROUP}", timeout=0)}

@@ -19,7 +19,6 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from tests.models.quiet_disk import QuietDisk
 from tests.rigs.machine import StoreMachine, cases_of
 from tests.rigs.storm_taken import entry_of, queue_of
 from tests.small_store import SMALL
@@ -37,6 +36,7 @@ from timerstore.calls.consuming.starting import begin_groups
 from timerstore.consumer.handling import AGAIN_MS
 from timerstore.core.offsets import read_tables
 from timerstore.jit.kernel import INTERPRETED
+from timerstore.testing.disk import QuietDisk
 
 pytestmark = pytest.mark.long
 

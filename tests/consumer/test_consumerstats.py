@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import Consumer, ManualClock, Retry, TimerStore
+from timerstore.testing.disk import QuietDisk
 
 
 @pytest.mark.parametrize("broadcast", [False, True])

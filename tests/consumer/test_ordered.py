@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from tests.consumer.test_retry_rules import LEVELS_MS, TIMEOUT, handler, table
-from tests.models.quiet_disk import QuietDisk
 from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
 from timerstore import (
@@ -26,6 +25,7 @@ from timerstore import (
     TimerStore,
 )
 from timerstore.calls.consuming import run as run_module
+from timerstore.testing.disk import QuietDisk
 
 SECOND = timedelta(seconds=1)
 ROWS = table("ordered")

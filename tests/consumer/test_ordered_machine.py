@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.models.quiet_disk import QuietDisk
 from tests.rigs.history import Act, Acts
 from tests.small_store import SMALL
 from tests.tiers import how_many
@@ -23,6 +22,7 @@ from timerstore.calls.consuming.consuming import Consuming
 from timerstore.calls.consuming.starting import begin_groups
 from timerstore.consumer.ordered import Lines, OrderedSubscription
 from timerstore.jit.kernel import INTERPRETED
+from timerstore.testing.disk import QuietDisk
 
 PLAYS = how_many("ORDERED_PLAYS", 3 if INTERPRETED else 4, 40)
 STEPS = 40

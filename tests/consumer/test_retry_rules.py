@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests.markdown import ROOT
-from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import (
     Consumer,
@@ -22,6 +21,7 @@ from timerstore import (
     TimerStore,
 )
 from timerstore.consumer.consumersettings import DEAD, Outcome, wait_after
+from timerstore.testing.disk import QuietDisk
 
 LEVELS_MS = SMALL.delay_levels_ms()
 TIMEOUT = timedelta(minutes=15)

@@ -16,10 +16,8 @@ import pytest
 
 import timerstore
 from tests.copies.kept import AHEAD_MS, Kept
-from tests.faulty_disk import FaultyDisk
 from tests.markdown import ROOT
 from tests.models.ledger import read_messages
-from tests.rigs.damaging import flip_bit
 from tests.sparse_copy import copy_tree
 from timerstore import (
     Config,
@@ -34,6 +32,8 @@ from timerstore.copies.backup import take_point
 from timerstore.copies.destination import find_destination
 from timerstore.copies.fetching import built_beside
 from timerstore.copies.report import BackupLock
+from timerstore.testing.damage import flip_bit
+from timerstore.testing.disk import FailingDisk
 from timerstore.timelog.files.disk import Disk
 from timerstore.validation.rounds import validate
 
@@ -216,7 +216,7 @@ def test_a_store_that_was_restored_to_an_earlier_point_is_refused(kept: Kept) ->
 
 @pytest.mark.parametrize("kind", ["write", "sync", "replace"])
 def test_a_full_disk_leaves_the_earlier_points(kept: Kept, kind: str) -> None:
-    disk = FaultyDisk()
+    disk = FailingDisk()
     kept.put(40)
     expected = timerstore.backup_points(kept.dest)
     disk.refuse(errno.ENOSPC, kind, where="backup")

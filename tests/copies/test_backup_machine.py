@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 import timerstore
-from tests.models.quiet_disk import QuietDisk
 from tests.rigs.dictionary import LEVELS, TOPICS, DictionaryMachine
 from tests.rigs.machine import cases_of
 from tests.small_store import small
@@ -27,6 +26,7 @@ from timerstore.copies.catalog import read_catalog
 from timerstore.copies.destination import find_destination
 from timerstore.copies.restore import restore_point
 from timerstore.jit.kernel import INTERPRETED
+from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.files.disk import Disk
 
 pytestmark = pytest.mark.long

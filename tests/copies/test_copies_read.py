@@ -11,13 +11,13 @@ import pytest
 import timerstore
 from tests.copies.kept import AHEAD_MS
 from tests.copies.test_standby import Pair
-from tests.rigs.damaging import flip_bit
 from tests.sparse_copy import copy_tree
 from timerstore import CorruptStoreError, NotAStoreError
 from timerstore.copies.promote import promote
 from timerstore.offline.export import export
 from timerstore.pipeline import run as run_pipeline
 from timerstore.tables import TABLES, find_stores
+from timerstore.testing.damage import flip_bit
 from timerstore.validation import validate
 
 pytestmark = pytest.mark.timeout(120)

@@ -13,10 +13,10 @@ import pytest
 
 import timerstore
 from tests.models.ledger import read_ledger
-from tests.rigs.follow_worker import CONFIG
-from tests.rigs.nursery import Nursery
+from tests.rigs.follow_worker import CONFIG, prepare, work
 from tests.tiers import how_many
 from timerstore.copies.follow_status import CopyStatus, read_statuses
+from timerstore.testing import Program
 
 pytestmark = pytest.mark.on_disk
 
@@ -79,8 +79,8 @@ def test_what_was_shipped_outlives_the_disk(
     slower = 1.0 if kind == "file" else 2.0  # a follower that begins asks a server six times
     rnd, restored_count = random.Random(int(os.environ.get("KILL_SEED", "1"))), 0
     with (
-        Nursery("follow_worker") as owners,
-        Nursery("follow_worker") as followers,
+        Program(work, prepare=prepare) as owners,
+        Program(work, prepare=prepare) as followers,
         ThreadPoolExecutor(2) as pool,
     ):
         for number in range(6 * rounds):
@@ -92,12 +92,12 @@ def test_what_was_shipped_outlives_the_disk(
             kills_s = [rnd.uniform(*rnd.choice(((0.05, 0.4), (0.4, 1.5)))) for _ in range(2)]
             seeds = [rnd.randrange(1 << 30) for _ in range(2)]
             ended = [
-                pool.submit(each.run, path, seed, slower * kill_s, role, address)
+                pool.submit(each.kill, path, seed, role, address, after_s=slower * kill_s)
                 for each, role, seed, kill_s in zip(
                     (owners, followers), ("own", "follow"), seeds, kills_s, strict=True
                 )
             ]
-            said, _ = (each.result() for each in ended)
+            said, _ = (each.result().said for each in ended)
             status = said_last(path)
             if status is None:
                 account.take(said, float("inf"))

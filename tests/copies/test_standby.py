@@ -15,8 +15,6 @@ import timerstore
 from tests.cli.shell import SMALL, Run, finish, process
 from tests.copies.kept import AHEAD_MS, TINY
 from tests.copies.test_follow import Followed
-from tests.models.quiet_disk import QuietDisk
-from tests.rigs.damaging import flip_bit
 from tests.rigs.waiting import wait_until
 from tests.sparse_copy import copy_tree
 from tests.watched import Ended, EndingDisk
@@ -35,6 +33,8 @@ from timerstore.copies.destination import find_destination
 from timerstore.copies.promote import PromoteReport, promote
 from timerstore.copies.standby import Standby, folder_beside, held_folder, read_standby
 from timerstore.core.directory import STANDBY_FILE
+from timerstore.testing.damage import flip_bit
+from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.names import segment_name
 from timerstore.timelog.reading.reader import Fault

@@ -9,8 +9,8 @@ import timerstore
 from tests.interop.brokers import Brokers
 from tests.interop.lives import now_ms
 from tests.interop.test_broker import CONFIG, TOPIC
-from tests.rigs.damaging import flip_bit
 from timerstore import TimerStoreError
+from timerstore.testing.damage import flip_bit
 
 pytestmark = [pytest.mark.slow, pytest.mark.prove]
 

@@ -8,7 +8,7 @@ import os
 import shutil
 from pathlib import Path
 
-from tests.models.quiet_disk import QuietDisk
+from timerstore.testing.disk import PowerDisk, QuietDisk
 from timerstore.timelog.files.disk import Disk
 
 
@@ -41,3 +41,7 @@ class ArchivingDisk(Disk):
 
 class KeptDisk(ArchivingDisk, QuietDisk):
     """It does not wait either."""
+
+
+class KeptPowerDisk(ArchivingDisk, PowerDisk):
+    """It can lose its power."""

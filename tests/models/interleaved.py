@@ -20,14 +20,16 @@ from hypothesis import strategies as st
 
 import timerstore.services.engine.engine as engine_module
 import timerstore.services.pipeline.dequeue_put as put_module
-from tests.models.ledger import Ledger, Root, check_store, read_ledger
-from tests.models.power_disk import PowerDisk
+from tests.models.archive import KeptPowerDisk
+from tests.models.ledger import read_ledger
 from tests.rigs.baton import Baton, attached
 from tests.small_store import small
 from timerstore import TimerStore, TooLateError
 from timerstore.services.running.steps import IDLE_MS_MAX
 from timerstore.services.world.claims import FIRST_COUNT
 from timerstore.services.world.state import CLAMP_SLACK_MS
+from timerstore.testing.ledger import Ledger, Root
+from timerstore.testing.oracle import check_store
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.disk import MappedFile
 from timerstore.wheel import near
@@ -150,7 +152,7 @@ def plans(draw: st.DrawFn) -> Plan:
     return make_plan(lambda least, most: draw(st.integers(least, most)))
 
 
-class TurningDisk(PowerDisk):
+class TurningDisk(KeptPowerDisk):
     """A disk that can lose its power, and each of whose events is a boundary."""
 
     baton: Baton
@@ -249,7 +251,7 @@ class Player:
         self.fell_ms = max(self.fell_ms, self.baton.fell_ms)
         target = self.folder / str(number)
         disk = self.store.core.disk
-        assert isinstance(disk, PowerDisk)
+        assert isinstance(disk, KeptPowerDisk)
         if life.power and self.plan.group:
             self.synced = disk.cut(target, self.rnd)
         else:

@@ -16,10 +16,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 import timerstore
-from tests.models.damaged import read_past_damage
-from tests.models.ledger import LEVEL_TOPIC, TIMER_TOPIC, Ledger, Root, read_ledger
-from tests.models.quiet_disk import QuietDisk
-from tests.rigs.damaging import flip_bit
+from tests.models.ledger import read_ledger
 from tests.small_store import SMALL, small
 from tests.sparse_copy import copy_tree
 from tests.tiers import how_many
@@ -28,6 +25,9 @@ from timerstore.jit.kernel import INTERPRETED
 from timerstore.offline import lostranges
 from timerstore.offline.lostranges import infer_size
 from timerstore.offline.salvage import salvage_to
+from timerstore.testing.damage import flip_bit
+from timerstore.testing.disk import QuietDisk
+from timerstore.testing.ledger import LEVEL_TOPIC, TIMER_TOPIC, Ledger, Root, read_log
 from timerstore.validation.rounds import validate
 
 pytestmark = pytest.mark.long
@@ -161,7 +161,7 @@ def whole_messages(path: Path, folder: Path) -> dict[int, Any]:
     for start in range(min(files), max(files) + 1, 4_096):
         with (copy / "commitlog" / f"{start:020d}").open("ab") as file:
             file.truncate(4_096)
-    found = read_past_damage(copy, LEVELS_MS)
+    found = read_log(copy, LEVELS_MS)
     shutil.rmtree(copy)
     return found
 
@@ -182,7 +182,7 @@ def check(source: Path, dest: Path, ledger: Ledger, now_ms: int) -> None:
         assert store.count() == len(list(store.pending()))
         clock.advance(timedelta(seconds=60))
         assert store.count() == 0
-        after = read_past_damage(dest, LEVELS_MS)
+        after = read_log(dest, LEVELS_MS)
     assert {offset: after[offset] for offset in whole} == whole
     fired, offsets = copies_in(after, ledger)
     for root in ledger.roots.values():
@@ -269,7 +269,7 @@ def test_a_fired_copy_and_what_was_sent_back_for_it_are_lost(tmp_path: Path) -> 
         clock.advance(timedelta(seconds=1))
         next(iter(store.consume("t", timeout=0))).nack(timedelta(seconds=0.3))
         clock.advance(timedelta(seconds=1))
-    found = sorted(read_past_damage(tmp_path / "s", LEVELS_MS).items())
+    found = sorted(read_log(tmp_path / "s", LEVELS_MS).items())
     assert [each.topic for _, each in found] == [TIMER_TOPIC, "t", TIMER_TOPIC, "%RETRY%default"]
     log = tmp_path / "s" / "commitlog" / ("0" * 20)
     data = bytearray(log.read_bytes())

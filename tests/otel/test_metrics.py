@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore
 from timerstore import metrics as prometheus
+from timerstore.testing.disk import QuietDisk
 
 pytest.importorskip("opentelemetry.sdk")
 

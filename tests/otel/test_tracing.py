@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import Consumer, ManualClock, Outcome, Retry, TimerStore
+from timerstore.testing.disk import QuietDisk
 
 pytest.importorskip("opentelemetry.sdk")
 

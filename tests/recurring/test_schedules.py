@@ -15,7 +15,6 @@ from zoneinfo import ZoneInfoNotFoundError
 import pytest
 
 import timerstore
-from tests.models.quiet_disk import QuietDisk
 from tests.rigs.together import together
 from tests.small_store import SMALL
 from timerstore import (
@@ -28,6 +27,7 @@ from timerstore import (
 )
 from timerstore.recurring import Schedules, cron, every, scheduled_ms
 from timerstore.recurring.when import BODY_BYTES_MAX, TOPIC
+from timerstore.testing.disk import QuietDisk
 
 pytest.importorskip("cronsim")
 START = datetime(2026, 3, 27, 12, tzinfo=UTC)

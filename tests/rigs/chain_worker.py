@@ -1,6 +1,6 @@
-"""A nursery of processes that carry chains on by acknowledging with a put, until they are killed.
+"""Carries chains on by acknowledging with a put, until it is killed.
 
-Lines are "path seed durability". Each message "chain:n" is acknowledged with "chain:n+1", and at
+Each message "chain:n" is acknowledged with "chain:n+1", and at
 every third with a receipt beside it; some handlers raise before, some after.
 """
 
@@ -13,7 +13,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from tests.rigs.nursery import nurse
 from timerstore import Config, Consumer, Delivery, TimerStore, Tuning
 
 GROUP, TOPIC, RECEIPTS, THREADS, CHAINS = "workers", "chains", "receipts", 6, 40
@@ -30,9 +29,9 @@ def config_of(durability: Any) -> Config:
     )
 
 
-def carry_on(store: TimerStore, seed: int) -> Consumer:
+def carry_on(store: TimerStore, seed: object) -> Consumer:
     """A consumer that carries all chains on."""
-    rnd = random.Random(seed)
+    rnd = random.Random(str(seed))
     consumer = Consumer(store, GROUP, threads=THREADS)
 
     @consumer.on(TOPIC)
@@ -49,22 +48,17 @@ def carry_on(store: TimerStore, seed: int) -> Consumer:
     return consumer
 
 
-def main() -> None:
-    """Warm up, so that children find all kernels loaded, then fork them."""
+def prepare() -> None:
+    """Load all kernels: whoever is forked finds them."""
     logging.disable(logging.CRITICAL)  # failures are meant
     folder = tempfile.TemporaryDirectory()
     with folder as path, TimerStore(Path(path) / "s", config=config_of("group")) as store:
         store.put(b"0:0", topic=TOPIC)
         with carry_on(store, 1):
             time.sleep(0.5)
-    nurse(work)
 
 
-def work(path: str, seed: int, durability: str) -> None:
+def work(path: str, seed: str, durability: str) -> None:
     """Carry on for ever."""
     carry_on(TimerStore(path, config=config_of(durability)), seed).start()
     threading.Event().wait()
-
-
-if __name__ == "__main__":
-    main()

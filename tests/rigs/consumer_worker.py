@@ -1,6 +1,6 @@
-"""A nursery of processes that consume with many threads until they are killed.
+"""Consumes with many threads until it is killed.
 
-A child handles what is there; one message in ten fails. What each handler has decided is a line of
+It handles what is there; one message in ten fails. What each handler has decided is a line of
 the file `handled` beside the store: id, attempt, "done" or "failed".
 """
 
@@ -12,7 +12,6 @@ import threading
 import time
 from pathlib import Path
 
-from tests.rigs.nursery import nurse
 from timerstore import Config, Consumer, Delivery, TimerStore, Tuning
 
 GROUP, TOPIC, THREADS, MAX_ATTEMPTS = "workers", "jobs", 20, 2
@@ -28,9 +27,9 @@ class NoLuckError(Exception):
     """What a handler raises for one message in ten."""
 
 
-def open_consumer(store: TimerStore, seed: int) -> Consumer:
+def open_consumer(store: TimerStore, seed: object) -> Consumer:
     """A consumer that writes down what its handlers decide."""
-    rnd = random.Random(seed)
+    rnd = random.Random(str(seed))
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     handled = os.open(store.path.parent / "handled", flags, 0o600)
     consumer = Consumer(store, GROUP, threads=THREADS, max_attempts=MAX_ATTEMPTS)
@@ -46,22 +45,17 @@ def open_consumer(store: TimerStore, seed: int) -> Consumer:
     return consumer
 
 
-def main() -> None:
-    """Warm up, so that children find all kernels loaded, then fork them."""
+def prepare() -> None:
+    """Load all kernels: whoever is forked finds them."""
     logging.disable(logging.CRITICAL)  # failures are meant
     folder = tempfile.TemporaryDirectory()
     with folder as path, TimerStore(Path(path) / "store", config=CONFIG) as store:
         store.put_many([b"warm"] * 50, topic=TOPIC)
         with open_consumer(store, 1):
             time.sleep(1.3)
-    nurse(work)
 
 
-def work(path: str, seed: int) -> None:
+def work(path: str, seed: str) -> None:
     """Consume for ever."""
     open_consumer(TimerStore(path, config=CONFIG), seed).start()
     threading.Event().wait()
-
-
-if __name__ == "__main__":
-    main()

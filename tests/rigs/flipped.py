@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tests import naive
-from tests.rigs.damaging import flip_bit
 from tests.rigs.patient import TIMERS, Patient
 from tests.rigs.planted import LOG, UNITS, WHEEL, Place
+from timerstore.testing.damage import flip_bit
 from timerstore.timelog.bytes import format as fmt
 from timerstore.validation.smallfiles import (
     COUNTS_FILE,

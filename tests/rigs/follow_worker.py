@@ -1,4 +1,4 @@
-"""A nursery of a store's owners, or its followers: lines are "path seed role address".
+"""A store's owner, or its follower.
 
 An owner opens the store on the wall clock, puts, cancels and consumes at a moderate rate, and says
 what was acknowledged, with the time at which it was. A follower ships the store every 30 ms. Both
@@ -10,12 +10,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.rigs.nursery import nurse, say
 from tests.small_store import small
 from timerstore import TimerStore
 from timerstore.copies.destination import find_destination
 from timerstore.copies.follower import Follower
 from timerstore.services.world.background import Flag
+from timerstore.testing import say
 
 CONFIG = small(
     1 << 15,
@@ -29,7 +29,7 @@ CONFIG = small(
 )
 
 
-def own(path: str, seed: int) -> None:
+def own(path: str, seed: str) -> None:
     """Use a store until killed."""
     rnd, ids = random.Random(seed), list[str]()
     store = TimerStore(path, config=CONFIG)
@@ -51,7 +51,7 @@ def own(path: str, seed: int) -> None:
         time.sleep(rnd.random() * 0.01)
 
 
-def work(path: str, seed: int, role: str, address: str) -> None:
+def work(path: str, seed: str, role: str, address: str) -> None:
     """Do what a line says."""
     if role == "own":
         own(path, seed)
@@ -62,7 +62,7 @@ def work(path: str, seed: int, role: str, address: str) -> None:
         follower.run(Flag())
 
 
-def warm_up() -> None:
+def prepare() -> None:
     """Load all kernels: whoever is forked finds them."""
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -71,8 +71,3 @@ def warm_up() -> None:
         store.cancel(store.put(b"x", at_ms=1 << 45))
         store.pull("default", timeout=0)
         store.backup(f"file://{folder}/copy")
-
-
-if __name__ == "__main__":
-    warm_up()
-    nurse(work)

@@ -10,14 +10,17 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.models.ledger import Ledger, Root, check_store, read_ledger, read_messages
-from tests.models.power_disk import PowerCutError, PowerDisk
+from tests.models.archive import KeptPowerDisk
+from tests.models.ledger import read_ledger, read_messages
 from timerstore import Config, ManualClock, TimerStore, TooLateError, Tuning
 from timerstore.services.running.runner import provide
 from timerstore.services.running.steps import step
 from timerstore.services.world import needs
 from timerstore.services.world.rings import waiting_places
 from timerstore.services.world.state import DEQUEUE_PUT, ENQUEUE_GET
+from timerstore.testing.disk import PowerCutError
+from timerstore.testing.ledger import Ledger, Root
+from timerstore.testing.oracle import check_store
 from timerstore.timelog.bytes import format as fmt
 
 SLOT_MS = 100
@@ -48,7 +51,7 @@ class Acts:
     def open(self) -> None:
         """Open the store on a disk that can lose its power."""
         self.clock = ManualClock(self.now_ms, force=True)
-        self.disk = PowerDisk(self.path, self.synced)
+        self.disk = KeptPowerDisk(self.path, self.synced, random.Random(self.lives))
         self.store = TimerStore(self.path, config=self.config, clock=self.clock, disk=self.disk)
 
     def cut_power(self) -> None:

@@ -1,25 +1,23 @@
-"""A nursery of processes that use a store until they are killed: lines are "path seed kind".
+"""Uses a store until it is killed.
 
-A child opens the store on the wall clock, then puts, cancels, reschedules and consumes as fast as
+It opens the store on the wall clock, then puts, cancels, reschedules and consumes as fast as
 it can, in one thread or in several.
 """
 
 import contextlib
 import os
 import random
-import tempfile
 import threading
 import traceback
 from collections import deque
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from tests.models.archive import ArchivingDisk
-from tests.rigs.nursery import nurse, say
 from tests.small_store import small
 from timerstore import StoreClosedError, TimerStore, TooLateError
+from timerstore.testing import say
 
 GROUP = "workers"
 CONFIG = small(
@@ -93,8 +91,6 @@ def use(store: TimerStore, rnd: random.Random, most_ms: int, known: Known, level
                 ids = [store.put(b"level", delay_level=level)]
             else:
                 ids = list(store.put_many([b"level"] * 20, delay_level=level))
-            for id in ids:
-                say("put", id)
             levels.ids.extend(ids)
         elif act < 0.14:
             cancel(store, levels.take(rnd))
@@ -102,36 +98,23 @@ def use(store: TimerStore, rnd: random.Random, most_ms: int, known: Known, level
             delay_ms = rnd.choice((0, rnd.randrange(60), rnd.randrange(400), rnd.randrange(4000)))
             delay_ms %= most_ms
             id = store.put(b"x" * rnd.randrange(1, 400), at_ms=store.core.clock.now_ms + delay_ms)
-            say("put", id)
             known.ids.append(id)
         elif act < 0.55:
             ids = store.put_many(
                 [b"many"] * 20, delay_ms=[rnd.randrange(900) % most_ms for _ in range(20)]
             )
             known.ids.extend(ids)
-            for id in ids:
-                say("put", id)
         elif act < 0.75:
             cancel(store, known.take(rnd))
         elif act < 0.8:
             id = known.take(rnd)
             if id is None:
                 continue
-            say("cancelling", id)
-            try:
-                new = store.reschedule(
-                    id, at_ms=store.core.clock.now_ms + rnd.randrange(500) % most_ms
-                )
-            except TooLateError:
-                say("late", id)
-            else:
-                say("moved", id, new)
-                known.ids.append(new)
+            due_ms = store.core.clock.now_ms + rnd.randrange(500) % most_ms
+            with contextlib.suppress(TooLateError):
+                known.ids.append(store.reschedule(id, at_ms=due_ms))
         elif act < 0.95:
-            batch = store.pull("default", group=GROUP, max_count=50, timeout=0)
-            for id in batch.ids.to_pylist():
-                say("got", id)
-            batch.ack()
+            store.pull("default", group=GROUP, max_count=50, timeout=0).ack()
         elif act < 0.952:
             store.close()
             return
@@ -141,11 +124,10 @@ def use(store: TimerStore, rnd: random.Random, most_ms: int, known: Known, level
 
 def cancel(store: TimerStore, id: str | None) -> None:
     if id is not None:
-        say("cancelling", id)
-        say("cancelled" if store.cancel(id) else "late", id)
+        store.cancel(id)
 
 
-def work(path: str, seed: int, kind: str, thread_count: int = 1) -> NoReturn:
+def work(path: str, seed: str, kind: str, thread_count: int = 1) -> NoReturn:
     """Use a store for ever, with so many threads."""
     rnd, known, levels = random.Random(seed), Known(), Known()
     most_ms = 100 if kind == "reused" else 4000
@@ -161,7 +143,6 @@ def work(path: str, seed: int, kind: str, thread_count: int = 1) -> NoReturn:
 
     while True:
         store = open_store(path, kind)
-        say("open")
         generators = [random.Random(rnd.random()) for _ in range(thread_count)]
         others = [
             threading.Thread(target=use_until_closed, args=(store, each)) for each in generators[1:]
@@ -171,25 +152,3 @@ def work(path: str, seed: int, kind: str, thread_count: int = 1) -> NoReturn:
         use_until_closed(store, generators[0])
         for thread in others:
             thread.join()
-
-
-def warm_up() -> None:
-    """Load all kernels: whoever is forked finds them."""
-    with tempfile.TemporaryDirectory() as folder, TimerStore(folder, config=CONFIG) as store:
-        for id in store.put_many([b"warm"] * 3, delay_ms=[0, 50, 5000]):
-            store.cancel(id)
-        store.reschedule(store.put(b"x", at_ms=store.core.clock.now_ms + 9000), at_ms=10**13)
-        store.cancel_many(store.put_many([b"warm"] * 2, delay_level=1)[1:])
-        store.put(b"warm", delay_level=1)
-        store.pull("default", timeout=0.3).ack()
-        store.pull("default", timeout=3).ack()
-
-
-def main(thread_count: int = 1) -> None:
-    """Fork those that are to be killed."""
-    warm_up()
-    nurse(partial(work, thread_count=thread_count))
-
-
-if __name__ == "__main__":
-    main()

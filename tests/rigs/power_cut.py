@@ -15,9 +15,11 @@ it, renamings that were undone. Each must have occurred.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -29,15 +31,20 @@ from pathlib import Path
 
 from tests import naive
 from tests.models.archive import archive_of
-from tests.models.ledger import Ledger, check_store, read_ledger
+from tests.models.ledger import read_ledger
 from tests.rigs import kill_worker
-from tests.rigs.nursery import Nursery
-from tests.rigs.power_worker import KINDS, wait_for_disk
-from tests.test_kill import Account, open_still
+from tests.rigs.power_worker import KINDS, prepare, wait_for_disk, work
+from tests.test_kill import open_still
+from timerstore.testing import Account, Program
+from timerstore.testing.kills import load_kernels
+from timerstore.testing.ledger import Ledger
+from timerstore.testing.oracle import check_store
 
 DISK_BYTES = 64 << 20
 CUTS_OF_A_STORE = 20
 LONGEST_S = 1.5
+_SHUTDOWN = (2 << 30) | (4 << 16) | (ord("X") << 8) | 125  # FS_IOC_SHUTDOWN
+_NO_LOG_FLUSH = 2
 
 
 def run(*command: str | Path) -> None:
@@ -61,17 +68,32 @@ class PowerDisk:
         run("umount", self.mount_point)
 
 
-class PowerNursery(Nursery):
-    """Children that lose their disk, then their lives."""
+def states(pid: int) -> set[str]:
+    """Return the states of a process's threads: R, S, D, T, …"""
+    found = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found.add((task / "stat").read_text().rpartition(")")[2].split()[0])
+    return found
 
-    def __init__(self, mount_point: Path) -> None:
-        self._mount_point = mount_point
-        super().__init__("power_worker")
 
-    def killer(self, pid: int, kill_s: float) -> list[str]:
-        """Cut the power first."""
-        cutter = Path(__file__).with_name("cut_power.py")
-        return [sys.executable, "-S", *map(str, (cutter, self._mount_point, pid, kill_s))]
+class CutProgram(Program):
+    """A program that loses its disk, then its life.
+
+    It is stopped just before. An fsync that is under way goes on, and the cut meets it, but nobody
+    can say any more that it has returned: whether it was in time is not to be known.
+    """
+
+    mount_point: Path
+
+    def end(self, pid: int) -> None:
+        """From the call of ioctl on nothing reaches the disk: no page, no journal."""
+        fd = os.open(self.mount_point, os.O_RDONLY)
+        os.kill(pid, signal.SIGSTOP)
+        while states(pid) - {"T", "D"}:
+            pass
+        fcntl.ioctl(fd, _SHUTDOWN, struct.pack("I", _NO_LOG_FLUSH))
+        os.close(fd)
+        super().end(pid)
 
 
 def in_a_child(judge: object, *arguments: object) -> None:
@@ -131,15 +153,16 @@ def main(folder: Path, cuts: int, seed: int) -> None:
     """Cut so often; a new store each CUTS_OF_A_STORE."""
     rnd, all_seen = random.Random(seed), Counter[str]()
     wait_for_disk()
-    in_a_child(kill_worker.warm_up)
+    in_a_child(load_kernels)
     disk, timers = PowerDisk(folder), 0
-    nursery = PowerNursery(disk.mount_point)
+    program = CutProgram(work, prepare=prepare)
+    program.mount_point = disk.mount_point
     path = disk.mount_point / "store"
     removed = folder / "removed"
     for done in range(cuts):
         kind = KINDS[done // CUTS_OF_A_STORE % len(KINDS)]
         if done % CUTS_OF_A_STORE == 0:
-            account = Account()
+            program.accounts.clear()
             shutil.rmtree(removed, ignore_errors=True)
             removed.mkdir()
             disk.mount()
@@ -149,8 +172,9 @@ def main(folder: Path, cuts: int, seed: int) -> None:
             os.sync()
             disk.unmount()
         disk.mount()
-        said = nursery.run(path, rnd.randrange(1 << 30), LONGEST_S * rnd.uniform(0.05, 1), kind)
-        account.take(said)
+        after_s = LONGEST_S * rnd.uniform(0.05, 1)
+        said = program.kill(path, rnd.randrange(1 << 30), kind, after_s=after_s).said
+        account = program.accounts[str(path)]
         (folder / "said").write_text("\n".join(said))
         disk.unmount()
         disk.mount()
@@ -162,7 +186,7 @@ def main(folder: Path, cuts: int, seed: int) -> None:
             in_a_child(judge, path, kind, account, last)
         timers += len(account.put) if last else 0
         disk.unmount()
-    nursery.close()
+    program.close()
     print(f"{cuts} cuts, {timers} puts acknowledged, none lost; {dict(all_seen)}")
     for what in ("sound behind the end", "old behind the end", "undone renamings"):
         assert all_seen[what], f"nothing {what}: the rig is blind"

@@ -1,6 +1,6 @@
-"""A nursery as in `kill_worker.py`, whose children wait for the disk before they say anything.
+"""Works as `kill_worker.py` does, on stores in which a call that returned is durable.
 
-Each has four threads. A fifth has pages written back at random moments, as the system may do at
+It has four threads. A fifth has pages written back at random moments, as the system may do at
 any: so a power cut finds later pages written, and earlier ones not.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tests.rigs import kill_worker
+from timerstore.testing.kills import load_kernels
 
 KINDS = ("reused", "cleaned")
 THREAD_COUNT = 4
@@ -44,18 +45,13 @@ def write_back(path: Path, seed: int) -> NoReturn:
             os.close(fd)
 
 
-def main() -> None:
-    """Fork them."""
+def prepare() -> None:
+    """Load all kernels: whoever is forked finds them."""
     wait_for_disk()
-    work = kill_worker.work
-
-    def work_beside(path: str, seed: int, kind: str, thread_count: int = 1) -> NoReturn:
-        threading.Thread(target=write_back, args=(Path(path), seed), daemon=True).start()
-        work(path, seed, kind, thread_count)
-
-    kill_worker.work = work_beside
-    kill_worker.main(THREAD_COUNT)
+    load_kernels()
 
 
-if __name__ == "__main__":
-    main()
+def work(path: str, seed: str, kind: str) -> NoReturn:
+    """Use a store for ever."""
+    threading.Thread(target=write_back, args=(Path(path), int(seed)), daemon=True).start()
+    kill_worker.work(path, seed, kind, THREAD_COUNT)

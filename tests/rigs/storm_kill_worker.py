@@ -1,25 +1,22 @@
-"""A nursery as in `kill_worker.py`, whose children storm: eight threads, tiny queues.
+"""Storms as in `kill_worker.py` with eight threads and tiny queues, until it is killed.
 
 Interpreted, for a compiled kernel knows how many places a queue has; threads change at any of its
 bytecodes.
 """
 
 import sys
-from functools import partial
+from typing import NoReturn
 
-from tests.rigs.kill_worker import work
-from tests.rigs.nursery import nurse
+from tests.rigs import kill_worker
 from tests.rigs.storm_worker import use_small_rings
 
 THREAD_COUNT = 8
 
 
-def main() -> None:
-    """Fork them."""
+def prepare() -> None:
     use_small_rings(4)
     sys.setswitchinterval(1e-4)
-    nurse(partial(work, thread_count=THREAD_COUNT))
 
 
-if __name__ == "__main__":
-    main()
+def work(path: str, seed: str, kind: str) -> NoReturn:
+    kill_worker.work(path, seed, kind, THREAD_COUNT)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from tests import naive
-from tests.models.quiet_disk import QuietDisk
 from tests.small_store import small
 from timerstore import ManualClock
 from timerstore.jit.actor import ALONE, acting_as
@@ -21,6 +20,7 @@ from timerstore.services.engine.engine import Engine
 from timerstore.services.running.runner import provide
 from timerstore.services.running.steps import step
 from timerstore.services.world import needs, rings, state
+from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.unit import NO_UNIT
 from timerstore.timelog.files.disk import Disk

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import timerstore
-from tests.faulty_disk import FaultyDisk
 from tests.interrupting import alarms
 from tests.rigs.waiting import wait_until
 from tests.small_store import small
@@ -21,6 +20,7 @@ from timerstore import Consumer, FlushFailedError, StoreFullError, TimerStore
 from timerstore.jit.host import wake_event
 from timerstore.services.running import runner as runner_module
 from timerstore.services.world.background import BackgroundThread, Failure, Flag
+from timerstore.testing.disk import FailingDisk
 
 pytestmark = [
     pytest.mark.slow,
@@ -222,7 +222,7 @@ def test_a_store_whose_threads_cannot_start_lets_go(
 
 def test_a_full_disk_is_waited_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing stops; checkpoints, offsets and retention go on once there is room."""
-    disk = FaultyDisk()
+    disk = FailingDisk()
     with TimerStore(tmp_path, config=CONFIG, disk=disk) as store:
         ids = [store.put(b"x", delay=timedelta(hours=1))]
         for kinds, where in (
@@ -255,7 +255,7 @@ def test_a_full_disk_is_waited_out(tmp_path: Path, caplog: pytest.LogCaptureFixt
 @pytest.mark.parametrize(("kind", "least_count"), [("create", 6), ("allocate", 2)])
 def test_segments_ahead_wait_for_room(tmp_path: Path, kind: str, least_count: int) -> None:
     """What is made ahead of its need finds no room: the next put alone fails, and only then."""
-    disk = FaultyDisk()
+    disk = FailingDisk()
     with TimerStore(tmp_path, config=CONFIG, disk=disk) as store:
         store.put(bytes(1_000), delay=timedelta(hours=1))
         wait_until(lambda: store.core.engine.world.enqueue_put.linked_index == 1)
@@ -278,7 +278,7 @@ def test_segments_ahead_wait_for_room(tmp_path: Path, kind: str, least_count: in
 
 def test_what_there_is_room_for_is_not_refused(tmp_path: Path) -> None:
     """Nobody makes segments ahead here: the last one is filled before anything is refused."""
-    disk, clock = FaultyDisk(), timerstore.ManualClock()
+    disk, clock = FailingDisk(), timerstore.ManualClock()
     with TimerStore(tmp_path, config=CONFIG, disk=disk, clock=clock) as store:
         store.put(bytes(1_000), delay=timedelta(hours=1))
         disk.refuse(errno.ENOSPC, "create")
@@ -297,7 +297,7 @@ KINDS = ["create", "allocate", "sync", "sync_folder", "replace", "write", "remov
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_failing_disk_stops_the_store(tmp_path: Path, kind: str) -> None:
     """Wherever it fails: every call says so, and the directory is let go of."""
-    disk, path = FaultyDisk(), tmp_path / "store"
+    disk, path = FailingDisk(), tmp_path / "store"
     store = TimerStore(path, config=CONFIG, disk=disk)
     error: type[BaseException] = FlushFailedError
     kept_count = int(kind != "remove")  # one that is pending keeps what lies behind it
@@ -328,7 +328,7 @@ def test_a_failing_disk_stops_the_store(tmp_path: Path, kind: str) -> None:
 
 def test_removing_goes_on_where_a_full_disk_kept_a_segment(tmp_path: Path) -> None:
     """The oldest that stayed goes before any other, else a log would have a gap."""
-    disk, clock = FaultyDisk(), timerstore.ManualClock(1_700_000_000_000)
+    disk, clock = FailingDisk(), timerstore.ManualClock(1_700_000_000_000)
     store = TimerStore(tmp_path, config=CONFIG, disk=disk, clock=clock)
     folder = tmp_path / "commitlog"
 

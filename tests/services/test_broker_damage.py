@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.damaging import flip_bit
 from tests.services.test_cleaning import START_MS
 from tests.store.test_broker_files import open_large
 from timerstore import ManualClock, TimerStoreError, salvage
 from timerstore.services.engine.rebuild import MARK_FILE
+from timerstore.testing.damage import flip_bit
 
 pytestmark = pytest.mark.whole
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.faulty_disk import FullDisk
+from tests.full_disks import FullDisk
 from timerstore.errors import StoreFullError
 
 START_MS = 1_700_000_000_000

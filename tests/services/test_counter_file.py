@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.models.quiet_disk import QuietDisk
 from tests.services.alone import DEQUEUE_PUT, Alone
 from timerstore.errors import StoreFullError
 from timerstore.jit.record import Words
 from timerstore.services.engine import counter_file
 from timerstore.services.engine.counter_file import PLACE_BYTES, CounterFile
+from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.writing.tally import COUNTERS, FIRED_COUNT, PUT_COUNT, TALLY_WORDS
 

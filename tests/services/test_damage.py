@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.models.damaged import check_damaged
 from tests.models.ledger import read_ledger
-from tests.models.quiet_disk import QuietDisk
-from tests.rigs.damaging import flip_bit
 from tests.small_store import small
 from timerstore import ManualClock, TimerStore
 from timerstore.services.engine.rebuild import MARK_FILE, PLACES_MAX, Damage
+from timerstore.testing.damage import flip_bit
+from timerstore.testing.disk import QuietDisk
+from timerstore.testing.oracle import check_damaged
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60, method="signal")]
 

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
-from tests.faulty_disk import FullDisk
-from tests.models.ledger import LEVEL_TOPIC, read_messages
-from tests.models.quiet_disk import QuietDisk
+from tests.full_disks import FullDisk
+from tests.models.ledger import read_messages
 from tests.naive_copying import LOST, Appended, DeliverLevels, Level
 from tests.naive_services import LEVEL_MARK, NO_NEED, Log
 from tests.services import alone as one
@@ -29,6 +28,8 @@ from timerstore.services.pipeline.deliver_levels import clamped_ms
 from timerstore.services.world import needs
 from timerstore.services.world.state import DELIVER_LEVELS
 from timerstore.services.world.world import World
+from timerstore.testing.disk import QuietDisk
+from timerstore.testing.ledger import LEVEL_TOPIC
 
 START_MS = 1_800_000_000_000
 SECOND = timedelta(seconds=1)

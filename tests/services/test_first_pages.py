@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timerstore
-from tests.faulty_disk import FaultyDisk
 from tests.services.test_prefetch import CONFIG, START_MS, forget
 from timerstore import TimerStore, Tuning
 from timerstore.jit.actor import acting_as
@@ -33,6 +32,7 @@ from timerstore.services.engine.first_pages import (
 from timerstore.services.running.prefetch import Prefetcher, walk_ahead
 from timerstore.services.world.background import Flag
 from timerstore.services.world.state import PREFETCH, new_pages
+from timerstore.testing.disk import FailingDisk
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.checkpoint import FIRST_FILE, Stamp, write_derived
 from timerstore.timelog.files.disk import Disk
@@ -245,7 +245,7 @@ def test_whatever_it_says_is_only_asked_for(rows: list[tuple[int, ...]], now_slo
 
 
 def test_a_full_disk_leaves_none(tmp_path: Path) -> None:
-    disk = FaultyDisk()
+    disk = FailingDisk()
     disk.refuse(28, where="firstpages")
     closed(tmp_path / "s", disk)
     assert disk.refused and not (tmp_path / "s" / FIRST_FILE).exists()

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests import naive
-from tests.faulty_disk import FaultyDisk
-from tests.models.quiet_disk import QuietDisk
 from tests.services.alone import DEQUEUE_PUT, START_MS, START_SLOT, Alone, timer
 from timerstore.errors import FlushFailedError, TimerStoreError
 from timerstore.services.durable.flush import Flusher, remove_abort, write_abort
+from timerstore.testing.disk import FailingDisk, QuietDisk
 from timerstore.timelog.files.checkpoint import TimerCheckpoint, read_checkpoint
 from timerstore.timelog.files.disk import Disk
 
@@ -71,7 +70,7 @@ def test_what_is_pointed_to_is_durable_before_what_points() -> None:
 
 @pytest.mark.parametrize("room", [True, False])
 def test_a_close_without_room_for_the_wheel_is_as_a_kill(room: bool) -> None:
-    disk = FaultyDisk()
+    disk = FailingDisk()
     with Alone(DEQUEUE_PUT, disk) as alone:
         flusher = Flusher(alone.engine)
         fill(alone)
@@ -84,7 +83,7 @@ def test_a_close_without_room_for_the_wheel_is_as_a_kill(room: bool) -> None:
 
 
 def test_the_read_cursor_is_said_to_be_durable_only_once_it_is() -> None:
-    disk = FaultyDisk()
+    disk = FailingDisk()
     with Alone(DEQUEUE_PUT, disk) as alone:
         flusher = Flusher(alone.engine)
         fill(alone)
@@ -202,7 +201,7 @@ def test_a_signals_handler_may_wait_in_the_midst_of_an_fsync() -> None:
 
 
 def test_the_thread_says_so_where_there_is_no_room_and_goes_on_when_there_is() -> None:
-    disk = FaultyDisk()
+    disk = FailingDisk()
     with Alone(DEQUEUE_PUT, disk, flush_interval_ms=1) as alone:
         flusher = Flusher(alone.engine)
         seen, again = threading.Event(), threading.Event()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.models.ledger import check_store, read_ledger
+from tests.models.ledger import read_ledger
 from tests.naive_services import MARKS_DELETE, PLACES, PLAIN, Late, Log
 from tests.services.alone import DEQUEUE_GET, PRECISION_MS, START_MS, START_SLOT, Alone
 from tests.services.test_dequeue_get import link, taken
@@ -22,6 +22,7 @@ from tests.tiers import how_many
 from timerstore import ManualClock, TimerStore
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.services.engine import engine as engine_module
+from timerstore.testing.oracle import check_store
 from timerstore.wheel import near
 from timerstore.wheel.near import CHUNK_ENTRIES, CHUNK_WORDS, NearWheel
 

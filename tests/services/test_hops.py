@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.models.quiet_disk import QuietDisk
 from timerstore import Config, ManualClock, TimerStore, Tuning
+from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.bytes.format import UNIT_BYTES
 
 START_MS = 1_800_000_000_000

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from tests.models.quiet_disk import QuietDisk
 from tests.naive_keys import entries_of
-from tests.rigs.damaging import flip_bit
 from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
 from timerstore import ManualClock, StoreFullError, TimerStore
 from timerstore.jit.actor import ALONE, acting_as
 from timerstore.services.engine import key_files
 from timerstore.services.engine.key_files import KeyFiles
+from timerstore.testing.damage import flip_bit
+from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.checkpoint import KEYS_FILE
 from timerstore.timelog.files.disk import Disk

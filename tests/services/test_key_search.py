@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.models.quiet_disk import QuietDisk
 from tests.naive_keys import entries_of
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore
@@ -26,6 +25,7 @@ from timerstore.services.calls.key_search import (
     KeySearch,
 )
 from timerstore.services.engine.engine import Engine
+from timerstore.testing.disk import QuietDisk
 
 START_MS = 1_800_000_000_000
 HOUR = timedelta(hours=1)

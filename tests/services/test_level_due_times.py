@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.models.ledger import LEVEL_TOPIC, read_messages
-from tests.models.quiet_disk import QuietDisk
+from tests.models.ledger import read_messages
 from tests.rigs.tablerows import table_from
 from tests.services.test_deliver_levels import START_MS, open_store
 from timerstore import Config, ManualClock, TimerStore
 from timerstore.services.opening.recover_levels import LevelDueTimes
+from timerstore.testing.disk import QuietDisk
+from timerstore.testing.ledger import LEVEL_TOPIC
 from timerstore.timelog.bytes.message import IDENTITY_OURS
 from timerstore.timelog.reading.scan import LoggedMessages
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.models.quiet_disk import QuietDisk
 from timerstore.errors import CorruptStoreError
+from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.checkpoint import LevelOffsetFile, TimerCheckpoint
 from timerstore.timelog.files.disk import Disk

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.models.power_disk import PowerCutError, PowerDisk
-from tests.models.quiet_disk import QuietDisk
-from tests.rigs.damaging import flip_bit
 from tests.services.alone import CONFIG, START_MS, START_SLOT
 from timerstore import Config, ManualClock, TimerStore
 from timerstore.errors import CorruptStoreError
 from timerstore.services.opening.recovery import open_engine
+from timerstore.testing.damage import flip_bit
+from timerstore.testing.disk import PowerCutError, PowerDisk, QuietDisk
 
 
 def make(path: Path, config: Config = CONFIG) -> None:

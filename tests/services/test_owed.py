@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.models.ledger import check_store, read_ledger, read_messages
+from tests.models.ledger import read_ledger, read_messages
 from tests.small_store import small
 from timerstore import ManualClock, TimerStore
 from timerstore.jit.actor import acting_as
@@ -32,6 +32,7 @@ from timerstore.services.world.state import (
     ENQUEUE_PUT,
     PREFETCH,
 )
+from timerstore.testing.oracle import check_store
 
 START_MS = 1_800_000_000_000
 SLOT_MS = 100

@@ -17,7 +17,6 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from tests.models.ledger import Root
 from tests.rigs.history import SLOT_MS, Act, History
 from tests.test_cleaning_model import CleanedHistory
 from tests.tiers import how_many
@@ -30,6 +29,7 @@ from timerstore.services.pipeline import dequeue_get
 from timerstore.services.running.steps import step
 from timerstore.services.world.needs import NOTHING
 from timerstore.services.world.state import DEQUEUE_GET, PREFETCH
+from timerstore.testing.ledger import Root
 from timerstore.timelog.bytes import format as fmt
 from timerstore.wheel import near
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.models.quiet_disk import QuietDisk
 from timerstore.errors import CorruptStoreError
 from timerstore.services.engine.rebuild import (
     MARK_FILE,
@@ -23,6 +22,7 @@ from timerstore.services.engine.rebuild import (
     remove_mark,
     write_mark,
 )
+from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.files.disk import Disk
 
 BOTH = frozenset((TIMERS, QUEUES))

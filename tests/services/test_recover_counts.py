@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.rigs.damaging import flip_bit
 from tests.sparse_copy import copy_tree
 from timerstore import Config, ManualClock, TimerStore, TopicStats, Tuning
 from timerstore.services.engine.counter_file import PLACE_BYTES
+from timerstore.testing.damage import flip_bit
 
 SMALL = Config(
     durability="process",

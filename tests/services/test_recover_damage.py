@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.models.damaged import check_damaged
-from tests.models.ledger import TIMER_TOPIC, read_ledger, read_messages
-from tests.models.quiet_disk import QuietDisk
+from tests.models.ledger import read_ledger, read_messages
 from tests.services.test_cleaning import clean_all
 from tests.services.test_damage import CONFIG, START_MS, flip
 from timerstore import ManualClock, TimerStore
 from timerstore.services.cleaning.retention import Retention
+from timerstore.testing.disk import QuietDisk
+from timerstore.testing.ledger import TIMER_TOPIC
+from timerstore.testing.oracle import check_damaged
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60, method="signal")]
 SECOND = timedelta(seconds=1)

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.models.ledger import Ledger, check_store, read_ledger, read_messages
-from tests.models.quiet_disk import QuietDisk
+from tests.models.ledger import read_ledger, read_messages
 from tests.services.test_deliver_levels import SECOND, START_MS, bodies, open_store
 from timerstore import Config, ManualClock, TimerStore, Tuning
 from timerstore.errors import CorruptStoreError
+from timerstore.testing.disk import QuietDisk
+from timerstore.testing.ledger import Ledger
+from timerstore.testing.oracle import check_store
 from timerstore.timelog.bytes import format as fmt
 
 LEVELS_MS = Config().delay_levels_ms()

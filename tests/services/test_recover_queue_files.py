@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.models.quiet_disk import QuietDisk
-from tests.rigs.damaging import flip_bit
 from tests.services.test_damage import CONFIG, START_MS
 from tests.sparse_copy import copy_tree
 from timerstore import ManualClock, TimerStore
 from timerstore.services.opening import recover_queues
+from timerstore.testing.damage import flip_bit
+from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.files.checkpoint import read_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60, method="signal")]

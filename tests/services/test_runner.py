@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faulty_disk import FullDisk
+from tests.full_disks import FullDisk
 from tests.models.ledger import read_messages
 from tests.services.alone import (
     DELIVER_LEVELS,

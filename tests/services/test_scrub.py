@@ -3,10 +3,10 @@
 from datetime import timedelta
 from pathlib import Path
 
-from tests.models.quiet_disk import QuietDisk
 from tests.services.test_damage import CONFIG, START_MS, TIMER_QUEUE, filled, flip
 from timerstore import ManualClock, TimerStore
 from timerstore.services.engine.rebuild import MARK_FILE
+from timerstore.testing.disk import QuietDisk
 
 
 def scrub(store: TimerStore) -> list[tuple[str, int]]:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.models.ledger import TIMER_TOPIC
-from tests.models.quiet_disk import QuietDisk
 from tests.services.test_recovery import CONFIG, START_MS, content_of
 from timerstore import Config, ManualClock, NotAStoreError, TimerStore, Tuning
 from timerstore.errors import InvalidArgumentError
+from timerstore.testing.disk import QuietDisk
+from timerstore.testing.ledger import TIMER_TOPIC
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.identity import SIZES
 

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timerstore
-from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore.jit.actor import ALONE, acting_as
 from timerstore.jit.record import Words
@@ -15,6 +14,7 @@ from timerstore.services.running.steps import step
 from timerstore.services.world.state import (
     ENQUEUE_GET,
 )
+from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.writing.append import TOLD_COLUMNS
 
 START_MS = 1_700_000_000_000

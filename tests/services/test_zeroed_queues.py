@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.models.quiet_disk import QuietDisk
 from tests.sparse_copy import copy_tree
 from timerstore import Config, ManualClock, TimerStore, Tuning
+from timerstore.testing.disk import QuietDisk
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60, method="signal")]
 START_MS = 1_800_000_000_000

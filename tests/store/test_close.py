@@ -15,7 +15,6 @@ import pytest
 
 import timerstore
 from tests.interrupting import Interrupt, alarms, interrupted
-from tests.models.quiet_disk import QuietDisk
 from tests.rigs.program import FILES, python
 from tests.rigs.storm_taken import run_of
 from tests.small_store import SMALL
@@ -33,6 +32,7 @@ from timerstore.jit.guards import Guard
 from timerstore.services.calls.appending import append_all
 from timerstore.services.running.runner import Runner
 from timerstore.store import handover as close_module
+from timerstore.testing.disk import QuietDisk
 
 pytestmark = [
     pytest.mark.slow,

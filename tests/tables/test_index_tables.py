@@ -8,9 +8,9 @@ import pytest
 
 import timerstore
 from tests import naive
-from tests.rigs.damaging import flip_bit
 from tests.table_stores import EVENTFUL, Folder, live, rows
 from timerstore.tables import Bounds, read_table
+from timerstore.testing.damage import flip_bit
 
 STORES = ["ours", "pending", "fired", "crashed"]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.faulty_disk import MeteredDisk
+from tests.full_disks import MeteredDisk
 from timerstore.errors import StoreFullError
 from timerstore.jit.mapping import PAGE_BYTES
 from timerstore.timelog.files.blocks import CACHED_BYTES_MAX, step_bytes

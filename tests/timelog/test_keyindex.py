@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.models.quiet_disk import QuietDisk
 from tests.naive_keys import HEADER, NaiveIndexFile, entries_of, java_hash, words_of
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore
 from timerstore.services.engine import key_files
+from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.writing.keyindex import file_bytes, header_of
 

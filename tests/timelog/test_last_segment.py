@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from tests.timelog.test_segments import SIZE, filled
 from timerstore import TimerStore
 from timerstore.jit.lent import is_lent
 from timerstore.jit.locks import new_lock
+from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.files import reader_end as reader_end_module
 from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.folders import FolderShare

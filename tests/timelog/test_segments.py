@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.faulty_disk import data_end
+from tests.full_disks import data_end
 from tests.interrupting import Interrupt, interrupted
-from tests.models.quiet_disk import QuietDisk
 from tests.watched import StoppedHereError, Watched
 from timerstore.errors import CorruptStoreError, NotAStoreError, StoreFullError
 from timerstore.jit import host
@@ -25,6 +24,7 @@ from timerstore.jit.intrinsics import get_u8
 from timerstore.jit.kernel import kernel
 from timerstore.jit.locks import new_lock
 from timerstore.jit.mapping import PAGE_BYTES
+from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.files.blocks import AHEAD_TICKS, step_bytes
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.folders import FolderShare

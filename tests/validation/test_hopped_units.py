@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.models.quiet_disk import QuietDisk
 from tests.rigs.handmade_hops import hop
 from tests.rigs.patient import Patient
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore
 from timerstore.pipeline.judging import tables_of
 from timerstore.tables import read_table
+from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.bytes import format as fmt
 from timerstore.validation import Validation, validate
 from timerstore.validation.plan import make_plan

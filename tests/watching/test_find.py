@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import timerstore
-from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import (
     CorruptStoreError,
@@ -22,6 +21,7 @@ from timerstore import (
     UnknownTimerError,
 )
 from timerstore.consumer.consumer import Consumer
+from timerstore.testing.disk import QuietDisk
 from timerstore.values.ids import format_id
 from timerstore.watching import find as module
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import Consumer, ManualClock, Retry, TimerStore, metrics
 from timerstore.metrics import table as metrictable
+from timerstore.testing.disk import QuietDisk
 
 prometheus_client = pytest.importorskip("prometheus_client")
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import timerstore
-from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import Consumer, ManualClock, Retry, TimerStore
+from timerstore.testing.disk import QuietDisk
 from timerstore.watching.groups import GroupStats
 
 SECOND = timedelta(seconds=1)

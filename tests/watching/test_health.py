@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.faulty_disk import FaultyDisk
-from tests.rigs.damaging import flip_bit
 from tests.rigs.waiting import wait_until
 from tests.small_store import SMALL
 from timerstore import (
@@ -25,6 +23,8 @@ from timerstore import (
     TimerStoreError,
 )
 from timerstore.services.opening.recovery_findings import RecoveryFindings
+from timerstore.testing.damage import flip_bit
+from timerstore.testing.disk import FailingDisk
 
 
 def wait_for(store: TimerStore, state: str) -> Health:
@@ -85,7 +85,7 @@ def test_what_waits_for_somebody_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_no_space_is_told_and_goes_away(tmp_path: Path) -> None:
-    disk = FaultyDisk()
+    disk = FailingDisk()
     with TimerStore(tmp_path / "s", config=SMALL, disk=disk) as store:
         before_ms = store.core.clock.now_ms
         disk.refuse(errno.ENOSPC, "write", where="timercheck")
@@ -107,7 +107,7 @@ def test_room_that_comes_while_one_looks_is_no_error(tmp_path: Path) -> None:
 
 
 def test_a_failed_flush_is_told_though_every_call_raises(tmp_path: Path) -> None:
-    disk = FaultyDisk()
+    disk = FailingDisk()
     store = TimerStore(tmp_path / "s", config=SMALL, disk=disk)
     disk.refuse(errno.EIO, "sync")
     store.put(b"x", delay=timedelta(days=1))

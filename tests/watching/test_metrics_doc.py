@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.markdown import ROOT
-from tests.models.quiet_disk import QuietDisk
 from tests.rigs.program import python
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore, metrics
+from timerstore.testing.disk import QuietDisk
 
 prometheus_client = pytest.importorskip("prometheus_client")
 

@@ -3,9 +3,9 @@
 from datetime import timedelta
 from pathlib import Path
 
-from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore
+from timerstore.testing.disk import QuietDisk
 from timerstore.watching.sections import ROWS_MAX, WIDTH
 
 

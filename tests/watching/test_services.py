@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import ManualClock, Stats, TimerStore
 from timerstore.errors import StoreFullError
@@ -14,6 +13,7 @@ from timerstore.services.running.steps import step
 from timerstore.services.world import needs
 from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT, SERVICE_NAMES
 from timerstore.services.world.world import READ_MESSAGES, STAGE_NAMES
+from timerstore.testing.disk import QuietDisk
 from timerstore.watching.services import WAITED_FOR
 
 DELAY = timedelta(milliseconds=5)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore, metrics
 from timerstore.jit.actor import acting_as
 from timerstore.services.world.state import CLEANING
+from timerstore.testing.disk import QuietDisk
 from timerstore.watching.services import SERVICE_STATES
 
 prometheus_client = pytest.importorskip("prometheus_client")

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.models.quiet_disk import QuietDisk
+from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.files.checkpoint import WHEEL_FILE, Stamp
 from timerstore.wheel.timerwheel import PAGE_BYTES, TimerWheel, page_sums
 

@@ -131,7 +131,8 @@ class TimerStore(Stays, AnyStore):
             check_kind(config, Config, "config")
         if clock is not None:
             check_kind(clock, ManualClock, "clock")
-        self.core = core = self._Core(check_place(path), Disk() if disk is None else disk, clock)
+        place = check_place(path)
+        self.core = core = self._Core(place, disk or self._make_disk(place), clock)
         config = Config() if config is None else config
         self._check_clock(config)
         try:
@@ -146,6 +147,11 @@ class TimerStore(Stays, AnyStore):
         except BaseException:
             core.give_up_opening()
             raise
+
+    @staticmethod
+    def _make_disk(path: Path) -> Disk:
+        """Return what writes and flushes, if nobody says what."""
+        return Disk()
 
     def _make_calls(self) -> Calls:
         """Return what does the work of each call."""

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.models.ledger import read_messages
-from tests.rigs.chain_worker import CHAINS, GROUP, RECEIPTS, TOPIC, config_of
-from tests.rigs.nursery import Nursery
+from tests.rigs.chain_worker import CHAINS, GROUP, RECEIPTS, TOPIC, config_of, prepare, work
 from tests.tiers import how_many
 from timerstore import ManualClock, TimerStore
+from timerstore.testing import Program
 
 pytestmark = pytest.mark.on_disk
 
@@ -48,14 +48,15 @@ def check(path: Path, durability: str) -> int:
 def test_killed_again_and_again(tmp_path: Path, durability: str) -> None:
     rnd = random.Random(int(os.environ.get("KILL_SEED", "1")))
     path = tmp_path / "store"
-    with Nursery("chain_worker") as nursery:
+    with Program(work, prepare=prepare) as program:
         with TimerStore(path, config=config_of(durability)) as store:
             for c in range(CHAINS):
                 store.put(b"%d:0" % c, topic=TOPIC)
         count = kills = 0
         while kills < KILLS or not count:  # a busy machine comes to nothing in a short life
             kills += 1
-            nursery.run(path, rnd.randrange(1 << 30), rnd.uniform(0.05, 0.6), durability)
+            seed, after_s = rnd.randrange(1 << 30), rnd.uniform(0.05, 0.6)
+            program.kill(path, seed, durability, after_s=after_s)
             if rnd.random() < 0.7:  # else killed twice without a look
                 count = check(path, durability)
         count = check(path, durability)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from tests.watched import StoppedHereError, Watched
 from timerstore import Consumer, InvalidArgumentError, ManualClock, Retry, TimerStore
 from timerstore.calls.consuming import dead_letters
 from timerstore.core.offsets import AHEAD
+from timerstore.testing.disk import QuietDisk
 
 SECOND = timedelta(seconds=1)
 

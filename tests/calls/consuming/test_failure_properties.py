@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.models.quiet_disk import QuietDisk
 from tests.small_store import SMALL
 from timerstore import Consumer, Delivery, ManualClock, TimerStore
 from timerstore.calls.consuming.failure_properties import (
@@ -19,6 +18,7 @@ from timerstore.calls.consuming.failure_properties import (
     shortened,
     trace_id,
 )
+from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.bytes.decode import decode_properties
 from timerstore.timelog.bytes.limits import DESCRIPTION_BYTES_MAX, content_bytes_max
 

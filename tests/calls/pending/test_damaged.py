@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 from tests.models.ledger import read_messages
-from tests.models.quiet_disk import QuietDisk
-from tests.rigs.damaging import flip_bit
 from tests.small_store import SMALL
 from tests.sparse_copy import copy_tree
 from timerstore import (
@@ -22,6 +20,8 @@ from timerstore import (
     salvage,
     verify,
 )
+from timerstore.testing.damage import flip_bit
+from timerstore.testing.disk import QuietDisk
 from timerstore.validation.rounds import validate
 
 START_MS = 1_800_000_000_000

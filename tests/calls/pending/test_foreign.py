@@ -8,11 +8,11 @@ import pytest
 
 import timerstore
 from tests.models.ledger import read_messages
-from tests.models.quiet_disk import QuietDisk
 from tests.rigs import broker
 from tests.small_store import SMALL
 from timerstore import Config, InvalidArgumentError, ManualClock, TimerStore, TooLateError
 from timerstore.errors import UnknownTimerError
+from timerstore.testing.disk import QuietDisk
 
 pytestmark = pytest.mark.slow
 

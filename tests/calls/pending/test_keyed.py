@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.models.quiet_disk import QuietDisk
 from tests.rigs.history import Act, Acts
 from tests.small_store import SMALL
 from timerstore import Config, InvalidArgumentError, ManualClock, Timer, TimerStore
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.services.engine import key_files
+from timerstore.testing.disk import QuietDisk
 
 START_MS = 1_800_000_000_000
 HOUR = timedelta(hours=1)

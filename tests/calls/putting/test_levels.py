@@ -9,12 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 import timerstore
-from tests.models.ledger import LEVEL_TOPIC, read_messages
-from tests.rigs.damaging import flip_bit
+from tests.models.ledger import read_messages
 from tests.table_stores import exported_rows
 from timerstore import Config, InvalidArgumentError, ManualClock, TimerStore, TooLateError, Tuning
 from timerstore.cli.commands import app
 from timerstore.errors import StoreFullError, TimerStoreError
+from timerstore.testing.damage import flip_bit
+from timerstore.testing.ledger import LEVEL_TOPIC
 from timerstore.timelog.bytes import format as fmt
 from timerstore.values.ids import parse_id
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import timerstore
-from tests.models.quiet_disk import QuietDisk
 from timerstore import Config, FlushFailedError, ManualClock, StoreFullError, TimerStore, Tuning
+from timerstore.testing.disk import QuietDisk
 from timerstore.timelog.files.disk import MappedFile
 
 START_MS = 1_800_000_000_000

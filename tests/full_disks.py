@@ -1,41 +1,14 @@
-"""Disks that refuse what a test chooses, as the operating system does."""
+"""Disks that are full."""
 
 import errno
 import os
-from collections import Counter
 from pathlib import Path
 
-from tests.models.quiet_disk import QuietDisk
 from timerstore.errors import StoreFullError
 from timerstore.jit.mapping import PAGE_BYTES
-from timerstore.timelog.files.disk import Disk, MappedFile
+from timerstore.testing.disk import QuietDisk
+from timerstore.timelog.files.disk import MappedFile
 from timerstore.timelog.files.reader_end import ranges_of
-
-
-class FaultyDisk(Disk):
-    """Raises an OSError at chosen events, in files whose path holds a chosen text."""
-
-    def __init__(self) -> None:
-        self.number: int | None = None
-        self.kinds: tuple[str, ...] = ()
-        self.where = ""
-        self.refused: Counter[str] = Counter()
-
-    def refuse(self, number: int, *kinds: str, where: str = "") -> None:
-        """From now on fail with this errno at events of these kinds; without any, at all."""
-        self.number, self.kinds, self.where = number, kinds, where
-
-    def heal(self) -> None:
-        """From now on work."""
-        self.number = None
-
-    def event(self, kind: str, path: Path) -> None:
-        """Fail, or do nothing."""
-        if self.number is None or (self.kinds and kind not in self.kinds):
-            return
-        if self.where in str(path):
-            self.refused[kind] += 1
-            raise OSError(self.number, os.strerror(self.number), str(path))
 
 
 class MeteredDisk(QuietDisk):

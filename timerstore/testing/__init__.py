@@ -1,0 +1,36 @@
+"""Crashes of programs that use a store, and who judges what is left; for tests.
+
+    disk.py     disks that lose their power, refuse, or do not wait
+    damage.py   damage to files, by its kind
+    ledger.py   what the commit log says of each timer
+    account.py  what a program was told of its calls
+    oracle.py   both compared with an open store
+    kills.py    a program that is killed, or loses its power, at each step
+
+Nothing here is loaded before it is asked for, and nothing needs pytest.
+"""
+
+from __future__ import annotations
+
+from timerstore.testing.account import Account
+from timerstore.testing.damage import DAMAGE_KINDS, damage
+from timerstore.testing.disk import FailingDisk, PowerCutError, PowerDisk, QuietDisk
+from timerstore.testing.kills import Life, Program, say
+from timerstore.testing.ledger import Ledger
+from timerstore.testing.oracle import check_damaged, judge
+
+__all__ = [
+    "DAMAGE_KINDS",
+    "Account",
+    "FailingDisk",
+    "Ledger",
+    "Life",
+    "PowerCutError",
+    "PowerDisk",
+    "Program",
+    "QuietDisk",
+    "check_damaged",
+    "damage",
+    "judge",
+    "say",
+]
