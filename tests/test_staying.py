@@ -36,8 +36,11 @@ async def try_all(tmp_path: Path) -> None:
                 things += [attached, handed, *handed, timerstore.aio.Consumer(attached, "g")]
             for thing in things:
                 for leave in (pickle.dumps, copy.copy, copy.deepcopy):
-                    with pytest.raises(timerstore.InvalidArgumentError, match="to this process"):
+                    with pytest.raises(
+                        timerstore.InvalidArgumentError, match="to this process"
+                    ) as refused:
                         leave(thing)
+                    assert isinstance(thing, timerstore.Batch) == ("A batch" in str(refused.value))
         told = store.get(id), store.put_many([b"x"]), store.stats(), store.health()
         assert [type(pickle.loads(pickle.dumps(each))) for each in told] == [*map(type, told)]
     with (

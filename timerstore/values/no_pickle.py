@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn, Self, SupportsIndex
+from typing import ClassVar, NoReturn, Self, SupportsIndex
 
 from timerstore.errors import InvalidArgumentError
 
@@ -11,13 +11,15 @@ class Stays:
     """Cannot be pickled, nor copied."""
 
     __slots__ = ()
+    _called: ClassVar[str] = ""
+    """What users call it, if not by the name of its type."""
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         """Refuse it, and say what to send instead."""
         raise InvalidArgumentError(
-            f"A {type(self).__name__} belongs to this process, so it cannot be pickled or "
-            "copied. To use the store in another process, pass its path and connect there; to "
-            "pass on a message, pass its id and body."
+            f"A {self._called or type(self).__name__} belongs to this process, so it cannot be "
+            "pickled or copied. To use the store in another process, pass its path and connect "
+            "there; to pass on a message, pass its id and body."
         )
 
 

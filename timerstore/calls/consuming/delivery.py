@@ -235,6 +235,7 @@ class Batch(ABC, Stays):
     """
 
     __slots__ = ()
+    _called = "batch"
 
     @property
     @abstractmethod
