@@ -290,8 +290,8 @@ class Answers:
     def _put_each(self, asked: Asked, puts: Any, sizes: Any) -> Answer:
         """Put some, each as `put` does, from the first that was not put when this was asked before.
 
-        Return the ids of all up to the first that is refused, and its error. Their bodies, of these
-        sizes, are the part behind the header.
+        Return the ids of all up to the first that is refused, its error, whether they waited for
+        the disk. Their bodies, of these sizes, are the part behind the header.
         """
         is_sound = isinstance(puts, list) and isinstance(sizes, list) and len(asked.parts) == 1
         is_sound = is_sound and len(puts) == len(sizes) and {*map(type, sizes)} <= {int}
@@ -321,7 +321,7 @@ class Answers:
                 break
         if self._core.is_group:
             self._core.wait_durable()
-        return (ids, refused), ()
+        return (ids, refused, self._core.is_group), ()
 
     def _by(self, asked: Asked, given: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a put, with who puts it."""

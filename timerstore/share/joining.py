@@ -2,9 +2,10 @@
 
 A few go each by itself, on a connection of its own. If more are under way, they wait in a list, of
 which one thread *leads*: it takes all that wait, and asks for them together. Meanwhile others come;
-once it has told each its id, one of those leads. Nobody waits for others to come. The owner answers
-with the ids of those that it put, from the first on, and with the error of the next one; what is
-behind that waits again. So each caller has an id or an error of its own.
+once it has told each its id, one of those leads. The owner answers with the ids of those that it
+put, from the first on, and with the error of the next one; what is behind that waits again. So each
+caller has an id or an error of its own. Nobody waits for others to come, unless the owner waits for
+its disk: then those who lead let a crowd gather, as in `services/durable/group_commit.py`.
 
 Only the main thread runs handlers of signals, which may raise anywhere: it neither leads nor waits.
 If another one cannot go on while it leads, for lack of memory say, those that it asked for have an
@@ -33,6 +34,7 @@ BODY_BYTES_MAX: Final = 1 << 14
 _COUNT_MAX: Final = 512
 """Puts in one question."""
 _LOOK_S: Final = 1.0
+_QUIET_S: Final = 0.0001
 
 Said = dict[str, Any]
 """The arguments of a put as JSON says them, without its body."""
@@ -91,6 +93,17 @@ def _join(link: Link, mine: Waiting) -> str:
     return mine.told
 
 
+def _gather(link: Link) -> None:
+    """Let as many come as were here when the last question was answered, if that took a fsync.
+
+    Else one of two questions has a single put. It ends once nobody came for a while.
+    """
+    waiting, seen = link.waiting, 0
+    while seen < len(waiting) < link.crowd:
+        seen = len(waiting)
+        time.sleep(_QUIET_S)
+
+
 def _lead(link: Link, mine: Waiting) -> None:
     """Ask for those that wait, `mine` among them, and tell each what became of it."""
     waiting = link.waiting
@@ -99,6 +112,7 @@ def _lead(link: Link, mine: Waiting) -> None:
     except BaseException:
         waiting.remove(mine)
         raise
+    _gather(link)
     asked = waiting[:_COUNT_MAX]
     problem: TimerStoreError | None = StoreClosedError(
         "The thread that asked for this put, beside its own, ended before it was answered. The "
@@ -107,7 +121,9 @@ def _lead(link: Link, mine: Waiting) -> None:
     try:
         given = {"puts": [each.said for each in asked], "sizes": [len(each.body) for each in asked]}
         bodies = b"".join([each.body for each in asked])
-        ids, refused = link.ask_on(slot, "put_each", given, [bodies])[0]["result"]
+        header, _ = link.ask_on(slot, "put_each", given, [bodies])
+        ids, refused, waited = header["result"]
+        link.crowd = len(waiting) if waited else 0
         for each, id in zip(asked, ids, strict=False):
             each.tell(id)
         if refused is not None:

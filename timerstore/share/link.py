@@ -165,9 +165,10 @@ class Link:
         self._thread: BackgroundThread | None = None
         self._lock = Lock()
         self.putting: set[int] = set()
-        """Threads that put one; see `joining.py`."""
+        """Threads that put one; this and the next three are those of `joining.py`."""
         self.waiting: list[Any] = []
         self.leading = Lock()
+        self.crowd = 0  # how many were here when the last fsync was done
 
     def start(self) -> None:
         """Have the heart beat, if it does not."""
