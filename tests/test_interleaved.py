@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 
+from tests.calls.pending.test_overtaken import Parked
 from tests.models import interleaved
 from tests.models.interleaved import (
     Life,
@@ -21,16 +22,22 @@ from tests.models.interleaved import (
     seeded,
     with_stops,
 )
+from tests.models.ledger import read_ledger
 from tests.models.scenes import SCENES, scene
 from tests.models.wrong_kernels import WRONG, wrong
 from tests.rigs.baton import StuckError
+from tests.rigs.history import START_MS, History
 from tests.rigs.program import python
 from tests.services import test_owed
 from tests.services.test_owed import (
     test_listing_cancelling_and_rescheduling_see_what_is_owed as owed_listing,
 )
+from tests.small_store import SMALL
 from tests.tiers import how_many
+from timerstore import CorruptStoreError, ManualClock, TimerStore
 from timerstore.jit.kernel import INTERPRETED
+from timerstore.testing import QuietDisk, check_damaged
+from timerstore.testing.damage import flip_bit
 
 RUNS = how_many("INTERLEAVED_RUNS", 6, 50)
 CUTS = how_many("INTERLEAVED_CUTS", 2, 40)
@@ -78,6 +85,39 @@ FOUND_IN: dict[str, tuple[str, int] | int] = {
     "the read cursor before the hops cursor": ("flush against a hop", 0),
     "the hops cursor forgets what hopped": ("hop, flush", 0),
 }
+
+
+def play_history(folder: Path, seed: int = 0) -> None:
+    """One random history of a whole store, with kills and power cuts."""
+    History(folder, seed).run()
+
+
+def play_damage(folder: Path) -> None:
+    """A bit of a body flips, in a store that is open."""
+    clock = ManualClock(START_MS)
+    with TimerStore(folder / "s", config=SMALL, clock=clock, disk=QuietDisk()) as store:
+        store.put_many([b"body"] * 9, delay_ms=5_000)
+        before = read_ledger(store.path)
+        flip_bit(store.path / "commitlog" / f"{0:020d}", b"body")
+        clock.advance(20)
+        check_damaged(store, before)
+        assert store.stats().unreadable_count == 1
+
+
+def play_listing(folder: Path) -> None:
+    """Retention overtakes a listing."""
+    parked = Parked(folder / "s", 300)
+    with parked.store as store:
+        listing = store.pending()
+        seen = [next(listing).id]
+        parked.overtake()
+        try:
+            seen += [timer.id for timer in listing]
+        except CorruptStoreError as e:
+            raise AssertionError("what a listing reads was removed") from e
+        assert sorted(seen) == sorted(parked.ids)
+
+
 SHOWN_BY: dict[str, Callable[[Path], None]] = {
     "the read cursor passes what is owed": test_owed.test_the_read_cursor_waits_for_what_is_owed,
     "what is left is not owed": partial(owed_listing, in_first=1),
@@ -90,6 +130,11 @@ SHOWN_BY: dict[str, Callable[[Path], None]] = {
     ),
     "cancel passes what is owed by": partial(owed_listing, in_first=1),
     "a listing passes what is owed by": partial(owed_listing, in_first=1),
+    "the checkpoint is written before the log is flushed": partial(play_history, seed=1),
+    "the queue cursor is captured at the queue's end": play_history,
+    "no origin is read": play_history,
+    "no CRC is checked": play_damage,
+    "the floor passes what a listing reads": play_listing,
 }
 """Those that a test of its own catches, step by step."""
 TO_BE_FOUND_ANEW = {"what found no room is forgotten"}
@@ -149,6 +194,12 @@ if INTERPRETED:
         play(scene(*found), folder / "found")
         for turn in range(TURNS):
             play(scene(found[0], turn), folder / str(turn))
+
+    @pytest.mark.parametrize("play", [partial(play_history, seed=1), play_damage])
+    def test_right_kernels_keep_their_promises(
+        play: Callable[[Path], None], tmp_path: Path
+    ) -> None:
+        play(tmp_path)
 
     NOT_CAUGHT = pytest.mark.xfail(run=False, reason="its plan has to be found anew")
 

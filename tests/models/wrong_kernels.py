@@ -107,7 +107,9 @@ INSTANT: Final = "services.looking.instant"
 JUMP: Final = "services.world.claims"
 LEVELS: Final = "services.pipeline.deliver_levels"
 LINK: Final = "services.pipeline.enqueue_put"
+MESSAGE: Final = "timelog.bytes.message"
 PUT: Final = "services.pipeline.dequeue_put"
+RETENTION: Final = "services.cleaning.retention"
 SETS: Final = "wheel.cancelled"
 STEPS: Final = "services.running.steps"
 OVERDUE: Final = "calls.pending.is_pending"
@@ -430,7 +432,47 @@ _LOOKS: Final[dict[str, list[Change]]] = {
     ],
 }
 
-WRONG: Final = _LOCKS | _ORDER | _CRASHES | _LOOKS
+# --- what a whole store is promised by
+
+_PROMISES: Final[dict[str, list[Change]]] = {
+    "the checkpoint is written before the log is flushed": [
+        Change(
+            *(FLUSH, "Flusher._write"),
+            "    engine.commitlog.flush(self.durable_end, checkpoint.commitlog_flushed)\n",
+            """    engine.sequence += 1
+    checkpoint.sequence = checkpoint.state_counter = engine.sequence
+    write_checkpoint(engine.disk, config / "timercheck", checkpoint)
+    engine.commitlog.flush(self.durable_end, checkpoint.commitlog_flushed)
+""",
+        )
+    ],
+    "the queue cursor is captured at the queue's end": [
+        Change(
+            *(CAPTURE, "_capture"),
+            "into.linked = world.enqueue_put.linked_index",
+            "into.linked = next_index[0]",
+        )
+    ],
+    "no origin is read": [
+        Change(
+            *(MESSAGE, "read_properties"),
+            "found.origin = get_decimal(buf, skip, stop - skip)",
+            "pass",
+        )
+    ],
+    "no CRC is checked": [
+        Change(*(MESSAGE, "read_message"), "verify and not check_crc(buf, found)", "False")
+    ],
+    "the floor passes what a listing reads": [
+        Change(
+            *(RETENTION, "Retention._run"),
+            "self.engine.holds.heed(*limits, full=self._is_full())",
+            "limits",
+        )
+    ],
+}
+
+WRONG: Final = _LOCKS | _ORDER | _CRASHES | _LOOKS | _PROMISES
 
 
 def _place(change: Change) -> tuple[Any, str]:

@@ -41,8 +41,8 @@ assert isinstance(CONFIG, Config) and isinstance(CONFIG.tuning, Tuning)
 class Parked:
     """A store in which timers are parked; others come and go."""
 
-    def __init__(self, folder: Path, *, key_index: bool = True) -> None:
-        self.clock = ManualClock(START_MS)
+    def __init__(self, folder: Path, count: int = COUNT, *, key_index: bool = True) -> None:
+        self.count, self.clock = count, ManualClock(START_MS)
         config = dataclasses.replace(
             CONFIG, tuning=dataclasses.replace(CONFIG.tuning, key_index=key_index)
         )
@@ -53,7 +53,7 @@ class Parked:
             self.store.put(
                 b"%d" % i, topic="parked", key=f"p{i}", at_ms=self.far_ms + max(0, i - 300)
             )
-            for i in range(COUNT)
+            for i in range(count)
         ]
         self.live()
 
@@ -64,7 +64,7 @@ class Parked:
 
     def live(self) -> None:
         """Let more timers come and go than there are parked, and clean the store."""
-        self.store.put_many([b"z" * 200] * 1_000, topic="t", delay_ms=100)
+        self.store.put_many([b"z" * 200] * (self.count + 300), topic="t", delay_ms=100)
         self.clock.advance(timedelta(seconds=3))
         while len(batch := self.store.pull("t", timeout=0, max_count=1_000)):
             batch.ack()
