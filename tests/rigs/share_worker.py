@@ -20,7 +20,6 @@ from pathlib import Path
 
 import timerstore
 from timerstore import Config, TooLateError, Tuning
-from timerstore.share import joining
 from timerstore.share.shared import SharedStore
 from timerstore.share.wire import Header, Part, Wire
 
@@ -99,12 +98,11 @@ def die_before_an_answer(seed: str, one_in: int) -> None:
 def main(folder: Path, name: str) -> None:
     """Work until a signal says to end."""
     die_before_an_answer(name, 600)
-    joining.ALONE_MAX = 1  # type: ignore[misc]  # two that put at the same time join
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     with timerstore.open(folder / "store", config=CONFIG, share=True) as store:
         note(folder, f"ready.{name}")("\n")
-        work = (*[put] * 6, handle)
+        work = (put, put, handle)
         threads = [
             threading.Thread(target=each, args=(store, folder, f"{name}.{i}", stop))
             for i, each in enumerate(work)

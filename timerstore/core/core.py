@@ -301,16 +301,16 @@ class Core:
         """Take a stage back."""
         self._stages.append(stage)
 
-    def after_append(self, now_ms: int, due_ms: int | None = None, *, waits: bool = True) -> None:
+    def after_append(self, now_ms: int, due_ms: int | None = None) -> None:
         """Have what was appended noticed by the services, then wait until it is durable.
 
-        `due_ms`: of the earliest timer in it; None if there is none. `waits`: else who calls does.
+        `due_ms`: of the earliest timer in it; None if there is none.
         """
         if not self.clock.manual:
             self.runner.wake_for(now_ms + NO_HURRY_MS if due_ms is None else due_ms)
         elif due_ms is not None and due_ms <= now_ms:
             self.runner.play(now_ms, now_ms)
-        if waits and self.is_group and not self.is_deferring:
+        if self.is_group and not self.is_deferring:
             self.flusher.wait_durable(self.engine.commitlog.end)
 
     @inside

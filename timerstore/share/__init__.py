@@ -10,7 +10,6 @@
     clientrun.py    what was pulled there
     clientsource.py what a consumer reads through a client
     link.py         a client's connections: found, lost, found again
-    joining.py      puts of many threads, as one question
     framecolumns.py columns behind a frame's header
     shared.py       a client that becomes the owner if nobody is
 

@@ -29,12 +29,11 @@ from timerstore.errors import (
     CorruptStoreError,
     InvalidArgumentError,
     StoreClosedError,
-    TimerStoreError,
     TooLateError,
 )
 from timerstore.share.framecolumns import read_table, write_ids, write_table
 from timerstore.share.session import Session
-from timerstore.share.wire import Part, error_to_json, from_json, to_json
+from timerstore.share.wire import Part, from_json, to_json
 from timerstore.store.store import TimerStore
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message
@@ -174,14 +173,14 @@ def _first_behind(core: Core, row: int, since: int) -> int:
 OWN: Final = (
     *("put", "put_many", "cancel_many", "reschedule", "pending", "pending_columns", "pull"),
     *("begin_groups", "ack", "ack_known", "retry", "nack", "ack_and_put", "give_back", "describe"),
-    *("put_each", "pause", "fired", "seconds_ahead", "beat"),
+    *("pause", "fired", "seconds_ahead", "beat"),
 )
 """Calls that have a method here."""
 PLAIN: Final = tuple(name for name in CALLS if name not in (*OWN, "consume", "close"))
 """All others of `AnyStore`, which are made as they are."""
 MADE_ONCE: Final = frozenset(
     (
-        *("put", "put_each", "put_many", "reschedule", "cancel", "cancel_key", "cancel_many"),
+        *("put", "put_many", "reschedule", "cancel", "cancel_key", "cancel_many"),
         *("ack", "ack_known", "nack", "retry", "ack_and_put"),
         *("retry_dead_letters", "drop_dead_letters", "forget_group"),
     )
@@ -189,8 +188,6 @@ MADE_ONCE: Final = frozenset(
 """Calls whose answer is kept until the next one on the same connection, in case it is lost."""
 _SHORTEST: Final = frozenset(("body", "topic", "at_ms"))
 """What a put is given that says no more than it must."""
-_JOINED: Final = frozenset(("topic", "at_ms", "key", "tag", "properties"))
-"""What one of several puts may be given."""
 REPLY_BYTES: Final = 32 << 20
 """Of the bodies in one batch."""
 _WAITING_MAX: Final = 32
@@ -274,54 +271,13 @@ class Answers:
             given["body"] = asked.parts[0]
         if asked.again and (ids := self._put_before(asked, 1)):
             return ids[0], ()
-        if id := self._put_shortest(asked, given):
-            if self._core.is_group:
-                self._core.wait_durable()
-            return id, ()
+        if asked.carried and given.keys() == _SHORTEST:
+            put = Put(given["body"], given["topic"], at_ms=given["at_ms"])
+            if id := self._store.putting.short_way.put(put, asked.carried):
+                if self._core.is_group:
+                    self._core.wait_durable()
+                return id, ()
         return self._store.put(**self._by(asked, given)), ()
-
-    def _put_shortest(self, asked: Asked, given: dict[str, Any]) -> str | None:
-        """Put what says no more than it must, not durable yet; None: put it another way."""
-        if not asked.carried or given.keys() != _SHORTEST:
-            return None
-        put = Put(given["body"], given["topic"], at_ms=given["at_ms"])
-        return self._store.putting.short_way.put(put, asked.carried)
-
-    def _put_each(self, asked: Asked, puts: Any, sizes: Any) -> Answer:
-        """Put some, each as `put` does, from the first that was not put when this was asked before.
-
-        Return the ids of all up to the first that is refused, its error, whether they waited for
-        the disk. Their bodies, of these sizes, are the part behind the header.
-        """
-        is_sound = isinstance(puts, list) and isinstance(sizes, list) and len(asked.parts) == 1
-        is_sound = is_sound and len(puts) == len(sizes) and {*map(type, sizes)} <= {int}
-        is_sound = is_sound and all(type(each) is dict and each.keys() <= _JOINED for each in puts)
-        if not is_sound:
-            raise InvalidArgumentError(
-                f"Send puts, each with some of {sorted(_JOINED)}, as many sizes, and the bodies."
-            )
-        putting, at, ids = self._store.putting, 0, list[str]()
-        if asked.again:
-            ids += self._put_before(asked, len(puts))[: len(puts)]
-        done, refused = len(ids), None
-        for i, given in enumerate(puts):
-            given["body"], at = bytes(asked.parts[0][at : at + sizes[i]]), at + sizes[i]
-            if i < done:
-                continue
-            try:
-                id = self._put_shortest(asked, given)
-                if id is None:
-                    put = Put(**self._by(asked, given))
-                    id = putting.short_way.put(put) or putting.put(put, waits=False)
-                ids.append(id)
-            except TimerStoreError as e:
-                if self._core.closed:  # the next owner puts it
-                    raise
-                refused = error_to_json(e)
-                break
-        if self._core.is_group:
-            self._core.wait_durable()
-        return (ids, refused, self._core.is_group), ()
 
     def _by(self, asked: Asked, given: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a put, with who puts it."""

@@ -24,7 +24,6 @@ from timerstore.core.switches import Paused
 from timerstore.errors import InvalidArgumentError, StoreClosedError, TimerStoreError
 from timerstore.share.clientrun import ClientRun
 from timerstore.share.framecolumns import COLUMN_BYTES, read_ids, read_table, write_table
-from timerstore.share.joining import put_joined
 from timerstore.share.link import Link, check_patience
 from timerstore.share.wire import from_json
 from timerstore.timelog.bytes import format as fmt
@@ -110,8 +109,6 @@ class AskedCalls:
                 put = put._replace(properties=dict(put.properties))
             named = zip(Put._fields[_REST_AT:], put[_REST_AT:], _LEFT_OUT, strict=True)
             said |= {name: value for name, value, left_out in named if value is not left_out}
-        if put.delay_level is None and not put.is_conditional:
-            return put_joined(self._link, said, body)
         return self._link.ask("put", said, [body])[0]["result"]
 
     def put_many(

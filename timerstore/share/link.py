@@ -164,11 +164,6 @@ class Link:
         self._heart: Wire | None = None
         self._thread: BackgroundThread | None = None
         self._lock = Lock()
-        self.putting: set[int] = set()
-        """Threads that put one; this and the next three are those of `joining.py`."""
-        self.waiting: list[Any] = []
-        self.leading = Lock()
-        self.crowd = 0  # how many were here when the last fsync was done
 
     def start(self) -> None:
         """Have the heart beat, if it does not."""
@@ -195,21 +190,9 @@ class Link:
         while, or if it is not known what became of a call that is not.
         """
         note_blocking()
-        said = to_json(arguments)
-        return self.ask_on(self._take(), name, said, parts, is_repeatable=is_repeatable)
-
-    def ask_on(
-        self,
-        slot: _Slot,
-        name: str,
-        said: Any,
-        parts: Sequence[Part] = (),
-        *,
-        is_repeatable: bool = True,
-    ) -> Answered:
-        """Do the same on a slot that was taken. `said`: arguments as JSON says them."""
         if self._thread is None:
             self.start()
+        said, slot = to_json(arguments), self._take()
         slot.asked_count += 1
         question: Header = {"call": name, "with": said, "number": slot.asked_count}
         try:
@@ -284,19 +267,6 @@ class Link:
                 continue
         slot = _Slot(next(self._numbers))
         self._all.add(slot)
-        return slot
-
-    def take_connected(self, until_s: float) -> _Slot:
-        """Return a slot with a connection, once there is an owner."""
-        if self._thread is None:
-            self.start()
-        slot = self._take()
-        try:
-            if slot.wire is None:
-                slot.wire = self._wait_for_owner(str(slot.number), until_s)
-        except BaseException:
-            self._put_away(slot)
-            raise
         return slot
 
     def _put_away(self, slot: _Slot) -> None:

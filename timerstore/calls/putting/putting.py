@@ -65,11 +65,11 @@ class Putting:
         self.short_way = ShortWay(core.engine, self.admission.count_max, is_open=is_open)
 
     @inside
-    def put(self, put: Put, *, waits: bool = True) -> str:
-        """Put one timer the long way; see `TimerStore.put`. `waits`: until it is durable."""
+    def put(self, put: Put) -> str:
+        """Put one timer the long way; see `TimerStore.put`."""
         prepared = self.prepare(put)
         id = self.append(prepared)
-        self.core.after_append(prepared.now_ms, prepared.due_ms, waits=waits)
+        self.core.after_append(prepared.now_ms, prepared.due_ms)
         return id
 
     def prepare(self, put: Put) -> Prepared:
