@@ -31,6 +31,14 @@ GOLDEN = Path(__file__).parent / "golden"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Else tens of megabytes of tables are zeroed for each store that a test opens: memory that was used
+# before is, and a huge page is as a whole. Processes of xdist and those of tests begin with these.
+os.environ |= {
+    "NUMPY_MADVISE_HUGEPAGE": "0",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 18),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 26),
+}
+
 # A shell has what it runs in the background ignore Ctrl-C, and all that it starts inherits that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -124,7 +132,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 _TOGETHER = (
-    *(("spark/",), ("test_site.py",), ("test_tidy",), ("test_live.py",), ("test_operate.py",)),
+    ("spark/", "copies/test_copies_read.py::test_spark"),
+    *(("test_site.py",), ("test_tidy",), ("test_live.py",), ("test_operate.py",)),
+    *(("jit/test_packing.py",), ("pipeline/test_report.py",)),
     ("interop/test_common_calls.py", "interop/test_move.py"),
 )
 """What one process runs, a tuple each, for its tests share what takes seconds or a gigabyte."""

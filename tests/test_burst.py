@@ -72,7 +72,7 @@ def read_all(store: TimerStore) -> Counter[str]:
     return came
 
 
-@pytest.mark.tier("prove", only=("keyed-*", "single-reopened"))
+@pytest.mark.tier("prove", only=("[!tl]*-reopened", "keyed-", "moved-", "odd-", "topics-*"))
 @pytest.mark.parametrize("reopened", [False, True], ids=["", "reopened"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_burst_fits_the_disk(tmp_path: Path, way: str, reopened: bool) -> None:

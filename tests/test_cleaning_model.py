@@ -18,7 +18,7 @@ from tests.tiers import how_many
 from timerstore import Config, Tuning
 from timerstore.jit.kernel import INTERPRETED
 
-RUNS = how_many("CLEANING_RUNS", 4 if INTERPRETED else 9, 200)
+RUNS = how_many("CLEANING_RUNS", 4 if INTERPRETED else 5, 200)
 FIRST = int(os.environ.get("CLEANING_FIRST", "0"))
 
 

@@ -43,7 +43,7 @@ KINDS = {
     "flush times": "checkpoint",
     "sizes": "timerstore.json",
 }
-FLIPS = how_many("FLIPS", 12, 200)
+FLIPS = how_many("FLIPS", 6, 200)
 SEED = int(os.environ.get("FLIPS_SEED", "1"))
 
 

@@ -251,6 +251,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.tier("prove", only=("open-1", "closed-0"))
 @pytest.mark.parametrize("is_small", [0, 1])
 @pytest.mark.parametrize("name", ["open", "closed"])
 def test_reading_on_a_full_tmpfs_ends_nobody(tmp_path: Path, name: str, is_small: int) -> None:

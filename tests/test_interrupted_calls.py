@@ -11,6 +11,7 @@ import pytest
 from tests.interrupting import Interrupt, interrupted
 from tests.small_store import SMALL
 from tests.store_calls import ENDING, calls_of
+from tests.tiers import PROVING
 from timerstore import ManualClock, StoreClosedError, TimerStore, TimerStoreError
 from timerstore.jit.kernel import INTERPRETED
 
@@ -71,7 +72,7 @@ if not INTERPRETED:  # no signal ends a kernel half-way; it would end an interpr
                 life.calls[name]()
             raised = count.raised
             life.pass_through()
-            at += 1 + at // 12
+            at += 1 + at // (4 if not PROVING else 12)
         life.store.close()
         with pytest.raises(StoreClosedError):
             life.new_timer()

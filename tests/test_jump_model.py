@@ -8,7 +8,7 @@ from tests.tiers import how_many
 
 pytestmark = pytest.mark.long
 
-MODEL_RUNS = how_many("MODEL_RUNS", 150, 3000)
+MODEL_RUNS = how_many("MODEL_RUNS", 80, 3000)
 
 FIRSTS = [(0, "lost"), (0, "lost")]
 """Where something goes wrong first without each rule, and what."""

@@ -89,7 +89,7 @@ def come_to_an_end(look: Callable[[], object]) -> object:
                 (add_far_behind, "closed"),
             )
         ),
-        4,
+        7,
     ),
 )
 def test_every_reader_comes_to_an_end(

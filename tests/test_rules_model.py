@@ -18,8 +18,8 @@ from tests.rigs.history import History
 from tests.tiers import how_many
 from timerstore.jit.kernel import INTERPRETED
 
-RUNS = how_many("RULES_RUNS", 4 if INTERPRETED else 12, 200)
-MODEL_RUNS = how_many("MODEL_RUNS", 150, 3000)
+RUNS = how_many("RULES_RUNS", 4 if INTERPRETED else 6, 200)
+MODEL_RUNS = how_many("MODEL_RUNS", 80, 3000)
 FIRST = int(os.environ.get("RULES_FIRST", "0"))
 
 

@@ -41,7 +41,7 @@ from timerstore.timelog.bytes import format as fmt
 YEAR_MS = 365 * 86_400_000
 GROUP = "workers"
 RETRY_TOPIC = f"%RETRY%{GROUP}"
-EXAMPLES = how_many("MACHINE_EXAMPLES", 3 if INTERPRETED else 12, 100)
+EXAMPLES = how_many("MACHINE_EXAMPLES", 3 if INTERPRETED else 8, 100)
 KEYS = st.sampled_from(["k", "two words", " "])
 
 

@@ -25,7 +25,7 @@ from timerstore.testing import Program
 
 pytestmark = pytest.mark.on_disk
 
-SECONDS = how_many("STORM_SECONDS", 14, 600)
+SECONDS = how_many("STORM_SECONDS", 8, 600)
 FILLS = how_many("STORM_FILLS", 1, 20)
 KILLS = how_many("STORM_KILLS", 6, 40)
 PLAY = (

@@ -35,12 +35,11 @@ from timerstore.calls.consuming import run as run_module
 from timerstore.calls.consuming.starting import begin_groups
 from timerstore.consumer.handling import AGAIN_MS
 from timerstore.core.offsets import read_tables
-from timerstore.jit.kernel import INTERPRETED
 from timerstore.testing.disk import QuietDisk
 
 pytestmark = pytest.mark.long
 
-EXAMPLES = how_many("MACHINE_EXAMPLES", 10 if INTERPRETED else 15, 100)
+EXAMPLES = how_many("MACHINE_EXAMPLES", 10, 100)
 TIMEOUT_MS = 20_000
 MAX_ATTEMPTS = 3
 GROUP, RETRY, DEAD_LETTERS = "g", "%RETRY%g", "%DLQ%g"

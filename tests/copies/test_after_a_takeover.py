@@ -24,6 +24,7 @@ from timerstore.copies.standby import Standby
 from timerstore.services.world.background import Flag
 
 ROUNDS = how_many("PROMOTE_ROUNDS", 3, 60)
+EACH = how_many("PROMOTE_STEP", 2, 1)
 pytestmark = [pytest.mark.timeout(120 + 10 * ROUNDS), pytest.mark.long]
 
 
@@ -176,7 +177,7 @@ def test_wherever_the_destination_fails_a_promotion(
         pair.kept.put(1)
         pair.goes_on(15)
         pair.close()
-        left += 1
+        left += EACH
     assert left > 6
     pair.close()
 

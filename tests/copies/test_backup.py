@@ -397,6 +397,7 @@ def test_killed_in_the_middle_beside_a_busy_owner(tmp_path: Path) -> None:
         assert writer.wait(timeout=60) == 0
 
 
+@pytest.mark.tier("prove", but=("0-size", "8-magic", "22-header", "25-body"))
 @pytest.mark.parametrize("at", [2, 5, 40, 90], ids=["size", "magic", "header", "body"])
 @pytest.mark.parametrize("number", [0, 8, 22, 25])
 def test_one_damaged_message_of_a_restored_store_is_all_that_is_named(

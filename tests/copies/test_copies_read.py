@@ -178,11 +178,10 @@ def test_spark(pair: Pair, spark: Any, tmp_path: Path) -> None:
     """A task lays a copy down and reads it; a stream is refused, since nothing is appended."""
     if pair.place.startswith("s3"):
         pytest.skip("the session was begun before there was a server")
-    for place in (pair.place, pair.local):
-        for table in ("timers", "messages"):
-            frame = spark.read.format("timerstore").option("table", table).load(str(place))
-            assert frame.count() == timerstore.read(pair.kept.path, table).num_rows
-        assert validate(pair.local, spark=spark).ok
+    for place, table in ((pair.place, "timers"), (pair.local, "messages")):
+        frame = spark.read.format("timerstore").option("table", table).load(str(place))
+        assert frame.count() == timerstore.read(pair.kept.path, table).num_rows
+    assert validate(pair.local, spark=spark).ok
     several = spark.read.format("timerstore").load([str(pair.place), str(pair.kept.path)])
     assert several.groupBy("store").count().count() == 2 and several.count() == 2 * COUNT
     stream = spark.readStream.format("timerstore").option("table", "messages")

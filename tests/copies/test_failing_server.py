@@ -28,7 +28,7 @@ def server(
         yield found
 
 
-@pytest.mark.parametrize("how", some((*FAILURES, *OTHERS), 3))
+@pytest.mark.parametrize("how", some((*FAILURES, *OTHERS), 5))
 def test_it_goes_on_by_itself(server: FailingServer, s3: str, tmp_path: Path, how: str) -> None:
     kept = Followed(tmp_path, s3, every_s=0.1)
     server.hang_s = 8.0

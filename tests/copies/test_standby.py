@@ -17,6 +17,7 @@ from tests.copies.kept import AHEAD_MS, TINY
 from tests.copies.test_follow import Followed
 from tests.rigs.waiting import wait_until
 from tests.sparse_copy import copy_tree
+from tests.tiers import how_many
 from tests.watched import Ended, EndingDisk
 from timerstore import (
     CorruptStoreError,
@@ -40,6 +41,7 @@ from timerstore.timelog.files.names import segment_name
 from timerstore.timelog.reading.reader import Fault
 
 pytestmark = pytest.mark.timeout(120)
+EACH = how_many("STANDBY_STEP", 3, 1)
 
 
 class Pair:
@@ -231,7 +233,7 @@ def test_wherever_a_step_over_a_gap_ends(tmp_path: Path) -> None:
         else:
             break
         assert count(copy.local) == 4 and holds_last_point(copy)
-        left += 1
+        left += EACH
     assert seen == {4, 10}
     pair.close()
 

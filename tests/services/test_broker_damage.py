@@ -81,6 +81,7 @@ def offset_of(id: str) -> int:
     return int(id[12:24], 16)
 
 
+@pytest.mark.tier("prove", only=("read-byte[19]", "pending-byte*[50]"))
 @pytest.mark.parametrize("byte", [1, 5, 9, 100, 170], ids=lambda byte: f"byte{byte}")
 @pytest.mark.parametrize("what", ["read", "pending"])
 def test_a_damaged_message(what: str, byte: int, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def scanned(store: timerstore.TimerStore) -> list[naive.Message]:
 @pytest.mark.long
 @settings(max_examples=how_many("COPIES", 3, 40))
 @given(
-    lengths=st.lists(st.integers(1, 9_000), min_size=1, max_size=20),
+    lengths=st.lists(st.integers(1, 5_000), min_size=1, max_size=20),
     batch=st.integers(1, 8),
     wrong=st.sampled_from([-1, 1, 53]),
 )
@@ -135,7 +135,7 @@ def test_copies_are_their_twins_over_all_segments(
 def test_what_is_nowhere(tmp_path: Path) -> None:
     clock = timerstore.ManualClock(START_MS)
     with timerstore.open(tmp_path, config=SMALL, clock=clock) as store:
-        store.put_many([b"x" * 1_000] * 200, topic="t", delay_ms=60_000)
+        store.put_many([b"x" * 1_000] * 80, topic="t", delay_ms=60_000)
         engine, thread = store.core.engine, store.core.engine.world.dequeue_put.thread
         with acting_as(DEQUEUE_PUT), engine.commitlog.reading():
             for offset in (-1, engine.commitlog.end, 1 << 60):

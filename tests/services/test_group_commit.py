@@ -23,6 +23,8 @@ pytestmark = pytest.mark.on_disk
 SCENES = (((PUTTER,) * 2, 2), ((PUTTER,) * 3, 1), ((PUTTER, PUTTER, CHECKPOINT), 1))
 
 
+@pytest.mark.slow
+@pytest.mark.promise
 @pytest.mark.parametrize(("kinds", "puts"), SCENES)
 def test_no_order_of_steps_loses_anybody(kinds: tuple[str, ...], puts: int) -> None:
     assert play(kinds, puts=puts, fails=CHECKPOINT in kinds) > 10_000

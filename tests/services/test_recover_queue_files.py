@@ -37,7 +37,9 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Path], i
     return {"closed": path, "killed": killed}, clock.now_ms
 
 
-@pytest.mark.tier("prove", only=("[ar]*closed", "s*killed", "S*killed"))
+@pytest.mark.tier(
+    "prove", only=("[ar]*closed", "s*killed", "S*killed", "[rS]*-last-*", "[as]*-grown-*")
+)
 @pytest.mark.parametrize("end", ["closed", "killed"])
 @pytest.mark.parametrize("what", ["nothing", "first", "last", "all", "grown"])
 @pytest.mark.parametrize(

@@ -104,7 +104,9 @@ def used_entries(path: Path, topic: str) -> int:
     return -(-ends[-1] // ENTRY_BYTES)
 
 
-@pytest.mark.tier("prove", only=("*-fired-closed", "*-all-closed", "*-rmq_sys_wheel_timer-killed"))
+@pytest.mark.tier(
+    "prove", only=("*-fired-closed", "*-all-closed", "*-rmq_sys_wheel_timer-killed", "[57]-*")
+)
 @pytest.mark.parametrize("end", ["closed", "killed"])
 @pytest.mark.parametrize("topic", ["fired", TIMERS, "all"])
 @pytest.mark.parametrize(("before_end", "count"), [(1, 1), (5, 5), (7, 4), (25, 25)])

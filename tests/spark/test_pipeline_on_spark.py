@@ -57,6 +57,7 @@ def rows(out: Path, run: str = "one") -> dict[str, list[str]]:
 
 
 @pytest.mark.tier("promise", only=("100000",))
+@pytest.mark.tier("prove", but=("100000",))
 @pytest.mark.parametrize("split_bytes", [100_000, 64 << 20])
 def test_the_tables_are_those_of_one_process(
     split_bytes: int, spark: Any, stores: Path, tmp_path: Path
@@ -101,20 +102,20 @@ def test_spark_reads_the_names_of_stores(spark: Any, stores: Path, tmp_path: Pat
 
 def test_many_small_stores_are_one_job(spark: Any, stores: Path, tmp_path: Path) -> None:
     """They are looked at with a few tasks for each core, however many there are."""
-    many = {f"store-{i}": str(stores / "small") for i in range(60)}
+    many = {f"store-{i}": str(stores / "small") for i in range(20)}
     context = spark.sparkContext
     context.setJobGroup("many", "small stores")
     try:
         found = pipeline.run(many, tmp_path / "tables", spark=spark, run="one")
     finally:
         context.setJobGroup("others", "what comes next")
-    assert found.verdict == "ok" and len(found.stores) == 60
+    assert found.verdict == "ok" and len(found.stores) == 20
     # The others are those of the rules.
     job = min(context.statusTracker().getJobIdsForGroup("many"))
     stages = context.statusTracker().getJobInfo(job).stageIds
     tasks = [context.statusTracker().getStageInfo(each).numTasks for each in stages]
     assert sum(tasks) <= 4 * context.defaultParallelism
-    assert pipeline.read(tmp_path / "tables", "stores").num_rows == 60
+    assert pipeline.read(tmp_path / "tables", "stores").num_rows == 20
 
 
 @pytest.mark.prove

@@ -98,6 +98,7 @@ def test_a_store_that_was_made_anew(spark: Any, tmp_path: Path) -> None:
     assert follow(spark, path, out) == sorted(first + offsets(path, "fired"))
 
 
+@pytest.mark.prove
 def test_a_store_that_was_restored(spark: Any, tmp_path: Path) -> None:
     path, out, clock = tmp_path / "s", tmp_path / "out", timerstore.ManualClock()
     fire(path, 20, clock)

@@ -36,7 +36,7 @@ def both(spark: Any, path: Path, split_bytes: int) -> Validation:
     return found
 
 
-@pytest.mark.tier("promise", only=("fired",))
+@pytest.mark.prove
 @pytest.mark.parametrize("name", ["pending", "fired", "crashed"])
 def test_golden_stores(name: str, spark: Any, golden_unpacked: Callable[[str], Path]) -> None:
     found = both(spark, golden_unpacked(name), 8_000_000)
@@ -47,6 +47,8 @@ def test_every_fault_is_planted() -> None:
     assert sorted(", ".join(TOGETHER).split(", ")) == sorted(PLANTED)
 
 
+@pytest.mark.tier("promise", only=("slot_last",))
+@pytest.mark.tier("prove", but=("files", "slot_last"))  # the SQL is DuckDB's, which plays each
 @pytest.mark.parametrize("names", TOGETHER, ids=lambda names: names.partition(",")[0])
 def test_faults(names: str, spark: Any, tmp_path: Path, golden: Callable[[str], Path]) -> None:
     faults = {name: PLANTED[name] for name in names.split(", ")}

@@ -25,6 +25,7 @@ from tests.services.test_cleaning import (
     live_on,
     open_small,
 )
+from tests.tiers import how_many, some
 from timerstore import ManualClock, TimerStore, TimerStoreError, verify
 from timerstore.jit.record import Words
 from timerstore.services.broker import for_broker
@@ -33,6 +34,7 @@ from timerstore.store import handover
 from timerstore.timelog.files.disk import Disk
 from timerstore.validation import validate
 
+EACH = how_many("HANDOVER_STEP", 4, 1)
 FEW_UNITS = dataclasses.replace(SMALL, timerlog_segment_bytes=52 * 4 + 16)
 pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("any_wheel")]
 
@@ -103,6 +105,7 @@ def _do_nothing(store: TimerStore) -> None:
     """The same life hands over."""
 
 
+@pytest.mark.tier("prove", but=("1-close", "2-abandon", "4-_do_nothing"))
 @pytest.mark.parametrize("end", [TimerStore.close, TimerStore.abandon, _do_nothing])
 @pytest.mark.parametrize("times", [1, 2, 4])
 def test_what_was_copied_in_part_is_there_once(
@@ -134,7 +137,7 @@ def test_what_was_copied_in_part_is_there_once(
     _assert_sound(path)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", some(range(6), 3))
 def test_what_hopped_has_one_unit_in_the_order_of_the_log(tmp_path: Path, seed: int) -> None:
     clock, path = ManualClock(START_MS, force=True), tmp_path / "s"
     store, ids = _hopped_store(path, clock, random.Random(seed))
@@ -162,6 +165,7 @@ def test_what_hopped_has_one_unit_in_the_order_of_the_log(tmp_path: Path, seed: 
         assert len(drain(store)) == len(ids) and store.count() == 0
 
 
+@pytest.mark.tier("prove", only=("1", "3", "8"))
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 8])
 def test_each_number_of_timers(tmp_path: Path, count: int) -> None:
     """With four units to a file of the timer log, one of which is the last delete's."""
@@ -217,6 +221,7 @@ def _killing(original: Callable[..., object], *, after: bool) -> Callable[..., o
     return killed
 
 
+@pytest.mark.tier("prove", only=("True-[!r]*", "True-remove_files"))  # the next step begins there
 @pytest.mark.parametrize("step", [*STEPS, *LAST_STEPS])
 @pytest.mark.parametrize("after", [True, False])
 def test_a_handover_may_be_killed_anywhere(
@@ -280,7 +285,7 @@ class FailingDisk(Disk):
 @pytest.mark.slow
 @pytest.mark.promise
 def test_wherever_the_disk_fails_nothing_is_lost(tmp_path: Path) -> None:
-    """At each event of the disk in turn, until a handover comes to its end."""
+    """At its events in turn, until a handover comes to its end."""
     stop, is_over = 0, False
     while not is_over:
         clock, path, disk = ManualClock(START_MS, force=True), tmp_path / str(stop), FailingDisk()
@@ -297,7 +302,7 @@ def test_wherever_the_disk_fails_nothing_is_lost(tmp_path: Path) -> None:
             assert sorted(timer.id for timer in store.pending()) == ids
             clock.advance(100 * SECOND)
             assert len(drain(store)) == 9
-        stop += 1
+        stop += EACH
     assert stop > 20
 
 

@@ -22,6 +22,7 @@ def empty_files(path: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("any_wheel")
+@pytest.mark.tier("prove", but=("9-False", "10-True", "20-False"))
 @pytest.mark.parametrize("hand_over", [False, True])
 @pytest.mark.parametrize("count", [ENTRIES - 1, ENTRIES, 2 * ENTRIES])
 def test_no_queue_file_lies_behind_the_last_entry(

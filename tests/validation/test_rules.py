@@ -54,8 +54,9 @@ def test_fault_of_a_delay_level_is_found(
     _find(rule, OF_LEVELS[rule], closed, tmp_path, golden)
 
 
-@pytest.mark.tier("prove", only=[f"{kind}, *[!0e]" for kind in ("message 0", "message -1")])
-@pytest.mark.tier("prove", only=("unit 0, [!ps]*", "unit -1, [!ps]*"))
+@pytest.mark.tier("prove", only=("message 0, *", "message -1, *[!0]", "message 20, *[248]"))
+@pytest.mark.tier("prove", only=("unit 0, *", "unit -1, [!p]*", "entry 0, *", "entry 30, *[!9]"))
+@pytest.mark.tier("prove", only=("config/timercheck, *[05]", "checkpoint, *0"))
 @pytest.mark.parametrize("name", FLIPS)
 def test_flipped_byte_is_found(name: str, closed: Path, tmp_path: Path) -> None:
     """Verifying and validating find it; what a query asks, the former by the wheel's checksum."""

@@ -77,7 +77,7 @@ def _waits(line: dict[str, Any]) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", some(range(25), 2))
+@pytest.mark.parametrize("seed", some(range(25), 5))
 def test_stores_that_were_made_up(seed: int, tmp_path: Path) -> None:
     left = MadeUp(tmp_path, seed).leave()
     split_bytes = (300, 5_000, 1 << 26)[seed % 3]

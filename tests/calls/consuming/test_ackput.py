@@ -14,6 +14,7 @@ from tests.models.ack_model import BY_PUT, CHECKPOINT, PLAIN, WRONG, FoundError,
 from tests.rigs.history import Act, Acts
 from tests.rigs.together import together
 from tests.small_store import SMALL, few_maps
+from tests.tiers import some
 from timerstore import (
     Consumer,
     Delivery,
@@ -467,7 +468,7 @@ class Life(Acts):
         self.held = fresh
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", some(range(12), 3))
 def test_one_token_for_each_chain(tmp_path: Path, seed: int) -> None:
     life = Life(tmp_path, seed)
     try:

@@ -274,7 +274,7 @@ class Keys(Acts):
 
 @pytest.mark.slow
 @pytest.mark.timeout(120, method="signal")
-@pytest.mark.parametrize("number", range(2 if INTERPRETED else 4))
+@pytest.mark.parametrize("number", range(2))
 def test_nothing_is_missed_after_any_end(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,6 +142,7 @@ def test_a_horizon_counts_all(parked: Parked, overtaken: Callable[[], bool]) -> 
 
 
 @pytest.mark.tier("promise", only=("held-get_key-False",))
+@pytest.mark.tier("prove", only=("lapsed-[!gr]*",))
 @pytest.mark.parametrize("parked", [False], indirect=True)
 @pytest.mark.parametrize("what", ["get_key", "if_absent", "replace", "cancel_key", "pending"])
 def test_keys_without_an_index(parked: Parked, overtaken: Callable[[], bool], what: str) -> None:
@@ -166,6 +167,7 @@ def test_keys_without_an_index(parked: Parked, overtaken: Callable[[], bool], wh
 
 
 @pytest.mark.tier("promise", only=("1-60",))
+@pytest.mark.tier("prove", but=("1-60", "256--1", "300--1", "600-60"))
 @pytest.mark.parametrize("rests_s", [60, -1])
 @pytest.mark.parametrize("taken", [1, 255, 256, 300, 600])
 def test_a_slow_listing_goes_on(
