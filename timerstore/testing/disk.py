@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Final
@@ -64,6 +65,7 @@ class PowerDisk(QuietDisk):
         if synced is None:
             synced = {each: _content(each) for each in _files(self.root)}
         self.synced = synced
+        self._one_at_a_time = threading.Lock()  # an older look never replaces a newer one
         self.renames: list[tuple[Path, Path]] = []  # since their folder was synced
         self.replacing: dict[Path, bytes] = {}  # synced before its name is changed
 
@@ -79,17 +81,19 @@ class PowerDisk(QuietDisk):
     def _write_back(self, rnd: random.Random) -> None:
         """Have the system write a page, as it may at any time."""
         path = rnd.choice(list(self.synced) or [self.root])
-        before, now = self.synced.get(path, b""), _content(path)
-        if now != before and now:
-            at = rnd.randrange(0, len(now), _PAGE_BYTES)
-            stop = at + _PAGE_BYTES
-            before = before.ljust(at, b"\0")
-            self.synced[path] = before[:at] + now[at:stop] + before[stop:]
+        with self._one_at_a_time:
+            before, now = self.synced.get(path, b""), _content(path)
+            if now != before and now:
+                at = rnd.randrange(0, len(now), _PAGE_BYTES)
+                stop = at + _PAGE_BYTES
+                before = before.ljust(at, b"\0")
+                self.synced[path] = before[:at] + now[at:stop] + before[stop:]
 
     def sync(self, file: MappedFile | int, path: Path) -> None:
         """Take what the file holds now for safe."""
         super().sync(file, path)
-        self.synced[path] = _content(path)
+        with self._one_at_a_time:
+            self.synced[path] = _content(path)
 
     def replace(self, path: Path, data: bytes, temporary: Path | None = None) -> None:
         """Rename: the content was synced before it, so either the old or the new one is whole."""

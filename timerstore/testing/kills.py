@@ -129,8 +129,10 @@ class Program:
         that life counts as durable, and files of others keep what they hold. `seed`: which of the
         sectors that are not durable are left.
         """
-        self._power_cut.add(os.fspath(path))
-        return self._live(os.fspath(path), arguments, step, seed=seed)
+        life = self._live(os.fspath(path), arguments, step, seed=seed)
+        if life.crashed:
+            self._power_cut.add(os.fspath(path))
+        return life
 
     def check(self, path: str | os.PathLike[str], *, config: Config | None = None) -> Ledger:
         """Open the store at a path, and compare it with what the program was told; see `judge`."""
@@ -157,42 +159,49 @@ class Program:
         limit_s = time.monotonic() + self.timeout_s + (after_s or 0)
         noted, said, pid, ended, step_count, end_s = list[str](), list[str](), 0, "", 0, limit_s
         is_meant, is_left = False, seed is None  # the end; what a power cut leaves
-        while not ended or (ended != "0" and not is_left):
-            line = self._line(end_s)
-            if line is None and end_s == limit_s:
-                self.end(pid)
-                self.close()
-                raise TimeoutError(f"{self._place[-1]} did not end within {self.timeout_s} s.")
-            if line is None:
-                self.end(pid)
-                end_s, is_meant = limit_s, True
-            elif not line.startswith(_OURS):
-                said.append(line)
-            else:
-                word, *words = line.split()
-                if word == "child":
-                    pid = int(words[0])
-                    end_s = limit_s if after_s is None else time.monotonic() + after_s
-                elif word in ("steps", "crash"):
-                    step_count, is_meant = int(words[0]), is_meant or word == "crash"
-                elif word == "ended":
-                    ended = words[0]
-                    is_left = is_left or not is_meant
-                elif word == "cut":
-                    is_left = True
-                elif word == "failed":
-                    raise RuntimeError(f"{path} could not be cut. The trace is on stderr.")
+        try:
+            while not ended or (ended != "0" and not is_left):
+                line = self._line(end_s)
+                if line is None and end_s == limit_s:
+                    raise TimeoutError(f"{self._place[-1]} did not end in {self.timeout_s} s.")
+                if line is None:
+                    self.end(pid)
+                    end_s, is_meant = limit_s, True
+                elif not line.startswith(_OURS):
+                    said.append(line)
                 else:
-                    noted.append(line)
-        self.accounts.setdefault(path, Account()).take(noted, power=seed is not None)
+                    word, *words = line.split()
+                    if word == "child":
+                        pid = int(words[0])
+                        end_s = limit_s if after_s is None else time.monotonic() + after_s
+                    elif word in ("steps", "crash"):
+                        step_count, is_meant = int(words[0]), is_meant or word == "crash"
+                    elif word == "ended":
+                        ended = words[0]
+                        is_left = is_left or not is_meant
+                    elif word == "cut":
+                        is_left = True
+                    elif word == "failed":
+                        raise RuntimeError(f"{path} could not be cut. The trace is on stderr.")
+                    else:
+                        noted.append(line)
+        except BaseException:
+            if pid and not ended:
+                Program.end(self, pid)
+            self.close()
+            raise
+        self.accounts.setdefault(path, Account()).take(
+            noted, power=seed is not None and ended != "0"
+        )
         if ended != "0" and not (ended == f"{-signal.SIGKILL}" and is_meant):
             raise RuntimeError(f"{self._place[-1]} ended with status {ended}; see stderr.")
         return Life(ended != "0", step_count, said)
 
     def _line(self, until_s: float) -> str | None:
         """Return the next line that is told; None if there is none until then."""
-        while not self._lines:
-            if not select.select([self._telling], [], [], max(0, until_s - time.monotonic()))[0]:
+        while not self._lines or time.monotonic() > until_s:
+            wait_s = until_s - time.monotonic()
+            if wait_s < 0 or not select.select([self._telling], [], [], wait_s)[0]:
                 return None
             data = os.read(self._telling, 1 << 16)
             if not data:
@@ -237,16 +246,24 @@ def _place(function: Function) -> list[str]:
 # --- in the process that forks, and in its children
 
 _tells = -1
+_is_over = False
+"""Whether the power is gone: what would be told from then on was not."""
 
 
 def say(*words: object) -> None:
     """Tell whoever crashes this program a line; it is in `Life.said`. Else nothing happens."""
     if _tells >= 0:
-        os.write(_tells, (" ".join(map(str, words)) + "\n").encode())
+        _write(" ".join(map(str, words)))
 
 
 def _tell(*words: object) -> None:
-    os.write(_tells, (_OURS + " ".join(map(str, words)) + "\n").encode())
+    _write(_OURS + " ".join(map(str, words)))
+
+
+def _write(line: str) -> None:
+    while _is_over:
+        time.sleep(3_600)
+    os.write(_tells, f"{line}\n".encode())
 
 
 def _load(place: list[str]) -> Function:
@@ -354,10 +371,12 @@ class _Steps:
         """Take the next step, or end."""
         if next(self.numbers) != self.last:
             return
+        global _is_over
         _tell("crash", self.last)
-        pid = os.getpid()
+        pid, _is_over = os.getpid(), True
         if self.disks and _fork() == 0:
             # The one who cuts sees what was durable at this moment. All others stand still.
+            _is_over = False
             os.kill(pid, signal.SIGKILL)
             while os.getppid() == pid:
                 time.sleep(0.001)
