@@ -188,6 +188,7 @@ class Level:
     mapped: int = -1  # the segment of its queue that can be read
     retry_ms: int = 0
     head: int = -1  # the index of the entry that was looked at
+    said: int = -1  # the index of the entry that led to no message, when Python said what it is
 
 
 @dataclass
@@ -264,6 +265,10 @@ class DeliverLevels:
             if due_ms != now_ms:
                 break
             outcome = self._decide(entry)
+            if outcome == LOST and level.said != i:
+                if i == level.offset:
+                    self.need = "bad level entry", number
+                break
             if outcome is None:
                 break
             decided.append((entry, min(entry.tags_code, now_ms), outcome))

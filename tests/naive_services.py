@@ -140,9 +140,8 @@ class EnqueueGet:
                 break
             if self._is_its_message(entry):
                 self.out.append(self._read(entry))
-            elif self.pass_index in (self.got, -2 - self.got) and not self.lost:
-                if self.pass_index == self.got:  # else the message is not lost, but its entry
-                    self.lost.append(entry.message_offset)
+            elif self.pass_index == self.got and not self.lost:
+                self.lost.append(entry.message_offset)
                 self.out.append(
                     Enqueued(0, 0, entry.message_offset, entry.message_bytes, 0, UNREADABLE)
                 )

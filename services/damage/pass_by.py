@@ -1,6 +1,6 @@
 """What is damaged is passed by: it stops nothing that is sound.
 
-A message that is lost is taken off the count of what is pending. A damaged queue entry is passed by
+A message that is lost is taken off the count of what is pending. A damaged queue entry is named
 until the next opening makes it anew. A message says its own index, so an entry that is made anew
 stands at the same index. Until then a group hands out what is sound, and keeps the index of the
 damaged entry as one that is not done.
@@ -17,9 +17,14 @@ from timerstore.jit.kernel import kernel_later
 from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.record import Bytes, Words
 from timerstore.services.engine.engine import Engine
-from timerstore.services.engine.rebuild import QUEUES, TIMERS, WRONG_ENTRY_REASON
+from timerstore.services.engine.rebuild import QUEUES, WRONG_ENTRY_REASON
 from timerstore.services.looking.read_units import slot_units
-from timerstore.services.world.state import ENTRY_DAMAGED, INFO_LEVEL, LOST_COLUMNS, ServiceThread
+from timerstore.services.world.state import (
+    INFO_LEVEL,
+    LOST_COLUMNS,
+    NO_HEAD,
+    ServiceThread,
+)
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import (
@@ -38,7 +43,8 @@ from timerstore.timelog.reading.audit import (
     QueueRun,
     judge_entries,
 )
-from timerstore.timelog.reading.scan import LoggedMessages, QueueNames
+from timerstore.timelog.reading.pastdamage import sound_messages
+from timerstore.timelog.reading.scan import LoggedMessages, QueueNames, stored_in
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX
 from timerstore.timelog.writing.consumequeue import find_rows
 from timerstore.timelog.writing.tally import LOST_COUNT, TALLY_WORDS
@@ -205,13 +211,12 @@ def is_damaged(engine: Engine, row: int, index: int) -> bool:
         return False  # retention removed what was looked at
 
 
-def leave_entries(engine: Engine, row: int, indexes: list[int], *also: str) -> None:
-    """Name damaged entries; have the queues made anew, with other indexes. Durable on return."""
+def leave_entries(engine: Engine, row: int, indexes: list[int]) -> None:
+    """Name damaged entries; have the queues made anew. Durable on return."""
     for index in indexes:
         place = index * fmt.ENTRY_BYTES
         engine.damage.note(engine.queues.name(row), place, WRONG_ENTRY_REASON)
-    keep_from = 0 if also else _message_before(engine, row, min(indexes))
-    engine.wanted.add(QUEUES, *also, keep_from=keep_from)
+    engine.wanted.add(QUEUES, keep_from=_message_before(engine, row, min(indexes)))
 
 
 def _message_before(engine: Engine, row: int, index: int) -> int:
@@ -225,21 +230,57 @@ def _message_before(engine: Engine, row: int, index: int) -> int:
         return 0
 
 
-def pass_timer_entry(engine: Engine, index: int) -> None:
-    """Let enqueue-get pass an entry of the timer topic's queue by.
+# --- An entry that leads to no message of its queue: what it should say, for the service that reads
+#
+# A message says its own index. So if the entry is damaged, its message is looked for behind that of
+# the entry before, up to the next one of the queue. If the message is what is damaged, or gone, it
+# is passed by.
 
-    If the entry is damaged, its timer waits until the next opening makes the indexes anew. An
-    opening raises CorruptStoreError instead, and begins again by doing so. If the message is
-    damaged, it is lost.
+
+def find_timer_message(engine: Engine, index: int) -> None:
+    """Say which message an entry of the timer topic's queue should lead to.
+
+    An opening raises CorruptStoreError if the entry is damaged, and begins again by making the
+    queues anew.
     """
-    pass_lost(engine, engine.world.enqueue_get.thread)
-    engine.world.enqueue_get.lost_index = index
-    if is_damaged(engine, 0, index):
+    get = engine.world.enqueue_get
+    pass_lost(engine, get.thread)
+    if get.said_index != index and is_damaged(engine, 0, index):
         if engine.world.settings.recovering != 0:
             place = index * fmt.ENTRY_BYTES
             raise CorruptStoreError(engine.queues.name(0), place, WRONG_ENTRY_REASON)
-        leave_entries(engine, 0, [index], TIMERS)
-        engine.world.enqueue_get.lost_index = ENTRY_DAMAGED - index
+        leave_entries(engine, 0, [index])
+        if found := _find_at_index(engine, 0, index):
+            get.said_message, get.said_size, _ = found
+            get.said_index = index
+            return
+    get.lost_index = index
+
+
+def find_level_message(engine: Engine, level: int) -> None:
+    """Say which message the next entry of a delay level should lead to."""
+    levels = engine.levels
+    row, index = int(levels.row[level]), int(levels.offset[level])
+    (entry,) = engine.queues.read(row, index, 1)
+    said = int(entry["offset"]), int(entry["size"]), int(entry["tags_code"])
+    if is_damaged(engine, row, index):
+        leave_entries(engine, row, [index])
+        said = _find_at_index(engine, row, index) or said
+    levels.said_message[level], levels.said_size[level], levels.said_ms[level] = said
+    levels.head_index[level], levels.said_index[level] = NO_HEAD, index
+
+
+def _find_at_index(engine: Engine, row: int, index: int) -> tuple[int, int, int] | None:
+    """Return offset, size and tags code of the message with an index in a queue. O(log between)."""
+    log = engine.commitlog
+    start = max(log.start, _message_before(engine, row, index))
+    for rows in sound_messages(engine.open_reader(), start, log.end):
+        later = np.flatnonzero(rows.queue_index >= index)
+        mine = later[queue_rows_of(engine, stored_in(rows[later])) == row]
+        for i in mine[:1].tolist():
+            found = int(rows.offset[i]), int(rows.size[i]), int(rows.tags_code[i])
+            return found if rows.queue_index[i] == index else None
+    return None
 
 
 def _leads_to_damage(engine: Engine, entry: fmt.Entries) -> bool:

@@ -32,7 +32,7 @@ from timerstore.timelog.bytes.unit import NO_UNIT, UNIT_GOOD, WRONG_UNIT_REASON
 from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.reading import scan
 from timerstore.timelog.reading.pastdamage import Damage, read_past_damage
-from timerstore.timelog.reading.reader import ReadSegments, StoreReader
+from timerstore.timelog.reading.reader import ReadSegments
 from timerstore.timelog.reading.units import walk_units
 from timerstore.wheel.near import OWED, slot_place
 
@@ -118,13 +118,7 @@ class Scrub:
         engine, log = self.engine, self.engine.commitlog
         self.file, self.offset, self.message_count = "commitlog", log.start, 0
         stop = log.end  # before: what is mapped ahead of the end may be removed, and made again
-        reader = StoreReader(
-            engine.path,
-            engine.level_ms,
-            precision_ms=engine.precision_ms,
-            folder=engine.disk.folder,
-            shares=False,
-        )
+        reader = engine.open_reader(shares=False)
         for item in read_past_damage(reader, log.start, stop, chunk=STEP_MESSAGES):
             start = self.offset
             if isinstance(item, Damage):

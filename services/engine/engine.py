@@ -42,6 +42,7 @@ from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.folders import EventFile
 from timerstore.timelog.files.memory import MapShare, maps_allowed
 from timerstore.timelog.files.segments import SegmentedFile
+from timerstore.timelog.reading.reader import StoreReader
 from timerstore.timelog.timerlog import TimerLog
 from timerstore.timelog.writing.append import (
     NEED_COMMITLOG,
@@ -198,6 +199,16 @@ class Engine:
         for level, row in rows.items():
             levels.row[level] = row
         levels.count = count
+
+    def open_reader(self, *, shares: bool = True) -> StoreReader:
+        """Return a reader of the store's files as they are; it lists all. See `StoreReader`."""
+        return StoreReader(
+            self.path,
+            self.level_ms,
+            precision_ms=self.precision_ms,
+            folder=self.disk.folder,
+            shares=shares,
+        )
 
     def level_row(self, level: int) -> int:
         """Return the row of a level's queue, made if needed; levels count from 1."""

@@ -105,15 +105,8 @@ class DamagedLog:
         return found[:, 0], found[:, 2]
 
     def _read(self) -> StoreReader:
-        """Return a reader of the store as it is; making one lists all files."""
-        engine = self.engine
         if self._reader is None:
-            self._reader = StoreReader(
-                engine.path,
-                engine.level_ms,
-                precision_ms=engine.precision_ms,
-                folder=engine.disk.folder,
-            )
+            self._reader = self.engine.open_reader()
         return self._reader
 
 

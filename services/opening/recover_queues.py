@@ -14,7 +14,6 @@ from timerstore.services.engine.rebuild import WRONG_ENTRY_REASON
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.reading.pastdamage import sound_messages
-from timerstore.timelog.reading.reader import StoreReader
 from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.timelog.writing.consumequeue import is_gap
 from timerstore.timelog.writing.tally import FIRED_COUNT, LOST_COUNT, PUT_COUNT, TALLY_WORDS
@@ -231,9 +230,7 @@ def check_queue_files(
     asked = asked + [row for row in every_row if _may_be_cut(engine, row, linked, is_clean)]
     if not asked:
         return
-    reader = StoreReader(
-        engine.path, engine.level_ms, precision_ms=engine.precision_ms, folder=engine.disk.folder
-    )
+    reader = engine.open_reader()
     for rows in sound_messages(reader, log.start, durable):
         index = rows.queue_index
         for row in asked:

@@ -1,7 +1,8 @@
 """Deliver-levels: appends the messages of the delay levels whose time has come.
 
 One loop for each level, in the order of arrival; its offset passes a message once its copy is
-appended, or once it turned out cancelled, copied by an earlier life, or unreadable. After
+appended, or once it turned out cancelled, copied by an earlier life, or unreadable. If an entry is
+damaged, its message is looked for in the commit log (`services/damage/pass_by.py`). After
 RocketMQ's `ScheduleMessageService` and its `DeliverDelayedMessageTimerTask`.
 
 A level's offset is in the checkpoint; `delayOffset.json` is its copy for brokers. A message is due
@@ -19,7 +20,7 @@ finds it.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from timerstore.jit.intrinsics import (
     get_i32,
@@ -50,6 +51,7 @@ from timerstore.services.pipeline.copying import (
 )
 from timerstore.services.world.floor import find_in
 from timerstore.services.world.needs import (
+    BAD_LEVEL_ENTRY,
     COMMITLOG_READ,
     LEVEL_READ,
     LOST,
@@ -185,9 +187,8 @@ def _see_head(world: World, level: int, now_ms: int) -> None:
         buf = _entries(world, level, index)
         if len(buf) == 0:
             return
-        at = _entry_at(world, index)
-        levels.head_ms[level] = get_i64(buf, at + fmt.ENTRY_TAGS_AT)
-        levels.head_message[level] = get_i64(buf, at + fmt.ENTRY_OFFSET_AT)
+        message, _, due_ms = _read_entry(world, level, buf, index)
+        levels.head_ms[level], levels.head_message[level] = due_ms, message
         levels.head_level_ms[level] = NOT_READ
         levels.head_index[level] = index
     due_ms = levels.head_ms[level]
@@ -251,6 +252,21 @@ def _entry_at(world: World, index: int) -> int:
 
 
 @inlined
+def _read_entry(world: World, level: int, entries: Bytes, index: int) -> tuple[int, int, int]:
+    """Return what an entry says: message, size, due time; if it is damaged, what it should say."""
+    levels, at = world.levels, _entry_at(world, index)
+    message = get_i64(entries, at + fmt.ENTRY_OFFSET_AT)
+    size, due_ms = (
+        get_i32(entries, at + fmt.ENTRY_SIZE_AT),
+        get_i64(entries, at + fmt.ENTRY_TAGS_AT),
+    )
+    if levels.said_index[level] == index:
+        message, size = levels.said_message[level], levels.said_size[level]
+        due_ms = levels.said_ms[level]
+    return message, size, due_ms
+
+
+@inlined
 def _deliver(world: World, level: int, end: int, now_ms: int) -> int:
     """Stage what is due of one level before `end`, append it, move its offset; return how far."""
     levels, stage, mine = world.levels, world.stage, world.deliver_levels.thread
@@ -264,22 +280,25 @@ def _deliver(world: World, level: int, end: int, now_ms: int) -> int:
                 levels.wanted[level] = first // world.queues.segment_entries
                 tell_need(mine, LEVEL_READ, level)
             break
-        at = _entry_at(world, first + seen)
-        message, size = get_i64(buf, at + fmt.ENTRY_OFFSET_AT), get_i32(buf, at + fmt.ENTRY_SIZE_AT)
-        due_ms = _due_ms(world, level, message, get_i64(buf, at + fmt.ENTRY_TAGS_AT), now_ms)
+        message, size, entry_ms = _read_entry(world, level, buf, first + seen)
+        due_ms = _due_ms(world, level, message, entry_ms, now_ms)
         if due_ms == NOT_MAPPED:
             if seen == 0:
                 tell_need(mine, COMMITLOG_READ, message)
             break
         if due_ms > now_ms:
             break
-        _prefetch(world, buf, at + _AHEAD * fmt.ENTRY_BYTES)
+        _prefetch(world, buf, _entry_at(world, first + seen) + _AHEAD * fmt.ENTRY_BYTES)
         outcome = _SKIPPED
         if size != fmt.QUEUE_BLANK_SIZE:
             if stage_is_full(staged, staged_bytes, size):
                 break
-            entry_ms = get_i64(buf, at + fmt.ENTRY_TAGS_AT)
-            outcome = _stage(world, message, size, due_ms, entry_ms, staged, staged_bytes)
+            place = Place(level, first + seen, message, size)
+            outcome = _stage(world, place, due_ms, entry_ms, staged, staged_bytes)
+        if outcome == SOURCE_UNREADABLE and levels.said_index[level] != first + seen:
+            if seen == 0:
+                tell_need(mine, BAD_LEVEL_ENTRY, level)
+            break
         if outcome == SOURCE_WAIT:
             break
         world.outcome[seen] = outcome
@@ -299,15 +318,23 @@ def _prefetch(world: World, entries: Bytes, at: int) -> None:
     prefetch_message(world, get_i64(entries, at + fmt.ENTRY_OFFSET_AT))
 
 
+class Place(NamedTuple):
+    """Where a message waits, and lies."""
+
+    level: int
+    entry: int  # its index
+    message: int
+    size: int
+
+
 @inlined
-def _stage(
-    world: World, message: int, size: int, due_ms: int, entry_ms: int, i: int, at: int
-) -> int:
+def _stage(world: World, place: Place, due_ms: int, entry_ms: int, i: int, at: int) -> int:
     """Decide about one message, and frame its copy as number `i` of the stage, at `at`.
 
     `entry_ms`: when its entry says that it is due.
     """
     mine, found = world.deliver_levels.thread, world.deliver_levels.thread.found
+    message, size = place.message, place.size
     if world.done.count > 0 and find_in(world.done, message) >= 0:
         return _SKIPPED
     buf = segment_at(world.commitlog, message)
@@ -315,6 +342,11 @@ def _stage(
     if outcome != SOURCE_FOUND:
         return outcome
     if not read_source(world, buf, found, message, size) or found.real_topic_bytes <= 0:
+        return SOURCE_UNREADABLE
+    if (
+        get_i64(buf, found.at + fmt.MESSAGE_QUEUE_INDEX_AT) != place.entry
+        or get_i32(buf, found.at + fmt.MESSAGE_QUEUE_ID_AT) != place.level
+    ):
         return SOURCE_UNREADABLE
     if is_half_topic(buf, found.real_topic_at, found.real_topic_bytes):
         return _SKIPPED
@@ -353,17 +385,18 @@ def _settle(world: World, level: int, seen: int, appended: int) -> int:
             if staged == appended:
                 break
             levels.delivered_count += 1
-            if world.staged_due[staged] != _field(world, level, first + done, fmt.ENTRY_TAGS_AT):
+            if world.staged_due[staged] != _entry(world, level, first + done)[1]:
                 levels.clamped_count += 1
             count_fired(world, counts, staged)
             staged += 1
         elif outcome == SOURCE_CANCELLED:
             counts.dropped_count += 1
-            message = _field(world, level, first + done, fmt.ENTRY_OFFSET_AT)
+            message = _entry(world, level, first + done)[0]
             cancelled_remove(world.cancelled, IDENTITY_OURS, message | fmt.LEVEL_MARK)
         elif outcome == SOURCE_UNREADABLE:
-            message = _field(world, level, first + done, fmt.ENTRY_OFFSET_AT)
-            note_lost(world.deliver_levels.thread, message, INFO_LEVEL)
+            note_lost(
+                world.deliver_levels.thread, _entry(world, level, first + done)[0], INFO_LEVEL
+            )
         else:
             levels.skipped_count += 1
         done += 1
@@ -375,5 +408,7 @@ def _settle(world: World, level: int, seen: int, appended: int) -> int:
 
 
 @inlined
-def _field(world: World, level: int, index: int, at: int) -> int:
-    return get_i64(_entries(world, level, index), _entry_at(world, index) + at)
+def _entry(world: World, level: int, index: int) -> tuple[int, int]:
+    """Return the message of an entry whose segment is mapped, and when that is due."""
+    message, _, due_ms = _read_entry(world, level, _entries(world, level, index), index)
+    return message, due_ms

@@ -22,7 +22,7 @@ from timerstore.services.world.rings import (
     place_of,
     waiting_count,
 )
-from timerstore.services.world.state import ENTRY_DAMAGED, INFO_UNLINKED, tell_need
+from timerstore.services.world.state import INFO_UNLINKED, tell_need
 from timerstore.services.world.world import World, note_lost
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import (
@@ -72,6 +72,8 @@ def enqueue_get(world: World) -> int:
         entry_at = entry_offset % world.timer_queue.segment_bytes
         message = get_i64(entries, entry_at + fmt.ENTRY_OFFSET_AT)
         size = get_i32(entries, entry_at + fmt.ENTRY_SIZE_AT)
+        if world.enqueue_get.said_index == got + done:
+            message, size = world.enqueue_get.said_message, world.enqueue_get.said_size
         buf = segment_at(world.commitlog, message)
         if len(buf) == 0 and 0 <= message < world.commitlog.end:
             tell_need(mine, needs.COMMITLOG_READ, message)
@@ -112,11 +114,9 @@ def _take_read(world: World, buf: Bytes, message: int, size: int, index: int) ->
     sound = status == GOOD and found.size == size and found.due_ms >= 0
     sound = sound and found.real_topic_bytes >= 0 and _is_of_entry(buf, found, message, index)
     if not sound:
-        passed = world.enqueue_get.lost_index
-        if (passed != index and passed != ENTRY_DAMAGED - index) or mine.lost_count > 0:
+        if world.enqueue_get.lost_index != index or mine.lost_count > 0:
             return False
-        broker_left_it_out = status == GOOD and size == fmt.QUEUE_LOST_SIZE
-        if passed == index and not broker_left_it_out:
+        if status != GOOD or size != fmt.QUEUE_LOST_SIZE:  # else a broker left it out
             note_lost(mine, message, INFO_UNLINKED)
         _hand_on(world, KIND_UNREADABLE, message, size, 0, 0, 0)
         return True

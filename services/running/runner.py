@@ -16,7 +16,7 @@ from timerstore.jit.actor import acting_as
 from timerstore.jit.guards import Lock
 from timerstore.jit.host import wake_event
 from timerstore.jit.system import set_thread_name, set_timer_slack_us
-from timerstore.services.damage.pass_by import pass_lost, pass_timer_entry
+from timerstore.services.damage.pass_by import find_level_message, find_timer_message, pass_lost
 from timerstore.services.damage.scrub import leave_slot, scan_slots
 from timerstore.services.durable.flush import Flusher
 from timerstore.services.engine.engine import CANCELLED_GROWTH, Engine
@@ -81,7 +81,9 @@ def _provide(engine: Engine, service: int, need: int, offset: int) -> None:
     elif need == needs.LOST:
         pass_lost(engine, engine.services[service])
     elif need == needs.BAD_ENTRY:
-        pass_timer_entry(engine, offset)
+        find_timer_message(engine, offset)
+    elif need == needs.BAD_LEVEL_ENTRY:
+        find_level_message(engine, offset)
 
 
 def _map_units(engine: Engine, number: int, offset: int) -> None:

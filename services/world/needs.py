@@ -19,3 +19,6 @@ DAMAGED_TIMERLOG: Final = 8  # the unit at this offset is damaged
 LEVEL_READ: Final = 9  # the segment that the level in `need_offset` wants of its queue
 LOST: Final = 10  # what stands in `lost` is to be named, and taken off the count
 BAD_ENTRY: Final = 11  # the timer queue's entry at this index is not that of its message
+BAD_LEVEL_ENTRY: Final = (
+    12  # the next entry of the level in `need_offset` leads to no message of it
+)

@@ -66,8 +66,6 @@ LOST_INFO: Final = 1  # as in the near wheel's node, or one of these
 LOST_COLUMNS: Final = 2
 INFO_UNLINKED: Final = -1
 INFO_LEVEL: Final = -2
-ENTRY_DAMAGED: Final = -2
-"""ENTRY_DAMAGED − index: that of an entry which is damaged itself, so no message is lost."""
 
 AHEAD_SLOTS: Final = 64
 """Slots whose chains are walked beside each other before they are claimed, at most."""
@@ -135,11 +133,10 @@ class EnqueueGet:
 
     thread: ServiceThread
     fetched_index: int = 0  # timer queue entries before it are in the enqueue-put queue
-    lost_index: int = -1
-    """Entry of the timer queue that is passed by, because its message is lost.
-
-    ENTRY_DAMAGED − index: because the entry is damaged.
-    """
+    lost_index: int = -1  # entry of the timer queue that is passed by: its message is lost
+    said_index: int = -1  # entry that is damaged; what it should say:
+    said_message: int = 0
+    said_size: int = 0
 
 
 @record
@@ -341,6 +338,10 @@ class LevelTable:
     retry_ms: Words  # int64[LEVEL_COUNT_MAX]: not before; set if a delivery failed
     fail_count: Words  # int64[LEVEL_COUNT_MAX]: deliveries that failed in a row
     wanted: Words  # int64[LEVEL_COUNT_MAX]: segment of its queue that must be mapped
+    said_index: Words  # int64[LEVEL_COUNT_MAX]: the entry that leads to no message, or NO_HEAD
+    said_message: Words  # int64[LEVEL_COUNT_MAX]: what that entry should say, as it was found
+    said_size: Words  # int64[LEVEL_COUNT_MAX]
+    said_ms: Words  # int64[LEVEL_COUNT_MAX]
     number: Words  # int64[LEVEL_COUNT_MAX]: the segment of its queue that is mapped, −1 for none
     lent: Lent  # LEVEL_COUNT_MAX of them: these segments
     count: int = 0
@@ -376,6 +377,10 @@ def new_level_table(level_ms: Words, batch_max: int) -> LevelTable:
         retry_ms=column(0),
         fail_count=column(0),
         wanted=column(0),
+        said_index=column(NO_HEAD),
+        said_message=column(0),
+        said_size=column(0),
+        said_ms=column(0),
         number=column(-1),
         lent=new_lent(fmt.LEVEL_COUNT_MAX),
         batch_max=batch_max,

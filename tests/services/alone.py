@@ -88,6 +88,7 @@ NEEDS = {
     needs.LOST: "lost",
     needs.BAD_ENTRY: "bad entry",
     needs.LEVEL_READ: "level read",
+    needs.BAD_LEVEL_ENTRY: "bad level entry",
 }
 WITHOUT_PLACE = {"cancelled room", "lost"}
 WITHOUT_PLACE |= {"commitlog segment", "queue segment"}

@@ -132,11 +132,24 @@ def answer(alone: one.Alone, twin: DeliverLevels) -> None:
         alone.name_lost()
         twin.lost.clear()
     elif kind:
-        if kind == "level read":
-            level = twin.levels[place]
+        level = twin.levels[place] if "level" in kind else None
+        if kind == "level read" and level is not None:
             level.mapped = level.offset // twin.to.segment_entries
+        elif level is not None:  # a message that is sound is found, whatever its entry says
+            level.said, level.head = level.offset, -1
+            levels_ms = [int(each) for each in alone.engine.level_ms]
+            found = [
+                naive.Entry(each.offset, each.size_bytes, naive.tags_code(each, levels_ms))
+                for each in twin.to.log.messages.values()
+                if (each.topic, each.queue_id) == (LEVEL_TOPIC, place)
+                and each.queue_offset == level.offset
+                and each.offset not in twin.to.log.spoilt
+            ]
+            level.entries[level.offset : level.offset + len(found)] = found
         twin.to.answer(kind, place)
         alone.meet()
+        log = twin.to.log
+        log.unmapped -= alone.engine.commitlog._mapped.keys()
     twin.need = NO_NEED
 
 

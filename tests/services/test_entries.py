@@ -1,13 +1,12 @@
-"""A queue's entry that is damaged is told from one whose message is, and passed by."""
+"""A queue's entry that is damaged is told from one whose message is."""
 
 import pytest
 
 from tests import naive
 from tests.services.alone import ENQUEUE_GET, START_MS, Alone, timer
 from timerstore.errors import CorruptStoreError
-from timerstore.services.damage.pass_by import is_damaged, pass_timer_entry
-from timerstore.services.engine.rebuild import QUEUES, TIMERS
-from timerstore.services.world.state import ENTRY_DAMAGED
+from timerstore.services.damage.pass_by import find_timer_message, is_damaged
+from timerstore.services.engine.rebuild import QUEUES
 
 FILE = f"consumequeue/{naive.TIMER_TOPIC}/0"
 
@@ -49,11 +48,12 @@ def test_an_entry_whose_message_is_damaged_is_not(count: int) -> None:
         assert not any(is_damaged(alone.engine, 0, i) for i in range(20))
 
 
-def test_enqueue_get_passes_both_by() -> None:
-    """The entry is not taken off the count: its timer fires behind the next opening."""
+def test_enqueue_get_finds_the_message_of_a_damaged_entry() -> None:
+    """A message that is damaged is passed by."""
     with Alone(ENQUEUE_GET) as alone:
         before = filled(alone)
         alone.write_entry(0, 3, before[3]._replace(message_offset=before[7].message_offset))
+        alone.write_entry(0, 19, before[19]._replace(message_offset=-1))
         alone.spoil(before[5].message_offset, 80)
         for _ in range(20):
             alone.step(START_MS)
@@ -61,13 +61,21 @@ def test_enqueue_get_passes_both_by() -> None:
                 alone.meet()
         assert (alone.cursor("got"), alone.need) == (20, ("", 0))
         read = [row[2] for row in alone.since("enqueue", 0)]
-        expected = [e.message_offset for e in before]
-        expected[3] = before[7].message_offset
-        assert read == expected
+        assert read == [e.message_offset for e in before]
         assert alone.unreadable_count == 1
-        places = [(place.file, place.offset) for place in alone.engine.damage.places]
-        assert places == [(FILE, 60), ("commitlog", before[5].message_offset)]
-        assert alone.engine.wanted.indexes == {QUEUES, TIMERS}
+        places = {(place.file, place.offset) for place in alone.engine.damage.places}
+        assert places == {(FILE, 60), (FILE, 380), ("commitlog", before[5].message_offset)}
+        assert alone.engine.wanted.indexes == {QUEUES}
+
+
+def test_a_damaged_entry_whose_message_is_gone_is_passed_by() -> None:
+    """The search ends at the next message of the queue."""
+    with Alone(ENQUEUE_GET) as alone:
+        before = filled(alone)
+        alone.spoil(before[5].message_offset, 80)
+        alone.write_entry(0, 5, before[5]._replace(message_offset=before[7].message_offset))
+        find_timer_message(alone.engine, 5)
+        assert alone.cursor("pass_index") == 5
 
 
 def test_an_opening_does_not_pass_a_damaged_entry_by() -> None:
@@ -76,10 +84,7 @@ def test_an_opening_does_not_pass_a_damaged_entry_by() -> None:
         alone.write_entry(0, 3, before[3]._replace(message_offset=1 << 40))
         alone.spoil(before[5].message_offset, 80)
         alone.engine.world.settings.recovering = 1
-        pass_timer_entry(alone.engine, 5)
+        find_timer_message(alone.engine, 5)
         assert alone.cursor("pass_index") == 5
         with pytest.raises(CorruptStoreError, match="not that of the message"):
-            pass_timer_entry(alone.engine, 3)
-        alone.engine.world.settings.recovering = 0
-        pass_timer_entry(alone.engine, 3)
-        assert alone.cursor("pass_index") == ENTRY_DAMAGED - 3
+            find_timer_message(alone.engine, 3)

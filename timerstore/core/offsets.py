@@ -18,7 +18,6 @@ from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import read_json, understood, whole, write_json
 from timerstore.timelog.files.names import INT32_MAX, INT64_MAX
 from timerstore.timelog.reading.pastdamage import sound_messages
-from timerstore.timelog.reading.reader import StoreReader
 from timerstore.timelog.writing.consumequeue import ConsumeQueues
 
 if TYPE_CHECKING:  # who reads copies, or asks an owner, does not load the engine
@@ -317,9 +316,7 @@ def _revive_messages(engine: Engine) -> Iterator[Message]:
     if not names:
         return
     lengths = [len(name) for name in names]
-    reader = StoreReader(
-        engine.path, engine.level_ms, precision_ms=engine.precision_ms, folder=engine.disk.folder
-    )
+    reader = engine.open_reader()
     log = engine.commitlog
     for rows in sound_messages(reader, log.start, log.end):
         mine = np.isin(rows.topic_bytes, lengths) | np.isin(rows.real_topic_bytes, lengths)
