@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Final
 
+from timerstore.jit.guards import Lock
 from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.reader_end import ranges_of
 
@@ -65,7 +65,7 @@ class PowerDisk(QuietDisk):
         if synced is None:
             synced = {each: _content(each) for each in _files(self.root)}
         self.synced = synced
-        self._one_at_a_time = threading.Lock()  # an older look never replaces a newer one
+        self._one_at_a_time = Lock()  # an older look never replaces a newer one
         self.renames: list[tuple[Path, Path]] = []  # since their folder was synced
         self.replacing: dict[Path, bytes] = {}  # synced before its name is changed
 
@@ -81,7 +81,7 @@ class PowerDisk(QuietDisk):
     def _write_back(self, rnd: random.Random) -> None:
         """Have the system write a page, as it may at any time."""
         path = rnd.choice(list(self.synced) or [self.root])
-        with self._one_at_a_time:
+        with self._one_at_a_time.guard():
             before, now = self.synced.get(path, b""), _content(path)
             if now != before and now:
                 at = rnd.randrange(0, len(now), _PAGE_BYTES)
@@ -92,7 +92,7 @@ class PowerDisk(QuietDisk):
     def sync(self, file: MappedFile | int, path: Path) -> None:
         """Take what the file holds now for safe."""
         super().sync(file, path)
-        with self._one_at_a_time:
+        with self._one_at_a_time.guard():
             self.synced[path] = _content(path)
 
     def replace(self, path: Path, data: bytes, temporary: Path | None = None) -> None:

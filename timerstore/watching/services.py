@@ -55,7 +55,8 @@ WAITED_FOR: Final = {
     needs.DAMAGED_TIMERLOG: "a damaged unit to be named",
     needs.LEVEL_READ: "a segment of a delay level's queue",
     needs.LOST: "a lost range to be named",
-    needs.BAD_ENTRY: "a damaged entry to be named",
+    needs.BAD_ENTRY: "the message of a damaged entry",
+    needs.BAD_LEVEL_ENTRY: "the message of a damaged entry of a delay level",
 }
 
 
