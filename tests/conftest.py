@@ -31,14 +31,6 @@ GOLDEN = Path(__file__).parent / "golden"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Else tens of megabytes of tables are zeroed for each store that a test opens: memory that was used
-# before is, and a huge page is as a whole. Processes of xdist and those of tests begin with these.
-os.environ |= {
-    "NUMPY_MADVISE_HUGEPAGE": "0",
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 18),
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 26),
-}
-
 # A shell has what it runs in the background ignore Ctrl-C, and all that it starts inherits that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -28,9 +28,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from timerstore.jit.host import MAP_NORESERVE
 from timerstore.jit.intrinsics import prefetch
 from timerstore.jit.kernel import inlined, kernel_ahead
+from timerstore.jit.mapping import lazy_zeros
 from timerstore.jit.record import Words, record
 from timerstore.jit.system import release_words
 from timerstore.wheel.sets import place_among
@@ -111,19 +111,15 @@ def new_near_wheel(precision_ms: int, count_max: int, slot_count: int) -> NearWh
     addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
     if addresses != resource.RLIM_INFINITY:
         chunk_count = min(chunk_count, addresses // _ADDRESSES_SHARE // (CHUNK_WORDS * 8))
-    # Anonymous memory without a reservation: pages come as they are touched. With one, the system
-    # refuses to fork a process that has a few stores, because each would reserve gigabytes again.
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
-    pool = mmap.mmap(-1, CHUNK_WORDS * 8 * (least_count + chunk_count), flags=flags)
     place_count = SPAN
     while place_count < slot_count:
         place_count *= 2
     return NearWheel(
-        np.zeros(bucket_count, np.int64),
-        np.zeros(bucket_count, np.int64),
-        np.frombuffer(pool, np.int64),
+        lazy_zeros(bucket_count),
+        lazy_zeros(bucket_count),
+        lazy_zeros(CHUNK_WORDS * (least_count + chunk_count)),
         np.zeros(ENTRY_WORDS, np.int64),
-        *np.frombuffer(mmap.mmap(-1, 80 * place_count, flags=flags), np.int64).reshape(10, -1),
+        *lazy_zeros(10 * place_count).reshape(10, -1),
     )
 
 

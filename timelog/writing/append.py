@@ -35,7 +35,7 @@ from timerstore.jit.intrinsics import (
 from timerstore.jit.kernel import inlined
 from timerstore.jit.lent import Lent, lent_bytes, new_lent
 from timerstore.jit.locks import lock_acquire, lock_release
-from timerstore.jit.mapping import PAGE_BYTES
+from timerstore.jit.mapping import PAGE_BYTES, lazy_zeros
 from timerstore.jit.record import LINE, Bytes, Int32s, Words, observe, publish, record
 from timerstore.jit.system import open_pages
 from timerstore.timelog.bytes import format as fmt
@@ -144,18 +144,18 @@ def new_queue_table(segment_entries: int) -> QueueTable:
     touched = 1 - -(STAGE_COUNT_MAX - 1) // segment_entries
     places = 1 << (touched - 1).bit_length()
     return QueueTable(
-        np.zeros(QUEUE_COUNT_MAX, np.int64),
-        np.zeros(QUEUE_COUNT_MAX, np.int64),
-        np.zeros(QUEUE_COUNT_MAX, np.int64),
+        lazy_zeros(QUEUE_COUNT_MAX),
+        lazy_zeros(QUEUE_COUNT_MAX),
+        lazy_zeros(QUEUE_COUNT_MAX),
         new_lent(places * QUEUE_COUNT_MAX),
-        np.zeros(places * QUEUE_COUNT_MAX, np.int64),
-        np.zeros(places * QUEUE_COUNT_MAX, np.int64),
-        np.zeros(places * QUEUE_COUNT_MAX, np.int64),
-        np.zeros(2 * QUEUE_COUNT_MAX, np.int64),
+        lazy_zeros(places * QUEUE_COUNT_MAX),
+        lazy_zeros(places * QUEUE_COUNT_MAX),
+        lazy_zeros(places * QUEUE_COUNT_MAX),
+        lazy_zeros(2 * QUEUE_COUNT_MAX),
         new_tally(QUEUE_COUNT_MAX),
-        np.zeros(NAME_STRIDE * QUEUE_COUNT_MAX, np.uint8),
-        np.zeros(QUEUE_COUNT_MAX, np.int32),
-        np.zeros(QUEUE_COUNT_MAX, np.int32),
+        lazy_zeros(NAME_STRIDE * QUEUE_COUNT_MAX, np.uint8),
+        lazy_zeros(QUEUE_COUNT_MAX, np.int32),
+        lazy_zeros(QUEUE_COUNT_MAX, np.int32),
         np.full(2 * QUEUE_COUNT_MAX, -1, np.int32),
         np.full(TOLD_COUNT * TOLD_COLUMNS, -1, np.int64),
         segment_entries=segment_entries,
@@ -173,7 +173,7 @@ def queue_place(queues: QueueTable, row: int, number: int) -> int:
 def new_stage(count: int = STAGE_COUNT_MAX, length: int = STAGE_BYTES) -> Stage:
     """Return an empty stage."""
     return Stage(
-        np.zeros(length + 64, np.uint8),
+        lazy_zeros(length + 64, np.uint8),
         np.zeros(count, np.int32),
         np.zeros(count, np.int32),
         np.zeros(count, np.int64),

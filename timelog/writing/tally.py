@@ -13,13 +13,13 @@ again.
 
 from __future__ import annotations
 
-import mmap
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from timerstore.jit.intrinsics import bit_length
 from timerstore.jit.kernel import inlined, inlined_always, kernel_ahead
+from timerstore.jit.mapping import lazy_zeros
 from timerstore.jit.record import Int32s, Rows, Words, record
 
 HISTOGRAM_BUCKETS: Final = 96
@@ -74,16 +74,9 @@ class Tally:
 def new_tally(row_count: int) -> Tally:
     """Return counts of nothing; memory is taken only for rows, and rings, that are used."""
     return Tally(
-        _lazy_zeros(row_count * TALLY_WORDS, np.int64),
-        _lazy_zeros(row_count * AHEAD_BUCKETS, np.int32),
+        lazy_zeros(row_count * TALLY_WORDS, np.int64),
+        lazy_zeros(row_count * AHEAD_BUCKETS, np.int32),
     )
-
-
-def _lazy_zeros(count: int, kind: type) -> np.ndarray:
-    """Return zeros in pages of their own, small ones: NumPy asks for huge ones."""
-    length = count * np.dtype(kind).itemsize
-    memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return np.frombuffer(memory, kind)
 
 
 @inlined

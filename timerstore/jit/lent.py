@@ -17,12 +17,12 @@ from typing import Any, Final
 from timerstore.jit.intrinsics import store_release
 from timerstore.jit.kernel import INTERPRETED, kernel_ahead
 from timerstore.jit.later import Instruction
+from timerstore.jit.mapping import lazy_zeros
 from timerstore.jit.numpylayout import ARRAY_DATA_AT, layout_holds
-from timerstore.jit.record import Bytes, Words, aligned
+from timerstore.jit.record import Bytes, Words
 
 Lent = Words
 """int64[n]: a place for each of n arrays."""
-_LINE_WORDS: Final = 8
 _IS_LAID_OUT: Final = layout_holds()
 _word_at: Final = ctypes.c_int64.from_address
 _kept: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -31,7 +31,7 @@ _kept: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 def new_lent(count: int) -> Lent:
     """Return places for arrays, on cache lines of their own; nothing is lent yet."""
-    return aligned(count + _LINE_WORDS)[:count]
+    return lazy_zeros(count)
 
 
 def lend(lent: Lent, place: int, array: Bytes | Words) -> None:

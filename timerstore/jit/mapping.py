@@ -57,6 +57,16 @@ class MapOwner:
         self.memory, self.path, self.place = memory, path, (0, 0)
 
 
+def lazy_zeros(count: int, kind: type = np.int64) -> np.ndarray[Any, Any]:
+    """Return zeros in small pages of their own, which take no memory before they are written.
+
+    NumPy clears memory that was used before, and asks for huge pages. Nothing is reserved: the
+    system would else refuse to fork a process that has a few stores.
+    """
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+    return np.frombuffer(mmap.mmap(-1, count * np.dtype(kind).itemsize, flags=flags), kind)
+
+
 _of_stores: Final = weakref.WeakSet[MapOwner]()
 
 
