@@ -141,6 +141,7 @@ def test_every_call_is_refused(store: timerstore.TimerStore) -> None:
         "Group.committed": group.committed,
         "Group.reading": group.reading,
         "Group.make_visible": group.make_visible,
+        "Group.make_durable": group.make_durable,
         "an iterator that began": lambda: next(waiting),
         "a listing": lambda: next(listing),
         "the clock": lambda: store.core.clock.advance(timedelta(seconds=1)),  # type: ignore[union-attr]

@@ -11,7 +11,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
@@ -226,7 +226,7 @@ class LimitedSubscription(Subscription):
         while True:
             self.limited = False
             run = self._pull_ready(count_max)
-            if run is False:
+            if isinstance(run, bool):
                 run = self.group.pull(count_max, self._room)
             if run is None:
                 return []
@@ -240,8 +240,8 @@ class LimitedSubscription(Subscription):
                 run.give_back(range(len(run)))
                 raise
 
-    def _pull_ready(self, count_max: int) -> Run | Literal[False] | None:
-        """Pull by one kernel; False if it cannot, or if limits may be the reason for less."""
+    def _pull_ready(self, count_max: int) -> Run | bool | None:
+        """Pull by one kernel; a bool if it cannot, or if limits may be the reason for less."""
         limits = self._limits
         for row in list(self.group.cursors):
             held = self._held[row]

@@ -25,6 +25,7 @@ from timerstore import (
 )
 from timerstore.calls.consuming.ready import READY_QUEUES_MAX
 from timerstore.jit.kernel import INTERPRETED
+from timerstore.values.config import Durability
 
 PUTS = st.lists(
     st.tuples(
@@ -91,7 +92,10 @@ def test_it_hands_out_what_the_long_way_does(steps: Any, durability: Any) -> Non
         assert stats.get("ready") == stats.get("long")
 
 
-def test_a_pull_with_its_ack_calls_few_functions(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("durability", "few"), [("process", (8, 9)), ("group", (55, 55))])
+def test_a_pull_with_its_ack_calls_few_functions(
+    tmp_path: Path, durability: Durability, few: tuple[int, int]
+) -> None:
     """Each costs a thread that pulls each millisecond a microsecond or two."""
     called = []
 
@@ -99,8 +103,8 @@ def test_a_pull_with_its_ack_calls_few_functions(tmp_path: Path) -> None:
         if event == "call":
             called.append(frame.f_code.co_qualname)
 
-    with TimerStore(tmp_path / "s", config=Config(durability="process")) as store:
-        for timeout, most in ((0, 8), (60.0, 9)):  # the second one waits
+    with TimerStore(tmp_path / "s", config=Config(durability=durability)) as store:
+        for timeout, most in zip((0, 60.0), few, strict=True):  # the second one waits
             for _ in range(3):  # the first one finds its queues
                 called.clear()
                 store.put(b"x", topic="t", delay_ms=100 if timeout else 0)

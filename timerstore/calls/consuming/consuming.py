@@ -189,13 +189,21 @@ class Consuming:
                 group.waiting.add(waiter)
             while True:
                 run = group.pull_ready(count_max, waiter)
-                if run is False:
-                    run = group.pull_long(count_max)
-                if run is not None:
+                if run is None:
+                    synced = False
+                elif not isinstance(run, bool):
                     return run
-                synced = not synced and core.is_group and group.make_visible()
-                if synced:
+                elif run and not synced:
+                    group.make_durable()
+                    synced = True
                     continue
+                else:
+                    run = group.pull_long(count_max)
+                    if run is not None:
+                        return run
+                    synced = not synced and core.is_group and group.make_visible()
+                    if synced:
+                        continue
                 if waiter is None:
                     return None
                 wait_s = _POLL_S

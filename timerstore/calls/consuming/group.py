@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from sys import getrefcount
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from timerstore.calls.consuming.ready import (
     ANY_SPAN,
     NEEDS_ENTRIES,
     NOBODY,
+    NOT_DURABLE,
     READY_ID_BYTES,
     READY_PULLERS_MAX,
     READY_QUEUES_MAX,
@@ -112,7 +113,7 @@ class Group(Reader):
         """
         if room is None:
             run = self.pull_ready(count_max)
-            if run is not False:
+            if not isinstance(run, bool):
                 return run
         return self.pull_long(count_max, room)
 
@@ -153,11 +154,12 @@ class Group(Reader):
 
     def pull_ready(
         self, count_max: int, waiter: Waiter | None = None, span_max: int = ANY_SPAN
-    ) -> Run | Literal[False] | None:
+    ) -> Run | bool | None:
         """Hand out what is there in one kernel; None if nothing is, False: go the long way.
 
-        Unless something is handed out, a `waiter` is armed. `span_max`: see `_pull_ready`. What is
-        handed out is less than READY_BYTES.
+        True: all that is there is not durable yet, or damaged. Unless something is handed out, a
+        `waiter` is armed. `span_max`: see `_pull_ready`. What is handed out is less than
+        READY_BYTES.
         """
         retry, count, clock = self._retry, 0, self.hand_clock
         try:
@@ -184,7 +186,7 @@ class Group(Reader):
                     self._map_entries(told[READY_QUEUE], told[READY_SEGMENT])
                 count = self.ready_calls.pull(puller.number, count_max, span_max, place, now_ms)
             if count <= 0:
-                return None if count == 0 else False
+                return None if count == 0 else count == NOT_DURABLE
             low, high, _, i, start, pulled_us, _, _ = told.tolist()
             first, last, pins = self._pinned
             if low < first or high > last:
@@ -493,6 +495,12 @@ class Group(Reader):
         if hides:
             self.core.flusher.sync_log()
         return hides
+
+    @inside
+    def make_durable(self) -> None:
+        """Make all that was fired durable."""
+        self.core.check_open()
+        self.core.flusher.sync_log()
 
     # --- how far it has come
 

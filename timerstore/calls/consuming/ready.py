@@ -113,6 +113,8 @@ READY_PULLERS_MAX: Final = 64
 NEEDS_LONG_WAY: Final = -1
 NEEDS_ENTRIES: Final = -2
 """A segment of a queue is to be mapped; it is told which."""
+NOT_DURABLE: Final = -3
+"""Nothing is there but what is not durable yet, and is not handed out before."""
 NO_RESPONSE: Final = -1
 ANY_SPAN: Final = 1 << 62
 NOBODY: Final = -1
@@ -223,7 +225,7 @@ def _hand_out(ready: Ready, place: PullPlace, count_max: int, span_max: int, now
         return NEEDS_LONG_WAY
     if ready.queues.count != ready.known_count or _retries_wait(ready):
         return NEEDS_LONG_WAY
-    steady, pulled_us = 0, now_ms * 1000  # a clock that is moved by hand has no pace
+    found, steady, pulled_us = 0, 0, now_ms * 1000  # a clock that is moved by hand has no pace
     if now_ms == 0:
         now_ms, steady = clock_ms(ready.clock), steady_ns(ready.clock)
         pulled_us = steady // 1000
@@ -241,8 +243,11 @@ def _hand_out(ready: Ready, place: PullPlace, count_max: int, span_max: int, now
         if count <= 0:
             return NEEDS_LONG_WAY
         count = _read(ready, place, i, count)
-        if count <= 0:
-            return min(count, NEEDS_LONG_WAY)
+        if count < 0:
+            return count
+        if count == 0:
+            found = NOT_DURABLE
+            continue
         ready.turn = (i + 1) % ready.queue_count
         note_pace(ready.pace, count, count_max, steady)
         told = place.told
@@ -251,7 +256,7 @@ def _hand_out(ready: Ready, place: PullPlace, count_max: int, span_max: int, now
         told[READY_PULLED_US] = pulled_us
         told[READY_COUNT] = count
         return count
-    return 0
+    return found
 
 
 @kernel_ahead_with_gil
@@ -260,10 +265,10 @@ def _pull_ready(
 ) -> int:
     """Hand out what is there of the next queue that has any; return how much, 0 for nothing.
 
-    Or NEEDS_LONG_WAY, or NEEDS_ENTRIES. `puller`: which one. `span_max`: so many entries of a queue
-    may lie between the first that is not done and the last that is handed out. `waiter`: the place
-    of who is to be woken by what comes from now on, unless something is handed out; or NOBODY.
-    `now_ms`: 0 if the kernel is to ask the clock.
+    Or NEEDS_LONG_WAY, NEEDS_ENTRIES, NOT_DURABLE. `puller`: which one. `span_max`: so many entries
+    of a queue may lie between the first that is not done and the last that is handed out. `waiter`:
+    the place of who is to be woken by what comes from now on, unless something is handed out; or
+    NOBODY. `now_ms`: 0 if the kernel is to ask the clock.
     """
     ready = _ready_at(address)
     if waiter != NOBODY:  # before it looks: nothing comes in between
