@@ -17,6 +17,7 @@ import gc
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -80,6 +81,7 @@ def alarms(
     finally:
         is_deaf = True
         signal.setitimer(signal.ITIMER_REAL, 0)
+        time.sleep(0.001)  # one that came before would find no handler, of which Python warns
         signal.signal(signal.SIGALRM, before)
 
 
