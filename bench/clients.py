@@ -1,4 +1,4 @@
-"""How many timers a second the threads of one client put, one by one, and what each costs."""
+"""What single puts of the threads of one client cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Crashes of programs that use a store, and who judges what is left; for tests.
+"""A kit for tests of crashes of programs that use a store.
 
     disk.py     disks that lose their power, refuse, or do not wait
     damage.py   damage to files, by its kind

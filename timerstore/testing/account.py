@@ -1,4 +1,4 @@
-"""What a program was told of its calls, and whether that is so."""
+"""What a program was told of its calls, compared with a log."""
 
 from __future__ import annotations
 

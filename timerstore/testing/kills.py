@@ -29,8 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, NamedTuple, NoReturn, Self
+from typing import Any, Final, NamedTuple, NoReturn
 
 from timerstore.errors import InvalidArgumentError, TooLateError
 from timerstore.services.world.clock import ManualClock
@@ -41,6 +40,7 @@ from timerstore.testing.ledger import Ledger
 from timerstore.testing.oracle import judge
 from timerstore.timelog.files.disk import Disk
 from timerstore.values.config import Config
+from timerstore.values.no_pickle import Closes
 
 _SERVE: Final = "from timerstore.testing.kills import serve; serve()"
 _OURS: Final = "\t"
@@ -62,7 +62,7 @@ class Life(NamedTuple):
     """What it said by `say`, line by line."""
 
 
-class Program:
+class Program(Closes):
     """A program that is ended at a step, or at a moment: a function of a module, or a script.
 
     A function is called with a path and what else is passed, as texts; a script finds them in
@@ -219,18 +219,6 @@ class Program:
             os.close(self._telling)
             os.close(self._asking)
             self._telling = -1
-
-    def __enter__(self) -> Self:
-        """Return it; leaving the block closes it."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _place(function: Function) -> list[str]:
