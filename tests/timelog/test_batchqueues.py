@@ -21,7 +21,7 @@ def path(tmp_path: Path) -> Path:
     with timerstore.open(path, config=CONFIG) as store:
         store.put(b"x", topic="waits", delay=1000)
         store.put_many([b"y"] * 20, topic="sent", delay=0)
-        # Only this topic's queue says that the millisecond that fires last has fired: a later one is awaited.
+        # That the last millisecond has fired is what its topic's queue says: let a later one pass.
         store.put(b"z", topic="later", delay=0.05)
         store.pull("sent", timeout=10).ack()
         store.pull("later", timeout=10).ack()
