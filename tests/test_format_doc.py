@@ -13,7 +13,7 @@ BLOCKS = [
     for block in split_fences((ROOT / "docs/format.md").read_text())[1]
     if block.info.startswith("hex ")
 ]
-LINE = re.compile(r" *([0-9]+)  ([0-9a-f]{2}(?: [0-9a-f]{2})*)  +\S.*")
+LINE = re.compile(r" *([0-9]+)  ((?:[0-9a-f]{2})+(?: (?:[0-9a-f]{2})+)*)  +\S.*")
 
 
 def test_every_kind_of_record_is_shown() -> None:

@@ -1,5 +1,6 @@
-"""The page's commands, typed in an empty folder: RocketMQ from Maven, a program that goes on."""
+"""The page's commands, typed in an empty folder; what RocketMQ's scripts start is Maven's."""
 
+import json
 import re
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 import timerstore
 import timerstore.rocketmq
 from tests.cli.shell import SMALL, finish, process
-from tests.interop.brokers import Brokers, free_port
+from tests.interop.brokers import Brokers, classpath, free_port
 from tests.interop.test_common_calls import now_ms
 from tests.markdown import ROOT, split_fences
 
@@ -27,6 +28,21 @@ pytestmark = [
 ]
 
 PAGE = ROOT / "docs" / "howto" / "moving-to-rocketmq.md"
+NAMESPACE = "org.apache.rocketmq"
+SCRIPTS = {
+    "mqnamesrv": "namesrv.NamesrvStartup",
+    "mqbroker": "broker.BrokerStartup",
+    "mqproxy": "proxy.ProxyStartup",
+    "mqadmin": "tools.command.MQAdminStartup",
+}
+"""What RocketMQ's scripts start: Maven brings the programs without them."""
+PROGRAM = """
+import timerstore.rocketmq
+with timerstore.rocketmq.connect("localhost:8081") as cluster:
+    for d in cluster.consume("billing", group="mailer", timeout=120):
+        print(d.body, flush=True)
+        d.ack()
+"""
 GROUP, TOPIC, NEW_TOPIC = "mailer", "billing", "new"
 SAID_S = 90
 CONSUMED_S = 150
@@ -37,12 +53,11 @@ class Typed:
 
     def __init__(self, folder: Path) -> None:
         blocks = split_fences(PAGE.read_text())[1]
-        (self.pom,) = (each.code for each in blocks if 'title="pom.xml"' in each.info)
-        (self.program,) = (each.code for each in blocks if "SimpleConsumer" in each.code)
         code = "".join(each.code for each in blocks if each.info.startswith("console"))
         self.lines = re.findall(r"^\$ (.*)$", code, re.M)
         self.folder, self.names = folder, f"localhost:{free_port()}"
         (folder / "home").mkdir()
+        (folder / "said").touch()
 
     def line(self, part: str) -> str:
         """Return the one line that has a word; the page's places are those of this test."""
@@ -52,11 +67,12 @@ class Typed:
             "/var/lib/rocketmq/timers", str(path)
         )
 
-    def java(self, part: str, *more: str) -> str:
-        """Return a line that starts Java, and nothing else in the shell."""
-        return f"{self.line(part)} {' '.join(more)}".replace(
-            "java", f"exec java -Duser.home={self.folder / 'home'}", 1
-        )
+    def java(self, line: str, *more: str) -> str:
+        """Return what the script of a line starts, and nothing else in the shell."""
+        script = re.match(r"sh bin/(\w+)", line)
+        assert script, line
+        java = f"exec java -Duser.home={self.folder / 'home'} -cp '{classpath()}'"
+        return f"{java} {NAMESPACE}.{SCRIPTS[script[1]]} {line[script.end() :]} {' '.join(more)}"
 
     def shell(self, line: str) -> "subprocess.Popen[bytes]":
         """Type a line in a terminal of its own."""
@@ -64,21 +80,15 @@ class Typed:
             command = ["sh", "-c", f"export ROCKETMQ_HOME=$PWD; {line}"]
             return subprocess.Popen(command, cwd=self.folder, stdout=said, stderr=said)
 
-    def type(self, line: str) -> None:
-        """Type a line that ends."""
-        child = self.shell(line)
-        assert child.wait(240) == 0, (line, self.said())
-
     def administer(self, line: str) -> None:
         """Type a line of `mqadmin`, which says whether it succeeded, and always ends with 0."""
-        command = "java -cp 'lib/*' org.apache.rocketmq.tools.command.MQAdminStartup"
         before = len(self.said())
-        self.type(line.replace("sh bin/mqadmin", command))
-        assert "success" in self.said()[before:], (line, self.said())
+        child = self.shell(self.java(line))
+        assert child.wait(240) == 0 and "success" in self.said()[before:], (line, self.said())
 
     def consumed(self, port: int, count: int) -> Counter[str]:
         """Run the page's program until it has printed so many bodies; return them."""
-        program = self.program.replace("localhost:8081", f"localhost:{port}")
+        program = PROGRAM.replace("localhost:8081", f"localhost:{port}")
         command = [sys.executable, "-P", "-c", program]
         child = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, text=True)
         watchdog, found = threading.Timer(CONSUMED_S, child.kill), Counter[str]()
@@ -118,9 +128,6 @@ def test_typed_in_an_empty_folder(
     path, folder = tmp_path / "timers", tmp_path / "rocketmq"
     folder.mkdir()
     typed = Typed(folder)
-    (folder / "pom.xml").write_text(typed.pom)
-    typed.type(typed.line("dependency:copy-dependencies"))
-    typed.type(typed.line("rmq-proxy.json"))
     with timerstore.open(path, config=SMALL) as store:
         due_ms = now_ms() + 30_000
         wanted = [b"%d" % i for i in range(300)]
@@ -131,14 +138,15 @@ def test_typed_in_an_empty_folder(
     with open(path / "config" / "broker.conf", "a") as conf:
         conf.write(f"listenPort = {free_port()}\nhaListenPort = {free_port()}\n")
     port = free_port()
+    settings = {"rocketMQClusterName": "DefaultCluster", "grpcServerPort": port}
     proxy = folder / "conf" / "rmq-proxy.json"
-    more = f', "grpcServerPort": {port}, "remotingListenPort": {free_port()}}}'
-    proxy.write_text(proxy.read_text().strip().removesuffix("}") + more)
+    proxy.parent.mkdir()
+    proxy.write_text(json.dumps(settings | {"remotingListenPort": free_port()}))
     (folder / "names.conf").write_text(f"listenPort = {typed.names.rpartition(':')[2]}\n")
     with ExitStack() as stack:
-        stack.enter_context(typed.running(typed.java("NamesrvStartup", "-c names.conf")))
-        stack.enter_context(typed.running(typed.java("BrokerStartup")))
-        stack.enter_context(typed.running(typed.java("ProxyStartup")))
+        stack.enter_context(typed.running(typed.java(typed.line("mqnamesrv"), "-c names.conf")))
+        stack.enter_context(typed.running(typed.java(typed.line("mqbroker"))))
+        stack.enter_context(typed.running(typed.java(typed.line("mqproxy"))))
         for part in ("updateBrokerConfig", "updateTopic"):
             typed.administer(typed.line(part).replace(TOPIC, NEW_TOPIC))
         monkeypatch.setenv("HOME", str(tmp_path))  # there the client's log goes

@@ -421,7 +421,8 @@ def test_decision_table(case: Case, tmp_path: Path) -> None:
 def test_the_table_is_in_the_docs() -> None:
     text = (ROOT / "docs" / "recovery.md").read_text()
     rows = re.findall(r"^\| ([^|]+?) \|", text.partition("## Decision table")[2], re.M)
-    assert [row for row in rows if row not in ("case", "---")] == [case.name for case in CASES]
+    names = [name for row in rows if row not in ("case", "---") for name in row.split("; ")]
+    assert sorted(names) == sorted(case.name for case in CASES)
 
 
 def test_offsets_behind_the_queue_are_cut_for_good(tmp_path: Path) -> None:
