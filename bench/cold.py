@@ -285,16 +285,8 @@ def calls(ground: Ground) -> Iterator[Row]:
                 "get": lambda: store.get(id),
                 "find": lambda: store.find(id),
                 "put": lambda: store.put(b"x", topic="other", delay_ms=last),
-                "put_many of 1,000": lambda: store.put_many(
-                    [b"x"] * 1_000, topic="other", delay_ms=last
-                ),
-                "put, reschedule, cancel": lambda: store.cancel(
-                    store.reschedule(store.put(b"x", delay_ms=DAY_MS), delay_ms=last)
-                ),
-                "pull, of a topic with nothing": lambda: store.pull("none", timeout=0),
                 "stats()": store.stats,
                 "health()": store.health,
-                "flush()": store.flush,
             }
             for name, act in acts.items():
                 yield Row(name, "", took_ms(act))

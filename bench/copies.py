@@ -42,15 +42,13 @@ class Sizes:
     """Of a turn."""
     timers: int = sized(10_000_000, 100_000)
     """To restore."""
-    dest: str = sized("", "")
-    """An address; else a folder beside the stores."""
 
 
 Ground = harness.Ground[Sizes]
 
 
 def dest_of(ground: Ground, name: str) -> str:
-    return f"{ground.sizes.dest or f'file://{ground.folder}/objects'}-{name}"
+    return f"file://{ground.folder}/objects-{name}"
 
 
 def bodies(count: int, *, random: bool) -> np.ndarray:

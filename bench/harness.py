@@ -72,7 +72,7 @@ def main(
     words = ",".join(default or parts)
     parser.add_argument(option, dest="parts", default=words, help=f"of {listed(parts)}")
     quick: dict[str, Any] = {f.name: f.metadata["quick"] for f in fields(sizes)}  # type: ignore[arg-type]
-    readers: dict[type, Any] = {int: count_above_zero, float: above_zero, str: str}
+    readers: dict[type, Any] = {int: count_above_zero, float: above_zero}
     for each in fields(sizes):  # type: ignore[arg-type]
         if reader := readers.get(type(each.default)):
             words = f"default: {each.default}; --quick: {quick[each.name]}"

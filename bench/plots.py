@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -83,15 +83,15 @@ def number(text: str) -> float:
 # --- the plots
 
 
-def bars(ax: Any, values: dict[str, float], told: Callable[[float], str], unit: str) -> None:
+def bars(ax: Any, values: dict[str, float]) -> None:
     """Draw a bar for each name, the first one on top, each with its number, on a scale of tens."""
     names = list(values)[::-1]
     drawn = ax.barh(names, [values[name] for name in names], color=[*map(_colour, names)])
-    ax.bar_label(drawn, labels=[told(values[name]) for name in names], padding=4)
+    ax.bar_label(drawn, labels=[_short(values[name]) for name in names], padding=4)
     low, most = math.floor(math.log10(min(values.values()))), max(values.values())
     steps = [10**step for step in range(low, math.ceil(math.log10(most)) + 1)]
     ax.set(xscale="log", xlim=(steps[0] / 2, most * 8))
-    ax.set_xticks(steps, [f"{step:,}{unit}" for step in steps])
+    ax.set_xticks(steps, [f"{step:,}" for step in steps])
     ax.minorticks_off()
 
 
@@ -110,16 +110,7 @@ def draw_rates(text: str, folder: Path) -> None:
     with figure(folder / "bench-rates.png", 6.4, *titles) as axes:
         for ax, name in zip(axes, ("in lists", "whole lives"), strict=True):
             values = _peers(text, "Timers a second: median", name)
-            bars(ax, dict(sorted(values.items(), key=lambda each: -each[1])), _short, "")
-
-
-def draw_peers(text: str, folder: Path) -> None:
-    """Draw the processor time of a whole life through each keeper of timers."""
-    table = "Processor time of all processes, µs for each: median"
-    values = dict(sorted(_peers(text, table, "whole lives").items(), key=lambda each: each[1]))
-    title = "processor time of a whole life, all processes, on a scale of tens"
-    with figure(folder / "bench-peers.png", 0.9 + 0.32 * len(values), title) as (ax,):
-        bars(ax, values, lambda value: f"{_short(value)} µs", " µs")
+            bars(ax, dict(sorted(values.items(), key=lambda each: -each[1])))
 
 
 def draw_lateness(text: str, folder: Path) -> None:
@@ -141,7 +132,7 @@ def draw_lateness(text: str, folder: Path) -> None:
         ax.minorticks_off()
 
 
-PLOTS = (draw_rates, draw_peers, draw_lateness)
+PLOTS = (draw_rates, draw_lateness)
 
 
 def draw(page: Path, folder: Path) -> None:

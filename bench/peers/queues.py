@@ -13,7 +13,6 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -62,10 +61,6 @@ class Queue(Timers):
 
     def __init__(self) -> None:
         notes.expect(0)
-
-    def put_one(self, due_ms: int, body: bytes) -> Any:
-        """Have `job` called at a time; return the job's id."""
-        raise NotImplementedError
 
     def cancel(self, id: str) -> None:
         """Have a job that is not due not called."""
@@ -177,20 +172,11 @@ QUEUES: dict[str, type[OurConsumer | Huey | ApScheduler]] = {
 }
 
 
-@dataclass(frozen=True)
-class Played:
-    """What a queue has reached."""
+def play(name: str, folder: Path, count: int, *, delay_ms: int, over_ms: int) -> list[float]:
+    """Put `count` jobs one by one, and wait for the last; return how late they were, in ms.
 
-    per_second: float
-    median_ms: float
-    p99_ms: float
-
-
-def play(name: str, folder: Path, count: int, *, delay_ms: int, over_ms: int) -> Played:
-    """Put `count` jobs one by one, and wait for the last.
-
-    Without `over_ms` each is due `delay_ms` after its put; else all are put first, due at random
-    milliseconds of a span of `over_ms` that begins `delay_ms` from now.
+    All are put before the first is due; they are due at random milliseconds of a span of `over_ms`
+    that begins `delay_ms` from now.
     """
     queue = QUEUES[name](folder, False)
     try:
@@ -198,15 +184,12 @@ def play(name: str, folder: Path, count: int, *, delay_ms: int, over_ms: int) ->
         queue.put_one(now_ms(), b"job")  # the first one compiles, connects, starts threads
         assert notes.all.wait(_PATIENCE_S)
         notes.expect(count)
-        spread = np.random.default_rng(1).integers(0, max(1, over_ms), count).tolist()
-        start_ms, start_s = now_ms() + delay_ms, time.perf_counter()
-        for each in spread:
-            queue.put_one(start_ms + each if over_ms else now_ms() + delay_ms, b"job")
-        if over_ms and now_ms() > start_ms:
+        start_ms = now_ms() + delay_ms
+        for after_ms in np.random.default_rng(1).integers(0, over_ms, count).tolist():
+            queue.put_one(start_ms + after_ms, b"job")
+        if now_ms() > start_ms:
             raise RuntimeError(f"{name} was not ready when the first job was due")
         assert notes.all.wait(_PATIENCE_S)
-        per_second = count / (time.perf_counter() - start_s)
     finally:
         queue.close()
-    median_ms, p99_ms = np.percentile(notes.late_ms, [50, 99])
-    return Played(per_second, float(median_ms), float(p99_ms))
+    return notes.late_ms

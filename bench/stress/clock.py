@@ -23,7 +23,6 @@ _SOURCE = r"""
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/time.h>
 #include <time.h>
 static volatile int64_t *offset_ns;
 static int (*real)(clockid_t, struct timespec *);
@@ -44,20 +43,6 @@ int clock_gettime(clockid_t clock, struct timespec *ts) {
     ts->tv_nsec = ns % 1000000000LL;
   }
   return rc;
-}
-time_t time(time_t *t) {
-  struct timespec ts;
-  clock_gettime(CLOCK_REALTIME, &ts);
-  if (t) *t = ts.tv_sec;
-  return ts.tv_sec;
-}
-int gettimeofday(struct timeval *tv, void *zone) {
-  struct timespec ts;
-  (void)zone;
-  clock_gettime(CLOCK_REALTIME, &ts);
-  tv->tv_sec = ts.tv_sec;
-  tv->tv_usec = ts.tv_nsec / 1000;
-  return 0;
 }
 """
 

@@ -1,8 +1,7 @@
 """What a developer changes, a stage at a time, each beside a reference of the same round.
 
     rig.py             a stage beside its reference; a store that a stage works on
-    bench_kernels.py   checksums, digits, hash sets; slots, the near wheel
-    bench_files.py     messages, ids; segments, queues; chains, the timer log; tables
+    bench_files.py     messages, chains, tables
     bench_services.py  services one by one, opening; what has fired, handed to a program
     bench_calls.py     a program's calls
 

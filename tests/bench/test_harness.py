@@ -134,7 +134,7 @@ def test_each_plot_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert plots.number("1.01 M (1–2)") == 1.01e6
     assert plots.number("1,300") == 1_300
     plots.draw(plots.PAGE, tmp_path)
-    names = {f"bench-{name}" for name in ("rates", "peers", "lateness")}
+    names = {f"bench-{name}" for name in ("rates", "lateness")}
     assert {path.stem for path in tmp_path.glob("*.png")} == names
     assert capsys.readouterr().out == ""
     (tmp_path / "page.md").write_text("nothing")
