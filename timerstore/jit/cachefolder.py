@@ -1,11 +1,10 @@
 """The folders in which the machine code of kernels is cached.
 
 That is the one that NUMBA_CACHE_DIR names. Without it: `kernels` within the package, then one in
-the user's cache, then one below the system's temporary folder. Code is read from whichever has it,
-so an image or a zip archive that cannot be written serves as well, and is written to the first that
-can be. A file's name has a digest of all that decides the code, so it is never out of date; before
-the code stands a checksum. What lies there is run: a temporary folder must be this user's own and
-open to nobody else. If there is no folder, each process compiles anew.
+the user's cache. Code is read from whichever has it, so an image or a zip archive that cannot be
+written serves as well, and is written to the first that can be. A file's name has a digest of all
+that decides the code, so it is never out of date; before the code stands a checksum. What lies
+there is run. If there is no folder, each process compiles anew.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import stat
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -58,8 +56,6 @@ def content_in_cache(symbol: str) -> bytes | None:
     """Return what the file has that `file_name` names; None if no folder has it whole."""
     for folder in _folders():
         try:
-            if folder == _temporary() and _distrusted(Path(folder)) is not None:
-                continue
             content = content_of(os.path.join(folder, file_name(symbol)))
         except OSError:
             continue
@@ -97,34 +93,20 @@ def keep(symbol: str, code: bytes) -> None:
 def folder_to_write() -> str | None:
     """Return the folder for what is compiled, made if needed; None if there is none.
 
-    A line in the log says so, or that it is a temporary one.
+    A line in the log says so.
     """
     import tempfile  # what is compiled already needs none
 
-    reasons = []
+    reason = ""
     for folder in _folders():
         try:
-            is_temporary = folder == _temporary()
-            os.makedirs(folder, mode=0o700 if is_temporary else 0o777, exist_ok=True)
-            reason = _distrusted(Path(folder)) if is_temporary else None
-            if reason is None:
-                tempfile.TemporaryFile(dir=folder).close()
+            os.makedirs(folder, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+            return folder
         except OSError as e:
             reason = e.strerror or str(e)
-        if reason is None:
-            break
-        reasons.append(reason)
-    else:
-        _tell(f"no folder in which kernels could be cached can be written ({reasons[-1]})")
-        return None
-    if is_temporary:
-        log.warning(
-            "kernels are cached in %s, because neither the package's folder nor a home folder can "
-            "be written. Set %s to choose another folder.",
-            folder,
-            SWITCH,
-        )
-    return folder
+    _tell(f"no folder in which kernels could be cached can be written ({reason})")
+    return None
 
 
 @cache
@@ -134,28 +116,7 @@ def _folders() -> list[str]:
     if chosen:
         return [own] * IN_ARCHIVE + [os.path.abspath(chosen)]
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return [own, os.path.join(home, "timerstore", FOLDER), *filter(None, [_temporary()])]
-
-
-def _temporary() -> str | None:
-    import tempfile
-
-    try:
-        return os.path.join(tempfile.gettempdir(), f"timerstore-{os.geteuid()}")
-    except OSError:
-        return None
-
-
-def _distrusted(path: Path) -> str | None:
-    """Return why another user could have put something into a folder, or None."""
-    status, parent = path.lstat(), path.parent.stat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        return f"{path} is not this user's"
-    if status.st_mode & 0o077:
-        return f"{path} is open to others"
-    if parent.st_mode & stat.S_IWOTH and not parent.st_mode & stat.S_ISVTX:
-        return f"anybody may replace {path}"
-    return None
+    return [own, os.path.join(home, "timerstore", FOLDER)]
 
 
 def has_failed() -> bool:
