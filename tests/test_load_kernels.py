@@ -35,15 +35,15 @@ def in_memory():
     found = set()
     for module in [each for name, each in sys.modules.items() if name[:11] == "timerstore."]:
         for name, value in vars(module).items():
-            if isinstance(value, Kernel):
-                found |= {(value.__module__, name, str(each)) for each in value.entries}
+            if isinstance(value, Kernel) and value.entry is not None:
+                found.add((value.__module__, name))
     return found
 
 
 def step(what):
     global known
-    for module, name, types in sorted(in_memory() - known):
-        print(what, module, name, types)
+    for module, name in sorted(in_memory() - known):
+        print(what, module, name)
     known = in_memory()
 
 

@@ -12,15 +12,16 @@ import pytest
 import timerstore
 from suite.rig import COUNT, START_MS, drive, play, put
 from timerstore import Config, ManualClock, TimerStore
-from timerstore.jit.kernel import kernel
+from timerstore.jit.kernel import Kernel
+from timerstore.jit.record import Words
 from timerstore.services.looking.read_units import chain_units
 from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT
 from timerstore.timelog.bytes.message import MessageParts, read_message
-from timerstore.timelog.files.segmenttable import segment_at
+from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
 
 
-@kernel
-def _read_many(table: Any, offsets: Any, found: Any, verify: bool) -> int:
+@Kernel
+def _read_many(table: SegmentTable, offsets: Words, found: MessageParts, verify: bool) -> int:
     bad = 0
     for i in range(len(offsets)):
         bad += read_message(segment_at(table, 0), offsets[i], found, verify)

@@ -17,7 +17,8 @@ import numpy as np
 
 import timerstore
 from timerstore import TimerStore
-from timerstore.jit.kernel import kernel
+from timerstore.jit.kernel import Kernel
+from timerstore.jit.record import Words
 from timerstore.services.running.runner import provide
 from timerstore.services.running.steps import step
 from timerstore.services.world import needs
@@ -33,8 +34,8 @@ _MIXES = 400_000
 _WORDS = np.zeros(1 << 17, np.int64)  # 1 MiB: more than a core's first cache
 
 
-@kernel
-def _mix(words: Any, count: int) -> int:
+@Kernel
+def _mix(words: Words, count: int) -> int:
     """Compute, read and write: what a kernel does that stays in a core's cache."""
     state, mask = 88_172_645_463_325_252, len(words) - 1
     for _ in range(count):

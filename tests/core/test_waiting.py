@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kernels import kernel
 from timerstore.core.waiting import Waiter, Waiters
 from timerstore.jit.host import drain_event
-from timerstore.jit.kernel import kernel
 from timerstore.jit.record import Words
 from timerstore.services.running.steps import wake_all as wake_armed
 from timerstore.services.world.world import NO_WAITER, WAITER_COUNT_MAX, WAITER_WORDS

@@ -4,8 +4,9 @@ import threading
 
 import pytest
 
+from tests.kernels import kernel
 from timerstore.jit.actor import ALONE, CALLER, act_as, acting_as, actor, may_write
-from timerstore.jit.kernel import INTERPRETED, kernel
+from timerstore.jit.kernel import INTERPRETED
 
 
 @kernel

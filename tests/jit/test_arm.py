@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.kernels import kernel
 from timerstore.jit.intrinsics import compare_exchange, fetch_add, load_acquire, store_release
-from timerstore.jit.kernel import INTERPRETED, kernel
+from timerstore.jit.kernel import INTERPRETED, Kernel
 from timerstore.jit.lent import publish_at
 from timerstore.jit.locks import lock_acquire, lock_release
 from timerstore.jit.record import Bytes, Words, add_to_word, exchange_word, observe, publish, record
@@ -63,7 +64,7 @@ if not INTERPRETED:
 
     def code_of(made: Any, features: str = "") -> str:
         arm = Arm(features)
-        apart(lambda: compiled(made, None, f"arm_{made.py_func.__name__}", arm))
+        apart(lambda: compiled(made, f"arm_{made.py_func.__name__}", arm))
         return arm.code
 
     def count_of(name: str, code: str) -> int:
@@ -79,13 +80,14 @@ if not INTERPRETED:
         def _crc(buf: Bytes, at: int, count: int, register: int) -> int:
             return fold(buf, at, count, register)
 
-        code = code_of(kernel(_crc), "+crc")
+        code = code_of(Kernel(_crc), "+crc")
         assert count_of("crc32x", code) and count_of("crc32b", code), code
-        assert crcfold.foldings_with("+neon,+crc,+lse") == [crcfold.Direct]
-        assert crcfold.Direct not in crcfold.foldings_with("+crc32,+pclmul,+ssse3")
+        assert crcfold.folding_with("+neon,+crc,+lse") == crcfold.Direct
+        assert crcfold.folding_with("+crc32,+pclmul,+ssse3") == crcfold.CarryLess
+        assert crcfold.folding_with("+sse2") is None
 
     def test_what_is_published_is_a_release_and_what_is_observed_an_acquire() -> None:
-        code = code_of(kernel(_publish))
+        code = code_of(Kernel(_publish))
         assert count_of("stlr", code) == 2 and count_of("ldap?a?r", code) == 2, code
 
     def test_python_s_own_is_a_release() -> None:
@@ -93,12 +95,12 @@ if not INTERPRETED:
         assert count_of("stlr", code_of(leave)) >= 2  # of the word in the table, of the lock
 
     def test_a_lock_is_given_back_by_a_release() -> None:
-        code = code_of(kernel(_lock))
+        code = code_of(Kernel(_lock))
         assert count_of("stlr", code) == 1 and count_of("ldap?a?r", code) >= 1, code
 
     @pytest.mark.parametrize("features", ["", "+lse"])
     def test_what_changes_a_word_is_a_full_fence(features: str) -> None:
-        code = code_of(kernel(_change), features)
+        code = code_of(Kernel(_change), features)
         assert count_of(r"dmb\s+ish", code) >= 4, code
 
 

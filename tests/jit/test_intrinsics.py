@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.buffers import Guarded, as_array
+from tests.kernels import kernel
 from tests.rigs.together import together
 from timerstore.jit import intrinsics as own
 from timerstore.jit.intrinsics import (
@@ -45,7 +46,7 @@ from timerstore.jit.intrinsics import (
     wrapping_multiply,
     zero_bytes,
 )
-from timerstore.jit.kernel import INTERPRETED, kernel
+from timerstore.jit.kernel import INTERPRETED
 
 CHECKED = INTERPRETED or bool(numba.config.BOUNDSCHECK)
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.kernels import kernel
 from tests.rigs.program import python
-from timerstore.jit.kernel import INTERPRETED, inlined, inlined_view, kernel
+from timerstore.jit.kernel import INTERPRETED, Kernel, inlined, inlined_view
 from timerstore.jit.record import Bytes
 
 
@@ -25,13 +26,13 @@ def load(path: Path, source: str) -> ModuleType:
 if not INTERPRETED:
 
     def test_a_changed_kernel_is_compiled_anew(tmp_path: Path) -> None:
-        source = "from timerstore.jit.kernel import kernel\n\n"
-        source += "@kernel\ndef f(x):\n    return x + {}\n"
+        source = "from timerstore.jit.kernel import Kernel\n\n"
+        source += "@Kernel\ndef f(x: int) -> int:\n    return x + {}\n"
         assert load(tmp_path / "on_trial.py", source.format(1)).f(1) == 2
         # Python tells sources apart by their length, and the second they were written in.
         assert load(tmp_path / "on_trial.py", source.format(70)).f(1) == 71
 
-    @kernel
+    @Kernel
     def _length(data: Bytes) -> int:
         return len(data)
 
@@ -43,7 +44,7 @@ if not INTERPRETED:
         assert _length(np.zeros(3, np.uint8)) == 3
         for wrong in (np.zeros(3), np.zeros((3, 2), np.uint8)[:, 0], 7, None):
             with pytest.raises(TypeError, match="_length was called with"):
-                _length(wrong)  # type: ignore[arg-type]
+                _length(wrong)
         sealed = np.zeros(3, np.uint8)
         sealed.flags.writeable = False
         with pytest.raises(TypeError, match="uint8"):
@@ -51,7 +52,7 @@ if not INTERPRETED:
         with pytest.raises(TypeError, match="_length was called with"):
             _length(data=np.zeros(3, np.uint8))
 
-    def test_annotations_that_say_nothing_leave_it_to_the_values() -> None:
+    def test_a_kernel_of_a_test_leaves_its_types_to_the_values() -> None:
         words = np.array([5, 6])
         for _ in range(2):
             assert [_twice(value) for value in (3, words, words.view(np.uint8))] == [6, 10, 10]

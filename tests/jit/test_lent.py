@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from timerstore.jit.kernel import INTERPRETED, kernel
+from tests.kernels import kernel
+from timerstore.jit.kernel import INTERPRETED
 from timerstore.jit.lent import is_lent, lend, lent_bytes, lent_words, new_lent
 
 

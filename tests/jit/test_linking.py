@@ -6,8 +6,9 @@ import numba
 import numpy as np
 import pytest
 
+from tests.kernels import kernel
 from timerstore.jit.crc import START, crc32, crc_register
-from timerstore.jit.kernel import INTERPRETED, inlined, kernel
+from timerstore.jit.kernel import INTERPRETED, inlined
 
 
 @inlined

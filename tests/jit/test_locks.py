@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from timerstore.jit.kernel import kernel
+from tests.kernels import kernel
 from timerstore.jit.locks import (
     LOCK_WORDS,
     Gate,

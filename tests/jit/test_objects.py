@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kernels import kernel
 from timerstore.jit import objects
-from timerstore.jit.kernel import INTERPRETED, kernel
+from timerstore.jit.kernel import INTERPRETED
 from timerstore.jit.numpylayout import TEXT_DATA_AT, layout_holds
 from timerstore.jit.objects import (
     address_of,

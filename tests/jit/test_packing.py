@@ -4,7 +4,10 @@ import json
 import os
 import shutil
 import subprocess
+from importlib import import_module
 from pathlib import Path
+from types import FunctionType
+from typing import Any
 
 import pytest
 
@@ -12,8 +15,9 @@ import timerstore
 from tests.rigs.program import ended
 from timerstore.jit import numpylayout, packaged
 from timerstore.jit.cachefolder import FOLDER
-from timerstore.jit.kernel import INTERPRETED
+from timerstore.jit.kernel import AHEAD, INTERPRETED, LATER
 from timerstore.jit.packaged import LEVELS, best_level
+from timerstore.jit.stamp import named_by
 
 PACKAGE = Path(timerstore.__file__).parent
 UNCOMPILED = shutil.ignore_patterns("__pycache__", "kernels")
@@ -211,6 +215,22 @@ if not INTERPRETED:
         made = shutil.make_archive(str(tmp_path / "all"), "zip", site)
         done = ran(tmp_path, TRY, PYTHONPATH=made)
         assert (done.stdout, done.stderr) == ("False\n", "")
+
+    def test_a_digest_has_all_that_kernels_are_made_of() -> None:
+        """Else those of a wheel would be run though a helper of theirs is another by now."""
+        import_module("timerstore.store.store")
+        waiting: list[Any] = [each.py_func for each in [*AHEAD, *LATER]]
+        seen = set[FunctionType]()
+        while waiting:
+            function = waiting.pop()
+            function = getattr(function, "py_func", function)
+            if isinstance(function, FunctionType) and function not in seen:
+                seen.add(function)
+                waiting += [value for _, value in named_by(function)]
+        modules = {each.__module__ for each in seen if each.__module__.startswith("timerstore.")}
+        files = {each.removesuffix(".py").replace("/", ".") for each in packaged.sources()}
+        assert len(seen) > 400
+        assert {each.removeprefix("timerstore.") for each in modules} <= files
 
 
 def test_numpy_lays_arrays_out_as_it_is_known() -> None:

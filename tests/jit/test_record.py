@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kernels import kernel
 from timerstore.jit.actor import ALONE, acting_as
-from timerstore.jit.kernel import INTERPRETED, kernel
+from timerstore.jit.kernel import INTERPRETED
 from timerstore.jit.record import (
     LINE,
     SHARED,

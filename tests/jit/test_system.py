@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.kernels import kernel
 from timerstore.jit.host import drain_event, open_event
-from timerstore.jit.kernel import kernel
 from timerstore.jit.system import (
     clock_ms,
     clock_ns,

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.jit.kernel import INTERPRETED, kernel
+from tests.kernels import kernel
+from timerstore.jit.kernel import INTERPRETED
 from timerstore.jit.record import Table, Words, record
 
 

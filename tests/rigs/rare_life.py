@@ -13,8 +13,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import timerstore
+from tests.rigs.called_kernels import called, compiled
 from tests.rigs.patient import Folder, Patient
-from tests.rigs.said_ahead import called, compiled, not_said_ahead
 from tests.small_store import SMALL
 from tests.sparse_copy import AS_DATA
 from timerstore import Config, ManualClock, Tuning
@@ -158,8 +158,6 @@ def main(folder: Path) -> None:
     take_over(folder)
     for name in compiled():
         print("compiled", name)
-    for line in not_said_ahead():
-        print("not said ahead", line)
     seen = called()
     for each in LATER:
         if each.name not in seen and each.name not in NOT_HERE:

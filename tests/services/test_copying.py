@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import timerstore
 from tests import naive
+from tests.kernels import kernel
 from tests.small_store import SMALL
 from tests.tiers import how_many
 from timerstore.jit.actor import acting_as
-from timerstore.jit.kernel import kernel
 from timerstore.services.pipeline.copying import (
     SOURCE_FOUND,
     SOURCE_UNREADABLE,

@@ -8,8 +8,8 @@ from threading import Thread
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kernels import kernel
 from tests.services.alone import CONFIG, DEQUEUE_PUT, Alone
-from timerstore.jit.kernel import kernel
 from timerstore.jit.locks import lock_if_free, lock_release
 from timerstore.jit.record import Words
 from timerstore.services.durable.capture import give_back

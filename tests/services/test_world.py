@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
+from tests.kernels import kernel
 from tests.services.alone import DELIVER_LEVELS, DEQUEUE_GET, DEQUEUE_PUT, ENQUEUE_GET, NEEDS, Alone
 from timerstore import InvalidArgumentError, ManualClock
 from timerstore.jit.actor import ALONE, acting_as
-from timerstore.jit.kernel import kernel
 from timerstore.jit.record import Words
 from timerstore.services.world import needs
 from timerstore.services.world.clock import attend, leave, listen
@@ -76,7 +76,6 @@ def test_a_new_table_has_no_queue_and_waits_for_nothing() -> None:
     assert set(table.row.tolist()) == {-1} and set(table.number.tolist()) == {-1}
     assert set(table.head_index.tolist()) == {NO_HEAD} and not table.offset.any()
     assert table.batch_max == 77
-    assert table.failed == -1
 
 
 def test_a_level_that_is_not_configured_is_as_long_as_the_longest() -> None:

@@ -41,7 +41,7 @@ def look(batches):
     assert validate(stores + "/store").ok
     from timerstore.jit.loading import COMPILED
     misses = len(COMPILED)
-    hits = sum(bool(each.kernel.entries) for each in AHEAD + LATER) - misses
+    hits = sum(each.entry is not None for each in AHEAD + LATER) - misses
     yield pyarrow.record_batch(
         [[timerstore.__file__], [hits], [misses]], ["file", "hits", "misses"])
 where = spark.range(0, 4, 1, 4).mapInArrow(look, "file string, hits long, misses long").collect()

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import Bytes, table_over
+from tests.kernels import kernel
 from tests.strategies import TAG
-from timerstore.jit.kernel import kernel
 from timerstore.jit.lent import lend
 from timerstore.jit.locks import LOCK_WORDS
 from timerstore.timelog.files.segmenttable import apron_bytes, enter_segment

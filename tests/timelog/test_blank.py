@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import as_array
-from timerstore.jit.kernel import kernel
+from tests.kernels import kernel
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.blank import (
     BLANK_PLAIN,

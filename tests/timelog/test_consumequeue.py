@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import as_array
+from tests.kernels import kernel
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, NotAStoreError
-from timerstore.jit.kernel import kernel
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.writing.append import STAGE_COUNT_MAX, new_queue_table
 from timerstore.timelog.writing.consumequeue import ConsumeQueues, enter_queue, find_row

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import Guarded, as_array
+from tests.kernels import kernel
 from tests.strategies import (
     OFFSETS,
     SOME_TEXT,
@@ -20,7 +21,6 @@ from tests.strategies import (
     properties,
     usual_messages,
 )
-from timerstore.jit.kernel import kernel
 from timerstore.jit.objects import NO_PIECES
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, MessageParts, read_message

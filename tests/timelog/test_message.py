@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import Bytes, Guarded, as_array
+from tests.kernels import kernel
 from tests.strategies import KEYS, NEARLY, SOME_TEXT, TAG, TIMES, TOPICS, messages, usual_messages
-from timerstore.jit.kernel import kernel
 from timerstore.timelog.bytes.message import (
     BAD_CRC,
     GOOD,

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.kernels import kernel
 from timerstore.errors import CorruptStoreError
 from timerstore.jit.intrinsics import get_u8
-from timerstore.jit.kernel import kernel
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.timelog.files.segments import SegmentedFile

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from tests.full_disks import data_end
 from tests.interrupting import Interrupt, interrupted
+from tests.kernels import kernel
 from tests.watched import StoppedHereError, Watched
 from timerstore.errors import CorruptStoreError, NotAStoreError, StoreFullError
 from timerstore.jit import host
 from timerstore.jit.actor import ALONE, acting_as
 from timerstore.jit.intrinsics import get_u8
-from timerstore.jit.kernel import kernel
 from timerstore.jit.locks import new_lock
 from timerstore.jit.mapping import PAGE_BYTES
 from timerstore.testing.disk import QuietDisk

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kernels import kernel
 from tests.naive_tally import MAXIMA, NaiveTally, bucket_of, histogram
-from timerstore.jit.kernel import kernel
 from timerstore.timelog.writing.tally import (
     CANCELLED_COUNT,
     DELAY_REST_MS,

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import as_array
+from tests.kernels import kernel
 from timerstore.jit.intrinsics import get_word
-from timerstore.jit.kernel import kernel
 from timerstore.timelog.bytes.text import (
     crc_digits_are,
     first_bad_key,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import Guarded
-from timerstore.jit.kernel import kernel
+from tests.kernels import kernel
 from timerstore.timelog.bytes.unit import (
     NOT_SAID,
     UNIT_BAD_CRC,

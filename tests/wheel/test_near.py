@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kernels import kernel
 from tests.services.alone import near_entries
-from timerstore.jit.kernel import kernel
 from timerstore.wheel.near import (
     CHUNK_ENTRIES,
     CHUNK_NEXT,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
-from timerstore.jit.kernel import kernel
+from tests.kernels import kernel
 from timerstore.timelog.bytes.format import ENTRY_BYTES, UNIT_BYTES
 from timerstore.wheel.place import Settings, may_have_rolled, place, place_all, ring_top
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.jit.kernel import kernel
+from tests.kernels import kernel
 from timerstore.jit.record import Words
 from timerstore.wheel.sets import (
     LENGTH_MIN,

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.buffers import as_array
+from tests.kernels import kernel
 from tests.watched import Watched
 from timerstore.errors import NotAStoreError
-from timerstore.jit.kernel import INTERPRETED, kernel
+from timerstore.jit.kernel import INTERPRETED
 from timerstore.timelog.bytes.unit import NO_UNIT
 from timerstore.timelog.files.disk import Disk
 from timerstore.wheel import timerwheel

@@ -18,16 +18,13 @@ TRIED: Final = (0, 68)
 """The newest Numba with which all tests have passed."""
 
 
-def compiled(kernel: Any, types: Any, symbol: str, machine: Any = None) -> bytes:
+def compiled(kernel: Any, symbol: str, machine: Any = None) -> bytes:
     """Return the object file of a kernel, whose entry has the name `symbol`. Takes seconds.
 
-    `types`: Numba's, or None for those that the kernel's annotations say. `machine`: LLVM's target
-    machine; without it, this processor.
+    `machine`: LLVM's target machine; without it, this processor.
     """
     try:
-        return _compiled(
-            kernel, signature_of(kernel.py_func) if types is None else types, symbol, machine
-        )
+        return _compiled(kernel, symbol, machine)
     except Exception as e:
         if tuple(map(int, re.findall(r"\d+", numba.__version__)[:2])) <= TRIED:
             raise
@@ -37,7 +34,8 @@ def compiled(kernel: Any, types: Any, symbol: str, machine: Any = None) -> bytes
         ) from e
 
 
-def _compiled(kernel: Any, types: Any, symbol: str, machine: Any) -> bytes:
+def _compiled(kernel: Any, symbol: str, machine: Any) -> bytes:
+    types = signature_of(kernel.py_func)
     with global_compiler_lock:
         dispatcher = kernel.helper.made
         dispatcher.compile(types)

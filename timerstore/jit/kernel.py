@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import numpy as np
 
 from timerstore.jit.guards import RLock
-from timerstore.jit.later import Helper, compiler
+from timerstore.jit.later import Helper
 from timerstore.jit.loading import entry_of, is_packaged
-from timerstore.jit.stamp import says_types
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,8 +38,8 @@ class Kernel:
         self.name = f"{function.__module__}.{function.__qualname__}"
         self.keeps_gil = keeps_gil
         self.helper = Helper(function)
-        self.entries: dict[Any, Any] = {}
-        """What calls its machine code, by Numba's types; by None for those that it says."""
+        self.entry: Any = None
+        """What calls its machine code, once that is loaded."""
         self._call: Any = self._call_first
 
     if TYPE_CHECKING:
@@ -59,28 +58,16 @@ class Kernel:
     @property
     def is_at_hand(self) -> bool:
         """Whether it can be called without importing LLVM first."""
-        return bool(self.entries) or is_packaged(self)
+        return self.entry is not None or is_packaged(self)
 
     def load(self) -> Any:
         """Have its machine code for the types that its annotations say; return what calls it."""
-        if None not in self.entries:
-            self._call = self.entries[None] = entry_of(self, None, self._refuse)
-        return self.entries[None]
+        if self.entry is None:
+            self._call = self.entry = entry_of(self, self._refuse)
+        return self.entry
 
     def _call_first(self, *args: Any) -> Any:
-        if says_types(self.py_func):
-            return self.load()(*args)
-        return self._call_by_values(*args)
-
-    def _call_by_values(self, *args: Any) -> Any:
-        """Call a kernel whose annotations say no types, as tests have: its arguments say them."""
-        types = compiler("recordtype").types_of_values(args)
-        if types not in self.entries:
-            self.entries[types] = entry_of(self, types, self._call_by_values)
-        elif self._call is self.entries[types]:  # which has just refused them
-            self._refuse(*args)
-        self._call = self.entries[types]
-        return self._call(*args)
+        return self.load()(*args)
 
     def _refuse(self, *args: Any, **named: Any) -> Any:
         """Raise: these arguments are of other types than it was compiled for."""
@@ -102,19 +89,13 @@ LATER: Final[list[Kernel]] = []
 """Those that few programs call: compiled with the others, loaded when one is first called."""
 
 
-def _compiled(function: F, among: list[Kernel] | None = None, **options: Any) -> F:
+def _compiled(function: F, among: list[Kernel], **options: Any) -> F:
     if INTERPRETED:
         function.__dict__.update(options)
         return function
     made = Kernel(function, **options)
-    if among is not None:
-        among.append(made)
+    among.append(made)
     return cast(F, made)
-
-
-def kernel(function: F) -> F:
-    """Compile a kernel that Python calls, when it is first called; it is cached, needs no GIL."""
-    return _compiled(function)
 
 
 def kernel_ahead(function: F) -> F:

@@ -39,18 +39,15 @@ class _Method(ctypes.Structure):
     )
 
 
-def entry_of(kernel: Any, types: Any, otherwise: Callable[..., Any]) -> Any:
-    """Return what calls a kernel with arguments of some types; others go to `otherwise`.
-
-    `types`: Numba's, or None for those that the kernel's annotations say.
-    """
+def entry_of(kernel: Any, otherwise: Callable[..., Any]) -> Any:
+    """Return what calls a kernel with arguments of its types; others go to `otherwise`."""
     with told():
         _check_layout()
         library = packaged()
-        if types is None and library is not None and kernel.name in library:
+        if library is not None and kernel.name in library:
             address = library.address_of(kernel.name)
         else:  # LLVM takes a lock in Python
-            address = apart(partial(_address_of, kernel, types))
+            address = apart(partial(_address_of, kernel))
     method = _Method(kernel.name.encode(), address, _FAST_CALL, None)
     # CPython looks at it even when the function goes, which may be the last thing at exit.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(method))
@@ -69,8 +66,8 @@ def _check_layout() -> None:
 
 
 def is_compiled(kernel: Any) -> bool:
-    """Tell whether a kernel need not be compiled for the types that its annotations say."""
-    return is_packaged(kernel) or cachefolder.read(_symbol_of(kernel, None)) is not None
+    """Tell whether a kernel need not be compiled."""
+    return is_packaged(kernel) or cachefolder.read(_symbol_of(kernel)) is not None
 
 
 def file_in_cache(kernel: Any) -> tuple[str, bytes] | None:
@@ -80,7 +77,7 @@ def file_in_cache(kernel: Any) -> tuple[str, bytes] | None:
     """
     if is_packaged(kernel):
         return None
-    symbol = _symbol_of(kernel, None)
+    symbol = _symbol_of(kernel)
     content = cachefolder.content_in_cache(symbol)
     if content is None:
         raise FileNotFoundError(f"{kernel.name} is in no cache: set {cachefolder.SWITCH}")
@@ -93,12 +90,12 @@ def is_packaged(kernel: Any) -> bool:
     return library is not None and kernel.name in library
 
 
-def _address_of(kernel: Any, types: Any) -> int:
+def _address_of(kernel: Any) -> int:
     with _one_at_a_time.guard():
-        symbol = _symbol_of(kernel, types)
+        symbol = _symbol_of(kernel)
         code = cachefolder.read(symbol)
         if code is None:
-            code = compiler("building").compiled(kernel, types, symbol)
+            code = compiler("building").compiled(kernel, symbol)
             COMPILED.append(kernel.name)
             cachefolder.keep(symbol, code)
         address: int = compiler("llvm_engine").load(symbol, code)
@@ -106,12 +103,11 @@ def _address_of(kernel: Any, types: Any) -> int:
 
 
 @cache
-def _symbol_of(kernel: Any, types: Any) -> str:
+def _symbol_of(kernel: Any) -> str:
     """Return the name of a kernel's machine code: it has a digest of all that decides it."""
     parts = (
         stamp_of(kernel.py_func),
         kernel.keeps_gil,
-        types,
         sys.implementation.cache_tag,
         compiler("llvm_engine").target(),
     )

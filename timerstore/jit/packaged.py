@@ -110,7 +110,7 @@ log = logging.getLogger("timerstore")
 SWITCH: Final = "KERNEL_LEVEL"
 """The environment variable that names a level, or `none`, which takes no packaged kernel."""
 MANIFEST: Final = "manifest.json"
-_ROOMS: Final = ("jit", "timelog", "wheel", "services", "putting")
+_ROOMS: Final = ("jit", "timelog", "wheel", "services", "calls", "core")
 """The folders whose sources kernels are made of."""
 _OFF: Final = ("", "0")
 

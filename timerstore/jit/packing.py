@@ -80,7 +80,7 @@ def pack_level(name: str, folder: str) -> None:
         machine = _machine(level)
         paths[0].write_bytes(machine.emit_object(_variables()))
         for path, each in zip(paths[1:], kernels, strict=True):
-            path.write_bytes(compiled(each, None, each.name, machine))
+            path.write_bytes(compiled(each, each.name, machine))
         subprocess.run([*_LINK, "-o", str(code), *map(str, paths)], check=True)
     listed = {
         "file": code.name,

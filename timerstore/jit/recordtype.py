@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 import numpy as np
 from llvmlite import ir
-from numba import typeof, types
+from numba import types
 from numba.core.extending import intrinsic, models, register_model
 from numba.core.imputils import lower_getattr_generic, lower_setattr_generic
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
@@ -185,12 +185,3 @@ def _type_of(hint: Any, place: str) -> Any:
     if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
         return types.BaseTuple.from_types(signature_of(hint), hint)
     raise TypeError(f"{place}: {hint} names no type of Numba's")
-
-
-def types_of_values(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the types of arguments, for a kernel whose annotations do not say them."""
-    kinds = [getattr(type(each), "layout", None) for each in values]
-    return tuple(
-        record_type(kind) if kind else typeof(each)
-        for kind, each in zip(kinds, values, strict=True)
-    )

@@ -55,13 +55,6 @@ def stamp_of(function: Callable[..., Any]) -> str:
     return digest.hexdigest()
 
 
-def says_types(function: Callable[..., Any]) -> bool:
-    """Tell whether a kernel's annotations say the types of all its arguments."""
-    said = function.__annotations__
-    names = function.__code__.co_varnames[: function.__code__.co_argcount]
-    return all(said.get(name) not in (None, "Any", Any, "object", object) for name in names)
-
-
 def _said_types(function: Callable[..., Any]) -> Iterator[str]:
     """Yield a text for each type that annotations say: a record's has a digest of its fields."""
     for name, hint in get_type_hints(function, include_extras=True).items():
@@ -102,7 +95,7 @@ def _of_itself(function: FunctionType) -> tuple[bytes, list[tuple[str, Any]]]:
     if os.path.basename(code.co_filename) in _GENERATORS:
         return b"", []
     text = repr(function.__defaults__).encode() + b"".join(_instructions(code))
-    return text, _named(function)
+    return text, named_by(function)
 
 
 def _instructions(code: CodeType) -> Iterator[bytes]:
@@ -116,7 +109,7 @@ def _instructions(code: CodeType) -> Iterator[bytes]:
             yield repr(sorted(constant) if isinstance(constant, frozenset) else constant).encode()
 
 
-def _named(function: FunctionType) -> list[tuple[str, Any]]:
+def named_by(function: FunctionType) -> list[tuple[str, Any]]:
     """Return the globals and the closure's values that a function names, in a fixed order."""
     names: set[str] = set()
     codes = [function.__code__]

@@ -1,4 +1,4 @@
-"""Whether kernels were compiled for the types alone that their annotations say."""
+"""Which kernels a process has called, and which it had to compile."""
 
 import sys
 from collections.abc import Iterator
@@ -21,9 +21,4 @@ def compiled() -> list[str]:
 
 def called() -> set[str]:
     """Return which were loaded."""
-    return {each.name for each in kernels() if each.entries}
-
-
-def not_said_ahead() -> list[str]:
-    """Return what has types that its annotations do not say: a program would wait for that too."""
-    return [each.name for each in kernels() if set(each.entries) - {None}]
+    return {each.name for each in kernels() if each.entry is not None}
