@@ -1,7 +1,6 @@
 """What was appended, read again: messages, units as rows, past what is damaged.
 
 scan.py        a range of the commit log as rows of numbers
-pull.py        a run of queue entries as columns
 columns.py     messages as columns: texts, properties
 units.py       units of the timer log as columns
 copies.py      which message is a copy of which, if a broker does not say

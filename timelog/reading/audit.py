@@ -30,8 +30,7 @@ from timerstore.timelog.bytes.unit import (
     unit_ms,
 )
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
-from timerstore.timelog.reading.pull import stands_there
-from timerstore.timelog.reading.scan import LoggedMessages
+from timerstore.timelog.reading.scan import LoggedMessages, stands_there
 
 # Bits of a message's mark.
 MARK_NOT_INDEXED: Final = 1  # half of a transaction, or taken back: no queue has it

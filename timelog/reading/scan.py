@@ -64,6 +64,21 @@ def is_half_topic(buf: Bytes, at: int, count: int) -> bool:
 
 
 @inlined
+def stands_there(
+    buf: Bytes, at: int, found: MessageParts, topic: Bytes, queue_id: int, index: int
+) -> bool:
+    """Tell whether a message says that it is entry `index` of a topic's queue."""
+    if get_i64(buf, at + fmt.MESSAGE_QUEUE_INDEX_AT) != index or found.topic_bytes != len(topic):
+        return False
+    if get_i32(buf, at + fmt.MESSAGE_QUEUE_ID_AT) != queue_id:
+        return False
+    for i in range(len(topic)):
+        if get_u8(buf, found.topic_at + i) != topic[i]:
+            return False
+    return True
+
+
+@inlined
 def tags_code(
     buf: Bytes, found: MessageParts, offset: int, stored_ms: int, tag: int, level_ms: Words
 ) -> int:

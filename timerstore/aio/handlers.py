@@ -41,8 +41,9 @@ class LoopSource(StoreSource):
         made.remake = partial(LoopRun, self.side)
         return made
 
-    def make_visible(self, group: Group) -> None:
+    def make_visible(self, group: Group) -> bool:
         """Do nothing: `pull_durable` awaits that."""
+        return False
 
     async def pull_durable(self, count_max: int) -> list[Task]:
         """Pull from the next topic that has something; under "group", what is durable."""
@@ -52,7 +53,7 @@ class LoopSource(StoreSource):
             self.side.here(self.core.play_now)
         tasks, _ = self.pull(count_max)
         if not tasks and self.core.is_group:
-            if any(each.group.has_hidden() for each in self.topics):
+            if any(each.may_hide and each.group.has_hidden() for each in self.topics):
                 await self.side.commits.wait()
                 tasks, _ = self.pull(count_max)
         return tasks

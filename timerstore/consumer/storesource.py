@@ -78,8 +78,9 @@ class StoreSource(Source):
         for i in range(len(self.topics)):
             place = (self._turn + i) % len(self.topics)
             subscription = self.topics[place]
-            self.make_visible(subscription.group)
             tasks = subscription.pull(count_max, batch_count)
+            if not tasks and subscription.may_hide and self.make_visible(subscription.group):
+                tasks = subscription.pull(count_max, batch_count)
             if tasks:
                 self._turn = place + 1
                 return tasks, False
@@ -87,10 +88,9 @@ class StoreSource(Source):
         self.core.check_open()
         return [], limited
 
-    def make_visible(self, group: Group) -> None:
-        """Under "group" durability, make durable what was fired."""
-        if self.core.is_group:
-            group.make_visible()
+    def make_visible(self, group: Group) -> bool:
+        """Under "group" durability, make durable what was fired; tell if any was."""
+        return group.make_visible()
 
     def waiter(self) -> AbstractContextManager[Waiter]:
         """Lend who sleeps until something is fired."""

@@ -21,12 +21,12 @@ from timerstore.calls.consuming.cursors import QueueCursor, RetryCursor
 from timerstore.calls.consuming.delivery import Delivery, HandedOut
 from timerstore.calls.consuming.group import Group
 from timerstore.calls.consuming.grouptally import GroupTally
+from timerstore.calls.consuming.pull import READY_BYTES
 from timerstore.calls.consuming.run import Run
 from timerstore.consumer.consumersettings import Retry
 from timerstore.errors import CorruptStoreError, InvalidArgumentError, StoreClosedError
 from timerstore.jit.guards import RLock
 from timerstore.timelog.bytes.text import java_hash_of
-from timerstore.timelog.reading.pull import READY_BYTES
 from timerstore.values.config import Config
 
 log = logging.getLogger("timerstore")
@@ -201,7 +201,7 @@ class LimitedSubscription(Subscription):
 
     def __init__(self, topic: str, handler: Handler, tags: str) -> None:
         super().__init__(topic, handler, tags)
-        self.limited = False
+        self.limited = self.may_hide = False
         self.remake: Callable[[Run], Run] | None = None
         """Makes of what was pulled what handlers are to have, if that is something else."""
 
@@ -221,11 +221,13 @@ class LimitedSubscription(Subscription):
     def pull(self, count_max: int, batch_count: int) -> list[Task]:
         """Return tasks of up to `count_max` messages, `batch_count` in each.
 
-        An empty list if nothing is there; then `limited` tells whether limits are the reason.
+        An empty list if nothing is there; then `limited` tells whether limits are the reason,
+        `may_hide` whether there may be something that is not durable yet.
         """
         while True:
             self.limited = False
             run = self._pull_ready(count_max)
+            self.may_hide = isinstance(run, bool)
             if isinstance(run, bool):
                 run = self.group.pull(count_max, self._room)
             if run is None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerstore.calls.consuming.groupreader import LentBlocks
-from timerstore.timelog.reading.pull import (
+from timerstore.calls.consuming.pull import (
     RUN_COLUMNS,
     RUN_DUE_MS,
     RUN_FIRED_MS,

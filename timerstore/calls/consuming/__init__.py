@@ -7,6 +7,7 @@
     delivery.py     a run as a program sees it: a batch, its messages, its columns
     cursors.py      how far one group has come in a queue, and what it sent back
     window.py       what became of each entry there: kernels
+    pull.py         a run of queue entries as columns: a kernel
     ready.py        what is there, handed out by one kernel; a whole run acknowledged by another
     starting.py     where a new group begins; a group that will not read again
     grouptally.py   what became of a group's messages, also over a restart

@@ -23,6 +23,20 @@ from timerstore.calls.consuming.cursors import (
 from timerstore.calls.consuming.delivery import BATCH_BYTES_MAX, ID_BYTES_USUAL
 from timerstore.calls.consuming.groupreader import UNSHARED_REFERENCES, LentBlocks, Reader
 from timerstore.calls.consuming.grouptally import GroupTally
+from timerstore.calls.consuming.pull import (
+    PULL_DAMAGED,
+    PULL_NO_ROOM,
+    PULL_SOUND,
+    PULL_STRAY,
+    PULL_WILD,
+    READY_COUNT,
+    READY_QUEUE,
+    READY_SEGMENT,
+    READY_START,
+    Columns,
+    Puller,
+    columns_bytes,
+)
 from timerstore.calls.consuming.putacks import PutAcks
 from timerstore.calls.consuming.ready import (
     ANY_SPAN,
@@ -46,20 +60,6 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.files.disk import MappedFile
 from timerstore.timelog.files.epochs import Pinned, forget_in_child
-from timerstore.timelog.reading.pull import (
-    PULL_DAMAGED,
-    PULL_NO_ROOM,
-    PULL_SOUND,
-    PULL_STRAY,
-    PULL_WILD,
-    READY_COUNT,
-    READY_QUEUE,
-    READY_SEGMENT,
-    READY_START,
-    Columns,
-    Puller,
-    columns_bytes,
-)
 from timerstore.values.ids import Int64s
 
 Room = Callable[[QueueCursor, int, int], int]

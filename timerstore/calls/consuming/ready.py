@@ -19,18 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from timerstore.calls.consuming.grouptally import Counts, count_response
-from timerstore.calls.consuming.window import DONE, Window, window_hand_out, window_mark
-from timerstore.jit.intrinsics import exchange, get_i64, load_acquire, store_release
-from timerstore.jit.kernel import INTERPRETED, caller_on, inlined, kernel_ahead_with_gil
-from timerstore.jit.lent import Lent, lent_bytes, new_lent
-from timerstore.jit.record import Bytes, Words, observe, record, record_at
-from timerstore.jit.system import clock_ms, steady_ns
-from timerstore.services.durable.group_commit import DURABLE
-from timerstore.services.engine.engine import Engine
-from timerstore.services.world.state import Callers
-from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.segmenttable import SegmentTable
-from timerstore.timelog.reading.pull import (
+from timerstore.calls.consuming.pull import (
     READY_BLOCK,
     READY_BYTES,
     READY_COUNT,
@@ -45,6 +34,17 @@ from timerstore.timelog.reading.pull import (
     durable_count,
     pull_run,
 )
+from timerstore.calls.consuming.window import DONE, Window, window_hand_out, window_mark
+from timerstore.jit.intrinsics import exchange, get_i64, load_acquire, store_release
+from timerstore.jit.kernel import INTERPRETED, caller_on, inlined, kernel_ahead_with_gil
+from timerstore.jit.lent import Lent, lent_bytes, new_lent
+from timerstore.jit.record import Bytes, Words, observe, record, record_at
+from timerstore.jit.system import clock_ms, steady_ns
+from timerstore.services.durable.group_commit import DURABLE
+from timerstore.services.engine.engine import Engine
+from timerstore.services.world.state import Callers
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.segmenttable import SegmentTable
 from timerstore.timelog.writing.append import QueueTable
 
 # --- waiting for more, if much is coming

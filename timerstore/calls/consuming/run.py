@@ -11,6 +11,7 @@ from datetime import timedelta
 from itertools import repeat
 from typing import Any
 
+from timerstore.calls.consuming import pull
 from timerstore.calls.consuming.ackput import ack_and_put
 from timerstore.calls.consuming.constants import DEAD, Wait
 from timerstore.calls.consuming.cursors import QueueCursor, RetryCursor
@@ -22,7 +23,6 @@ from timerstore.calls.consuming.sendback import send_back, send_to_dead
 from timerstore.core.offsets import Ranges, merged
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message
-from timerstore.timelog.reading import pull
 from timerstore.values.ids import Int64s
 from timerstore.values.kinds import check_int
 

@@ -42,6 +42,7 @@ from timerstore.timelog.bytes.message import (
 )
 from timerstore.timelog.bytes.text import get_decimal_13, hex_8_word
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
+from timerstore.timelog.reading.scan import stands_there
 
 _BINARY: Final = pa.binary()
 _STRING: Final = pa.string()
@@ -202,21 +203,6 @@ def _measure(place: PullPlace, entries: Bytes, at: int, count: int) -> None:
 
 
 @inlined
-def stands_there(
-    buf: Bytes, at: int, found: MessageParts, topic: Bytes, queue_id: int, index: int
-) -> bool:
-    """Tell whether a message says that it is entry `index` of a topic's queue."""
-    if get_i64(buf, at + fmt.MESSAGE_QUEUE_INDEX_AT) != index or found.topic_bytes != len(topic):
-        return False
-    if get_i32(buf, at + fmt.MESSAGE_QUEUE_ID_AT) != queue_id:
-        return False
-    for i in range(len(topic)):
-        if get_u8(buf, found.topic_at + i) != topic[i]:
-            return False
-    return True
-
-
-@inlined
 def _is_usual(buf: Bytes, found: MessageParts, tag_word: int) -> bool:
     """Tell whether a message's properties begin as those of every timer of ours.
 
@@ -229,10 +215,10 @@ def _is_usual(buf: Bytes, found: MessageParts, tag_word: int) -> bool:
         return False
     if get_word(buf, at + _DUE_BYTES) != _KEY or get_u8(buf, at + _KEY_AT - 1) != fmt.NAME_END:
         return False
-    return (
-        get_u8(buf, at + _DUE_BYTES - 1) == fmt.VALUE_END
-        and get_u8(buf, at + _OURS_BYTES - 1) == fmt.VALUE_END
-    )
+    if get_u8(buf, at + _DUE_BYTES - 1) != fmt.VALUE_END:
+        return False
+    ends: int = get_u8(buf, at + _OURS_BYTES - 1)
+    return ends == fmt.VALUE_END
 
 
 @inlined

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.buffers import table_of
 from tests.strategies import TAG, messages
-from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.files.segmenttable import SegmentTable
-from timerstore.timelog.reading.pull import (
+from timerstore.calls.consuming.pull import (
     PULL_DAMAGED,
     PULL_NO_ROOM,
     PULL_SOUND,
@@ -30,6 +28,8 @@ from timerstore.timelog.reading.pull import (
     Puller,
     columns_bytes,
 )
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.files.segmenttable import SegmentTable
 
 
 def _block(length: int) -> Any:
