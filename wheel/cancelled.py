@@ -22,7 +22,7 @@ from timerstore.jit.guards import Lock
 from timerstore.jit.intrinsics import copy_bytes, prefetch
 from timerstore.jit.kernel import inlined, inlined_view, kernel_ahead
 from timerstore.jit.lent import Lent, is_lent, lend, lent_bytes, lent_words, new_lent
-from timerstore.jit.locks import lock_acquire, lock_release
+from timerstore.jit.locks import lock_acquire, lock_release, new_lock
 from timerstore.jit.record import Bytes, Flags, Words, record
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import IDENTITY_HELD, IDENTITY_OURS
@@ -96,7 +96,7 @@ def cancelled_prefetch(cancelled: CancelledSet, high: int, low: int) -> None:
 
 @inlined
 def cancelled_has_room(cancelled: CancelledSet) -> bool:
-    """Tell whether one more can be added; else `CancelledTimers.reserve` makes room."""
+    """Tell whether one more can be added; else `CancelledTimers.grow` makes room."""
     return ROOM_WORDS * (cancelled.count + 1) <= cancelled.length
 
 
@@ -167,46 +167,34 @@ def copy_cancelled(cancelled: CancelledSet, into: Bytes) -> None:
 
 
 @kernel_ahead
-def _use_table(cancelled: CancelledSet, lent: Lent, length: int) -> None:
-    cancelled.lent[0] = lent[0]
-    cancelled.length = length
-
-
-@kernel_ahead
-def _copy_table(cancelled: CancelledSet, fire_lock: Words, into: Bytes) -> bool:
-    """Copy the table under fire; False if it is another one by now, which is larger."""
+def _copy_table(cancelled: CancelledSet, fire_lock: Words, into: Bytes) -> None:
+    """Copy the table under fire."""
     lock_acquire(fire_lock)
-    is_same = 8 * cancelled.length == len(into)
-    if is_same:
-        copy_cancelled(cancelled, into)
+    copy_cancelled(cancelled, into)
     lock_release(fire_lock)
-    return is_same
 
 
 @kernel_ahead
 def _move(
     cancelled: CancelledSet, fire_lock: Words, seen: Words, larger: Words, lent: Lent
-) -> bool:
-    """Have kernels use a larger table, made of the one that was seen; False if another one is used.
+) -> None:
+    """Have kernels use a larger table, made of the one that was seen.
 
     Under fire it is given what came and went since. An entry that did has another place, or none,
     in one of the two: so only places that differ are looked at. O(table), 1 ns for each entry.
     """
     lock_acquire(fire_lock)
     now = _table(cancelled)
-    is_same = len(now) == len(seen)
-    if is_same:
-        for at in range(0, len(seen), SET_ENTRY_WORDS):
-            if now[at] != seen[at] or now[at + 1] != seen[at + 1]:
-                if seen[at] != 0 or seen[at + 1] != 0:
-                    if not set_contains(now, seen[at], seen[at + 1]):
-                        set_remove(larger, seen[at], seen[at + 1])
-                if now[at] != 0 or now[at + 1] != 0:
-                    set_add(larger, now[at], now[at + 1])
-        cancelled.lent[0] = lent[0]
-        cancelled.length = len(larger)
+    for at in range(0, len(seen), SET_ENTRY_WORDS):
+        if now[at] != seen[at] or now[at + 1] != seen[at + 1]:
+            if seen[at] != 0 or seen[at + 1] != 0:
+                if not set_contains(now, seen[at], seen[at + 1]):
+                    set_remove(larger, seen[at], seen[at + 1])
+            if now[at] != 0 or now[at + 1] != 0:
+                set_add(larger, now[at], now[at + 1])
+    cancelled.lent[0] = lent[0]
+    cancelled.length = len(larger)
     lock_release(fire_lock)
-    return is_same
 
 
 @kernel_ahead
@@ -222,18 +210,7 @@ def _add_all_held(cancelled: CancelledSet, low: Words, deletes: Words) -> None:
 
 
 @kernel_ahead
-def _remove(cancelled: CancelledSet, high: int, low: int) -> bool:
-    return cancelled_remove(cancelled, high, low)
-
-
-@kernel_ahead
-def _names_all(table: Words, high: Words, low: Words, named: Flags) -> None:
-    for i in range(len(low)):
-        named[i] = names_timer(table, high[i], low[i])
-
-
-@kernel_ahead
-def _contains_now(
+def _contains_all(
     cancelled: CancelledSet, fire_lock: Words, high: Words, low: Words, named: Flags
 ) -> None:
     lock_acquire(fire_lock)
@@ -247,99 +224,66 @@ def are_of_level(high: Words, low: Words) -> Flags:
     return (high == IDENTITY_OURS) & (low >= fmt.LEVEL_MARK)
 
 
-def in_table(table: Words, high: Words, low: Words) -> Flags:
-    """Tell which identities are in a set's table, or in a copy of it: bool[n]."""
-    named = np.zeros(len(low), np.bool_)
-    if len(table):
-        _names_all(table, high, low, named)
-    return named
-
-
 class CancelledTimers:
-    """The set as Python has it: its memory, and what is done for many at once.
-
-    Under fire, or before any service runs: so the caller is alone with the set; but for `grow`,
-    `prepare`, `contains_now`.
-    """
+    """The set as Python has it: its memory, and what is done for many at once, each under fire."""
 
     def __init__(self) -> None:
-        self.set = CancelledSet(new_lent(1))
+        self.set, self.fire_lock = CancelledSet(new_lent(1)), new_lock()
         self._one_grows = Lock()
         self._tables = [new_table(1)]
-        self._use(self._tables[0])
+        lend(self.set.lent, 0, self._tables[0])
+        self.set.length = len(self._tables[0])
 
     @property
     def table(self) -> Words:
         """The table that kernels use."""
         return next(each for each in self._tables if is_lent(self.set.lent, 0, each))
 
-    def _use(self, table: Words) -> None:
-        """Have kernels use a table that is kept, from one moment to the next."""
-        lent = new_lent(1)
-        lend(lent, 0, table)
-        with acting_as(ALONE):
-            _use_table(self.set, lent, len(table))
-
-    def reserve(self, count: int) -> None:
-        """Make room for `count` more."""
-        before = self.table
-        table = grown(before, self.set.count + count)
-        if table is not before:
-            # Both are kept: a signal may end this call before kernels use the new one, or after.
-            self._tables = [before, table]
-            self._use(table)
-
-    def grow(self, fire_lock: Words, more: int) -> None:
-        """Make room for `more` beside who uses the set, if nobody else does meanwhile. O(length).
+    def grow(self, more: int) -> None:
+        """Make room for `more`, beside who uses the set. O(length).
 
         The entries are hashed anew without a lock. Fire is held while the table is copied, and
         while what came and went since is added.
         """
         with self._one_grows.guard():
             seen = np.full(self.set.length, 0, np.int64)  # with its pages, before fire is taken
-            if not _copy_table(self.set, fire_lock, seen.view(np.uint8)):
-                return
+            _copy_table(self.set, self.fire_lock, seen.view(np.uint8))
             larger, lent = grown(seen, self.set.count + more), new_lent(1)
             if larger is not seen:
                 # Those before take as much together. Only who has fire may drop one.
                 self._tables.append(larger)
                 lend(lent, 0, larger)
                 with acting_as(ALONE):
-                    _move(self.set, fire_lock, seen, larger, lent)
+                    _move(self.set, self.fire_lock, seen, larger, lent)
 
-    def prepare(self, fire_lock: Words) -> None:
+    def prepare(self) -> None:
         """Grow before there is no room: if three quarters of it are used."""
         if 4 * ROOM_WORDS * self.set.count > 3 * self.set.length:
-            self.grow(fire_lock, self.set.count)
+            self.grow(self.set.count)
 
     def contains(self, high: Words, low: Words) -> Flags:
         """Tell which identities are in the set, held or not: bool[n]."""
-        return in_table(self.table, high, low)
-
-    def contains_now(self, fire_lock: Words, high: Words, low: Words) -> Flags:
-        """Do what `contains` does, for who has not taken fire."""
         named = np.zeros(len(low), np.bool_)
         for start in range(0, len(low), _ASKED_AT_ONCE):
             part = slice(start, start + _ASKED_AT_ONCE)
-            _contains_now(self.set, fire_lock, high[part], low[part], named[part])
+            _contains_all(self.set, self.fire_lock, high[part], low[part], named[part])
         return named
 
     def add(self, high: Words, low: Words) -> None:
-        """Add identities, and make room for them."""
-        self.reserve(len(low))
+        """Add identities, and make room for them, before any service runs."""
+        self._reserve(len(low))
         with acting_as(ALONE):
             _add_all(self.set, high, low)
 
     def add_held(self, low: Words, deletes: Words) -> None:
         """Add levels' messages that are not there, as held; `deletes`: their deletes' offsets."""
-        self.reserve(len(low))
+        self._reserve(len(low))
         with acting_as(ALONE):
             _add_all_held(self.set, low, deletes)
 
-    def remove(self, high: int, low: int) -> bool:
-        """Remove an identity, held or not; tell whether it was there."""
-        with acting_as(ALONE):
-            return bool(_remove(self.set, high, low))
+    def _reserve(self, more: int) -> None:
+        if ROOM_WORDS * (self.set.count + more) > self.set.length:
+            self.grow(more)
 
     def check(self) -> None:
         """Assert that counts, entries and places agree; for tests. O(length)."""
@@ -356,4 +300,4 @@ class CancelledTimers:
         assert ROOM_WORDS * len(low) <= self.set.length == len(self.table)
         assert (low[held] >= fmt.LEVEL_MARK).all()
         assert len(np.unique(low[of_level])) == of_level.sum(), "one is held, and not held as well"
-        assert in_table(self.table, np.where(held, IDENTITY_OURS, high), low).all()
+        assert self.contains(np.where(held, IDENTITY_OURS, high), low).all()

@@ -269,7 +269,7 @@ def cancel_ahead(
         if why[0] == _MAY_BE_TAKEN:
             start += 1
         elif why[0] == _NO_ROOM:
-            engine.cancelled.grow(engine.world.fire_lock, count - start)
+            engine.cancelled.grow(count - start)
         elif why[0] == _NO_SEGMENT:
             engine.provide_append(stage)
     return verdicts
@@ -318,6 +318,6 @@ def cancel_with(
         if why == _WHOLE:
             return int(stage.offset[0])
         if why == _NO_ROOM:
-            engine.cancelled.grow(engine.world.fire_lock, 1)
+            engine.cancelled.grow(1)
         else:
             engine.provide_append(stage)

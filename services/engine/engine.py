@@ -28,7 +28,6 @@ from timerstore.services.world import needs
 from timerstore.services.world.claims import FIRST_COUNT, begin_at
 from timerstore.services.world.clock import Clock
 from timerstore.services.world.state import (
-    RETRY_WAIT_MS_MAX,
     SERVICE_NAMES,
     OffsetMap,
     ServiceThread,
@@ -162,6 +161,7 @@ class Engine:
             self.near,
             self.levels,
             self.cancelled.set,
+            self.cancelled.fire_lock,
             self.eventfds,
         )
         self.services: list[ServiceThread] = [
@@ -215,13 +215,6 @@ class Engine:
         if self.levels.row[level - 1] < 0:
             self.levels.row[level - 1] = self.queues.row(fmt.LEVEL_TOPIC, level - 1)
         return int(self.levels.row[level - 1])
-
-    def postpone_level(self, level: int, now_ms: int) -> None:
-        """Let a level whose delivery failed wait: half a slot, and twice as long each time."""
-        levels = self.levels
-        wait_ms = self.precision_ms // 2 << min(int(levels.fail_count[level]), 20)
-        levels.fail_count[level] += 1
-        levels.retry_ms[level] = now_ms + min(wait_ms, RETRY_WAIT_MS_MAX)
 
     def _new_settings(self) -> Settings:
         return Settings(
@@ -364,7 +357,7 @@ class Engine:
         self.commitlog.prepare_next()
         self.timerlog.prepare_next()
         self.queues.prepare_ahead()
-        self.cancelled.prepare(self.world.fire_lock)
+        self.cancelled.prepare()
 
     # --- copies cursor, hops cursor, space
 

@@ -26,7 +26,6 @@ from timerstore.services.world import needs
 from timerstore.services.world.background import BackgroundThread, Flag
 from timerstore.services.world.state import (
     CLEANING,
-    DELIVER_LEVELS,
     DEQUEUE_GET,
     DEQUEUE_PUT,
     ENQUEUE_GET,
@@ -75,7 +74,7 @@ def _provide(engine: Engine, service: int, need: int, offset: int) -> None:
     elif need == needs.TOPIC:
         engine.row_of_message(offset)
     elif need == needs.CANCELLED_ROOM:
-        engine.cancelled.grow(engine.world.fire_lock, CANCELLED_GROWTH)
+        engine.cancelled.grow(CANCELLED_GROWTH)
     elif need == needs.DAMAGED_TIMERLOG:
         leave_slot(engine, offset)
     elif need == needs.LOST:
@@ -145,26 +144,15 @@ class Runner:
     def _meet(self, service: int) -> None:
         """Answer a need; if there is no space, the service stands still for a while."""
         thread = self.engine.services[service]
-        need, offset, level = thread.need, thread.need_offset, self._failed_level(service)
+        need, offset = thread.need, thread.need_offset
         try:
             provide(self.engine, service)
         except StoreFullError as e:
             self.waiting_since_ms = self.waiting_since_ms or self.engine.clock.now_ms
             self.waiting_for_space = e
-            if level >= 0:  # it waits longer each time, and no other level waits for it
-                self.engine.postpone_level(level, self.engine.clock.now_ms)
-            else:
-                self._stand_still(service, need, offset)
+            self._stand_still(service, need, offset)
         else:
             self.waiting_for_space = self.waiting_since_ms = None
-
-    def _failed_level(self, service: int) -> int:
-        """Return the level whose delivery has the need, once; −1 if it is not a level's."""
-        if service != DELIVER_LEVELS:
-            return -1
-        levels = self.engine.levels
-        level, levels.failed = levels.failed, -1
-        return level
 
     def _stand_still(self, service: int, need: int, offset: int) -> None:
         """Keep a need for half a precision: nobody runs its step, which would need it again."""

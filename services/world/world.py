@@ -195,6 +195,7 @@ def new_world(
     near: NearWheel,
     levels: LevelTable,
     cancelled: CancelledSet,
+    fire_lock: Words,
     eventfds: list[int],
 ) -> World:
     """Return a world over these arrays, with empty queues; `eventfds`: one for each service."""
@@ -224,7 +225,7 @@ def new_world(
         ),
         prefetch=own(new_prefetch(), PREFETCH),
         callers=own(Callers(), CALLER),
-        fire_lock=new_lock(),
+        fire_lock=fire_lock,
         near_lock=new_lock(),
         wheel_lock=new_lock(),
         append_lock=new_lock(),

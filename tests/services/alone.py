@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from tests import naive
+from tests.kernels import kernel
 from tests.small_store import small
 from timerstore import ManualClock
 from timerstore.jit.actor import ALONE, acting_as
+from timerstore.jit.lent import lend
 from timerstore.services.engine.engine import Engine
 from timerstore.services.running.runner import provide
 from timerstore.services.running.steps import step
@@ -26,6 +28,7 @@ from timerstore.timelog.bytes.unit import NO_UNIT
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.wheel import near, sets
+from timerstore.wheel.cancelled import CancelledSet, CancelledTimers, cancelled_remove
 from timerstore.wheel.timerwheel import Slot
 
 PRECISION_MS = 100
@@ -99,6 +102,17 @@ def near_entries(wheel: near.NearWheel) -> tuple[Any, Any]:
     due_ms, messages = np.empty((2, wheel.count), np.int64)
     near.list_entries(wheel, due_ms, messages)
     return due_ms, messages
+
+
+@kernel
+def _remove(cancelled: CancelledSet, high: int, low: int) -> bool:
+    return cancelled_remove(cancelled, high, low)
+
+
+def forget_cancelled(timers: CancelledTimers, high: int, low: int) -> bool:
+    """Have an identity leave the cancelled set, held or not; was it there?"""
+    with acting_as(ALONE):
+        return bool(_remove(timers.set, high, low))
 
 
 class Alone:
@@ -309,7 +323,7 @@ class Alone:
         """Have this cancelled set, and these copies of sources; −2: it is held."""
         timers = self.engine.cancelled
         for high, low in self.cancelled():
-            timers.remove(-1 if high == -2 else high, low)
+            forget_cancelled(timers, -1 if high == -2 else high, low)
         entries = np.array(sorted(cancelled), np.int64).reshape(-1, 2)
         held = entries[:, 0] == -2
         timers.add(entries[~held, 0].copy(), entries[~held, 1].copy())
@@ -324,7 +338,9 @@ class Alone:
         timers = self.engine.cancelled
         table = np.zeros(sets.ROOM_WORDS * count, np.int64)
         timers._tables = [table]
-        timers._use(table)
+        lend(timers.set.lent, 0, table)
+        with acting_as(ALONE):
+            timers.set.length = len(table)
 
     # --- logs, as a test writes them
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kernels import kernel
 from tests.naive_cancelled import LEVEL_MARK, OURS, CancelledTwin, Identity
-from timerstore.jit.kernel import kernel
-from timerstore.jit.locks import LOCK_WORDS
 from timerstore.timelog.bytes import format
 from timerstore.timelog.bytes.message import IDENTITY_HELD, IDENTITY_OURS
 from timerstore.wheel import cancelled
@@ -23,7 +22,6 @@ from timerstore.wheel.cancelled import (
     cancelled_pass_delete,
     cancelled_remove,
     copy_cancelled,
-    in_table,
     is_of_level,
 )
 from timerstore.wheel.sets import LENGTH_MIN, ROOM_WORDS, grown
@@ -87,8 +85,6 @@ def compare(timers: CancelledTimers, twin: CancelledTwin, asked: list[Identity])
     assert timers.set.held_from == (NO_OFFSET if twin.held_from is None else twin.held_from)
     found = timers.contains(*columns(asked))
     assert found.tolist() == [identity in twin.held for identity in asked]
-    lock = np.zeros(LOCK_WORDS, np.int64)
-    assert timers.contains_now(lock, *columns(asked)).tolist() == found.tolist()
 
 
 @given(actions=ACTIONS)
@@ -129,17 +125,17 @@ def test_many_at_once(
     asked = [*added, *removed, *(identity for identity, _ in held)]
     compare(timers, twin, asked)
     for identity in removed:
-        assert timers.remove(*identity) == twin.remove(identity)
+        assert act(timers, REMOVE, identity) == twin.remove(identity)
     compare(timers, twin, asked)
     copy = np.zeros(timers.set.length, np.int64)
     _act(timers.set, COPY, 0, 0, 0, copy.view(np.uint8))
-    assert in_table(copy, *columns(asked)).tolist() == [each in twin.held for each in asked]
+    assert (copy == timers.table).all()
 
 
 @given(count=st.integers(0, 2 * LENGTH_MIN))
 def test_there_is_room_for_as_many_as_were_reserved(count: int) -> None:
     timers = CancelledTimers()
-    timers.reserve(count)
+    timers.grow(count)
     timers.set.count = max(0, count - 1)
     assert act(timers, HAS_ROOM, (0, 0))
     timers.set.count = timers.set.length // ROOM_WORDS
@@ -151,7 +147,7 @@ def test_it_grows_with_all_that_it_holds() -> None:
     for i in range(3 * LENGTH_MIN):
         if not act(timers, HAS_ROOM, (0, 0)):
             assert timers.set.count * ROOM_WORDS == timers.set.length
-            timers.reserve(1)
+            timers.grow(1)
         identity = (OURS, i + LEVEL_MARK * (i % 3 == 0))
         assert act(timers, ADD, identity)
         twin.add(identity)
@@ -160,14 +156,9 @@ def test_it_grows_with_all_that_it_holds() -> None:
             twin.pass_delete(identity, 9_000_000 - i)
     compare(timers, twin, list(twin.held))
     for identity in list(twin.held):
-        assert timers.remove(*identity) and twin.remove(identity)
+        assert act(timers, REMOVE, identity) and twin.remove(identity)
     compare(timers, twin, [(OURS, 1)])
     assert not timers.table.any()
-
-
-def test_an_empty_table_names_nobody() -> None:
-    none = np.zeros(0, np.int64)
-    assert in_table(none, *columns([(OURS, 1), (OURS, LEVEL_MARK)])).tolist() == [False, False]
 
 
 @pytest.mark.parametrize("word", ["count", "timer_count", "level_count", "held_count", "held_from"])
@@ -204,7 +195,7 @@ def test_it_grows_beside_who_uses_it(
     before: list[Identity], meanwhile: list[tuple[bool, Identity]]
 ) -> None:
     """What comes and goes while entries are hashed anew has come and gone in the larger table."""
-    timers, twin, lock = CancelledTimers(), CancelledTwin(), np.zeros(LOCK_WORDS, np.int64)
+    timers, twin = CancelledTimers(), CancelledTwin()
     for identity in before:
         if twin.held.get(identity) is None:
             assert act(timers, ADD, identity) == twin.add(identity)
@@ -220,34 +211,18 @@ def test_it_grows_beside_who_uses_it(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cancelled, "grown", grow_meanwhile)
-        timers.grow(lock, LENGTH_MIN)
+        timers.grow(LENGTH_MIN)
     assert timers.set.length > LENGTH_MIN and len(timers.table) == timers.set.length
     compare(timers, twin, [*before, *(identity for _, identity in meanwhile)])
 
 
-def test_who_has_made_room_meanwhile_goes_first() -> None:
-    timers, lock = CancelledTimers(), np.zeros(LOCK_WORDS, np.int64)
-
-    def reserve_meanwhile(table: Any, count: int) -> Any:
-        larger = grown(table, count)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cancelled, "grown", grown)
-            timers.reserve(4 * LENGTH_MIN)
-        return larger
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cancelled, "grown", reserve_meanwhile)
-        timers.grow(lock, LENGTH_MIN)
-    assert timers.set.length == len(timers.table) >= 4 * LENGTH_MIN * ROOM_WORDS
-
-
 def test_it_grows_before_it_is_full() -> None:
-    timers, lock = CancelledTimers(), np.zeros(LOCK_WORDS, np.int64)
+    timers = CancelledTimers()
     room = timers.set.length // ROOM_WORDS
     timers.add(*columns([(OURS, low) for low in range(room * 3 // 4)]))
-    timers.prepare(lock)
+    timers.prepare()
     assert timers.set.length == room * ROOM_WORDS
     timers.add(*columns([(OURS, room)]))
-    timers.prepare(lock)
+    timers.prepare()
     assert timers.set.length == 2 * room * ROOM_WORDS
     timers.check()

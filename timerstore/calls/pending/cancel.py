@@ -154,7 +154,7 @@ def is_cancelled(core: Core, id: str) -> bool:
     topics = dict.fromkeys(engine.queues.topics)
     pairs = np.array([identity_of(topic, key, engine.store_tag) for topic in topics], np.int64)
     high, low = pairs.T.copy()
-    return bool(engine.cancelled.contains_now(engine.world.fire_lock, high, low).any())
+    return bool(engine.cancelled.contains(high, low).any())
 
 
 def replace(core: Core, target: Target, entries: list[Staged], now_ms: int) -> int | None:

@@ -278,7 +278,7 @@ def _judge(core: Core, asked_ms: Int64s, asked: Int64s) -> Verdict:
     due_ms, offsets, rows, indexes, levels, born_ms, body_bytes = found
     # In this order: what is cancelled later is named by the log.
     high = np.full(len(offsets), IDENTITY_OURS, np.int64)
-    cancelled = engine.cancelled.contains_now(world.fire_lock, high, offsets)
+    cancelled = engine.cancelled.contains(high, offsets)
     instant = capture_instant(engine, whole=False, due_ms=due_ms)
     at = instant.snapshot
     of_level = offsets >= fmt.LEVEL_MARK
