@@ -186,7 +186,6 @@ class Level:
     entries: list[naive.Entry] = field(default_factory=list)
     offset: int = 0
     mapped: int = -1  # the segment of its queue that can be read
-    retry_ms: int = 0
     head: int = -1  # the index of the entry that was looked at
     said: int = -1  # the index of the entry that led to no message, when Python said what it is
 
@@ -199,7 +198,6 @@ class DeliverLevels:
     levels: list[Level]
     batch_max: int
     turn: int = 0
-    failed: int = -1
     stopped: bool = False
     done: set[int] = field(default_factory=set)
     cancelled: set[tuple[int, int]] = field(default_factory=set)
@@ -229,8 +227,6 @@ class DeliverLevels:
         return 0
 
     def _is_time(self, level: Level, now_ms: int) -> bool:
-        if now_ms < level.retry_ms <= now_ms + 60_000:
-            return False
         if level.head != level.offset:
             if level.mapped != level.offset // self.to.segment_entries:
                 return True  # it has to be looked at
@@ -247,6 +243,8 @@ class DeliverLevels:
                 return None
             message = log.messages.get(entry.message_offset)
             if message is None or message.stored_ms > now_ms + naive.LEVEL_SLACK_MS:
+                return now_ms
+            if self._says_otherwise(entry):
                 return now_ms
         return max(now_ms, due_ms)
 
@@ -273,11 +271,15 @@ class DeliverLevels:
                 break
             decided.append((entry, min(entry.tags_code, now_ms), outcome))
         done = self._append(decided, now_ms)
-        self.failed = number if self.need != NO_NEED else -1
         level.offset += done
-        if done:
-            level.retry_ms = 0
         return done
+
+    def _says_otherwise(self, entry: naive.Entry) -> bool:
+        """Tell whether the key that we gave a message says another due time than its entry."""
+        key = self.to.log.messages[entry.message_offset].properties.get("UNIQ_KEY", "")
+        ours = naive.decode_unique_key(key, self.to.log.tag)
+        own = entry.message_offset | LEVEL_MARK
+        return ours is not None and ours.message_offset == own and ours.due_ms != entry.tags_code
 
     def _decide(self, entry: naive.Entry) -> str | None:
         log, offset = self.to.log, entry.message_offset
@@ -289,6 +291,8 @@ class DeliverLevels:
             self.need = "commitlog read", offset
             return None
         if not log.is_sound(offset, entry.message_bytes, verify=True):
+            return LOST
+        if self._says_otherwise(entry):
             return LOST
         low = offset | LEVEL_MARK
         if log.identity(offset) == (-1, low) and self.cancelled & {(-1, low), (-2, low)}:

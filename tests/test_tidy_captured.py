@@ -8,7 +8,6 @@ from tests.test_tidy import OURS, nodes_of, shown, tree_of
 ROOMS = ("services/looking/", "timerstore/calls/pending/")
 WHO_LOOKS_AGAIN = {
     "services/looking/timer_places.py read_kept",  # `read_held` asks behind it
-    "services/looking/read_pending.py _enter_topic",  # then its caller locates the message
     "timerstore/calls/pending/cancel.py get",
     "timerstore/calls/pending/is_pending.py find",
     "timerstore/calls/pending/keyed.py _find",

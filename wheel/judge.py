@@ -63,7 +63,7 @@ class PendingRead(Table):
 
     message: Words  # the place, a commit log offset; best in their order
     verdict: Words
-    due_ms: Words  # exact, as the message says it; −1 if it says none
+    due_ms: Words  # exact; −1 if the message says none; what is to be read: see `places_to_read`
     high: Words  # who it is; of a delete its target
     low: Words
     rolls: Words
@@ -91,10 +91,13 @@ class PlacesRead:
     verdicts: Words  # int64[n]
 
 
-def places_to_read(messages: Words) -> PendingRead:
-    """Return columns for what `read_pending` reads at some places."""
+def places_to_read(messages: Words, due_ms: Words | int = IN_MESSAGE) -> PendingRead:
+    """Return columns for what `read_pending` reads at some places.
+
+    `due_ms`: what a delay level's entry says of each, IN_MESSAGE of what waits in no level.
+    """
     columns = PendingRead.room(len(messages))
-    columns.message[:] = messages
+    columns.message[:], columns.due_ms[:] = messages, due_ms
     return columns
 
 
@@ -181,7 +184,6 @@ def read_places(
 def read_pending(
     commitlog: SegmentTable,
     queues: QueueTable,
-    in_level: bool,
     reading: Reading,
     found: MessageParts,
     columns: PendingRead,
@@ -189,8 +191,8 @@ def read_pending(
 ) -> int:
     """Read messages from `start` on; return the index of the first that has to wait, or n.
 
-    Its segment is not mapped; or it is PENDING, and its topic's row is missing. `in_level`: they
-    wait in delay levels. `found`: scratch. O(bytes).
+    Its segment is not mapped; or it is PENDING, and its topic's row is missing. `found`: scratch.
+    O(bytes).
     """
     segment_bytes, messages = commitlog.segment_bytes, columns.message
     for i in range(start, len(messages)):
@@ -203,23 +205,24 @@ def read_pending(
         buf = segment_at(commitlog, message)
         if len(buf) == 0:
             return i
-        at = message % segment_bytes
+        at, in_level = message % segment_bytes, columns.due_ms[i] != IN_MESSAGE
         verdict = judge_message(buf, at, message, in_level, reading, found)
         columns.verdict[i] = verdict
         if verdict != PENDING and verdict != DELETE:
             continue
         topic_at, topic_bytes = found.real_topic_at, max(0, found.real_topic_bytes)
         row = find_row(queues, buf, topic_at, topic_bytes, max(0, found.real_queue))
-        columns.due_ms[i] = -1
-        if found.due_ms >= 0:
-            how = reading.how
-            columns.due_ms[i] = exact_due_ms(buf, found, how.tag, how.precision_ms)
+        if reading.needs_rows and row < 0 and verdict == PENDING:
+            return i
+        if not in_level:
+            columns.due_ms[i] = -1
+            if found.due_ms >= 0:
+                how = reading.how
+                columns.due_ms[i] = exact_due_ms(buf, found, how.tag, how.precision_ms)
         columns.high[i] = found.identity_high
         columns.low[i] = found.identity_low
         columns.rolls[i] = max(0, found.roll_times)
         columns.row[i] = row
         columns.born_ms[i] = get_i64(buf, at + fmt.MESSAGE_BORN_AT)
         columns.body_bytes[i] = found.body_bytes
-        if reading.needs_rows and row < 0 and verdict == PENDING:
-            return i
     return len(messages)

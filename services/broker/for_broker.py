@@ -32,7 +32,7 @@ from timerstore.services.damage.scrub import Scrub
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import TIMERS, remove_files, remove_mark
 from timerstore.services.looking.instant import capture_instant
-from timerstore.services.looking.read_pending import map_alone, read_timers, reading_of
+from timerstore.services.looking.read_pending import read_timers, reading_of
 from timerstore.services.looking.read_units import live_units
 from timerstore.services.looking.timer_places import DueOrder, join_places
 from timerstore.services.pipeline.enqueue_put import NewTimer, unit_in_slot
@@ -136,7 +136,7 @@ def _waiting(engine: Engine) -> Words:
     reading = reading_of(engine, instant.cancelled, verify=False)
     for first in range(0, len(messages), _CHUNK_ROWS):
         part = messages[first : first + _CHUNK_ROWS]
-        verdict = read_timers(engine, part, reading, locate=map_alone).verdict
+        verdict = read_timers(engine, part, reading).verdict
         # What has no unit yet may be a delete.
         found.append(part[(verdict == pending.PENDING) | (verdict == pending.DELETE)])
     return np.unique(np.concatenate(found))
@@ -176,7 +176,7 @@ def _write(engine: Engine, messages: Words, read_slot: int, now_ms: int) -> int:
             if done < 0:
                 reason = "this is not the message that was written there"
                 raise CorruptStoreError("commitlog", int(messages[-1 - done]), reason)
-            map_alone(engine, int(messages[done]))
+            engine.commitlog.readable(int(messages[done]) // engine.commitlog.segment_bytes)
             log.make_unit_room()
         log.flush(0, log.end)
         wheel.write()

@@ -123,7 +123,7 @@ def _uncount(engine: Engine, message: int, info: int, found: MessageParts) -> No
             rows = engine.queues.rows(topic)
             queue_id = max(0, found.real_queue)
             rows = sorted(rows, key=lambda row: engine.queues.table.queue_id[row] != queue_id)
-    if engine.cancelled.contains_now(engine.world.fire_lock, high, low)[0]:
+    if engine.cancelled.contains(high, low)[0]:
         return
     if not rows and info >= 0:
         rows = _rows_by_unit(engine, message, info)
@@ -263,9 +263,11 @@ def find_level_message(engine: Engine, level: int) -> None:
     row, index = int(levels.row[level]), int(levels.offset[level])
     (entry,) = engine.queues.read(row, index, 1)
     said = int(entry["offset"]), int(entry["size"]), int(entry["tags_code"])
-    if is_damaged(engine, row, index):
+    found = _find_at_index(engine, row, index)
+    # Of a message that is sound only the time can have been wrong: a broker's is not asked for it.
+    if is_damaged(engine, row, index) or (found is not None and found[:2] == said[:2]):
         leave_entries(engine, row, [index])
-        said = _find_at_index(engine, row, index) or said
+        said = found or said
     levels.said_message[level], levels.said_size[level], levels.said_ms[level] = said
     levels.head_index[level], levels.said_index[level] = NO_HEAD, index
 
@@ -335,7 +337,14 @@ def wrong_entries(
         first, last = int(index.min()), int(index.max())
         entries = queues.read(row, first, last - first + 1)[index - first]
         wrong = (entries["offset"] != rows.offset[mine]) | (entries["size"] != rows.size[mine])
-        for i in np.flatnonzero(wrong).tolist():
+        # Of a level's message of ours the key says when it is due, and so must its entry.
+        of_level = rows.identity_low[mine] == rows.offset[mine] | fmt.LEVEL_MARK
+        of_level &= rows.identity_high[mine] == IDENTITY_OURS
+        mistimed = of_level & (entries["tags_code"] != rows.tags_code[mine])
+        for i in np.flatnonzero(wrong | mistimed).tolist():
+            if not wrong[i]:
+                yield row, int(index[i])
+                continue
             entry = entries[i : i + 1]
             # Of two messages with one index, which an older version may have written, one counts.
             is_removed = int(entry["offset"][0]) < log_start

@@ -17,7 +17,7 @@ from timerstore.errors import CorruptStoreError
 from timerstore.jit.record import Rows, Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.looking.instant import used_slots
-from timerstore.services.looking.read_pending import map_alone, read_timers, reading_all
+from timerstore.services.looking.read_pending import read_timers, reading_all
 from timerstore.services.looking.read_units import chain_units
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import IDENTITY_HELD
@@ -140,7 +140,7 @@ def _passed_targets(engine: Engine, checkpoint: TimerCheckpoint) -> Iterator[Row
     read_slot = checkpoint.read_ms // engine.precision_ms
     for units in chain_units(engine, used_slots(engine.world, read_slot, checkpoint.claimed_slot)):
         messages: Words = units.message[units.magic & fmt.UNIT_DELETE != 0]
-        found = read_timers(engine, messages, reading, locate=map_alone)
+        found = read_timers(engine, messages, reading)
         known = found.verdict == judge.DELETE
         known &= ~are_of_level(found.high, found.low)
         yield np.stack((found.high[known], found.low[known]), axis=1)

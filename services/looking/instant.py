@@ -21,7 +21,7 @@ import numpy as np
 from timerstore.jit.intrinsics import load_acquire
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.locks import lock_acquire, lock_release
-from timerstore.jit.record import Bytes, Rows, Words
+from timerstore.jit.record import Bytes, Rows, Words, record
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.holds import Hold
 from timerstore.services.world.floor import Floor
@@ -36,22 +36,6 @@ from timerstore.wheel.near import list_due, list_entries, slot_place
 from timerstore.wheel.place import ring_top
 from timerstore.wheel.timerwheel import next_used_slot, slot_last
 
-_READ: Final = 0
-_CLAIMED: Final = 1
-_OWED: Final = 2
-_TOP: Final = 3
-_TIMERLOG_END: Final = 4
-_LINKED: Final = 5
-_QUEUE_END: Final = 6
-_MESSAGES: Final = 7
-_CANCELLED_LENGTH: Final = 8
-_CANCELLED: Final = 9
-_COUNT: Final = 10
-_LEVELS: Final = 11
-_FLOOR: Final = 12
-_PASSES: Final = 13
-_NEAR: Final = 14
-_CURSORS: Final = 16
 _SLACK: Final = 4_096
 _SLOTS_AT_FIRST: Final = 1_024
 _NO_TIMES: Final = np.zeros(0, np.int64)
@@ -85,27 +69,41 @@ class Instant(NamedTuple):
     near_count: int  # so many of the messages, the first ones, are of the near wheel
 
 
-class _Room(NamedTuple):
-    """Where an instant is written to."""
+@record
+class _Captured:
+    """What stood at one moment."""
 
-    waiting: Rows
-    owed: Rows
-    cancelled: Bytes
-    waiting_levels: Rows
+    messages: Words  # as in an Instant; its length, as that of the next, is what there is room for
+    due_ms: Words
+    cancelled: Bytes  # the set's table; of length 0 if nobody asks for it
+    level_start: Words
+    level_stop: Words
     passes: Words
+    read: int = 0
+    claimed: int = 0
+    owed_count: int = 0
+    top: int = 0
+    timerlog_end: int = 0
+    linked: int = 0
+    queue_end: int = 0
+    near_count: int = 0
+    message_count: int = 0
+    cancelled_length: int = 0
+    cancelled_count: int = 0
+    pending_count: int = 0
+    level_count: int = 0
+    floor: int = 0
+    pass_count: int = 0
 
 
 @kernel_ahead
-def _capture(world: World, cursors: Words, wanted: Words, room: _Room) -> bool:
-    """Capture; False, with the lengths that are needed in `cursors`, if it does not fit.
+def _capture(world: World, wanted: Words, owed: Rows, into: _Captured) -> bool:
+    """Capture; False, with how much there is of each, if it does not fit.
 
     `wanted`: ascending due times, of which the near wheel's timers are wanted; of all, if there are
-    none. `waiting`: int64[2, n], the messages, and when each is due at the earliest. `owed`:
-    int64[n, 2], as in a Snapshot. `cancelled`: uint8[8 * n], or of length 0 if nobody asks for the
-    set. `waiting_levels`: int64[2, n], the first index that waits of each delay level, and the end.
+    none. `owed`: int64[n, 2], as in a Snapshot.
     """
-    waiting, owed, cancelled, waiting_levels, passes = room
-    messages, due_ms = waiting[0], waiting[1]
+    messages, due_ms, cancelled = into.messages, into.due_ms, into.cancelled
     queues, levels, due, late = world.queues, world.levels, world.dequeue_ring, world.late_ring
     lock_acquire(world.fire_lock)
     lock_acquire(world.near_lock)
@@ -115,11 +113,11 @@ def _capture(world: World, cursors: Words, wanted: Words, room: _Room) -> bool:
     length = world.cancelled.length
     if world.cancelled.count == 0 or len(cancelled) == 0:
         length = 0
-    cursors[_MESSAGES] = count + taken + late_count
-    cursors[_CANCELLED] = world.cancelled.count
-    cursors[_CANCELLED_LENGTH] = world.cancelled.length
-    cursors[_OWED] = list_owed(world, owed)
-    if cursors[_OWED] > len(owed):
+    into.message_count = count + taken + late_count
+    into.cancelled_count = world.cancelled.count
+    into.cancelled_length = world.cancelled.length
+    into.owed_count = list_owed(world, owed)
+    if into.owed_count > len(owed):
         _release(world)
         return False
     if count + taken + late_count > len(messages) or 8 * length > len(cancelled):
@@ -133,8 +131,8 @@ def _capture(world: World, cursors: Words, wanted: Words, room: _Room) -> bool:
         )
     else:
         list_entries(world.near, due_ms, messages)
-    cursors[_NEAR] = count
-    cursors[_MESSAGES] = count + taken + late_count
+    into.near_count = count
+    into.message_count = count + taken + late_count
     for i in range(taken):
         messages[count + i] = due.message[place_of(due.ends.head + i)]
         due_ms[count + i] = 0
@@ -143,26 +141,26 @@ def _capture(world: World, cursors: Words, wanted: Words, room: _Room) -> bool:
         due_ms[count + taken + i] = late.due_ms[place_of(late.ends.head + i)]
     if length > 0:
         copy_cancelled(world.cancelled, cancelled)
-    cursors[_READ] = world.dequeue_put.passed_slot
-    cursors[_CLAIMED] = world.dequeue_get.claimed_slot
-    cursors[_TOP] = ring_top(world.settings, world.dequeue_put.passed_slot)
-    cursors[_TIMERLOG_END] = world.timerlog.end
-    cursors[_LINKED] = world.enqueue_put.linked_index
-    cursors[_LEVELS] = levels.count
-    cursors[_FLOOR] = world.cleaning.floor
-    cursors[_PASSES] = world.cleaning.pass_count
+    into.read = world.dequeue_put.passed_slot
+    into.claimed = world.dequeue_get.claimed_slot
+    into.top = ring_top(world.settings, world.dequeue_put.passed_slot)
+    into.timerlog_end = world.timerlog.end
+    into.linked = world.enqueue_put.linked_index
+    into.floor = world.cleaning.floor
+    into.pass_count = world.cleaning.pass_count
     for i in range(world.cleaning.pass_count * PASS_COLUMNS):
-        passes[i] = world.cleaning.passes[i]
+        into.passes[i] = world.cleaning.passes[i]
     lock_acquire(world.append_lock)  # what is appended changes counts and queues together
-    cursors[_QUEUE_END] = load_acquire(queues.next_index, 0)
+    into.queue_end = load_acquire(queues.next_index, 0)
     pending = 0
     for row in range(queues.count):
         pending += queues.pending[row] + queues.pending[QUEUE_COUNT_MAX + row]
-    cursors[_COUNT] = pending
+    into.pending_count = pending
+    into.level_count = levels.count
     for level in range(levels.count):
-        waiting_levels[0, level] = waiting_levels[1, level] = levels.offset[level]
+        into.level_start[level] = into.level_stop[level] = levels.offset[level]
         if levels.row[level] >= 0:
-            waiting_levels[1, level] = load_acquire(queues.next_index, levels.row[level])
+            into.level_stop[level] = load_acquire(queues.next_index, levels.row[level])
     lock_release(world.append_lock)
     _release(world)
     return True
@@ -257,8 +255,7 @@ def capture_instant(engine: Engine, *, whole: bool = True, due_ms: Words = _NO_T
 
 
 def _capture_cursors(world: World, hold: Hold, with_cancelled: bool, wanted: Words) -> Instant:
-    cursors = np.zeros(_CURSORS, np.int64)
-    waiting_levels = np.zeros((2, fmt.LEVEL_COUNT_MAX), np.int64)
+    levels = np.zeros((2, fmt.LEVEL_COUNT_MAX), np.int64)
     passes = np.zeros(PASS_COUNT_MAX * PASS_COLUMNS, np.int64)
     count, length, owed_count = world.near.count, 1, 0
     if world.cancelled.count:
@@ -269,34 +266,32 @@ def _capture_cursors(world: World, hold: Hold, with_cancelled: bool, wanted: Wor
         cancelled = np.empty(length if with_cancelled else 0, np.int64)
         waiting.fill(0)  # touch the pages now, and not under the lock
         cancelled.fill(0)
-        room = _Room(waiting, owed, cancelled.view(np.uint8), waiting_levels, passes)
-        if _capture(world, cursors, wanted, room):
+        into = cancelled.view(np.uint8)
+        found = _Captured(waiting[0], waiting[1], into, levels[0], levels[1], passes)
+        if _capture(world, wanted, owed, found):
             break
-        count, length = int(cursors[_MESSAGES]), int(cursors[_CANCELLED_LENGTH])
-        owed_count = int(cursors[_OWED])
-    levels = int(cursors[_LEVELS])
-    in_set = int(cursors[_CANCELLED_LENGTH]) if with_cancelled and cursors[_CANCELLED] else 0
-    passes = passes.reshape(-1, PASS_COLUMNS)[: cursors[_PASSES]]
-    floor = Floor(int(cursors[_FLOOR]), passes, world.hopped)
+        count, length, owed_count = found.message_count, found.cancelled_length, found.owed_count
+    passes = passes.reshape(-1, PASS_COLUMNS)[: found.pass_count]
     snapshot = Snapshot(
-        read=int(cursors[_READ]),
-        claimed=int(cursors[_CLAIMED]),
-        owed=owed[: int(cursors[_OWED])],
-        top=int(cursors[_TOP]),
-        timerlog_end=int(cursors[_TIMERLOG_END]),
-        queue_start=int(cursors[_LINKED]),
-        queue_end=int(cursors[_QUEUE_END]),
-        floor=floor,
+        read=found.read,
+        claimed=found.claimed,
+        owed=owed[: found.owed_count],
+        top=found.top,
+        timerlog_end=found.timerlog_end,
+        queue_start=found.linked,
+        queue_end=found.queue_end,
+        floor=Floor(found.floor, passes, world.hopped),
         hold=hold,
     )
+    in_set = found.cancelled_length if with_cancelled and found.cancelled_count else 0
     return Instant(
         snapshot=snapshot,
-        messages=waiting[0, : int(cursors[_MESSAGES])],
-        due_ms=waiting[1, : int(cursors[_MESSAGES])],
+        messages=waiting[0, : found.message_count],
+        due_ms=waiting[1, : found.message_count],
         cancelled=cancelled[:in_set],
-        pending_count=int(cursors[_COUNT]),
-        level_start=waiting_levels[0, :levels],
-        level_stop=waiting_levels[1, :levels],
+        pending_count=found.pending_count,
+        level_start=levels[0, : found.level_count],
+        level_stop=levels[1, : found.level_count],
         slots=np.zeros((0, 2), np.int64),
-        near_count=int(cursors[_NEAR]),
+        near_count=found.near_count,
     )

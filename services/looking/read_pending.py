@@ -32,6 +32,7 @@ from timerstore.timelog.writing.consumequeue import find_row
 from timerstore.wheel import judge as pending
 from timerstore.wheel.judge import (
     GONE,
+    IN_MESSAGE,
     PENDING,
     PendingRead,
     PlacesRead,
@@ -59,61 +60,24 @@ def reading_all(engine: Engine) -> Reading:
 
 
 def read_timers(
-    engine: Engine,
-    messages: Words,
-    reading: Reading,
-    *,
-    in_level: bool = False,
-    locate: Callable[[Engine, int], bool],
+    engine: Engine, messages: Words, reading: Reading, due_ms: Words | int = IN_MESSAGE
 ) -> PendingRead:
-    """Read the messages at timers' places. O(bytes).
+    """Read the messages at timers' places, while no service runs. O(bytes).
 
-    `locate` maps the segment of a message; False if it was removed as done with.
+    `due_ms`: see `places_to_read`.
     """
     log, queues, found = engine.commitlog, engine.queues.table, MessageParts()
-    columns, done = places_to_read(messages), 0
+    columns, done = places_to_read(messages, due_ms), 0
     while True:
         with log.reading() as table:
-            done = pending.read_pending(table, queues, in_level, reading, found, columns, done)
+            done = pending.read_pending(table, queues, reading, found, columns, done)
         if done == len(messages):
             return columns
         message = int(messages[done])
-        if columns.verdict[done] == pending.PENDING and _enter_topic(engine, message):
-            continue
-        if not locate(engine, message):
-            columns.verdict[done] = pending.GONE
-            done += 1
-
-
-def _enter_topic(engine: Engine, message: int) -> bool:
-    """Give a message's real topic its row; False if the message was removed meanwhile."""
-    try:
-        engine.row_of_message(message)
-    except CorruptStoreError:
-        if message >= engine.commitlog.start:
-            raise
-        return False
-    return True
-
-
-def map_alone(engine: Engine, message: int) -> bool:
-    """Map a message's segment while no service runs."""
-    engine.commitlog.readable(message // engine.commitlog.segment_bytes)
-    return True
-
-
-def kept_by(hold: Hold) -> Callable[[Engine, int], bool]:
-    """Return what maps the segment of a message that was captured under a hold.
-
-    It returns False if the message was done with before, and raises LapsedError.
-    """
-
-    def locate(engine: Engine, message: int) -> bool:
-        log = engine.commitlog
-        number = message // log.segment_bytes
-        return look_held(log, message, hold, lambda: log.existing(number)) is not None
-
-    return locate
+        if columns.verdict[done] == PENDING:  # its topic has no row yet
+            engine.row_of_message(message)
+        else:
+            log.readable(message // log.segment_bytes)
 
 
 def look_held(log: SegmentedFile, offset: int, hold: Hold, look: Callable[[], T]) -> T | None:

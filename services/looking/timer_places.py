@@ -18,72 +18,17 @@ from timerstore.jit.record import Flags, Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.holds import Hold
 from timerstore.services.looking.instant import Instant, Snapshot
-from timerstore.services.looking.read_pending import kept_by, read_timers, reading_of
 from timerstore.services.looking.read_units import all_units, chain_units, slot_units
 from timerstore.services.world.state import LevelTable
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, MessageParts, read_message
 from timerstore.timelog.bytes.unit import NO_UNIT, NOT_SAID, Units
 from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
-from timerstore.wheel import judge as pending
 from timerstore.wheel.judge import IN_MESSAGE
 
-# --- What waits in the delay levels, as arrays.
+# --- What waits in the delay levels.
 
 _CHUNK: Final = 65_536
-
-
-class LevelTimers(NamedTuple):
-    """Messages that wait in delay levels, one row each, by level and then in order."""
-
-    message: Words  # commit log offset
-    due_ms: Words
-    high: Words  # identity
-    low: Words
-    row: Words  # queue of the real topic
-    born_ms: Words
-    body_bytes: Words
-    damaged: Words  # messages that cannot be read; they are in no row
-
-
-def find_waiting(engine: Engine, instant: Instant) -> LevelTimers:
-    """Return what waited in all levels at an instant, without what was cancelled. O(waiting).
-
-    Not under the locks. Raises LapsedError.
-    """
-    parts = [_read_chunk(engine, instant, entries) for entries in level_entries(engine, instant)]
-    none = np.zeros(0, np.int64)
-    found = [LevelTimers(none, none, none, none, none, none, none, none), *parts]
-    return LevelTimers(*map(np.concatenate, zip(*found, strict=True)))
-
-
-def level_entries(engine: Engine, instant: Instant) -> Iterator[fmt.Entries]:
-    """Yield the entries that waited in all levels at an instant, in chunks, without blanks."""
-    ranges = zip(instant.level_start.tolist(), instant.level_stop.tolist(), strict=True)
-    for level, (start, stop) in enumerate(ranges):
-        row = int(engine.levels.row[level])
-        for index in range(start, stop, _CHUNK) if row >= 0 else ():
-            entries = read_held(
-                engine, row, index, min(index + _CHUNK, stop), instant.snapshot.hold
-            )
-            yield entries[entries["size"] != fmt.QUEUE_BLANK_SIZE]
-
-
-def _read_chunk(engine: Engine, instant: Instant, entries: fmt.Entries) -> LevelTimers:
-    messages, due_ms = (entries[name].astype(np.int64) for name in ("offset", "tags_code"))
-    return read_waiting(engine, instant, messages, due_ms)
-
-
-def read_waiting(engine: Engine, instant: Instant, messages: Words, due_ms: Words) -> LevelTimers:
-    """Return some of what waited in levels, without what was cancelled. Raises LapsedError."""
-    reading = reading_of(engine, instant.cancelled)._replace(needs_rows=True)
-    locate = kept_by(instant.snapshot.hold)
-    found = read_timers(engine, messages, reading, in_level=True, locate=locate)
-    verdicts = found.verdict
-    kept = verdicts == pending.PENDING
-    who = found.high, found.low, found.row, found.born_ms, found.body_bytes
-    columns = [column[kept] for column in (messages, due_ms, *who)]
-    return LevelTimers(*(*columns, messages[verdicts < 0]))
 
 
 def read_held(engine: Engine, row: int, start: int, stop: int, hold: Hold) -> fmt.Entries:
@@ -183,9 +128,15 @@ def seen_units(engine: Engine, units: Units, at: Snapshot) -> Flags:
 def level_messages(engine: Engine, instant: Instant) -> tuple[Words, Words]:
     """Return the messages that waited in the delay levels, with their due times. O(waiting)."""
     messages, due_ms = [_NOTHING], [_NOTHING]
-    for entries in level_entries(engine, instant):
-        messages.append(entries["offset"].astype(np.int64))
-        due_ms.append(entries["tags_code"].astype(np.int64))
+    ranges = zip(instant.level_start.tolist(), instant.level_stop.tolist(), strict=True)
+    for level, (start, stop) in enumerate(ranges):
+        row = int(engine.levels.row[level])
+        for index in range(start, stop, _CHUNK) if row >= 0 else ():
+            end = min(index + _CHUNK, stop)
+            entries = read_held(engine, row, index, end, instant.snapshot.hold)
+            entries = entries[entries["size"] != fmt.QUEUE_BLANK_SIZE]
+            messages.append(entries["offset"].astype(np.int64))
+            due_ms.append(entries["tags_code"].astype(np.int64))
     return np.concatenate(messages), np.concatenate(due_ms)
 
 

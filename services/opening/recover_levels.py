@@ -14,8 +14,7 @@ from timerstore.jit.kernel import kernel_later
 from timerstore.jit.record import Words
 from timerstore.services.damage.pass_by import leave_uncounted
 from timerstore.services.engine.engine import Engine
-from timerstore.services.looking.instant import capture_instant
-from timerstore.services.looking.timer_places import find_waiting
+from timerstore.services.looking.read_pending import read_timers, reading_of
 from timerstore.services.opening.recovery_findings import RecoveryFindings
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import IDENTITY_OURS
@@ -23,6 +22,7 @@ from timerstore.timelog.files.checkpoint import LevelOffsetFile, TimerCheckpoint
 from timerstore.timelog.reading.scan import LoggedMessages
 from timerstore.timelog.writing.append import QUEUE_COUNT_MAX, QueueTable
 from timerstore.timelog.writing.tally import Counted, count_pending
+from timerstore.wheel.judge import PENDING, PendingRead
 
 log = logging.getLogger("timerstore")
 _CHUNK: Final = 65_536
@@ -102,19 +102,25 @@ def _waiting_entries(engine: Engine, level: int) -> Iterator[tuple[int, Any]]:
 
 def count_waiting(engine: Engine) -> None:
     """Count what waits in the levels, by the topic that it goes to. O(waiting)."""
-    found, table = find_waiting(engine, capture_instant(engine)), engine.queues.table
-    leave_uncounted(engine, found.damaged)
-    table.pending[QUEUE_COUNT_MAX:] = np.bincount(found.row, minlength=QUEUE_COUNT_MAX)
-    _tally(table, found.row, found.due_ms, found.born_ms, found.body_bytes, engine.clock.now_ms)
+    table, counts = engine.queues.table, np.zeros(QUEUE_COUNT_MAX, np.int64)
+    reading = reading_of(engine, engine.cancelled.table)._replace(needs_rows=True)
+    for level in range(engine.levels.count):
+        for _, entries in _waiting_entries(engine, level):
+            entries = entries[entries["size"] != fmt.QUEUE_BLANK_SIZE]
+            messages, due_ms = (entries[name].astype(np.int64) for name in ("offset", "tags_code"))
+            found = read_timers(engine, messages, reading, due_ms)
+            leave_uncounted(engine, messages[found.verdict < 0])
+            found = found[found.verdict == PENDING]
+            counts += np.bincount(found.row, minlength=QUEUE_COUNT_MAX)
+            _tally(table, found, engine.clock.now_ms)
+    table.pending[QUEUE_COUNT_MAX:] = counts
 
 
 @kernel_later
-def _tally(
-    queues: QueueTable, rows: Words, due_ms: Words, born_ms: Words, body_bytes: Words, now_ms: int
-) -> None:
-    for i in range(len(rows)):
-        timer = Counted(due_ms[i], born_ms[i], body_bytes[i])
-        count_pending(queues.tally, rows[i], timer, now_ms)
+def _tally(queues: QueueTable, found: PendingRead, now_ms: int) -> None:
+    for i in range(len(found.row)):
+        timer = Counted(found.due_ms[i], found.born_ms[i], found.body_bytes[i])
+        count_pending(queues.tally, found.row[i], timer, now_ms)
 
 
 def take_level_counts(engine: Engine, metrics: dict[str, Any]) -> None:

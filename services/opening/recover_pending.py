@@ -12,7 +12,7 @@ from timerstore.jit.kernel import kernel_later
 from timerstore.jit.record import Flags, Words
 from timerstore.services.damage.pass_by import pass_lost, queue_rows_of
 from timerstore.services.engine.engine import Engine
-from timerstore.services.looking.read_pending import map_alone, read_timers, reading_of
+from timerstore.services.looking.read_pending import read_timers, reading_of
 from timerstore.services.looking.read_units import live_units
 from timerstore.services.opening.recovery_findings import OpeningProgress
 from timerstore.services.world.state import LOST_COUNT_MAX
@@ -59,7 +59,7 @@ def count_units(engine: Engine, *, verify: bool) -> int:
         magic = units.magic
         timers = np.flatnonzero(magic & fmt.UNIT_DELETE == 0)
         messages, magic = units.message[timers], magic[timers]
-        columns, done = read_timers(engine, messages, reading, locate=map_alone), 0
+        columns, done = read_timers(engine, messages, reading), 0
         while done < len(timers):
             now_ms = engine.clock.now_ms
             done = _count_timers(engine.world, magic, columns, done, now_ms)

@@ -11,7 +11,7 @@ from timerstore.jit.kernel import kernel_later
 from timerstore.jit.record import Rows, Words
 from timerstore.services.durable.clean_close import read_cancelled
 from timerstore.services.engine.engine import Engine
-from timerstore.services.looking.read_pending import map_alone, read_timers, reading_all
+from timerstore.services.looking.read_pending import read_timers, reading_all
 from timerstore.services.looking.read_units import all_units, live_units
 from timerstore.services.looking.timer_places import still_wait
 from timerstore.services.world.world import World
@@ -137,7 +137,7 @@ def find_cancelled(engine: Engine, level_deletes: list[Words]) -> None:
         if not len(deletes):
             continue
         messages = deletes.message
-        found = read_timers(engine, messages, reading, locate=map_alone)
+        found = read_timers(engine, messages, reading)
         high, low = found.high, found.low
         known = found.verdict == pending.DELETE
         levels = np.flatnonzero(are_of_level(high, low))
@@ -175,7 +175,7 @@ def find_timer(engine: Engine, high: int, low: int) -> int:
     latest, reading = -1, reading_all(engine)
     for units in live_units(engine):
         messages = units.message[units.magic & fmt.UNIT_DELETE == 0]
-        found = read_timers(engine, messages, reading, locate=map_alone)
+        found = read_timers(engine, messages, reading)
         same = found.verdict == pending.PENDING
         same &= (found.high == high) & (found.low == low)
         latest = max(latest, int(messages[same].max(initial=-1)))

@@ -10,8 +10,8 @@ when its queue entry says: stored + level, as the level was when it was put. If 
 ahead than now + level + 1 s, and the message was stored later than now, the clock went back, and it
 is due now. The end of a queue is read before the clock, so that what a put with a later clock
 appends in between is not delivered early. An offset outside its queue is corrected to the nearest
-end. A copy gets its due time as `TIMER_OUT_MS` and loses `DELAY`. If an append fails, its level
-waits half a precision, then twice as long each time, up to a minute; the others go on.
+end. A copy gets its due time as `TIMER_OUT_MS` and loses `DELAY`. If there is no room for one, the
+level behind is next.
 
 A cancelled message stays in the cancelled set until its loop drops it. If the read cursor passes
 the slot of its delete before, the delete is *held*: the copies cursor stays there, so that recovery
@@ -61,12 +61,20 @@ from timerstore.services.world.state import (
     INFO_LEVEL,
     LEADS_NOWHERE,
     NOT_READ,
-    RETRY_WAIT_MS_MAX,
     tell_need,
 )
 from timerstore.services.world.world import World, note_lost
 from timerstore.timelog.bytes import format as fmt
-from timerstore.timelog.bytes.message import IDENTITY_OURS, identify_timer, is_ours, stored_at
+from timerstore.timelog.bytes.message import (
+    GOOD,
+    IDENTITY_OURS,
+    MessageParts,
+    identify_timer,
+    is_ours,
+    read_message,
+    stored_at,
+)
+from timerstore.timelog.bytes.text import get_hex_12
 from timerstore.timelog.files.segmenttable import segment_at
 from timerstore.timelog.reading.scan import is_half_topic
 from timerstore.timelog.writing.append import BATCH_BYTES, QUEUE_COUNT_MAX, STAGE_COUNT_MAX
@@ -160,9 +168,6 @@ def level_event_ms(world: World, level: int, now_ms: int) -> int:
     row, index = levels.row[level], levels.offset[level]
     if row < 0 or index >= load_acquire(world.queues.next_index, row):
         return NEVER
-    retry_ms = levels.retry_ms[level]
-    if retry_ms > now_ms + RETRY_WAIT_MS_MAX:  # the clock went back
-        retry_ms = now_ms
     due_ms, level_ms = now_ms, levels.level_ms[level]
     if levels.head_index[level] == index:
         due_ms = levels.head_ms[level]
@@ -170,7 +175,7 @@ def level_event_ms(world: World, level: int, now_ms: int) -> int:
         level_ms = levels.head_level_ms[level]
         if level_ms == NOT_READ:
             due_ms = now_ms
-    return max(max(now_ms, clamped_ms(due_ms, level_ms, now_ms)), retry_ms)
+    return max(now_ms, clamped_ms(due_ms, level_ms, now_ms))
 
 
 @inlined
@@ -215,7 +220,8 @@ def _due_ms(world: World, level: int, message: int, due_ms: int, now_ms: int) ->
 def _own_level_ms(world: World, message: int, due_ms: int) -> int:
     """Return how long a message's level was when it was put: a broker's, say, may be another.
 
-    NOT_READ: its segment is not mapped. LEADS_NOWHERE: it cannot be read, and is to be passed.
+    NOT_READ: its segment is not mapped. LEADS_NOWHERE: it cannot be read, or says another time than
+    its entry; so it is looked at now.
     """
     if message < 0 or message >= observe(world.commitlog, "end"):
         return LEADS_NOWHERE
@@ -226,7 +232,26 @@ def _own_level_ms(world: World, message: int, due_ms: int) -> int:
     whole = position + fmt.MESSAGE_BYTES_MIN + fmt.HOST_V6_EXTRA_BYTES <= len(buf)
     if not whole or get_i64(buf, position + fmt.MESSAGE_OFFSET_AT) != message:
         return LEADS_NOWHERE
+    found = world.deliver_levels.thread.found
+    if read_message(buf, position, found, False) == GOOD:
+        if _says_otherwise(world, buf, found, message, due_ms):
+            return LEADS_NOWHERE
     return max(0, due_ms - get_i64(buf, stored_at(buf, position)))
+
+
+@inlined
+def _says_otherwise(
+    world: World, buf: Bytes, found: MessageParts, message: int, entry_ms: int
+) -> bool:
+    """Tell whether a message that was read says another due time than its entry.
+
+    Only the key that we gave it says one; what was sent back has the key of its first message.
+    """
+    if not is_ours(buf, found, world.settings.store_tag):
+        return False
+    if get_hex_12(buf, found.key_at + 12) != message | fmt.LEVEL_MARK:
+        return False
+    return get_hex_12(buf, found.key_at) != entry_ms
 
 
 @inlined
@@ -307,7 +332,6 @@ def _deliver(world: World, level: int, end: int, now_ms: int) -> int:
             staged += 1
         seen += 1
     appended = append_staged(world, mine, staged, now_ms)
-    levels.failed = level if mine.need != 0 else -1
     return _settle(world, level, seen, appended)
 
 
@@ -347,6 +371,8 @@ def _stage(world: World, place: Place, due_ms: int, entry_ms: int, i: int, at: i
         get_i64(buf, found.at + fmt.MESSAGE_QUEUE_INDEX_AT) != place.entry
         or get_i32(buf, found.at + fmt.MESSAGE_QUEUE_ID_AT) != place.level
     ):
+        return SOURCE_UNREADABLE
+    if _says_otherwise(world, buf, found, message, entry_ms):
         return SOURCE_UNREADABLE
     if is_half_topic(buf, found.real_topic_at, found.real_topic_bytes):
         return _SKIPPED
@@ -401,9 +427,6 @@ def _settle(world: World, level: int, seen: int, appended: int) -> int:
             levels.skipped_count += 1
         done += 1
     levels.offset[level] = first + done
-    if done > 0:
-        levels.fail_count[level] = 0
-        levels.retry_ms[level] = 0
     return done
 
 

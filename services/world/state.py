@@ -320,8 +320,6 @@ clock that is corrected by milliseconds delivers nothing early."""
 NOT_READ: Final = -1
 """A message's own level was not asked for; LEADS_NOWHERE: the message cannot be read."""
 LEADS_NOWHERE: Final = -(1 << 50)
-RETRY_WAIT_MS_MAX: Final = 60_000
-"""The longest wait between attempts to deliver, if there is no space."""
 
 
 @record
@@ -335,8 +333,6 @@ class LevelTable:
     head_ms: Words  # int64[LEVEL_COUNT_MAX]: that due time
     head_message: Words  # int64[LEVEL_COUNT_MAX]: commit log offset of that message
     head_level_ms: Words  # int64[LEVEL_COUNT_MAX]: how long its level was then, or NOT_READ
-    retry_ms: Words  # int64[LEVEL_COUNT_MAX]: not before; set if a delivery failed
-    fail_count: Words  # int64[LEVEL_COUNT_MAX]: deliveries that failed in a row
     wanted: Words  # int64[LEVEL_COUNT_MAX]: segment of its queue that must be mapped
     said_index: Words  # int64[LEVEL_COUNT_MAX]: the entry that leads to no message, or NO_HEAD
     said_message: Words  # int64[LEVEL_COUNT_MAX]: what that entry should say, as it was found
@@ -350,8 +346,6 @@ class LevelTable:
     """Which one is looked at first."""
     batch_max: int = 0
     """Messages that one append takes."""
-    failed: int = -1
-    """The level whose step had a need, −1 for none."""
     delivered_count: int = 0
     clamped_count: int = 0
     skipped_count: int = 0
@@ -374,8 +368,6 @@ def new_level_table(level_ms: Words, batch_max: int) -> LevelTable:
         head_ms=column(0),
         head_message=column(0),
         head_level_ms=column(NOT_READ),
-        retry_ms=column(0),
-        fail_count=column(0),
         wanted=column(0),
         said_index=column(NO_HEAD),
         said_message=column(0),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests import naive
 from tests.full_disks import FullDisk
+from tests.kernels import kernel
 from tests.models.ledger import read_messages
 from tests.naive_copying import LOST, Appended, DeliverLevels, Level
 from tests.naive_services import LEVEL_MARK, NO_NEED, Log
@@ -19,13 +20,11 @@ from tests.services import alone as one
 from tests.small_store import small
 from timerstore import Config, ManualClock, TimerStore, Tuning
 from timerstore.errors import StoreFullError
-from timerstore.jit.actor import acting_as
-from timerstore.jit.kernel import INTERPRETED, kernel
+from timerstore.jit.kernel import INTERPRETED
 from timerstore.jit.locks import lock_if_free, lock_release
 from timerstore.services.pipeline import deliver_levels
 from timerstore.services.pipeline.copying import touch_message
 from timerstore.services.pipeline.deliver_levels import clamped_ms
-from timerstore.services.world import needs
 from timerstore.services.world.state import DELIVER_LEVELS
 from timerstore.services.world.world import World
 from timerstore.testing.disk import QuietDisk
@@ -49,6 +48,7 @@ SMALL = small(
 
 KINDS = ["ours"] * 6 + ["brokers", "their queue", "sent back", "longer level", "from the future"]
 KINDS += ["done", "cancelled", "held", "size", "crc", "behind", "before", "not there", "blank"]
+KINDS += ["too early", "too late"]  # says the entry
 ITEMS = st.tuples(
     st.integers(1, 3),
     st.sampled_from(KINDS),
@@ -59,7 +59,6 @@ TURNS = st.lists(
     st.tuples(
         st.integers(0, 12),  # messages that come
         st.sampled_from([0, 1, 299, 2_000, -1_500, -70_000]),  # the clock's step, ms
-        st.sampled_from([0, 0, 50, 61_000]),  # how long a level is to wait
     ),
     min_size=1,
     max_size=10,
@@ -96,7 +95,8 @@ def put_alone(
     elif kind in ("cancelled", "held"):
         twin.cancelled.add((-1 if kind == "cancelled" else -2, offset | LEVEL_MARK))
     places = {"behind": offset + 40 * 4_096, "before": -4_096, "not there": offset + 4}
-    entry = naive.Entry(places.get(kind, offset), size + (kind == "size"), due_ms)
+    entry_ms = due_ms + {"too early": -5_000, "too late": 10**9}.get(kind, 0)
+    entry = naive.Entry(places.get(kind, offset), size + (kind == "size"), entry_ms)
     entry = naive.Entry(*naive.QUEUE_BLANK) if kind == "blank" else entry
     alone.write_entry(alone.engine.level_row(number), len(level.entries), entry)
     level.entries.append(entry)
@@ -113,8 +113,8 @@ def compare(alone: one.Alone, twin: DeliverLevels) -> None:
         assert found == [(each.offset, each.size_bytes) for each in copies] and count == len(found)
         assert alone.pending(row, in_levels=True) == -len(copies)
     assert alone.level_offsets(3) == [level.offset for level in twin.levels]
-    words = (alone.get_level("turn") % 3, alone.get_level("failed"), alone.held_from)
-    assert words == (twin.turn, twin.failed, twin.held_from)
+    words = (alone.get_level("turn") % 3, alone.held_from)
+    assert words == (twin.turn, twin.held_from)
     counts, names = twin.counts, {"delivered_count": "fired"}
     names |= {f"{name}_count": name for name in ("clamped", "skipped")}
     assert {n: alone.get_level(n) for n in names} == {n: counts[t] for n, t in names.items()}
@@ -158,7 +158,7 @@ def answer(alone: one.Alone, twin: DeliverLevels) -> None:
 )
 def test_alone(
     items: list[tuple[int, str, int, str]],
-    turns: list[tuple[int, int, int]],
+    turns: list[tuple[int, int]],
     unmapped: set[int],
     batch_max: int,
 ) -> None:
@@ -169,7 +169,7 @@ def test_alone(
         levels = [Level(int(delay_ms)) for delay_ms in engine.level_ms]
         twin = DeliverLevels(to, levels, batch_max)
         now_ms, come = one.START_MS, 0
-        for count, step_ms, wait_ms in [*turns, (40, 300, 0), *[(0, 120_000, 0)] * 250]:
+        for count, step_ms in [*turns, (40, 300), *[(0, 120_000)] * 250]:
             now_ms += step_ms
             for item in items[come : come + count]:
                 put_alone(alone, twin, *item)
@@ -182,8 +182,6 @@ def test_alone(
             log.unmapped |= alone.unmap(engine.commitlog, *(unmapped - {last}))
             unmapped = set()
             to.segments = alone.writable()
-            if wait_ms:
-                engine.levels.retry_ms[0] = levels[0].retry_ms = now_ms + wait_ms
             assert alone.step(now_ms) == twin.step(now_ms)
             assert alone.need == twin.need
             compare(alone, twin)
@@ -320,42 +318,17 @@ def test_what_cannot_be_delivered_stays(tmp_path: Path) -> None:
     store.close()
 
 
-def test_waits_grow_where_there_is_no_space(tmp_path: Path) -> None:
-    clock = ManualClock(START_MS)
-    store = open_store(tmp_path, clock)
-    engine, waits = store.core.engine, []
-    for _ in range(16):
-        engine.postpone_level(0, START_MS)
-        waits.append(int(engine.levels.retry_ms[0]) - START_MS)
-    assert waits[:4] == [50, 100, 200, 400] and max(waits) == waits[-1] == 60_000
-    store.put(b"late", delay_level=1)
-    clock.advance(59 * SECOND)
-    assert bodies(store) == [] and store.stats().levels[0].overdue_ms == 58_000
-    clock.advance(SECOND)
-    assert bodies(store) == [b"late"]
-    assert engine.levels.fail_count[0] == 0 and engine.levels.retry_ms[0] == 0
-    engine.postpone_level(0, START_MS)
-    store.put(b"back", delay_level=1)
-    clock.advance(-timedelta(days=1))  # a wait that the clock left behind is no wait
-    assert bodies(store) == [b"back"]
-    store.close()
-
-
-def test_only_the_level_waits(tmp_path: Path) -> None:
-    """The runner postpones the level whose delivery failed, and nobody else."""
-    clock, disk = ManualClock(START_MS), FullDisk()
-    store = open_store(tmp_path, clock, disk=disk)
-    thread, levels = store.core.engine.services[DELIVER_LEVELS], store.core.engine.levels
-    disk.full = True
-    with acting_as(DELIVER_LEVELS):
-        thread.need, thread.need_offset = needs.COMMITLOG_SEGMENT, 0
-    levels.failed = 2
-    store.core.engine.commitlog.end = 10 * 4_096
-    store.core.runner._meet(DELIVER_LEVELS)
-    assert thread.need == needs.NOTHING and levels.failed == -1
-    assert levels.fail_count[:4].tolist() == [0, 0, 1, 0]
-    assert isinstance(store.core.runner.waiting_for_space, StoreFullError)
-    store.abandon()
+def test_the_level_behind_one_that_has_no_room_is_next() -> None:
+    """So one whose topic has no room for an entry keeps no other from delivering."""
+    with one.Alone(DELIVER_LEVELS) as alone:
+        for number in (1, 2):
+            made = naive.new_at_level("t", b"x", number, 0, START_MS, alone.tag, {})
+            alone.engine.level_row(number)
+            alone.put(made)
+        for turn in (1, 2, 1):
+            alone.step(START_MS + 10**7)
+            assert alone.need[0] and alone.get_level("turn") == turn
+            alone.engine.forget_need(DELIVER_LEVELS)
 
 
 def test_damage_is_passed_and_counted(tmp_path: Path) -> None:

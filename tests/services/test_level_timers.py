@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from tests import naive
 from tests.services.alone import DELIVER_LEVELS, START_MS, Alone
 from timerstore.services.looking.instant import capture_instant
-from timerstore.services.looking.timer_places import find_waiting, read_kept, still_wait
+from timerstore.services.looking.read_pending import read_timers, reading_of
+from timerstore.services.looking.timer_places import level_messages, read_kept, still_wait
 from timerstore.timelog.bytes import format as fmt
+from timerstore.wheel.judge import PENDING
 
 KINDS = st.sampled_from(["waits", "waits", "brokers", "cancelled", "held", "done", "blank", "bad"])
 
@@ -50,7 +52,11 @@ def test_what_waits(items: list[tuple[int, str]], offsets: list[int], unmapped: 
             engine.levels.offset[level] = min(offset, end)
         alone.use_sets(cancelled, done)
         alone.unmap(engine.commitlog, *unmapped)
-        found = find_waiting(engine, capture_instant(engine))
+        instant = capture_instant(engine)
+        messages, due_ms = level_messages(engine, instant)
+        reading = reading_of(engine, instant.cancelled)._replace(needs_rows=True)
+        found = read_timers(engine, messages, reading, due_ms)
+        found = found[found.verdict == PENDING]
         topics = [engine.queues.topics[row].decode() for row in found.row.tolist()]
         listed = list(zip(found.message.tolist(), found.due_ms.tolist(), topics, strict=True))
         assert listed == [each for level in expected for each in level]

@@ -7,12 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.services.alone import DEQUEUE_PUT, START_MS, Alone, delete, timer
-from timerstore.services.looking.read_pending import (
-    kept_by,
-    read_timers,
-    reading_all,
-    reading_of,
-)
+from timerstore.services.looking.read_pending import read_timers, reading_all, reading_of
 from timerstore.timelog.bytes.message import IDENTITY_OURS
 from timerstore.wheel import judge as pending
 
@@ -39,8 +34,8 @@ def test_timers_alone_are_read(kinds: Any) -> None:
                 one = (message.offset, due_ms, IDENTITY_OURS, message.offset, 0, its_row)
                 expected.append(one)
         alone.use_sets(done=done)
-        reading, hold = reading_of(engine, np.zeros(0, np.int64)), engine.holds.take()
-        columns = read_timers(engine, np.array(placed, np.int64), reading, locate=kept_by(hold))
+        reading = reading_of(engine, np.zeros(0, np.int64))
+        columns = read_timers(engine, np.array(placed, np.int64), reading)
         verdicts = columns.verdict
         spoilt = np.array([kind == "spoilt" for kind, _ in kinds], np.bool_)
         assert ((verdicts < 0) == spoilt).all()
@@ -56,9 +51,9 @@ def test_a_timer_has_one_identity_with_its_delete() -> None:
         gone = alone.put(delete(alone.tag, "t", START_MS + 50, put.properties["UNIQ_KEY"]))
         messages = np.array([put.offset, gone.offset, 1 << 40])  # the third is not there
         reading = reading_all(alone.engine)
-        columns = read_timers(alone.engine, messages, reading, locate=lambda *_: False)
+        columns = read_timers(alone.engine, messages, reading)
         kinds = columns.verdict.tolist()
-        assert kinds == [pending.PENDING, pending.DELETE, pending.GONE]
+        assert kinds[:2] == [pending.PENDING, pending.DELETE] and kinds[2] < 0
         one, other, none = np.stack((columns.high, columns.low), axis=1).tolist()
         assert one == other == [IDENTITY_OURS, put.offset]
         assert none == [0, 0]
@@ -68,11 +63,11 @@ def test_what_is_counted_has_a_row() -> None:
     with Alone(DEQUEUE_PUT) as alone:
         topics = ["a", "b", "a", "c", "b"]
         messages = np.array([alone.put(timer(alone.tag, each, START_MS)).offset for each in topics])
-        reading, hold = reading_all(alone.engine), alone.engine.holds.take()
-        columns = read_timers(alone.engine, messages, reading, locate=kept_by(hold))
+        reading = reading_all(alone.engine)
+        columns = read_timers(alone.engine, messages, reading)
         assert (columns.row < 0).all()
         reading = reading._replace(needs_rows=True)
-        columns = read_timers(alone.engine, messages, reading, locate=kept_by(hold))
+        columns = read_timers(alone.engine, messages, reading)
         assert (columns.verdict == pending.PENDING).all()
         rows = columns.row.tolist()
         assert [alone.engine.queues.topics[row].decode() for row in rows] == topics

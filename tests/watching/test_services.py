@@ -73,10 +73,7 @@ def test_a_service_says_whom_it_waits_for(tmp_path: Path) -> None:
         assert states(store.stats())["enqueue-get"] == ("waiting", "room on the disk")
         with acting_as(ALONE):
             engine.services[ENQUEUE_GET].need = needs.NOTHING
-        engine.postpone_level(0, clock.now_ms)
-        found = states(store.stats())
-        assert found["deliver-levels"] == ("waiting", "room on the disk")
-        assert found["enqueue-get"] == ("idle", None)
+        assert states(store.stats())["enqueue-get"] == ("idle", None)
         store.core.runner.waiting_for_space = None
         store.pause("firing", duration=timedelta(hours=1))
         found = states(store.stats())

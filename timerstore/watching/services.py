@@ -152,8 +152,6 @@ def _waits_for(core: Core, service: int) -> str | None:
         return "room in the near wheel"
     if service in (DEQUEUE_GET, DELIVER_LEVELS) and now_ms < world.callers.fire_from_ms:
         return _PAUSE
-    if service == DELIVER_LEVELS and has_no_room and bool((engine.levels.retry_ms > now_ms).any()):
-        return _ROOM
     return None
 
 

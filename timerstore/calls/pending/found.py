@@ -18,7 +18,6 @@ from timerstore.services.looking.timer_places import (
     DueOrder,
     Places,
     join_places,
-    read_waiting,
 )
 from timerstore.timelog.bytes.decode import Message, decode_message
 from timerstore.timelog.bytes.message import MessageParts
@@ -26,6 +25,7 @@ from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.values.ids import Int64s
 from timerstore.values.kinds import check_name
 from timerstore.wheel import judge as pending
+from timerstore.wheel.judge import IN_MESSAGE
 from timerstore.wheel.sets import map_keys
 
 _NOTHING: Final = np.zeros(0, np.int64)
@@ -63,31 +63,40 @@ _ROWS: Final = 7
 """How many columns of a `Found` are rows."""
 
 
-def read_messages(core: Core, messages: Int64s, hold: Hold, cancelled: Int64s = _NOTHING) -> Found:
+def read_messages(
+    core: Core,
+    messages: Int64s,
+    hold: Hold,
+    cancelled: Int64s = _NOTHING,
+    level_due_ms: Int64s | None = None,
+) -> Found:
     """Read messages into a `Found`, segment by segment; sources that are done are left out.
 
     So is what cannot be read, because its checksum is compared; `find_pending` names it. O(bytes).
     `hold`: under which they were captured; raises LapsedError.
 
-    `cancelled`: the table of what was cancelled, and is left out as well.
+    `cancelled`: the table of what was cancelled, and is left out as well. `level_due_ms`: what
+    levels say of messages that are in the order of the log, see `Places.in_log_order`.
     """
     engine = core.engine
-    messages = np.sort(messages)
+    if level_due_ms is None:
+        messages, level_due_ms = np.sort(messages), np.full(len(messages), IN_MESSAGE)
     segment_bytes, log = engine.commitlog.segment_bytes, PinnedLog(engine.commitlog)
     reading = reading_of(engine, cancelled)
     parts, damaged = [np.empty((_ROWS, 0), np.int64)], [_NOTHING]
     found = MessageParts()
     edges = np.flatnonzero(np.diff(messages // segment_bytes)) + 1
-    for part in np.split(messages, edges) if len(messages) else []:
+    split = zip(np.split(messages, edges), np.split(level_due_ms, edges), strict=True)
+    for part, due_ms in split if len(messages) else ():
         if not log.map_from(int(part[0]), part):
             hold.pass_missing(engine.commitlog, int(part[0]))
             continue
-        columns = pending.places_to_read(part)
-        pending.read_pending(log.table, engine.queues.table, False, reading, found, columns, 0)
+        columns = pending.places_to_read(part, due_ms)
+        pending.read_pending(log.table, engine.queues.table, reading, found, columns, 0)
         verdicts = columns.verdict
         kept = verdicts == pending.PENDING
         who = columns.due_ms, columns.high, columns.low, columns.rolls, columns.row
-        parts.append(np.vstack((part, *who, np.zeros(len(part), np.int64)))[:, kept])
+        parts.append(np.vstack((part, *who, due_ms != IN_MESSAGE))[:, kept])
         damaged.append(part[verdicts < 0])
     return Found._make([*np.concatenate(parts, axis=1), np.concatenate(damaged), hold])
 
@@ -124,13 +133,9 @@ def read_places(core: Core, instant: Instant, places: Places) -> Found:
 
     What cannot be read is left out, and named. Raises LapsedError.
     """
-    hold, in_level = instant.snapshot.hold, places.in_level
-    timers = read_messages(core, places.message[~in_level], hold, instant.cancelled)
-    waiting = places.choose(in_level)
-    levels = read_waiting(core.engine, instant, waiting.message, waiting.due_ms)
-    zeros, ones = (np.full(len(levels.message), each, np.int64) for each in (0, 1))
-    columns = levels.message, levels.due_ms, levels.high, levels.low, zeros, levels.row, ones
-    found = _join(timers, Found(*columns, levels.damaged, hold))
+    messages, level_due_ms = places.in_log_order()
+    hold = instant.snapshot.hold
+    found = read_messages(core, messages, hold, instant.cancelled, level_due_ms)
     for message in found.damaged.tolist():
         name_lost(core.engine, message)
     return found
