@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _MEMORY: Final = "1GB"
+_WORD: Final = re.compile(r"\w+")
 _FEW_ROWS: Final = 10_000
 _FILE_FACTOR: Final = "spark.sql.sources.fileCompressionFactor", "100"
 """Our files hold numbers as differences; by their size Spark would send millions of rows to all."""
@@ -234,8 +236,15 @@ class OnSpark:
         return _rows(asked.column_names, (each.values() for each in asked.to_pylist()))
 
     def _run(self, query: str) -> DataFrame:
-        views = ", ".join(f"{each} AS (SELECT * FROM {self._prefix}{each})" for each in self._names)
-        return self._spark.sql(f"WITH {views} SELECT * FROM (\n{query}\n) AS asked")
+        words = set(_WORD.findall(query.lower()))
+        # Spark plans each table that stands before a query, also one of which it reads nothing.
+        views = [
+            f"{each} AS (SELECT * FROM {self._prefix}{each})"
+            for each in self._names
+            if each in words
+        ]
+        head = f"WITH {', '.join(views)} " if views else ""
+        return self._spark.sql(f"{head}SELECT * FROM (\n{query}\n) AS asked")
 
     def __enter__(self) -> Self:
         return self

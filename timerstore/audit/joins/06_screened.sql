@@ -5,7 +5,8 @@
 --   cancelled  its put, a delete, and the units of both, which wait or have passed together.
 -- No rule says anything of these. In `marks` each digit counts something: from the right puts, puts
 -- that are not linked yet, copies, units that no hop linked, units that wait; deletes, units of
--- deletes, those that wait; what lies to the left of them is out of order.
+-- deletes, those that wait; what lies to the left of them is out of order. The hint has Spark bring the
+-- rows of a timer together before it adds them up: what one task reads are parts of as many timers.
 WITH parts AS (
   SELECT who, CASE
       WHEN NOT is_ours OR rolls > 0 OR is_without_due OR is_filler THEN 1000000000
@@ -29,7 +30,7 @@ WITH parts AS (
 ), timers AS (
   SELECT who, sum(mark) AS marks, max(due_ms) AS due_ms, max(topic) AS topic,
     count(*) <= 9 AND sum(deleting) = 0 AS is_exact
-  FROM parts GROUP BY who
+  FROM (SELECT /*+ REPARTITION(who) */ * FROM parts) AS together GROUP BY who
 ), judged AS (
   SELECT who, due_ms, topic, marks IN (10001, 11001, 11110001, 11111001) AS has_waiting, CASE
       WHEN NOT is_exact THEN 'odd'
