@@ -271,7 +271,6 @@ def calls(ground: Ground) -> Iterator[Row]:
             far_ms = now_ms() + 30 * DAY_MS
             acts: dict[str, Callable[[], object]] = {
                 "count()": store.count,
-                "count(topic)": lambda: store.count(TOPICS[0]),
                 "pending(limit=10)": lambda: list(store.pending(limit=10)),
                 "pending(limit=10), in a month": lambda: list(
                     store.pending(start_ms=far_ms, limit=10)

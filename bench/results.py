@@ -1,8 +1,7 @@
 """What was measured: kept in a file, shown as a table, put into a page.
 
-A file of results has a record for each name, such as `figures/put_many`, `peers/due_now/SQLite`,
-`stress/hops`, with the day, the machine, its load. What is measured anew takes the place of what
-was there. So benches may share a file, and each fills its table from all that the file has of it.
+A file of results has a record for each name, such as `figures/put_many`, `stress/hops`, with the
+day, the machine, its load. What is measured anew takes the place of what was there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The system's clock as one process sees it: a small library moves it, by what a file says.
-
-Nobody but the process that preloads the library sees another time.
-"""
+"""The clock as a process sees it that preloads a small library, which moves it by a file."""
 
 from __future__ import annotations
 

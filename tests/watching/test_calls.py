@@ -10,6 +10,7 @@ import pytest
 import timerstore
 from tests.small_store import SMALL
 from timerstore.share.client import AskedCalls
+from timerstore.values.check_arguments import Range
 from timerstore.values.put_rows import Put
 from timerstore.watching.any_store import CALLS, TURNED
 
@@ -36,6 +37,8 @@ def test_a_put_is_a_row_of_its_arguments() -> None:
     }
 
 
+_ROWS: Any = {"given": Put, "where": Range}
+"""Arguments that are handed on together."""
 _BATCHES = {"Run": "Batch", "ClientRun": "Batch"}
 
 
@@ -52,9 +55,13 @@ def test_who_makes_a_call_takes_what_it_takes(store: timerstore.TimerStore, name
     for maker in makers:
         told = inspect.signature(maker)
         taken = [
-            each for each in told.parameters if each not in ("self", "carried", "flush", "last")
+            field
+            for each in told.parameters
+            if each not in ("self", "carried", "flush", "last")
+            for field in (_ROWS[each]._fields if each in _ROWS else [each])
         ]
-        assert sorted(taken) == sorted(["given"] if name == "put" else names)
+        unused = ["key"] if name == "pending_columns" else []
+        assert sorted(taken) == sorted([*names, *unused])
         kind = _BATCHES.get(told.return_annotation, told.return_annotation)
         assert kind in {"Any", result, *(["Bools"] if "many" in name else [])}
 

@@ -125,6 +125,12 @@ ConfigFile = Annotated[
 OfTopic = Annotated[
     str | None, typer.Option("--topic", "-t", help="Only this topic.", autocompletion=topics_of)
 ]
+Limit = Annotated[
+    int | None,
+    typer.Option(
+        "--limit", "-n", help="How many at most. Default: what fits on a terminal, or all."
+    ),
+]
 TIME = "now, +1h, tomorrow 09:00, 2026-11-22, ISO 8601, or epoch ms"
 Start = Annotated[str | None, typer.Option(help=f"Due at this time or later: {TIME}.")]
 End = Annotated[str | None, typer.Option(help="Due before this time.")]

@@ -152,8 +152,6 @@ def show_delivery(out: Output, delivery: Delivery) -> None:
 
 # --- serve
 
-_LOOK_S = 1.0
-
 
 _LOOK_S = 1.0
 

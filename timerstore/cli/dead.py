@@ -14,13 +14,14 @@ from timerstore.cli.app import (
     AsJson,
     ConfigFile,
     Group,
+    Limit,
     OfTopic,
     StorePath,
     answering,
     app,
 )
 from timerstore.cli.open_store import changing, check_known, looking
-from timerstore.cli.output import Columns, body_field, shown_body, shown_here, whole_text
+from timerstore.cli.output import Columns, body_field, shown_body, whole_text
 from timerstore.cli.status import TOO_LATE
 from timerstore.errors import InvalidArgumentError
 from timerstore.values.amounts import shown_from, shown_span, shown_time
@@ -127,7 +128,6 @@ _FIELDS = (
     *("error_type", "error_text", "trace_id"),
 )
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Only these. Default: all.")]
-Limit = Annotated[int | None, typer.Option("--limit", "-n", min=0, help="How many at most.")]
 
 
 class _ListsByItself(Group):
@@ -154,15 +154,7 @@ def of_dead_letters() -> None:
 def list_(
     path: StorePath,
     group: GroupName,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit",
-            "-n",
-            min=0,
-            help="How many at most. Default: what fits on a terminal, or all.",
-        ),
-    ] = None,
+    limit: Limit = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
@@ -207,9 +199,7 @@ def show(
         told: dict[str, Any] = {name: getattr(letter, name) for name in names}
         for name, ms in (("first failed", letter.first_failed_ms), ("died", letter.died_ms)):
             if ms is not None:
-                told[name] = shown_time(ms)
-                if out.on_terminal:
-                    told[name] = f"{shown_here(ms)}, {shown_from(ms, look.as_of_ms)}"
+                told[name] = out.time(ms, look.as_of_ms)
         told |= {"error": error_text(letter) or None, "trace": letter.trace_id}
         told |= {f"property {name}": value for name, value in letter.properties.items()}
         out.values(letter_fields(letter), told | {"body": whole_text(letter.body)})
@@ -220,7 +210,9 @@ def retry(
     path: StorePath,
     group: GroupName,
     ids: Ids = None,
-    limit: Limit = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=0, help="How many at most.")
+    ] = None,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:

@@ -16,6 +16,7 @@ from timerstore.cli.app import (
     AsJson,
     ConfigFile,
     End,
+    Limit,
     OfTopic,
     Start,
     StorePath,
@@ -43,12 +44,6 @@ if TYPE_CHECKING:
     from timerstore.calls.pending.timers import Timer
 
 
-Limit = Annotated[
-    int | None,
-    typer.Option(
-        "--limit", "-n", help="How many at most. Default: what fits on a terminal, or all."
-    ),
-]
 _BAR_WIDTH = 30
 _AHEAD = {
     1_000: "1 s",
@@ -219,11 +214,8 @@ def get(
             return
         fields = {"pending": True} | timer_fields(timer) | {"offset": offset_of(timer.id)}
         shown = {name: fields[name] for name in ("id", "topic", "key", "tag")}
-        shown |= {"due": shown_time(timer.due_ms), "put": shown_time(timer.put_ms)}
-        if out.on_terminal:
-            seen = look.as_of_ms
-            for name, ms in (("due", timer.due_ms), ("put", timer.put_ms)):
-                shown[name] = f"{shown_here(ms)}, {shown_from(ms, seen)}"
+        for name, ms in (("due", timer.due_ms), ("put", timer.put_ms)):
+            shown[name] = out.time(ms, look.as_of_ms)
         shown |= {"rolled": f"{timer.roll_count} times", "offset": fields["offset"]}
         shown |= {f"property {name}": value for name, value in timer.properties.items()}
         out.values(fields, shown | {"body": whole_text(timer.body)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,10 +15,6 @@ from timerstore.cli.times import now_ms, parse_delay, parse_instant
 from timerstore.errors import InvalidArgumentError, StoreLockedError
 from timerstore.share.asking import Owner, find_owner
 from timerstore.values.amounts import shown_from, shown_time
-
-if TYPE_CHECKING:
-    pass
-
 
 What = Annotated[
     str, typer.Argument(metavar="WHAT", help="firing, putting or consuming.", show_default=False)

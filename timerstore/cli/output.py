@@ -29,7 +29,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from timerstore.cli.status import Status
-from timerstore.values.amounts import shown, shown_bytes
+from timerstore.values.amounts import shown, shown_bytes, shown_from, shown_time
 from timerstore.watching.sections import Line, Page, drawn_facts, drawn_table, plain_lines
 
 _GAP = 2
@@ -130,6 +130,10 @@ class Output:
             self.json(fields)
         else:
             self.say(str(text))
+
+    def time(self, ms: int, now_ms: int) -> str:
+        """Return a time; for a person as this machine's clock shows it, and how far off it is."""
+        return f"{shown_here(ms)}, {shown_from(ms, now_ms)}" if self.on_terminal else shown_time(ms)
 
     def values(self, fields: dict[str, Any], told: Mapping[str, object]) -> None:
         """Show one thing: as JSON, or what is told of it, value by value, without what is None."""

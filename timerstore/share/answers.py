@@ -33,7 +33,7 @@ from timerstore.errors import (
 )
 from timerstore.share.framecolumns import read_table, write_ids, write_table
 from timerstore.share.session import Session
-from timerstore.share.wire import Part, from_json, to_json
+from timerstore.share.wire import Part, from_json, to_json, wrong_arguments
 from timerstore.store.store import TimerStore
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message
@@ -243,10 +243,7 @@ class Answers:
         try:
             answer: Answer = getattr(self, f"_{name}")(asked, **given)
         except TypeError as e:
-            raise InvalidArgumentError(
-                f"The arguments of {name} do not fit: {e}. Look at the arguments of the store's "
-                "method of the same name."
-            ) from e
+            raise wrong_arguments(name, e) from e
         return answer
 
     def _plain(self, name: str, given: dict[str, Any]) -> Any:
@@ -254,10 +251,7 @@ class Answers:
         try:
             inspect.signature(call).bind(**given)
         except TypeError as e:
-            raise InvalidArgumentError(
-                f"The arguments of {name} do not fit: {e}. Look at the arguments of the store's "
-                "method of the same name."
-            ) from e
+            raise wrong_arguments(name, e) from e
         return call(**given)
 
     def _beat(self, asked: Asked) -> Answer:

@@ -13,7 +13,7 @@ from functools import cache, partial
 from inspect import signature
 from operator import is_not
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,7 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.values.check_arguments import (
     Bodies,
     Keys,
+    Range,
     Times,
     binary_array,
     check_alone,
@@ -186,39 +187,22 @@ class AskedCalls:
 
     # --- looking
 
-    def pending(
-        self,
-        topic: str | None,
-        start_ms: int | None,
-        end_ms: int | None,
-        limit: int | None,
-        key: str | None,
-    ) -> Iterator[Timer]:
+    def pending(self, where: Range) -> Iterator[Timer]:
         """Yield pending timers, some from each answer."""
-        given: dict[str, Any] = _range(topic, start_ms, end_ms, limit)
-        return self._list(given if key is None else given | {"key": key})
-
-    def _list(self, given: dict[str, Any]) -> Iterator[Timer]:
         from timerstore.calls.pending.timers import Timer
 
+        given, make = _said(where), maker_of(Timer)
         while True:
             told = self.ask("pending", given)
             for each in told["timers"]:
-                yield typed(Timer, each)
+                yield make(each)
             if told["listing"] is None:
                 return
             given = {"listing": told["listing"]}
 
-    def pending_columns(
-        self,
-        topic: str | None,
-        start_ms: int | None,
-        end_ms: int | None,
-        limit: int | None,
-        columns: Sequence[str] | None,
-    ) -> pa.Table:
+    def pending_columns(self, where: Range, columns: Sequence[str] | None) -> pa.Table:
         """Return pending timers as a table."""
-        given = _range(topic, start_ms, end_ms, limit) | {"columns": _names(columns)}
+        given = _said(where) | {"columns": _names(columns)}
         return read_table(self._link.ask("pending_columns", given)[1])
 
     # --- consuming
@@ -312,10 +296,8 @@ class _Public(dict[str, Any]):
             raise KeyError(name) from None
 
 
-def _range(
-    topic: str | None, start_ms: int | None, end_ms: int | None, limit: int | None
-) -> dict[str, Any]:
-    return {"topic": topic, "start_ms": start_ms, "end_ms": end_ms, "limit": limit}
+def _said(where: Range) -> dict[str, Any]:
+    return {name: value for name, value in where._asdict().items() if value is not None}
 
 
 def _names(ids: Collection[str] | None) -> Collection[str] | None:
@@ -337,24 +319,15 @@ def _pieces(table: pa.Table) -> Iterator[pa.Table]:
         yield from _pieces(table.slice(middle))
 
 
-T = TypeVar("T")
-
-
-def typed(kind: type[T], value: Any) -> T:
-    """Return a dataclass with all that is in it; raises TypeError, KeyError for what is none.
-
-    >>> from timerstore.watching.topics import Upcoming
-    >>> typed(Upcoming, {"overdue_count": 0, "within": [[1000, 2]], "later_count": 1}).within
-    ((1000, 2),)
-    """
-    kind_of: Any = kind
-    made: T = maker_of(kind_of)(value)
-    return made
-
-
 @cache
 def maker_of(kind: Any) -> Callable[[Any], Any]:
-    """Return what makes a value of a type."""
+    """Return what makes a value of a type, of what JSON says.
+
+    >>> from timerstore.watching.topics import Upcoming
+    >>> told = {"overdue_count": 0, "within": [[1000, 2]], "later_count": 1}
+    >>> maker_of(Upcoming)(told).within
+    ((1000, 2),)
+    """
     origin, inner = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
         new: Any = kind

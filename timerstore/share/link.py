@@ -43,6 +43,7 @@ from timerstore.share.wire import (
     Wire,
     error_from_json,
     to_json,
+    wrong_arguments,
 )
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.lockfile import holder
@@ -202,10 +203,7 @@ class Link:
             raise
         except TypeError as e:  # json has no such value
             slot.drop()
-            raise InvalidArgumentError(
-                f"The arguments of {name} do not fit: {e}. Look at the arguments of the store's "
-                "method of the same name."
-            ) from e
+            raise wrong_arguments(name, e) from e
         except TimerStoreError:
             self._put_away(slot)
             raise

@@ -286,6 +286,14 @@ def error_to_json(error: BaseException) -> dict[str, Any]:
     return {"error": type(error).__name__, "message": str(error)}
 
 
+def wrong_arguments(call: object, error: TypeError) -> InvalidArgumentError:
+    """Return what is told of arguments that do not fit a call."""
+    return InvalidArgumentError(
+        f"The arguments of {call} do not fit: {error}. Look at the arguments of the store's method "
+        "of the same name."
+    )
+
+
 def error_from_json(answer: dict[str, Any]) -> TimerStoreError:
     """Return the same error here; one that is none of ours as a TimerStoreError."""
     kind, text = getattr(errors, str(answer.get("error")), None), str(answer.get("message"))

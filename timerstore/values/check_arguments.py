@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +46,29 @@ _SYSTEM_TOPICS: Final = frozenset(
         *("RMQ_SYS_SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "TRANS_CHECK_MAX_TIME_TOPIC"),
     )
 )
+
+
+class Range(NamedTuple):
+    """Which pending timers are listed; what is None bounds nothing."""
+
+    topic: str | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+    limit: int | None = None
+    key: str | None = None
+
+    def checked(self) -> Range:
+        """Return it with Python's own numbers, or refuse it."""
+        topic, start_ms, end_ms, limit, _ = self
+        if start_ms is not None:
+            start_ms = check_due_ms(start_ms, "start_ms")
+        if end_ms is not None:  # the latest: what datetime.max is, rounded up
+            end_ms = check_due_ms(end_ms, "end_ms", DUE_MS_MAX + 1)
+        if limit is not None:
+            limit = check_int(limit, "limit", 0, sys.maxsize)
+        if topic is not None:
+            check_name(topic)
+        return self._replace(start_ms=start_ms, end_ms=end_ms, limit=limit)
 
 
 class ArrowArray(Protocol):

@@ -24,6 +24,7 @@ _MS_MAX = 253_402_300_799_999
 """To the end of the year 9999; no other number is larger."""
 _MAXIMA = {
     "wheel_slot_count": 1 << 24,  # a file of a gigabyte, as the largest segment
+    "commitlog_segment_bytes": 1 << 30,
     "consumequeue_segment_bytes": 1 << 30,
     "timerlog_segment_bytes": 1 << 30,
     "flush_interval_ms": 86_400_000,
@@ -35,8 +36,15 @@ _MAXIMA = {
 }
 SMALL_BYTES_MIN = 10 << 20
 """Of `Config.small`: with less, segments and wheel leave no room for what is put."""
-_MAY_BE_0 = {"retention_ms", "cleaning_slack_bytes"}
 _ENTRY_BYTES, _UNIT_BYTES, _SLOT_BYTES = 20, 52, 32
+_MINIMA = {
+    "retention_ms": 0,
+    "cleaning_slack_bytes": 0,
+    "commitlog_segment_bytes": 1_024,
+    "timerlog_segment_bytes": 2 * _UNIT_BYTES,
+}
+_SWITCHES = ("cleaning", "control", "key_index")
+_PRECISIONS_MS = (100, 200, 500, 1000)
 _FALSE, _TRUE = ("0", "false", "no", "off"), ("1", "true", "yes", "on")
 
 
@@ -291,45 +299,33 @@ class Config(Tuning):
         for field in fields(self):
             value = getattr(self, field.name)
             if hints[field.name] in (int, int | None) and value is not None:
-                minimum = 0 if field.name in _MAY_BE_0 else 1
-                whole = check_int(value, field.name, minimum, _MAXIMA.get(field.name, _MS_MAX))
+                low, high = _MINIMA.get(field.name, 1), _MAXIMA.get(field.name, _MS_MAX)
+                whole = check_int(value, field.name, low, high)
                 object.__setattr__(self, field.name, whole)
-        for name in ("cleaning", "control", "key_index"):
-            if not isinstance(getattr(self, name), bool):
-                value = getattr(self, name)
-                raise InvalidArgumentError(f"{name} is {value!r}. Use True or False.")
-        if not isinstance(self.durability, str) or self.durability not in ("group", "process"):
-            raise InvalidArgumentError(
-                f'durability is {self.durability!r}. Use "group" or "process".'
-            )
-        if not isinstance(self.admission, str) or self.admission not in ("grow", "wait"):
-            raise InvalidArgumentError(f'admission is {self.admission!r}. Use "grow" or "wait".')
-        if self.precision_ms not in (100, 200, 500, 1000):
-            raise InvalidArgumentError(
-                f"precision_ms is {self.precision_ms}. Use 100, 200, 500 or 1000."
-            )
+
+        def is_word(value: object, *words: str) -> bool:
+            return isinstance(value, str) and value in words
+
         window_max = self.wheel_slot_count - 60
-        if not 2 <= self.roll_window_slots <= max(2, window_max):
-            raise InvalidArgumentError(
-                f"roll_window_slots is {self.roll_window_slots}. Use 2 to {window_max}."
-            )
-        if self.wheel_slot_count % 64 or self.wheel_slot_count < 64:
-            raise InvalidArgumentError(
-                f"wheel_slot_count is {self.wheel_slot_count}. Use a multiple of 64."
-            )
-        if not 1_024 <= self.commitlog_segment_bytes <= 1 << 30:
-            raise InvalidArgumentError(
-                f"commitlog_segment_bytes is {self.commitlog_segment_bytes}. Use 1 KiB to 1 GiB."
-            )
-        if self.consumequeue_segment_bytes % _ENTRY_BYTES:
-            raise InvalidArgumentError(
-                f"consumequeue_segment_bytes is {self.consumequeue_segment_bytes}. "
-                f"Use a multiple of {_ENTRY_BYTES}."
-            )
-        if self.timerlog_segment_bytes < 2 * _UNIT_BYTES:
-            raise InvalidArgumentError(
-                f"timerlog_segment_bytes is {self.timerlog_segment_bytes}. Use 104 or more."
-            )
+        for name, is_good, what in (
+            *((each, isinstance(getattr(self, each), bool), "True or False") for each in _SWITCHES),
+            ("durability", is_word(self.durability, "group", "process"), '"group" or "process"'),
+            ("admission", is_word(self.admission, "grow", "wait"), '"grow" or "wait"'),
+            ("precision_ms", self.precision_ms in _PRECISIONS_MS, "100, 200, 500 or 1000"),
+            (
+                "roll_window_slots",
+                2 <= self.roll_window_slots <= max(2, window_max),
+                f"2 to {window_max}",
+            ),
+            ("wheel_slot_count", self.wheel_slot_count % 64 == 0, "a multiple of 64"),
+            (
+                "consumequeue_segment_bytes",
+                self.consumequeue_segment_bytes % _ENTRY_BYTES == 0,
+                f"a multiple of {_ENTRY_BYTES}",
+            ),
+        ):
+            if not is_good:
+                raise InvalidArgumentError(f"{name} is {getattr(self, name)!r}. Use {what}.")
         self.delay_levels_ms()
 
     @property

@@ -31,6 +31,7 @@ from timerstore.values.check_arguments import (
     Durations,
     Instants,
     Keys,
+    Range,
     Times,
     given_delay,
     given_instant,
@@ -309,7 +310,7 @@ class AnyStore(Protocol):
         """
         start_ms = given_instant(start, start_ms, "start")
         end_ms = given_instant(end, end_ms, "end")
-        return self._calls.pending(topic, start_ms, end_ms, limit, key)
+        return self._calls.pending(Range(topic, start_ms, end_ms, limit, key))
 
     def pending_columns(
         self,
@@ -336,7 +337,7 @@ class AnyStore(Protocol):
         """
         start_ms = given_instant(start, start_ms, "start")
         end_ms = given_instant(end, end_ms, "end")
-        return self._calls.pending_columns(topic, start_ms, end_ms, limit, columns)
+        return self._calls.pending_columns(Range(topic, start_ms, end_ms, limit), columns)
 
     def count(self, topic: str | None = None) -> int:
         """Return how many timers are pending, exactly. O(1)."""

@@ -28,7 +28,7 @@ from timerstore.services.calls import key_search
 from timerstore.services.calls.key_search import (
     KeySearch,
 )
-from timerstore.values.check_arguments import check_text
+from timerstore.values.check_arguments import Range, check_text
 from timerstore.values.kinds import check_name
 from timerstore.values.put_rows import Put
 
@@ -112,9 +112,7 @@ class Keyed:
     def _scan(self, topic: bytes, key: bytes) -> Iterator[str]:
         """Yield the ids of pending timers, the newest first. O(pending)."""
         found = []
-        for timer in list_pending(
-            self.core, topic.decode("utf-8", "surrogateescape"), None, None, None
-        ):
+        for timer in list_pending(self.core, Range(topic.decode("utf-8", "surrogateescape"))):
             if timer.key is not None and timer.key.encode("utf-8", "surrogateescape") == key:
                 found.append(timer.id)
         yield from sorted(found, key=lambda id: id[12:], reverse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,10 +23,10 @@ from timerstore.tables.commitlog import EXPORT_MAKERS, EXPORT_SCHEMAS, pieces
 from timerstore.tables.places import NO_UNIT
 from timerstore.tables.timertable import TimerRows, choose_timers
 from timerstore.timelog.files.pinned import PinnedLog
-from timerstore.values.amounts import exact_span
-from timerstore.values.check_arguments import DUE_MS_MAX, check_due_ms
+from timerstore.values.amounts import exact_span, html_table
+from timerstore.values.check_arguments import DUE_MS_MAX, Range
 from timerstore.values.ids import Int64s, Moments
-from timerstore.values.kinds import check_int, check_name, check_names
+from timerstore.values.kinds import check_int, check_names
 from timerstore.wheel.judge import IN_MESSAGE
 
 _AT_ONCE: Final = 256
@@ -64,49 +63,21 @@ class Horizon:
         return axes
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{np.datetime64(start, 'ms')}</td><td>{count}</td></tr>"
-            for start, count in zip(self.start_ms[:50].tolist(), self.count[:50], strict=True)
-        )
-        more = f"<p>… {len(self.count) - 50} more buckets</p>" if len(self.count) > 50 else ""
-        return f"<table><tr><th>due (UTC)</th><th>timers</th></tr>{rows}</table>{more}"
+        shown = zip(self.start[:50], self.count[:50], strict=True)
+        rows = [(str(start), str(count)) for start, count in shown]
+        if len(self.count) > 50:
+            rows.append(("…", f"{len(self.count) - 50} more buckets"))
+        return html_table("Timers by when they are due (UTC)", rows)
 
 
-def list_pending(
-    core: Core,
-    topic: str | None,
-    start_ms: int | None,
-    end_ms: int | None,
-    limit: int | None,
-) -> Iterator[Timer]:
+def list_pending(core: Core, where: Range) -> Iterator[Timer]:
     """Yield pending timers in order; see `TimerStore.pending`."""
-    start_ms, end_ms, limit = check_range(topic, start_ms, end_ms, limit)
-    return _pending(core, topic, start_ms, end_ms, limit)
+    return _pending(core, where.checked())
 
 
-def check_range(
-    topic: str | None, start_ms: int | None, end_ms: int | None, limit: int | None
-) -> tuple[int | None, int | None, int | None]:
-    """Return the numbers that say which timers are listed, or refuse them."""
-    if start_ms is not None:
-        start_ms = check_due_ms(start_ms, "start_ms")
-    if end_ms is not None:  # the latest: what datetime.max is, rounded up
-        end_ms = check_due_ms(end_ms, "end_ms", DUE_MS_MAX + 1)
-    if limit is not None:
-        limit = check_int(limit, "limit", 0, sys.maxsize)
-    if topic is not None:
-        check_name(topic)
-    return start_ms, end_ms, limit
-
-
-def _pending(
-    core: Core,
-    topic: str | None,
-    start_ms: int | None,
-    end_ms: int | None,
-    limit: int | None,
-) -> Iterator[Timer]:
+def _pending(core: Core, where: Range) -> Iterator[Timer]:
     core.check_process()
+    topic, start_ms, end_ms, limit, _ = where
     listed, tries = _Listed(), 0
     while tries < _TRIES:
         tries += 1
@@ -185,16 +156,9 @@ def count_by_bucket(
 NAMES: Final = tuple(EXPORT_SCHEMAS["pending"].names)
 
 
-def pending_columns(
-    core: Core,
-    topic: str | None,
-    start_ms: int | None,
-    end_ms: int | None,
-    limit: int | None,
-    columns: Sequence[str] | None,
-) -> pa.Table:
+def pending_columns(core: Core, where: Range, columns: Sequence[str] | None) -> pa.Table:
     """Return pending timers as a table; see `TimerStore.pending_columns`."""
-    start_ms, end_ms, limit = check_range(topic, start_ms, end_ms, limit)
+    topic, start_ms, end_ms, limit, _ = where.checked()
     names = NAMES if columns is None else check_names(columns, "columns")
     for name in names:
         if name not in NAMES:

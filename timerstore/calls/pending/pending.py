@@ -12,7 +12,6 @@ from timerstore.calls.pending.is_pending import Bools
 from timerstore.calls.pending.keyed import Keyed, check_condition
 from timerstore.calls.pending.listing import (
     Horizon,
-    check_range,
     count_by_bucket,
     list_pending,
     pending_columns,
@@ -23,7 +22,7 @@ from timerstore.calls.putting.putting import Putting
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError, TooLateError
-from timerstore.values.check_arguments import DUE_MS_MAX, resolve_due_ms
+from timerstore.values.check_arguments import DUE_MS_MAX, Range, resolve_due_ms
 from timerstore.values.kinds import check_name
 from timerstore.values.put_rows import Given, Put
 
@@ -58,31 +57,17 @@ class PendingTimers:
             self.core.check_unlocked()
             return self.keyed.get(topic, key)
 
-    def list(
-        self,
-        topic: str | None,
-        start_ms: int | None,
-        end_ms: int | None,
-        limit: int | None,
-        key: str | None = None,
-    ) -> Iterator[Timer]:
+    def list(self, where: Range) -> Iterator[Timer]:
         """Yield timers in order; see `TimerStore.pending`."""
         self.core.check_open()
-        if key is not None:
-            return iter(self._list_key(topic, start_ms, end_ms, limit, key))
-        return list_pending(self.core, topic, start_ms, end_ms, limit)
+        if where.key is not None:
+            return iter(self._list_key(where, where.key))
+        return list_pending(self.core, where)
 
     @inside
-    def _list_key(
-        self,
-        topic: str | None,
-        start_ms: int | None,
-        end_ms: int | None,
-        limit: int | None,
-        key: str,
-    ) -> Sequence[Timer]:
+    def _list_key(self, where: Range, key: str) -> Sequence[Timer]:
         self.core.check_unlocked()
-        start_ms, end_ms, limit = check_range(topic, start_ms, end_ms, limit)
+        topic, start_ms, end_ms, limit, _ = where.checked()
         if topic is None:
             raise InvalidArgumentError("key was passed without a topic. Pass topic as well.")
         timers = sorted(
@@ -92,17 +77,10 @@ class PendingTimers:
         return [each for each in timers if low <= each.due_ms < high][:limit]
 
     @inside
-    def columns(
-        self,
-        topic: str | None,
-        start_ms: int | None,
-        end_ms: int | None,
-        limit: int | None,
-        columns: Sequence[str] | None,
-    ) -> pa.Table:
+    def columns(self, where: Range, columns: Sequence[str] | None) -> pa.Table:
         """Return timers by columns; see `TimerStore.pending_columns`."""
         self.core.check_open()
-        return pending_columns(self.core, topic, start_ms, end_ms, limit, columns)
+        return pending_columns(self.core, where, columns)
 
     @inside
     def count(self, topic: str | None) -> int:
