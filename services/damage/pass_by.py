@@ -15,7 +15,7 @@ import numpy as np
 from timerstore.errors import CorruptStoreError
 from timerstore.jit.kernel import kernel_later
 from timerstore.jit.locks import lock_acquire, lock_release
-from timerstore.jit.record import Bytes, Words
+from timerstore.jit.record import Words
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import QUEUES, WRONG_ENTRY_REASON
 from timerstore.services.looking.read_units import slot_units
@@ -27,12 +27,11 @@ from timerstore.services.world.state import (
 )
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import NO_TAG, read_one
 from timerstore.timelog.bytes.message import (
     GOOD,
     IDENTITY_OURS,
     MessageParts,
-    identify_timer,
-    read_message,
 )
 from timerstore.timelog.bytes.text import java_hash_of
 from timerstore.timelog.files.segments import SegmentedFile
@@ -100,8 +99,9 @@ def _is_filler(engine: Engine, message: int) -> bool:
     if message < 1:
         return False
     found = MessageParts()
-    view = engine.commitlog.readable((message - 1) // engine.commitlog.segment_bytes).view
-    if look_at(view, (message - 1) % engine.commitlog.segment_bytes, -1, found, False) != GOOD:
+    number, at = divmod(message - 1, engine.commitlog.segment_bytes)
+    view = engine.commitlog.readable(number).view
+    if read_one(view, at, NO_TAG, found, False) != GOOD:
         return False
     start, count = found.topic_at, found.topic_bytes
     return view[start : start + count].tobytes() == fmt.SALVAGED_TOPIC
@@ -115,8 +115,8 @@ def _uncount(engine: Engine, message: int, info: int, found: MessageParts) -> No
     rows: list[int] = []
     if message >= 0:
         view = engine.commitlog.readable(message // engine.commitlog.segment_bytes).view
-        at = message % engine.commitlog.segment_bytes
-        if look_at(view, at, engine.store_tag, found, False) == GOOD and found.real_topic_bytes > 0:
+        at, tag = message % engine.commitlog.segment_bytes, engine.store_tag
+        if read_one(view, at, tag, found, False) == GOOD and found.real_topic_bytes > 0:
             high[0], low[0] = found.identity_high, found.identity_low
             start = found.real_topic_at
             topic = view[start : start + found.real_topic_bytes].tobytes()
@@ -161,15 +161,6 @@ def _find_unit(engine: Engine, slot: int, message: int) -> int:
 def _rows_of_hash(engine: Engine, code: int) -> list[int]:
     topics = enumerate(engine.queues.topics)
     return [row for row, name in topics if java_hash_of(name.decode("utf-8", "replace")) == code]
-
-
-@kernel_later
-def look_at(buf: Bytes, at: int, tag: int, found: MessageParts, verify: bool) -> int:
-    """Read a message as far as its structure holds; its checksum must too if `verify`."""
-    status = read_message(buf, at, found, verify)
-    if status == GOOD:
-        identify_timer(buf, found, tag)
-    return status
 
 
 @kernel_later
@@ -294,7 +285,7 @@ def _leads_to_damage(engine: Engine, entry: fmt.Entries) -> bool:
     log, offset, size = engine.commitlog, int(entry["offset"][0]), int(entry["size"][0])
     if not log.start <= offset < log.end or size <= 0:
         return False
-    if look_at(log.view(offset), 0, -1, MessageParts(), True) == GOOD:
+    if read_one(log.view(offset), 0, NO_TAG, MessageParts(), True) == GOOD:
         return False
     following = offset + size
     return following == log.end or any(_says(log, at) == at for at in (offset, following))

@@ -17,7 +17,7 @@ from timerstore.jit.actor import ALONE, acting_as
 from timerstore.jit.host import wake_event
 from timerstore.jit.kernel import kernel_ahead
 from timerstore.jit.lent import lend
-from timerstore.jit.record import Bytes, Words, add_to_word
+from timerstore.jit.record import Words, add_to_word
 from timerstore.services.engine.counter_file import CounterFile
 from timerstore.services.engine.first_pages import FirstPages
 from timerstore.services.engine.holds import Holds
@@ -35,8 +35,9 @@ from timerstore.services.world.state import (
 )
 from timerstore.services.world.world import World, new_world
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import NO_TAG, read_one
 from timerstore.timelog.bytes.limits import content_bytes_max, message_bytes_max
-from timerstore.timelog.bytes.message import GOOD, MessageParts, read_message
+from timerstore.timelog.bytes.message import GOOD, MessageParts
 from timerstore.timelog.files.disk import Disk, MappedFile
 from timerstore.timelog.files.folders import EventFile
 from timerstore.timelog.files.memory import MapShare, maps_allowed
@@ -72,12 +73,6 @@ def _step_count(thread: ServiceThread) -> int:
     of a table before.
     """
     return add_to_word(thread, "step", 0)
-
-
-@kernel_ahead
-def read_at(buf: Bytes, at: int, found: MessageParts) -> int:
-    """Read a message without its checksum, for Python; return what `read_message` does."""
-    return read_message(buf, at, found, False)
 
 
 def _use_map(known: OffsetMap, table: Words, count: int) -> None:
@@ -347,7 +342,7 @@ class Engine:
         """Return the queue row of a timer's real topic, made if needed; −1 if it is damaged."""
         view = self.commitlog.view(offset)
         found = MessageParts()
-        if read_at(view, 0, found) != GOOD or found.real_topic_bytes < 0:
+        if read_one(view, 0, NO_TAG, found, False) != GOOD or found.real_topic_bytes < 0:
             return -1
         at, count = found.real_topic_at, found.real_topic_bytes
         return self.queues.row(view[at : at + count].tobytes(), max(0, found.real_queue))

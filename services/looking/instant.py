@@ -271,7 +271,7 @@ def _capture_cursors(world: World, hold: Hold, with_cancelled: bool, wanted: Wor
         if _capture(world, wanted, owed, found):
             break
         count, length, owed_count = found.message_count, found.cancelled_length, found.owed_count
-    passes = passes.reshape(-1, PASS_COLUMNS)[: found.pass_count]
+    passes = passes[: found.pass_count * PASS_COLUMNS]
     snapshot = Snapshot(
         read=found.read,
         claimed=found.claimed,

@@ -17,13 +17,11 @@ one on is claimed. So dequeue-get may ask under only near, Python under all thre
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.lent import lent_words
-from timerstore.jit.record import Words
+from timerstore.jit.record import Flags, Words
 from timerstore.services.world.state import (
     PASS_COLUMNS,
     PASS_CURSOR,
@@ -34,8 +32,6 @@ from timerstore.services.world.state import (
 from timerstore.services.world.world import World
 from timerstore.timelog.bytes.unit import Units
 from timerstore.wheel.sets import map_get
-
-Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @inlined
@@ -52,32 +48,48 @@ def is_superseded(world: World, message: int, leads_to: int, offset: int) -> boo
 
     `leads_to`: NOT_SAID if the unit does not say it; then ask again with what the message says.
     """
-    cleaning = world.cleaning
-    if message < cleaning.floor or find_in(world.hopped, message) > offset:
+    mine, hopped = world.cleaning, world.hopped
+    passes, count = mine.passes, mine.pass_count
+    return _is_over(mine.floor, passes, count, hopped, message, leads_to, offset)
+
+
+@inlined
+def _is_over(
+    floor: int,
+    passes: Words,
+    pass_count: int,
+    hopped: OffsetMap,
+    message: int,
+    leads_to: int,
+    offset: int,
+) -> bool:
+    if message < floor or find_in(hopped, message) > offset:
         return True
-    for i in range(cleaning.pass_count):
+    for i in range(pass_count):
         at = i * PASS_COLUMNS
         if (
-            cleaning.passes[at + PASS_START] <= message < cleaning.passes[at + PASS_CURSOR]
-            and leads_to >= cleaning.passes[at + PASS_FIRST_SLOT]
+            passes[at + PASS_START] <= message < passes[at + PASS_CURSOR]
+            and leads_to >= passes[at + PASS_FIRST_SLOT]
         ):
             return True
     return False
 
 
 @kernel_ahead
-def _find_later(hopped: OffsetMap, units: Units, later: Words) -> None:
-    """Write 1 for each unit whose message has a later one; `later`: int64[n], zeros."""
+def _find_over(
+    floor: int, passes: Words, hopped: OffsetMap, units: Units, superseded: Flags
+) -> None:
+    count = len(passes) // PASS_COLUMNS
     for i in range(len(units.offset)):
-        if find_in(hopped, units.message[i]) > units.offset[i]:
-            later[i] = 1
+        message, leads_to, offset = units.message[i], units.leads_to[i], units.offset[i]
+        superseded[i] = _is_over(floor, passes, count, hopped, message, leads_to, offset)
 
 
 class Floor:
     """The floor and the passes as they were at one moment, for code that looks at many units."""
 
     def __init__(self, offset: int, passes: Words, hopped: OffsetMap) -> None:
-        """Keep the floor, the passes, int64[n, PASS_COLUMNS], and the last units by hops."""
+        """Keep the floor, the passes, int64[n * PASS_COLUMNS], and the last units by hops."""
         self.offset, self.passes, self._hopped = offset, passes, hopped
 
     def superseded(self, units: Units) -> Flags:
@@ -85,19 +97,13 @@ class Floor:
 
         In a pass, what does not say where it leads to is not, as far as this can tell.
         """
-        found: Flags = units.message < self.offset
-        for each in self.passes:
-            mine = (units.message >= each[PASS_START]) & (units.message < each[PASS_CURSOR])
-            found |= mine & (units.leads_to >= each[PASS_FIRST_SLOT])
-        if self._hopped.count:
-            later = np.zeros(len(units), np.int64)
-            _find_later(self._hopped, units, later)
-            found |= later != 0
+        found = np.zeros(len(units), np.bool_)
+        _find_over(self.offset, self.passes, self._hopped, units, found)
         return found
 
 
 def read_floor(world: World) -> Floor:
     """Return the floor and the passes; under all locks of the services, or if nobody cleans."""
     cleaning, count = world.cleaning, world.cleaning.pass_count
-    passes = cleaning.passes[: count * PASS_COLUMNS].reshape(count, PASS_COLUMNS).copy()
+    passes = cleaning.passes[: count * PASS_COLUMNS].copy()
     return Floor(cleaning.floor, passes, world.hopped)

@@ -166,7 +166,7 @@ def test_it_is_what_is_defined(
         map_put_all(known, *np.array([*hopped.items()], np.int64).reshape(-1, 2).T.copy())
         alone.engine.use_hopped(known, len(hopped))
         world, cleaning = alone.engine.world, alone.engine.world.cleaning
-        assert Floor(floor, table, world.hopped).superseded(units).tolist() == expected
+        assert Floor(floor, table.ravel(), world.hopped).superseded(units).tolist() == expected
         with acting_as(ALONE):
             cleaning.floor, cleaning.pass_count = floor, len(passes)
         cleaning.passes[: table.size] = table.ravel()

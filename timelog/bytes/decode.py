@@ -10,7 +10,7 @@ from timerstore.errors import CorruptStoreError
 from timerstore.jit.intrinsics import get_word, prefetch
 from timerstore.jit.kernel import inlined, kernel_ahead
 from timerstore.jit.objects import Pieces, piece
-from timerstore.jit.record import Bytes, ReadBytes, Words, read_only
+from timerstore.jit.record import Bytes, ReadBytes, Words
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import (
     BAD_PARTS,
@@ -18,6 +18,7 @@ from timerstore.timelog.bytes.message import (
     REASONS,
     MessageParts,
     identify,
+    identify_timer,
     read_message,
 )
 from timerstore.timelog.bytes.text import get_hex_12, hex_8_word, hex_12_is, put_hex_8, put_hex_12
@@ -40,8 +41,12 @@ class Message(NamedTuple):
 
 
 @kernel_ahead
-def _read(buf: ReadBytes, at: int, found: MessageParts) -> int:
-    return read_message(buf, at, found, True)
+def read_one(buf: ReadBytes, at: int, tag: int, found: MessageParts, verify: bool) -> int:
+    """Read a message for Python; return what `read_message` does. `found` says who it is, too."""
+    status = read_message(buf, at, found, verify)
+    if status == GOOD:
+        identify_timer(buf, found, tag)
+    return status
 
 
 def text(data: bytes) -> str:
@@ -59,6 +64,8 @@ def decode_properties(data: bytes) -> dict[str, str]:
     return properties
 
 
+NO_TAG: Final = -1
+"""Of no store: who a message is is not asked."""
 _spare: list[MessageParts] = []
 """A decode takes one or makes one, and leaves it here: making one takes long."""
 
@@ -72,7 +79,7 @@ def decode_message(view: Bytes, offset: int) -> Message:
         found = _spare.pop()
     except IndexError:
         found = MessageParts()
-    status = int(_read(read_only(view), 0, found))
+    status = int(read_one(view, 0, NO_TAG, found, True))
     if status == GOOD and get_field(view, fmt.MESSAGE_OFFSET_AT, 8) != offset:
         status = BAD_PARTS  # of an earlier use of the segment
     if status != GOOD:
