@@ -65,11 +65,10 @@ def _interpret() -> int:
     return total
 
 
-def _compute() -> int:
-    return int(_mix(_WORDS, _MIXES))
-
-
-_REFERENCES: dict[str, Callable[[], int]] = {COMPILED: _compute, PYTHON: _interpret}
+_REFERENCES: dict[str, Callable[[], int]] = {
+    COMPILED: lambda: int(_mix(_WORDS, _MIXES)),
+    PYTHON: _interpret,
+}
 
 
 def reference_s(kind: str) -> float:
