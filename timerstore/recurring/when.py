@@ -377,7 +377,10 @@ def read_job(body: bytes, tag: str | None, properties: Mapping[str, str]) -> Job
             *(str(told["topic"]), str(told["key"]), body, schedule),
             *(told["missed"], grace_ms, tag, own),
         )
-    except (ValueError, TypeError, KeyError, AttributeError) as e:
+    except (
+        *(ValueError, TypeError, KeyError, AttributeError),
+        *(OverflowError, RecursionError),  # a number or a nesting that nothing has room for
+    ) as e:
         raise InvalidArgumentError(
             f"A message of the topic {TOPIC!r} is no job: {e!r}. Do not put messages to that topic."
         ) from e
