@@ -18,7 +18,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,6 @@ DEPTH, READ_S = 16, 2.0
 PEER_PUTS = 40_000
 """So many are put into a peer in a second, about; else the first ones are late."""
 DAY_MS = 86_400_000
-CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -58,24 +57,6 @@ class Sizes:
 
 
 Ground = harness.Ground[Sizes]
-
-
-@contextmanager
-def limited_memory(bytes_max: int) -> Iterator[None]:
-    """Have this process in a cgroup of its own with so much memory, the page cache included."""
-    version_1 = (CGROUP / "memory").is_dir()
-    above = CGROUP / "memory" if version_1 else CGROUP
-    group, me = above / f"timerstore-{os.getpid()}", str(os.getpid())
-    group.mkdir()
-    try:
-        (group / ("memory.limit_in_bytes" if version_1 else "memory.max")).write_text(
-            str(bytes_max)
-        )
-        (group / "cgroup.procs").write_text(me)
-        yield
-    finally:
-        (above / "cgroup.procs").write_text(me)
-        group.rmdir()
 
 
 def due_times(count: int, per_second: int, lead_s: float) -> Iterator[np.ndarray]:
@@ -209,7 +190,7 @@ def told(name: str, rounds: int, acts: list[Callable[[Late], None]]) -> Iterator
 def ours_cold(ground: Ground) -> Iterator[Row]:
     """Fill a store, limit the memory, watch."""
     s = ground.sizes
-    with ground.path() as path, limited_memory(s.memory_mib << 20):
+    with ground.path() as path, machine.limited_memory(s.memory_mib << 20):
         fill(path / "s", due_times(s.count, s.rate, s.count / 500_000))
         drop_pages(path)
         yield random_reads(path)
@@ -317,7 +298,7 @@ def peer_cold(open_peer: Callable[[Path, bool], Timers], ground: Ground) -> Iter
     s, begin_s, lead_s = ground.sizes, time.time(), ground.sizes.count / PEER_PUTS
     with (
         ground.path() as path,
-        limited_memory(s.memory_mib << 20),
+        machine.limited_memory(s.memory_mib << 20),
         closing(open_peer(path, False)) as timers,
     ):
         fill_peer(timers, due_times(s.count, s.rate, lead_s))

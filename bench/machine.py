@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -160,3 +160,27 @@ def _said_of_processor(name: str) -> str | None:
     text = Path("/proc/cpuinfo").read_text()
     match = re.search(rf"^{name}\s*:\s*(.+)$", text, re.MULTILINE)
     return match[1].strip() if match else None
+
+
+@contextmanager
+def limited_memory(bytes_max: int, pid: int = 0) -> Iterator[None]:
+    """Have a process in a cgroup of its own with so much memory, the page cache included.
+
+    `pid`: another than this one. Root alone can do it.
+    """
+    all_groups = Path("/sys/fs/cgroup")
+    version_1 = (all_groups / "memory").is_dir()
+    above = all_groups / "memory" if version_1 else all_groups
+    group = above / f"timerstore-{pid or os.getpid()}"
+    group.mkdir()
+    try:
+        (group / ("memory.limit_in_bytes" if version_1 else "memory.max")).write_text(
+            str(bytes_max)
+        )
+        (group / "cgroup.procs").write_text(str(pid or os.getpid()))
+        yield
+    finally:
+        for each in (group / "cgroup.procs").read_text().split():
+            with suppress(ProcessLookupError):  # it has ended meanwhile
+                (above / "cgroup.procs").write_text(each)
+        group.rmdir()

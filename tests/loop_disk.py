@@ -9,29 +9,36 @@ from pathlib import Path
 
 import pytest
 
-DISK_BYTES = {"xfs": 300 << 20, "ext4": 96 << 20, "tmpfs": 40 << 20}
-"""XFS makes none that is smaller."""
+DISK_BYTES = {"xfs": 300 << 20, "ext4": 96 << 20, "btrfs": 128 << 20, "tmpfs": 40 << 20}
+"""XFS and btrfs make none that is smaller."""
 REFUSED = (
     "only root can mount a loop device, with mkfs.xfs and mkfs.ext4: "
     "it is not shown that a full disk with large folios is an error"
 )
 
 
-@contextmanager
-def mounted(folder: Path, kind: str) -> Iterator[Path]:
-    """Mount an empty disk; skip the test where that is not allowed here."""
-    image, mount_point = folder / f"{kind}.img", folder / kind
+def maker(kind: str) -> str | None:
+    """Return the program that makes such a file system; None if it cannot be had here."""
+    if os.geteuid() != 0:
+        return None
     if kind == "tmpfs":
-        make = "/bin/true"
-        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES[kind]}", "tmpfs", mount_point]
-    else:
-        command = ["mount", "-o", "loop", image, mount_point]
-        make = shutil.which(f"mkfs.{kind}", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin")
-    if os.geteuid() != 0 or make is None:
+        return "/bin/true"
+    return shutil.which(f"mkfs.{kind}", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin")
+
+
+@contextmanager
+def mounted(folder: Path, kind: str, disk_bytes: int = 0) -> Iterator[Path]:
+    """Mount an empty disk; skip the test where that is not allowed here."""
+    image, mount_point, make = folder / f"{kind}.img", folder / kind, maker(kind)
+    disk_bytes = disk_bytes or DISK_BYTES[kind]
+    command = ["mount", "-o", "loop", image, mount_point]
+    if kind == "tmpfs":
+        command = ["mount", "-t", "tmpfs", "-o", f"size={disk_bytes}", "tmpfs", mount_point]
+    if make is None:
         pytest.skip(REFUSED)
     mount_point.mkdir()
     with open(image, "wb") as file:
-        file.truncate(DISK_BYTES[kind])
+        file.truncate(disk_bytes)
     subprocess.run([make, "-q", image], check=True, capture_output=True)
     if subprocess.run(command, check=False, capture_output=True).returncode:
         image.unlink()

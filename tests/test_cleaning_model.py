@@ -6,7 +6,6 @@ lost, twice, early, or fired after a cancel; what is listed is what the log says
 every segment goes. CLEANING_RUNS=500 in the environment plays more of them.
 """
 
-import os
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,11 @@ import pytest
 from tests.models import cleaning_model
 from tests.models.rules_model import found
 from tests.rigs.history import LEVELS, SLOT_MS, UNIT_MS, Act, Acts, History
-from tests.tiers import how_many
+from tests.tiers import SEED, how_many
 from timerstore import Config, Tuning
 from timerstore.jit.kernel import INTERPRETED
 
 RUNS = how_many("CLEANING_RUNS", 4 if INTERPRETED else 5, 200)
-FIRST = int(os.environ.get("CLEANING_FIRST", "0"))
 
 
 class CleanedHistory(History):
@@ -210,7 +208,7 @@ def test_the_model_itself() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))
+@pytest.mark.parametrize("seed", range(SEED, SEED + RUNS))
 def test_history(seed: int, tmp_path: Path) -> None:
     CleanedHistory(tmp_path, seed).run()
 

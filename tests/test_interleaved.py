@@ -1,11 +1,10 @@
 """The real kernels, interpreted, with a plan of who goes on at each of their boundaries.
 
 Hypothesis makes up what callers do, the turns, kills and power cuts; `INTERLEAVED_RUNS=1000` plays
-so many seeded histories, from `INTERLEAVED_FIRST` on. Wrong variants of the kernels are each
+so many seeded histories, from `SEED` on. Wrong variants of the kernels are each
 caught. Where the suite runs compiled, one process plays all of it interpreted.
 """
 
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -33,7 +32,8 @@ from tests.services.test_owed import (
     test_listing_cancelling_and_rescheduling_see_what_is_owed as owed_listing,
 )
 from tests.small_store import SMALL
-from tests.tiers import how_many
+from tests.sparse_copy import copy_tree
+from tests.tiers import SEED, how_many
 from timerstore import CorruptStoreError, ManualClock, TimerStore
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.testing import QuietDisk, check_damaged
@@ -41,7 +41,6 @@ from timerstore.testing.damage import flip_bit
 
 RUNS = how_many("INTERLEAVED_RUNS", 6, 50)
 CUTS = how_many("INTERLEAVED_CUTS", 2, 40)
-FIRST = int(os.environ.get("INTERLEAVED_FIRST", "0"))
 
 LONG_STOP = Plan((Life(((("tick", 9_000), ("put", 30)),), ()),))
 """The read cursor is ninety slots behind the clock: nobody may sleep until it has come."""
@@ -104,6 +103,35 @@ def play_damage(folder: Path) -> None:
         assert store.stats().unreadable_count == 1
 
 
+def play_files(folder: Path, harm: Callable[[Path], None]) -> None:
+    """Files of a store are damaged that was killed, and had removed some of its timer log."""
+    clock = ManualClock(START_MS)
+    store = TimerStore(folder / "s", config=SMALL, clock=clock, disk=QuietDisk())
+    for _ in range(3):
+        store.put_many([b"far"] * 30, delay_ms=10_000)
+        store.put_many([b"body"] * 60, delay_ms=range(300, 6_300, 100))
+        clock.advance(3)
+        store.flush()
+    path = copy_tree(store.path, folder / "killed")
+    store.close()
+    before = read_ledger(path)
+    harm(path)
+    with TimerStore(path, config=SMALL, clock=ManualClock(clock.now_ms), disk=QuietDisk()) as store:
+        store.core.clock.advance(20)  # type: ignore[union-attr]
+        check_damaged(store, before)
+
+
+def lose_first_units(path: Path) -> None:
+    min((path / "timerlog").iterdir()).unlink()
+
+
+def swap_messages(path: Path) -> None:
+    first, second, *_ = sorted((path / "commitlog").iterdir())
+    first.rename(path / "first")
+    second.rename(first)
+    (path / "first").rename(second)
+
+
 def play_listing(folder: Path) -> None:
     """Retention overtakes a listing."""
     parked = Parked(folder / "s", 300)
@@ -134,6 +162,8 @@ SHOWN_BY: dict[str, Callable[[Path], None]] = {
     "the queue cursor is captured at the queue's end": play_history,
     "no origin is read": play_history,
     "no CRC is checked": play_damage,
+    "no message's own offset is read": partial(play_files, harm=swap_messages),
+    "the timer log may begin anywhere": partial(play_files, harm=lose_first_units),
     "the floor passes what a listing reads": play_listing,
 }
 """Those that a test of its own catches, step by step."""
@@ -163,7 +193,7 @@ if INTERPRETED:
     def test_seeded_histories(make: Callable[[int], Plan], tmp_path: Path) -> None:
         """In most of them segments are used again. After stops much is owed."""
         reusing = 0
-        for seed in range(FIRST, FIRST + RUNS):
+        for seed in range(SEED, SEED + RUNS):
             try:
                 played = play(make(seed), tmp_path / str(seed))
                 assert played.boundaries > 50
@@ -195,7 +225,13 @@ if INTERPRETED:
         for turn in range(TURNS):
             play(scene(found[0], turn), folder / str(turn))
 
-    @pytest.mark.parametrize("play", [partial(play_history, seed=1), play_damage])
+    @pytest.mark.parametrize(
+        "play",
+        [
+            *(partial(play_history, seed=1), play_damage),
+            *(partial(play_files, harm=each) for each in (lose_first_units, swap_messages)),
+        ],
+    )
     def test_right_kernels_keep_their_promises(
         play: Callable[[Path], None], tmp_path: Path
     ) -> None:

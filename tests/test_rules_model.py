@@ -7,7 +7,6 @@ cancel, and the count exact. RULES_RUNS=500 in the environment plays more of the
 more of the model's own.
 """
 
-import os
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,11 @@ import pytest
 from tests.models import rules_model
 from tests.models.rules_model import found
 from tests.rigs.history import History
-from tests.tiers import how_many
+from tests.tiers import SEED, how_many
 from timerstore.jit.kernel import INTERPRETED
 
 RUNS = how_many("RULES_RUNS", 4 if INTERPRETED else 6, 200)
 MODEL_RUNS = how_many("MODEL_RUNS", 80, 3000)
-FIRST = int(os.environ.get("RULES_FIRST", "0"))
 
 
 # Where something goes wrong first without each rule, and what.
@@ -69,6 +67,6 @@ def test_a_history_without_a_rule_is_found(
     assert what in found(rules_model.Store, seed, 1, **wrong)
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))
+@pytest.mark.parametrize("seed", range(SEED, SEED + RUNS))
 def test_history(seed: int, tmp_path: Path) -> None:
     History(tmp_path, seed).run()

@@ -1,8 +1,8 @@
 """A storm: threads inside all calls at once, with signals, turnover of tiny segments, closes.
 
-`STORM_SECONDS=3600 STORM_THREADS=64 STORM_SEED=7 pytest tests/test_storm.py`: that long in all,
+`STORM_SECONDS=3600 STORM_THREADS=64 SEED=7 pytest tests/test_storm.py`: that long in all,
 spread over how many segments are mapped; `STORM_FILLS=50` storms on a disk that is full now and
-then; `STORM_KILLS=200` with `KILL_SEED` kills that often.
+then; `STORM_KILLS=200` with `SEED` kills that often.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from tests.rigs import storm_kill_worker
 from tests.rigs.program import FILES, ended
 from tests.rigs.storm_worker import MAPS, Alarm, in_reach, is_in_reach
 from tests.test_kill import attack
-from tests.tiers import how_many
+from tests.tiers import SEED, Told, how_many
 from timerstore.testing import Program
 
 pytestmark = pytest.mark.on_disk
@@ -41,7 +41,7 @@ def play(
 
     Else say what it died of, and where each thread was.
     """
-    options = {"--seconds": str(seconds), "--seed": os.environ.get("STORM_SEED", "1"), **options}
+    options = {"--seconds": str(seconds), "--seed": str(SEED), **options}
     given = [each for pair in options.items() for each in pair if each]
     done = ended("-c", PLAY, FILES, folder, *given, timeout_s=seconds + 280, **environment)
     if done.returncode == 0:
@@ -63,21 +63,25 @@ def test_what_ends_a_storm_is_told(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS / 4 + 300)
 @pytest.mark.parametrize("maps", MAPS)
-def test_nothing_freezes_and_counts_are_exact(tmp_path: Path, maps: int) -> None:
+def test_nothing_freezes_and_counts_are_exact(
+    tmp_path: Path, maps: int, record_property: Told
+) -> None:
     """However few segments are mapped: what is read goes all the time."""
     options = {"--threads": os.environ.get("STORM_THREADS", "32")}
     options |= {"--maps": str(maps)}
     play(tmp_path / "store", SECONDS / len(MAPS), options)
+    record_property("plays", SECONDS / len(MAPS) / 60)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 300)
-def test_listings_that_are_overtaken(tmp_path: Path) -> None:
+def test_listings_that_are_overtaken(tmp_path: Path, record_property: Told) -> None:
     """They last for seconds, while the log turns over; what some of them hold is taken away."""
     kinds = "list_slowly,list,put_many,put_long,pull,pull_beside,parked,keys,cancel_many,clean"
     options = {"--threads": "14", "--only": kinds, "--maps": "0"}
     facts = play(tmp_path / "store", SECONDS, options)
     assert facts.get("slow listings") and facts.get("scrubbed timerlog"), facts
+    record_property("plays", facts["slow listings"])
 
 
 @pytest.mark.slow

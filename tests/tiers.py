@@ -5,13 +5,15 @@ test's parameters alone. docs/testing.md says what each means.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
 import pytest
 
 PROVING: Final = os.environ.get("PROVE", "0") not in ("", "0")
+SEED: Final = int(os.environ.get("SEED", "1"))
+"""What random plays begin with; `./run prove` gives each batch its own."""
 
 
 def add_tiers(items: Iterable[pytest.Item]) -> set[str]:
@@ -33,6 +35,10 @@ def add_tiers(items: Iterable[pytest.Item]) -> set[str]:
             if fits:
                 used.add(said)
     return all_marks - used
+
+
+Told = Callable[[str, object], None]
+"""The fixture `record_property`; `plays` is how many plays a test was (`tests/proving.py`)."""
 
 
 def how_many(name: str, few: int, many: int) -> int:

@@ -23,7 +23,6 @@ from timerstore.jit.kernel import inlined_always, kernel_ahead, kernel_later
 from timerstore.jit.record import Bytes, Table, Words, record
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import (
-    BAD_PARTS,
     GOOD,
     IDENTITY_OURS,
     MessageParts,
@@ -116,11 +115,9 @@ def judge_message(
 
     It is not DONE. `found`: written by `read_message`, with who it is, of a delete its target.
     """
-    status = read_message(buf, at, found, reading.how.verify)
+    status = read_message(buf, at, message, found, reading.how.verify)
     if status != GOOD:
         return -status
-    if get_i64(buf, at + fmt.MESSAGE_OFFSET_AT) != message:
-        return -BAD_PARTS  # an old message in a segment that is used again
     if found.deletes_bytes >= 0:
         identify_target(buf, found, reading.how.tag)
         return DELETE

@@ -24,7 +24,7 @@ from timerstore.timelog.files.segmenttable import SegmentTable, segment_at
 def _read_many(table: SegmentTable, offsets: Words, found: MessageParts, verify: bool) -> int:
     bad = 0
     for i in range(len(offsets)):
-        bad += read_message(segment_at(table, 0), offsets[i], found, verify)
+        bad += read_message(segment_at(table, 0), offsets[i], offsets[i], found, verify)
     return bad
 
 

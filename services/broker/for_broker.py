@@ -202,7 +202,8 @@ def _link_all(files: _Files, messages: Words, start: int) -> int:
         buf = segment_at(commitlog, message)
         if len(buf) == 0 or find_unit_room(files.timerlog) < 0:
             return i
-        if read_message(buf, message % commitlog.segment_bytes, found, True) != GOOD:
+        at = message % commitlog.segment_bytes
+        if read_message(buf, at, message, found, True) != GOOD:
             return -1 - i
         due_ms = exact_due_ms(buf, found, settings.store_tag, settings.precision_ms)
         topic_hash = java_hash(buf, found.real_topic_at, found.real_topic_bytes)

@@ -174,7 +174,7 @@ def _find_first_put(place: Place, buf: Bytes) -> int:
     world, found = place.world, place.found
     due_ms, offset = place.told[ID_DUE_MS], place.told[ID_OFFSET]
     at = offset % world.commitlog.segment_bytes
-    if len(buf) == 0 or read_message(buf, at, found, True) != GOOD:
+    if len(buf) == 0 or read_message(buf, at, offset, found, True) != GOOD:
         return _NOT_FOUND
     place.told[SPAN_BORN_MS] = get_i64(buf, at + fmt.MESSAGE_BORN_AT)
     place.told[ID_INDEX] = get_i64(buf, at + fmt.MESSAGE_QUEUE_INDEX_AT)

@@ -142,7 +142,7 @@ def _mark_named(world: World, sought: Sought, verdicts: Int8s, stop: int) -> int
     is_there = len(buf) > 0 and left >= fmt.BLANK_BYTES
     if is_there and read_blank(buf, at, offset) != NO_BLANK:
         return offset + left
-    if not is_there or read_message(buf, at, found, False) != GOOD:
+    if not is_there or read_message(buf, at, offset, found, False) != GOOD:
         for i in range(len(verdicts)):
             if verdicts[i] == NOT_JUDGED:
                 verdicts[i] = NAMED_SINCE

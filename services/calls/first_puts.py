@@ -103,7 +103,7 @@ def look_up(world: World, puts: FirstPuts, start: int, end: int, found: MessageP
             rows[i] = PUT_UNMAPPED
             return i
         at = offset % commitlog.segment_bytes
-        status = read_message(buf, at, found, True)
+        status = read_message(buf, at, offset, found, True)
         if status != GOOD:
             its_own = at + fmt.MESSAGE_HEADER_BYTES <= len(buf)
             its_own = its_own and get_i64(buf, at + fmt.MESSAGE_OFFSET_AT) == offset
@@ -163,10 +163,8 @@ def find_id(
         if len(buf) == 0:
             return _UNMAPPED - i
         at = message % commitlog.segment_bytes
-        if read_message(buf, at, found, False) != GOOD:
+        if read_message(buf, at, message, found, False) != GOOD:
             continue
-        if get_i64(buf, at + fmt.MESSAGE_OFFSET_AT) != message:
-            continue  # an old message in a segment that is used again
         is_key = found.key_bytes == len(id) and _ends_in(buf, found.key_at, len(id), id)
         if is_key or _ends_in(buf, found.deletes_at, found.deletes_bytes, id):
             return i

@@ -168,9 +168,7 @@ def _look(place: KeyPlace, message: int, in_level: bool, key: Bytes, topic: Byte
     if len(buf) == 0:
         return _MISSING
     position = message % log.segment_bytes
-    if read_message(buf, position, found, False) != GOOD or found.deletes_bytes >= 0:
-        return _OTHER
-    if get_i64(buf, position + fmt.MESSAGE_OFFSET_AT) != message:
+    if read_message(buf, position, message, found, False) != GOOD or found.deletes_bytes >= 0:
         return _OTHER
     at = get_i64(buf, position + fmt.MESSAGE_QUEUE_INDEX_AT)
     if in_level:

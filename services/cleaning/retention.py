@@ -4,7 +4,8 @@ A commit log segment goes when it lies below the durable floor, which cleaning m
 (`cleaning.py`), and below the durable copies cursor, from which recovery scans for copies, and if
 no listing holds it (`services/engine/holds.py`). A timer log segment goes when each of
 its units is superseded, its message being below the durable floor, or settled, its slot being
-before the durable read cursor; a consume queue segment when the messages of all its entries are
+before the durable read cursor, and a durable checkpoint says that the log may begin behind it; a
+consume queue segment when the messages of all its entries are
 gone. Each removal is durable before the next, the oldest first, and the commit log's come before
 those of the queues, so a crash at any point leaves a store that only begins somewhat earlier.
 
@@ -98,7 +99,8 @@ class Retention:
         self._drop_ahead()
         self._remove_leaving()
         commitlog_limit = self._commitlog_limit(checkpoint)
-        limits = commitlog_limit, self._timerlog_limit(checkpoint)
+        self._flusher.timerlog_from = self._timerlog_limit(checkpoint)
+        limits = commitlog_limit, checkpoint.timerlog_from
         return self._remove(*self.engine.holds.heed(*limits, full=self._is_full()))
 
     def _is_full(self) -> bool:

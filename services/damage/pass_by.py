@@ -116,7 +116,8 @@ def _uncount(engine: Engine, message: int, info: int, found: MessageParts) -> No
     if message >= 0:
         view = engine.commitlog.readable(message // engine.commitlog.segment_bytes).view
         at, tag = message % engine.commitlog.segment_bytes, engine.store_tag
-        if read_one(view, at, tag, found, False) == GOOD and found.real_topic_bytes > 0:
+        is_read = read_one(view, at, tag, found, False) == GOOD
+        if is_read and found.real_topic_bytes > 0 and not _is_displaced(engine.commitlog, message):
             high[0], low[0] = found.identity_high, found.identity_low
             start = found.real_topic_at
             topic = view[start : start + found.real_topic_bytes].tobytes()
@@ -289,6 +290,12 @@ def _leads_to_damage(engine: Engine, entry: fmt.Entries) -> bool:
         return False
     following = offset + size
     return following == log.end or any(_says(log, at) == at for at in (offset, following))
+
+
+def _is_displaced(log: SegmentedFile, at: int) -> bool:
+    """Tell whether a message at a place is that of the same place of another segment's file."""
+    own = _says(log, at)
+    return own != at and log.start <= own < log.end and (own - at) % log.segment_bytes == 0
 
 
 def _says(log: SegmentedFile, at: int) -> int:

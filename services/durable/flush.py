@@ -74,6 +74,8 @@ class Flusher:
         self.on_tick: Callable[[], object] | None = None
         """Called by the flush thread all the time: what is done piece by piece goes on."""
         self.last: TimerCheckpoint | None = None  # the last durable checkpoint of this life
+        self.timerlog_from = engine.timerlog.start
+        """Where the timer log may begin once a checkpoint says so: no unit before it is needed."""
         self.on_failure: Callable[[BaseException], None] | None = None
         """Called with what makes flushing impossible for good."""
         self.error: BaseException | None = None
@@ -183,6 +185,7 @@ class Flusher:
                     captured.scan_from,
                 ),
                 floor=captured.floor,
+                timerlog_from=self.timerlog_from,
                 commitlog_flushed=captured.commitlog_end,
                 hops_from=hops_from,
                 claimed_slot=claimed_slot,
@@ -356,6 +359,8 @@ class Flusher:
         if engine.levels.offset.tolist() != last.level_offsets:
             return True
         if engine.world.cleaning.floor != last.floor:  # what lies below it can go
+            return True
+        if self.timerlog_from != last.timerlog_from:
             return True
         if (
             engine.commitlog.end != self.durable_end

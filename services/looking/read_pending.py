@@ -206,7 +206,7 @@ def find_timer_parts(
         parts[first + SPAN_STATUS] = -1
         if len(buf) == 0:
             continue
-        parts[first + SPAN_STATUS] = read_message(buf, at, found, True)
+        parts[first + SPAN_STATUS] = read_message(buf, at, messages[i], found, True)
         if parts[first + SPAN_STATUS] == GOOD:
             topic_at, topic_bytes, row = found.real_topic_at, found.real_topic_bytes, -1
             if topic_bytes >= 0:

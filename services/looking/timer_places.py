@@ -155,8 +155,8 @@ def _say_leads(
         buf = segment_at(commitlog, message)
         if len(buf) == 0:
             return i
-        good = read_message(buf, message % commitlog.segment_bytes, found, False) == GOOD
-        if good and found.due_ms >= 0:
+        at = message % commitlog.segment_bytes
+        if read_message(buf, at, message, found, False) == GOOD and found.due_ms >= 0:
             units.leads_to[i] = found.due_ms // precision_ms
     return len(units.offset)
 

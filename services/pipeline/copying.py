@@ -96,7 +96,7 @@ def find_source(world: World, thread: ServiceThread, buf: Bytes, message: int) -
 def read_source(world: World, buf: Bytes, found: MessageParts, message: int, size: int) -> bool:
     """Read a message that was found, in its segment; tell whether it is sound, of this size."""
     position = message % world.commitlog.segment_bytes
-    status = read_message(buf, position, found, True)
+    status = read_message(buf, position, message, found, True)
     return status == GOOD and found.size == size and size + 512 <= STAGE_BYTES
 
 

@@ -233,7 +233,7 @@ def _own_level_ms(world: World, message: int, due_ms: int) -> int:
     if not whole or get_i64(buf, position + fmt.MESSAGE_OFFSET_AT) != message:
         return LEADS_NOWHERE
     found = world.deliver_levels.thread.found
-    if read_message(buf, position, found, False) == GOOD:
+    if read_message(buf, position, message, found, False) == GOOD:
         if _says_otherwise(world, buf, found, message, due_ms):
             return LEADS_NOWHERE
     return max(0, due_ms - get_i64(buf, stored_at(buf, position)))

@@ -403,7 +403,7 @@ def message_due_ms(world: World, message: int, otherwise_ms: int) -> int:
         tell_need(mine, needs.COMMITLOG_READ, message)
         return NO_DUE
     position = message % world.commitlog.segment_bytes
-    if read_message(buf, position, found, False) != GOOD or found.due_ms < 0:
+    if read_message(buf, position, message, found, False) != GOOD or found.due_ms < 0:
         return otherwise_ms  # named when it is taken
     return exact_due_ms(buf, found, world.settings.store_tag, world.settings.precision_ms)
 

@@ -293,7 +293,7 @@ def _read_target(world: World, buf: Bytes, message: int) -> None:
     """Read whom a delete cancels into `found`; nobody, two zeros, if it is damaged."""
     found = world.dequeue_put.thread.found
     position = message % world.commitlog.segment_bytes
-    if read_message(buf, position, found, False) == GOOD:
+    if read_message(buf, position, message, found, False) == GOOD:
         identify_target(buf, found, world.settings.store_tag)
     else:
         found.identity_high = found.identity_low = 0

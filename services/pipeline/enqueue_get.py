@@ -110,7 +110,8 @@ def _take_read(world: World, buf: Bytes, message: int, size: int, index: int) ->
     position = message % world.commitlog.segment_bytes
     status = BAD_PARTS
     if 0 <= message < world.commitlog.end:
-        status = read_message(buf, position, found, world.settings.recovering == CHECKING)
+        verify = world.settings.recovering == CHECKING
+        status = read_message(buf, position, message, found, verify)
     sound = status == GOOD and found.size == size and found.due_ms >= 0
     sound = sound and found.real_topic_bytes >= 0 and _is_of_entry(buf, found, message, index)
     if not sound:

@@ -1,6 +1,5 @@
 """A process with an event loop is killed, or interrupted: nothing is lost, or done too soon."""
 
-import os
 import random
 import signal
 import subprocess
@@ -13,7 +12,7 @@ import pytest
 import timerstore
 from tests.aio.loops import LOOPS
 from tests.markdown import ROOT
-from tests.tiers import how_many
+from tests.tiers import SEED, Told, how_many
 
 pytestmark = pytest.mark.on_disk
 
@@ -22,9 +21,11 @@ KILLS = how_many("AIO_KILLS", 2, 20)
 
 @pytest.mark.slow
 @pytest.mark.timeout(60 + 20 * KILLS)
-def test_what_was_put_is_handled_to_its_end_or_comes_again(tmp_path: Path) -> None:
+def test_what_was_put_is_handled_to_its_end_or_comes_again(
+    tmp_path: Path, record_property: Told
+) -> None:
     folder, journal = tmp_path / "s", tmp_path / "journal"
-    rng = random.Random(int(os.environ.get("KILL_SEED", "1")))
+    rng = random.Random(SEED)
     for i in range(KILLS):
         arguments = [str(i * 1_000_000), LOOPS[i % len(LOOPS)], ("group", "process")[i // 2 % 2]]
         script = ROOT / "tests" / "rigs" / "aio_worker.py"
@@ -47,3 +48,4 @@ def test_what_was_put_is_handled_to_its_end_or_comes_again(tmp_path: Path) -> No
         left |= {d.body.decode() for d in store.consume("t", group="g", timeout=0.1)}
     assert len(put) > 20 and len(done) > 20
     assert put - done - left == set()
+    record_property("plays", KILLS)

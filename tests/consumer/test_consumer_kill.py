@@ -15,7 +15,7 @@ import pytest
 
 from tests.rigs import consumer_worker
 from tests.rigs.consumer_worker import CONFIG, GROUP, MAX_ATTEMPTS, TOPIC, open_consumer
-from tests.tiers import how_many
+from tests.tiers import SEED, Told, how_many
 from timerstore import TimerStore
 from timerstore.testing import Program
 
@@ -47,8 +47,8 @@ def finish(store: TimerStore) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300 + 4 * KILLS)
-def test_killed_again_and_again(tmp_path: Path) -> None:
-    rnd = random.Random(int(os.environ.get("KILL_SEED", "1")))
+def test_killed_again_and_again(tmp_path: Path, record_property: Told) -> None:
+    rnd = random.Random(SEED)
     path = tmp_path / "store"
     with TimerStore(path, config=CONFIG) as store:
         delays = [rnd.randrange(200 * KILLS) for _ in range(MESSAGES)]
@@ -74,4 +74,5 @@ def test_killed_again_and_again(tmp_path: Path) -> None:
     for id, attempt in dead.items():
         assert attempt == MAX_ATTEMPTS + 1
         assert failed[id] == set(range(MAX_ATTEMPTS + 1)), f"{id} was given up too early"
+    record_property("plays", KILLS)
     print(f"{KILLS} kills, {MESSAGES} messages, {count} handled, {len(dead)} dead letters")

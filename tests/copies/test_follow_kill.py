@@ -3,7 +3,6 @@
 FOLLOW_KILLS=200 in the environment does so that often; CI does with fewer.
 """
 
-import os
 import random
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ import pytest
 import timerstore
 from tests.models.ledger import read_ledger
 from tests.rigs.follow_worker import CONFIG, prepare, work
-from tests.tiers import how_many
+from tests.tiers import SEED, how_many
 from timerstore.copies.follow_status import CopyStatus, read_statuses
 from timerstore.testing import Program
 
@@ -77,7 +76,7 @@ def test_what_was_shipped_outlives_the_disk(
     rounds = ROUNDS if kind == "file" or ROUNDS > 4 else 2
     base = f"file://{tmp_path}/copy" if kind == "file" else request.getfixturevalue("s3")
     slower = 1.0 if kind == "file" else 2.0  # a follower that begins asks a server six times
-    rnd, restored_count = random.Random(int(os.environ.get("KILL_SEED", "1"))), 0
+    rnd, restored_count = random.Random(SEED), 0
     with (
         Program(work, prepare=prepare) as owners,
         Program(work, prepare=prepare) as followers,

@@ -13,7 +13,7 @@ import timerstore
 from tests.cli.shell import SMALL, finish, process
 from tests.interop.conftest import OTHERS
 from tests.interop.test_common_calls import now_ms, take
-from tests.tiers import how_many
+from tests.tiers import SEED
 from timerstore.rocketmq.moving import note_of, read_note
 
 pytestmark = [
@@ -74,7 +74,7 @@ def test_what_is_overdue_goes_to_a_topic_for_timers(cluster: Any, tmp_path: Path
 @pytest.mark.timeout(300)
 def test_killed_again_and_again(cluster: Any, topic: str, tmp_path: Path) -> None:
     """All come; twice come only those that were under way, of which the note says which."""
-    path, rnd = tmp_path / "timers", random.Random(how_many("MOVE_SEED", 1, 1))
+    path, rnd = tmp_path / "timers", random.Random(SEED)
     with timerstore.open(path, config=SMALL) as store:
         due_ms = now_ms() + 60_000
         bodies = [b"%d" % i for i in range(3_000)]

@@ -13,12 +13,11 @@ import pytest
 
 from tests.interop.brokers import Brokers
 from tests.interop.lives import Life, now_ms, settings
-from tests.tiers import how_many
+from tests.tiers import SEED, how_many
 
 pytestmark = pytest.mark.slow
 
 STORES = how_many("INTEROP_STORES", 2, 8)
-FIRST = how_many("INTEROP_FIRST", 0, 0)
 """The seed of the first store."""
 
 
@@ -43,7 +42,7 @@ def go_on(brokers: Brokers, lives: list[Life], *, kill: bool) -> None:
 def test_each_timer_comes_once(
     tmp_path: Path, rocketmq: Callable[[Path], Brokers], kill: bool
 ) -> None:
-    first = FIRST + STORES * kill
+    first = SEED + STORES * kill
     lives = [Life(tmp_path / f"{seed}", seed) for seed in range(first, first + STORES)]
     for life in lives[1:]:
         life.live(now_ms() - 60_000, now_ms(), 40)

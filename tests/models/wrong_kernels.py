@@ -101,6 +101,7 @@ class Change(NamedTuple):
 
 CAPTURE: Final = "services.durable.capture"
 BY_ID: Final = "services.calls.by_id"
+FILES: Final = "services.opening.recover_damage"
 FLUSH: Final = "services.durable.flush"
 GET: Final = "services.pipeline.dequeue_get"
 INSTANT: Final = "services.looking.instant"
@@ -462,6 +463,20 @@ _PROMISES: Final[dict[str, list[Change]]] = {
     ],
     "no CRC is checked": [
         Change(*(MESSAGE, "read_message"), "verify and not check_crc(buf, found)", "False")
+    ],
+    "no message's own offset is read": [
+        Change(
+            *(MESSAGE, "read_message"),
+            "get_i64(buf, at + fmt.MESSAGE_OFFSET_AT) != offset",
+            "False",
+        )
+    ],
+    "the timer log may begin anywhere": [
+        Change(
+            *(FILES, "check_files"),
+            "timerlog.start > checkpoint.timerlog_from",
+            "False",
+        )
     ],
     "the floor passes what a listing reads": [
         Change(

@@ -158,6 +158,7 @@ def test_store_without_its_start_is_sound(tmp_path: Path) -> None:
     clock.advance(10 * SECOND)
     store.put(b"pending too", delay=50 * SECOND)
     store.flush()
+    store.flush()  # its checkpoint says that the timer log may begin later
     assert store.core.engine.commitlog.start > 0
     assert store.core.engine.timerlog.start > 0
     store.close()

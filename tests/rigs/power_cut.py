@@ -1,13 +1,13 @@
-"""Real power cuts on ext4: a process that works on a store loses its disk at a random moment.
+"""Real power cuts: a process that works on a store loses its disk at a random moment.
 
-    python -m tests.rigs.power_cut FOLDER [cuts] [seed]
+    python -m tests.rigs.power_cut FOLDER [cuts] [seed] [ext4 or xfs]
 
-Needs root, e2fsprogs, a loop device; it is fastest where FOLDER lies in memory (/dev/shm). FOLDER
-gets an image of a small ext4, which is mounted; on it a child of `power_worker.py` puts, cancels,
-consumes, with segments of 16 KiB that are cleaned, or used again, all the time, until ioctl(
-FS_IOC_SHUTDOWN) ends all writing. What was not synced by then is gone, or there in part, names
-included. The disk is mounted anew, the store opened, its commit log judged as in
-`tests/test_kill.py`: all that was acknowledged must be there.
+Needs root, e2fsprogs or xfsprogs, a loop device; it is fastest where FOLDER lies in memory
+(/dev/shm). FOLDER gets an image of a small file system, which is mounted; on it a child of
+`power_worker.py` puts, cancels, consumes, with segments of 16 KiB that are cleaned, or used again,
+all the time, until ioctl(FS_IOC_SHUTDOWN) ends all writing. What was not synced by then is gone, or
+there in part, names included. The disk is mounted anew, the store opened, its commit log judged as
+in `tests/test_kill.py`: all that was acknowledged must be there.
 
 A rig can be blind, so it counts what it saw: sound messages behind the log's end, old ones behind
 it, renamings that were undone. Each must have occurred.
@@ -30,6 +30,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from tests import naive
+from tests.loop_disk import DISK_BYTES, maker
 from tests.models.archive import archive_of
 from tests.models.ledger import read_ledger
 from tests.rigs import kill_worker
@@ -40,7 +41,6 @@ from timerstore.testing.kills import load_kernels
 from timerstore.testing.ledger import Ledger
 from timerstore.testing.oracle import check_store
 
-DISK_BYTES = 64 << 20
 CUTS_OF_A_STORE = 20
 LONGEST_S = 1.5
 _SHUTDOWN = (2 << 30) | (4 << 16) | (ord("X") << 8) | 125  # FS_IOC_SHUTDOWN
@@ -52,14 +52,14 @@ def run(*command: str | Path) -> None:
 
 
 class PowerDisk:
-    """A small ext4 that can lose its power."""
+    """A small file system that can lose its power."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kind: str) -> None:
         self.image, self.mount_point = folder / "disk.img", folder / "mnt"
         self.mount_point.mkdir(parents=True)
         with open(self.image, "wb") as file:
-            file.truncate(DISK_BYTES)
-        run("mkfs.ext4", "-q", "-F", self.image)
+            file.truncate(DISK_BYTES[kind])
+        run(maker(kind) or f"mkfs.{kind}", "-q", self.image)
 
     def mount(self) -> None:
         run("mount", "-o", "loop", self.image, self.mount_point)
@@ -149,12 +149,12 @@ def seen(path: Path, reused: str | None) -> Counter[str]:
     return found
 
 
-def main(folder: Path, cuts: int, seed: int) -> None:
+def main(folder: Path, cuts: int, seed: int, file_system: str) -> None:
     """Cut so often; a new store each CUTS_OF_A_STORE."""
     rnd, all_seen = random.Random(seed), Counter[str]()
     wait_for_disk()
     in_a_child(load_kernels)
-    disk, timers = PowerDisk(folder), 0
+    disk, timers = PowerDisk(folder, file_system), 0
     program = CutProgram(work, prepare=prepare)
     program.mount_point = disk.mount_point
     path = disk.mount_point / "store"
@@ -193,5 +193,5 @@ def main(folder: Path, cuts: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    cuts, seed, *_ = [*map(int, sys.argv[2:]), *(40, 1)[len(sys.argv) - 2 :]]
-    main(Path(sys.argv[1]), cuts, seed)
+    cuts, seed, file_system, *_ = [*sys.argv[2:], *("40", "1", "ext4")[len(sys.argv) - 2 :]]
+    main(Path(sys.argv[1]), int(cuts), int(seed), file_system)

@@ -1,6 +1,6 @@
 """A storm over one store: threads inside all calls at once, signals, random closes.
 
-    STORM_SECONDS=3600 STORM_SEED=7 pytest tests/test_storm.py
+    STORM_SECONDS=3600 SEED=7 pytest tests/test_storm.py
 
 Segments are tiny, few of them are mapped, retention, cleaning, the scrub are on, half of what is
 consumed comes again, the main thread gets a signal every few milliseconds whose handler raises, and

@@ -4,10 +4,9 @@ Those of `tests/test_rules_model.py` and `tests/test_cleaning_model.py`, interpr
 that take a few units at a time, rings of two entries, a clock that steps by anything up to an hour,
 listings in between, openings after which nothing is played at once; with units that are damaged
 while they are owed, and scrubbing. OWED_RUNS=200 in the
-environment plays more of them, from OWED_FIRST on.
+environment plays more of them, from SEED on.
 """
 
-import os
 import random
 import sys
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ import pytest
 
 from tests.rigs.history import SLOT_MS, Act, History
 from tests.test_cleaning_model import CleanedHistory
-from tests.tiers import how_many
+from tests.tiers import SEED, how_many
 from timerstore import TimerStore
 from timerstore.jit.actor import acting_as
 from timerstore.jit.kernel import INTERPRETED
@@ -34,7 +33,6 @@ from timerstore.timelog.bytes import format as fmt
 from timerstore.wheel import near
 
 RUNS = how_many("OWED_RUNS", 2, 20)
-FIRST = int(os.environ.get("OWED_FIRST", "0"))
 SIZES = {
     "RING_COUNT": (2, 2, 4, 4_096),
     "CLAIM_UNITS": (1, 2, 7, 2_048),
@@ -188,7 +186,7 @@ class DamagedHistory(ColdHistory):
 if INTERPRETED:
 
     @pytest.mark.parametrize("kind", [ColdHistory, ColdCleanedHistory, DamagedHistory])
-    @pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))
+    @pytest.mark.parametrize("seed", range(SEED, SEED + RUNS))
     def test_history(seed: int, kind: type[ColdHistory], tmp_path: Path) -> None:
         rnd = random.Random(seed)
         hit = rnd.choice((0.0, 0.3, 0.7, 0.95))

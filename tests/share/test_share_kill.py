@@ -1,10 +1,9 @@
 """Four processes that share a store are killed at random: nothing is lost, or fires twice.
 
-`SHARE_KILL_SECONDS=600 SHARE_KILL_SEED=7 pytest tests/share/test_share_kill.py` does it for ten
+`SHARE_KILL_SECONDS=600 SEED=7 pytest tests/share/test_share_kill.py` does it for ten
 minutes.
 """
 
-import os
 import random
 import signal
 import subprocess
@@ -17,12 +16,11 @@ import pytest
 
 import timerstore
 from tests.rigs.share_worker import CONFIG, GROUP, TOPIC
-from tests.tiers import how_many
+from tests.tiers import SEED, Told, how_many
 
 pytestmark = pytest.mark.on_disk
 
 SECONDS = how_many("SHARE_KILL_SECONDS", 2, 60)
-SEED = os.environ.get("SHARE_KILL_SEED", "1")
 WORKER = Path(__file__).parents[1] / "rigs" / "share_worker.py"
 COUNT = 4
 ENDS = (0, -signal.SIGTERM, -signal.SIGKILL)
@@ -53,7 +51,7 @@ def lines(folder: Path, kind: str) -> list[list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 150)
-def test_nothing_is_lost_and_nothing_fires_twice(tmp_path: Path) -> None:
+def test_nothing_is_lost_and_nothing_fires_twice(tmp_path: Path, record_property: Told) -> None:
     rnd = random.Random(SEED)
     workers = {f"w{i}": start(tmp_path, f"w{i}") for i in range(COUNT)}
     made, begun_s = COUNT, time.monotonic()
@@ -94,6 +92,7 @@ def test_nothing_is_lost_and_nothing_fires_twice(tmp_path: Path) -> None:
     told = "\n".join(each.read_text() for each in tmp_path.glob("errors.*"))
     assert "Traceback" not in told, told[-4000:]
     judge(tmp_path)
+    record_property("plays", kills["SIGKILL"])
     print(dict(kills), len(lines(tmp_path, "put")), "acknowledged")
 
 

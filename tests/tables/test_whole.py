@@ -139,7 +139,7 @@ def test_damage(tmp_path: Path) -> None:
         ("commitlog", "commitlog", "it ends at this offset, and"),
         ("commitlog/00000000000000000000", "commitlog", "bytes before that are needed"),
         ("timerlog", "timerlog", "it ends at this offset, and"),
-        ("timerlog/00000000000000000000", "timerlog", "and a slot leads to this offset"),
+        ("timerlog/00000000000000000000", "timerlog", "units before that are needed"),
         ("timerwheel", "timerwheel", "there is no wheel"),
         ("consumequeue", "consumequeue/rmq_sys_wheel_timer/0", "it ends at this offset, and"),
     ],

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.rigs import orders
-from tests.tiers import how_many
+from tests.tiers import SEED, Told, how_many
 from timerstore import InvalidArgumentError
 from timerstore.testing import Account, Ledger, Program
 
@@ -25,20 +25,25 @@ def program() -> Iterator[Program]:
 @pytest.mark.promise
 @pytest.mark.timeout(120 + 10 * STEPS)
 @pytest.mark.parametrize("durability", ["group", "process"])
-def test_nothing_is_lost_at_any_step(program: Program, tmp_path: Path, durability: str) -> None:
+def test_nothing_is_lost_at_any_step(
+    program: Program, tmp_path: Path, durability: str, record_property: Told
+) -> None:
     config = orders.config_of(durability)
     whole = program.run(tmp_path / "whole", durability)
     assert not whole.crashed and whole.step_count > 40
     program.check(tmp_path / "whole", config=config)
-    crashed = put = 0
+    crashed = put = cut = 0
     for number in range(STEPS):
-        step = number * whole.step_count // STEPS
+        step = (number * whole.step_count + SEED) // STEPS % whole.step_count
         for name, crash in (("kill", program.kill), ("power", program.cut_power)):
             once, again = tmp_path / f"{name}{step}", tmp_path / name
             for path in (once, again):  # a new store; one that has crashed before
-                crashed += crash(path, durability, step=step).crashed
+                is_crashed = crash(path, durability, step=step).crashed
+                crashed += is_crashed
+                cut += is_crashed and name == "power"
                 put += len(program.check(path, config=config).roots)
     assert crashed > 2 * STEPS and put > 200
+    record_property("plays", cut)
 
 
 def test_at_a_moment(program: Program, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests.strategies import (
     properties,
     usual_messages,
 )
+from timerstore.jit.intrinsics import get_i64
 from timerstore.jit.objects import NO_PIECES
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import GOOD, MessageParts, read_message
@@ -71,7 +72,7 @@ def _batch(
 def _copy(
     buf: Any, source: Any, found: Any, kind: int, topic: Any, queue_id: int, origin: int, times: Any
 ) -> int:
-    status = read_message(source, 0, found, False)
+    status = read_message(source, 0, get_i64(source, fmt.MESSAGE_OFFSET_AT), found, False)
     if status != GOOD:
         return -100 - status
     to = Destination(topic, 0, len(topic), queue_id)

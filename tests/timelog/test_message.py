@@ -30,8 +30,8 @@ GUARDED = Guarded(1 << 16)
 
 
 @kernel
-def _read(buf: Any, at: int, found: Any, verify: bool) -> int:
-    return read_message(buf, at, found, verify)
+def _read(buf: Any, at: int, offset: int, found: Any, verify: bool) -> int:
+    return read_message(buf, at, offset, found, verify)
 
 
 @kernel
@@ -58,9 +58,10 @@ def _java(buf: Any, at: int, count: int) -> int:
 
 
 def read(data: bytes, at: int = 0, verify: bool = True) -> tuple[int, Bytes, MessageParts]:
-    """Read a message in a buffer that ends in nothing."""
+    """Read a message in a buffer that ends in nothing, at the offset that it says is its own."""
     buf, found = GUARDED.hold(data), MessageParts(*[-7] * 32)
-    return int(_read(buf, at, found, verify)), buf, found
+    offset = int.from_bytes(data[at + 28 : at + 36], "big", signed=True)
+    return int(_read(buf, at, offset, found, verify)), buf, found
 
 
 def ends_in_a_fake_crc(message: naive.Message) -> bool:

@@ -338,10 +338,13 @@ CHECKPOINT_EXTENSION: Final = np.dtype(
         ("level_offsets", ">i8", (32,)),
         ("floor", ">i8"),  # every unit whose message lies before it is superseded
         ("hops_from", ">i8"),  # no unit before it counts because a hop linked it
+        ("timerlog_from", ">i8"),  # where the timer log begins at the latest
         ("crc", ">u4"),
     ]
 )
-CHECKPOINT_MARK: Final = b"TMSTORE3"
+CHECKPOINT_MARK: Final = b"TMSTORE4"
+CHECKPOINT_MARK_BEFORE: Final = b"TMSTORE3"
+"""Of a checkpoint that does not say `timerlog_from`."""
 CHECKPOINT_BYTES: Final = 4_096
 CHECKPOINT_COPY_AT: Final = 2_048
 IDENTITY: Final = np.dtype(  # what timerstore.json says, behind each copy of the checkpoint

@@ -14,6 +14,7 @@ from timerstore.jit.intrinsics import (
     as_word,
     get_i16,
     get_i32,
+    get_i64,
     get_u8,
     get_u16,
     get_u32,
@@ -445,16 +446,20 @@ def is_plain(buf: Bytes, found: MessageParts) -> bool:
 
 
 @inlined_always
-def read_message(buf: Bytes, at: int, found: MessageParts, verify: bool) -> int:
+def read_message(buf: Bytes, at: int, offset: int, found: MessageParts, verify: bool) -> int:
     """Read one message at `at` of a segment: GOOD, or what is wrong. O(size).
 
-    `found`, written. `verify`: check the CRC as well.
+    `offset`: where that is in the commit log, which the message has to say too: else it is of an
+    earlier use of the segment, or its file is another's. `found`, written. `verify`: check the CRC
+    as well.
     """
     status = read_frame(buf, at, found)
     if status != GOOD:
         return status
     if verify and not check_crc(buf, found):
         return BAD_CRC
+    if get_i64(buf, at + fmt.MESSAGE_OFFSET_AT) != offset:
+        return BAD_PARTS
     read_properties(buf, found)
     return GOOD
 

@@ -49,6 +49,8 @@ class TimerCheckpoint:
     sequence: int = 0
     scan_from: int = 0  # the copies cursor: the oldest copy whose source is not settled
     floor: int = 0  # units whose message lies before it are superseded; 0: nobody said
+    timerlog_from: int = INT64_MAX
+    """Where the timer log begins at the latest: what lies before may go. INT64_MAX: nobody said."""
     hops_from: int = 0
     """The hops cursor: what hops linked from here on says which unit of a message counts."""
     commitlog_flushed: int = 0
@@ -111,6 +113,7 @@ class TimerCheckpoint:
         extension["store_tag"] = self.store_tag
         extension["level_offsets"] = self.level_offsets
         extension["floor"], extension["hops_from"] = self.floor, self.hops_from
+        extension["timerlog_from"] = self.timerlog_from
         extension["crc"] = zlib.crc32(extension.tobytes()[:_CRC_AT])
         data = base.tobytes() + extension.tobytes()
         if self.identity is None:
@@ -134,9 +137,15 @@ def sealed_from(checkpoint: TimerCheckpoint | None, was_open: bool) -> int:
 def _decode(data: bytes) -> tuple[TimerCheckpoint, bool] | None:
     """Decode one copy: the checkpoint, and whether its echo holds; None if it is torn."""
     content = data[_BASE_BYTES : _BASE_BYTES + fmt.CHECKPOINT_EXTENSION.itemsize]
-    if len(content) < fmt.CHECKPOINT_EXTENSION.itemsize or not content.startswith(
-        fmt.CHECKPOINT_MARK
-    ):
+    if content.startswith(fmt.CHECKPOINT_MARK_BEFORE):
+        cut = _CRC_AT - 8
+        if int.from_bytes(content[cut : cut + 4], "big") != zlib.crc32(content[:cut]):
+            return None
+        said = content[:cut] + INT64_MAX.to_bytes(8, "big")
+        content = said + zlib.crc32(said).to_bytes(4, "big")
+    elif not content.startswith(fmt.CHECKPOINT_MARK):
+        return None
+    if len(content) < fmt.CHECKPOINT_EXTENSION.itemsize:
         return None
     extension = np.frombuffer(content, fmt.CHECKPOINT_EXTENSION)[0]
     if int(extension["crc"]) != zlib.crc32(content[:_CRC_AT]):
@@ -150,6 +159,7 @@ def _decode(data: bytes) -> tuple[TimerCheckpoint, bool] | None:
     checkpoint.store_tag = int(extension["store_tag"])
     checkpoint.floor = int(extension["floor"])
     checkpoint.hops_from = int(extension["hops_from"])
+    checkpoint.timerlog_from = int(extension["timerlog_from"])
     checkpoint.level_offsets = [int(offset) for offset in extension["level_offsets"]]
     checkpoint.echo = extension["echo"].tobytes()
     return checkpoint, checkpoint.echo == data[:_BASE_BYTES]

@@ -120,7 +120,7 @@ def mark_messages(
         marks[i] = 0
         buf = segment_at(commitlog, rows.offset[i])
         at = rows.offset[i] % commitlog.segment_bytes
-        if len(buf) == 0 or read_message(buf, at, found, False) != GOOD:
+        if len(buf) == 0 or read_message(buf, at, rows.offset[i], found, False) != GOOD:
             continue
         ours = is_ours(buf, found, tag)
         if ours:
@@ -159,9 +159,7 @@ def _judge_message(
     found: MessageParts,
 ) -> int:
     """Compare a unit with the message it points to: a verdict."""
-    if read_message(source, place, found, False) != GOOD:
-        return NO_MESSAGE
-    if get_i64(source, place + fmt.MESSAGE_OFFSET_AT) != message or found.due_ms < 0:
+    if read_message(source, place, message, found, False) != GOOD or found.due_ms < 0:
         return NO_MESSAGE
     same = get_word(source, found.topic_at) == _TIMER_TOPIC_WORD
     if found.topic_bytes != _TIMER_TOPIC_BYTES or not same or found.real_topic_bytes < 0:
@@ -294,7 +292,7 @@ def identify_copies(
     for i in range(len(rows.offset)):
         buf = segment_at(commitlog, rows.offset[i])
         at = rows.offset[i] % commitlog.segment_bytes
-        if len(buf) == 0 or read_message(buf, at, found, False) != GOOD:
+        if len(buf) == 0 or read_message(buf, at, rows.offset[i], found, False) != GOOD:
             continue
         topic_at, topic_bytes = found.topic_at, found.topic_bytes
         key_bytes = max(0, found.key_bytes)

@@ -48,7 +48,7 @@ def find_parts(
     for i in range(len(rows.offset)):
         buf = segment_at(commitlog, rows.offset[i])
         at = rows.offset[i] % segment_bytes
-        if len(buf) == 0 or read_message(buf, at, found, False) != GOOD:
+        if len(buf) == 0 or read_message(buf, at, rows.offset[i], found, False) != GOOD:
             parts.body_at[i] = parts.body_bytes[i] = -1
             parts.properties_at[i] = parts.properties_bytes[i] = -1
             parts.keys_at[i] = parts.keys_bytes[i] = -1

@@ -204,14 +204,12 @@ def scan_commitlog(
             continue
         status = BAD_MAGIC
         if left >= fmt.MESSAGE_BYTES_MIN + fmt.BLANK_BYTES:
-            status = read_message(buf, at, found, how.verify)
+            status = read_message(buf, at, offset, found, how.verify)
         if status == BAD_MAGIC:
             stopped = STOP_END
             break
         if status == GOOD and how.verify and found.whole_crc == 0 and _has_hole(buf, found):
             status = BAD_CRC
-        if status == GOOD and get_i64(buf, at + fmt.MESSAGE_OFFSET_AT) != offset:
-            status = BAD_PARTS  # an old message in a segment that is used again
         if status == GOOD and not is_topic_at(buf, found.topic_at, found.topic_bytes):
             status = BAD_PARTS
         rows.offset[count] = offset

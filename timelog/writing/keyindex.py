@@ -255,9 +255,7 @@ def index_some(
 @inlined
 def _has_key(buf: Bytes, position: int, message: int, place: int, found: MessageParts) -> bool:
     """Read the message at an entry's place; tell whether it is to be indexed."""
-    if read_message(buf, position, found, False) != GOOD or found.deletes_bytes >= 0:
-        return False
-    if get_i64(buf, position + fmt.MESSAGE_OFFSET_AT) != message:
+    if read_message(buf, position, message, found, False) != GOOD or found.deletes_bytes >= 0:
         return False
     return found.keys_bytes > 0 and get_i64(buf, position + fmt.MESSAGE_QUEUE_INDEX_AT) == place
 

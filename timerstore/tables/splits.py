@@ -298,12 +298,9 @@ def _missing_files(view: StoreView) -> list[Fault]:
         found.append(Fault(LOG, first, reason))
     if not len(reader.slots):
         found.append(Fault(WHEEL, 0, "there is no wheel"))
-    elif not checkpoint.floor_offset:  # else it may lead to what was moved
-        used = reader.slots[reader.used_slots]
-        ahead = used["first"][used["time"] >= max(1, view.read_slot)]
-        if len(ahead) and int(ahead.min()) < units.start:
-            reason = f"it begins at {units.start}, and a slot leads to this offset"
-            found.append(Fault(UNITS, int(ahead.min()), reason))
+    if units.start > checkpoint.timerlog_from and not checkpoint.by_broker:
+        reason = f"it begins at {units.start}, and units before that are needed"
+        found.append(Fault(UNITS, checkpoint.timerlog_from, reason))
     return found
 
 

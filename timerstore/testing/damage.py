@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -122,6 +123,7 @@ _KINDS: Final[dict[str, Callable[[Path, Path, random.Random], str]]] = {
     "stale": _duplicated,
     "stale page": _duplicated_page,
 }
+_OF_TWO: Final = ("swapped", "duplicated")
 DAMAGE_KINDS: Final = tuple(_KINDS)
 """What `damage` can do to a file."""
 
@@ -137,7 +139,8 @@ def damage(
     """Damage a file below a folder; return which, and what was done, in words.
 
     `kind`: one of `DAMAGE_KINDS`. `files`: a pattern of those of which one is taken, by chance.
-    What is swapped or duplicated is another file of its folder that fits the pattern, or itself.
+    What is swapped or duplicated is another file of its folder that fits the pattern; of pages, it
+    may be the same file.
     `older`: a copy of the folder from before, which what is stale comes from. Nobody may have the
     store open. Raises InvalidArgumentError if no file fits.
 
@@ -158,8 +161,11 @@ def damage(
         if each.is_file() and each.stat().st_size and each.name not in ("lock", "abort")
         if (before / each.relative_to(path)).is_file()
     ]
+    if kind in _OF_TWO:
+        folders = Counter(each.parent for each in found)
+        found = [each for each in found if folders[each.parent] > 1]
     if not found:
-        raise InvalidArgumentError(f"{path} has no file {files} to damage.")
+        raise InvalidArgumentError(f"{path} has no file {files} for this damage: {kind}.")
     file = rnd.choice(found)
     beside = [each for each in found if each.parent == file.parent and each != file]
     other = before / file.relative_to(path) if is_stale else rnd.choice(beside or [file])

@@ -5,7 +5,6 @@ After each kill every chain has one token, and each receipt is there once.
 CHAIN_KILLS=200 in the environment kills more often; CI does with few.
 """
 
-import os
 import random
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from tests.models.ledger import read_messages
 from tests.rigs.chain_worker import CHAINS, GROUP, RECEIPTS, TOPIC, config_of, prepare, work
-from tests.tiers import how_many
+from tests.tiers import SEED, Told, how_many
 from timerstore import ManualClock, TimerStore
 from timerstore.testing import Program
 
@@ -45,8 +44,8 @@ def check(path: Path, durability: str) -> int:
 @pytest.mark.slow
 @pytest.mark.timeout(120 + 3 * KILLS)
 @pytest.mark.parametrize("durability", ["group", "process"])
-def test_killed_again_and_again(tmp_path: Path, durability: str) -> None:
-    rnd = random.Random(int(os.environ.get("KILL_SEED", "1")))
+def test_killed_again_and_again(tmp_path: Path, durability: str, record_property: Told) -> None:
+    rnd = random.Random(SEED)
     path = tmp_path / "store"
     with Program(work, prepare=prepare) as program:
         with TimerStore(path, config=config_of(durability)) as store:
@@ -61,4 +60,5 @@ def test_killed_again_and_again(tmp_path: Path, durability: str) -> None:
                 count = check(path, durability)
         count = check(path, durability)
     torn = [each for each in read_messages(path) if each.topic == "rmq_sys_timerstore_acks"]
+    record_property("plays", kills)
     print(f"{kills} kills, {count} steps of {CHAINS} chains, {len(torn)} records")

@@ -292,7 +292,8 @@ def pull_run(place: PullPlace, run: QueueRun, room: Room) -> int:
                 return PULL_UNMAPPED
             position = offset % segment_bytes
             base = offset - position
-        if read_frame(buf, position, found) != GOOD or not check_crc(buf, found):
+        is_sound = read_frame(buf, position, found) == GOOD and check_crc(buf, found)
+        if not is_sound or get_i64(buf, position + fmt.MESSAGE_OFFSET_AT) != offset:
             put_u8(block, verdicts_at + k, PULL_DAMAGED)
             continue
         if found.size != size or not stands_there(buf, position, found, topic, queue_id, start + k):
