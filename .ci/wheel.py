@@ -1,11 +1,11 @@
 """Builds what a release consists of: the source distribution, a wheel with kernels.
 
-    .venv/bin/python -P .ci/wheel.py [DIST [LEVEL …]]
+    .venv/bin/python -P .ci/wheel.py [DIST]
 
-They come into dist/ if no folder is named. Kernels are compiled for the levels of this machine
-(`timerstore/jit/packaged.py`), x86-64 or arm64, or those that are named, and linked by `cc`. No
-code in them depends on a version of Python or of NumPy, and they ask nothing of the C library that
-is younger than the tag says, so one wheel serves all.
+They come into dist/ if no folder is named. Kernels are compiled for a level of this machine's
+processors (`timerstore/jit/packaged.py`), x86-64 or arm64, and linked by `cc`. No code in them
+depends on a version of Python or of NumPy, and they ask nothing of the C library that is younger
+than the tag says, so one wheel serves all.
 """
 
 from __future__ import annotations
@@ -55,14 +55,7 @@ def main() -> None:
         packed = source / "timerstore" / "kernels"
         # Of the copy, so that an edit meanwhile makes no kernels of other sources.
         subprocess.run(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "timerstore.jit.packing",
-                str(packed),
-                *sys.argv[2:],
-            ],
+            [sys.executable, "-P", "-m", "timerstore.jit.packing", str(packed)],
             env=os.environ | {"KERNEL_LEVEL": "none", "PYTHONPATH": str(source)},
             cwd=folder,
             check=True,

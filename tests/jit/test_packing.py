@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 from importlib import import_module
@@ -16,7 +17,7 @@ from tests.rigs.program import ended
 from timerstore.jit import numpylayout, packaged
 from timerstore.jit.cachefolder import FOLDER
 from timerstore.jit.kernel import AHEAD, INTERPRETED, LATER
-from timerstore.jit.packaged import LEVELS, best_level
+from timerstore.jit.packaged import LEVEL_OF, level_here
 from timerstore.jit.stamp import named_by
 
 PACKAGE = Path(timerstore.__file__).parent
@@ -113,20 +114,21 @@ print("used")
 """
 
 
-def ran(site: Path, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def ran(
+    site: Path, program: str, *words: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     variables = {name: value for name, value in os.environ.items() if name[:5] != "NUMBA"}
     variables |= {"PYTHONPATH": str(site), "NUMBA_CACHE_DIR": str(site / "c")}
-    return ended("-c", program, cwd=site, env=variables, **environment)
+    return ended("-c", program, *words, cwd=site, env=variables, **environment)
 
 
 PACK = """
-import json, sys
-from pathlib import Path
-from timerstore.jit import packaged, packing, packs
+import sys
+from timerstore.jit import packing, packs
 from timerstore.jit.kernel import AHEAD, LATER
 few = [each for each in [*AHEAD, *LATER] if each.py_func.__module__ == packs.__name__]
 packing.all_kernels = lambda: few
-packing.pack_level(LEVEL, FOLDER)
+packing.pack_here(sys.argv[1])
 """
 
 if not INTERPRETED:
@@ -139,29 +141,16 @@ if not INTERPRETED:
         (site / "timerstore/jit/packs.py").write_text(SOURCE)
         kernels = site / "timerstore" / FOLDER
         kernels.mkdir()
-        made = {}
-        for level in LEVELS:
-            program = PACK.replace("LEVEL", repr(level.name)).replace("FOLDER", repr(str(kernels)))
-            target = {"NUMBA_CPU_NAME": level.processor, "NUMBA_CPU_FEATURES": level.text}
-            done = ran(site, program, KERNEL_LEVEL="none", **target)
-            assert done.returncode == 0, done.stderr
-            made[level.name] = json.loads((kernels / f"{level.name}.json").read_text())
-        listing = (
-            "import json, timerstore.jit.packaged as it\nfiles = it.sources()\n"
-            "print(json.dumps({'source_files': files, 'sources': it.source_digest(files)}))\n"
-        )
-        about = json.loads(ran(site, listing).stdout)
-        (kernels / packaged.MANIFEST).write_text(json.dumps(about | {"levels": made}))
+        level = LEVEL_OF[platform.machine()]
+        target = {"NUMBA_CPU_NAME": level.processor, "NUMBA_CPU_FEATURES": level.text}
+        done = ran(site, PACK, str(kernels), KERNEL_LEVEL="none", **target)
+        assert done.returncode == 0, done.stderr
         return site
 
     @pytest.mark.prove
     @pytest.mark.slow
-    @pytest.mark.parametrize("level", [each.name for each in LEVELS])
-    def test_packed_kernels_do_what_kernels_do(site: Path, level: str) -> None:
-        best = best_level()
-        names = [each.name for each in LEVELS]
-        runs = best is not None and names.index(level) >= names.index(best.name)
-        done = ran(site, USE if runs else "print('used')", KERNEL_LEVEL=level)
+    def test_packed_kernels_do_what_kernels_do(site: Path) -> None:
+        done = ran(site, USE if level_here() else "print('used')")
         assert (done.stdout, done.returncode) == ("used\n", 0), done.stderr
         assert done.stderr == ""
 
@@ -177,7 +166,7 @@ if not INTERPRETED:
         [
             ("a byte", "was changed after it was packaged"),
             ("a source", "they were made from other sources"),
-            ("a level", "has none for this processor"),
+            ("a level", "which this processor is not"),
             ("the manifest", "cannot be read"),
             ("no manifest", ""),
             ("none", ""),
@@ -190,7 +179,6 @@ if not INTERPRETED:
         shutil.copytree(site, copy)
         kernels = copy / "timerstore" / FOLDER
         environment = {
-            "a level": {"KERNEL_LEVEL": "x86-64-v9"},
             "none": {"KERNEL_LEVEL": "none"},
             "bounds": {"NUMBA_BOUNDSCHECK": "1"},
         }.get(what, {})
@@ -202,6 +190,9 @@ if not INTERPRETED:
         elif what == "a source":
             with (copy / "timerstore/jit/packs.py").open("a") as file:
                 file.write("# edited\n")
+        elif what == "a level":
+            manifest = kernels / packaged.MANIFEST
+            manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"level": "another"}))
         elif what == "the manifest":
             (kernels / packaged.MANIFEST).write_text("{")
         elif what == "no manifest":

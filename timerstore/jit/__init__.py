@@ -12,7 +12,7 @@ when something has to be compiled, or loaded from a cache.
     building.py     how it is compiled to an object file (n)
     linking.py      how helpers are made, and become part of it (n)
     packedentry.py  what calls it from Python (n)
-    packaged.py     what a wheel brings: a library of all, for each level of processors
+    packaged.py     what a wheel brings: a library of all, for a level of processors
     packing.py      how that is made (n)
     numpylayout.py  how NumPy lays out what it is called with
     record.py       groups of fields that it receives as one pointer; tables of columns

@@ -1,6 +1,6 @@
 """Kernels that were compiled when this package was built: what a wheel brings of them.
 
-`timerstore/kernels` has a library of machine code for each level of processors, and a manifest. A
+`timerstore/kernels` has a library of machine code, for a level of processors, and a manifest. The
 library is loaded only from there, and only if it hashes to what the manifest says, as this
 package's sources do. Nothing of Numba is needed for that. What is not there, as in a clone, is
 compiled when it is needed; the log says so in a line if some are there.
@@ -26,21 +26,15 @@ from timerstore.jit.numpylayout import NDARRAY_SYMBOL
 
 # --- The levels of processors that kernels are compiled for ahead of time.
 #
-# A level is a set of features that a processor must have, not one processor. Those of x86-64 are
-# the levels with which Linux distributions are built, and the carry-less multiplication that CRC
-# needs, which each processor of that age has. That of ARM is what its servers have, all but the
-# first ones.
+# A level is a set of features that a processor must have, not one processor. That of x86-64 is one
+# with which Linux distributions are built, and the carry-less multiplication that CRC needs, which
+# each processor of that age has. That of ARM is what its servers have, all but the first ones.
 
 _V3: Final = (
     *("avx", "avx2", "bmi", "bmi2", "cx16", "f16c", "fma", "lzcnt", "movbe", "pclmul", "popcnt"),
     *("sahf", "sse3", "sse4.1", "sse4.2", "ssse3", "xsave"),
 )
-_V4: Final = (
-    *_V3,
-    *("avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vbmi2", "avx512vl", "vpclmulqdq"),
-)
 _LINUX_NAMES: Final = {
-    "avx512vbmi2": "avx512_vbmi2",
     "bmi": "bmi1",
     "crc": "crc32",
     "lse": "atomics",
@@ -72,13 +66,11 @@ class Level(NamedTuple):
         return ",".join(f"+{each}" for each in sorted(self.features))
 
 
-LEVELS_OF: Final = {
-    "x86_64": (Level("x86-64-v4", _V4, "x86-64-v4"), Level("x86-64-v3", _V3, "x86-64-v3")),
-    "aarch64": (Level("armv8.1-a+crc+lse", ("crc", "lse")),),
+LEVEL_OF: Final = {
+    "x86_64": Level("x86-64-v3", _V3, "x86-64-v3"),
+    "aarch64": Level("armv8.1-a+crc+lse", ("crc", "lse")),
 }
-"""Of each machine, the best first."""
-LEVELS: Final = LEVELS_OF.get(platform.machine(), ())
-"""Those of this machine."""
+"""Of each machine."""
 
 
 def fits(level: Level, cpu_info: str) -> bool:
@@ -92,34 +84,35 @@ def fits(level: Level, cpu_info: str) -> bool:
     return all(_LINUX_NAMES.get(each, each) in flags for each in level.features)
 
 
-def best_level() -> Level | None:
-    """Return the best level of this processor; None if there is none, or it is unknown."""
-    levels = LEVELS_OF.get(platform.machine(), ())
-    if PORTABLE or not levels:
+def level_here() -> Level | None:
+    """Return the level of this processor; None if it has none, or is unknown."""
+    level = LEVEL_OF.get(platform.machine())
+    if PORTABLE or level is None:
         return None
     try:
         with open(_CPU_INFO, "rb") as file:
             text = os.read(file.fileno(), _READ_BYTES).decode("ascii", "replace")
     except OSError:
         return None
-    return next((each for each in levels if fits(each, text)), None)
+    return level if fits(level, text) else None
 
 
 log = logging.getLogger("timerstore")
 
 SWITCH: Final = "KERNEL_LEVEL"
-"""The environment variable that names a level, or `none`, which takes no packaged kernel."""
+"""The environment variable of which `none` takes no packaged kernel."""
 MANIFEST: Final = "manifest.json"
+LIBRARY: Final = "kernels.so"
 _ROOMS: Final = ("jit", "timelog", "wheel", "services", "calls", "core")
 """The folders whose sources kernels are made of."""
 _OFF: Final = ("", "0")
 
 
 class Packaged:
-    """The library of one level, in memory."""
+    """The library, in memory."""
 
     def __init__(self, library: ctypes.CDLL, kernels: frozenset[str]) -> None:
-        """Hold a library and the names of its kernels."""
+        """Hold the library and the names of its kernels."""
         self._library, self._kernels = library, kernels
         ctypes.c_void_p.in_dll(library, NDARRAY_SYMBOL).value = id(np.ndarray)
 
@@ -165,25 +158,16 @@ def _usable(manifest: bytes) -> Packaged:
         about = json.loads(manifest)
     except ValueError as e:
         raise _UnusableError(f"{MANIFEST} cannot be read: {e}") from e
-    best = best_level()
-    name = os.environ.get(SWITCH) or (best.name if best else "none")
-    if name not in about["levels"] or not _may_run(name):
-        raise _UnusableError(f"the wheel has none for this processor ({name})")
+    level = level_here()
+    if level is None or level.name != about["level"]:
+        raise _UnusableError(f"they are for {about['level']}, which this processor is not")
     if source_digest(about["source_files"]) != about["sources"]:
         raise _UnusableError("they were made from other sources")
-    made = about["levels"][name]
-    path = os.path.join(PACKAGE, FOLDER, made["file"])
+    path = os.path.join(PACKAGE, FOLDER, LIBRARY)
     content = content_of(path)
-    if digest_of(content) != made["sha256"]:
+    if digest_of(content) != about["sha256"]:
         raise _UnusableError(f"{path} was changed after it was packaged")
-    return Packaged(_loaded(path, content), frozenset(made["kernels"]))
-
-
-def _may_run(name: str) -> bool:
-    """Tell whether this processor has all that a level asks for."""
-    best = best_level()
-    names = [each.name for each in LEVELS]
-    return best is not None and name in names[names.index(best.name) :]
+    return Packaged(_loaded(path, content), frozenset(about["kernels"]))
 
 
 def _loaded(path: str, content: bytes) -> ctypes.CDLL:

@@ -1,9 +1,8 @@
-"""Compiling all kernels ahead of time, into a library for each level of processors.
+"""Compiling all kernels ahead of time, into a library for a level of processors.
 
-`.ci/wheel.py` does that when it builds a wheel; `packaged.py` loads what is made here. Each
-level has a process of its own, because Numba compiles for one processor in a process:
+`.ci/wheel.py` does that when it builds a wheel; `packaged.py` loads what is made here:
 
-    python -m timerstore.jit.packing FOLDER [LEVEL …]
+    python -m timerstore.jit.packing FOLDER
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from __future__ import annotations
 import json
 import os
 import pkgutil
+import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +26,15 @@ from numba.core.registry import cpu_target
 from timerstore.jit.building import compiled
 from timerstore.jit.kernel import AHEAD, LATER, Kernel
 from timerstore.jit.numpylayout import NDARRAY_SYMBOL
-from timerstore.jit.packaged import LEVELS, MANIFEST, Level, digest_of, source_digest, sources
+from timerstore.jit.packaged import (
+    LEVEL_OF,
+    LIBRARY,
+    MANIFEST,
+    Level,
+    digest_of,
+    source_digest,
+    sources,
+)
 
 _APART: Final = ("cli", "demo", "otel", "recurring", "spark")
 """Rooms that have no kernel, and import what need not be installed."""
@@ -39,42 +46,30 @@ _LINK: Final = (
     "-Wl,-z,noexecstack",
     "-Wl,--gc-sections",
 )
-_PROGRAM: Final = (
-    "import sys; from timerstore.jit import packing; packing.pack_level(*sys.argv[1:])"
-)
+_PROGRAM: Final = "import sys; from timerstore.jit import packing; packing.pack_here(sys.argv[1])"
 
 
-def pack(folder: Path, names: Sequence[str] = ()) -> None:
-    """Write the libraries of these levels, or all, to a folder, with the manifest. Takes minutes.
+def pack(folder: Path) -> None:
+    """Write the library and its manifest to a folder, in another process. Takes minutes.
 
-    Raises CalledProcessError if a kernel cannot be compiled or linked; that needs `cc`.
+    Numba compiles for one processor in a process: this one's, here. Raises CalledProcessError if
+    a kernel cannot be compiled or linked; that needs `cc`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    made = {}
-    for level in [each for each in LEVELS if not names or each.name in names]:
-        target = {"NUMBA_CPU_NAME": level.processor, "NUMBA_CPU_FEATURES": level.text}
-        command = [sys.executable, "-P", "-c", _PROGRAM, level.name, str(folder)]
-        subprocess.run(command, env=os.environ | target, check=True)
-        listed = folder / f"{level.name}.json"
-        made[level.name] = json.loads(listed.read_text())
-        listed.unlink()
-    about = {
-        "numba": numba.__version__,
-        "sources": source_digest(sources()),
-        "source_files": sources(),
-        "levels": made,
-    }
-    (folder / MANIFEST).write_text(json.dumps(about, indent=1) + "\n")
+    level = LEVEL_OF[platform.machine()]
+    target = {"NUMBA_CPU_NAME": level.processor, "NUMBA_CPU_FEATURES": level.text}
+    command = [sys.executable, "-P", "-c", _PROGRAM, str(folder)]
+    subprocess.run(command, env=os.environ | target, check=True)
 
 
-def pack_level(name: str, folder: str) -> None:
-    """Write the library of one level, with a list of what is in it."""
-    (level,) = [each for each in LEVELS if each.name == name]
+def pack_here(folder: str) -> None:
+    """Write both, in a process that compiles for the level."""
+    level = LEVEL_OF[platform.machine()]
     codegen = cpu_target.target_context.codegen()
     if codegen.magic_tuple()[1:] != (level.processor, level.text):
         raise RuntimeError(f"{codegen.magic_tuple()} is not {level}: set NUMBA_CPU_NAME, _FEATURES")
     kernels = all_kernels()
-    code = Path(folder, f"{name}.so")
+    code = Path(folder, LIBRARY)
     with tempfile.TemporaryDirectory() as objects:
         paths = [Path(objects, f"{i}.o") for i in range(len(kernels) + 1)]
         machine = _machine(level)
@@ -82,12 +77,15 @@ def pack_level(name: str, folder: str) -> None:
         for path, each in zip(paths[1:], kernels, strict=True):
             path.write_bytes(compiled(each, each.name, machine))
         subprocess.run([*_LINK, "-o", str(code), *map(str, paths)], check=True)
-    listed = {
-        "file": code.name,
+    about = {
+        "numba": numba.__version__,
+        "level": level.name,
+        "sources": source_digest(sources()),
+        "source_files": sources(),
         "sha256": digest_of(code.read_bytes()),
         "kernels": sorted(each.name for each in kernels),
     }
-    code.with_suffix(".json").write_text(json.dumps(listed))
+    Path(folder, MANIFEST).write_text(json.dumps(about, indent=1) + "\n")
 
 
 def all_kernels() -> list[Kernel]:
@@ -116,4 +114,4 @@ def _machine(level: Level) -> Any:
 
 
 if __name__ == "__main__":
-    pack(Path(sys.argv[1]), sys.argv[2:])
+    pack(Path(sys.argv[1]))
