@@ -11,7 +11,7 @@ import pytest
 from tests.rigs.program import ended, python
 from tests.rigs.together import together
 from timerstore.core import load_kernels as ahead
-from timerstore.jit.kernel import AHEAD, INTERPRETED, Kernel
+from timerstore.jit.kernel import INTERPRETED, LOADED_AHEAD, Kernel
 from timerstore.jit.recordtype import signature_of
 
 pytestmark = pytest.mark.long
@@ -155,11 +155,11 @@ def named(name: str, load: Callable[[], object]) -> Any:
 def on_trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Kernels that are not loaded yet, and what was loaded of them."""
     loaded: list[str] = []
-    monkeypatch.setattr(ahead, "_ready_count", len(AHEAD))
+    monkeypatch.setattr(ahead, "_ready_count", len(LOADED_AHEAD))
     monkeypatch.setattr(ahead, "is_compiled", lambda each: True)
-    AHEAD.extend(named(name, partial(loaded.append, name)) for name in "ab")
+    LOADED_AHEAD.extend(named(name, partial(loaded.append, name)) for name in "ab")
     yield loaded
-    AHEAD[:] = [each for each in AHEAD if each.name not in ("a", "b")]
+    LOADED_AHEAD[:] = [each for each in LOADED_AHEAD if each.name not in ("a", "b")]
 
 
 def test_each_is_loaded_once(on_trial: list[str]) -> None:
@@ -170,11 +170,11 @@ def test_each_is_loaded_once(on_trial: list[str]) -> None:
 
 def test_one_that_fails_is_tried_again(on_trial: list[str]) -> None:
     bad = named("bad", lambda: 1 // 0)
-    AHEAD.append(bad)
+    LOADED_AHEAD.append(bad)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             ahead.load_kernels()
-    AHEAD.remove(bad)
+    LOADED_AHEAD.remove(bad)
     ahead.load_kernels()
     assert on_trial == ["a", "b"] * 3
 
@@ -183,7 +183,7 @@ def test_what_is_called_later_is_compiled_with_the_others(
     on_trial: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later = named("later", partial(on_trial.append, "later"))
-    monkeypatch.setattr(ahead, "LATER", [later])
+    monkeypatch.setattr(ahead, "LOADED_LATER", [later])
     monkeypatch.setattr(ahead, "_may_start_workers", lambda missing: False)
     ahead.load_kernels()
     assert on_trial == ["a", "b"]
@@ -196,10 +196,10 @@ def test_what_is_called_later_is_compiled_with_the_others(
 def test_the_end_of_a_program_waits_for_no_more_than_one(tmp_path: Path) -> None:
     program = (
         "import signal, time, timerstore\nfrom timerstore.core import load_kernels as ahead\n"
-        "from timerstore.jit.kernel import AHEAD, Kernel\n"
+        "from timerstore.jit.kernel import LOADED_AHEAD, Kernel\n"
         "def load():\n    print('one', flush=True)\n    time.sleep(0.5)\n"
         "slow = Kernel(load)\nslow.load = load\n"
-        "AHEAD[:] = [slow] * 40\nahead.is_compiled = lambda each: True\n"
+        "LOADED_AHEAD[:] = [slow] * 40\nahead.is_compiled = lambda each: True\n"
         "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
         "signal.setitimer(signal.ITIMER_REAL, 0.2)\nahead.load_kernels()\n"
     )
@@ -212,9 +212,9 @@ if not INTERPRETED:
 
     def test_every_kernel_ahead_has_types() -> None:
         import_module("timerstore.store.store")
-        assert len(AHEAD) > 40
-        assert len({each.name for each in AHEAD}) == len(AHEAD)
-        for each in AHEAD:
+        assert len(LOADED_AHEAD) > 40
+        assert len({each.name for each in LOADED_AHEAD}) == len(LOADED_AHEAD)
+        for each in LOADED_AHEAD:
             signature_of(each.py_func)
 
     def test_workers_fill_the_cache(tmp_path: Path) -> None:
@@ -222,9 +222,9 @@ if not INTERPRETED:
         program = (
             "import sys, timerstore.store.store\n"
             "from timerstore.core import load_kernels as ahead\n"
-            "from timerstore.jit.kernel import AHEAD\n"
+            "from timerstore.jit.kernel import LOADED_AHEAD\n"
             "from timerstore.jit.loading import is_compiled\n"
-            f"few = [each for each in AHEAD if each.name[11:] in {few}]\n"
+            f"few = [each for each in LOADED_AHEAD if each.name[11:] in {few}]\n"
             "print(len(few), *map(is_compiled, few))\n"
             "ahead._worker_count = lambda missing: 2\n"
             "print(ahead._may_start_workers(few))\n"

@@ -14,7 +14,7 @@ import timerstore.store.store  # noqa: F401  its calls' kernels count as well
 from timerstore.core.load_kernels import compile_all
 from timerstore.errors import InvalidArgumentError
 from timerstore.jit.cachefolder import FOLDER
-from timerstore.jit.kernel import AHEAD, LATER
+from timerstore.jit.kernel import LOADED_AHEAD, LOADED_LATER
 from timerstore.jit.loading import file_in_cache
 from timerstore.timelog.files.oserrors import told_of
 from timerstore.values.kinds import check_place
@@ -77,7 +77,7 @@ def _files() -> dict[Path, Path]:
 def _compiled() -> Iterator[tuple[str, bytes]]:
     """Yield what the cache has of kernels, by the names of its files."""
     compile_all()
-    for each in [*AHEAD, *LATER]:
+    for each in [*LOADED_AHEAD, *LOADED_LATER]:
         found = file_in_cache(each)
         if found is not None:
             yield found

@@ -41,7 +41,7 @@ STEP_MESSAGES: Final = 512
 """Of the commit log; some 160 KiB of small ones."""
 BYTES_PER_S: Final = 4 << 20
 """A gigabyte takes four minutes; a disk does hundreds of times as much."""
-FIRST_S: Final = 60.0
+FIRST_PASS_S: Final = 60.0
 """From the opening, which has looked at much, to the first pass."""
 PAUSE_S: Final = 3_600.0
 """Between the end of a pass and the next."""
@@ -63,7 +63,7 @@ class Scrub:
         """Sound messages that the pass has read."""
         self.file, self.offset = "", 0
         self._steps: Iterator[int] | None = None
-        self._next_s = time.monotonic() + FIRST_S
+        self._next_s = time.monotonic() + FIRST_PASS_S
 
     def run(self) -> None:
         """Do one step, if it is time for it."""

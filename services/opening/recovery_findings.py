@@ -67,12 +67,12 @@ def _counted(count: int, what: str) -> str:
 
 log = logging.getLogger("timerstore")
 
-FIRST_S: Final = 3.0
+SILENT_S: Final = 3.0
 EACH_S: Final = 5.0
 
 
 class OpeningProgress:
-    """Tells the log how far one step of opening has come; nothing if it is done within FIRST_S.
+    """Tells the log how far one step of opening has come; nothing if it is done within SILENT_S.
 
     A command shows what the log says.
     """
@@ -80,7 +80,7 @@ class OpeningProgress:
     def __init__(self, path: Path, what: str) -> None:
         """Begin a step: `what` says what is done, such as "all that is pending is counted"."""
         self._path, self._what = path, what
-        self._next_s = time.monotonic() + FIRST_S
+        self._next_s = time.monotonic() + SILENT_S
 
     def tell(self, done: int, count: int) -> None:
         """Say that so much of it is done."""

@@ -16,7 +16,7 @@ import timerstore
 from tests.rigs.program import ended
 from timerstore.jit import numpylayout, packaged
 from timerstore.jit.cachefolder import FOLDER
-from timerstore.jit.kernel import AHEAD, INTERPRETED, LATER
+from timerstore.jit.kernel import INTERPRETED, LOADED_AHEAD, LOADED_LATER
 from timerstore.jit.packaged import LEVEL_OF, level_here
 from timerstore.jit.stamp import named_by
 
@@ -125,8 +125,8 @@ def ran(
 PACK = """
 import sys
 from timerstore.jit import packing, packs
-from timerstore.jit.kernel import AHEAD, LATER
-few = [each for each in [*AHEAD, *LATER] if each.py_func.__module__ == packs.__name__]
+from timerstore.jit.kernel import LOADED_AHEAD, LOADED_LATER
+few = [each for each in [*LOADED_AHEAD, *LOADED_LATER] if each.py_func.__module__ == packs.__name__]
 packing.all_kernels = lambda: few
 packing.pack_here(sys.argv[1])
 """
@@ -210,7 +210,7 @@ if not INTERPRETED:
     def test_a_digest_has_all_that_kernels_are_made_of() -> None:
         """Else those of a wheel would be run though a helper of theirs is another by now."""
         import_module("timerstore.store.store")
-        waiting: list[Any] = [each.py_func for each in [*AHEAD, *LATER]]
+        waiting: list[Any] = [each.py_func for each in [*LOADED_AHEAD, *LOADED_LATER]]
         seen = set[FunctionType]()
         while waiting:
             function = waiting.pop()

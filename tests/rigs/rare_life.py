@@ -18,7 +18,7 @@ from tests.rigs.patient import Folder, Patient
 from tests.small_store import SMALL
 from tests.sparse_copy import AS_DATA
 from timerstore import Config, ManualClock, Tuning
-from timerstore.jit.kernel import LATER
+from timerstore.jit.kernel import LOADED_LATER
 from timerstore.tables.view import forget
 from timerstore.timelog.bytes import format as fmt
 from timerstore.validation import validate
@@ -159,7 +159,7 @@ def main(folder: Path) -> None:
     for name in compiled():
         print("compiled", name)
     seen = called()
-    for each in LATER:
+    for each in LOADED_LATER:
         if each.name not in seen and each.name not in NOT_HERE:
             print("not called", each.name)
     print("done")

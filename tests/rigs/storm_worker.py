@@ -302,7 +302,7 @@ def main() -> int:
     if options.die:
         os.kill(os.getpid(), options.die)
     # All the time, and not from the second minute on.
-    scrub.FIRST_S, scrub.PAUSE_S = 0.0, 0.0  # type: ignore[misc]
+    scrub.FIRST_PASS_S, scrub.PAUSE_S = 0.0, 0.0  # type: ignore[misc]
     scrub.STEP_BYTES, scrub.BYTES_PER_S = 32 << 20, 1 << 40  # type: ignore[misc]
     if options.ring:
         use_small_rings(options.ring)

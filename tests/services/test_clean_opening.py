@@ -115,7 +115,7 @@ def test_a_set_that_is_not_of_that_close_is_found_again(tmp_path: Path, how: str
 def test_a_long_opening_says_how_far_it_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery_findings, "FIRST_S", -1.0)
+    monkeypatch.setattr(recovery_findings, "SILENT_S", -1.0)
     monkeypatch.setattr(recovery_findings, "EACH_S", -1.0)
     store = timerstore.open(tmp_path / "s", config=SMALL, clock=ManualClock())
     store.put_many([b"b"] * 500, delay_ms=60_000)

@@ -36,12 +36,12 @@ found = pipeline.run(stores, out, spark=spark, run="one", now_ms=int(now_ms), sp
 def look(batches):
     import pyarrow
     import timerstore
-    from timerstore.jit.kernel import AHEAD, LATER
+    from timerstore.jit.kernel import LOADED_AHEAD, LOADED_LATER
     from timerstore.validation import validate
     assert validate(stores + "/store").ok
     from timerstore.jit.loading import COMPILED
     misses = len(COMPILED)
-    hits = sum(each.entry is not None for each in AHEAD + LATER) - misses
+    hits = sum(each.entry is not None for each in LOADED_AHEAD + LOADED_LATER) - misses
     yield pyarrow.record_batch(
         [[timerstore.__file__], [hits], [misses]], ["file", "hits", "misses"])
 where = spark.range(0, 4, 1, 4).mapInArrow(look, "file string, hits long, misses long").collect()

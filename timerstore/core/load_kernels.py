@@ -26,7 +26,7 @@ from timerstore.errors import TimerStoreError
 from timerstore.jit.cachefolder import folder_to_write, has_failed
 from timerstore.jit.guards import Lock, apart, is_ending
 from timerstore.jit.host import processor_count
-from timerstore.jit.kernel import AHEAD, LATER, Kernel
+from timerstore.jit.kernel import LOADED_AHEAD, LOADED_LATER, Kernel
 from timerstore.jit.loading import is_compiled
 from timerstore.jit.stamp import reach_bytes
 
@@ -56,7 +56,7 @@ def load_kernels() -> None:
     terminal, and else the log. An exception, such as one of a signal handler, ends only the wait;
     the work goes on.
     """
-    if _ready_count == len(AHEAD):
+    if _ready_count == len(LOADED_AHEAD):
         return
     progress = _Progress()
     try:
@@ -105,8 +105,8 @@ class _Progress:
 def _load() -> None:
     global _ready_count
     with _one_loads.guard():
-        count = len(AHEAD)
-        waiting = AHEAD[_ready_count:count]
+        count = len(LOADED_AHEAD)
+        waiting = LOADED_AHEAD[_ready_count:count]
         missing = [each for each in waiting if not is_compiled(each)]
         later = _missing_later() if missing else []
         _compile([*missing, *later], load=[*waiting, *later])
@@ -124,7 +124,7 @@ def _missing_later() -> list[Kernel]:
     for package in (timelog, wheel, services):
         for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
             import_module(module.name)
-    missing = [each for each in LATER if not is_compiled(each)]
+    missing = [each for each in LOADED_LATER if not is_compiled(each)]
     return missing if missing and folder_to_write() else []
 
 
@@ -195,7 +195,7 @@ def work(names: list[str]) -> None:
     gc.disable()  # nearly all that is made is kept, so it is looked through in vain
     for module in {name.rpartition(".")[0] for name in names}:
         import_module(module)
-    kernels = {each.name: each for each in [*AHEAD, *LATER]}
+    kernels = {each.name: each for each in [*LOADED_AHEAD, *LOADED_LATER]}
     while number := os.read(0, 1):
         name = names[number[0]]
         if name in kernels:

@@ -82,10 +82,10 @@ def _kind_of(value: Any) -> str:
     return f"{value.dtype}{list(value.shape)}{odd}"
 
 
-AHEAD: Final[list[Kernel]] = []
+LOADED_AHEAD: Final[list[Kernel]] = []
 """The kernels of all modules that were imported, but for those that few programs call."""
 
-LATER: Final[list[Kernel]] = []
+LOADED_LATER: Final[list[Kernel]] = []
 """Those that few programs call: compiled with the others, loaded when one is first called."""
 
 
@@ -100,7 +100,7 @@ def _compiled(function: F, among: list[Kernel], **options: Any) -> F:
 
 def kernel_ahead(function: F) -> F:
     """Compile a kernel that Python calls, before it is called: its annotations say the types."""
-    return _compiled(function, AHEAD)
+    return _compiled(function, LOADED_AHEAD)
 
 
 def kernel_ahead_with_gil(function: F) -> F:
@@ -108,7 +108,7 @@ def kernel_ahead_with_gil(function: F) -> F:
 
     It may wait for nothing that somebody holds who needs the GIL.
     """
-    return _compiled(function, AHEAD, keeps_gil=True)
+    return _compiled(function, LOADED_AHEAD, keeps_gil=True)
 
 
 def kernel_later(function: F) -> F:
@@ -117,7 +117,7 @@ def kernel_later(function: F) -> F:
     It is for code that few programs run: opening after a crash, mending, looking at a store from
     outside.
     """
-    return _compiled(function, LATER)
+    return _compiled(function, LOADED_LATER)
 
 
 def caller_of(made: Callable[..., int]) -> Callable[..., int]:

@@ -24,7 +24,7 @@ from llvmlite import ir
 from numba.core.registry import cpu_target
 
 from timerstore.jit.building import compiled
-from timerstore.jit.kernel import AHEAD, LATER, Kernel
+from timerstore.jit.kernel import LOADED_AHEAD, LOADED_LATER, Kernel
 from timerstore.jit.numpylayout import NDARRAY_SYMBOL
 from timerstore.jit.packaged import (
     LEVEL_OF,
@@ -95,7 +95,7 @@ def all_kernels() -> list[Kernel]:
         room = module.name.split(".")[1]
         if room not in _APART:
             import_module(module.name)
-    return [*AHEAD, *LATER]
+    return [*LOADED_AHEAD, *LOADED_LATER]
 
 
 def _variables() -> Any:
