@@ -31,7 +31,7 @@ def mounted(folder: Path, kind: str, disk_bytes: int = 0) -> Iterator[Path]:
     """Mount an empty disk; skip the test where that is not allowed here."""
     image, mount_point, make = folder / f"{kind}.img", folder / kind, maker(kind)
     disk_bytes = disk_bytes or DISK_BYTES[kind]
-    command = ["mount", "-o", "loop", image, mount_point]
+    command: list[str | Path] = ["mount", "-o", "loop", image, mount_point]
     if kind == "tmpfs":
         command = ["mount", "-t", "tmpfs", "-o", f"size={disk_bytes}", "tmpfs", mount_point]
     if make is None:

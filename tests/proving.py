@@ -28,7 +28,7 @@ import tempfile
 import threading
 import time
 import xml.etree.ElementTree as ET
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -50,7 +50,11 @@ FAILURES_MAX = 3
 
 
 class Play(NamedTuple):
-    """What is counted, how many are asked for, which tests play it, with what for one batch."""
+    """What is counted, how many are asked for, which tests play it, with what for one batch.
+
+    A test tells how much it played, of this play or of others (`record_property`); else it counts
+    as one.
+    """
 
     what: str
     amount: int
@@ -67,10 +71,10 @@ PLAYS = {
         "KILL_ROUNDS=30 CONSUMER_KILLS=10 CHAIN_KILLS=10 AIO_KILLS=5 SHARE_KILL_SECONDS=20",
     ),
     "cuts": Play(
-        "simulated power cuts", 1_000_000, "tests/testing/test_kills.py", "CRASH_STEPS=40"
+        "simulated power cuts", 1_000_000, "tests/testing/test_kills.py", "CRASH_STEPS=20"
     ),
     "disks": Play(
-        "power cuts of real file systems", 5_000, "tests/test_power_cuts.py", "POWER_CUTS=40"
+        "power cuts of real file systems", 5_000, "tests/test_power_cuts.py", "POWER_CUTS=100"
     ),
     "damage": Play("damaged directories", 100_000, "tests/test_damaged_files.py", "DAMAGED=14"),
     "histories": Play(
@@ -146,7 +150,9 @@ class Proof:
 
     def __init__(self, folder: Path, asked: argparse.Namespace) -> None:
         folder.mkdir(exist_ok=True)
-        self.folder, self.plays, self.pythons = folder, asked.plays, asked.pythons
+        self.folder = folder
+        self.plays: list[str] = asked.plays
+        self.pythons: list[str] = asked.pythons
         self.until_s = time.monotonic() + asked.hours * 3_600
         self.file = folder / "played.jsonl"
         lines = self.file.read_text().splitlines() if self.file.exists() else []
@@ -159,16 +165,20 @@ class Proof:
             ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
         ).stdout.strip()
 
-    def sum(self, play: str, field: str) -> float:
-        return sum(float(each[field]) for each in self.played if each["play"] == play)
+    def count(self, play: str) -> float:
+        """Return how much of a play was played, in batches of any."""
+        return sum(float(each["counts"].get(play, 0)) for each in self.played)
+
+    def seconds(self, play: str) -> float:
+        return sum(float(each["seconds"]) for each in self.played if each["play"] == play)
 
     def next(self) -> str | None:
         """Return the play, of those that have not had their amount, that has had the least time."""
         left = [play for play in self.plays if self.failed[play] < FAILURES_MAX]
-        left = [play for play in left if self.sum(play, "count") < PLAYS[play].amount]
+        left = [play for play in left if self.count(play) < PLAYS[play].amount]
         if self.is_over or not left or time.monotonic() > self.until_s:
             return None
-        return min(left, key=lambda play: (self.under_way[play], self.sum(play, "seconds")))
+        return min(left, key=lambda play: (self.under_way[play], self.seconds(play)))
 
     def work(self) -> None:
         """Play batches until nothing is left, or the time is over."""
@@ -196,7 +206,7 @@ class Proof:
                 play, seed, folder, python, has_little=discomfort == "little memory"
             )
             seconds = time.monotonic() - begun_s
-            count = counted(folder / "results.xml")
+            counts = counted(play, folder / "results.xml")
         if self.is_over:
             return
         line = {
@@ -205,7 +215,7 @@ class Proof:
             "under": discomfort,
             "python": python,
             "commit": self.commit,
-            "count": count,
+            "counts": counts,
             "seconds": round(seconds, 1),
             "failed": not has_passed,
         }
@@ -214,7 +224,7 @@ class Proof:
             self.failed[play] += not has_passed
             with self.file.open("a") as opened:
                 opened.write(json.dumps(line) + "\n")
-            told = f"{PLAYS[play].what}: {self.sum(play, 'count'):,.0f} of {PLAYS[play].amount:,}"
+            told = f"{PLAYS[play].what}: {self.count(play):,.0f} of {PLAYS[play].amount:,}"
             print(f"{time.strftime('%X')}  {told}; seed {seed}, {discomfort}, {seconds:.0f} s")
             if not has_passed:
                 kept = self.folder / f"{play}-{seed}.txt"
@@ -269,26 +279,27 @@ class Proof:
             under = Counter(each["under"] for each in mine)
             said = ", ".join(f"{kind} {count}" for kind, count in sorted(under.items()))
             failed = sum(each["failed"] for each in mine)
-            numbers = f"{play.amount:,} | {self.sum(name, 'count'):,.0f} | {failed}"
-            hours = self.sum(name, "seconds") / 3_600
+            numbers = f"{play.amount:,} | {self.count(name):,.0f} | {failed}"
+            hours = self.seconds(name) / 3_600
             lines.append(f"| {play.what} | {numbers} | {hours:.1f} | {said} |")
         for what in ("python", "commit"):
-            said = Counter(each[what] for each in self.played)
-            told = ", ".join(f"{name} ({count} batches)" for name, count in said.items())
+            used = Counter(each[what] for each in self.played)
+            told = ", ".join(f"{name} ({count} batches)" for name, count in used.items())
             lines += ["", f"{what.capitalize()}: {told}"]
         return "\n".join([*lines, ""])
 
 
-def counted(results: Path) -> float:
-    """Return how many were played: what tests say of themselves, else one for each that passed."""
-    if not results.exists():
-        return 0
-    count = 0.0
-    for case in ET.parse(results).iter("testcase"):
-        said = [each.get("value") for each in case.iter("property") if each.get("name") == "plays"]
+def counted(play: str, results: Path) -> dict[str, float]:
+    """Return how much of each play the tests of a batch have played, of those that passed."""
+    counts: dict[str, float] = defaultdict(float)
+    for case in ET.parse(results).iter("testcase") if results.exists() else ():
         if all(case.find(each) is None for each in ("skipped", "failure", "error")):
-            count += float(said[0] or 0) if said else 1
-    return count
+            told = {play: 1.0}
+            for each in case.iter("property"):
+                told[each.get("name", "")] = float(each.get("value", "0"))
+            for name in PLAYS:
+                counts[name] += told.get(name, 0)
+    return dict(counts)
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ import pytest
 from tests.models import cleaning_model
 from tests.models.rules_model import found
 from tests.rigs.history import LEVELS, SLOT_MS, UNIT_MS, Act, Acts, History
-from tests.tiers import SEED, how_many
+from tests.tiers import SEED, Told, how_many
 from timerstore import Config, Tuning
 from timerstore.jit.kernel import INTERPRETED
 
@@ -209,8 +209,10 @@ def test_the_model_itself() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(SEED, SEED + RUNS))
-def test_history(seed: int, tmp_path: Path) -> None:
-    CleanedHistory(tmp_path, seed).run()
+def test_history(seed: int, tmp_path: Path, record_property: Told) -> None:
+    history = CleanedHistory(tmp_path, seed)
+    history.run()
+    record_property("cuts", history.lives)
 
 
 @pytest.mark.long

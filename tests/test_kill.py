@@ -92,7 +92,7 @@ def attack(path: Path, program: Program, kind: str, rounds: int, longest_s: floa
 def test_killed_again_and_again(tmp_path: Path, kind: str, record_property: Told) -> None:
     with Program(work) as program:
         count = attack(tmp_path / "store", program, kind, ROUNDS, longest_s=LONGEST_S)
-    record_property("plays", count)
+    record_property("kills", count)
 
 
 def open_still(path: Path, kind: str, now_ms: int) -> TimerStore:

@@ -8,7 +8,7 @@ from tests.loop_disk import REFUSED, maker
 from tests.rigs.program import FILES, ended
 from tests.tiers import SEED, Told, how_many
 
-CUTS = how_many("POWER_CUTS", 40, 40)
+CUTS = how_many("POWER_CUTS", 100, 100)
 
 
 @pytest.mark.prove
@@ -22,4 +22,4 @@ def test_what_was_acknowledged_is_there(kind: str, tmp_path: Path, record_proper
     rig = ("-m", "tests.rigs.power_cut", tmp_path, CUTS, SEED, kind)
     done = ended(*rig, timeout_s=100 + 10 * CUTS, PYTHONPATH=str(FILES))
     assert done.returncode == 0, f"{done.stdout[-4_000:]}\n{done.stderr[-8_000:]}"
-    record_property("plays", CUTS)
+    record_property("disks", CUTS)

@@ -14,7 +14,7 @@ import pytest
 from tests.models import rules_model
 from tests.models.rules_model import found
 from tests.rigs.history import History
-from tests.tiers import SEED, how_many
+from tests.tiers import SEED, Told, how_many
 from timerstore.jit.kernel import INTERPRETED
 
 RUNS = how_many("RULES_RUNS", 4 if INTERPRETED else 6, 200)
@@ -68,5 +68,7 @@ def test_a_history_without_a_rule_is_found(
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + RUNS))
-def test_history(seed: int, tmp_path: Path) -> None:
-    History(tmp_path, seed).run()
+def test_history(seed: int, tmp_path: Path, record_property: Told) -> None:
+    history = History(tmp_path, seed)
+    history.run()
+    record_property("cuts", history.lives)

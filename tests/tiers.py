@@ -38,7 +38,7 @@ def add_tiers(items: Iterable[pytest.Item]) -> set[str]:
 
 
 Told = Callable[[str, object], None]
-"""The fixture `record_property`; `plays` is how many plays a test was (`tests/proving.py`)."""
+"""The fixture `record_property`: how much a test has played of which play of `tests/proving.py`."""
 
 
 def how_many(name: str, few: int, many: int) -> int:

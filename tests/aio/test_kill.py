@@ -48,4 +48,4 @@ def test_what_was_put_is_handled_to_its_end_or_comes_again(
         left |= {d.body.decode() for d in store.consume("t", group="g", timeout=0.1)}
     assert len(put) > 20 and len(done) > 20
     assert put - done - left == set()
-    record_property("plays", KILLS)
+    record_property("kills", KILLS)

@@ -74,5 +74,5 @@ def test_killed_again_and_again(tmp_path: Path, record_property: Told) -> None:
     for id, attempt in dead.items():
         assert attempt == MAX_ATTEMPTS + 1
         assert failed[id] == set(range(MAX_ATTEMPTS + 1)), f"{id} was given up too early"
-    record_property("plays", KILLS)
+    record_property("kills", KILLS)
     print(f"{KILLS} kills, {MESSAGES} messages, {count} handled, {len(dead)} dead letters")

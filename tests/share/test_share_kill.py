@@ -92,7 +92,7 @@ def test_nothing_is_lost_and_nothing_fires_twice(tmp_path: Path, record_property
     told = "\n".join(each.read_text() for each in tmp_path.glob("errors.*"))
     assert "Traceback" not in told, told[-4000:]
     judge(tmp_path)
-    record_property("plays", kills["SIGKILL"])
+    record_property("kills", kills["SIGKILL"])
     print(dict(kills), len(lines(tmp_path, "put")), "acknowledged")
 
 

@@ -43,7 +43,8 @@ def test_nothing_is_lost_at_any_step(
                 cut += is_crashed and name == "power"
                 put += len(program.check(path, config=config).roots)
     assert crashed > 2 * STEPS and put > 200
-    record_property("plays", cut)
+    record_property("cuts", cut)
+    record_property("kills", crashed - cut)
 
 
 def test_at_a_moment(program: Program, tmp_path: Path) -> None:

@@ -60,5 +60,5 @@ def test_killed_again_and_again(tmp_path: Path, durability: str, record_property
                 count = check(path, durability)
         count = check(path, durability)
     torn = [each for each in read_messages(path) if each.topic == "rmq_sys_timerstore_acks"]
-    record_property("plays", kills)
+    record_property("kills", kills)
     print(f"{kills} kills, {count} steps of {CHAINS} chains, {len(torn)} records")
