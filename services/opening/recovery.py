@@ -191,7 +191,11 @@ def _set_the_cursors(this: Recovery) -> None:
     engine, checkpoint, log = this.engine, this.checkpoint, this.log
     read_slot, frontier_ms = this.now_ms // engine.precision_ms, log.due_max_ms
     if checkpoint is not None:
-        read_slot = checkpoint.read_ms // engine.precision_ms
+        now_slot, read_slot = read_slot, checkpoint.read_ms // engine.precision_ms
+        if checkpoint.by_broker:  # it has no checksum, and is no older than the wheel is long
+            read_slot = max(read_slot, now_slot - engine.config.wheel_slot_count)
+            if TIMERS in this.findings.rebuilt:  # else units may lie far behind the clock
+                read_slot = min(read_slot, now_slot)
         frontier_ms = max(frontier_ms, checkpoint.frontier_ms)
     this.queue_index, this.findings.removed_count = first_kept_index(engine, this.queue_index)
     engine.set_cursors(read_slot, this.queue_index, frontier_ms, log.floor)

@@ -110,9 +110,6 @@ def can_claim(world: World, now_ms: int) -> bool:
 #
 # `tests/models/jump_model.py` has each rule with a wrong variant.
 
-JUMP_SLOTS: Final = 1 << 20
-"""Slots over which the read cursor goes at once at most: wheel is held for some 10 µs."""
-
 
 @inlined
 def jump(world: World, now_ms: int) -> int:
@@ -120,7 +117,7 @@ def jump(world: World, now_ms: int) -> int:
 
     Takes near and wheel. Where all that is claimed was passed, nothing waits but in slots from the
     claim cursor on. What is linked afterwards comes into a slot that is not passed, as ever.
-    O(pages of the wheel), JUMP_SLOTS at the most.
+    However far it is: O(pages of the wheel), wheel is held for some 10 µs.
     """
     get, put, precision = world.dequeue_get, world.dequeue_put, world.settings.precision_ms
     slot, stop = get.claimed_slot, now_ms // precision
@@ -128,7 +125,6 @@ def jump(world: World, now_ms: int) -> int:
     # here stays.
     if observe(put, "passed_slot") != slot or slot >= stop:
         return 0
-    stop = min(stop, slot + JUMP_SLOTS)
     lock_acquire(world.near_lock)
     lock_acquire(world.wheel_lock)
     to = next_used_slot(world.wheel, slot, stop)

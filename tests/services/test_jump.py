@@ -137,3 +137,19 @@ def test_what_is_put_after_a_jump_outlives_a_kill(tmp_path: Path, after_jump: st
         clock.advance(timedelta(seconds=1001))
         assert len(list(store.pull("default", group="g", timeout=0))) == 4
         assert store.count() == 0
+
+
+@pytest.mark.parametrize("read_ms", [0, 1_000, 1 << 47, (1 << 63) - 1])
+def test_a_brokers_read_cursor_may_say_anything(read_ms: int, tmp_path: Path) -> None:
+    """It has no checksum. Neither are the slots since then walked, nor does anything wait for it."""
+    clock = ManualClock()
+    with timerstore.open(tmp_path, config=TINY, clock=clock) as store:
+        ids = store.put_many([b"x"] * 2, topic="t", delay=[timedelta(seconds=9), timedelta(days=1)])
+    file = tmp_path / "config" / "timercheck"
+    file.write_bytes(read_ms.to_bytes(8, "big") + file.read_bytes()[8:])
+    with timerstore.open(tmp_path, config=TINY, clock=clock) as store:
+        assert store.core.findings.by_broker
+        assert work(store)[0] < 500
+        clock.advance(timedelta(seconds=10))
+        assert [each.id for each in store.pull("t", group="g", timeout=0)] == [ids[0]]
+        assert [timer.id for timer in store.pending()] == [ids[1]]
