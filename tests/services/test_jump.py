@@ -141,7 +141,7 @@ def test_what_is_put_after_a_jump_outlives_a_kill(tmp_path: Path, after_jump: st
 
 @pytest.mark.parametrize("read_ms", [0, 1_000, 1 << 47, (1 << 63) - 1])
 def test_a_brokers_read_cursor_may_say_anything(read_ms: int, tmp_path: Path) -> None:
-    """It has no checksum. Neither are the slots since then walked, nor does anything wait for it."""
+    """It has no checksum. No slot since then is walked, and nothing waits for it."""
     clock = ManualClock()
     with timerstore.open(tmp_path, config=TINY, clock=clock) as store:
         ids = store.put_many([b"x"] * 2, topic="t", delay=[timedelta(seconds=9), timedelta(days=1)])
