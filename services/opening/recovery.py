@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from timerstore.errors import CorruptStoreError
 from timerstore.jit.actor import ALONE, acting_as
 from timerstore.services.durable.clean_close import take_ahead
 from timerstore.services.durable.flush import write_abort
@@ -48,6 +49,7 @@ from timerstore.services.running.steps import run
 from timerstore.services.world.clock import Clock
 from timerstore.services.world.state import ENQUEUE_GET, ENQUEUE_PUT
 from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import decode_message
 from timerstore.timelog.files.checkpoint import Stamp, TimerCheckpoint, read_checkpoint, standing
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.segments import SegmentedFile
@@ -136,9 +138,27 @@ def _find_what_is_rebuilt(this: Recovery) -> None:
         rebuilt.append(TIMERS)
         if checkpoint is None:
             rebuilt.append("checkpoint")
+    elif checkpoint.by_broker and _is_too_old(engine, checkpoint.read_ms):
+        rebuilt.append(TIMERS)
     if not engine.had_queues:
         rebuilt.append(QUEUES)
     check_files(engine, checkpoint, rebuilt, is_live=this.is_live)
+
+
+def _is_too_old(engine: Engine, read_ms: int) -> bool:
+    """Tell whether a broker's read cursor, which has no checksum, is none that a broker can have.
+
+    It never was further behind the clock than the wheel is long, at which the log's first message
+    was stored.
+    """
+    log = engine.commitlog
+    if not log.numbers:
+        return False
+    try:
+        stored_ms = decode_message(log.view(log.start), log.start).stored_ms
+    except CorruptStoreError:
+        return False
+    return read_ms < stored_ms - engine.config.wheel_slot_count * engine.precision_ms
 
 
 def _find_who_closed(this: Recovery) -> None:
@@ -192,10 +212,10 @@ def _set_the_cursors(this: Recovery) -> None:
     read_slot, frontier_ms = this.now_ms // engine.precision_ms, log.due_max_ms
     if checkpoint is not None:
         now_slot, read_slot = read_slot, checkpoint.read_ms // engine.precision_ms
-        if checkpoint.by_broker:  # it has no checksum, and is no older than the wheel is long
-            read_slot = max(read_slot, now_slot - engine.config.wheel_slot_count)
-            if TIMERS in this.findings.rebuilt:  # else units may lie far behind the clock
-                read_slot = min(read_slot, now_slot)
+        if checkpoint.by_broker and TIMERS in this.findings.rebuilt:
+            # It has no checksum, and no slot holds a unit: it is near the clock.
+            oldest_slot = now_slot - engine.config.wheel_slot_count
+            read_slot = min(max(read_slot, oldest_slot), now_slot)
         frontier_ms = max(frontier_ms, checkpoint.frontier_ms)
     this.queue_index, this.findings.removed_count = first_kept_index(engine, this.queue_index)
     engine.set_cursors(read_slot, this.queue_index, frontier_ms, log.floor)
