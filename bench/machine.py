@@ -164,19 +164,15 @@ def _said_of_processor(name: str) -> str | None:
 
 @contextmanager
 def limited_memory(bytes_max: int, pid: int = 0) -> Iterator[None]:
-    """Have a process in a cgroup of its own with so much memory, the page cache included.
-
-    `pid`: another than this one. Root alone can do it.
-    """
-    all_groups = Path("/sys/fs/cgroup")
-    version_1 = (all_groups / "memory").is_dir()
-    above = all_groups / "memory" if version_1 else all_groups
+    """Have this process, or another, in a cgroup with so much memory, the page cache included."""
+    above = Path("/sys/fs/cgroup")
+    if version_1 := (above / "memory").is_dir():
+        above /= "memory"
     group = above / f"timerstore-{pid or os.getpid()}"
     group.mkdir()
     try:
-        (group / ("memory.limit_in_bytes" if version_1 else "memory.max")).write_text(
-            str(bytes_max)
-        )
+        limit = group / ("memory.limit_in_bytes" if version_1 else "memory.max")
+        limit.write_text(str(bytes_max))
         (group / "cgroup.procs").write_text(str(pid or os.getpid()))
         yield
     finally:
