@@ -70,7 +70,10 @@ def is_in_reach(frame: FrameType | None) -> bool:
 
 
 class Heard(logging.Handler):
-    """What the store warns of is a failure; handlers that fail are ours, as a full disk is."""
+    """What the store warns of is a failure.
+
+    Handlers that fail are ours, as a full disk is; on a slow one opening tells how far it is.
+    """
 
     def __init__(self, ledger: Ledger, *, fills: bool) -> None:
         super().__init__(logging.WARNING)
@@ -79,7 +82,8 @@ class Heard(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Note it."""
         text = record.getMessage()
-        ours = record.pathname.endswith("consumer/handling.py") or _OF_A_RESTORE in text
+        ours = record.pathname.endswith(("consumer/handling.py", "recovery_findings.py"))
+        ours |= _OF_A_RESTORE in text
         is_full = any(isinstance(each, StoreFullError) for each in record.args or ())
         ours |= self.fills and (is_full or hasattr(record, "waiting_for_space"))
         if not ours:
