@@ -1,4 +1,4 @@
-"""`./run prove` counts what it has played, goes on where it stopped, and keeps what failed."""
+"""`./run prove` loses nothing of what it has played."""
 
 import argparse
 import sys
