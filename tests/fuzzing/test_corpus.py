@@ -1,4 +1,4 @@
-"""The corpus of each target is replayed; with `./run prove` each target is fuzzed on."""
+"""The corpus of each target is replayed; with `./run prove tests` each target is fuzzed on."""
 
 import os
 import subprocess
