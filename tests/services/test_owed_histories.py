@@ -32,7 +32,7 @@ from timerstore.testing.ledger import Root
 from timerstore.timelog.bytes import format as fmt
 from timerstore.wheel import near
 
-RUNS = how_many("OWED_RUNS", 2, 20)
+RUNS = how_many("OWED_RUNS", 1, 20)
 SIZES = {
     "RING_COUNT": (2, 2, 4, 4_096),
     "CLAIM_UNITS": (1, 2, 7, 2_048),

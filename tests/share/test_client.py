@@ -284,8 +284,8 @@ def test_a_client_without_descriptors_goes_on_later(
             raise OSError(errno.EMFILE, "Too many open files")
 
         client.count()
-        monkeypatch.setattr(asking, "_connect", no_more)
         wait_until(lambda: link._heart is not None)
+        monkeypatch.setattr(asking, "_connect", no_more)
         before = link._heart
         before.end()
         link._idle.pop().drop()
