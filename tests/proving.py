@@ -80,6 +80,9 @@ PLAYS = {
         "power cuts of real file systems", 5_000, "tests/test_power_cuts.py", "POWER_CUTS=100"
     ),
     "damage": Play("damaged directories", 100_000, "tests/test_damaged_files.py", "DAMAGED=14"),
+    "calls": Play(
+        "lives in which system calls fail", 5_000, "tests/test_failing_calls.py", "FAILING_CALLS=3"
+    ),
     "histories": Play(
         "stateful histories",
         50_000,

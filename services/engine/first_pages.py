@@ -212,7 +212,7 @@ class FirstPages:
         try:
             thread.start()
             self._thread = thread
-        except RuntimeError:  # the system has no thread left
+        except StoreFullError:  # the system has no thread left
             prefetch.is_asking = 0
 
     def _ask(self, places: Rows) -> None:

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final
 
+from timerstore.jit.guards import AtEnd, no_thread_error
+
 _BEGIN_S: Final = 2.0
 """A thread that has not begun after so long was never made: a signal's exception came first."""
 
@@ -90,32 +92,30 @@ class BackgroundThread:
         self._began, self._ended = False, Flag()
 
     def start(self) -> None:
-        """Start; raises RuntimeError if the system has no thread left.
+        """Start; raises StoreFullError if the system has no thread left.
 
         Another thread does it: `Thread.start` does not survive an exception of a signal handler,
         which only the main thread gets.
         """
-        begun, errors = Flag(), list[RuntimeError]()
+        begun, errors = Flag(), list[BaseException]()
 
-        def start() -> None:
+        def start(at_end: AtEnd) -> None:
+            del at_end  # the trace of an error would keep it
             try:
                 self._thread.start()
-            except RuntimeError as e:
+            except (RuntimeError, MemoryError) as e:
                 errors.append(e)
-            finally:
-                begun.set()
 
         self._started_s = time.monotonic()
         try:
-            _thread.start_new_thread(start, ())
-        except RuntimeError:
+            _thread.start_new_thread(start, (AtEnd(begun.set),))
+            while not begun.wait(_BEGIN_S):
+                pass
+        except RuntimeError as e:
+            errors.append(e)
+        if self._thread.ident is None:
             self._started_s = -1.0
-            raise
-        while not begun.wait(_BEGIN_S):
-            pass
-        if errors:
-            self._started_s = -1.0
-            raise errors[0]
+            raise no_thread_error(self._thread.name) from next(iter(errors), None)
 
     def join(self, timeout_s: float | None = None) -> None:
         """Wait for its end; returns at once in the thread itself, or if it never started.

@@ -402,13 +402,13 @@ def test_a_consumer_whose_threads_cannot_start(
 
     def run_out(thread: BackgroundThread) -> None:
         if threading.active_count() > before + 2:
-            raise RuntimeError("can't start new thread")
+            raise StoreFullError("The system has no thread left.")
         start(thread)
 
     consumer = Consumer(store, "g", threads=5)
     consumer.subscribe("t", lambda d: None)
     monkeypatch.setattr(BackgroundThread, "start", run_out)
-    with pytest.raises(RuntimeError, match="new thread"):
+    with pytest.raises(StoreFullError, match="no thread left"):
         consumer.start()
     assert threading.active_count() == before
     consumer.close()

@@ -26,7 +26,7 @@ def work(path: str, durability: str) -> None:
 
 
 def config_of(durability: str) -> timerstore.Config:
-    return small(1 << 16, 20 * 500, 5248, durability=durability)
+    return small(1 << 16, 20 * 500, 5248, durability=durability, retention_ms=3_600_000)
 
 
 def fail(path: str) -> None:

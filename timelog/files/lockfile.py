@@ -7,6 +7,7 @@ so the file is never opened twice in a process.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import os
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from timerstore.errors import StoreLockedError, TimerStoreError
 from timerstore.jit.guards import Lock
+from timerstore.timelog.files.oserrors import store_error
 from timerstore.timelog.files.smallfile import read_head
 
 if TYPE_CHECKING:  # the shell asks who holds it, and loads no kernels for that
@@ -53,6 +55,8 @@ class LockFile:
                 _held[self._folder_id] = self
             except OSError as e:
                 file.close()
+                if e.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise store_error(e, folder / "lock") from e
                 raise StoreLockedError(
                     f"{folder} is open in another process{holder(folder)}. Stop that process, or "
                     "wait. If several processes are to use a store, each must open it with "

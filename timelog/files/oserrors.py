@@ -109,10 +109,13 @@ def told_of(path: Any) -> Iterator[None]:
 def error_about(error: OSError, path: Any) -> TimerStoreError:
     """Return the error of ours that one of the operating system means, about the file it names.
 
-    `path`: what it is about if it names none.
+    `path`: what it is about if it names none. A name in the folder of an open store is told whole.
     """
     for name in (error.filename2, error.filename):
         if isinstance(name, str | os.PathLike):
+            folder = os.path.abspath(str(path))
+            if os.path.isdir(folder) and not os.path.abspath(name).startswith(folder):
+                name = os.path.join(folder, name)
             return store_error(error, name)
     return store_error(error, str(path))
 

@@ -26,6 +26,8 @@ from itertools import compress
 from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from timerstore.errors import StoreFullError
+
 _KEY: Final = ("give_back",)
 _nothing: Final[Callable[..., str]] = "".format
 """A built-in function that takes anything, does nothing, and returns what is false."""
@@ -119,6 +121,24 @@ _unfinished: set[int] = set()
 _ending = False
 
 
+class AtEnd:
+    """Makes a call when the thread that it is passed to has ended, even one without memory."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+
+    def __del__(self) -> None:
+        self._call()
+
+
+def no_thread_error(name: str) -> StoreFullError:
+    """Return the error of a thread that could not begin."""
+    return StoreFullError(
+        f"The system has no thread, or no memory, left for {name}. End other threads and "
+        "processes, or raise their limit (`ulimit -u`)."
+    )
+
+
 def apart(work: Callable[[], R], tell: Callable[[], None] | None = None) -> R:
     """Return what `work` returns, or raise what it raises, in a thread of its own.
 
@@ -134,7 +154,8 @@ def apart(work: Callable[[], R], tell: Callable[[], None] | None = None) -> R:
     running = _thread.allocate_lock()  # its methods are C: no signal leaves it half taken
     running.acquire()
 
-    def run() -> None:
+    def run(at_end: AtEnd) -> None:
+        del at_end  # the trace of an error would keep it
         me = _thread.get_ident()
         try:
             _unfinished.add(me)  # here, not by the caller: an exception may come before the thread
@@ -143,14 +164,18 @@ def apart(work: Callable[[], R], tell: Callable[[], None] | None = None) -> R:
             errors.append(e)
         finally:
             _unfinished.discard(me)
-            running.release()
 
-    _thread.start_new_thread(run, ())
+    try:
+        _thread.start_new_thread(run, (AtEnd(running.release),))
+    except RuntimeError as e:
+        raise no_thread_error("a kernel") from e
     while not running.acquire(timeout=_LOOK_S):  # a signal may come just before it sleeps
         if tell is not None:
             tell()
     if errors:
         raise errors[0]
+    if not results:
+        raise no_thread_error("a kernel")
     return results[0]
 
 

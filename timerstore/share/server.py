@@ -18,6 +18,7 @@ from timerstore.errors import (
     InvalidArgumentError,
     NotAStoreError,
     StoreAccessError,
+    StoreFullError,
     StoreLockedError,
     TimerStoreError,
 )
@@ -185,7 +186,7 @@ class Door:
         thread = BackgroundThread("timerstore-guest", partial(self._meet, wire), _dropped)
         try:
             thread.start()
-        except RuntimeError:  # the system has no thread left
+        except StoreFullError:  # the system has no thread left
             self._leave(wire)
 
     def _full(self) -> TimerStoreError:
@@ -481,7 +482,7 @@ def let_others_ask(store: TimerStore) -> TimerStore:
         return store
     try:
         _open(store)
-    except (OSError, RuntimeError) as e:  # a file system without sockets, say
+    except (OSError, StoreFullError) as e:  # a file system without sockets, say
         fields = {"store": str(core.path)}
         log.info("%s cannot be asked by other processes: %s", core.path, e, extra=fields)
     except BaseException:
