@@ -53,10 +53,11 @@ class CleanedHistory(History):
         Acts.open(self)
         self.play = self.store.core.runner.play
         self.store.core.runner.play = lambda start_ms, stop_ms: None  # type: ignore[method-assign]
-        self.store.core.flusher.after = self.remove
-        self.store.core.retention._wanted_ahead = lambda: rnd.randrange(4)  # type: ignore[method-assign]
-        self.store.core.cleaner.wait_slots = rnd.randrange(4)
-        self.store.core.cleaner.units_at_once = rnd.choice((3, 16, 1_000))
+        retention = self.store.core.upkeep.retention
+        self.run_retention, retention.run = retention.run, self.remove  # type: ignore[method-assign]
+        retention._wanted_ahead = lambda: rnd.randrange(4)  # type: ignore[method-assign]
+        self.store.core.upkeep.cleaner.wait_slots = rnd.randrange(4)
+        self.store.core.upkeep.cleaner.units_at_once = rnd.choice((3, 16, 1_000))
         self.settle()
 
     # --- what is new
@@ -86,12 +87,14 @@ class CleanedHistory(History):
     def clean(self) -> None:
         for _ in range(self.rnd.randrange(1, self.rnd.choice((4, 25)))):
             self.before_step = self.end
-            self.store.core.cleaner.step()
+            self.store.core.upkeep.cleaner.step()
 
-    def remove(self) -> None:
+    def remove(self) -> int:
         """Let segments go, or be used again."""
         self.copied_count += int(self.store.core.engine.world.cleaning.copied_count)
-        self.removed_count += self.store.core.retention.run()
+        removed_count = self.run_retention()
+        self.removed_count += removed_count
+        return removed_count
 
     def settle(self) -> None:
         super().settle()
@@ -136,7 +139,7 @@ class CleanedHistory(History):
         end = self.end // self.config.commitlog_segment_bytes * self.config.commitlog_segment_bytes
         for _ in range(200):
             self.eat_all()
-            while store.core.cleaner.step() and store.core.engine.world.cleaning.floor < end:
+            while store.core.upkeep.cleaner.step() and store.core.engine.world.cleaning.floor < end:
                 pass
             self.tick(4)
             self.settle()

@@ -84,7 +84,7 @@ class Life:
         log = store.core.engine.commitlog
         assert log.end - log.start < 800 * store.count() + 20 * log.segment_bytes
         passes = store.core.engine.world.cleaning.pass_count
-        assert passes == sum(each.first_slot >= 0 for each in store.core.cleaner._passes)
+        assert passes == sum(each.first_slot >= 0 for each in store.core.upkeep.cleaner._passes)
         self.clock.advance(timedelta(seconds=400))
         self.consume()
         assert store.count() == 0

@@ -236,7 +236,7 @@ def move_by_cleaning(store: TimerStore, clock: ManualClock) -> None:
     store.put_many([b"short"] * 90, topic="short", delay_ms=1_000)
     clock.advance(timedelta(seconds=2))
     store.pull("short", timeout=0).ack()
-    while store.core.cleaner.step():
+    while store.core.upkeep.cleaner.step():
         pass
     assert store.stats().cleaning.copied_count > copied_count
 

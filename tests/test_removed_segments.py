@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -15,6 +16,7 @@ from timerstore.store.readonly import ReadOnlyStore
 from timerstore.tables import TABLES, read_table
 from timerstore.testing.disk import QuietDisk
 from timerstore.testing.ledger import TIMER_TOPIC
+from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.validation import validate
 
 pytestmark = pytest.mark.slow
@@ -144,8 +146,7 @@ def test_a_handover_of_what_is_left(golden: Callable[[str], Path]) -> None:
 
 
 def test_what_was_removed_is_no_damage(tmp_path: Path) -> None:
-    damage = Damage(tmp_path)
-    damage.log_start = lambda: 1_000
+    damage = Damage(tmp_path, cast(SegmentedFile, SimpleNamespace(start=1_000)))
     assert not damage.note("commitlog", 999, "it is gone")
     assert damage.note("commitlog", 1_000, "it is damaged")
     assert damage.note("timerlog", 0, "it is damaged")

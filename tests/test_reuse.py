@@ -31,7 +31,7 @@ CONFIG = small(SEGMENT_BYTES, 2_000, 5_248, precision_ms=100, retention_ms=1)
 
 def open_store(path: Path, config: Config = CONFIG, now_ms: int = START_MS) -> TimerStore:
     store = TimerStore(path, config=config, clock=ManualClock(now_ms, force=True), disk=KeptDisk())
-    store.core.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
+    store.core.upkeep.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
     return store
 
 
@@ -205,7 +205,7 @@ def test_how_many_are_kept(tmp_path: Path) -> None:
     with TimerStore(
         tmp_path, config=config, clock=ManualClock(START_MS, force=True), disk=QuietDisk()
     ) as s:
-        log, wanted = s.core.engine.commitlog, s.core.retention._wanted_ahead
+        log, wanted = s.core.engine.commitlog, s.core.upkeep.retention._wanted_ahead
         assert wanted() == 0
         before = log.end
         log.end = before + SEGMENT_BYTES - 1

@@ -100,7 +100,7 @@ class WholeMachine(DictionaryMachine):
             few_maps(patch, self.map_count)
             disk = KeptDisk()
             self.store = TimerStore(self.path, config=self.config, clock=self.clock, disk=disk)
-        self.store.core.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
+        self.store.core.upkeep.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
         self.held = []
         self.ledger = None
         self.settle()

@@ -139,7 +139,7 @@ def bench_clean(cleaned: TimerStore, benchmark: Any, monkeypatch: pytest.MonkeyP
 
     def stage() -> None:
         before = cleaned.stats().cleaning.copied_count
-        cleaned.core.cleaner.run(at_once=True)
+        cleaned.core.upkeep.cleaner.run(at_once=True)
         assert cleaned.stats().cleaning.copied_count > before
 
     play(benchmark, stage, prepare)

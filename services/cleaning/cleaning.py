@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -269,8 +268,6 @@ class Cleaner:
         """Slots behind the claimed ones that are waited for, if nothing later is pending."""
         self.units_at_once = SCAN_UNITS
         """Units that a step reads, or looks at."""
-        self.on_copies: Callable[[int], None] | None = None
-        """Called after copies, which are due at that ms or later: enqueue-get may be asleep."""
         self.segment_count = 0
         """Commit log segments from which timers were copied."""
         self._lock = TurnLock()
@@ -504,8 +501,8 @@ class Cleaner:
         before = world.cleaning.copied_count
         with engine.commitlog.reading():
             done = _copy_units(world, walk.source.table, units, targets, stop_at, now_ms)
-        if self.on_copies is not None and world.cleaning.copied_count > before:
-            self.on_copies(walk.mine.first_slot * engine.precision_ms)
+        if world.cleaning.copied_count > before:  # enqueue-get may be asleep
+            engine.wake_for(walk.mine.first_slot * engine.precision_ms)
         if done == _CUT:
             self._cut(walk)  # another pass begins
             return True

@@ -1,6 +1,6 @@
 """What makes durable what was written.
 
-flush.py           the thread that flushes, its checkpoints
+flush.py           checkpoints
 group_commit.py    many wait for one fsync
 capture.py         a checkpoint, captured in one kernel
 clean_close.py     what is pending, and what was cancelled, as of a clean close

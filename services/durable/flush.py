@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -18,19 +17,15 @@ import numpy as np
 
 from timerstore.errors import (
     FlushFailedError,
-    StoreAccessError,
     StoreFullError,
     TimerStoreError,
 )
 from timerstore.jit.record import Words
-from timerstore.jit.system import set_thread_name
-from timerstore.services.damage.scrub import Scrub
 from timerstore.services.durable.capture import Captured, capture, give_back
 from timerstore.services.durable.clean_close import write_ahead, write_cancelled
 from timerstore.services.durable.group_commit import IS_DURABLE, LEADS, MAY_LEAD, GroupCommit
 from timerstore.services.engine.engine import Engine
 from timerstore.services.engine.rebuild import remove_mark
-from timerstore.services.world.background import BackgroundThread, Flag
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import text
 from timerstore.timelog.files.checkpoint import (
@@ -42,14 +37,10 @@ from timerstore.timelog.files.checkpoint import (
 )
 from timerstore.timelog.files.disk import Disk
 from timerstore.timelog.files.jsonfile import sealed, write_json
-from timerstore.timelog.files.oserrors import store_error
 from timerstore.values.blocked_loop import note_blocking
 
 log = logging.getLogger("timerstore")
 
-_TICK_S: Final = 0.05
-_IDLE_TICK_S: Final = 0.25
-"""How often the thread looks up while nothing is appended: an idle store should cost nothing."""
 _READ_SLOT_ALONE_S: Final = 10
 """How often the read cursor is made durable if nothing else moves."""
 
@@ -66,18 +57,9 @@ class Flusher:
         """Take the engine's present state for durable: recovery has flushed it."""
         self.engine = engine
         self.commit = GroupCommit(engine.commitlog.end)
-        self.before: Callable[[], None] | None = None
-        """Called at the start of a checkpoint, outside all locks: groups write their offsets."""
-        self.scrub = Scrub(engine)
-        self.after: Callable[[], object] | None = None
-        """Called after a checkpoint while open, outside all locks: what is not needed goes."""
-        self.on_tick: Callable[[], object] | None = None
-        """Called by the flush thread all the time: what is done piece by piece goes on."""
         self.last: TimerCheckpoint | None = None  # the last durable checkpoint of this life
         self.timerlog_from = engine.timerlog.start
         """Where the timer log may begin once a checkpoint says so: no unit before it is needed."""
-        self.on_failure: Callable[[BaseException], None] | None = None
-        """Called with what makes flushing impossible for good."""
         self.error: BaseException | None = None
         self.waiting_for_space: StoreFullError | None = None
         self.waiting_since_ms: int | None = None
@@ -88,8 +70,6 @@ class Flusher:
         self._flushed_timerlog = engine.timerlog.end
         self._flushed_index = engine.queues.table.next_index.copy()
         self._level_file = LevelOffsetFile(engine.path / "config" / "delayOffset.json")
-        self._stop = Flag()
-        self._thread: BackgroundThread | None = None
 
     # --- group commit
 
@@ -128,7 +108,7 @@ class Flusher:
             end = self.engine.commitlog.end
             self.engine.commitlog.flush(self.durable_end, end)
         except FlushFailedError as e:
-            self._fail(e)
+            self.fail(e)
             raise
         except StoreFullError as e:  # no descriptor is left, say: no page was dropped
             raise FlushFailedError(
@@ -137,13 +117,12 @@ class Flusher:
         self.sync_count += 1
         self.commit.advance(end)
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """Remember a failed fsync; it is final, because the kernel may have dropped the pages."""
         if self.error is None:
             self.error = error
             self.commit.fail()
-            if self.on_failure is not None:
-                self.on_failure(error)
+            self.engine.stop(error)
 
     def _check(self) -> None:
         if self.error is not None:
@@ -151,20 +130,22 @@ class Flusher:
 
     # --- checkpoint
 
-    def flush(self, *, clean: bool = False) -> None:
-        """Write a checkpoint; everything put before the call is durable on return.
-
-        `clean`: of a store that is being closed; it says whether it is clean, see `_has_wheel`.
-        """
+    def check_outside(self) -> None:
+        """Raise if this thread is in the midst of an fsync: a checkpoint would wait for ever."""
         if self.commit.leads:
             raise TimerStoreError(
                 "flush() was called inside another call of the same thread, for example in a "
                 "signal handler. Raise an exception in the signal handler instead, and call "
                 "flush() where you catch it."
             )
+
+    def flush(self, *, clean: bool = False) -> None:
+        """Write a checkpoint; everything put before the call is durable on return.
+
+        `clean`: of a store that is being closed; it says whether it is clean, see `_has_wheel`.
+        """
+        self.check_outside()
         note_blocking()
-        if self.before is not None:
-            self.before()
         with self.commit.alone.guard():
             self._check()
             engine, world = self.engine, self.engine.world
@@ -199,7 +180,7 @@ class Flusher:
             try:
                 self._write(checkpoint, captured)
             except FlushFailedError as e:
-                self._fail(e)
+                self.fail(e)
                 raise
             if engine.keeps_mark and not engine.is_unsettled(
                 captured.read_slot, captured.floor, captured.level_offsets
@@ -213,8 +194,6 @@ class Flusher:
             self.checkpoint_count += 1
             self._flushed_s = time.monotonic()
             self.last = checkpoint
-        if self.after is not None and not clean:
-            self.after()
 
     def _write(self, checkpoint: TimerCheckpoint, captured: Captured) -> None:
         engine, config = self.engine, self.engine.path / "config"
@@ -286,56 +265,7 @@ class Flusher:
                 entry["count"] += int(pending[row])
         return counts
 
-    # --- the thread
-
-    def start(self) -> None:
-        """Start the thread that makes checkpoints, and that of the key index."""
-        thread = BackgroundThread("timerstore-flush", self._run, self._thread_ended)
-        thread.start()
-        self._thread = thread
-        self.engine.keys.start(self._thread_ended)
-
-    def stop(self) -> None:
-        """Stop the threads, without a last flush."""
-        self.engine.keys.stop()
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-
-    def _run(self) -> None:
-        set_thread_name("flush")
-        interval_s = self.engine.config.flush_interval_ms / 1000
-        tick_s = nap_s = min(_TICK_S, interval_s)
-        retry_s = max(tick_s, self.engine.precision_ms / 2000)  # as the services do
-        last, seen_end = time.monotonic(), -1
-        while not self._stop.wait(nap_s if self.waiting_for_space is None else retry_s):
-            try:
-                self.engine.disk.check_place()
-            except StoreAccessError as e:
-                self._fail(e)
-                return
-            end = self.engine.commitlog.end
-            idle, seen_end = end == seen_end, end  # if nothing comes, nothing has to be made ahead
-            nap_s = min(2 * nap_s, _IDLE_TICK_S, interval_s) if idle else tick_s
-            full = _room_wanted(self.engine.prepare_ahead)
-            full = _room_wanted(self.engine.keys.follow) or full
-            if self.on_tick is not None:
-                full = _room_wanted(self.on_tick) or full
-            due = self.waiting_for_space is not None or time.monotonic() - last >= interval_s
-            if due:
-                last = time.monotonic()
-                changed = self._changed()
-                if changed:
-                    full = _room_wanted(self.flush) or full
-                elif self.before is not None:
-                    full = _room_wanted(self.before) or full
-                if self.after is not None and (full is not None or not changed):
-                    full = _room_wanted(self.after) or full  # it is what makes room
-            full = _room_wanted(self.scrub.run) or full
-            self._wait_for_space(full)
-
-    def _wait_for_space(self, full: StoreFullError | None) -> None:
+    def wait_for_space(self, full: StoreFullError | None) -> None:
         """Say whether anything waits for room; a full disk is waited out, never an end."""
         if (full is None) != (self.waiting_for_space is None):
             fields = {"store": str(self.engine.path), "waiting_for_space": full is not None}
@@ -344,15 +274,9 @@ class Flusher:
             self.waiting_since_ms = None if full is None else time.time_ns() // 1_000_000
         self.waiting_for_space = full
 
-    def _thread_ended(self, error: BaseException) -> None:
-        """Let the next call raise the exception that ended the thread, of any kind."""
-        if isinstance(error, OSError):
-            failed = FlushFailedError(f"{error}. Check the disk, then open the store again.")
-            failed.__cause__ = error
-            error = failed
-        self._fail(error)
-
-    def _changed(self) -> bool:
+    @property
+    def has_changed(self) -> bool:
+        """Whether anything is worth a checkpoint."""
         engine, last = self.engine, self.last
         if last is None:
             return True
@@ -381,20 +305,6 @@ class Flusher:
         if last.read_ms <= self.engine.queues.table.stored_ms:
             return True
         return time.monotonic() - self._flushed_s >= _READ_SLOT_ALONE_S
-
-
-def _room_wanted(job: Callable[[], object]) -> StoreFullError | None:
-    """Do a job; return the error if it wants room, or a descriptor, that is not there."""
-    try:
-        job()
-    except StoreFullError as e:
-        return e
-    except OSError as e:
-        error = store_error(e, e.filename or "a file")
-        if not isinstance(error, StoreFullError):
-            raise
-        return error
-    return None
 
 
 def remove_abort(disk: Disk, path: Path) -> None:

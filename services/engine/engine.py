@@ -6,6 +6,7 @@ mapping, a row for a topic, a larger set.
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 from typing import Final, TypeVar
@@ -25,15 +26,17 @@ from timerstore.services.engine.key_files import KeyFiles
 from timerstore.services.engine.rebuild import QUEUES, TIMERS, Damage, Wanted
 from timerstore.services.engine.sizes import find_sizes
 from timerstore.services.world import needs
+from timerstore.services.world.background import Failure
 from timerstore.services.world.claims import FIRST_COUNT, begin_at
 from timerstore.services.world.clock import Clock
 from timerstore.services.world.state import (
+    ENQUEUE_GET,
     SERVICE_NAMES,
     OffsetMap,
     ServiceThread,
     new_level_table,
 )
-from timerstore.services.world.world import World, new_world
+from timerstore.services.world.world import WAKE_COUNT, World, new_world
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import NO_TAG, read_one
 from timerstore.timelog.bytes.limits import content_bytes_max, message_bytes_max
@@ -64,6 +67,7 @@ _MAPS_MIN: Final = 3 * 6
 each drop what the other needs next, for ever."""
 CANCELLED_GROWTH: Final = 4_096
 """Room that is made at once when deletes of an earlier life fill the cancelled set."""
+log = logging.getLogger("timerstore")
 Log = TypeVar("Log", bound=SegmentedFile)
 
 
@@ -97,7 +101,7 @@ class Engine:
         `rebuild`: the indexes that are to be made anew; what is there of them does not count.
         """
         self.path, self.clock, self.disk, self.rebuild = path, clock, disk, rebuild
-        self.damage = Damage(path)
+        self.failure = Failure()
         self._disk_bytes = -1, 0  # `Disk.change_count` when they were counted, and how many
         self.wanted = Wanted(disk, path)
         self.damaged_units = list[int]()  # that claims have met, and nobody has named yet
@@ -117,8 +121,7 @@ class Engine:
         self.maps = MapShare(max(maps_allowed(max(sizes)), _MAPS_MIN))
         self.commitlog = self._log(SegmentedFile, "commitlog", config.commitlog_segment_bytes)
         self.commitlog.gaps_are_zeros = True
-        log = self.commitlog
-        self.damage.log_start = lambda: log.start
+        self.damage = Damage(path, self.commitlog)
         timers_gone, queues_gone = TIMERS in rebuild, QUEUES in rebuild
         self.had_queues = disk.exists(path / "consumequeue") and not queues_gone
         self.had_timerlog = disk.exists(path / "timerlog") and not timers_gone
@@ -273,6 +276,13 @@ class Engine:
             thread.sleeping_until_ms = 0
             wake_event(self.eventfds[service])
 
+    def wake_for(self, due_ms: int) -> None:
+        """Wake who sleeps too long for what was appended, due at `due_ms`."""
+        behind = self.queues.table.next_index[0] - self.world.enqueue_get.fetched_index
+        until_ms = self.services[ENQUEUE_GET].sleeping_until_ms
+        if until_ms and (due_ms < until_ms or behind >= WAKE_COUNT):
+            self.wake(ENQUEUE_GET)
+
     def needing(self) -> int:
         """Return a service that waits for something, or −1."""
         return next((i for i in range(len(self.services)) if self.need(i)), -1)
@@ -281,6 +291,22 @@ class Engine:
         """Clear a service's need, which somebody else has answered."""
         with acting_as(service):
             self.services[service].need = needs.NOTHING
+
+    # --- the end
+
+    def stop(self, error: BaseException) -> None:
+        """Have the next call raise what ended a background thread, or made flushing impossible."""
+        self.failure.keep(error)
+        self.end_short_way()
+        fields = {"store": str(self.path), "stopped_by": repr(error)}
+        log.error("%s has stopped: %r", self.path, error, exc_info=error, extra=fields)
+
+    def end_short_way(self) -> None:
+        """Let no call go its short way any more (`short_way.py`, twice below `calls/`).
+
+        Who is on it has passed the gate, or keeps the GIL.
+        """
+        self.world.callers.short_way_ended = 1
 
     # --- unmapping
 

@@ -22,6 +22,7 @@ from timerstore.timelog.files.disk import Disk, WrongSizeError
 from timerstore.timelog.files.jsonfile import read_json, write_json
 from timerstore.timelog.files.names import segment_offset
 from timerstore.timelog.files.reader_end import Read, list_names
+from timerstore.timelog.files.segments import SegmentedFile
 from timerstore.timelog.files.smallfile import is_there
 
 # --- Damage: the places of a store that cannot be read, each named once.
@@ -48,20 +49,18 @@ class Place:
 class Damage:
     """What was found since the store was opened. Any thread may note something."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, commitlog: SegmentedFile) -> None:
+        self.path, self._commitlog = path, commitlog
         self.places: list[Place] = []
         self.count = 0
         self.since_ms: int | None = None  # when the first was found
-        self.log_start: Callable[[], int] = lambda: 0
-        """Where the commit log begins: what stood before was removed, which is no damage."""
         self._known: set[tuple[str, int]] = set()
         self._lock = Lock()
 
     def note(self, file: str, offset: int, reason: str) -> bool:
         """Name a place, in the log too; False if it was named before, or is no damage."""
-        if file == "commitlog" and 0 <= offset < self.log_start():
-            return False
+        if file == "commitlog" and 0 <= offset < self._commitlog.start:
+            return False  # it was removed
         with self._lock.guard():
             if (file, offset) in self._known:
                 return False

@@ -18,7 +18,6 @@ from timerstore.jit.host import wake_event
 from timerstore.jit.system import set_thread_name, set_timer_slack_us
 from timerstore.services.damage.pass_by import find_level_message, find_timer_message, pass_lost
 from timerstore.services.damage.scrub import leave_slot, scan_slots
-from timerstore.services.durable.flush import Flusher
 from timerstore.services.engine.engine import CANCELLED_GROWTH, Engine
 from timerstore.services.running.prefetch import Prefetcher
 from timerstore.services.running.steps import WALL_CLOCK, run
@@ -31,7 +30,6 @@ from timerstore.services.world.state import (
     ENQUEUE_GET,
     SERVICE_NAMES,
 )
-from timerstore.services.world.world import WAKE_COUNT
 
 # --- Answering needs: what a service's step cannot go on without, see needs.py.
 
@@ -102,11 +100,8 @@ _LOOK_S: Final = 0.001
 class Runner:
     """Runs the services of one engine."""
 
-    def __init__(
-        self, engine: Engine, flusher: Flusher, on_stop: Callable[[BaseException], None]
-    ) -> None:
-        """`on_stop` is called with what ends a thread, if anything does."""
-        self.engine, self.flusher, self._on_stop = engine, flusher, on_stop
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
         self.waiting_for_space: StoreFullError | None = None
         self.waiting_since_ms: int | None = None
         self._threads: list[BackgroundThread] = []
@@ -120,12 +115,12 @@ class Runner:
         for log in (self.engine.commitlog, self.engine.timerlog):
             log.expect_random_reads()  # opening reads them in order
         for service, name in enumerate(SERVICE_NAMES):
-            thread = BackgroundThread(f"timerstore-{name}", self._body(service), self._on_stop)
+            thread = BackgroundThread(f"timerstore-{name}", self._body(service), self.engine.stop)
             self._threads.append(thread)
             thread.start()
         prefetcher = Prefetcher(self.engine)
         thread = BackgroundThread(
-            "timerstore-prefetch", lambda: prefetcher.run(self._stop), self._on_stop
+            "timerstore-prefetch", lambda: prefetcher.run(self._stop), self.engine.stop
         )
         self._threads.append(thread)
         thread.start()
@@ -161,14 +156,6 @@ class Runner:
             thread.need_offset, thread.need = offset, need
         self._stop.wait(self.engine.precision_ms / 2000)
         self.engine.forget_need(service)
-
-    def wake_for(self, due_ms: int) -> None:
-        """Wake who sleeps too long for what was put, due at `due_ms`."""
-        services, queues = self.engine.services, self.engine.queues
-        behind = queues.table.next_index[0] - self.engine.world.enqueue_get.fetched_index
-        until_ms = services[ENQUEUE_GET].sleeping_until_ms
-        if until_ms and (due_ms < until_ms or behind >= WAKE_COUNT):
-            self.engine.wake(ENQUEUE_GET)
 
     def link_all(self, patience_s: float) -> None:
         """Wait until each timer message has its unit, or none gets one for so long.

@@ -45,9 +45,9 @@ def test_health_of_damage_and_of_an_end(store: TimerStore, path: Path, run: Run)
     store.core.engine.damage.note("commitlog", 4_711, "the CRC does not match")
     out = run("health", path, exits=1).output
     assert "commitlog at 4711" in out and f"{path}: damaged" in out
-    store.core.stop(ValueError("an end"))
+    store.core.engine.stop(ValueError("an end"))
     assert "stopped" in run("health", path, exits=4).output
-    store.core.failure.error = None
+    store.core.engine.failure.error = None
 
 
 def test_firing_stops_for_an_hour(store: TimerStore, path: Path, run: Run) -> None:

@@ -284,7 +284,7 @@ def test_a_new_group_begins_behind_what_retention_was_about_to_remove(tmp_path: 
         clock.advance(SECOND)
         store.pull("t", group="first", timeout=0).ack()
         store.consuming.write_offsets()
-        assert store.core.cleaner.reach.find(0) > 0  # decided, and not done yet
+        assert store.core.upkeep.cleaner.reach.find(0) > 0  # decided, and not done yet
         consumer = Consumer(store, "late")
         consumer.subscribe("t", lambda d: got.append(d.body))
         consumer.start()

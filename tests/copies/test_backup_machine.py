@@ -93,7 +93,7 @@ class BackupMachine(DictionaryMachine):
         self.clock = ManualClock(self.now_ms)
         path = self.folder / "store"
         self.store = TimerStore(path, config=self.config, clock=self.clock, disk=QuietDisk())
-        self.store.core.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
+        self.store.core.upkeep.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
         self.settle()
 
     def settle(self) -> None:

@@ -226,8 +226,8 @@ class Player:
         disk.baton = baton
         self.known = Ledger(levels_ms=self.config.delay_levels_ms())
         self.store = store = TimerStore(self.path, config=self.config, disk=disk)
-        store.core.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
-        store.core.cleaner.wait_slots = 1
+        store.core.upkeep.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
+        store.core.upkeep.cleaner.wait_slots = 1
         self.callers = [
             baton.spawn(f"caller {i}", lambda acts=acts: self._call(acts))  # type: ignore[misc]
             for i, acts in enumerate(life.callers)

@@ -118,7 +118,7 @@ class History(Acts):
 
     def open(self) -> None:
         super().open()
-        self.store.core.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
+        self.store.core.upkeep.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
         self.play = self.store.core.runner.play
         self.store.core.runner.play = lambda start_ms, stop_ms: None  # type: ignore[method-assign]
         self.settle()

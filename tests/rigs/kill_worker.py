@@ -58,8 +58,8 @@ class SayingDisk(ArchivingDisk):
 
 def open_store(path: Path | str, kind: str) -> TimerStore:
     store = TimerStore(path, config=CONFIGS[kind], disk=SayingDisk())
-    store.core.retention._wanted_ahead = lambda: 4  # type: ignore[method-assign]
-    store.core.cleaner.wait_slots = 2
+    store.core.upkeep.retention._wanted_ahead = lambda: 4  # type: ignore[method-assign]
+    store.core.upkeep.cleaner.wait_slots = 2
     return store
 
 

@@ -59,7 +59,7 @@ def live(path: Path, start_ms: int) -> tuple[TimerStore, dict[str, int], set[str
     """
     clock = ManualClock(start_ms - 86_400_000)
     store = TimerStore(path, config=CONFIG, clock=clock)
-    store.core.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
+    store.core.upkeep.retention._wanted_ahead = lambda: 3  # type: ignore[method-assign]
     random = np.random.default_rng(1)
     due_ms = np.concatenate(
         [
@@ -155,7 +155,7 @@ def open_with_rocketmq(
 
 def killed_while_cleaning(store: TimerStore) -> TimerStore:
     """Copy a part of what is pending, and end the process; return the store opened by another."""
-    cleaner, clock = store.core.cleaner, store.core.clock
+    cleaner, clock = store.core.upkeep.cleaner, store.core.clock
     assert isinstance(clock, ManualClock)
     cleaner.stopped = True
     store.put_many([b"short"] * 8_000, topic=TOPIC, delay_ms=1_000)

@@ -207,14 +207,14 @@ def opened(folder: Path, config: Config, play: Calls) -> TimerStore:
 
 def watch_scrub(store: TimerStore, ledger: Ledger) -> None:
     """Count the steps of the scrub by the file that they read."""
-    step = store.core.flusher.scrub.step
+    step = store.core.upkeep.scrub.step
 
     def counted() -> int:
         done = step()
-        ledger.counts[f"scrubbed {store.core.flusher.scrub.file or 'all'}"] += 1
+        ledger.counts[f"scrubbed {store.core.upkeep.scrub.file or 'all'}"] += 1
         return done
 
-    store.core.flusher.scrub.step = counted  # type: ignore[method-assign]
+    store.core.upkeep.scrub.step = counted  # type: ignore[method-assign]
 
 
 def begin_threads(

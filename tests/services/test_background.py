@@ -19,6 +19,7 @@ from tests.rigs.waiting import wait_until
 from tests.small_store import small
 from timerstore import Consumer, FlushFailedError, StoreFullError, TimerStore
 from timerstore.jit.host import wake_event
+from timerstore.services.durable.flush import Flusher
 from timerstore.services.running import runner as runner_module
 from timerstore.services.world.background import BackgroundThread, Failure, Flag
 from timerstore.testing.disk import FailingDisk
@@ -80,11 +81,11 @@ def end_ahead(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException
 
 
 def end_changed(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
-    patch.setattr(store.core.flusher, "_changed", raising(error))
+    patch.setattr(Flusher, "has_changed", property(raising(error)))
 
 
 def end_flush(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
-    patch.setattr(store.core.flusher, "flush", raising(error))
+    patch.setattr(store.core.upkeep, "flush", raising(error))
 
 
 def end_write(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
@@ -92,15 +93,15 @@ def end_write(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException
 
 
 def end_offsets(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
-    store.core.flusher.before = raising(error)
+    patch.setattr(store.consuming, "write_offsets", raising(error))
 
 
 def end_retention(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
-    patch.setattr(store.core.retention, "_remove", raising(error))
+    patch.setattr(store.core.upkeep.retention, "_remove", raising(error))
 
 
 def end_after(store: TimerStore, patch: pytest.MonkeyPatch, error: BaseException) -> None:
-    store.core.flusher.after = raising(error)
+    patch.setattr(store.core.upkeep.retention, "run", raising(error))
 
 
 PLACES = {
@@ -132,7 +133,7 @@ def test_a_thread_that_ends_is_seen(
         place(store, patch, error)
         count = store.core.engine.queues.next_index(0)
         os_wake(store)
-        wait_until(lambda: store.core.failure.error is not None)
+        wait_until(lambda: store.core.engine.failure.error is not None)
     calls: list[Callable[[], Any]] = [
         lambda: store.put(b"x"),
         lambda: store.put(b"x", delay=timedelta(hours=1), key="k"),
@@ -313,11 +314,11 @@ def test_a_failing_disk_stops_the_store(tmp_path: Path, kind: str) -> None:
 
     with pytest.raises((FlushFailedError, OSError)) as first:
         repeat(put_and_take)
-    wait_until(lambda: store.core.failure.error is not None or first.type is OSError)
-    if store.core.failure.error is None:  # a call met it, and no thread of ours did
-        wait_until(lambda: disk.refused[kind] > 3 or store.core.failure.error is not None)
-    if store.core.failure.error is not None:
-        error = type(store.core.failure.error)
+    wait_until(lambda: store.core.engine.failure.error is not None or first.type is OSError)
+    if store.core.engine.failure.error is None:  # a call met it, and no thread of ours did
+        wait_until(lambda: disk.refused[kind] > 3 or store.core.engine.failure.error is not None)
+    if store.core.engine.failure.error is not None:
+        error = type(store.core.engine.failure.error)
         with pytest.raises(error):
             store.count()
     with pytest.raises(error):
@@ -354,7 +355,7 @@ def test_removing_goes_on_where_a_full_disk_kept_a_segment(tmp_path: Path) -> No
     left = sorted(int(each.name) for each in folder.iterdir())
     assert left[0] == store.core.engine.commitlog.start > 0
     assert left == list(range(left[0], left[-1] + 1, CONFIG.commitlog_segment_bytes))
-    assert store.core.retention.removed_count >= len(kept) - len(left)
+    assert store.core.upkeep.retention.removed_count >= len(kept) - len(left)
     store.close()
 
 

@@ -49,7 +49,7 @@ def live_on(store: TimerStore, clock: ManualClock, times: int = 20) -> list[byte
 
 def copy_some(store: TimerStore, units_at_once: int, times: int = 1) -> int:
     """Copy so many times, out of the oldest segment; return how many messages were copied."""
-    cleaner, words = store.core.cleaner, store.core.engine.world.cleaning
+    cleaner, words = store.core.upkeep.cleaner, store.core.engine.world.cleaning
     cleaner.stopped, cleaner.units_at_once = False, units_at_once
     for _ in range(times):
         before = words.copied_count
@@ -59,7 +59,7 @@ def copy_some(store: TimerStore, units_at_once: int, times: int = 1) -> int:
 
 
 def clean_all(store: TimerStore) -> None:
-    while store.core.cleaner.step():
+    while store.core.upkeep.cleaner.step():
         pass
 
 
@@ -103,7 +103,7 @@ def test_a_pass_goes_on_in_the_next_life(tmp_path: Path, abandon: bool) -> None:
     clock = ManualClock(START_MS, force=True)
     store = open_small(tmp_path / "s", clock)
     put_far(store, 40)
-    store.core.cleaner.stopped = True
+    store.core.upkeep.cleaner.stopped = True
     live_on(store, clock, 3)
     copied = copy_some(store, 3, 3)
     assert 0 < copied < 40
@@ -125,12 +125,12 @@ def open_with_cancelled(path: Path, clock: ManualClock, *, again: bool) -> Timer
     """Open a store with 20 cancelled timers, before or after which it is opened again."""
     store = open_small(path, clock)
     assert store.cancel_many(put_far(store, 20)).all()
-    store.core.cleaner.stopped = True
+    store.core.upkeep.cleaner.stopped = True
     live_on(store, clock, 3)
     if again:
         store.abandon()
         store = open_small(path, clock)
-    store.core.cleaner.stopped = False
+    store.core.upkeep.cleaner.stopped = False
     store.flush()
     clean_all(store)
     return store
@@ -174,7 +174,7 @@ def test_cancelled_timers_do_not_count_as_pending(tmp_path: Path) -> None:
         store.flush()
         before = store.stats().cleaning.pending_bytes
         assert before is not None
-        store.core.cleaner.stopped = True
+        store.core.upkeep.cleaner.stopped = True
         assert store.cancel_many(ids[:20]).all()
         store.core.play_now()
         assert store.stats().cleaning.pending_bytes == pytest.approx(before / 2, rel=0.1)
@@ -237,10 +237,10 @@ def test_what_is_due_soon_is_left(tmp_path: Path) -> None:
         store.put_many([b"x"] * 30)
         clock.advance(SECOND / 1_000)
         drain(store)
-        store.core.cleaner.leave_slots = 10
+        store.core.upkeep.cleaner.leave_slots = 10
         store.flush()
         for _ in range(10):
-            store.core.cleaner.step()
+            store.core.upkeep.cleaner.step()
         assert store.stats().cleaning.copied_count == 5
         assert store.core.engine.world.cleaning.floor == 0  # the read cursor has not passed them
         assert all(store.get(id) is not None for id in soon)
@@ -250,17 +250,17 @@ def test_what_is_due_soon_is_left(tmp_path: Path) -> None:
         assert store.core.engine.world.cleaning.floor > 0
 
 
-def test_enqueue_get_is_told_of_copies(tmp_path: Path) -> None:
+def test_enqueue_get_is_told_of_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may sleep for longer than the copies can wait."""
     clock, told_ms = ManualClock(START_MS, force=True), []
     with open_small(tmp_path / "s", clock) as store:
         put_far(store)
-        store.core.cleaner.stopped = True
+        store.core.upkeep.cleaner.stopped = True
         live_on(store, clock)
-        store.core.cleaner.stopped = False
-        store.core.cleaner.on_copies = told_ms.append
+        store.core.upkeep.cleaner.stopped = False
+        monkeypatch.setattr(store.core.engine, "wake_for", told_ms.append)
         soonest_ms = (
-            store.core.engine.world.dequeue_get.claimed_slot + store.core.cleaner.leave_slots
+            store.core.engine.world.dequeue_get.claimed_slot + store.core.upkeep.cleaner.leave_slots
         ) * 1_000
         clean_all(store)
         assert set(told_ms) == {soonest_ms} and store.stats().cleaning.copied_count == 5
@@ -274,9 +274,9 @@ def test_passes_are_bounded(tmp_path: Path) -> None:
         store.core.play_now()
         store.flush()
         for _ in range(20 * PASS_COUNT_MAX):
-            store.core.cleaner.step()
+            store.core.upkeep.cleaner.step()
         assert store.core.engine.world.cleaning.pass_count == PASS_COUNT_MAX
-        assert not store.core.cleaner.step()
+        assert not store.core.upkeep.cleaner.step()
         assert store.count() == len(bodies(store)) == 20 * PASS_COUNT_MAX
 
 
@@ -299,7 +299,7 @@ def test_a_pass_leaves_as_much_as_the_last_one_took(tmp_path: Path) -> None:
     clock = ManualClock(START_MS, force=True)
     with open_small(tmp_path / "s", clock) as store:
         put_far(store, 60)
-        cleaner, left = store.core.cleaner, []
+        cleaner, left = store.core.upkeep.cleaner, []
         cleaner.units_at_once = 1
         for seconds in (1, 1, 5, 0, 0):
             count = store.stats().cleaning.segment_count
@@ -353,11 +353,11 @@ def test_it_ends_whatever_is_put_meanwhile(
             assert hops < 200, "it copies its own copies, without an end"
             live_on(store, clock, 1)
 
-        store.core.cleaner.on_copies = busy
+        monkeypatch.setattr(store.core.engine, "wake_for", busy)
         if called:
             store.clean()
         else:
-            monkeypatch.setattr(store.core.cleaner, "_is_worth_it", lambda start: True)
+            monkeypatch.setattr(store.core.upkeep.cleaner, "_is_worth_it", lambda start: True)
             store.flush()
         assert hops > 0
         assert set(far) <= {timer.id for timer in store.pending()}

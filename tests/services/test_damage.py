@@ -4,6 +4,8 @@ import logging
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from timerstore.services.engine.rebuild import MARK_FILE, PLACES_MAX, Damage
 from timerstore.testing.damage import flip_bit
 from timerstore.testing.disk import QuietDisk
 from timerstore.testing.oracle import check_damaged
+from timerstore.timelog.files.segments import SegmentedFile
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60, method="signal")]
 
@@ -209,7 +212,7 @@ def test_a_damaged_entry_of_a_level_hides_no_message(number: int, at: int, tmp_p
 
 
 def test_places_are_named_once_and_not_without_end() -> None:
-    damage = Damage(Path("s"))
+    damage = Damage(Path("s"), cast(SegmentedFile, SimpleNamespace(start=0)))
     assert damage.note("commitlog", 7, "why") and not damage.note("commitlog", 7, "why")
     for offset in range(PLACES_MAX + 10):
         damage.note("timerlog", offset, "why")

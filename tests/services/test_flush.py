@@ -11,7 +11,9 @@ import pytest
 
 from tests import naive
 from tests.services.alone import DEQUEUE_PUT, START_MS, START_SLOT, Alone, timer
+from timerstore.core.offsets import CommittedIndexes
 from timerstore.errors import FlushFailedError, TimerStoreError
+from timerstore.services.cleaning.upkeep import Upkeep
 from timerstore.services.durable.flush import Flusher, remove_abort, write_abort
 from timerstore.testing.disk import FailingDisk, QuietDisk
 from timerstore.timelog.files.checkpoint import TimerCheckpoint, read_checkpoint
@@ -89,8 +91,6 @@ def test_the_read_cursor_is_said_to_be_durable_only_once_it_is() -> None:
         fill(alone)
         alone.set_cursors(read=START_SLOT + 2, claimed=START_SLOT + 2)
         disk.refuse(errno.EIO, "sync", where="timercheck")
-        told: list[BaseException] = []
-        flusher.on_failure = told.append
         with pytest.raises(FlushFailedError):
             flusher.flush()
         assert flusher.last is None and flusher.checkpoint_count == 0
@@ -100,21 +100,44 @@ def test_the_read_cursor_is_said_to_be_durable_only_once_it_is() -> None:
         offset = alone.put(timer(alone.tag, "t", START_MS)).offset
         with pytest.raises(FlushFailedError):
             flusher.wait_durable(offset + 1)
-        assert told == [flusher.error]
+        assert alone.engine.failure.error is flusher.error is not None
 
 
-def test_who_is_called_before_and_after_a_checkpoint() -> None:
+class TellingGroups:
+    """Nobody consumes; each write is told."""
+
+    def __init__(self, told: list[str]) -> None:
+        self.told = told
+
+    def committed_indexes(self) -> CommittedIndexes:
+        """Return nothing."""
+        return CommittedIndexes({})
+
+    def write(self) -> None:
+        """Tell."""
+        self.told.append("groups")
+
+
+def test_what_is_done_before_and_after_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     with Alone(DEQUEUE_PUT) as alone:
-        flusher, calls = Flusher(alone.engine), list[str]()
-        flusher.before = lambda: calls.append("before")
-        flusher.after = lambda: calls.append("after")
+        told = list[str]()
+        flusher = Flusher(alone.engine)
+        upkeep = Upkeep(alone.engine, flusher, TellingGroups(told))
+        monkeypatch.setattr(upkeep.cleaner, "run", lambda **_: told.append("cleaning"))
+        monkeypatch.setattr(upkeep.retention, "run", lambda: told.append("retention"))
+        monkeypatch.setattr(flusher, "_write", lambda *_: told.append("checkpoint"))
+        upkeep.flush()
+        assert told == ["groups", "cleaning", "checkpoint", "retention"]
+
+
+def test_a_clean_close_counts_what_is_pending() -> None:
+    with Alone(DEQUEUE_PUT) as alone:
+        flusher = Flusher(alone.engine)
         alone.set_cursors(read=START_SLOT + 2, claimed=START_SLOT + 2)
-        assert flusher._changed()
+        assert flusher.has_changed
         flusher.flush()
-        assert calls == ["before", "after"]
-        assert not flusher._changed()
+        assert not flusher.has_changed
         flusher.flush(clean=True)
-        assert calls[2:] == ["before"]  # nothing is removed of a store that is being closed
         assert written(alone).clean and (alone.path / "config" / "timermetrics").exists()
 
 
@@ -123,16 +146,16 @@ def test_whatever_moved_is_a_change(moves: str) -> None:
     with Alone(DEQUEUE_PUT) as alone:
         flusher = Flusher(alone.engine)
         flusher.flush()
-        assert not flusher._changed()
+        assert not flusher.has_changed
         if moves == "log":
             alone.put(timer(alone.tag, "t", START_MS))
         elif moves == "units":
             alone.write_unit(naive.Unit(52, -1, 1, START_MS, 0, 0, 300, 9, 1, 0))
         else:
             alone.engine.levels.offset[3] += 1
-        assert flusher._changed()
+        assert flusher.has_changed
         flusher.flush()
-        assert not flusher._changed()
+        assert not flusher.has_changed
 
 
 def test_an_idle_store_leaves_the_disk_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,13 +164,13 @@ def test_an_idle_store_leaves_the_disk_alone(monkeypatch: pytest.MonkeyPatch) ->
         table.stored_ms = START_MS + 1
         flusher.flush()
         alone.set_cursors(read=START_SLOT + 1, claimed=START_SLOT + 1)
-        assert flusher._changed()  # what was stored last can go now
+        assert flusher.has_changed  # what was stored last can go now
         flusher.flush()
         alone.set_cursors(read=START_SLOT + 2, claimed=START_SLOT + 2)
-        assert not flusher._changed()
+        assert not flusher.has_changed
         later = time.monotonic() + 11
         monkeypatch.setattr(time, "monotonic", lambda: later)
-        assert flusher._changed()
+        assert flusher.has_changed
 
 
 def test_one_fsync_serves_all_who_wait_for_it() -> None:
@@ -200,26 +223,30 @@ def test_a_signals_handler_may_wait_in_the_midst_of_an_fsync() -> None:
         assert len(durable_ends) == 2
 
 
-def test_the_thread_says_so_where_there_is_no_room_and_goes_on_when_there_is() -> None:
+def test_the_thread_says_so_where_there_is_no_room_and_goes_on_when_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     disk = FailingDisk()
     with Alone(DEQUEUE_PUT, disk, flush_interval_ms=1) as alone:
         flusher = Flusher(alone.engine)
+        upkeep = Upkeep(alone.engine, flusher, TellingGroups([]))
         seen, again = threading.Event(), threading.Event()
 
-        def after() -> None:
+        def run() -> int:
             (again if flusher.waiting_for_space is None else seen).set()
+            return 0
 
-        flusher.after = after
+        monkeypatch.setattr(upkeep.retention, "run", run)
         disk.refuse(errno.ENOSPC, where="timercheck")
         alone.put(timer(alone.tag, "t", START_MS))
-        flusher.start()
+        upkeep.start()
         try:
             assert seen.wait(60) and flusher.waiting_for_space is not None
             again.clear()
             disk.heal()
             assert again.wait(60)
         finally:
-            flusher.stop()
+            upkeep.stop()
         assert flusher.error is None and written(alone).commitlog_flushed > 0
 
 

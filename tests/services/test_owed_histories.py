@@ -166,7 +166,7 @@ class DamagedHistory(ColdHistory):
 
     def scrub(self) -> None:
         for _ in range(self.rnd.randrange(1, 6)):
-            self.store.core.flusher.scrub.step()
+            self.store.core.upkeep.scrub.step()
 
     def look(self) -> None:
         pending = {root.key for root in self.ledger().roots.values() if root.pending}

@@ -39,8 +39,8 @@ def test_segments_may_go_while_units_are_read(
     """A flush of a caller's reads units; that of the flush thread removes their segments."""
     clock = ManualClock(START_MS)
     with open_small(tmp_path / "s", clock) as store:
-        retention = store.core.retention.run
-        store.core.flusher.after = None
+        retention = store.core.upkeep.retention.run
+        monkeypatch.setattr(store.core.upkeep.retention, "run", lambda: 0)
         live_on(store, clock, 30)
         retention()
         store.flush()  # the checkpoint says now that the timer log may begin later

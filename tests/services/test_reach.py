@@ -17,7 +17,7 @@ def test_what_everybody_has_consumed_is_in_reach(tmp_path: Path, retention_ms: i
     clock = ManualClock(START_MS)
     config = dataclasses.replace(SMALL, retention_ms=retention_ms)
     with open_small(tmp_path / "s", clock, config) as store:
-        reach = store.core.cleaner.reach
+        reach = store.core.upkeep.cleaner.reach
         store.put_many([b"x"] * 40)
         clock.advance(SECOND)
         end = store.core.engine.commitlog.end // 4_096 * 4_096
@@ -47,10 +47,10 @@ def test_what_a_slow_group_needs_stays(tmp_path: Path) -> None:
         drain(store)
         store.consuming.write_offsets()
         assert (
-            0 < store.core.cleaner.reach.find(0) < store.core.engine.commitlog.end // 2
+            0 < store.core.upkeep.cleaner.reach.find(0) < store.core.engine.commitlog.end // 2
         )  # what was put
         offset = int(store.core.engine.queues.read(1, 0, 1)[0]["offset"])
-        assert store.core.cleaner.reach.kept_by == (
+        assert store.core.upkeep.cleaner.reach.kept_by == (
             "group 'slow', which is behind in topic 'default': "
             f"40 messages from offset {offset:,} on"
         )
@@ -66,8 +66,8 @@ def test_dead_letters_are_called_that(tmp_path: Path) -> None:
         store.put_many([b"x"] * 40, topic="other")
         store.pull("other", timeout=0).ack()
         store.consuming.write_offsets()
-        assert store.core.cleaner.reach.find(0) == 0
-        assert store.core.cleaner.reach.kept_by.startswith(
+        assert store.core.upkeep.cleaner.reach.find(0) == 0
+        assert store.core.upkeep.cleaner.reach.kept_by.startswith(
             "dead letters of group 'g': 1 message from offset "
         )
 
@@ -80,12 +80,14 @@ def test_what_a_level_has_not_delivered_stays(tmp_path: Path) -> None:
         clock.advance(SECOND)
         drain(store)
         store.consuming.write_offsets()
-        assert store.core.cleaner.reach.find(0) == 0
-        assert store.core.cleaner.reach.kept_by == "delay level 3: 1 message from offset 0 on"
+        assert store.core.upkeep.cleaner.reach.find(0) == 0
+        assert (
+            store.core.upkeep.cleaner.reach.kept_by == "delay level 3: 1 message from offset 0 on"
+        )
         clock.advance(20 * SECOND)
         drain(store)
         store.consuming.write_offsets()
-        assert store.core.cleaner.reach.find(0) > 0
+        assert store.core.upkeep.cleaner.reach.find(0) > 0
 
 
 def test_what_is_not_linked_stays(tmp_path: Path) -> None:
@@ -94,7 +96,7 @@ def test_what_is_not_linked_stays(tmp_path: Path) -> None:
         store.core.runner.play = lambda start_ms, stop_ms: None  # type: ignore[method-assign]
         store.put_many([b"x"] * 40, delay_ms=1_000)
         clock._now_ms += 1_000
-        assert store.core.cleaner.reach.find(0) == 0
-        assert store.core.cleaner.reach.kept_by.startswith(
+        assert store.core.upkeep.cleaner.reach.find(0) == 0
+        assert store.core.upkeep.cleaner.reach.kept_by.startswith(
             "timers that have no unit yet, from offset "
         )

@@ -27,7 +27,7 @@ def test_the_copies_cursor_waits_for_what_was_copied_far_ahead(
     clock = ManualClock(START_MS)
     store = open_small(tmp_path / "s", clock)
     put_far(store, 40)
-    store.core.cleaner.stopped = True
+    store.core.upkeep.cleaner.stopped = True
     live_on(store, clock, 3)
     copied = copy_some(store, 3, 3)
     assert 0 < copied < 40

@@ -49,14 +49,14 @@ def moved_often(path: Path, clock: ManualClock, count: int) -> TimerStore:
     store = TimerStore(path, config=config, clock=clock, disk=QuietDisk())
     store.put_many([b"body %d" % i for i in range(9)], topic="t", delay_ms=300_000)
     store.core.play_now()  # each has its unit
-    store.core.cleaner.stopped = True
+    store.core.upkeep.cleaner.stopped = True
     for _ in range(count):
         store.put_many([b"short"] * 60, delay_ms=1_000)
         clock.advance(2 * SECOND)
         store.pull("default", timeout=0).ack()
-        store.core.cleaner.stopped = False
+        store.core.upkeep.cleaner.stopped = False
         clean_all(store)
-        store.core.cleaner.stopped = True
+        store.core.upkeep.cleaner.stopped = True
     assert store.stats().cleaning.copied_count == 9 * count
     return store
 

@@ -108,7 +108,7 @@ def test_the_folder_is_listed_once_for_all_segments(
         kept, runs = len(files(store, "timerlog")), 0
         while len(files(store, "timerlog")) > 3:
             store.flush()
-            store.core.retention.run()
+            store.core.upkeep.retention.run()
             runs += 1
             assert len(listed) <= runs < 9
         assert kept > 20
@@ -324,11 +324,11 @@ def test_crash_while_removing(tmp_path: Path, stop_at: int) -> None:
     store = open_small(tmp_path / "s", clock, disk)
     live_through(store, clock)
     store.put_many([b"later %d" % i for i in range(30)], delay_ms=40_000)
-    store.core.flusher.after = None
+    remove, store.core.upkeep.retention.run = store.core.upkeep.retention.run, lambda: 0  # type: ignore[method-assign]
     store.flush()
     disk.armed = True
     with contextlib.suppress(StoppedDiskError):
-        store.core.retention.run()
+        remove()
     disk.armed = False
     store.abandon()
     store = open_small(tmp_path / "s", clock)
@@ -389,9 +389,9 @@ def test_services_run_while_segments_go(tmp_path: Path) -> None:
             got += len(batch)
             batch.ack()
         stop = time.monotonic() + 30  # a slow disk: every segment is made durable on its own
-        while store.core.retention.removed_count <= 10 and time.monotonic() < stop:
+        while store.core.upkeep.retention.removed_count <= 10 and time.monotonic() < stop:
             time.sleep(0.1)
-        assert store.core.retention.removed_count > 10
+        assert store.core.upkeep.retention.removed_count > 10
         assert store.stats().unreadable_count == 0
         assert store.stats().commitlog_start > 0
     with timerstore.open(tmp_path / "s", config=config) as store:

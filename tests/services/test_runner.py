@@ -23,14 +23,13 @@ from tests.small_store import SMALL
 from timerstore import ManualClock, TimerStore
 from timerstore.errors import StoreFullError
 from timerstore.jit.host import drain_event
-from timerstore.services.durable.flush import Flusher
 from timerstore.services.running.runner import Runner
 from timerstore.services.world.world import WAKE_COUNT
 
 
 def runner_of(alone: Alone) -> Runner:
     """A runner whose threads were not started."""
-    return Runner(alone.engine, Flusher(alone.engine), lambda error: None)
+    return Runner(alone.engine)
 
 
 def woken(alone: Alone, service: int) -> bool:
@@ -61,10 +60,9 @@ def test_a_put_wakes_who_would_sleep_for_too_long(due_ms: int, waiting: int, wak
     """It is due sooner; or many wait by now."""
     assert WAKE_COUNT == 1_024
     with Alone(ENQUEUE_GET) as alone:
-        runner = runner_of(alone)
         alone.thread(ENQUEUE_GET).sleeping_until_ms = START_MS
         alone.engine.queues.table.next_index[0] = waiting
-        runner.wake_for(START_MS + due_ms)
+        alone.engine.wake_for(START_MS + due_ms)
         assert woken(alone, ENQUEUE_GET) == wakes
 
 
@@ -100,13 +98,12 @@ def test_it_plays_a_timers_way_at_its_time() -> None:
         assert alone.cursor("read") == START_SLOT + 3 and alone.cursor("fired") == 2
 
 
-def test_the_read_cursor_waits_for_no_checkpoint() -> None:
+def test_the_read_cursor_goes_on_without_checkpoints() -> None:
     with Alone(DEQUEUE_PUT) as alone:
         runner = runner_of(alone)
         slots = 3 * alone.engine.config.wheel_slot_count
         runner.play(START_MS, START_MS + slots * PRECISION_MS)
         assert alone.cursor("read") == START_SLOT + slots
-        assert runner.flusher.checkpoint_count == 0
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from timerstore.testing.disk import QuietDisk
 
 def scrub(store: TimerStore) -> list[tuple[str, int]]:
     """Let one pass come to its end; return the places that are known now."""
-    while store.core.flusher.scrub.step():
+    while store.core.upkeep.scrub.step():
         pass
     return [(each["file"], each["offset"]) for each in store.stats().damage]
 
@@ -22,7 +22,7 @@ def test_a_sound_store_has_nothing_to_find(tmp_path: Path) -> None:
     store.flush()
     assert scrub(store) == []
     assert store.stats().scrub == {"pass_count": 1, "file": "", "offset": 0}
-    assert store.core.flusher.scrub.step() > 0
+    assert store.core.upkeep.scrub.step() > 0
     assert store.stats().scrub["file"] == "timerlog"
     store.close()
 

@@ -156,12 +156,12 @@ def test_what_cleaning_copied_meanwhile_has_its_unit(
     monkeypatch.setattr(Runner, "stop", stop_slowly)
     with TimerStore(tmp_path, config=replace(SMALL, retention_ms=1)) as store:
         store.put_many([b"x" * 100] * 2_000, topic="t", at_ms=FAR_MS)
-        cleaner, cleaning = store.core.cleaner, store.core.engine.world.cleaning
+        cleaner, cleaning = store.core.upkeep.cleaner, store.core.engine.world.cleaning
 
         def clean() -> None:
             cleaner.run(at_once=True, until=cleaner.reach.find(cleaning.floor))
 
-        store.core.flusher.on_tick = clean
+        monkeypatch.setattr(cleaner, "go_on", clean)
         while not cleaning.copied_count:
             time.sleep(0.001)
     with TimerStore(tmp_path) as store:

@@ -47,10 +47,10 @@ def _copied_in_part(
     ids = [store.put(b"far %d" % (i % 3), delay=(500 + i % 3) * SECOND) for i in range(30)]
     cancelled = [ids[3], ids[7]]
     assert store.cancel_many(cancelled).all()
-    store.core.cleaner.stopped = True
+    store.core.upkeep.cleaner.stopped = True
     live_on(store, clock, 5)
     assert copy_some(store, 7, times) > 0
-    store.core.cleaner.stopped = True
+    store.core.upkeep.cleaner.stopped = True
     end(store)
     return ids, cancelled
 
@@ -120,7 +120,7 @@ def test_what_was_copied_in_part_is_there_once(
 
     ids, cancelled = _copied_in_part(path, clock, times, ended)
     store = stores[0] if end is _do_nothing else open_small(path, clock)
-    store.core.cleaner.stopped = True
+    store.core.upkeep.cleaner.stopped = True
     pending = sorted(set(ids) - set(cancelled))
     assert sorted(timer.id for timer in store.pending()) == pending
     store.handover()
@@ -232,7 +232,7 @@ def test_a_handover_may_be_killed_anywhere(
     put, cancelled = _copied_in_part(path, clock, 2, TimerStore.abandon)
     ids = sorted(set(put) - set(cancelled))
     store = open_small(path, clock)
-    store.core.cleaner.stopped = True
+    store.core.upkeep.cleaner.stopped = True
     place = handover if hasattr(handover, step) else for_broker
     monkeypatch.setattr(place, step, _killing(getattr(place, step), after=after))
     with pytest.raises(KeyboardInterrupt):

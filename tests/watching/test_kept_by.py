@@ -62,7 +62,7 @@ def test_a_copy_is_named_where_it_is(tmp_path: Path) -> None:
         store.core.play_now()
         live_on(store, clock, 10)
         clean_all(store)
-        cleaner = store.core.cleaner
+        cleaner = store.core.upkeep.cleaner
         cleaner.stopped = True
         live_on(store, clock, 5)
         cleaner.reach.find(store.core.engine.world.cleaning.floor)

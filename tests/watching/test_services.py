@@ -82,7 +82,7 @@ def test_a_service_says_whom_it_waits_for(tmp_path: Path) -> None:
         assert found["enqueue-put"] == ("idle", None)
         clock.advance(timedelta(hours=1))
         assert set(states(store.stats()).values()) == {("idle", None)}
-        store.core.failure.keep(StoreFullError("it has ended"))
+        store.core.engine.failure.keep(StoreFullError("it has ended"))
         assert set(states(store.stats()).values()) == {("stopped", None)}
         store.abandon()
 

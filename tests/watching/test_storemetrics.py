@@ -42,7 +42,7 @@ def test_scraped_values(tmp_path: Path) -> None:
         with acting_as(CLEANING):
             words = store.core.engine.world.cleaning
             words.copied_count, words.copied_bytes = 3, 700
-        store.core.cleaner.segment_count, store.core.retention.removed_count = 2, 1
+        store.core.upkeep.cleaner.segment_count, store.core.upkeep.retention.removed_count = 2, 1
         stats = store.stats()
         assert value("level_passed_total", level="2") == 5
         assert value("rolled_bytes_total") == stats.rolled_bytes > 300

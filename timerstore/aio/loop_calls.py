@@ -111,7 +111,7 @@ class Commits:
 
     def _ended(self, error: BaseException) -> None:
         """Have the store's next call raise what ended the thread."""
-        self._core.stop(error)
+        self._core.engine.stop(error)
         self._tell(error)
 
 
@@ -208,7 +208,7 @@ class Wakeups:
         """Let those look who wait for the longest time; all, if the store has ended."""
         self._polling = None
         waiting = list(self.waiting)
-        if self._core.closed or self._core.failure.error is not None:
+        if self._core.closed or self._core.engine.failure.error is not None:
             self.wake(waiting)
             return
         self.wake(waiting[:_POLL_COUNT])

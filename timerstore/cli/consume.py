@@ -191,7 +191,7 @@ def serve(
             out.tell(told, f"{path}: serving, pid {os.getpid()}")
             out.flush()
             _tell_systemd("READY=1")
-            while not came.wait(_LOOK_S) and store.core.failure.error is None:
+            while not came.wait(_LOOK_S) and store.core.engine.failure.error is None:
                 _tell_systemd(f"STATUS={server.client_count} clients")
             _tell_systemd("STOPPING=1")
 

@@ -36,13 +36,11 @@ from timerstore.errors import (
 from timerstore.jit.guards import RLock
 from timerstore.jit.locks import Gate
 from timerstore.services.broker.for_broker import remove_index
-from timerstore.services.cleaning.cleaning import Cleaner
-from timerstore.services.cleaning.retention import Retention
+from timerstore.services.cleaning.upkeep import Upkeep
 from timerstore.services.durable.flush import Flusher
 from timerstore.services.engine.rebuild import TIMERS, remove_mark, write_mark
 from timerstore.services.opening.recovery import open_engine
 from timerstore.services.running.runner import Runner
-from timerstore.services.world.background import Failure
 from timerstore.services.world.clock import ManualClock, SystemClock, listen
 from timerstore.services.world.world import NO_HURRY_MS, WAITER_WORDS
 from timerstore.timelog.files.disk import Disk
@@ -75,8 +73,7 @@ OFFSETS_FILE: Final = "config/consumerOffset.json"
 class Core:
     """An open store without its calls; any number of threads may use it."""
 
-    cleaner: Cleaner  # these two are set by store.py
-    retention: Retention
+    upkeep: Upkeep  # made by store.py
 
     def __init__(self, path: Path, disk: Disk, clock: ManualClock | None) -> None:
         self.path, self.disk = path, disk
@@ -86,7 +83,6 @@ class Core:
         self.forked = False
         self.at_close: list[Callable[[], None]] = []
         """Called while the store is closed, once nobody gets in any more; each may be twice."""
-        self.failure = Failure()
         self.deferring: set[int] = set()
         """Threads in the midst of a call that waits for nothing: an event loop's (`aio/`), which
         waits elsewhere for room before it, for durability after it."""
@@ -136,8 +132,7 @@ class Core:
         self.is_group = self.engine.config.durability == "group"
         self.waiters = Waiters(self.engine.world.waiters)
         self.putters = Waiters(self.engine.world.putters[:WAITER_WORDS])
-        self.runner = Runner(self.engine, self.flusher, self.stop)
-        self.flusher.on_failure = self.stop
+        self.runner = Runner(self.engine)
         self.opened_s, self.opened_ms = time.monotonic(), self.clock.now_ms
         self.open_s = self.opened_s - started
 
@@ -164,7 +159,7 @@ class Core:
             self.runner.play(self.clock.now_ms, self.clock.now_ms)
         else:
             self.runner.start()
-            self.flusher.start()
+            self.upkeep.start()
 
     @inside
     def clock_moved(self, start_ms: int, stop_ms: int) -> None:
@@ -176,19 +171,13 @@ class Core:
         """On a manual clock, do all that is due at its present time."""
         self.clock_moved(self.clock.now_ms, self.clock.now_ms)
 
-    def stop(self, error: BaseException) -> None:
-        """Have the next call raise what ended a background thread, or made flushing impossible."""
-        self.failure.keep(error)
-        self.end_short_way()
-        fields = {"store": str(self.path), "stopped_by": repr(error)}
-        log.error("%s has stopped: %r", self.path, error, exc_info=error, extra=fields)
-
     def give_up_opening(self) -> None:
         """Let go of what `open` had begun."""
         self.closed = self.ended = True
         if hasattr(self, "runner"):
             self.runner.stop()
-            self.flusher.stop()
+        if hasattr(self, "upkeep"):
+            self.upkeep.stop()
         if hasattr(self, "engine"):
             self.engine.close_files()
         if hasattr(self, "lock_file"):
@@ -211,11 +200,8 @@ class Core:
         So maps and memory of a closed store go with the last reference to it, and not whenever
         Python looks for cycles: a program that opens many, one after the other, would keep dozens.
         """
-        flusher = self.flusher
-        flusher.on_failure = flusher.before = flusher.after = None
-        flusher.on_tick = None
         self.at_close.clear()
-        del self.runner, self.cleaner, self.retention
+        del self.upkeep
 
     # --- who may call
 
@@ -233,8 +219,8 @@ class Core:
             self.check_process()
         if self.closed:
             raise StoreClosedError(f"{self.path} was closed. Open it again.")
-        if not stopped and self.failure.error is not None:
-            self.failure.check()
+        if not stopped:
+            self.engine.failure.check()
 
     def check_writable(self) -> None:
         """Raise if nothing may be put, cancelled or sent back."""
@@ -275,14 +261,7 @@ class Core:
     def refuse(self, reason: str | None) -> None:
         """Refuse everything that would append, for this reason; None: accept it again."""
         self._refusal = reason
-        self.end_short_way()
-
-    def end_short_way(self) -> None:
-        """Let no call go its short way any more (`short_way.py`, twice below `calls/`).
-
-        Who is on it has passed the gate, or keeps the GIL.
-        """
-        self.engine.world.callers.short_way_ended = 1
+        self.engine.end_short_way()
 
     # --- appending
 
@@ -307,7 +286,7 @@ class Core:
         `due_ms`: of the earliest timer in it; None if there is none.
         """
         if not self.clock.manual:
-            self.runner.wake_for(now_ms + NO_HURRY_MS if due_ms is None else due_ms)
+            self.engine.wake_for(now_ms + NO_HURRY_MS if due_ms is None else due_ms)
         elif due_ms is not None and due_ms <= now_ms:
             self.runner.play(now_ms, now_ms)
         if self.is_group and not self.is_deferring:
@@ -329,7 +308,7 @@ class Core:
         """Write a checkpoint; see `TimerStore.flush`."""
         self.check_open()
         self.check_unlocked()
-        self.flusher.flush()
+        self.upkeep.flush()
 
 
 _open_cores: weakref.WeakSet[Core] = weakref.WeakSet()
@@ -339,7 +318,7 @@ def _after_fork() -> None:
     """Let the parent's stores be closed to a child, also for code that only looks at `closed`."""
     for core in _open_cores:
         core.forked = core.closed = True
-        core.end_short_way()
+        core.engine.end_short_way()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -320,8 +320,10 @@ class ReadOnlyCore(Core):
 
     def _start_services(self) -> None:
         self.refuse(REASON)
-        self.flusher.after = self.flusher.on_tick = None
-        self.cleaner.stopped = True
+
+    def flush(self) -> None:
+        """Do nothing: nothing is written."""
+        self.check_open()
 
     def give_up_opening(self) -> None:
         """Let go of what `open` had begun."""

@@ -205,7 +205,7 @@ def close(
         if core.ended:
             return
         core.closed = True
-        core.end_short_way()
+        core.engine.end_short_way()
         for each in core.at_close:
             each()
         while core.gate.others_inside():
@@ -214,12 +214,13 @@ def close(
             group.let_go()
         if isinstance(core.clock, ManualClock):
             unlisten(core.clock, core.clock_moved)
-        core.flusher.stop()  # first: cleaning appends copies, which are linked as all else
-        if flush and core.failure.error is None:
+        core.upkeep.stop()  # first: cleaning appends copies, which are linked as all else
+        if flush and core.engine.failure.error is None:
             core.runner.link_all(LINK_PATIENCE_S)
         core.runner.stop()
         try:
-            if flush and core.failure.error is None and not core.flushed:
+            if flush and core.engine.failure.error is None and not core.flushed:
+                consuming.write()
                 core.flusher.flush(clean=True)
                 if last is not None:
                     last()
@@ -232,7 +233,7 @@ def close(
         core.flushed = True
         core.let_go()
     if flush:
-        core.failure.check()
+        core.engine.failure.check()
 
 
 def handover(core: Core, consuming: Consuming) -> int | None:
@@ -255,7 +256,7 @@ def handover(core: Core, consuming: Consuming) -> int | None:
         while core.gate.others_inside():  # those who put before it was refused
             time.sleep(0.0005)
         with core.gate.guard():
-            core.cleaner.stop()
+            core.upkeep.cleaner.stop()
             core.runner.stop()
             _check_levels(core)
             _append_last(core)
@@ -263,7 +264,7 @@ def handover(core: Core, consuming: Consuming) -> int | None:
             index = make_index(engine, core.clock.now_ms)
             until_ms = write_broker_files(core, index)
     except BaseException:
-        core.cleaner.resume()
+        core.upkeep.cleaner.resume()
         core.runner.resume()
         core.refuse(None)
         raise

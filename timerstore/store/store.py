@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from datetime import timedelta
@@ -19,9 +18,7 @@ from timerstore.core.core import Core
 from timerstore.core.gate import inside
 from timerstore.core.interpreter import check_interpreter
 from timerstore.core.readonlycore import refuse_real_timers
-from timerstore.errors import StoreFullError
-from timerstore.services.cleaning.cleaning import Cleaner
-from timerstore.services.cleaning.retention import Reach, Retention
+from timerstore.services.cleaning.upkeep import Upkeep
 from timerstore.services.world.clock import ManualClock
 from timerstore.store.handover import close, handover
 from timerstore.store.switching import pause, resume
@@ -132,7 +129,7 @@ class TimerStore(Stays, AnyStore):
         if clock is not None:
             check_kind(clock, ManualClock, "clock")
         place = check_place(path)
-        self.core = core = self._Core(place, disk or self._make_disk(place), clock)
+        self.core = core = self._Core(place, disk or Disk(), clock)
         config = Config() if config is None else config
         self._check_clock(config)
         try:
@@ -141,17 +138,12 @@ class TimerStore(Stays, AnyStore):
             self.putting = Putting(core)
             self.timers = PendingTimers(core, self.putting)
             self.consuming = Consuming(core, self.putting, self.timers.keyed)
-            clean_by_itself(core, self.consuming)
+            core.upkeep = Upkeep(core.engine, core.flusher, self.consuming)
             self._calls = self.calls = self._make_calls()
             core.start()
         except BaseException:
             core.give_up_opening()
             raise
-
-    @staticmethod
-    def _make_disk(path: Path) -> Disk:
-        """Return what writes and flushes, if nobody says what."""
-        return Disk()
 
     def _make_calls(self) -> Calls:
         """Return what does the work of each call."""
@@ -257,42 +249,21 @@ class TimerStore(Stays, AnyStore):
         close(self.core, self.consuming, flush=False)
 
 
-def clean_by_itself(core: Core, consuming: Consuming) -> None:
-    """Let the flusher clean before its checkpoints, piece by piece between, remove behind them."""
-    flusher, engine = core.flusher, core.engine
-    core.cleaner = Cleaner(engine, Reach(engine, consuming.committed_indexes))
-    core.cleaner.on_copies = core.runner.wake_for
-    core.retention = Retention(engine, flusher)
-    flusher.before = lambda: _before_flush(core, consuming)
-    flusher.on_tick, flusher.after = core.cleaner.go_on, core.retention.run
-
-
-def _before_flush(core: Core, consuming: Consuming) -> None:
-    """Do what the next checkpoint is to make durable: groups' offsets, and the floor."""
-    consuming.write_offsets()
-    # If there is no room, the flush goes on: it is what makes some.
-    with contextlib.suppress(StoreFullError):
-        consuming.write_tallies()
-    if not core.closed:
-        with contextlib.suppress(StoreFullError):
-            core.cleaner.run(at_once=core.clock.manual)
-
-
 @inside
 def clean(core: Core) -> int:
     """Clean a store; see `TimerStore.clean`."""
     core.check_writable()
     core.check_unlocked()
-    before = core.engine.disk_bytes
-    core.flusher.flush()
-    until = core.cleaner.reach.find(core.engine.world.cleaning.floor)
-    core.cleaner.run(at_once=True, until=until)
-    while core.engine.world.cleaning.floor < until and core.cleaner.is_waiting:
+    before, upkeep = core.engine.disk_bytes, core.upkeep
+    cleaner = upkeep.cleaner
+    upkeep.flush()
+    until = cleaner.reach.find(core.engine.world.cleaning.floor)
+    cleaner.run(at_once=True, until=until)
+    while core.engine.world.cleaning.floor < until and cleaner.is_waiting:
         if isinstance(core.clock, ManualClock) or core.switches.find("firing", core.clock.now_ms):
             break  # nobody moves it meanwhile, or nothing fires
         core.check_open()
         time.sleep(0.05)
-        core.cleaner.run(at_once=True, until=until)
-    core.flusher.flush()
-    core.retention.run()
+        cleaner.run(at_once=True, until=until)
+    upkeep.flush()
     return max(0, before - core.engine.disk_bytes)

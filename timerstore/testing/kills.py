@@ -33,13 +33,14 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from timerstore.errors import InvalidArgumentError, TooLateError
 from timerstore.services.world.clock import ManualClock
-from timerstore.store.store import Calls, TimerStore
+from timerstore.store.store import TimerStore
 from timerstore.testing.account import Account
 from timerstore.testing.disk import PowerDisk
 from timerstore.testing.ledger import Ledger
 from timerstore.testing.oracle import judge
 from timerstore.timelog.files.disk import Disk
 from timerstore.values.config import Config
+from timerstore.values.kinds import check_place
 from timerstore.values.no_pickle import Closes
 
 _SERVE: Final = "from timerstore.testing.kills import serve; serve()"
@@ -304,9 +305,6 @@ def serve() -> None:
     sys.path[:] = paths
     program = _load(place)
     (load_kernels if first is None else _load(first))()
-    make_calls: Any = TimerStore._make_calls
-    store_class: Any = TimerStore
-    store_class._make_calls = lambda store: _noted(store, make_calls(store))
     _tell("ready")
     with os.fdopen(asks) as lines:
         for line in lines:
@@ -324,7 +322,14 @@ def _be_child(
 ) -> NoReturn:
     """Run the program, once; end as it does."""
     steps, code = _Steps(step, seed), 1
-    TimerStore._make_disk = steps.make_disk  # type: ignore[method-assign]
+    open_store: Any = TimerStore.__init__
+
+    def open_noted(store: TimerStore, path: Path, **options: Any) -> None:
+        options["disk"] = options.get("disk") or steps.make_disk(check_place(path))
+        open_store(store, path, **options)
+        _note_calls(store)
+
+    TimerStore.__init__ = open_noted  # type: ignore[method-assign, assignment]
     try:
         program(*arguments)
         for thread in threading.enumerate():
@@ -407,12 +412,11 @@ class _SteppingPowerDisk(PowerDisk):
 # --- what calls return
 
 
-def _noted(store: TimerStore, calls: Calls) -> Calls:
+def _note_calls(store: TimerStore) -> None:
     """Have a store's calls tell what they return."""
     _note("durability", [store.core.engine.config.durability])
     for each in (put, put_many, cancel, cancel_many, cancel_key, reschedule, pull, consume):
-        setattr(calls, each.__name__, partial(each, getattr(calls, each.__name__)))
-    return calls
+        setattr(store.calls, each.__name__, partial(each, getattr(store.calls, each.__name__)))
 
 
 _call_numbers = itertools.count()

@@ -186,7 +186,7 @@ def read_health(core: Core, consuming: Consuming) -> Health:
     found.sort(key=lambda each: -_RANK[each.state])
     state: State = found[0].state if found else "running"
     warnings: tuple[HealthWarning, ...] = ()
-    if core.failure.error is None:
+    if core.engine.failure.error is None:
         copies = (_behind_copy(*each, now_ms) for each in copies_behind(core))
         neglected = (_warned(each) for each in read_neglected(core, consuming))
         warnings = (*copies, *_consumers_stopped(core, consuming), *neglected)
@@ -240,7 +240,7 @@ def _consumers_stopped(core: Core, consuming: Consuming) -> list[HealthWarning]:
 
 
 def _stopped(core: Core) -> list[Condition]:
-    error, since_ms = core.failure.error, core.failure.since_ms
+    error, since_ms = core.engine.failure.error, core.engine.failure.since_ms
     if error is None:
         return []
     what = f"{type(error).__name__}: {error}"
@@ -268,7 +268,7 @@ def _damaged(core: Core) -> list[Condition]:
         names = ", ".join(sorted(engine.wanted.indexes))
         what = f"Damage was found in an index ({names}), so some timers may not fire."
         found.append(Condition("damaged", engine.damage.since_ms, what, _REBUILD))
-    error = core.retention.error or core.cleaner.error
+    error = core.upkeep.retention.error or core.upkeep.cleaner.error
     if error is not None:
         found.append(Condition("damaged", None, str(error), _REMOVED))
     return found

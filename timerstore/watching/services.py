@@ -130,7 +130,7 @@ def _state(core: Core, service: int) -> tuple[ServiceState, str | None]:
     """Return what a service does just now, and whom or what it waits for."""
     engine = core.engine
     thread, callers = engine.services[service], engine.world.callers
-    if core.failure.error is not None or callers.stop or not core.disk.writes:
+    if core.engine.failure.error is not None or callers.stop or not core.disk.writes:
         return "stopped", None
     waits_for = _waits_for(core, service)
     if waits_for is not None:

@@ -46,7 +46,7 @@ def kept_by(core: Core) -> str:
 
     If a timer keeps the oldest segment, what would keep the log without it comes second.
     """
-    reach, engine = core.cleaner.reach, core.engine
+    reach, engine = core.upkeep.cleaner.reach, core.engine
     floor, segment_bytes = engine.world.cleaning.floor, engine.commitlog.segment_bytes
     if not core.disk.writes:  # nobody cleans here, so nobody has looked
         reach.find(floor)
@@ -262,18 +262,18 @@ def read_stats(core: Core, consuming: Consuming) -> Stats:
         uptime_s=time.monotonic() - core.opened_s,
         damage=engine.damage.to_list(),
         damage_count=engine.damage.count,
-        scrub=core.flusher.scrub.to_dict(),
+        scrub=core.upkeep.scrub.to_dict(),
         recovery=asdict(core.findings),
         levels=(levels := read_levels(core)),
         services=read_services(core, sum(each.lag_count for each in levels if each.overdue_ms)),
         stages=read_stages(core),
         waiting_for_space=_said(core.runner.waiting_for_space or core.flusher.waiting_for_space),
-        stopped_by=_said(core.failure.error),
+        stopped_by=_said(core.engine.failure.error),
         groups=read_groups(core, consuming),
         topics=read_topics(core),
         cleaning=read_cleaning(core),
         copies=read_copies(core),
-        retention_stopped_by=_said(core.retention.error or core.cleaner.error),
+        retention_stopped_by=_said(core.upkeep.retention.error or core.upkeep.cleaner.error),
     )
 
 
@@ -293,7 +293,7 @@ def _said(error: BaseException | None) -> str | None:
 
 def read_cleaning(core: Core) -> CleaningStats:
     """Collect what cleaning did, and what keeps the log."""
-    words, cleaner = core.engine.world.cleaning, core.cleaner
+    words, cleaner = core.engine.world.cleaning, core.upkeep.cleaner
     if not core.disk.writes and cleaner.pending_bytes is None:  # it never cleans
         cleaner.learn()
     return CleaningStats(
@@ -301,7 +301,7 @@ def read_cleaning(core: Core) -> CleaningStats:
         copied_count=words.copied_count,
         copied_bytes=words.copied_bytes,
         segment_count=cleaner.segment_count,
-        removed_count=core.retention.removed_count,
+        removed_count=core.upkeep.retention.removed_count,
         pending_bytes=cleaner.pending_bytes,
         could_go_bytes=max(0, cleaner.reach.found - words.floor),
         kept_by=kept_by(core),

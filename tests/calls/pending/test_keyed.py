@@ -350,7 +350,7 @@ def test_a_timer_that_is_copied_during_a_look(tmp_path: Path) -> None:
             d.ack()
         second = store.put(b"b", topic="t", delay=HOUR, key="k")
         store.flush()
-        keyed, cleaner = store.timers.keyed, store.core.cleaner
+        keyed, cleaner = store.timers.keyed, store.core.upkeep.cleaner
         cleaner.wait_slots = 2
         floor, search = store.core.engine.world.cleaning, keyed._search.next
 
@@ -383,7 +383,7 @@ def test_a_segment_that_goes_during_a_call(tmp_path: Path, monkeypatch: pytest.M
         store.put_many([b"x" * 12_000] * 40, topic="u")
         for d in store.consume("u", timeout=1):
             d.ack()
-        store.core.cleaner.wait_slots = 2
+        store.core.upkeep.cleaner.wait_slots = 2
         log = store.core.engine.commitlog
         existing, asked = log.existing, list[int]()
 

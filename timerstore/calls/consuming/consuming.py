@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from sys import modules
 from typing import Final
 from weakref import WeakSet
@@ -28,7 +28,7 @@ from timerstore.calls.consuming.run import Run
 from timerstore.calls.putting.putting import Putting
 from timerstore.core.core import Core
 from timerstore.core.offsets import CommittedIndexes, Ranges
-from timerstore.errors import StoreClosedError
+from timerstore.errors import StoreClosedError, StoreFullError
 from timerstore.jit.guards import Guard, Lock, RLock
 from timerstore.services.world.background import Failure
 from timerstore.timelog.bytes.format import RETRY_PREFIX
@@ -250,6 +250,12 @@ class Consuming:
             if covered is not None:
                 self._put_acks.cover(covered)
         offsets.write()
+
+    def write(self) -> None:
+        """Make durable how far groups have come; what they did, if there is room."""
+        self.write_offsets()
+        with suppress(StoreFullError):
+            self.write_tallies()
 
     def changing_offsets(self) -> Guard:
         """Keep all others from saying how far groups have come, while the block runs."""

@@ -301,7 +301,7 @@ class Space:
 
     def firing_bytes(self) -> int:
         """Return at least how much disk it takes to fire, or cancel, all that is pending."""
-        engine, cleaner = self.engine, self.core.cleaner
+        engine, cleaner = self.engine, self.core.upkeep.cleaner
         world, levels = engine.world, engine.levels
         if cleaner.waits_bytes is None:
             cleaner.learn()
