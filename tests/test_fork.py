@@ -19,7 +19,7 @@ import timerstore
 from tests.rigs.storm_taken import run_of
 from tests.small_store import SMALL
 from tests.store_calls import Calls, calls_of, methods
-from timerstore.calls.consuming.failure_properties import Failure
+from timerstore.calls.consuming.delivery import Failure
 from timerstore.calls.consuming.group import Group
 from timerstore.calls.consuming.run import Run
 

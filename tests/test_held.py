@@ -20,7 +20,7 @@ PYTHON_LOCKS = {"Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition", "
 """Their `with` blocks, and the methods in Python of some, can be ended half-way."""
 NAMES = {*UNDONE, *set().union(*UNDONE.values()), *PYTHON_LOCKS, "guard"}
 THREADS_OF_OURS = {
-    "timerstore/consumer/threads.py",
+    "timerstore/consumer/handling.py",
     "timerstore/share/server.py",
     "timerstore/share/answers.py",
 }

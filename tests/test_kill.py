@@ -20,8 +20,7 @@ from tests.tiers import SEED, Told, how_many
 from timerstore import ManualClock, TimerStore
 from timerstore.jit import host
 from timerstore.testing import Program
-from timerstore.testing.ledger import Ledger
-from timerstore.testing.oracle import check_counters, check_store
+from timerstore.testing.ledger import Ledger, check_counters, check_store
 
 pytestmark = pytest.mark.on_disk
 

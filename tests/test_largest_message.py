@@ -14,8 +14,7 @@ import timerstore
 from tests.models.ledger import read_messages
 from tests.rigs import broker
 from timerstore import Config, InvalidArgumentError, ManualClock, TimerStore, Tuning
-from timerstore.calls.consuming.delivery import Delivery
-from timerstore.calls.consuming.failure_properties import FAILED
+from timerstore.calls.consuming.delivery import FAILED, Delivery
 from timerstore.calls.consuming.sendback import send_back, send_to_dead
 from timerstore.services.cleaning.retention import Retention
 from timerstore.timelog.bytes.limits import AROUND_BYTES, content_bytes_max

@@ -14,7 +14,7 @@ from pathlib import Path
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 import timerstore
 from timerstore import Config, TimerStore, Tuning
-from timerstore.store.readonly import ReadOnlyStore
+from timerstore.store.store import ReadOnlyStore
 from timerstore.validation import validate
 
 path, durability, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])

@@ -12,7 +12,7 @@ from tests import naive
 from tests.table_stores import exported
 from timerstore import Config, ManualClock, TimerStore, Tuning, verify
 from timerstore.services.engine.rebuild import Damage
-from timerstore.store.readonly import ReadOnlyStore
+from timerstore.store.store import ReadOnlyStore
 from timerstore.tables import TABLES, read_table
 from timerstore.testing.disk import QuietDisk
 from timerstore.testing.ledger import TIMER_TOPIC

@@ -17,7 +17,7 @@ from tests.small_store import small
 from tests.sparse_copy import copy_tree
 from timerstore import Config, ManualClock, TimerStore, verify
 from timerstore.testing.disk import QuietDisk
-from timerstore.testing.oracle import check_store
+from timerstore.testing.ledger import check_store
 from timerstore.timelog.bytes.decode import decode_message
 from timerstore.timelog.files.segmenttable import apron_bytes
 from timerstore.timelog.reading.reader import StoreReader

@@ -34,8 +34,7 @@ from timerstore import (
 )
 from timerstore.calls.consuming.sendback import send_back
 from timerstore.jit.kernel import INTERPRETED
-from timerstore.testing.ledger import Ledger
-from timerstore.testing.oracle import check_store
+from timerstore.testing.ledger import Ledger, check_store
 from timerstore.timelog.bytes import format as fmt
 
 YEAR_MS = 365 * 86_400_000

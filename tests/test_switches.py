@@ -21,7 +21,7 @@ from timerstore import (
     TimerStoreError,
 )
 from timerstore.core.switches import FOREVER_MS
-from timerstore.store.switching import switch_closed
+from timerstore.store.store import switch_closed
 
 SECOND = timedelta(seconds=1)
 

@@ -10,9 +10,9 @@ WHO_LOOKS_AGAIN = {
     "services/looking/timer_places.py read_kept",  # `read_held` asks behind it
     "timerstore/calls/pending/cancel.py get",
     "timerstore/calls/pending/is_pending.py find",
-    "timerstore/calls/pending/keyed.py _find",
-    "timerstore/calls/pending/keyed.py _read_found",
-    "timerstore/calls/pending/keyed.py _read_id",
+    "timerstore/calls/pending/pending.py _find",
+    "timerstore/calls/pending/pending.py _read_found",
+    "timerstore/calls/pending/pending.py _read_id",
     "timerstore/calls/pending/cancel.py find_ours",
 }
 """They hold no place for longer than a look: what is gone is looked for by id or by key again."""

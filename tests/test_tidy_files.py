@@ -25,7 +25,7 @@ ROOMS: Final = (
     ),
     *("timerstore/core/offsets.py", "timerstore/core/switches.py"),
     *("timerstore/share/server.py", "timerstore/store/store.py"),
-    *("timerstore/tables/reading.py", "timerstore/tables/places.py"),
+    *("timerstore/tables/reading.py", "timerstore/tables/timers.py"),
 )
 """What is there reads a store that is open, or that somebody may move meanwhile."""
 OF_OS: Final = {

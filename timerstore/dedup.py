@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.values.check_arguments import check_text
-from timerstore.values.instants import whole_ms
-from timerstore.values.kinds import Duration, check_duration
+from timerstore.values.kinds import Duration, check_duration, whole_ms
 
 if TYPE_CHECKING:
     from timerstore.calls.consuming.delivery import Delivery

@@ -19,7 +19,7 @@ from tests.aio.loops import LOOPS, run, until
 from tests.small_store import SMALL
 from tests.store_calls import methods
 from timerstore import Outcome, Retry
-from timerstore.aio.handlers import LoopSource
+from timerstore.aio.loopconsumer import LoopSource
 
 pytestmark = pytest.mark.timeout(120)
 QUICK = replace(SMALL, delay_levels="1s 1s 1s", durability="process")

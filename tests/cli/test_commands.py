@@ -20,7 +20,7 @@ from tests.cli.shell import Run, finish, process, put
 from tests.rigs.program import ended
 from tests.rigs.waiting import wait_until
 from timerstore.cli.commands import app
-from timerstore.cli.status import Status
+from timerstore.cli.output import Status
 from timerstore.errors import TimerStoreError
 from timerstore.testing.damage import flip_bit
 from timerstore.values.amounts import shown_bytes

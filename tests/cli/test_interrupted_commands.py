@@ -15,7 +15,7 @@ import pytest
 import timerstore
 from tests.cli.shell import SMALL, finish, process
 from tests.tiers import how_many
-from timerstore.cli.status import told_to_end
+from timerstore.cli.output import told_to_end
 
 ROUNDS = how_many("SIGNAL_ROUNDS", 2, 25)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + 12 * ROUNDS)]

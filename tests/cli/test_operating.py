@@ -18,7 +18,7 @@ import timerstore
 from tests.cli.shell import SMALL, Run, finish, process
 from tests.rigs.waiting import wait_until
 from timerstore import TimerStore
-from timerstore.cli.top import fitting
+from timerstore.cli.operating import fitting
 
 pytestmark = pytest.mark.timeout(120)
 

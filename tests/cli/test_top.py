@@ -16,7 +16,7 @@ import timerstore
 from tests.cli.shell import SMALL, Run
 from tests.rigs.waiting import wait_until
 from timerstore import TimerStore
-from timerstore.cli.top import Look, draw, look_at, sparkline
+from timerstore.cli.operating import Look, draw, look_at, sparkline
 from timerstore.share.asking import find_owner
 from timerstore.watching.sections import lateness, rates
 

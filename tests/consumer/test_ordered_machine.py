@@ -18,9 +18,8 @@ from tests.rigs.history import Act, Acts
 from tests.small_store import SMALL
 from tests.tiers import how_many
 from timerstore import Consumer, Delivery, InvalidArgumentError, ManualClock, Retry, TimerStore
-from timerstore.calls.consuming.consuming import Consuming
-from timerstore.calls.consuming.starting import begin_groups
-from timerstore.consumer.ordered import Lines, OrderedSubscription
+from timerstore.calls.consuming.consuming import Consuming, begin_groups
+from timerstore.consumer.storesource import Lines, OrderedSubscription
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.testing.disk import QuietDisk
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.small_store import SMALL
 from timerstore import Consumer, Delivery, InvalidArgumentError, ManualClock, TimerStore
-from timerstore.consumer.running import SIGNALS, Signals
+from timerstore.consumer.consumer import SIGNALS, Signals
 from timerstore.services.world.background import Flag
 
 CONFIG = replace(SMALL, durability="process")

@@ -28,8 +28,7 @@ from timerstore import TimerStore, TooLateError
 from timerstore.services.running.steps import IDLE_MS_MAX
 from timerstore.services.world.claims import FIRST_COUNT
 from timerstore.services.world.state import CLAMP_SLACK_MS
-from timerstore.testing.ledger import Ledger, Root
-from timerstore.testing.oracle import check_store
+from timerstore.testing.ledger import Ledger, Root, check_store
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.files.disk import MappedFile
 from timerstore.wheel import near

@@ -19,8 +19,7 @@ from timerstore.services.world import needs
 from timerstore.services.world.rings import waiting_places
 from timerstore.services.world.state import DEQUEUE_PUT, ENQUEUE_GET
 from timerstore.testing.disk import PowerCutError
-from timerstore.testing.ledger import Ledger, Root
-from timerstore.testing.oracle import check_store
+from timerstore.testing.ledger import Ledger, Root, check_store
 from timerstore.timelog.bytes import format as fmt
 
 SLOT_MS = 100

@@ -39,8 +39,7 @@ from tests.rigs.power_worker import KINDS, prepare, wait_for_disk, work
 from tests.test_kill import open_still
 from timerstore.testing import Account, Program
 from timerstore.testing.kills import load_kernels
-from timerstore.testing.ledger import Ledger
-from timerstore.testing.oracle import check_store
+from timerstore.testing.ledger import Ledger, check_store
 
 CUTS_OF_A_STORE = 20
 CUTS_TO_SEE = 100

@@ -16,7 +16,7 @@ from timerstore import ManualClock, TimerStore
 from timerstore.services.engine.rebuild import MARK_FILE, PLACES_MAX, Damage
 from timerstore.testing.damage import flip_bit
 from timerstore.testing.disk import QuietDisk
-from timerstore.testing.oracle import check_damaged
+from timerstore.testing.ledger import check_damaged
 from timerstore.timelog.files.segments import SegmentedFile
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60, method="signal")]

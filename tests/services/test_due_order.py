@@ -15,7 +15,7 @@ import timerstore
 from tests.models.ledger import read_messages
 from tests.table_stores import LIVES, REFUSED, SMALL, TOPICS
 from timerstore import Config, ManualClock, TimerStore, Tuning
-from timerstore.calls.pending import found
+from timerstore.calls.pending import is_pending
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.services.looking import timer_places
 from timerstore.services.looking.instant import capture_instant
@@ -164,14 +164,14 @@ class Read:
 
             return read_counted
 
-        def read_messages(core: Any, messages: Any, *rest: Any) -> found.Found:
+        def read_messages(core: Any, messages: Any, *rest: Any) -> is_pending.Found:
             self.messages += len(messages)
             return read(core, messages, *rest)
 
-        read = found.read_messages
+        read = is_pending.read_messages
         for name in ("chain_units", "all_units"):
             monkeypatch.setattr(timer_places, name, counted(getattr(timer_places, name)))
-        monkeypatch.setattr(found, "read_messages", read_messages)
+        monkeypatch.setattr(is_pending, "read_messages", read_messages)
 
     def take(self) -> tuple[int, int]:
         """Return how many units and messages were read, and begin again."""

@@ -22,7 +22,7 @@ from tests.tiers import how_many
 from timerstore import ManualClock, TimerStore
 from timerstore.jit.kernel import INTERPRETED
 from timerstore.services.engine import engine as engine_module
-from timerstore.testing.oracle import check_store
+from timerstore.testing.ledger import check_store
 from timerstore.wheel import near
 from timerstore.wheel.near import CHUNK_ENTRIES, CHUNK_WORDS, NearWheel
 

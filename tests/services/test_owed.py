@@ -32,7 +32,7 @@ from timerstore.services.world.state import (
     ENQUEUE_PUT,
     PREFETCH,
 )
-from timerstore.testing.oracle import check_store
+from timerstore.testing.ledger import check_store
 
 START_MS = 1_800_000_000_000
 SLOT_MS = 100

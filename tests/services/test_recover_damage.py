@@ -13,8 +13,7 @@ from tests.services.test_damage import CONFIG, START_MS, flip
 from timerstore import ManualClock, TimerStore
 from timerstore.services.cleaning.retention import Retention
 from timerstore.testing.disk import QuietDisk
-from timerstore.testing.ledger import TIMER_TOPIC
-from timerstore.testing.oracle import check_damaged
+from timerstore.testing.ledger import TIMER_TOPIC, check_damaged
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60, method="signal")]
 SECOND = timedelta(seconds=1)

@@ -13,8 +13,7 @@ from tests.services.test_deliver_levels import SECOND, START_MS, bodies, open_st
 from timerstore import Config, ManualClock, TimerStore, Tuning
 from timerstore.errors import CorruptStoreError
 from timerstore.testing.disk import QuietDisk
-from timerstore.testing.ledger import Ledger
-from timerstore.testing.oracle import check_store
+from timerstore.testing.ledger import Ledger, check_store
 from timerstore.timelog.bytes import format as fmt
 
 LEVELS_MS = Config().delay_levels_ms()

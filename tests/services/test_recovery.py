@@ -20,8 +20,7 @@ from tests.models.ledger import read_ledger, read_messages
 from tests.small_store import small
 from timerstore import Config, CorruptStoreError, ManualClock, TimerStore, Tuning
 from timerstore.testing.disk import QuietDisk
-from timerstore.testing.ledger import TIMER_TOPIC
-from timerstore.testing.oracle import check_damaged, check_store
+from timerstore.testing.ledger import TIMER_TOPIC, check_damaged, check_store
 from timerstore.timelog.files.checkpoint import TimerCheckpoint, read_checkpoint
 from timerstore.timelog.writing.compose import ACKS_TOPIC
 

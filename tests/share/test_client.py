@@ -26,7 +26,7 @@ from timerstore import (
     TimerStore,
 )
 from timerstore.share import answers as answers_module
-from timerstore.share import asking, clientrun
+from timerstore.share import asking, clientrun, framecolumns
 from timerstore.share import client as asked_module
 from timerstore.share import link as link_module
 from timerstore.share import server as door_module
@@ -126,7 +126,7 @@ def test_pieces_of_much_are_put_in_order(
     store: TimerStore, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where one piece fails, the error names those before it."""
-    monkeypatch.setattr(asked_module, "COLUMN_BYTES", 1_000)
+    monkeypatch.setattr(framecolumns, "COLUMN_BYTES", 1_000)
     bodies = [b"%d" % i * 100 for i in range(100)]
     ids = client.put_many(bodies, topic="t", delay_ms=3_600_000)
     assert [store.get(id).body for id in ids] == bodies  # type: ignore[union-attr]

@@ -27,7 +27,7 @@ from timerstore import (
     TimerStore,
     TimerStoreError,
 )
-from timerstore.calls.consuming import ackput, sendback
+from timerstore.calls.consuming import run, sendback
 from timerstore.jit.guards import Guard
 from timerstore.services.calls.appending import append_all
 from timerstore.services.running.runner import Runner
@@ -129,7 +129,7 @@ def test_what_comes_in_the_place_of_a_message_does_so_though_closing_begins(
         while not store.core.closed:
             time.sleep(0.001)
 
-    monkeypatch.setattr(sendback if how == "nack" else ackput, "append_all", append)
+    monkeypatch.setattr(sendback if how == "nack" else run, "append_all", append)
     id = store.put(b"x", topic="t")
     (delivery,) = store.pull("t", group="g")
     if how == "nack":

@@ -6,7 +6,7 @@ import numpy as np
 
 import timerstore
 from tests.pipeline.planted_stores import CONFIG
-from timerstore.tables.places import Places, read_messages
+from timerstore.tables.timers import Places, read_messages
 from timerstore.validation.plan import make_plan
 
 COUNT, SEGMENTS = 48, 8

@@ -10,8 +10,7 @@ import pytest
 import timerstore
 from tests.small_store import SMALL
 from timerstore.share.client import AskedCalls
-from timerstore.values.check_arguments import Range
-from timerstore.values.put_rows import Put
+from timerstore.values.check_arguments import Put, Range
 from timerstore.watching.any_store import CALLS, TURNED
 
 

@@ -2,23 +2,18 @@
 
 main           the entry point              here
 app.py         the options that commands share, and what becomes of an error
-status.py      what an end means to the shell; until a signal says to end
-commands.py    all commands, in the order of --help
+commands.py    all commands, in the order of --help; warmup
 looking.py     info, pending, search, get, count, horizon, find
-operating.py   health, pause, resume
-top.py         top, tail
-dead.py        groups, dead
+operating.py   health, pause, resume, top, tail
 changes.py     put, cancel, reschedule
-consume.py     consume, drop, serve
+consume.py     groups, dead, consume, drop, serve
 checking.py    verify, validate
 pipelines.py   pipeline: many stores in one run, its tables, what fires
 importing.py   import, export
 import_rows.py rows of a file as timers to put, how far an import has come
-keeping.py     backup, follow, standby, promote, restore, salvage, clean, handover
-clustermove.py move
-warmup.py      warmup
+keeping.py     backup, follow, standby, promote, restore, salvage, clean, handover, move
 open_store.py  a store that is looked at, or changed
-output.py      tables on a terminal, plain lines in a pipe, JSON, bars
+output.py      tables on a terminal, plain lines in a pipe, JSON, bars; what an end means
 times.py       the times that a person types
 
 No file here loads the store's kernels when it is imported: `--help` waits for nothing.

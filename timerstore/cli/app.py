@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from timerstore.cli.output import Output, shown_here
-from timerstore.cli.status import MEANING, Status, status_of
+from timerstore.cli.output import MEANING, Output, Status, shown_here, status_of
 from timerstore.cli.times import Instant, now_ms, parse_instant
 from timerstore.errors import TimerStoreError
 from timerstore.timelog.files.smallfile import read_small

@@ -24,8 +24,7 @@ from timerstore.cli.app import (
     topics_of,
 )
 from timerstore.cli.open_store import OwnersStore, changing, check_is_there, check_known
-from timerstore.cli.output import Output
-from timerstore.cli.status import TOO_LATE
+from timerstore.cli.output import TOO_LATE, Output
 from timerstore.cli.times import Instant, now_ms, parse_delay
 from timerstore.errors import InvalidArgumentError
 from timerstore.values.amounts import shown_time

@@ -18,8 +18,7 @@ from timerstore.cli.app import (
     settings,
 )
 from timerstore.cli.open_store import held_by
-from timerstore.cli.output import Output
-from timerstore.cli.status import DAMAGED
+from timerstore.cli.output import DAMAGED, Output
 from timerstore.errors import InvalidArgumentError
 from timerstore.values.amounts import shown_bytes, shown_time
 

@@ -26,6 +26,7 @@ from timerstore.cli.app import (
 )
 from timerstore.cli.open_store import Look, looking
 from timerstore.cli.output import (
+    TOO_LATE,
     Columns,
     Output,
     body_field,
@@ -33,7 +34,6 @@ from timerstore.cli.output import (
     shown_here,
     whole_text,
 )
-from timerstore.cli.status import TOO_LATE
 from timerstore.cli.times import parse_delay
 from timerstore.errors import InvalidArgumentError
 from timerstore.share.wire import to_json

@@ -229,8 +229,8 @@ def looking(out: Output, path: str | Path, config_file: Path | None = None) -> I
 @contextmanager
 def _fetched(out: Output, address: str | Path) -> Iterator[Path]:
     """Lay down the last point of a backup, for as long as the block runs; say of when it is."""
-    from timerstore.copies.asfolder import as_folder
     from timerstore.copies.destination import shown_place
+    from timerstore.copies.restore import as_folder
 
     with ExitStack() as stack:
         with out.progress(f"fetching {address}", "bytes") as update:
@@ -281,7 +281,7 @@ def open_to_change(
 
 def open_still(path: Path, config_file: Path | None) -> TimerStore:
     """Open a store in which nothing fires, with the settings of a file, or of the environment."""
-    from timerstore.store.readonly import StillStore
+    from timerstore.store.store import StillStore
     from timerstore.timelog.files.oserrors import told_of
 
     check_is_there(path)

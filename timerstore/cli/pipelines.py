@@ -12,8 +12,7 @@ import typer
 
 from timerstore.cli.app import CHECK, AsJson, ConfigFile, Group, answering, app, settings
 from timerstore.cli.checking import OwnRules, RollWindow, Upto
-from timerstore.cli.output import Output
-from timerstore.cli.status import DAMAGED, WARNED, told_to_end
+from timerstore.cli.output import DAMAGED, WARNED, Output, told_to_end
 from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.files.oserrors import told_of
 from timerstore.values.write_file import write_durably
@@ -322,7 +321,6 @@ def _write_prometheus(found: RunResult, path: Path) -> None:
 
 @contextmanager
 def _on_spark(master: str | None) -> Iterator[SparkSession]:
-    """Yield a session that ends with the command."""
     try:
         from timerstore.spark import session
     except ImportError as e:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Final, Literal, Protocol, Self
 
-from timerstore.calls.consuming.constants import DEAD, Wait
-from timerstore.calls.consuming.delivery import Delivery
-from timerstore.calls.consuming.starting import Start, check_start
+from timerstore.calls.consuming.consuming import Start, check_start
+from timerstore.calls.consuming.delivery import DEAD, Delivery, Wait
 from timerstore.errors import InvalidArgumentError
 from timerstore.timelog.bytes.limits import GROUP_BYTES_MAX
 from timerstore.values.check_arguments import check_group, given_delay
@@ -228,7 +227,13 @@ class ConsumerSettings:
     attempts_max: int = field(init=False)
     waits: tuple[timedelta, ...] = field(init=False)  # as `backoff` says
 
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Take them from among the arguments of a consumer, by their names."""
+        return cls(**{each.name: given[each.name] for each in fields(cls) if each.init})
+
     def __post_init__(self) -> None:
+        self.timeout = check_duration(self.timeout, "timeout")
         self.pull_count = check_int(self.pull_count, "pull_count", 1, PULL_COUNT_MAX)
         self.batch_count = check_int(self.batch_count, "batch_count", 1, self.pull_count)
         attempts_max = ATTEMPTS_MAX if self.max_attempts is None else self.max_attempts

@@ -12,15 +12,13 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from timerstore.calls.consuming.constants import Wait
-from timerstore.calls.consuming.delivery import HandedOut
+from timerstore.calls.consuming.delivery import HandedOut, Wait
 from timerstore.consumer.consumersettings import ConsumerSettings
-from timerstore.consumer.messagesource import Source
-from timerstore.consumer.subscription import Held, Subscription, Task
+from timerstore.consumer.subscription import Held, Source, Subscription, Task
 from timerstore.errors import ForkedProcessError
 from timerstore.services.world.background import Failure, Flag
 from timerstore.values.config import Config
-from timerstore.values.instants import whole_ms
+from timerstore.values.kinds import whole_ms
 
 
 class _OpenClient:

@@ -1,27 +1,251 @@
-"""An open store as a consumer's source."""
+"""An open store as a consumer's source, with the subscription of an ordered consumer."""
 
 from __future__ import annotations
 
+import logging
 import weakref
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
-from timerstore.calls.consuming.constants import Wait, dead_topic
-from timerstore.calls.consuming.consuming import Consuming
+from timerstore.calls.consuming.consuming import Consuming, begin_groups
+from timerstore.calls.consuming.delivery import Wait, dead_topic, first_failed_ms
 from timerstore.calls.consuming.group import Group
 from timerstore.calls.consuming.grouptally import GroupTally
+from timerstore.calls.consuming.run import Run
 from timerstore.calls.consuming.sendback import wait_durable, wait_ms
-from timerstore.calls.consuming.starting import begin_groups
-from timerstore.consumer.consumersettings import ConsumerSettings
-from timerstore.consumer.messagesource import Source, Waiter
-from timerstore.consumer.ordered import OrderedSubscription, ordered_limits
-from timerstore.consumer.subscription import Held, LimitedSubscription, Limits, Task
+from timerstore.consumer.consumersettings import ConsumerSettings, Ordered
+from timerstore.consumer.subscription import (
+    Handler,
+    Held,
+    LimitedSubscription,
+    Limits,
+    Source,
+    Task,
+    Waiter,
+)
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError
+from timerstore.jit.guards import Lock
 from timerstore.services.world.background import Failure
 from timerstore.watching.groups import GroupStats, read_groups
+
+# --- an ordered consumer's subscription: messages are pulled ahead, each waits for its turn
+#
+# What fails is held back in memory: it is handed out, and not acknowledged, so the queue's offset
+# stays before it, and after a crash it comes first again. What was done behind it is kept with the
+# offset, how often it failed beside the groups' counters (`calls/consuming/grouptally.py`).
+
+
+#
+# A line is a topic, or a key of one. Its first message is ready, or being handled, or waits for its
+# next attempt; the others wait here. A message without a line waits for nobody.
+#
+# Ground rules: any thread may call anything; one lock, held for a few steps. Tasks come in the
+# order of firing, from one thread at a time.
+
+
+WHOLE: Final = ""
+"""The one line of a topic."""
+
+
+def line_of(task: Task, ordered: Ordered) -> str | None:
+    """Return the line that a task belongs to, None for none."""
+    return task.deliveries[0].key if ordered == "key" else WHOLE
+
+
+class Lines:
+    """The lines of one topic."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[Task]] = {}
+        self._lock = Lock()
+
+    def enter(self, tasks: Sequence[Task]) -> list[Task]:
+        """Take tasks in; return those that are the first of their line."""
+        first = []
+        with self._lock.guard():
+            for task in tasks:
+                if task.line is not None:
+                    waiting = self._waiting.get(task.line)
+                    if waiting is not None:
+                        waiting.append(task)
+                        continue
+                    self._waiting[task.line] = deque()
+                first.append(task)
+        return first
+
+    def leave(self, task: Task) -> Task | None:
+        """Let the first of a line go; return the next one, if there is any."""
+        if task.line is None:
+            return None
+        with self._lock.guard():
+            waiting = self._waiting.get(task.line)
+            if waiting:
+                return waiting.popleft()
+            self._waiting.pop(task.line, None)
+            return None
+
+    def take_all(self) -> list[Task]:
+        """Return all that wait; the lines are gone."""
+        with self._lock.guard():
+            found = [task for waiting in self._waiting.values() for task in waiting]
+            self._waiting.clear()
+        return found
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+
+# --- the same for an ordered consumer
+
+
+log = logging.getLogger("timerstore")
+
+SPANS_AHEAD: Final = 10
+"""By key: so many times `inflight_span_max` may lie between what is held back and what is read."""
+
+
+def ordered_limits(limits: Limits, ordered: Ordered, pull_count: int) -> Limits:
+    """Return how much of a queue is read ahead: of one line little, of many what memory allows."""
+    if ordered == "key":
+        span = limits.span
+        return replace(limits, count=max(limits.count, span), span=SPANS_AHEAD * span)
+    return replace(limits, count=min(limits.count, 2 * pull_count))
+
+
+class OrderedSubscription(LimitedSubscription):
+    """One topic with its handler, and its lines."""
+
+    def __init__(self, topic: str, handler: Handler, tags: str, ordered: Ordered) -> None:
+        super().__init__(topic, handler, tags)
+        self._ordered, self.lines = ordered, Lines()
+        self._closed = self._told = False
+
+    def open(
+        self, consuming: Consuming, group: str, limits: Limits, held: defaultdict[int, Held]
+    ) -> None:
+        """Begin to read, as the only consumer."""
+        super().open(consuming, group, limits, held)
+        reader, self._held_back = self.group, consuming.held_back(self.topic, group)
+        handed_out = reader.belong_to(self._room)
+        if handed_out is not None:
+            raise InvalidArgumentError(
+                f"Other consumers of the group {group!r} hold {handed_out} messages of "
+                f"{self.topic!r}. An ordered consumer must be the only one: close the others "
+                "first."
+            )
+
+    # --- pulling
+
+    def pull(self, count_max: int, batch_count: int) -> list[Task]:
+        """Return tasks whose turn it is; what has to wait is read all the same, within limits."""
+        while tasks := super().pull(count_max, batch_count):
+            self._told = False
+            try:
+                for task in tasks:
+                    task.line = line_of(task, self._ordered)
+                    self._go_on_from(task)
+            except BaseException:
+                for task in reversed(tasks):
+                    self.give_back(task)
+                raise
+            ready = [task for task in self.lines.enter(tasks) if not self._is_early(task)]
+            if ready:
+                return ready
+        if self.limited and not self._told and self._ordered == "key":
+            self._told = True
+            text = "%s: nothing more is read until a message of the %d lines that wait is done"
+            log.warning(text, self.topic, len(self.lines), extra={"topic": self.topic})
+        return []
+
+    def _go_on_from(self, task: Task) -> None:
+        """Go on counting if an earlier consumer held the message back."""
+        known = self._held_back.get(self._place(task) or (-1, -1))
+        if known is not None:
+            attempt, first_ms, task.again_ms, task.wait_ms = known
+            _run_of(task).say_failed(task.places[0], attempt, first_ms)
+
+    def _is_early(self, task: Task) -> bool:
+        left_ms = task.again_ms - self.group.core.clock.now_ms
+        if left_ms <= 0:
+            return False
+        self.hold_back(task, min(left_ms, task.wait_ms))  # the clock may have been set
+        return True
+
+    def _place(self, task: Task) -> tuple[int, int] | None:
+        """Return queue id and index of a message; None of one that was sent back before."""
+        run = _run_of(task)
+        if run.is_retry:
+            return None
+        queue_id = int(self.group.core.engine.queues.table.queue_id[run.cursor.row])
+        return queue_id, int(run.indexes[task.places[0]])
+
+    # --- what became of them
+
+    def hold(self, task: Task, wait: Wait) -> bool:
+        """Have a message that failed come again, the first of its line, with an attempt more.
+
+        False if a put has acknowledged it.
+        """
+        run, core = _run_of(task), self.group.core
+        if run.is_done(task.places[0]):
+            return False
+        waits_ms = wait_ms(core, wait)
+        now_ms, message = core.clock.now_ms, run.message(task.places[0])
+        first_ms = first_failed_ms(message.properties) or now_ms
+        attempt = message.reconsume_times + 1
+        run.say_failed(task.places[0], attempt, first_ms)
+        place = self._place(task)
+        if place is not None:
+            with self.lock.guard():
+                self._held_back[place] = attempt, first_ms, now_ms + waits_ms, waits_ms
+        self.count_failed(0, 1, 0)
+        self.hold_back(task, waits_ms)
+        return True
+
+    def done(self, task: Task, *, handled: bool = True) -> None:
+        """Settle the message of a task."""
+        super().done(task, handled=handled)
+        place = self._place(task)
+        if place in self._held_back:
+            with self.lock.guard():
+                self._held_back.pop(place, None)
+
+    def next_after(self, task: Task) -> Task | None:
+        """Return what comes next in the line of a task that is done."""
+        return self.lines.leave(task)
+
+    def waiting(self) -> list[Task]:
+        """Return all that wait for their turn; they are to be given back."""
+        return self.lines.take_all()
+
+    def close(self) -> None:
+        """Let others read, once nothing is handed out any more."""
+        super().close()
+        self._closed = True
+        self._let_go()
+
+    def _release(self, task: Task) -> None:
+        super()._release(task)
+        if self._closed:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        with self.lock.guard():
+            if self.group.owner == self._room and not any(h.count for h in self._held.values()):
+                self.group.belong_to_all()
+
+
+def _run_of(task: Task) -> Run:
+    """Return what a task's message was handed out in: only an open store has lines."""
+    assert isinstance(task.handed, Run)
+    return task.handed
+
+
+# --- the source
 
 
 class StoreSource(Source):

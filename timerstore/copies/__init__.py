@@ -13,8 +13,7 @@ follower.py       adding points all the time, merging small pieces
 follow_status.py  what a follower says of itself
 fetching.py       laying it down again: a store that gets its name once it is whole
 standby.py        its last point, kept in a folder
-restore.py        a store out of a point, or of a time between two
+restore.py        a store out of a point, or of a time between two; a copy as a folder
 lookat.py         a copy as the tables see it
-asfolder.py       a copy as a folder to read
 promote.py        that folder becomes the store
 """

@@ -69,7 +69,6 @@ class Destination:
         self._at_once = inner.type_name in _WHOLE_AT_ONCE
 
     def __str__(self) -> str:
-        """Return what people are told, without options of the address."""
         return self.shown
 
     @property
@@ -277,7 +276,6 @@ def _is_filesystem(place: object) -> bool:
 
 
 def _local(path: Path, shown: str | None = None) -> Destination:
-    """Return the destination that is a folder of this machine."""
     from pyarrow.fs import LocalFileSystem
 
     if is_standby(path):
@@ -296,7 +294,6 @@ def _local(path: Path, shown: str | None = None) -> Destination:
 
 
 def _of_file_address(text: str) -> Destination:
-    """Return what file:///path means."""
     from pyarrow.fs import FileSystem
 
     try:

@@ -73,7 +73,6 @@ def _name(error: BaseException, building: Path, target: Path) -> None:
 
 
 def _is_free(path: Path) -> bool:
-    """Tell whether a path is that of nothing, or of an empty folder."""
     return not path.exists() or (path.is_dir() and not held_names(path) - {BUILDING_FOLDER})
 
 
@@ -303,7 +302,7 @@ class _Fetch:
         while raw:
             number, position = divmod(at, size)
             piece = np.frombuffer(raw[: size - position], np.uint8)
-            if piece.any():
+            if piece[0] or piece.any():  # mostly the first byte says it
                 path = self.folder / segment_name(number * size)
                 self.disk.write_at(self.files[number], piece, position, path)
                 if len(piece) >= _LARGE_BYTES:

@@ -84,7 +84,6 @@ def merge_pieces(reader: StoreReader, catalog: Catalog) -> int:
 
 
 def _block_of(part: Slice, segment_bytes: int) -> tuple[int, int]:
-    """Return the block that a part lies in."""
     base = part.start - part.start % segment_bytes
     start = part.start - (part.start - base) % BLOCK_BYTES
     (found,) = block_ranges(start, min(start + BLOCK_BYTES, base + segment_bytes), segment_bytes)

@@ -18,7 +18,7 @@ def look_at(path: str, *, upto: str | None = None, delay_levels: str = DELAY_LEV
     """
     if not is_copy(path):
         return tables.look_at(path, upto=upto, delay_levels=delay_levels)
-    from timerstore.copies.asfolder import as_store  # with all that opens a store
+    from timerstore.copies.restore import as_store  # with all that opens a store
 
     with ExitStack() as stack:
         folder = stack.enter_context(as_store(path, delay_levels))

@@ -270,7 +270,6 @@ class Standby:
         return point.log_end - start
 
     def _has_log(self, point: BackupPoint, size: int) -> bool:
-        """Tell whether a point's segments are there, and of their length."""
         paths = [self.path / _LOG / segment_name(n * size) for n, _ in _stops(point, size)]
         return all(each.is_file() and each.stat().st_size == size for each in paths)
 
@@ -299,7 +298,6 @@ class Standby:
         )
 
     def _prune(self, point: BackupPoint, size: int) -> None:
-        """Remove segments that the point does not need."""
         for each in sorted((self.path / _LOG).iterdir()):
             offset = segment_offset(each.name)
             if offset is not None and not point.log_start - size < offset < point.log_end:

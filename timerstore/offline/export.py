@@ -30,8 +30,7 @@ from timerstore.tables.commitlog import (
     pieces,
     read_log,
 )
-from timerstore.tables.places import settled
-from timerstore.tables.timertable import find_pending, read_timers
+from timerstore.tables.timers import find_pending, read_timers, settled
 from timerstore.tables.view import StoreView, UpTo, view_whole
 from timerstore.timelog.files.oserrors import told_of
 from timerstore.timelog.reading.reader import Fault
@@ -59,7 +58,6 @@ def _batches(
     upto: UpTo | None,
     progress: Progress | None,
 ) -> Iterator[Any]:
-    """Yield the record batches of a table."""
     check_choice(kind, "table", get_args(ExportTable))
     config = Config() if config is None else config
     check_kind(config, Config, "config")

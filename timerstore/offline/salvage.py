@@ -16,11 +16,11 @@ from typing import Final
 
 import numpy as np
 
-from timerstore.copies.asfolder import as_folder
 from timerstore.copies.backup_content import refuse_inside
 from timerstore.copies.destination import Place, shown_place
 from timerstore.copies.fetching import bring_to_life, built_beside, write_files
 from timerstore.copies.report import Problem, Progress, Report, Summed, shown_problems
+from timerstore.copies.restore import as_folder
 from timerstore.offline.lostranges import (
     Leftovers,
     LogFound,

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from timerstore.audit.rule import ABOUT_BYTES, CONSISTENCY_RULES, Example
-from timerstore.copies.asfolder import as_folder
 from timerstore.copies.destination import Place, shown_place
 from timerstore.copies.report import PROBLEMS_MAX, Problem, Progress, VerifyReport
+from timerstore.copies.restore import as_folder
 from timerstore.copies.standby import standby_faults
 from timerstore.core.directory import is_standby
 from timerstore.tables.splits import LOG, UNITS, WHEEL, Range
-from timerstore.tables.timertable import count_pending
+from timerstore.tables.timers import count_pending
 from timerstore.tables.view import forget
 from timerstore.timelog.files.oserrors import telling
 from timerstore.timelog.files.refuse_rocksdb import folder_name

@@ -11,8 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from timerstore.errors import InvalidArgumentError, TimerStoreError
 from timerstore.values.check_arguments import DUE_MS_MAX, check_text, check_topic
-from timerstore.values.instants import whole_ms
-from timerstore.values.kinds import Duration, check_choice, check_duration
+from timerstore.values.kinds import Duration, check_choice, check_duration, whole_ms
 
 INTERVAL_MIN: Final = timedelta(milliseconds=10)
 _DAY_MS: Final = 86_400_000
@@ -72,7 +71,6 @@ class Cron:
         return next(self._from(ms), DUE_MS_MAX)
 
     def _from(self, ms: int) -> Iterator[int]:
-        """Yield the times after `ms`."""
         zone, fields = _zone(self.tz), self.expression.split(" ")
         following = _by_clock if "*" in (fields[0][:1], fields[1][:1]) else _by_day
         found = following(self.expression, zone, ms)

@@ -12,10 +12,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from timerstore.calls.consuming.constants import LISTED_MAX, dead_topic
-from timerstore.calls.consuming.delivery import Batch, Delivery
+from timerstore.calls.consuming.delivery import LISTED_MAX, Batch, Delivery, dead_topic
 from timerstore.consumer.consumersettings import ConsumerSettings
-from timerstore.consumer.messagesource import Source
+from timerstore.consumer.subscription import Source
 from timerstore.errors import (
     ClusterError,
     ForkedProcessError,
@@ -24,7 +23,6 @@ from timerstore.errors import (
     TimerStoreError,
 )
 from timerstore.jit.guards import Lock
-from timerstore.rocketmq.clusterrun import ClusterRun, ClusterSource
 from timerstore.rocketmq.library import (
     asked,
     broker_of,
@@ -40,6 +38,8 @@ from timerstore.rocketmq.receiving import (
     HIDDEN_S_MIN,
     POLL_S,
     RECEIVED_MAX,
+    ClusterRun,
+    ClusterSource,
     Reader,
     hidden_s,
 )
@@ -369,7 +369,6 @@ class Cluster(Closes):
         return Reader(self._config, group, topic, tags, *times_s, tls=self._tls)
 
     def _new_source(self, settings: ConsumerSettings) -> Source:
-        """Return what a consumer reads."""
         self._check_open()
         check_cluster_topic(settings.group, "group")
         return ClusterSource(self._new_reader, settings, self._check_open, lambda: self._closed)
@@ -455,7 +454,6 @@ def _sending(
     tag: str | None,
     properties: Mapping[str, str] | None,
 ) -> Sending:
-    """Return what is sent for a put, checked."""
     check_cluster_topic(topic)
     encode_properties(key, tag, properties)
     body = check_body(body, 0, fmt.MESSAGE_BYTES_MAX)

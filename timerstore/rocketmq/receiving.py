@@ -1,4 +1,4 @@
-"""Receiving: the messages of one topic for one group.
+"""Receiving: the messages of one topic for one group, as a program sees them, for a consumer.
 
 A broker hides what it hands out from the others of a group, for 10 s at least; then it hands it out
 again. It waits for messages for 5 s at least, and a call cannot be broken off: so a call is begun
@@ -15,9 +15,23 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
-from timerstore.errors import ClusterError, StoreClosedError, TimerStoreError
+import numpy as np
+import pyarrow as pa
+
+from timerstore.calls.consuming.delivery import DEAD, Delivery, Failure, HandedOut, NextPut, Wait
+from timerstore.calls.consuming.grouptally import GroupTally
+from timerstore.consumer.consumersettings import ConsumerSettings
+from timerstore.consumer.remotesource import RemoteSource
+from timerstore.consumer.subscription import ALL_TAGS, Subscription, Task, parse_tags
+from timerstore.errors import (
+    ClusterError,
+    InvalidArgumentError,
+    StoreClosedError,
+    TimerStoreError,
+    TooLateError,
+)
 from timerstore.jit.guards import Lock
 from timerstore.rocketmq.library import (
     acknowledge,
@@ -30,7 +44,11 @@ from timerstore.rocketmq.library import (
     tell_again,
     translated,
 )
-from timerstore.values.instants import whole_ms
+from timerstore.timelog.bytes.decode import Message
+from timerstore.values.config import Config
+from timerstore.values.ids import Int64s, parse_id
+from timerstore.values.kinds import whole_ms
+from timerstore.watching.groups import GroupStats
 
 log = logging.getLogger("timerstore")
 
@@ -42,7 +60,7 @@ HIDDEN_S_MAX: Final = 12 * 3_600
 RECEIVED_MAX: Final = 1_024
 _NOT_KNOWN_YET: Final = "settings"
 _KNOWN_WITHIN_S: Final = 10.0
-_AGAIN_S: Final = 0.1
+_EARLY_S: Final = 0.1
 
 
 def hidden_s(length: timedelta) -> int:
@@ -128,9 +146,7 @@ class Reader:
 
     def take(self, count_max: int) -> Came:
         """Return what has come, unless another thread took it."""
-        answered: set[str] = set()
-        errors: dict[str, TimerStoreError] = {}
-        is_early = False
+        answered, errors, is_early = set[str](), dict[str, TimerStoreError](), False
         with self._lock.guard():
             for broker, call in list(self._begun.items()):
                 if not call.done():
@@ -150,7 +166,7 @@ class Reader:
             self._answers.update(answered)
             messages, self._came = self._came[:count_max], self._came[count_max:]
         if is_early and not messages:
-            time.sleep(_AGAIN_S)
+            time.sleep(_EARLY_S)
         return Came(messages, answered, errors)
 
     def _tell(self, broker: str) -> None:
@@ -185,7 +201,6 @@ class Reader:
 
     @property
     def _answer_s(self) -> float:
-        """The time after which an answer does not come any more."""
         return self._poll_s + self._timeout_s + 1.0
 
     # --- what becomes of a message
@@ -230,7 +245,6 @@ class Reader:
             raise refused(f"giving up {message.message_id}", answer.status)
 
     def _asked(self, what: str, call: Callable[[Any, str, str, Any], Any], of_what: Any) -> Any:
-        """Return the answer of a call that the client's consumer does not offer."""
         self._check_open()
         return asked(
             f"{what} messages of {self.topic}",
@@ -270,3 +284,317 @@ class Reader:
             self._consumer.shutdown()
         except Exception as e:
             log.debug("%s: the client's shutdown failed: %s", self.topic, e)
+
+
+# --- what a cluster handed out, as a program sees it
+
+
+_PAGE: Final = "docs/howto/rocketmq.md says what to do instead."
+
+
+class NotThere:
+    """A name that a delivery of a store has, and one of a cluster does not."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        """Raise AttributeError, so that `hasattr` says no."""
+        raise AttributeError(f"A cluster's delivery has no {self._name}: {_PAGE}")
+
+
+class ClusterDelivery(Delivery):
+    """One message that a cluster handed out. If you do not acknowledge it in time, it comes again.
+
+    `id`, `topic`, `body`, `key`, `tag`, `properties`, `due`, `due_ms`, `attempt`, `group`, `ack`
+    and `nack` are those of a store. `fired_ms` is when the proxy handed it out, because the client
+    does not tell when the broker fired it; so `lateness_ms` has the wait for a consumer in it.
+    There is no `ack_and_put`, `queue_id`, `queue_index`, `offset`.
+
+    `ack` returns once the broker knows. It raises TooLateError if the message was hidden for too
+    short a time, so that it comes again. `nack(delay)` takes whole seconds, rounded up, up to 12 h;
+    the message comes back with the broker's next answer after that, about 5 s later at most.
+    """
+
+    __slots__ = ()
+    ack_and_put = NotThere()
+    ack_and_put_many = NotThere()
+    queue_id = NotThere()
+    queue_index = NotThere()
+    offset = NotThere()
+
+
+class ClusterRun(HandedOut):
+    """Messages that a cluster handed out together.
+
+    What was sent back has a new handle, by which an acknowledgement would end it for good. So it is
+    noted, and not acknowledged any more.
+    """
+
+    __slots__ = ("_gone", "_reader", "_received", "bodies", "due_ms", "fired_ms", "ids", "topic")
+    kind = ClusterDelivery
+    bodies: Any
+    ids: Any
+    topic: str
+
+    def __init__(self, reader: Reader, received: list[Any]) -> None:
+        """`received`: messages of the client."""
+        self._reader, self._received, self.topic = reader, received, reader.topic
+        self._gone: set[int] = set()
+        self.bodies = pa.array([each.body for each in received], pa.binary())
+        self.ids = pa.array([each.message_id for each in received], pa.string())
+        self.due_ms: Int64s = np.array([_due_ms(each) for each in received], np.int64)
+        handed_ms = [each.transport_delivery_timestamp or 0 for each in received]
+        self.fired_ms: Int64s = np.array(handed_ms, np.int64)
+
+    @property
+    def reads_as(self) -> str:
+        """The group that they were handed out to."""
+        return self._reader.group
+
+    @property
+    def tags_codes(self) -> Int64s:
+        """Not known: the broker has chosen by tags already."""
+        return np.zeros(len(self), np.int64)
+
+    @property
+    def is_retry(self) -> bool:
+        """Whether nobody is to choose by tags any more: the broker has."""
+        return True
+
+    def __len__(self) -> int:
+        return len(self._received)
+
+    def message(self, i: int) -> Message:
+        """Return message `i`, as far as the client tells of it."""
+        each = self._received[i]
+        properties = {str(name): str(value) for name, value in each.properties.items()}
+        properties["UNIQ_KEY"] = each.message_id
+        if each.keys:
+            properties["KEYS"] = " ".join(sorted(each.keys))
+        if each.tag:
+            properties["TAGS"] = each.tag
+        born_ms, attempt = int(each.born_timestamp or 0), max(0, (each.delivery_attempt or 1) - 1)
+        return Message(0, 0, self.topic, each.body, properties, 0, born_ms, 0, 0, attempt)
+
+    def ack(self) -> None:
+        """Acknowledge all; the broker knows on return."""
+        for error in self._ack(list(range(len(self)))):
+            raise error
+
+    def settle(self, i: int) -> None:
+        """Acknowledge one; the broker knows on return."""
+        for error in self._ack([i]):
+            raise error
+
+    def _ack(self, places: list[int]) -> list[TimerStoreError]:
+        left = [self._received[i] for i in places if i not in self._gone]
+        return self._reader.ack(left) if left else []
+
+    def _hide(self, i: int, length_s: int) -> None:
+        self._reader.hide(self._received[i], length_s)
+        self._gone.add(i)
+
+    def settle_some(self, places: list[int], *, handled: bool = True) -> None:
+        """Acknowledge some; what the broker does not take comes again, and the log says so."""
+        try:
+            errors = self._ack(places)
+        except TimerStoreError as e:
+            errors = [e]
+        for error in errors:
+            log.warning("%s: what was handled comes again: %s", self.topic, error)
+
+    def give_back(self, places: Sequence[int]) -> None:
+        """Let some be handed out again at once; or later, if the broker does not answer."""
+        for i in places:
+            try:
+                self._hide(i, 0)
+            except TimerStoreError as e:
+                log.debug("%s: what was not begun comes again later: %s", self.topic, e)
+                if isinstance(e, ClusterError):
+                    return  # else each of them would wait for an answer
+
+    def nack(self, i: int, delay: timedelta | None) -> None:
+        """Have one come again; the broker knows on return."""
+        length_s = 0 if delay is None else max(0, hidden_s(delay))
+        if length_s > HIDDEN_S_MAX:
+            raise InvalidArgumentError(
+                f"delay is {delay}. A cluster hides a message for 12 hours at most: put a new "
+                "timer, and acknowledge this message."
+            )
+        self._hide(i, length_s)
+
+    def send_again(self, i: int, wait: Wait, failure: Failure) -> bool:
+        """Have one come again, or be a dead letter; what comes too late for that comes again."""
+        try:
+            if wait == DEAD:
+                self._reader.bury(self._received[i])
+                self._gone.add(i)
+            else:
+                self._hide(i, min(_wait_s(wait), HIDDEN_S_MAX))
+        except TooLateError:
+            self._gone.add(i)
+            return False
+        return True
+
+    def ack_and_put(self, i: int, puts: Sequence[NextPut]) -> list[str]:
+        """Refuse it: a cluster does not do both or neither."""
+        raise InvalidArgumentError(f"A cluster cannot acknowledge and put in one step: {_PAGE}")
+
+
+def _wait_s(wait: Wait) -> int:
+    """Return the seconds of a wait; levels are RocketMQ's own."""
+    if isinstance(wait, timedelta):
+        return hidden_s(wait)
+    levels_ms: list[int] = Config().delay_levels_ms()
+    return levels_ms[min(wait, len(levels_ms)) - 1] // 1_000
+
+
+def _due_ms(message: Any) -> int:
+    """Return when a message was due: what the broker says, or its id, or when it was born."""
+    if message.delivery_timestamp:
+        return int(message.delivery_timestamp)
+    parts = parse_id(message.message_id)
+    return int(message.born_timestamp or 0) if parts is None else parts.due_ms
+
+
+# --- a consumer's messages
+#
+# They are hidden from others for as
+# long as a handler may take and a minute more, so that a message which fails comes again by the
+# consumer's rules; if the process is killed, they come again after that time.
+
+
+_WAIT_S: Final = 0.2
+"""A pull waits so long for any of its topics; `close` waits for it."""
+_AGAIN_S: Final = 1.0
+_AGAIN_S_MAX: Final = 30.0
+"""If the cluster does not answer, it is asked again after the first, then after twice as long each
+time, up to the second."""
+_MORE: Final = timedelta(minutes=1)
+"""Messages are hidden so much longer than a handler may take: they may wait for a thread first."""
+NewReader = Callable[[str, str, str], Reader]
+"""Returns a reader of a group, a topic, and tags."""
+
+
+class Away:
+    """When something is asked again that does not answer."""
+
+    def __init__(self, now_s: float, why: object) -> None:
+        """Say so, once. `why`: an error, which begins with what was asked."""
+        self._what = str(why).partition(":")[0]
+        self._since_s, self._wait_s = now_s, _AGAIN_S
+        self.until_s = now_s + _AGAIN_S
+        text = "%s. Nothing comes until then; it is asked again, at least each %.0f s."
+        log.warning(text, str(why).rstrip("."), _AGAIN_S_MAX)
+
+    def again(self, now_s: float, why: object) -> None:
+        """Wait twice as long."""
+        log.debug("%s", why)
+        self._wait_s = min(2 * self._wait_s, _AGAIN_S_MAX)
+        self.until_s = now_s + self._wait_s
+
+    def back(self, now_s: float) -> None:
+        """Say that it answers."""
+        log.warning("%s: it answers after %.0f s", self._what, now_s - self._since_s)
+
+
+class ClusterSource(RemoteSource):
+    """Reads topics of a cluster for one group."""
+
+    def __init__(
+        self,
+        new_reader: NewReader,
+        settings: ConsumerSettings,
+        check_open: Callable[[], None],
+        is_closed: Callable[[], bool],
+    ) -> None:
+        if settings.broadcast or settings.ordered:
+            raise InvalidArgumentError("A cluster's consumer has no broadcast and no ordered.")
+        if settings.start != "earliest":
+            raise InvalidArgumentError(
+                f"start is {settings.start!r}. The broker says where a group begins: leave it out."
+            )
+        super().__init__(settings, check_open, is_closed)
+        self._new_reader = new_reader
+        self._hide_s = min(hidden_s(settings.timeout + _MORE), HIDDEN_S_MAX)
+        self._tags: dict[str, str] = {}
+        self._readers: dict[str, Reader] = {}
+        self._away: dict[tuple[str, str], Away] = {}  # by topic and broker, "" if it has no route
+
+    def subscription(self, topic: str, handler: Any, tags: str) -> Subscription:
+        """Return what a handler's messages come through; the broker chooses by tags."""
+        names = parse_tags(tags)
+        self._tags[topic] = ALL_TAGS if names is None else "||".join(sorted(names))
+        return super().subscription(topic, handler, ALL_TAGS)
+
+    def begin(self, subscriptions: Sequence[Subscription]) -> None:
+        """Begin to read; the broker makes the group if it may."""
+        for each in subscriptions:
+            tags = self._tags[each.topic]
+            self._readers[each.topic] = self._new_reader(self.settings.group, each.topic, tags)
+
+    def pull(self, count_max: int) -> tuple[list[Task], bool]:
+        """Pull from the first topic that has something, beginning with another each time."""
+        self.store.check_writable()
+        open_ones = [
+            each
+            for each in self.topics_in_turn()
+            if self._is_asked(each, "") and self.fits(each, count_max)
+        ]
+        self.limited = len(open_ones) < len(self.topics)
+        if not open_ones:
+            return [], True
+        calls = [call for topic in open_ones for call in self._calls(topic, count_max)]
+        wait(calls, 0 if self.limited else _WAIT_S, FIRST_COMPLETED)
+        for topic in open_ones:
+            came = self._readers[topic].take(count_max)
+            for broker in came.answered:
+                self._answers(topic, broker)
+            for broker, error in came.errors.items():
+                self._fails(topic, broker, error)
+            if came.messages:
+                run = ClusterRun(self._readers[topic], came.messages)
+                return self.tasks_of(topic, run), False
+        self.limited |= not calls  # then nothing else makes it wait
+        return [], self.limited
+
+    def _calls(self, topic: str, count_max: int) -> list[Future[Any]]:
+        try:
+            reader = self._readers[topic]
+            calls = reader.begin(count_max, self._hide_s, lambda each: self._is_asked(topic, each))
+        except ClusterError as e:
+            self._fails(topic, "", e)
+            return []
+        self._answers(topic, "")
+        return calls
+
+    def _answers(self, topic: str, broker: str) -> None:
+        if (topic, broker) in self._away:
+            self._away.pop((topic, broker)).back(time.monotonic())
+
+    def _fails(self, topic: str, broker: str, error: TimerStoreError) -> None:
+        if not isinstance(error, ClusterError):
+            raise error
+        self.store.check_writable()
+        now_s, away = time.monotonic(), self._away.get((topic, broker))
+        if away is None:
+            self._away[topic, broker] = Away(now_s, error)
+        else:
+            away.again(now_s, error)
+
+    def _is_asked(self, topic: str, broker: str) -> bool:
+        away = self._away.get((topic, broker))
+        return away is None or time.monotonic() >= away.until_s
+
+    def close(self) -> None:
+        """Read no more, once the calls that are under way have ended: about 5 s."""
+        for each in self._readers.values():
+            each.close()
+
+    def look(self, topics: Sequence[str]) -> list[tuple[GroupStats, GroupTally]]:
+        """Refuse it: the client does not tell how far a group has come."""
+        raise InvalidArgumentError(
+            "A cluster's client does not tell how far a group has come. Ask "
+            "mqadmin consumerProgress."
+        )

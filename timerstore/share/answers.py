@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,14 +15,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from timerstore.calls.consuming.constants import DEAD, WAIT_S
-from timerstore.calls.consuming.delivery import arrow_int64
-from timerstore.calls.consuming.failure_properties import Failure
+from timerstore.calls.consuming.consuming import begin_groups, check_start
+from timerstore.calls.consuming.delivery import DEAD, WAIT_S, Failure, arrow_int64
 from timerstore.calls.consuming.group import Group
-from timerstore.calls.consuming.putacks import read_queued
+from timerstore.calls.consuming.groupreader import read_queued
 from timerstore.calls.consuming.run import Run
 from timerstore.calls.consuming.sendback import wait_durable
-from timerstore.calls.consuming.starting import begin_groups, check_start
 from timerstore.calls.pending.timers import Timer
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
@@ -37,10 +36,9 @@ from timerstore.share.wire import Part, from_json, to_json, wrong_arguments
 from timerstore.store.store import TimerStore
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message
-from timerstore.values.check_arguments import DUE_MS_MAX, check_group, check_topic_to_consume
+from timerstore.values.check_arguments import DUE_MS_MAX, Put, check_group, check_topic_to_consume
 from timerstore.values.ids import TimerId, TimerIds, joined, parse_id
 from timerstore.values.kinds import check_int
-from timerstore.values.put_rows import Put
 from timerstore.watching.any_store import CALLS
 from timerstore.watching.topics import read_fired, read_seconds_ahead
 
@@ -158,13 +156,9 @@ def _first_behind(core: Core, row: int, since: int) -> int:
     """Return the index of a queue's first entry that lies at an offset or behind it. O(log)."""
     queues = core.engine.queues
     low, high = queues.first_kept(row, core.engine.commitlog.start), queues.next_index(row)
-    while low < high:
-        middle = (low + high) // 2
-        if int(queues.read(row, middle, 1)[0]["offset"]) < since:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return low + bisect_left(
+        range(low, high), since, key=lambda index: int(queues.read(row, index, 1)[0]["offset"])
+    )
 
 
 # --- what can be asked, by name
@@ -274,7 +268,6 @@ class Answers:
         return self._store.put(**self._by(asked, given)), ()
 
     def _by(self, asked: Asked, given: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a put, with who puts it."""
         if asked.put_by is None:
             return given
         properties = given.get("properties") or {}
@@ -511,7 +504,6 @@ class Answers:
 
 
 def _duration(name: str, seconds: Any) -> timedelta:
-    """Return a number of seconds as a duration, or refuse it."""
     try:
         return timedelta(seconds=float(seconds))
     except (TypeError, ValueError, OverflowError) as e:

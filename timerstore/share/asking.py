@@ -186,7 +186,6 @@ class Owner:
     """
 
     def __init__(self, path: Path) -> None:
-        """Made by `find_owner`."""
         self.path = path
         self.timeout_s = TIMEOUT_S
 

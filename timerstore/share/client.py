@@ -18,18 +18,19 @@ from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin, get_t
 import numpy as np
 import pyarrow as pa
 
-from timerstore.calls.consuming.constants import CONSUME_COUNT, WAIT_S
-from timerstore.calls.consuming.delivery import Delivery, arrow_int64
+from timerstore.calls.consuming.delivery import CONSUME_COUNT, WAIT_S, Delivery, arrow_int64
 from timerstore.core.switches import Paused
 from timerstore.errors import InvalidArgumentError, StoreClosedError, TimerStoreError
 from timerstore.share.clientrun import ClientRun
-from timerstore.share.framecolumns import COLUMN_BYTES, read_ids, read_table, write_table
+from timerstore.share.framecolumns import halved, read_ids, read_table, write_table
 from timerstore.share.link import Link, check_patience
 from timerstore.share.wire import from_json
 from timerstore.timelog.bytes import format as fmt
 from timerstore.values.check_arguments import (
     Bodies,
+    Given,
     Keys,
+    Put,
     Range,
     Times,
     binary_array,
@@ -43,13 +44,12 @@ from timerstore.values.check_arguments import (
 from timerstore.values.ids import TimerIds, joined
 from timerstore.values.kinds import Duration, check_duration, check_place, check_timeout
 from timerstore.values.no_pickle import Stays
-from timerstore.values.put_rows import Given, Put
 from timerstore.watching.any_store import CALLS, TURNED, AnyStore
 
 if TYPE_CHECKING:
     from timerstore.calls.pending.timers import Timer
     from timerstore.consumer.consumersettings import ConsumerSettings
-    from timerstore.consumer.messagesource import Source
+    from timerstore.consumer.subscription import Source
     from timerstore.store.store import Calls
 
 
@@ -140,7 +140,7 @@ class AskedCalls:
         table = pa.table(columns)
         given = {"topic": topic, "tag": tag, "delay_level": delay_level}
         done: list[TimerIds] = []
-        for piece in _pieces(table):
+        for piece in halved(table):
             try:
                 header, parts = self._link.ask("put_many", given, write_table(piece))
             except TimerStoreError as e:
@@ -309,16 +309,6 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _pieces(table: pa.Table) -> Iterator[pa.Table]:
-    """Yield a table by pieces that one question can take; one even if it has no row."""
-    if table.num_rows < 2 or table.nbytes <= COLUMN_BYTES:
-        yield table
-    else:
-        middle = table.num_rows // 2
-        yield from _pieces(table.slice(0, middle))
-        yield from _pieces(table.slice(middle))
-
-
 @cache
 def maker_of(kind: Any) -> Callable[[Any], Any]:
     """Return what makes a value of a type, of what JSON says.
@@ -376,7 +366,6 @@ class Client(Stays, AnyStore):
         self._connect(Link(self._path, check_patience(timeout)))
 
     def _connect(self, link: Link) -> None:
-        """Ask through `link`, and see that somebody answers."""
         self._link, self._asked = link, AskedCalls(link)
         self.new_source = self._new_source
         try:
@@ -403,7 +392,6 @@ class Client(Stays, AnyStore):
         self._link.close()
 
     def _new_source(self, settings: ConsumerSettings) -> Source:
-        """Return what a consumer reads."""
         from timerstore.share.clientsource import ClientSource
 
         return ClientSource(self, self._link, settings)

@@ -10,9 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from timerstore.calls.consuming.constants import Wait
-from timerstore.calls.consuming.delivery import HandedOut, Put, checked
-from timerstore.calls.consuming.failure_properties import Failure
+from timerstore.calls.consuming.delivery import Failure, HandedOut, NextPut, Wait, checked
 from timerstore.errors import StoreClosedError
 from timerstore.share.link import Link
 from timerstore.timelog.bytes import format as fmt
@@ -25,8 +23,7 @@ from timerstore.values.check_arguments import (
     resolve_due_ms,
 )
 from timerstore.values.ids import Int64s
-from timerstore.values.instants import whole_ms
-from timerstore.values.kinds import check_int
+from timerstore.values.kinds import check_int, whole_ms
 
 _DESCRIBED_AT_ONCE: Final = 512
 """Messages with properties of 32 KiB each, at most."""
@@ -113,7 +110,7 @@ class ClientRun(HandedOut):
         self._sent.add(i)
         return is_sent
 
-    def ack_and_put(self, i: int, puts: Sequence[Put]) -> list[str]:
+    def ack_and_put(self, i: int, puts: Sequence[NextPut]) -> list[str]:
         """Acknowledge one, and put; return the ids. See `Delivery.ack_and_put_many`."""
         said = [_said(each) for each in checked(puts)]
         ids: list[str] = self._ask("ack_and_put", place=i, puts=said)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
-from timerstore.calls.consuming.constants import dead_topic
+from timerstore.calls.consuming.delivery import dead_topic
 from timerstore.calls.consuming.grouptally import GroupTally
 from timerstore.consumer.consumersettings import ConsumerSettings
 from timerstore.consumer.remotesource import RemoteSource

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ from timerstore.values.ids import TimerIds
 
 COLUMN_BYTES: Final = 16 << 20
 """Of columns in one frame, if they can be divided."""
+Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 
 def write_table(table: pa.Table) -> list[Part]:
@@ -23,7 +24,7 @@ def write_table(table: pa.Table) -> list[Part]:
 
 def _divided(table: pa.Table) -> Iterable[pa.RecordBatch]:
     for batch in table.to_batches() or [_no_rows(table.schema)]:
-        yield from _halved(batch)
+        yield from halved(batch)
 
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
@@ -31,13 +32,14 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
     return pa.record_batch([pa.nulls(0, each.type) for each in schema], schema=schema)
 
 
-def _halved(batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
-    if batch.num_rows < 2 or batch.nbytes <= COLUMN_BYTES:
-        yield batch
+def halved(rows: Rows) -> Iterable[Rows]:
+    """Yield rows by pieces that one frame can take; one even if it has no row."""
+    if rows.num_rows < 2 or rows.nbytes <= COLUMN_BYTES:
+        yield rows
     else:
-        middle = batch.num_rows // 2
-        yield from _halved(batch.slice(0, middle))
-        yield from _halved(batch.slice(middle))
+        middle = rows.num_rows // 2
+        yield from halved(rows.slice(0, middle))
+        yield from halved(rows.slice(middle))
 
 
 def _write(batch: pa.RecordBatch) -> Part:

@@ -155,7 +155,6 @@ class Link:
         _links.add(self)
 
     def _renew(self) -> None:
-        """Begin as a client that nobody knows yet."""
         self.session = os.urandom(6).hex()
         self.log_end = 0  # the log has come so far, as somebody was told
         self._numbers = count(1)

@@ -86,7 +86,7 @@ def open(
         return SharedStore(path, create=create, config=config)
     with told_of(path):
         if read_only:
-            from timerstore.store.readonly import ReadOnlyStore
+            from timerstore.store.store import ReadOnlyStore
 
             return ReadOnlyStore(path, create=False, config=config, clock=clock)
         from timerstore.share.server import let_others_ask

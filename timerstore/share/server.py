@@ -199,7 +199,6 @@ class Door:
             wire.send(error_to_json(problem))
 
     def _sweep(self) -> None:
-        """Send away who was not heard of."""
         oldest_s = time.monotonic() - SILENCE_S
         with self._lock.guard():
             silent = [each for each in self.sessions.values() if each.seen_s < oldest_s]
@@ -233,7 +232,6 @@ class Door:
             self._leave(wire)
 
     def _know(self, wire: Wire) -> None:
-        """Note that somebody has said what it wants."""
         with self._lock.guard():
             self._strangers.pop(wire, None)
 

@@ -19,7 +19,7 @@ from timerstore.values.kinds import check_kind, check_place
 
 if TYPE_CHECKING:
     from timerstore.consumer.consumersettings import ConsumerSettings
-    from timerstore.consumer.messagesource import Source
+    from timerstore.consumer.subscription import Source
     from timerstore.share.client import AskedCalls
     from timerstore.store.store import Calls, TimerStore
 
@@ -35,7 +35,6 @@ class SharedStore(Client):
     def __init__(
         self, path: str | os.PathLike[str], *, create: bool = True, config: Config | None = None
     ) -> None:
-        """Open, or connect; see `timerstore.open`."""
         self._path, self._create, self._config = check_place(path), create, config
         if config is not None:
             check_kind(config, Config, "config")
@@ -62,7 +61,7 @@ class SharedStore(Client):
         owned = self._owned() if settings.ordered or settings.broadcast else None
         if owned is None:
             return super()._new_source(settings)
-        from timerstore.consumer.running import source_of
+        from timerstore.consumer.consumer import source_of
 
         return source_of(owned, settings)
 

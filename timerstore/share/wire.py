@@ -195,7 +195,6 @@ class Wire:
 
 
 def _written(header: Header, parts: Sequence[Part]) -> bytes:
-    """Return a header, and its first part, as a frame."""
     if parts and header.get("call") == "put":
         rest = dict(header["with"])
         topic, at_ms = rest.pop("topic").encode(), rest.pop("at_ms", 0)

@@ -1,42 +1,175 @@
-"""The store: opening one; which room makes each of its calls."""
+"""The store: opening one, also one that refuses changes; which room makes each of its calls."""
 
 from __future__ import annotations
 
 import os
 import time
+from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast, get_args
 
-from timerstore.calls.consuming.consuming import Consuming
+from timerstore.calls.consuming.consuming import Consuming, forget_group
 from timerstore.calls.consuming.dead_letters import drop, list_dead_letters, retry_dead_letters
-from timerstore.calls.consuming.starting import forget_group
 from timerstore.calls.pending.pending import PendingTimers
 from timerstore.calls.putting.putting import Putting
-from timerstore.core.core import Core
+from timerstore.copies.destination import Place, is_address
+from timerstore.copies.restore import as_folder
+from timerstore.core.core import OFFSETS_FILE, Core
+from timerstore.core.directory import lock_directory
 from timerstore.core.gate import inside
 from timerstore.core.interpreter import check_interpreter
-from timerstore.core.readonlycore import refuse_real_timers
+from timerstore.core.offsets import ConsumerOffsets
+from timerstore.core.readonlycore import REASON, ReadOnlyCore, refuse_real_timers
+from timerstore.core.switches import SWITCHES_FILE, Pause, Paused, Switches
+from timerstore.errors import InvalidArgumentError, ReadOnlyError
 from timerstore.services.cleaning.upkeep import Upkeep
-from timerstore.services.world.clock import ManualClock
+from timerstore.services.world.clock import ManualClock, SystemClock
+from timerstore.services.world.state import DELIVER_LEVELS, DEQUEUE_GET
 from timerstore.store.handover import close, handover
-from timerstore.store.switching import pause, resume
 from timerstore.timelog.files.disk import Disk
+from timerstore.values.check_arguments import DUE_MS_MAX, check_group
 from timerstore.values.config import Config
-from timerstore.values.instants import whole_ms
-from timerstore.values.kinds import Duration, check_duration, check_kind, check_place
+from timerstore.values.kinds import (
+    Duration,
+    check_bool,
+    check_choice,
+    check_duration,
+    check_kind,
+    check_place,
+    unknown_name,
+    whole_ms,
+)
 from timerstore.values.no_pickle import Stays
 from timerstore.watching.any_store import AnyStore
 from timerstore.watching.topics import read_upcoming
 
-if TYPE_CHECKING:  # what a first timer does without is imported once somebody asks for it
+if TYPE_CHECKING:
     from timerstore.copies.destination import Place
     from timerstore.copies.follower import Following
     from timerstore.copies.report import BackupReport, Progress
     from timerstore.watching.find import Found
     from timerstore.watching.health import Health
     from timerstore.watching.stats import Stats
+
+
+# --- pausing: what the switches of an open store do to it
+#
+# While firing is paused dequeue-get takes nothing and no level delivers. Linking, hops,
+# cancelling and rescheduling go on; the read cursor stays before the first slot that holds
+# something due. The end of a pause is a word that the services read (`Callers.fire_from_ms`), so
+# it is kept to the millisecond without anybody's help. `pause("firing")` returns once what was
+# taken before is in the log. While putting is paused puts are refused: RocketMQ's
+# `timerStopEnqueue` would let them pile up before the wheel. A handover is refused while firing
+# is paused.
+
+
+_SETTLE_S: Final = 2.0
+"""So long `pause("firing")` waits for what was taken before; a full disk may hold it back."""
+
+
+@inside
+def pause(
+    core: Core,
+    consuming: Consuming,
+    what: Paused,
+    group: str | None,
+    duration: Duration | None,
+    keep: bool,
+) -> None:
+    """Stop something; see `TimerStore.pause`."""
+    core.check_writable()
+    core.check_unlocked()
+    _check(what, group)
+    check_bool(keep, "keep")
+    _check_known(group, consuming.group_names())
+    now_ms = core.clock.now_ms
+    core.switches.set(Pause(what, group, now_ms, _end_ms(now_ms, duration), keep))
+    core.obey_switches()
+    if what == "firing":
+        _settle(core)
+
+
+def switch_closed(
+    path: Path, what: Paused, group: str | None, duration: Duration | None, *, paused: bool
+) -> None:
+    """Pause or resume something of a store that nobody has open, for the next opening.
+
+    Durable on return. Raises StoreLockedError if somebody has it open.
+    """
+    _check(what, group)
+    disk, now_ms = Disk(), SystemClock().now_ms
+    lock = lock_directory(disk, path, create=False)
+    try:
+        switches = Switches(disk, path / SWITCHES_FILE)
+        known = ConsumerOffsets(disk, path / OFFSETS_FILE).group_names()
+        if not paused:
+            known |= switches.groups()
+        _check_known(group, known)
+        if paused:
+            switches.set(Pause(what, group, now_ms, _end_ms(now_ms, duration), True))
+        else:
+            switches.clear(what, group)
+    finally:
+        lock.release()
+
+
+@inside
+def resume(core: Core, consuming: Consuming, what: Paused, group: str | None) -> None:
+    """Go on with something; see `TimerStore.resume`."""
+    core.check_writable()
+    core.check_unlocked()
+    _check(what, group)
+    _check_known(group, consuming.group_names() | core.switches.groups())
+    general = core.switches.find(what, core.clock.now_ms)
+    if group is not None and general is not None:
+        raise InvalidArgumentError(
+            f"Consuming is paused for all groups, so it cannot be resumed for {group!r} alone. "
+            'Call resume("consuming") without group.'
+        )
+    core.switches.clear(what, group)
+    core.obey_switches()
+    if core.clock.manual:
+        core.play_now()
+    else:
+        core.engine.wake(DEQUEUE_GET)
+        core.engine.wake(DELIVER_LEVELS)
+
+
+def _check(what: str, group: str | None) -> None:
+    check_choice(what, "what", get_args(Paused))
+    if group is not None:
+        check_group(group)
+        if what != "consuming":
+            raise InvalidArgumentError(
+                f"{what.capitalize()} cannot be paused or resumed for one group. Leave out group."
+            )
+
+
+def _check_known(group: str | None, known: set[str]) -> None:
+    if group is not None and group not in known:
+        raise InvalidArgumentError(unknown_name("group", group, known))
+
+
+def _end_ms(now_ms: int, duration: Duration | None) -> int | None:
+    if duration is None:
+        return None
+    length = check_duration(duration, "duration")
+    if length <= timedelta():
+        raise InvalidArgumentError(f"duration is {duration}. Pass a positive one.")
+    return min(now_ms + whole_ms(length), DUE_MS_MAX)
+
+
+def _settle(core: Core) -> None:
+    """Wait until what was taken before is in the log: nothing fires any more on return."""
+    taken, until_s = core.engine.world.dequeue_ring.ends, time.monotonic() + _SETTLE_S
+    core.engine.wait_for_steps()
+    while taken.head != taken.tail and time.monotonic() < until_s:
+        time.sleep(0.001)
+
+
+# --- the public class
 
 
 # The room that watches is imported once somebody looks.
@@ -146,7 +279,6 @@ class TimerStore(Stays, AnyStore):
             raise
 
     def _make_calls(self) -> Calls:
-        """Return what does the work of each call."""
         return Calls(self.core, self.putting, self.timers, self.consuming)
 
     def _check_clock(self, config: Config) -> None:
@@ -267,3 +399,59 @@ def clean(core: Core) -> int:
         cleaner.run(at_once=True, until=until)
     upkeep.flush()
     return max(0, before - core.engine.disk_bytes)
+
+
+# --- stores that refuse: one that is opened to look at, one in which nothing fires
+
+
+class ReadOnlyStore(TimerStore):
+    """A store to look at: what reads works, from `get` to `upcoming` and `stats`.
+
+    Nothing fires in it; what is overdue is pending. Everything else raises ReadOnlyError.
+    """
+
+    _Core = ReadOnlyCore
+
+    def __init__(self, path: Place, **options: Any) -> None:
+        """Open a store, a standby; or a backup, also by its address: its last point."""
+        self._copied = ExitStack()
+        try:
+            place = path if is_address(path) else check_place(path)
+            folder, _ = self._copied.enter_context(as_folder(place, only_last=True))
+            super().__init__(folder, **options)
+        except BaseException:
+            self._copied.close()
+            raise
+
+    def _check_clock(self, config: Config) -> None:
+        """Take any clock, because nothing fires."""
+
+    def _make_calls(self) -> Calls:
+        calls, refused = super()._make_calls(), cast(Any, partial(_refuse, self.core))
+        calls.flush = calls.clean = calls.consume = calls.pull = refused
+        return calls
+
+    def close(self) -> None:
+        """Let the files go."""
+        self.abandon()
+        self._copied.close()
+
+    def handover(self) -> NoReturn:
+        """Refuse."""
+        _refuse(self.core)
+
+
+def _refuse(core: Core, *given: object) -> NoReturn:
+    core.check_open()
+    raise ReadOnlyError(REASON)
+
+
+class StillStore(TimerStore):
+    """A store whose pending timers stay where they are, for who takes them away.
+
+    A pause that is kept stays as it is for the next opening.
+    """
+
+    def _make_calls(self) -> Calls:
+        self.core.switches.hold_firing()  # before the services start
+        return super()._make_calls()

@@ -10,8 +10,7 @@
     arrays.py     NumPy arrays and texts of the log as Arrow arrays
     commitlog.py  messages and fired
     records.py    units, slots, queues
-    places.py     where pending timers stand, and what settles that some are not pending any more
-    timertable.py timers: what is pending
+    timers.py     timers: where pending ones stand, and what settles that some are not pending
 
 Nothing here knows Spark: `timerstore.spark` hands these splits to its tasks.
 """

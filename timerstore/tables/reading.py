@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from timerstore.errors import CorruptStoreError
 from timerstore.tables import arrays, commitlog, records
-from timerstore.tables import timertable as timers
+from timerstore.tables import timers as timers
 from timerstore.tables.bounds import Bounds
 from timerstore.tables.schema import ARROW_TYPES, STORE, arrow_schema, default_columns, find_table
 from timerstore.tables.splits import FILES, LOG, UNITS, WHEEL, Range, Split, file_faults, plan_views
@@ -86,7 +86,6 @@ def _read(
     bounds: Bounds,
     failfast: bool,
 ) -> Iterator[list[Any] | Fault]:
-    """Yield lists of columns, with what is wrong."""
     # A batch knows its length from a column, also if none but the store's path is asked for.
     table, (name, start, stop) = split.table, part
     columns = columns or (_ANY_COLUMN.get(table, "offset"),)
@@ -212,7 +211,6 @@ def cursors(view: StoreView) -> dict[str, int]:
 
 
 def _faults(view: StoreView, part: Range) -> Iterator[Fault]:
-    """Yield what is wrong in one part of a store."""
     name, start, stop = part
     if name == FILES:
         yield from file_faults(view)

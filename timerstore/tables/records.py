@@ -245,7 +245,6 @@ def entry_batches(
 
 
 def _entry_column(column: str, topic: str, rows: EntryRows, kept: Flags) -> Any:
-    """Return one column of the entries that are kept."""
     if column == "topic":
         return arrays.repeated(topic, int(kept.sum()))
     return arrays.numbers(rows.value(column)[kept], find_table("queues").find(column).kind)

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from timerstore.errors import CorruptStoreError
-from timerstore.tables import timertable as timers
+from timerstore.tables import timers as timers
 from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds
 from timerstore.tables.records import queue_name, queue_stop
 from timerstore.tables.schema import CLOCK_SLACK_MS, SPLIT_BYTES, find_table
@@ -305,7 +305,6 @@ def _missing_files(view: StoreView) -> list[Fault]:
 
 
 def _extents(view: StoreView, table: str, bounds: Bounds) -> Iterator[_Extent]:
-    """Yield the parts of a store that a table reads."""
     log, units = view.reader.commitlog, view.reader.timerlog
     if table in ("messages", "fired", "problems"):
         yield _Extent(view, LOG, log.start, view.log_stop)
@@ -328,7 +327,6 @@ def _extents(view: StoreView, table: str, bounds: Bounds) -> Iterator[_Extent]:
 
 
 def _cut(extent: _Extent, piece_bytes: int) -> list[Range]:
-    """Cut an extent at record boundaries."""
     part, start, stop = extent.part, extent.start, extent.stop
     if stop <= start:
         return []

@@ -74,7 +74,6 @@ def _find_stores(paths: str | os.PathLike[str] | Iterable[str], refused_too: boo
 
 
 def _counts(path: Path, refused_too: bool) -> bool:
-    """Tell whether a folder counts as a store."""
     try:
         return is_store(path) or holds_objects(path)
     except OSError:

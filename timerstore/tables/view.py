@@ -113,7 +113,7 @@ class StoreView:
         self.cut, self.reader = cut, reader
         self.checkpoint = reader.checkpoint
         self.log_stop, self.units_stop = cut.log_stop, cut.units_stop
-        self.settled: Any = None  # what `places.py` found once
+        self.settled: Any = None  # what `timers.py` found once
         self.known: dict[Any, Any] = {}  # what a validation found once: see who asks
         self.batch_queues = find_batch_queues(reader.path, reader.at)
         checkpoint = self.checkpoint

@@ -2,9 +2,7 @@
 
     disk.py     disks that lose their power, refuse, or do not wait
     damage.py   damage to files, by its kind
-    ledger.py   what the commit log says of each timer
-    account.py  what a program was told of its calls
-    oracle.py   both compared with an open store
+    ledger.py   what the commit log says of each timer; what a program was told, compared with it
     kills.py    a program that is killed, or loses its power, at each step
 
 Nothing here is loaded before it is asked for, and nothing needs pytest.
@@ -12,12 +10,10 @@ Nothing here is loaded before it is asked for, and nothing needs pytest.
 
 from __future__ import annotations
 
-from timerstore.testing.account import Account
 from timerstore.testing.damage import DAMAGE_KINDS, damage
 from timerstore.testing.disk import FailingDisk, PowerCutError, PowerDisk, QuietDisk
 from timerstore.testing.kills import Life, Program, say
-from timerstore.testing.ledger import Ledger
-from timerstore.testing.oracle import check_damaged, judge
+from timerstore.testing.ledger import Account, Ledger, check_damaged, judge
 
 __all__ = [
     "DAMAGE_KINDS",

@@ -213,7 +213,6 @@ class FailingDisk(Disk):
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files below a folder, in their order."""
     return sorted(each for each in folder.rglob("*") if each.is_file())
 
 

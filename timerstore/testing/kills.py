@@ -34,10 +34,8 @@ from typing import Any, Final, NamedTuple, NoReturn
 from timerstore.errors import InvalidArgumentError, TooLateError
 from timerstore.services.world.clock import ManualClock
 from timerstore.store.store import TimerStore
-from timerstore.testing.account import Account
 from timerstore.testing.disk import PowerDisk
-from timerstore.testing.ledger import Ledger
-from timerstore.testing.oracle import judge
+from timerstore.testing.ledger import Account, Ledger, judge
 from timerstore.timelog.files.disk import Disk
 from timerstore.values.config import Config
 from timerstore.values.kinds import check_place

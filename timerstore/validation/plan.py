@@ -11,8 +11,8 @@ import numpy as np
 from timerstore.copies.lookat import look_at
 from timerstore.jit.record import Flags, Words
 from timerstore.tables.bounds import Bounds
-from timerstore.tables.places import timers_stop
 from timerstore.tables.splits import Range, plan_views
+from timerstore.tables.timers import timers_stop
 from timerstore.tables.view import Cut, StoreView, check_upto, keep, open_view
 from timerstore.tables.view import look_at as look_as_it_is
 from timerstore.timelog.bytes import format as fmt

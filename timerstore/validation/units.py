@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 
 from timerstore.jit.record import Flags
-from timerstore.tables.places import hopped
 from timerstore.tables.records import emptied, misplaced
+from timerstore.tables.timers import hopped
 from timerstore.tables.view import StoreView
 from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.message import MessageParts

@@ -1,10 +1,7 @@
 """What all rooms stand on: values that go into calls, come out of them, are shown.
 
-    check_arguments.py what calls are given, checked
-    put_rows.py        what a put is given, as one row, as JSON, as columns
-    kinds.py           kinds of arguments that many calls share
-    instants.py        instants, lengths of time, of Python or of another library
-    numpytimes.py      those of NumPy in milliseconds
+    check_arguments.py what calls are given, checked; what a put is, as one row, as JSON, as columns
+    kinds.py           kinds of arguments that many calls share; instants, lengths of time
     config.py          settings
     write_file.py      a file that appears once it is whole
     ids.py             ids of timers, as text or as columns

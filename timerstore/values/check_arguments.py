@@ -1,15 +1,17 @@
-"""Checking arguments: what a caller may pass."""
+"""Checking arguments: what a caller may pass, and what of it makes up a put."""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as kinds
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.jit.objects import arrow_read, read_objects, rows_read
@@ -22,16 +24,21 @@ from timerstore.timelog.bytes.limits import (
 from timerstore.timelog.files.names import is_topic
 from timerstore.timelog.writing.frame import encode_property
 from timerstore.values.ids import Int64s
-from timerstore.values.instants import as_array, delays_ms, instant_ms, instants_ms, whole_ms
 from timerstore.values.kinds import (
     Duration,
+    as_array,
     as_int,
     check_duration,
     check_int,
     check_name,
+    delays_ms,
+    instant_ms,
+    instants_ms,
+    meant,
     shown_int,
+    units_ms,
+    whole_ms,
 )
-from timerstore.values.numpytimes import units_ms
 
 DUE_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999
 DUE_MS_MIN: Final = 10**11
@@ -425,7 +432,6 @@ def binary_array(values: Any, what: str, *, takes_text: bool) -> pa.Array:
 
 
 def _packed(values: Sequence[Any], what: str, wanted: str) -> pa.Array:
-    """Return bytes or texts as an Arrow array."""
     try:
         pieces = [
             each.encode() if isinstance(each, str) else bytes(memoryview(each)) for each in values
@@ -442,3 +448,120 @@ def _laid(lengths: Int64s, data: Any) -> pa.Array:
     ends = np.concatenate(([0], np.cumsum(lengths)))
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.large_binary(), len(lengths), buffers)
+
+
+# --- what a put is given: one row, values as JSON, the columns of a table
+
+
+Given = tuple[Any, ...]
+"""A row's fields as a plain tuple: making the row itself takes a quarter of a short put's time."""
+
+
+class Timing(TypedDict, total=False):
+    """What each call that puts one timer takes besides body and topic, by name."""
+
+    delay: Duration | None
+    delay_ms: int | None
+    at: datetime | None
+    at_ms: int | None
+    key: str | None
+    tag: str | None
+    properties: Mapping[str, str] | None
+    delay_level: int | None
+    if_absent: bool
+
+
+class Described(Timing, total=False):
+    """What `put` takes besides the body, by name."""
+
+    topic: str
+    replace: bool
+
+
+class Put(NamedTuple):
+    """The arguments of `AnyStore.put`, in their order, with what they are if left out."""
+
+    body: bytes
+    topic: str = "default"
+    delay: timedelta | None = None
+    at: datetime | None = None
+    at_ms: int | None = None
+    key: str | None = None
+    tag: str | None = None
+    properties: Mapping[str, str] | None = None
+    delay_level: int | None = None
+    if_absent: bool = False
+    replace: bool = False
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether it depends on what is pending; or what says so is wrong."""
+        return self.if_absent is not False or self.replace is not False
+
+    @property
+    def times(self) -> tuple[timedelta | None, datetime | None, int | None]:
+        """What says when it is due, except a delay level."""
+        return self.delay, self.at, self.at_ms
+
+    def described(self) -> bytes:
+        """Return key, tag and properties as they stand in a message, or refuse them."""
+        return encode_properties(self.key, self.tag, self.properties)
+
+
+# --- values as JSON, frames as columns, for a put
+
+
+def json_body(value: object) -> bytes:
+    """Return a value as JSON in UTF-8, or refuse it."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode()
+    except (TypeError, ValueError, RecursionError) as e:
+        raise InvalidArgumentError(
+            f"value cannot be written as JSON: {e}. Pass a dict, a list, a text, a number, True, "
+            "False or None."
+        ) from e
+
+
+def put_columns(table: Any, due: str | None, body: str, key: str | None) -> dict[str, Any]:
+    """Return the arguments of a `put_many` from the columns of a table, or refuse it.
+
+    `table` is whatever exports itself to Arrow, so none of the libraries is imported here.
+    """
+    if not hasattr(table, "__arrow_c_stream__") and not hasattr(table, "__arrow_c_array__"):
+        raise InvalidArgumentError(
+            f"table has the type {type(table).__name__}. Pass a table of Arrow, or a DataFrame of "
+            "Polars or of pandas 2.2 or newer."
+        )
+    try:
+        columns = pa.table(table)
+    except (pa.ArrowException, TypeError, ValueError) as e:
+        raise InvalidArgumentError(f"table cannot be read as one of Arrow: {e}.") from e
+    given = {"bodies": _binaries(_column(columns, body, "body"))}
+    if key is not None:
+        given["keys"] = _binaries(_column(columns, key, "key"))
+    if due is not None:
+        times = _column(columns, due, "due")
+        is_delay, is_ms = kinds.is_duration(times.type), kinds.is_integer(times.type)
+        given["delay" if is_delay else "at_ms" if is_ms else "at"] = times
+    return given
+
+
+def _column(columns: pa.Table, name: Any, what: str) -> pa.ChunkedArray:
+    if not isinstance(name, str) or columns.column_names.count(name) != 1:
+        raise InvalidArgumentError(
+            f"{what} is {name!r}, and the table has no such column, or several. "
+            f"{meant(name, columns.column_names)}"
+        )
+    if columns[name].null_count:
+        raise InvalidArgumentError(f"The column {name!r} has nulls. Leave those rows out.")
+    return columns[name]
+
+
+def _binaries(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return what kernels read: neither a dictionary, as categories of pandas are, nor a view."""
+    if kinds.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if kinds.is_string_view(column.type) or kinds.is_binary_view(column.type):
+        column = column.cast(pa.large_binary())
+    return column

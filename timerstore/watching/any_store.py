@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, Unpack
 import numpy as np
 import pyarrow as pa
 
-from timerstore.calls.consuming.constants import LISTED_MAX
-from timerstore.calls.consuming.delivery import Batch, Delivery
+from timerstore.calls.consuming.delivery import LISTED_MAX, Batch, Delivery
 from timerstore.core.switches import Paused
 from timerstore.values.check_arguments import (
     ArrowArray,
     ArrowChunks,
     Bodies,
+    Described,
     Durations,
     Instants,
     Keys,
@@ -36,10 +36,11 @@ from timerstore.values.check_arguments import (
     given_delay,
     given_instant,
     given_times,
+    json_body,
+    put_columns,
 )
 from timerstore.values.ids import TimerIds
 from timerstore.values.kinds import Duration
-from timerstore.values.put_rows import Described, json_body, put_columns
 
 if TYPE_CHECKING:  # a client that does not ask for one of these does not load the engine
     from timerstore.calls.consuming.dead_letters import DeadLetter

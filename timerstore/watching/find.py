@@ -9,6 +9,7 @@ messages are read, so what fires meanwhile is looked for once more.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,10 +17,9 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from timerstore.calls.consuming.constants import dead_topic
-from timerstore.calls.consuming.consuming import Consuming
+from timerstore.calls.consuming.consuming import Consuming, first_index
 from timerstore.calls.consuming.cursors import HandedState
-from timerstore.calls.consuming.starting import first_index
+from timerstore.calls.consuming.delivery import dead_topic
 from timerstore.calls.pending.pending import PendingTimers
 from timerstore.calls.pending.timers import Timer
 from timerstore.core.core import Core
@@ -264,7 +264,6 @@ class _Search:
     # --- cancelled
 
     def _cancelled(self, first: Message | None, delete: Message | None) -> Found:
-        """Return what is known of a cancelled timer."""
         moved_to = None if delete is None else self._replacement(delete)
         topic, key, put_ms = None, None, None
         if first is not None:
@@ -406,14 +405,12 @@ class _Search:
         """Return the first index of a queue whose message lies behind an offset. O(log entries)."""
         high = self.queues.next_index(row)
         low = min(high, self.queues.first_kept(row, self.log.start))
-        while low < high:
-            middle = (low + high) // 2
-            messages, _ = self._offsets(_Range(row, middle, middle + 1))
-            if len(messages) and messages[0] <= offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+
+        def is_behind(index: int) -> bool:
+            messages, _ = self._offsets(_Range(row, index, index + 1))
+            return not len(messages) or bool(messages[0] > offset)
+
+        return low + bisect_left(range(low, high), True, key=is_behind)
 
     def _named(self, ranges: list[_Range], limit: int) -> Iterator[_Place]:
         """Yield the messages with the id among some entries, from each queue some in turn."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from timerstore.calls.consuming.constants import dead_topic
 from timerstore.calls.consuming.consuming import Consuming
 from timerstore.calls.consuming.cursors import QueueCursor, RetryCursor
+from timerstore.calls.consuming.delivery import dead_topic
 from timerstore.calls.consuming.grouptally import GroupTally, ResponseStats
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError
@@ -197,7 +197,6 @@ class _Groups:
         )
 
     def _backlog(self, topic: str, group: str) -> Backlog:
-        """Return what a group has not done of a topic."""
         found = self._backlogs.get((topic, group))
         if found is None:
             found = self._backlogs[topic, group] = Backlog()

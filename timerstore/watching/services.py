@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from timerstore.calls.consuming.putacks import read_queued
+from timerstore.calls.consuming.groupreader import read_queued
 from timerstore.copies.follow_status import CopyStatus, read_statuses
 from timerstore.core.core import Core
 from timerstore.errors import CorruptStoreError

@@ -210,7 +210,6 @@ class Stats:
         return as_text(sections(self.to_dict()))
 
     def _repr_html_(self) -> str:
-        """Show the same in a notebook."""
         return html_text(str(self))
 
 

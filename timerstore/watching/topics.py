@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from timerstore.calls.consuming.putacks import read_queued
+from timerstore.calls.consuming.groupreader import read_queued
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError

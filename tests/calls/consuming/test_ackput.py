@@ -25,7 +25,7 @@ from timerstore import (
     TimerStore,
     TooLateError,
 )
-from timerstore.calls.consuming.delivery import Put
+from timerstore.calls.consuming.delivery import NextPut
 from timerstore.core.offsets import AHEAD
 from timerstore.timelog.writing.compose import ACKS_TOPIC
 
@@ -335,10 +335,10 @@ def test_puts_over_many_segments_of_a_queue(
     with TimerStore(path, config=config, clock=clock) as store:
         store.put_many([b"first", b"second"], topic="t")
         first, second = handed_out(store)
-        now = [Put(body=b"%d" % i, topic="u") for i in range(count)]
+        now = [NextPut(body=b"%d" % i, topic="u") for i in range(count)]
         assert len(first.ack_and_put_many(now)) == count
         assert [d.body for d in handed_out(store, "u")] == [each["body"] for each in now]
-        later = [Put(body=b"%d" % i, topic="v", delay=SECOND) for i in range(count)]
+        later = [NextPut(body=b"%d" % i, topic="v", delay=SECOND) for i in range(count)]
         assert len(second.ack_and_put_many(later)) == count == store.count()
         store.abandon()
     with TimerStore(path, config=config, clock=clock) as store:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.small_store import SMALL
 from timerstore import Consumer, Delivery, ManualClock, TimerStore
-from timerstore.calls.consuming.failure_properties import (
+from timerstore.calls.consuming.delivery import (
     TEXT_BYTES_MAX,
     Failure,
     error_of,

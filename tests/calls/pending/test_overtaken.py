@@ -17,7 +17,7 @@ import pytest
 
 from tests.small_store import SMALL
 from timerstore import Config, ManualClock, StoreFullError, TimerStore, Tuning
-from timerstore.calls.pending import found, listing
+from timerstore.calls.pending import is_pending, listing
 from timerstore.services.cleaning import retention
 from timerstore.services.cleaning.retention import Retention
 from timerstore.services.engine import holds
@@ -113,8 +113,8 @@ def overtaken(
         once()
         yield from read_rows(*args)
 
-    read, read_rows = found.read_messages, listing.read_rows
-    monkeypatch.setattr(found, "read_messages", read_messages)
+    read, read_rows = is_pending.read_messages, listing.read_rows
+    monkeypatch.setattr(is_pending, "read_messages", read_messages)
     monkeypatch.setattr(listing, "read_rows", rows)
     return lambda: not ready
 

@@ -12,7 +12,7 @@ import pytest
 
 import timerstore
 from tests.tiers import how_many
-from timerstore.calls.pending.found import find_pending
+from timerstore.calls.pending.is_pending import find_pending
 from timerstore.services.looking.instant import capture_instant
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ import timerstore
 from tests.small_store import SMALL
 from tests.strategies import SOME_TEXT
 from timerstore import ManualClock
-from timerstore.calls.pending.found import find_pending
+from timerstore.calls.pending.is_pending import find_pending
 from timerstore.calls.pending.timers import decode_timers, read_timer
 
 START_MS = 1_700_000_000_000

@@ -15,7 +15,7 @@ from tests.services.test_cleaning import SMALL, clean_all, live_on
 from tests.tiers import how_many
 from timerstore import ManualClock, TimerStore
 from timerstore.calls.pending import is_pending
-from timerstore.calls.pending.found import Found, read_messages
+from timerstore.calls.pending.is_pending import Found, read_messages
 from timerstore.core.core import Core
 from timerstore.services.engine.holds import Hold
 from timerstore.services.looking.instant import capture_instant

@@ -1,19 +1,22 @@
-"""The calls that consume; they find a group's reading, or wait for it to have something."""
+"""The calls that consume; they find a group's reading, or wait for it to have something.
+
+A group begins where it is told to; one that will not read again is forgotten.
+"""
 
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from sys import modules
-from typing import Final
+from typing import Final, Literal
 from weakref import WeakSet
 
-from timerstore.calls.consuming.constants import CONSUME_COUNT
 from timerstore.calls.consuming.cursors import GroupRetries, HandedState
-from timerstore.calls.consuming.delivery import Delivery
+from timerstore.calls.consuming.delivery import CONSUME_COUNT, Delivery, dead_topic
 from timerstore.calls.consuming.group import Group
-from timerstore.calls.consuming.groupreader import LentBlocks
+from timerstore.calls.consuming.groupreader import Keys, LentBlocks, PutAcks
 from timerstore.calls.consuming.grouptally import (
     TALLY_FILE,
     AllHeldBack,
@@ -22,19 +25,156 @@ from timerstore.calls.consuming.grouptally import (
     TallyFile,
     cut_held,
 )
-from timerstore.calls.consuming.putacks import Keys, PutAcks
 from timerstore.calls.consuming.ready import FAST_PER_S, PER_S
 from timerstore.calls.consuming.run import Run
 from timerstore.calls.putting.putting import Putting
 from timerstore.core.core import Core
-from timerstore.core.offsets import CommittedIndexes, Ranges
-from timerstore.errors import StoreClosedError, StoreFullError
+from timerstore.core.gate import inside
+from timerstore.core.offsets import CommittedIndexes, Ranges, gaps
+from timerstore.errors import (
+    CorruptStoreError,
+    InvalidArgumentError,
+    StoreClosedError,
+    StoreFullError,
+)
 from timerstore.jit.guards import Guard, Lock, RLock
 from timerstore.services.world.background import Failure
+from timerstore.timelog.bytes import format as fmt
+from timerstore.timelog.bytes.decode import decode_message
 from timerstore.timelog.bytes.format import RETRY_PREFIX
 from timerstore.values.blocked_loop import ASYNCIO, note_blocking
-from timerstore.values.check_arguments import check_group, check_topic_to_consume
+from timerstore.values.check_arguments import check_due_ms, check_group, check_topic_to_consume
 from timerstore.values.kinds import check_int, check_timeout
+
+# --- where a new group begins, and a group that will not read again
+
+
+Start = Literal["earliest", "latest"] | int
+
+
+def check_start(start: Start) -> Start:
+    """Return a place to start, or refuse it."""
+    if not isinstance(start, str):
+        return check_due_ms(start, "start")
+    if start not in ("earliest", "latest"):
+        raise InvalidArgumentError(
+            f'start is {start!r}. Use "earliest", "latest", or epoch milliseconds.'
+        )
+    return start
+
+
+@inside
+def begin_groups(consuming: Consuming, pairs: list[tuple[str, str]], start: Start) -> None:
+    """Give each (topic, group) that never read its topic a first offset; durable on return.
+
+    A queue that comes into being later is read from its beginning: all in it came after this.
+    """
+    core = consuming.core
+    core.check_open()
+    consuming.write_offsets()  # those that read just now are not new
+    for topic, group in pairs:
+        if core.offsets.is_new(topic, group):
+            core.offsets.set(topic, group, 0, 0)
+            for row in core.engine.queues.rows(topic.encode()):
+                queue_id = int(core.engine.queues.table.queue_id[row])
+                core.offsets.set(topic, group, queue_id, first_index(core, row, start))
+    core.offsets.write()
+
+
+def first_index(core: Core, row: int, start: Start) -> int:
+    """Return the index in a queue that a new group reads first. O(log entries) for a time."""
+    queues = core.engine.queues
+    low, high = queues.first_kept(row, core.engine.commitlog.start), queues.next_index(row)
+    if start == "earliest":
+        return low
+    if start == "latest":
+        return high
+
+    def stored_ms(index: int) -> int:
+        return _stored_ms(core, int(queues.read(row, index, 1)[0]["offset"]))
+
+    return low + bisect_left(range(low, high), start, key=stored_ms)
+
+
+def _stored_ms(core: Core, offset: int) -> int:
+    """Return when a message was stored; one that cannot be read is taken for a late one."""
+    try:
+        view = core.engine.commitlog.view(offset)
+        return decode_message(view, offset).stored_ms
+    except CorruptStoreError:
+        return 1 << 62
+
+
+# --- a group that will not read again
+#
+# What it committed goes out of `config/consumerOffset.json`, which a broker then reads as if the
+# group had never read. Its retry queue and that of its dead letters may have messages that only it
+# would ever read: of those the offsets go to the end instead, so that nothing keeps them.
+
+
+@inside
+def forget_group(consuming: Consuming, group: str, topic: str | None = None) -> int:
+    """Forget what a group read, of one topic or of all; see `TimerStore.forget_group`."""
+    core = consuming.core
+    core.check_writable()
+    check_group(group)
+    if topic is not None:
+        check_topic_to_consume(topic)
+    consuming.write_offsets()  # what a put has acknowledged is known to the file from now on
+    own = fmt.RETRY_PREFIX.decode() + group, dead_topic(group)
+    with consuming.changing_offsets():
+        known = {pair for pair in consuming.known_pairs() if pair[1] == group}
+        wanted = {pair for pair in known if topic in (None, pair[0])}
+        for pair in sorted(wanted):
+            _check_idle(consuming, *pair)
+        if topic is None and (count := _letter_count(consuming, group)):
+            raise InvalidArgumentError(
+                f"The group {group!r} has {count:,} dead letters. Put them back "
+                "(retry_dead_letters) or drop them (drop_dead_letters) first."
+            )
+        if wanted and topic is None:
+            wanted |= {(each, group) for each in own}
+        for pair in wanted:
+            consuming.forget(*pair)
+            if pair[0] in own:
+                _pass_all(consuming, *pair)
+        if topic is None and group in core.switches.groups():
+            core.switches.clear("consuming", group)
+        core.offsets.write()
+    consuming.write_tallies(at_once=True)
+    return sum(each not in own for each, _ in wanted)
+
+
+def _check_idle(consuming: Consuming, topic: str, group: str) -> None:
+    """Refuse to forget a group that reads a topic at the moment."""
+    if not consuming.is_read(topic, group):
+        return
+    raise InvalidArgumentError(
+        f"The group {group!r} reads the topic {topic!r} at the moment. Close its consumers, and "
+        "acknowledge or give back what was pulled; then forget it."
+    )
+
+
+def _letter_count(consuming: Consuming, group: str) -> int:
+    topic, queues, count = dead_topic(group), consuming.core.engine.queues, 0
+    for row in queues.rows(topic.encode()):
+        first, done = consuming.not_done(topic, group, row)
+        first = max(first, queues.first_kept(row, consuming.core.engine.commitlog.start))
+        count += sum(stop - start for start, stop in gaps(first, queues.next_index(row), done))
+    return count
+
+
+def _pass_all(consuming: Consuming, topic: str, group: str) -> None:
+    """Have nothing of a queue needed that nobody else reads."""
+    offsets, queues = consuming.core.offsets, consuming.core.engine.queues
+    for row in queues.rows(topic.encode()):
+        if queues.next_index(row) > queues.first_kept(row, consuming.core.engine.commitlog.start):
+            queue_id = int(queues.table.queue_id[row])
+            offsets.set(topic, group, queue_id, queues.next_index(row))
+
+
+# --- the calls
+
 
 PULL_COUNT_MAX: Final = 1 << 16
 """Messages in one batch."""

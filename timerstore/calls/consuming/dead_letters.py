@@ -9,11 +9,16 @@ from datetime import datetime
 from itertools import islice
 from typing import Final
 
-from timerstore.calls.consuming.constants import LISTED_MAX, dead_topic
 from timerstore.calls.consuming.consuming import Consuming
 from timerstore.calls.consuming.cursors import QueueCursor
-from timerstore.calls.consuming.failure_properties import error_of, first_failed_ms, trace_id
-from timerstore.calls.consuming.putacks import read_queued
+from timerstore.calls.consuming.delivery import (
+    LISTED_MAX,
+    dead_topic,
+    error_of,
+    first_failed_ms,
+    trace_id,
+)
+from timerstore.calls.consuming.groupreader import read_queued
 from timerstore.calls.consuming.sendback import send_to, wait_durable
 from timerstore.core.gate import inside
 from timerstore.core.offsets import gaps

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import repeat
 from typing import Any, ClassVar, Final, Unpack
@@ -12,17 +14,134 @@ from typing import Any, ClassVar, Final, Unpack
 import numpy as np
 import pyarrow as pa
 
-from timerstore.calls.consuming.constants import Wait
-from timerstore.calls.consuming.failure_properties import Failure
 from timerstore.errors import InvalidArgumentError
+from timerstore.timelog.bytes import format as fmt
 from timerstore.timelog.bytes.decode import Message, user_properties
 from timerstore.timelog.writing.compose import PUTS_MAX
+from timerstore.timelog.writing.frame import encode_property
 from timerstore.values.amounts import moment
-from timerstore.values.check_arguments import given_delay
+from timerstore.values.check_arguments import Timing, given_delay
 from timerstore.values.ids import Int64s, Moments
 from timerstore.values.kinds import Duration
 from timerstore.values.no_pickle import Stays
-from timerstore.values.put_rows import Timing
+
+# --- what both ends of a served store go by when messages are consumed
+#
+# A client imports this file and none of the engine.
+
+
+CONSUME_COUNT: Final = 512
+"""Messages that an iterator takes from its group at once; it gives back what it did not yield."""
+LISTED_MAX: Final = 1_000
+"""Dead letters that are listed if no limit is given."""
+WAIT_S: Final = 0.5
+"""A client's pull waits so long at the owner; a client that wants to wait longer asks again."""
+DEAD: Final = -1
+Wait = int | timedelta
+"""What a message that failed waits for: a delay level from 1, or so long; or DEAD."""
+
+
+def dead_topic(group: str) -> str:
+    """Return the topic of a group's dead letters."""
+    return fmt.DEAD_PREFIX.decode() + group
+
+
+# --- why a message failed: properties that it carries from its first failure to its death
+#
+# They tell people, nothing is decided by them. If a message has no room left for them, they are
+# shortened, or left out: it can be sent back, and die, all the same.
+
+
+KIND_BYTES_MAX: Final = 128
+TEXT_BYTES_MAX: Final = 512
+_SHORTENED: Final = "…"
+_FIRST_FAILED: Final = fmt.PROPERTY_FIRST_FAILED.decode()
+_TRACE_PARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}\b")
+FAILED: Final = frozenset(
+    name.decode()
+    for name in (fmt.PROPERTY_FIRST_FAILED, fmt.PROPERTY_ERROR_TYPE, fmt.PROPERTY_ERROR_TEXT)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a handler failed with: the exception's class, or `timeout`, `retry`; its text."""
+
+    kind: str = ""
+    text: str = ""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Return what an exception says, which it may fail to say."""
+        kind = type(error)
+        name = kind.__qualname__
+        if kind.__module__ not in ("builtins", "__main__"):
+            name = f"{kind.__module__}.{name}"
+        return cls(name, said_by(error, str))
+
+
+def said_by(value: object, say: Callable[[Any], str]) -> str:
+    """Return what a program's object says of itself; nothing if it fails to say it."""
+    try:
+        return say(value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return ""
+
+
+def failed_properties(
+    known: Mapping[str, str], now_ms: int, failure: Failure | None, room_bytes: int
+) -> bytes:
+    """Return what a message that fails now is to carry, in `room_bytes` at most.
+
+    `known`: the properties that it has; `failure`: the reason, if it is given up.
+    """
+    first_ms = known.get(_FIRST_FAILED) or str(now_ms)
+    encoded = encode_property(fmt.PROPERTY_FIRST_FAILED, first_ms.encode())
+    if len(encoded) > room_bytes:
+        return b""
+    for name, value, most in (
+        (fmt.PROPERTY_ERROR_TYPE, failure.kind if failure else "", KIND_BYTES_MAX),
+        (fmt.PROPERTY_ERROR_TEXT, failure.text if failure else "", TEXT_BYTES_MAX),
+    ):
+        left = room_bytes - len(encoded) - len(encode_property(name, b""))
+        short = shortened(value, min(most, left))
+        if short:
+            encoded += encode_property(name, short.encode())
+    return encoded
+
+
+def shortened(text: str, bytes_max: int) -> str:
+    """Return as much of a text as takes `bytes_max`, without what no property can hold.
+
+    >>> shortened("no such host", 8)
+    'no su…'
+    """
+    data = text.replace("\x01", " ").replace("\x02", " ").strip().encode("utf-8", "replace")
+    if len(data) <= bytes_max:
+        return data.decode()
+    kept = bytes_max - len(_SHORTENED.encode())
+    return "" if kept <= 0 else data[:kept].decode("utf-8", "ignore") + _SHORTENED
+
+
+def first_failed_ms(properties: Mapping[str, str]) -> int | None:
+    """Return when a message failed first, if it says so."""
+    value = properties.get(_FIRST_FAILED, "")
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 16 else None
+
+
+def error_of(properties: Mapping[str, str]) -> tuple[str, str]:
+    """Return the type and the text of the error that a message died of."""
+    names = fmt.PROPERTY_ERROR_TYPE.decode(), fmt.PROPERTY_ERROR_TEXT.decode()
+    return properties.get(names[0], ""), properties.get(names[1], "")
+
+
+def trace_id(properties: Mapping[str, str]) -> str | None:
+    """Return the trace that a message was put in, by its `traceparent` (`timerstore.otel`)."""
+    found = _TRACE_PARENT.match(properties.get("traceparent", ""))
+    return None if found is None else found[1]
+
 
 # --- a run's columns
 
@@ -50,13 +169,13 @@ class Following(Timing, total=False):
     topic: str | None
 
 
-class Put(Following, total=False):
+class NextPut(Following, total=False):
     """The same with the body."""
 
     body: bytes
 
 
-NAMES: Final = frozenset(Put.__annotations__)
+NAMES: Final = frozenset(NextPut.__annotations__)
 """What a put may say."""
 
 
@@ -210,10 +329,10 @@ class Delivery(Stays):
 
         >>> d.ack_and_put(b"again tomorrow", delay=timedelta(days=1))  # doctest: +SKIP
         """
-        (id,) = self.ack_and_put_many([Put(body=body, **following)])
+        (id,) = self.ack_and_put_many([NextPut(body=body, **following)])
         return id
 
-    def ack_and_put_many(self, puts: Sequence[Put]) -> list[str]:
+    def ack_and_put_many(self, puts: Sequence[NextPut]) -> list[str]:
         """Acknowledge, and put several timers; return their ids. All of it happens or nothing.
 
         `puts`: 1 to 1,023 dicts with what `put` takes, 4 MiB together. See `ack_and_put`.
@@ -317,7 +436,6 @@ class HandedOut(Batch):
         """Whether they were sent back before."""
 
     def __iter__(self) -> Iterator[Delivery]:
-        """Yield a `Delivery` for each."""
         bodies, due, fired = self.bodies.to_pylist(), self.due_ms.tolist(), self.fired_ms.tolist()
         return map(self.kind, repeat(self), range(len(bodies)), bodies, due, fired)
 
@@ -349,5 +467,5 @@ class HandedOut(Batch):
         """
 
     @abstractmethod
-    def ack_and_put(self, i: int, puts: Sequence[Put]) -> list[str]:
+    def ack_and_put(self, i: int, puts: Sequence[NextPut]) -> list[str]:
         """Acknowledge one, and put; return the ids. See `Delivery.ack_and_put_many`."""

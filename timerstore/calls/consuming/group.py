@@ -21,7 +21,7 @@ from timerstore.calls.consuming.cursors import (
     RetryCursor,
 )
 from timerstore.calls.consuming.delivery import BATCH_BYTES_MAX, ID_BYTES_USUAL
-from timerstore.calls.consuming.groupreader import UNSHARED_REFERENCES, LentBlocks, Reader
+from timerstore.calls.consuming.groupreader import UNSHARED_REFERENCES, LentBlocks, PutAcks, Reader
 from timerstore.calls.consuming.grouptally import GroupTally
 from timerstore.calls.consuming.pull import (
     PULL_DAMAGED,
@@ -37,7 +37,6 @@ from timerstore.calls.consuming.pull import (
     Puller,
     columns_bytes,
 )
-from timerstore.calls.consuming.putacks import PutAcks
 from timerstore.calls.consuming.ready import (
     ANY_SPAN,
     NEEDS_ENTRIES,

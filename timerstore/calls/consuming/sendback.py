@@ -4,7 +4,7 @@ It goes to its group's `%RETRY%` topic through a delay level, or after a delay a
 group's dead letters, or to any other topic, at once. It keeps body, flag, born time, tags, keys,
 the user's properties and `UNIQ_KEY`, which is its id. `RETRY_TOPIC` is the first topic that it was
 consumed from, `ORIGIN_MESSAGE_ID` its first id. What failed carries since when, and in the end why
-(`failure_properties.py`).
+(`delivery.py`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from timerstore.calls.consuming.constants import Wait
-from timerstore.calls.consuming.failure_properties import FAILED, Failure, failed_properties
-from timerstore.calls.putting.putter import check_level, stage_at_level
-from timerstore.calls.putting.putting import Putting
+from timerstore.calls.consuming.delivery import FAILED, Failure, Wait, failed_properties
+from timerstore.calls.putting.putting import Putting, check_level, stage_at_level
 from timerstore.core.core import Core
 from timerstore.core.gate import inside
 from timerstore.errors import InvalidArgumentError
@@ -33,8 +31,7 @@ from timerstore.timelog.writing.compose import Staged, compose, stage_messages
 from timerstore.timelog.writing.frame import encode_property, encode_waiting
 from timerstore.values.check_arguments import check_due_ms
 from timerstore.values.ids import parse_id
-from timerstore.values.instants import whole_ms
-from timerstore.values.kinds import check_duration
+from timerstore.values.kinds import check_duration, whole_ms
 
 _DROPPED: Final = frozenset(
     (

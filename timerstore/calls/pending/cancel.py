@@ -14,8 +14,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from timerstore.calls.pending.found import Found, find_pending, read_held, read_messages
-from timerstore.calls.pending.is_pending import Bools, find, is_foreign, judge, parse
+from timerstore.calls.pending.is_pending import (
+    Bools,
+    Found,
+    find,
+    find_pending,
+    is_foreign,
+    judge,
+    parse,
+    read_held,
+    read_messages,
+)
 from timerstore.calls.pending.short_way import Payload, compose_moved
 from timerstore.calls.pending.timers import Timer, message_timer, read_timer
 from timerstore.core.core import Core
@@ -242,7 +251,6 @@ def _cancel_theirs(core: Core, id: str, targets: list[Target], now_ms: int) -> b
 
 
 def _cancel_ours(core: Core, due_ms: Int64s, offsets: Int64s, now_ms: int) -> Bools:
-    """Cancel timers of this store."""
     found = find(core, due_ms, offsets)
     for offset in offsets[found.row == PUT_DAMAGED].tolist():
         name_lost(core.engine, offset & ~fmt.LEVEL_MARK)

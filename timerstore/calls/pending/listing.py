@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from timerstore.calls.pending.found import Found, count_due, find_in_order
+from timerstore.calls.pending.is_pending import Found, count_due, find_in_order
 from timerstore.calls.pending.timers import Timer, decode_timers
 from timerstore.core.core import Core
 from timerstore.errors import InvalidArgumentError
@@ -20,8 +20,7 @@ from timerstore.services.looking.read_pending import read_rows
 from timerstore.services.looking.timer_places import NEVER_MS, DueOrder, join_places
 from timerstore.tables.bounds import HIGHEST, LOWEST, Bounds
 from timerstore.tables.commitlog import EXPORT_MAKERS, EXPORT_SCHEMAS, pieces
-from timerstore.tables.places import NO_UNIT
-from timerstore.tables.timertable import TimerRows, choose_timers
+from timerstore.tables.timers import NO_UNIT, TimerRows, choose_timers
 from timerstore.timelog.files.pinned import PinnedLog
 from timerstore.values.amounts import exact_span, html_table
 from timerstore.values.check_arguments import DUE_MS_MAX, Range

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from timerstore.calls.pending.timers import Timer, from_parts
-from timerstore.calls.putting.putter import compose_timer
+from timerstore.calls.putting.putting import compose_timer
 from timerstore.core.core import Core
 from timerstore.jit.locks import Gate
 from timerstore.services.calls import by_id
@@ -126,7 +126,6 @@ class ById:
         return None if verdict == NOT_JUDGED else verdict == CANCELLED_NOW
 
     def _cancel(self, id: object) -> int:
-        """Return the kernel's verdict."""
         if self._uncounted:
             return NOT_JUDGED
         clock, kernels = self._engine.clock, self._kernels
@@ -206,7 +205,6 @@ class ById:
         described: tuple[bytes, int] | None,
         now_ms: int,
     ) -> int:
-        """Return what the kernel does."""
         move = self._kernels.reschedule
         offset = move(place, self._last, id, due_ms, body, described, now_ms)
         if offset <= by_id.ID_OTHER_TOPIC:
@@ -238,7 +236,6 @@ class ById:
         return replaced + described, java_hash_of(properties.get("TAGS", ""))
 
     def _take(self) -> Taken:
-        """Return what one call at a time works with."""
         try:
             return self._taken.pop()
         except IndexError:
