@@ -267,7 +267,10 @@ def open_engine(
     few, files = _few(read, options.thresholds, options.now_ms), options.files
     if spark is None:
         written = [file for each in read for file in each.files]
-        return DuckDB(few | {name: files.dataset(name, written) for name in _READ})
+        engine = DuckDB(few)
+        for name in _READ:  # a run has a file for each store; so they are opened once
+            engine.add(name, files.dataset(name, written))
+        return engine
     frames = {name: spark.createDataFrame(table) for name, table in few.items()}
     # A run has a file for each store; so they are opened once, not for each rule.
     return OnSpark(spark, frames | {name: kept(files.frame(spark, name)) for name in _READ})
