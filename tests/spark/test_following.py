@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from datetime import timedelta
@@ -16,7 +17,7 @@ import pytest
 import timerstore
 from tests.pipeline.planted_stores import CONFIG, START_MS
 from timerstore import InvalidArgumentError, pipeline
-from timerstore.pipeline import following
+from timerstore.pipeline import following, tablefiles
 from timerstore.pipeline.tablefiles import TableFiles
 
 pytestmark = pytest.mark.slow
@@ -110,6 +111,61 @@ def test_a_batch_that_is_written_again_leaves_nothing(tmp_path: Path) -> None:
         following.write_batch(fired.slice(0, count), 7, str(tmp_path / "out"), "shop")
         assert len(rows(tmp_path / "out", "fired")) == count
     assert check(tmp_path / "out", path) == 2
+
+
+def test_files_of_past_days_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the last batch's, which may be written again; and none if that fails on the way."""
+    path, out = tmp_path / "store", tmp_path / "out"
+    clock = timerstore.ManualClock(START_MS)
+    with timerstore.open(path, config=CONFIG, clock=clock) as store:
+        store.put_many([b"x"] * 60, delay_ms=[i * 3_600_000 for i in range(60)])
+        clock.advance(3 * DAY)
+    fired = timerstore.read(path, "fired")
+    for number in range(9):
+        following.write_batch(fired.slice(7 * number, 7), number, str(out), "shop")
+
+    def stems(table: str) -> list[list[str]]:
+        folders = sorted((out / table).glob("day=*/store=shop"))
+        return [sorted(file.stem[-1] for file in folder.iterdir()) for folder in folders]
+
+    before = stems("fired")
+    assert len(before) == 3 and sum(map(len, before)) == 11, before
+    now_ms = START_MS + 4 * 86_400_000
+
+    def fail(*_: Any) -> None:
+        raise OSError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tablefiles, "_exchange", fail)
+        pipeline.expire(out, now_ms=now_ms)
+    assert stems("fired") == before
+    for batch in (8, 8, 9):
+        pipeline.expire(out, now_ms=now_ms)
+        for table in ("fired", "fired_lateness"):
+            *joined, newest = stems(table)
+            assert [len(each) for each in joined] == [1, 1]
+            assert newest[-1] == "8" and len(newest) == 2
+        assert not list((out / "_unfinished").iterdir())
+        assert check(out, path) == 60
+        following.write_batch(fired.slice(7 * batch, 7), batch, str(out), "shop")
+        assert check(out, path) == 60
+
+
+def test_a_batch_waits_while_files_are_joined(tmp_path: Path) -> None:
+    path, out = tmp_path / "store", tmp_path / "out"
+    clock = timerstore.ManualClock(START_MS)
+    with timerstore.open(path, config=CONFIG, clock=clock) as store:
+        store.put(b"x", delay_ms=1)
+        clock.advance(DAY)
+    fired = timerstore.read(path, "fired")
+    writing = threading.Thread(target=following.write_batch, args=(fired, 0, str(out), "shop"))
+    with tablefiles.alone(out) as is_alone:
+        assert is_alone
+        writing.start()
+        writing.join(0.3)
+        assert writing.is_alive() and not rows(out, "fired")
+    writing.join(60)
+    assert check(out, path) == 1
 
 
 COMMAND = [sys.executable, "-P", "-c", "from timerstore.cli import main; main()", "pipeline"]

@@ -3,9 +3,10 @@
     out/fired/day=2027-01-04/store=shop/0000000017.parquet
     out/fired_lateness/day=2027-01-04/store=shop/0000000017.parquet
 
-A file holds the rows of one batch and day, and its name is the batch's number. Spark's checkpoint
-says where a batch begins and ends. If the stream is killed in the middle of one, it does it again,
-and replaces the files that it had written. So no row is lost, and none is there twice.
+A file holds the rows of one batch and day, and its name is the batch's number; `expire` joins files
+of past days, and what comes of it has the last one's name. Spark's checkpoint says where a batch
+begins and ends. If the stream is killed in the middle of one, it does it again, and replaces the
+files that it had written. So no row is lost, and none is there twice.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import pyarrow as pa
 
 from timerstore.errors import InvalidArgumentError
 from timerstore.pipeline.resulttables import FIRED, FIRED_LATENESS
-from timerstore.pipeline.tablefiles import TableFiles, quote_store, remove_unfinished
+from timerstore.pipeline.tablefiles import TableFiles, alone, quote_store, remove_unfinished
 from timerstore.tables.stores import is_store
 from timerstore.timelog.files.oserrors import told_of
 from timerstore.validation.facts import lateness_told
@@ -97,6 +98,11 @@ def _writer(out: str, store: str) -> Callable[[Any, int], None]:
 
 def write_batch(rows: Any, number: int, out: str, store: str) -> None:
     """Write the rows of one batch, replacing what an earlier try of it wrote."""
+    with alone(out):
+        _write_batch(rows, number, out, store)
+
+
+def _write_batch(rows: Any, number: int, out: str, store: str) -> None:
     name = f"{number:0{_DIGITS}d}"
     written = set[str]()
     for day, part in _by_day(rows):

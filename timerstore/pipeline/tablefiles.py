@@ -12,12 +12,15 @@ anew, and comes last.
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import os
 import re
 import shutil
 import time
+import uuid
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -40,6 +43,7 @@ from timerstore.pipeline.resulttables import (
 from timerstore.timelog.files.oserrors import telling, told_of
 from timerstore.values.amounts import DAY_MS, moment
 from timerstore.values.kinds import check_int, check_kind, check_names, check_path, check_place
+from timerstore.values.write_file import sync
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -332,8 +336,9 @@ def expire(
 
     A run of more than `keep_days` days ago goes. Of each day of more than `daily_after_days` ago
     only the run that began last stays, the one that later runs are compared with. What `follow`
-    wrote goes by `keep_days`. `now_ms`: as of when; None: now. A run's row in `runs` goes first, so
-    what is removed does not count any more. O(files).
+    wrote goes by `keep_days`; of past days its files are joined, also while it runs. `now_ms`: as
+    of when; None: now. A run's row in `runs` goes first, so what is removed does not count any
+    more. O(files).
 
     >>> timerstore.pipeline.expire("tables/", keep_days=100)
     []
@@ -354,6 +359,7 @@ def expire(
             for folder in Path(place, table).glob("day=*"):
                 if folder.name.removeprefix("day=") < first:
                     shutil.rmtree(folder)
+            _join_past(place, table, f"{today:%Y-%m-%d}")
         _remove_empty(place)
     return gone
 
@@ -375,3 +381,85 @@ def _remove_empty(place: Path) -> None:
         for folder in place.glob(pattern):
             if not any(folder.iterdir()):
                 folder.rmdir()
+
+
+# --- small files of past days, which become few
+
+
+_SMALL_BYTES: Final = 4 << 20
+_JOINED_BYTES: Final = 64 << 20
+"""Of files that are joined at once: their rows are in memory."""
+_EXCHANGE: Final = 2
+_HERE: Final = -100
+"""Of renameat2: to exchange two names; paths are as for any other call."""
+
+
+@contextmanager
+def alone(out: str | os.PathLike[str]) -> Iterator[bool]:
+    """Wait until no other process writes a batch, or joins files; yield whether that can be told.
+
+    Some file systems lock no folder. A killed process holds no lock.
+    """
+    os.makedirs(out, exist_ok=True)
+    folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            is_alone = True
+        except OSError:
+            is_alone = False
+        yield is_alone
+    finally:
+        os.close(folder)
+
+
+def _join_past(place: Path, table: str, today: str) -> None:
+    """Join the files that `follow` wrote of past days, but for those of each store's last batch.
+
+    Spark may do that one again, and no other: a batch begins when the one before it is done.
+    """
+    last: dict[str, str] = {}
+    for path in Path(place, table).glob(f"day=*/store=*/*{_SUFFIX}"):
+        last[path.parent.name] = max(path.stem, last.get(path.parent.name, ""))
+    for folder in sorted(Path(place, table).glob("day=*/store=*")):
+        if folder.parent.name.removeprefix("day=") < today and folder.name in last:
+            with alone(place) as is_alone:
+                while is_alone and _join(folder, last[folder.name], place / _UNFINISHED):
+                    pass
+
+
+def _join(folder: Path, last: str, unfinished: Path) -> bool:
+    """Join small files of a folder whose batch came before the last one; tell if there were some.
+
+    The folder is made anew elsewhere, then both are exchanged: a reader sees each row once.
+    """
+    small, size = list[Path](), 0
+    for path in sorted(folder.glob(f"*{_SUFFIX}")):
+        size += path.stat().st_size
+        if path.stem < last and path.stat().st_size < _SMALL_BYTES and size < _JOINED_BYTES:
+            small.append(path)
+    if len(small) < 2:
+        return False
+    made = unfinished / uuid.uuid4().hex
+    made.mkdir(parents=True)
+    try:
+        rows = pa.concat_tables([pq.read_table(path, partitioning=None) for path in small])
+        write_rows(rows, str(made / small[-1].name), str(unfinished))
+        for path in set(folder.iterdir()) - set(small):
+            os.link(path, made / path.name)
+        for path in (made / small[-1].name, made):
+            sync(path)
+        _exchange(made, folder)
+    except (OSError, pa.ArrowInvalid, AttributeError):
+        return False  # a damaged file, or a file system that cannot do this: they stay as they are
+    finally:
+        shutil.rmtree(made)
+    return True
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Let two folders have each other's name, at once. Raises OSError, AttributeError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error), str(other))

@@ -41,6 +41,7 @@ from timerstore.timelog.files.oserrors import told_of
 from timerstore.values.config import Config
 from timerstore.values.ids import format_id, parse_id
 from timerstore.values.kinds import meant
+from timerstore.values.write_file import sync
 
 if TYPE_CHECKING:
     from timerstore.store.store import TimerStore
@@ -278,7 +279,7 @@ def show_load(staging: Path, parts: Sequence[tuple[int, str]], target: Path) -> 
     """Let the stores of a hidden folder appear as a load, with one rename."""
     _gather(staging, parts, staging)
     staging.rename(target)
-    _sync_folder(target.parent)
+    sync(target.parent)
 
 
 def _gather(staging: Path, parts: Sequence[tuple[int, str]], load: Path) -> None:
@@ -292,7 +293,7 @@ def _gather(staging: Path, parts: Sequence[tuple[int, str]], load: Path) -> None
         for left in _listed(folder):
             if left.name not in kept:
                 remove(left)  # of attempts that failed
-        _sync_folder(folder)
+        sync(folder)
 
 
 def _listed(path: Path) -> list[Path]:
@@ -307,14 +308,6 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _sync_folder(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def _exchange(new: Path, path: Path, aside: Path) -> None:
     """Put a folder in the place of another; a crash in between leaves both beside the place."""
     there = path.exists()
@@ -326,7 +319,7 @@ def _exchange(new: Path, path: Path, aside: Path) -> None:
         if there:
             aside.rename(path)
         raise
-    _sync_folder(path.parent)
+    sync(path.parent)
     remove(aside)
 
 

@@ -38,6 +38,15 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
         part.unlink(missing_ok=True)
 
 
+def sync(path: str | os.PathLike[str]) -> None:
+    """Make a file, or a folder's names, durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def write_durably(path: Path, text: str) -> None:
     """Put `text` in the place of a file; durable on return."""
     with appearing(path) as file:
