@@ -11,7 +11,6 @@ Rows for a store that is there are written to files beside it first; then one pr
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
 from abc import abstractmethod
