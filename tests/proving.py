@@ -101,6 +101,9 @@ PLAYS = {
         "tests/test_storm.py::test_nothing_freezes_and_counts_are_exact",
         "STORM_SECONDS=240 STORM_THREADS=64",
     ),
+    "alarms": Play(
+        "snapshots of a live, busy, healthy store", 400, "tests/pipeline/test_live_alarms.py"
+    ),
 }
 
 
